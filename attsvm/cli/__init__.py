@@ -1,0 +1,1 @@
+"""The ``attsvm`` command."""

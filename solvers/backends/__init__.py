@@ -1,0 +1,1 @@
+"""Solvers of other packages behind the interface of `attsvm.solvers.solve`."""

@@ -1,0 +1,52 @@
+"""How a solve ended."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["InfeasibleError", "Status"]
+
+_ADVICE = {
+    "optimal": "The certificate closes: the solution is optimal to the stated tolerance.",
+    "infeasible": "No W satisfies all rows; read certificate.farkas for the proof and the rows involved.",
+    "inaccurate": "The solver stopped early; read certificate.gap, then raise max_iterations or try another solver.",
+    "failed": "The solver returned neither a solution nor a proof; try another solver or rescale the data.",
+}
+
+
+class Status(str, Enum):
+    """String enum of outcomes; ``status.advice`` says in one line what to do.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import Status
+    >>> Status.OPTIMAL == "optimal", Status.INFEASIBLE.has_solution
+    (True, False)
+    """
+
+    OPTIMAL = "optimal"
+    INFEASIBLE = "infeasible"
+    INACCURATE = "inaccurate"
+    FAILED = "failed"
+
+    @property
+    def advice(self) -> str:
+        """One line on what the status means and what to do next."""
+        return _ADVICE[self.value]
+
+    @property
+    def has_solution(self) -> bool:
+        """True when W can be read."""
+        return self in (Status.OPTIMAL, Status.INACCURATE)
+
+    @property
+    def is_certified(self) -> bool:
+        """True when the outcome comes with a proof: optimality, or infeasibility."""
+        return self in (Status.OPTIMAL, Status.INFEASIBLE)
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class InfeasibleError(ValueError):
+    """Raised on reading W of a problem that was proved infeasible."""
