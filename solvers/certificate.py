@@ -196,7 +196,7 @@ def _rank_certificate(W: FloatArray, dual: FloatArray, gap: float, tolerance: fl
         dual_gap=dual_gap,
         singular_gap=float(singular[numerical - 1]) / following if numerical and following > 0 else float("inf"),
         outside_mass=gap / dual_gap,
-        dual_singular_values=dual_singular,
+        dual_singular_values=np.asarray(dual_singular, dtype=np.float64),
     )
 
 

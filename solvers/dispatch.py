@@ -104,7 +104,9 @@ def solve(
     name, _, variant = (_auto(problem, norm) if solver == "auto" else solver).partition(":")
     spec = SOLVERS.get(name)
     if spec is None or (variant and not spec.variants):
-        raise ValueError(f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}")
+        raise ValueError(
+            f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
+        )
     if spec.norms is not None and norm.name not in spec.norms:
         able = sorted(s.name for s in SOLVERS.values() if s.norms is None or norm.name in s.norms)
         raise ValueError(f"solver {name!r} does not support norm {norm.name!r}; use one of {able}")

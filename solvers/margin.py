@@ -10,7 +10,7 @@ Many rows share one query ``b``, so the rows are stored as ``a (m, dx)``, ``quer
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -73,8 +73,8 @@ class MarginProblem:
     a: npt.NDArray[np.floating]
     queries: npt.NDArray[np.floating]
     owner: IntArray
-    rhs: FloatArray = field(default=None)  # type: ignore[assignment]
-    equality: BoolArray = field(default=None)  # type: ignore[assignment]
+    rhs: FloatArray = None  # type: ignore[assignment]
+    equality: BoolArray = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         a = _real_matrix("a", self.a, "(m, dx)")

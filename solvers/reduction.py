@@ -43,7 +43,7 @@ def _span(vectors: FloatArray) -> FloatArray | None:
 
     count, d = vectors.shape
     if count > d:  # QR of a tall matrix first: same row space, d x d left to pivot
-        vectors = np.linalg.qr(vectors, mode="r")
+        vectors = np.asarray(np.linalg.qr(vectors, mode="r"))
     basis, triangle, _ = qr(vectors.T, mode="economic", pivoting=True)
     diagonal = np.abs(np.diag(triangle))
     rank = max(1, int(np.count_nonzero(diagonal > diagonal[0] * d * np.finfo(np.float64).eps)))

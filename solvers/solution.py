@@ -76,12 +76,12 @@ def conclude(
     """Certify (W, multipliers) and let the certificate, not the solver, decide the status."""
     finite = bool(np.isfinite(W).all() and np.isfinite(multipliers).all())
     if not finite:
-        return without_solution(problem, norm, Status.FAILED, None, solver=solver, iterations=iterations, seconds=seconds)
+        return without_solution(
+            problem, norm, Status.FAILED, None, solver=solver, iterations=iterations, seconds=seconds
+        )
     certificate = certify(problem, W, multipliers, norm)
     status = Status.OPTIMAL if certificate.worst <= tolerance else Status.INACCURATE
-    return MarginSolution(
-        problem, norm, status, certificate, multipliers, solver, iterations, seconds, W, extras or {}
-    )
+    return MarginSolution(problem, norm, status, certificate, multipliers, solver, iterations, seconds, W, extras or {})
 
 
 def without_solution(

@@ -25,7 +25,13 @@ _OTHER_ACHIEVABLE = 1e-5
 TIGHT: dict[str, dict[str, Any]] = {
     "CLARABEL": {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11, "max_iter": 200},
     "SCS": {"eps_abs": 1e-8, "eps_rel": 1e-8, "max_iters": 100_000},
-    "OSQP": {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iter": 100_000, "polishing": True},
+    "OSQP": {
+        "eps_abs": 1e-9,
+        "eps_rel": 1e-9,
+        "eps_prim_inf": 1e-12,  # the default calls feasible problems of large norm infeasible
+        "max_iter": 100_000,
+        "polishing": True,
+    },
 }
 
 _SOLVED = {"optimal", "optimal_inaccurate", "user_limit"}
@@ -113,8 +119,8 @@ def solve_cvxpy(
             program.solve(solver=name, **settings)
             outcome = program.status
         except cp.SolverError as error:
-            if "cannot be solved" in str(error) or "not support" in str(error) or "not DCP" in str(error):
-                raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}: {error}") from error
+            if "cannot solve this problem" in str(error):  # a cone that the solver does not have
+                raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}; use 'cvxpy'") from error
             outcome = "solver_error"
     iterations = int((program.solver_stats and program.solver_stats.num_iters) or 0)
     label = f"cvxpy:{name}"

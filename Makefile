@@ -1,0 +1,47 @@
+# Two commands to know: `make demo` and `make test`. Both set up .venv on first use and are quick after it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SETUP := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types tests format clean
+
+help:  ## Show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+demo: $(VENV)/.installed  ## Set up, then run the main job on the default problem
+	$(BIN)/attsvm demo
+
+test: lint types tests  ## Set up, then lint, type-check and test
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+tests: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -n 2
+
+format: $(VENV)/.installed-dev  ## Rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "attsvm needs Python 3.11 or newer; run make PYTHON=/your/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(SETUP) | $(BIN)/python
+	$(PIP_INSTALL) --editable '.[all]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(SETUP) | $(BIN)/python
+	$(PIP_INSTALL) --editable '.[all,dev]'
+	@touch $@ $(VENV)/.installed
+
+clean:  ## Remove the environment and everything that was built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,126 @@
+"""Random problems as the papers draw them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.heads import LinearHead
+from attsvm.problem import AttentionProblem
+
+__all__ = ["random_problem"]
+
+_MAX_REDRAWS = 10_000
+
+
+def _draw(
+    rng: np.random.Generator, shape: tuple[int, ...], distribution: Literal["sphere", "gaussian"]
+) -> npt.NDArray[np.float64]:
+    points = rng.standard_normal(shape)
+    if distribution == "sphere":
+        points /= np.linalg.norm(points, axis=-1, keepdims=True)
+    return points
+
+
+def random_problem(
+    n: int,
+    T: int,
+    d: int,
+    batch: int | None = None,
+    seed: int | np.random.Generator | None = 0,
+    min_score_gap: float | None = None,
+    *,
+    dz: int | None = None,
+    queries: int | None = None,
+    kind: Literal["cross", "self", "sequence"] = "cross",
+    causal: bool = False,
+    distribution: Literal["sphere", "gaussian"] = "sphere",
+) -> AttentionProblem:
+    """Draw tokens, queries and a linear head from the unit sphere, and fair random labels.
+
+    Parameters
+    ----------
+    n, T, d : int
+        Sequences, tokens per sequence, dimension of the tokens.
+    batch : int, optional
+        Number of independent problems (each with its own head) in one object.
+    seed : int or numpy.random.Generator
+    min_score_gap : float, optional
+        Redraw each sequence until its best score leads every other by at least this much (the papers'
+        filter uses 0.1).
+    dz : int, optional
+        Dimension of the queries (cross-attention only); d by default.
+    queries : int, optional
+        K queries per sequence (cross-attention only); one query without a K axis by default.
+    kind : {"cross", "self", "sequence"}
+        Independent queries; the first token as query; every token as query.
+    causal : bool
+        With ``kind="sequence"``: query k sees tokens 0..k.
+    distribution : {"sphere", "gaussian"}
+        Law of tokens, queries and head.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> problem = attsvm.random_problem(n=6, T=8, d=10, seed=0)
+    >>> problem.X.shape, problem.Z.shape
+    ((6, 8, 10), (6, 10))
+    >>> attsvm.random_problem(n=2, T=3, d=4, batch=500, seed=1).batch
+    500
+    """
+    for name, value, least in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
+        if not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+    for name, size in (("batch", batch), ("dz", dz), ("queries", queries)):
+        if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
+            raise ValueError(f"{name} must be None or an integer >= 1, got {size!r}")
+    if kind not in ("cross", "self", "sequence"):
+        raise ValueError(f"kind must be 'cross', 'self' or 'sequence', got {kind!r}")
+    if distribution not in ("sphere", "gaussian"):
+        raise ValueError(f"distribution must be 'sphere' or 'gaussian', got {distribution!r}")
+    if kind != "cross" and (dz is not None or queries is not None):
+        raise ValueError(f"dz and queries apply to kind='cross' only, got kind={kind!r}")
+    if causal and kind != "sequence":
+        raise ValueError(f"causal=True needs kind='sequence', got kind={kind!r}")
+
+    rng = np.random.default_rng(seed)
+    lead = () if batch is None else (batch,)
+    K = T if kind == "sequence" else queries
+    query_shape = (*lead, n) if K is None else (*lead, n, K)
+    head = LinearHead(_draw(rng, (*lead, d), distribution))
+    labels = rng.choice([-1.0, 1.0], size=query_shape)
+    X = _draw(rng, (*lead, n, T, d), distribution)
+
+    def build(tokens: npt.NDArray[np.float64], Z: Any) -> AttentionProblem:
+        if kind == "self":
+            return AttentionProblem.self_attention(tokens, labels, head)
+        if kind == "sequence":
+            return AttentionProblem.sequences(tokens, labels, head, causal=causal)
+        return AttentionProblem(tokens, labels, Z, head)
+
+    Z = _draw(rng, (*query_shape, dz or d), distribution) if kind == "cross" else None
+    problem = build(X, Z)
+    if min_score_gap is None:
+        return problem
+    if not min_score_gap >= 0:
+        raise ValueError(f"min_score_gap must be >= 0, got {min_score_gap}")
+    for _ in range(_MAX_REDRAWS):
+        close = _score_gaps(problem) < min_score_gap
+        if not close.any():
+            return problem
+        X[close] = _draw(rng, (int(close.sum()), T, d), distribution)
+        problem = build(X.copy(), Z)
+    raise ValueError(
+        f"min_score_gap = {min_score_gap} was not reached by {int(close.sum())} of {close.size} sequences "
+        f"in {_MAX_REDRAWS} redraws; lower it or raise d"
+    )
+
+
+def _score_gaps(problem: AttentionProblem) -> npt.NDArray[np.float64]:
+    """Smallest lead of the best score over the second best, per sequence (over its queries)."""
+    scores = problem.scores()
+    top = np.partition(scores, problem.T - 2, axis=-1)
+    gaps = top[..., -1] - top[..., -2]  # infinite where a query sees one token only
+    return np.asarray(gaps.min(axis=-1) if problem.multi_query else gaps)
