@@ -1,0 +1,52 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import attsvm
+
+
+def run(*arguments):
+    command = [sys.executable, "-c", "from attsvm.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_version_and_help():
+    assert run("--version").stdout.strip() == f"attsvm {attsvm.__version__}"
+    assert "demo" in run("--help").stdout
+    assert "--json" in run("demo", "--help").stdout
+
+
+def test_demo_prints_both_solutions_with_certificates():
+    result = run("demo", "--seed", "1")
+    assert result.returncode == 0, result.stderr
+    for word in ("Att-SVM", "Att-SVM*", "certified rank", "relative duality gap", "support", "optimal"):
+        assert word in result.stdout
+
+
+def test_demo_json_agrees_with_the_library():
+    result = run("demo", "--seed", "1", "--json")
+    record = json.loads(result.stdout)
+    problem = attsvm.random_problem(n=6, T=8, d=10, seed=1)
+    for norm, solution in record["solutions"].items():
+        assert solution["status"] == "optimal"
+        assert solution["margin"] == pytest.approx(attsvm.att_svm(problem, norm=norm).margin, rel=1e-6)
+        assert solution["certificate"]["gap"] <= 1e-7
+    assert record["solutions"]["nuclear"]["certificate"]["rank"] == record["solutions"]["nuclear"]["rank"]
+    assert set(record["versions"]) >= {"attsvm", "numpy", "python"}
+
+
+def test_demo_explains_infeasible_data():
+    result = run("demo", "-d", "2", "-T", "8", "--seed", "0")
+    assert result.returncode == 0
+    assert "is infeasible: sequences" in result.stdout
+    record = json.loads(run("demo", "-d", "2", "-T", "8", "--json").stdout)
+    assert record["solutions"]["frobenius"]["farkas"]["residual"] <= 1e-9
+
+
+def test_bad_input_is_one_line_on_stderr():
+    result = run("demo", "-T", "1")
+    assert result.returncode == 2
+    assert result.stderr.strip() == "attsvm: T must be an integer >= 2, got 1"
+    assert run("nonsense").returncode == 2

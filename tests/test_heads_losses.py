@@ -1,0 +1,94 @@
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attsvm import ConcaveHead, LinearHead, ReluHead, get_loss
+from attsvm.losses import LOSSES
+
+
+@pytest.mark.parametrize(
+    ("make", "formula"),
+    [
+        (LinearHead, lambda x, v: x @ v),
+        (lambda v: ReluHead(np.diag(v)), lambda x, v: np.maximum(x * v, 0).sum(-1)),
+        (lambda v: ConcaveHead(v, 0.3), lambda x, v: x @ v - 0.3 * (x**2).sum(-1)),
+    ],
+)
+def test_heads_are_vectorised_and_batched(rng, make, formula):
+    x, v = rng.standard_normal((2, 5, 4, 3)), rng.standard_normal((2, 3))
+    single = make(v[0])
+    np.testing.assert_allclose(single(x), formula(x, v[0]), rtol=1e-12, atol=1e-12)
+    assert single.dim == 3
+    assert single.batch is None
+    heads = {
+        LinearHead: LinearHead(v),
+        ReluHead: ReluHead(np.stack([np.diag(w) for w in v])),
+        ConcaveHead: ConcaveHead(v, 0.3),
+    }
+    both = heads[type(single)]
+    assert both.batch == 2
+    assert both.dim == 3
+    np.testing.assert_allclose(both(x), np.stack([formula(x[b], v[b]) for b in range(2)]), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(both[1](x[1]), both(x)[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LinearHead([]), "v must have shape (d,), optionally with a leading batch axis, got (0,)"),
+        (lambda: LinearHead([np.nan]), "v must be finite, but v[0] is nan"),
+        (lambda: ReluHead([1.0]), "V must have shape (d, width), optionally with a leading batch axis, got (1,)"),
+        (lambda: ConcaveHead([1.0], -1), "lam must be a finite number >= 0, got -1"),
+    ],
+)
+def test_bad_heads_are_named(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(u=st.floats(-30, 30))
+def test_derivatives_match_finite_differences(name, u):
+    loss = get_loss(name)
+    h = 1e-5  # central differences: error about h^2 times the third derivative, 1e-10 relative to l
+    scale = max(1.0, abs(float(loss(u))))
+    assert (loss(u + h) - loss(u - h)) / (2 * h) == pytest.approx(loss.derivative(u), rel=1e-5, abs=1e-9 * scale)
+    slope = (loss.derivative(u + h) - loss.derivative(u - h)) / (2 * h)
+    assert slope == pytest.approx(loss.second(u), rel=1e-5, abs=1e-9 * scale)
+    assert loss.derivative(u) < 0  # what the theory uses where Assumption A says strictly decreasing
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(low=st.floats(-6, 6), width=st.floats(0, 6))
+def test_constants_are_the_largest_derivatives_on_the_interval(name, low, width):
+    loss, u = get_loss(name), np.linspace(low, low + width, 2001)
+    M0, M1 = loss.constants(low, low + width)
+    # A grid of 2,001 points over at most 6 misses the peak by at most (0.003)^2 times the curvature.
+    assert np.abs(loss.second(u)).max() == pytest.approx(M0, rel=1e-5)
+    assert np.abs(loss.derivative(u)).max() == pytest.approx(M1, rel=1e-12)
+
+
+def test_logistic_constants_of_the_papers():
+    M0, M1 = get_loss("logistic").constants(-1.0, 1.0)
+    assert M0 == pytest.approx(0.25)
+    assert M1 == pytest.approx(1 / (1 + np.exp(-1.0)))
+
+
+def test_losses_do_not_overflow():
+    logistic = get_loss("logistic")
+    assert logistic(-1e4) == 1e4
+    assert logistic(1e4) == 0.0
+    assert logistic.derivative(-1e4) == -1.0
+    assert logistic.second(1e4) == 0.0
+
+
+def test_bad_losses_are_named():
+    with pytest.raises(
+        ValueError, match=re.escape("loss must be one of ['correlation', 'exponential', 'logistic'] or a Loss")
+    ):
+        get_loss("hinge")
+    with pytest.raises(ValueError, match=re.escape("low and high must be finite with low <= high, got 1.0 and 0.0")):
+        get_loss("logistic").constants(1.0, 0.0)
