@@ -22,8 +22,10 @@ BoolArray = npt.NDArray[np.bool_]
 
 __all__ = ["BoolArray", "FloatArray", "IntArray", "MarginProblem"]
 
-# Rows gathered at once when the rows of a query do not form equal contiguous blocks (32 MiB of float64).
+# Entries of `a` gathered or widened to float64 at once (32 MiB of float64).
 _CHUNK_ELEMENTS = 1 << 22
+# Below this many entries a dense matrix of the weights of each query's rows is cheaper than a sparse one.
+_DENSE_PICKS = 1 << 14
 
 
 def _real_matrix(name: str, value: npt.ArrayLike, columns: str) -> npt.NDArray[np.floating]:
@@ -35,8 +37,9 @@ def _real_matrix(name: str, value: npt.ArrayLike, columns: str) -> npt.NDArray[n
             raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}") from error
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
         raise ValueError(f"{name} must be a non-empty 2-d array {columns}, got shape {array.shape}")
-    finite = np.isfinite(array.sum())  # one pass without a mask as large as the data; an overflow looks closer
-    if not finite and not np.isfinite(array).all():
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = array.sum()  # finite only if every entry is, and without a mask as large as the data
+    if not np.isfinite(total) and not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise ValueError(f"{name} must be finite, but row {row} holds NaN or infinity")
     return np.ascontiguousarray(array)
@@ -86,18 +89,25 @@ class MarginProblem:
             raise ValueError(
                 f"owner must be {m} integers, one per row of a, got shape {owner.shape} and dtype {owner.dtype}"
             )
-        if owner.min() < 0 or owner.max() >= len(queries):
-            raise ValueError(f"owner must lie in [0, {len(queries)}), got {owner.min()} to {owner.max()}")
+        lowest, highest = owner.min(), owner.max()
+        if lowest < 0 or highest >= len(queries):
+            raise ValueError(f"owner must lie in [0, {len(queries)}), got {lowest} to {highest}")
         rhs = np.ones(m) if self.rhs is None else np.array(self.rhs, dtype=np.float64)
         equality = np.zeros(m, dtype=bool) if self.equality is None else np.array(self.equality)
         if rhs.shape != (m,) or not np.isfinite(rhs).all():
             raise ValueError(f"rhs must be {m} finite numbers, one per row of a, got shape {rhs.shape}")
         if equality.shape != (m,) or equality.dtype != bool:
             raise ValueError(
-                f"equality must be {m} booleans, one per row of a, got shape {equality.shape} and dtype {equality.dtype}"
+                f"equality must be {m} booleans, one per row of a, "
+                f"got shape {equality.shape} and dtype {equality.dtype}"
             )
-        for name, value in (("a", a), ("queries", queries), ("owner", owner.astype(np.int64, copy=False)),
-                            ("rhs", rhs), ("equality", equality)):
+        for name, value in (
+            ("a", a),
+            ("queries", queries),
+            ("owner", owner.astype(np.int64, copy=False)),
+            ("rhs", rhs),
+            ("equality", equality),
+        ):
             object.__setattr__(self, name, value)
 
     @property
@@ -119,16 +129,27 @@ class MarginProblem:
     def block(self) -> int:
         """Rows per query if every query owns one contiguous block of this many rows, in order; else 0."""
         size, rest = divmod(self.m, self.q)
-        if rest or not np.array_equal(self.owner, np.repeat(np.arange(self.q), size)):
+        if rest or not (self.owner.reshape(self.q, size) == np.arange(self.q)[:, None]).all():
             return 0
         return size
 
     @cached_property
     def row_norms(self) -> FloatArray:
         """Frobenius norms ``|a_k| |b_k|`` of the rows, shape (m,)."""
-        left = np.sqrt(np.einsum("kd,kd->k", self.a, self.a, dtype=np.float64))
-        right = np.sqrt(np.einsum("qd,qd->q", self.queries, self.queries, dtype=np.float64))
-        return np.asarray(left * right[self.owner], dtype=np.float64)
+        queries = self.queries.astype(np.float64, copy=False)
+        squares = np.empty(self.m)
+        for rows in self._chunks():
+            part = self.a[rows].astype(np.float64, copy=False)
+            np.einsum("kd,kd->k", part, part, out=squares[rows])
+        return np.asarray(np.sqrt(squares) * np.sqrt(np.einsum("qd,qd->q", queries, queries))[self.owner])
+
+    def _chunks(self) -> list[slice]:
+        """Slices of rows (whole blocks of them if there are blocks); one slice when nothing has to be copied."""
+        if self.block and self.a.dtype == np.float64:
+            return [slice(0, self.m)]
+        unit = self.block or 1
+        step = max(1, _CHUNK_ELEMENTS // (self.shape[0] * unit)) * unit
+        return [slice(start, min(start + step, self.m)) for start in range(0, self.m, step)]
 
     def margins(self, W: npt.ArrayLike) -> FloatArray:
         """Values ``<a_k b_k^T, W>`` of all rows.
@@ -141,18 +162,19 @@ class MarginProblem:
         -------
         ndarray, shape (m,)
         """
-        W = np.asarray(W)
+        W = np.asarray(W, dtype=np.float64)
         if W.shape != self.shape:
             raise ValueError(f"W must have shape {self.shape}, got {W.shape}")
-        keys = (W @ self.queries.T).T  # (q, dx): the direction that each query scores tokens along
-        if self.block:
-            blocks = self.a.reshape(self.q, self.block, -1)
-            return np.asarray(np.matmul(blocks, keys[:, :, None]).reshape(self.m), dtype=np.float64)
+        keys = self.queries @ W.T  # (q, dx): the direction along which each query measures
         out = np.empty(self.m)
-        step = max(1, _CHUNK_ELEMENTS // self.shape[0])
-        for start in range(0, self.m, step):
-            rows = slice(start, start + step)
-            out[rows] = np.einsum("kd,kd->k", self.a[rows], keys[self.owner[rows]])
+        for rows in self._chunks():
+            part = self.a[rows].astype(np.float64, copy=False)
+            if self.block:
+                whose = slice(rows.start // self.block, rows.stop // self.block)
+                blocks = part.reshape(-1, self.block, part.shape[1])
+                np.matmul(blocks, keys[whose, :, None], out=out[rows].reshape(-1, self.block, 1))
+            else:
+                np.einsum("kd,kd->k", part, keys[self.owner[rows]], out=out[rows])
         return out
 
     def adjoint(self, multipliers: npt.ArrayLike) -> FloatArray:
@@ -169,16 +191,21 @@ class MarginProblem:
         lam = np.asarray(multipliers, dtype=np.float64)
         if lam.shape != (self.m,):
             raise ValueError(f"multipliers must have shape ({self.m},), got {lam.shape}")
-        if self.block:
-            blocks = self.a.reshape(self.q, self.block, -1)
-            weights = lam.reshape(self.q, 1, self.block).astype(self.a.dtype, copy=False)
-            combined = np.matmul(weights, blocks)[:, 0]
-        else:
-            from scipy import sparse
+        combined = np.zeros((self.q, self.shape[0]))
+        for rows in self._chunks():
+            part = self.a[rows].astype(np.float64, copy=False)
+            if self.block:
+                whose = slice(rows.start // self.block, rows.stop // self.block)
+                blocks = part.reshape(-1, self.block, part.shape[1])
+                np.matmul(lam[rows].reshape(-1, 1, self.block), blocks, out=combined[whose, None])
+            elif self.q * len(part) <= _DENSE_PICKS:
+                combined += ((np.arange(self.q)[:, None] == self.owner[rows]) * lam[rows]) @ part
+            else:
+                from scipy import sparse
 
-            picks = sparse.csr_array((lam, (self.owner, np.arange(self.m))), shape=(self.q, self.m))
-            combined = picks @ self.a
-        return np.asarray(combined.T @ self.queries, dtype=np.float64)
+                position = (self.owner[rows], np.arange(len(part)))
+                combined += sparse.csr_array((lam[rows], position), shape=(self.q, len(part))) @ part
+        return np.asarray(combined.T @ self.queries)
 
     def features(self) -> FloatArray:
         """Dense rows ``vec(a_k b_k^T)`` in C order, shape (m, dx*dz). For small problems and references."""

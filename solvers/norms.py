@@ -49,6 +49,7 @@ class Norm:
         return Norm(f"l{conjugate:.17g}", conjugate)
 
     def __call__(self, W: npt.ArrayLike) -> float:
+        """The norm of a matrix."""
         matrix = np.asarray(W, dtype=np.float64)
         if self.name == "frobenius":
             return float(np.linalg.norm(matrix))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 __all__ = ["InfeasibleError", "Status"]
 
@@ -14,7 +14,7 @@ _ADVICE = {
 }
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """String enum of outcomes; ``status.advice`` says in one line what to do.
 
     Examples
@@ -43,9 +43,6 @@ class Status(str, Enum):
     def is_certified(self) -> bool:
         """True when the outcome comes with a proof: optimality, or infeasibility."""
         return self in (Status.OPTIMAL, Status.INFEASIBLE)
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class InfeasibleError(ValueError):
