@@ -1,7 +1,10 @@
 """The optimization geometry of softmax attention: max-margin token selection, solved with certificates."""
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
+from attsvm.comparison import Report, compare
 from attsvm.generate import random_problem
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.local import SeparatingCone, high_score_tokens, is_locally_optimal, low_score_tokens, separating_cone
@@ -17,6 +20,31 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
+# Loaded at first use: these need torch, which `import attsvm` must not load.
+_LAZY = {
+    "Run": "attsvm.training",
+    "cone_init": "attsvm.training",
+    "smoothness_constant": "attsvm.training",
+    "train": "attsvm.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'attsvm' has no attribute {name!r}")
+    try:
+        module = import_module(_LAZY[name])
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"attsvm.{name} needs torch: pip install 'attsvm[torch]'") from error
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
 __all__ = [
     "AttentionProblem",
     "Certificate",
@@ -26,6 +54,8 @@ __all__ = [
     "LinearHead",
     "Loss",
     "ReluHead",
+    "Report",
+    "Run",
     "SelectedSets",
     "Selection",
     "SeparatingCone",
@@ -33,6 +63,8 @@ __all__ = [
     "SolutionBatch",
     "Status",
     "att_svm",
+    "compare",
+    "cone_init",
     "correlation",
     "exponential",
     "finite_part",
@@ -45,6 +77,8 @@ __all__ = [
     "random_problem",
     "satt_svm",
     "separating_cone",
+    "smoothness_constant",
     "support_indices",
+    "train",
     "verify",
 ]

@@ -10,6 +10,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def instances(count: int, seed: int = 0) -> Iterator[tuple[attsvm.AttentionProbl
     rng = np.random.default_rng(seed)
     for j in range(count):
         n, T, d = _CORNERS[j] if j < len(_CORNERS) else map(int, rng.integers((1, 2, 1), (11, 11, 21)))
-        kind = "self" if j % 2 else "cross"
+        kind: Literal["cross", "self"] = "self" if j % 2 else "cross"
         masked = bool((j // 2) % 2) and T > 2
         # On the unit sphere of one dimension tokens are +-1 and coincide; draw Gaussians there.
         problem = attsvm.random_problem(
@@ -123,7 +124,7 @@ def compare_backends(count: int, seed: int = 0) -> list[Comparison]:
     return found
 
 
-def feasible_fraction(draws: int, kind: str, seed: int = 0) -> float:
+def feasible_fraction(draws: int, kind: Literal["cross", "self"], seed: int = 0) -> float:
     """Share of feasible draws at d = max(T - 1, n) with random sizes and random selections (Theorems 1 and 6).
 
     Examples
@@ -137,7 +138,7 @@ def feasible_fraction(draws: int, kind: str, seed: int = 0) -> float:
     for _ in range(draws):
         n, T = int(rng.integers(1, 9)), int(rng.integers(2, 10))
         d = max(T - 1, n)
-        problem = attsvm.random_problem(n=n, T=T, d=d, seed=rng, kind=kind, distribution="gaussian")  # type: ignore[arg-type]
+        problem = attsvm.random_problem(n=n, T=T, d=d, seed=rng, kind=kind, distribution="gaussian")
         solution = attsvm.att_svm(problem, selection=rng.integers(T, size=n))
         feasible += solution.status is Status.OPTIMAL
     return feasible / draws
@@ -167,7 +168,8 @@ def main(arguments: list[str] | None = None) -> None:
                 f"{max(r.relative_difference for r in mine):15.1e} {max(r.gap for r in mine):9.1e} "
                 f"{max(r.span_residual for r in mine):8.0e} {sum(r.rank_excess > 0 for r in mine):13d}"
             )
-    for kind in ("cross", "self"):
+    kinds: tuple[Literal["cross", "self"], ...] = ("cross", "self")
+    for kind in kinds:
         share = feasible_fraction(options.instances, kind, options.seed)
         out.print(f"Theorem 1, {kind}-attention, d = max(T-1, n): {share:.0%} of {options.instances} draws feasible")
     out.print(f"{time.perf_counter() - start:.0f} s; {environment()}")

@@ -6,6 +6,7 @@ import json
 import math
 import platform
 from importlib.metadata import version
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -112,7 +113,7 @@ def _solutions_table(record: dict[str, Any]) -> Table:
     columns = record["solutions"]
     for norm in columns:
         table.add_column(f"{NORMS[norm]} ({norm})", justify="right")
-    lines = [
+    lines: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
         ("status", lambda r: r["status"]),
         ("norm", lambda r: f"{r['norm']:.6f}"),
         ("margin = 1 / norm", lambda r: f"{r['margin']:.6f}"),

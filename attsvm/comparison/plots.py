@@ -1,0 +1,104 @@
+"""Pictures of reports (matplotlib)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from attsvm.comparison.batch import BatchReport
+    from attsvm.comparison.report import Report
+    from attsvm.training.run import Run
+
+__all__ = ["attention_map", "plot_attention", "plot_batch", "plot_report", "plot_trajectory"]
+
+
+def _axes(axes: Any, count: int, width: float) -> Any:
+    if axes is not None:
+        return axes
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(1, count, figsize=(width * count, 3.8), layout="constrained")[1]
+
+
+def attention_map(run: Run) -> np.ndarray:
+    """Attention probabilities at the end of a single run, one row per query, shape (n*K, T)."""
+    problem = run.problem
+    Z = problem.Z if problem.multi_query else problem.Z[:, None]
+    logits = np.einsum("itd,de,ike->ikt", problem.X, run.W, Z, optimize=True).reshape(-1, problem.T)
+    logits = np.where(problem.allowed.reshape(-1, problem.T), logits, -np.inf)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def plot_attention(run: Run, axis: Any = None) -> Any:
+    """Heat map of the final attention; a dot marks the token of highest score."""
+    axis = _axes(axis, 1, 4.5) if axis is None else axis
+    image = axis.imshow(attention_map(run), vmin=0, vmax=1, cmap="Blues", aspect="auto")
+    best = run.problem.optimal_tokens().indices.reshape(-1)
+    axis.plot(best, np.arange(len(best)), "o", color="tab:red", ms=4, label="highest score")
+    axis.set(xlabel="token", ylabel="query", title="attention at the end")
+    axis.legend(fontsize=7, loc="upper right")
+    axis.figure.colorbar(image, ax=axis)
+    return axis
+
+
+def plot_trajectory(run: Run, query: int = 0, axis: Any = None) -> Any:
+    """Path of the direction ``W z / |W z|`` of one query in its first two coordinates, with the tokens."""
+    axis = _axes(axis, 1, 4.5) if axis is None else axis
+    problem = run.problem
+    z = problem.Z.reshape(-1, problem.dz)[query]
+    keys = run.history.W @ z
+    keys = keys / np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-300)
+    if problem.dx < 2:
+        raise ValueError("a trajectory is drawn in two coordinates; this problem has dx = 1")
+    tokens = problem.X[query // problem.K]
+    axis.scatter(tokens[:, 0], tokens[:, 1], color="0.4", s=25, label="tokens")
+    chosen = run.selection.indices.reshape(-1)[query]
+    axis.scatter(*tokens[chosen, :2], marker="*", s=150, color="tab:red", label="selected")
+    axis.plot(keys[:, 0], keys[:, 1], "-", color="tab:blue", lw=1)
+    axis.scatter(*keys[-1, :2], color="tab:blue", s=30, label="direction of W z")
+    axis.set(title=f"query {query}, first two coordinates", aspect="equal")
+    axis.legend(fontsize=7)
+    return axis
+
+
+def plot_report(report: Report, axes: Any = None) -> Any:
+    """1 - correlation with every solution, norm of W and probability off the selected token, and the attention map."""
+    first, second, third = _axes(axes, 3, 4.5)
+    steps = np.maximum(report.steps, 0.8)  # step 0 has a place on a logarithmic axis
+    for c in report.comparisons:
+        if c.solution.status.has_solution:
+            first.loglog(steps, np.maximum(c.misalignment, 1e-16), marker=".", label=c.label)
+    first.set(xlabel="step", ylabel="1 - correlation", title=f"{report.run.parameterization}: {report.convergence}")
+    first.legend(fontsize=7)
+    h = report.run.history
+    second.semilogx(steps, h.norm, color="tab:blue", label="|W|_F")
+    second.set(xlabel="step", ylabel="|W|_F")
+    twin = second.twinx()
+    twin.semilogx(steps, h.log_rest / np.log(10), color="tab:orange")
+    twin.set_ylabel("log10 of probability off the selected tokens", color="tab:orange")
+    second.set_title("norm and saturation")
+    plot_attention(report.run, third)
+    return first.figure
+
+
+def plot_batch(report: BatchReport, axes: Any = None) -> Any:
+    """Median and 10 to 90 % band of 1 - correlation along training, one colour per solution."""
+    axis = _axes(axes, 1, 5.5) if axes is None else axes
+    steps = np.maximum(report.run.history.steps, 0.8)
+    for label in report.labels:
+        error = report.misalignment(label)
+        solved = np.isfinite(error).all(axis=0)
+        if not solved.any():
+            continue
+        low, middle, high = np.quantile(np.maximum(error[:, solved], 1e-16), [0.1, 0.5, 0.9], axis=1)
+        (line,) = axis.loglog(steps, middle, label=label)
+        axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.2)
+    counts = ", ".join(f"{name} {count}" for name, count in report.convergence_counts().items())
+    axis.set(
+        xlabel="step", ylabel="1 - correlation", title=f"{report.run.parameterization}, {len(report)} runs: {counts}"
+    )
+    axis.legend(fontsize=8)
+    return axis.figure

@@ -1,0 +1,8 @@
+"""Training attention in torch: log-domain gradients, any device, batched over problems."""
+
+from attsvm.training.init import cone_init
+from attsvm.training.loop import snapshot_steps, train
+from attsvm.training.run import History, Run, RunStatus
+from attsvm.training.smoothness import smoothness_constant
+
+__all__ = ["History", "Run", "RunStatus", "cone_init", "smoothness_constant", "snapshot_steps", "train"]

@@ -1,0 +1,236 @@
+"""Gradients of the attention loss that do not underflow.
+
+With logits ``h = X W z``, ``s = softmax(h)`` and slopes ``u_t = Y grad h(X^T s) . x_t`` (the scores, for a linear
+head), the gradient in the logits is ``l' s_t (u_t - s . u)``, equation (15). Once ``1 - max s`` is below the
+machine epsilon, ``u_a - s . u`` of the selected token a is rounding noise, and so is the direction. Relative to the
+selected token nothing cancels: with ``gap_t = u_a - u_t`` and ``mean = sum_{t != a} s_t gap_t``,
+
+    d/dh_t = l' s_t (mean - gap_t)   (t != a),        d/dh_a = l' s_a mean,
+
+and every term is a product of exact factors once the largest off-token log-probability is factored out. The
+gradient is returned as ``exp(log_scale) * direction``, so that its direction survives any saturation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attsvm.training.data import TensorProblem
+
+__all__ = [
+    "AttentionState",
+    "ScaledGradient",
+    "attention_logits",
+    "attention_state",
+    "loss_slope",
+    "loss_value",
+    "naive_gradient",
+    "scaled_gradient",
+]
+
+LOSS_NAMES = ("logistic", "exponential", "correlation")
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledGradient:
+    """The gradient ``exp(log_scale) * direction`` of each problem.
+
+    Attributes
+    ----------
+    direction : Tensor, shape (B, dx, dz)
+        Of moderate size however small the gradient is.
+    log_scale : Tensor, shape (B,)
+    """
+
+    direction: Tensor
+    log_scale: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionState:
+    """What the forward pass finds.
+
+    Attributes
+    ----------
+    log_probabilities : Tensor, shape (B, n, K, T)
+        -inf where masked.
+    selected : Tensor of int, shape (B, n, K)
+        The most likely token.
+    loss : Tensor, shape (B,)
+    """
+
+    log_probabilities: Tensor
+    selected: Tensor
+    loss: Tensor
+
+
+def attention_logits(data: TensorProblem, W: Tensor) -> Tensor:
+    """Logits ``x_t^T W z``, -inf where masked, shape (B, n, K, T).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import attsvm
+    >>> from attsvm.training.data import tensor_problem
+    >>> from attsvm.training.gradient import attention_logits
+    >>> data = tensor_problem(attsvm.random_problem(n=2, T=3, d=4))
+    >>> attention_logits(data, torch.zeros(1, 4, 4, dtype=torch.float64)).abs().sum().item()
+    0.0
+    """
+    B, n, K, dz = data.Z.shape
+    keys = torch.bmm(data.Z.reshape(B, n * K, dz), W.transpose(1, 2)).reshape(B, n, K, -1)
+    logits = keys @ data.X.transpose(2, 3)
+    return logits if data.masked is None else logits.masked_fill(data.masked, -torch.inf)
+
+
+def loss_value(name: str, u: Tensor) -> Tensor:
+    """Loss, elementwise.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.training.gradient import loss_value
+    >>> loss_value("correlation", torch.tensor(2.0)).item()
+    -2.0
+    """
+    if name == "logistic":
+        return torch.nn.functional.softplus(-u, threshold=1e9)  # softplus must not turn linear early
+    if name == "exponential":
+        return torch.exp(-u)
+    if name == "correlation":
+        return -u
+    raise ValueError(f"loss must be one of {sorted(LOSS_NAMES)}, got {name!r}")
+
+
+def loss_slope(name: str, u: Tensor) -> Tensor:
+    """Derivative of the loss, elementwise.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.training.gradient import loss_slope
+    >>> loss_slope("logistic", torch.tensor(0.0)).item()
+    -0.5
+    """
+    if name == "logistic":
+        return torch.sigmoid(-u).neg_()
+    if name == "exponential":
+        return torch.exp(-u).neg_()
+    if name == "correlation":
+        return torch.full_like(u, -1.0)
+    raise ValueError(f"loss must be one of {sorted(LOSS_NAMES)}, got {name!r}")
+
+
+def scaled_gradient(data: TensorProblem, W: Tensor, loss: str) -> ScaledGradient:
+    """Gradient of ``(1/n) sum_i sum_k l(Y_ik h(X_i^T s_ik))`` in W, in the log domain.
+
+    Parameters
+    ----------
+    data : TensorProblem
+    W : Tensor, shape (B, dx, dz)
+    loss : {"logistic", "exponential", "correlation"}
+
+    Examples
+    --------
+    The direction at a softmax saturated to ``1 - s = e^-5000`` is as exact as at the start:
+
+    >>> import torch
+    >>> import attsvm
+    >>> from attsvm.training.data import tensor_problem
+    >>> from attsvm.training.gradient import scaled_gradient
+    >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
+    >>> gradient = scaled_gradient(tensor_problem(problem), torch.full((1, 1, 1), 5000.0).double(), "correlation")
+    >>> gradient.direction.item(), gradient.log_scale.item()
+    (-1.0, -5000.0)
+    """
+    logits = attention_logits(data, W)
+    top, selected = logits.max(dim=-1, keepdim=True)
+    off = (logits - top).scatter_(-1, selected, -torch.inf)  # relative to the selected token, without it
+    rest = off.exp().sum(-1, keepdim=True)  # (1 - s_a) / s_a
+    largest = off.amax(dim=-1, keepdim=True)
+    if data.lonely is not None:
+        largest = largest.masked_fill(data.lonely, 0.0)
+    log_off = largest - rest.log1p()  # the largest off-token log-probability
+    weights = (off - largest).exp_()  # s_t / exp(log_off) for t != a, in [0, 1]
+
+    slopes, value = _slopes(data, logits, top, rest)
+    slope_selected = slopes.gather(-1, selected)
+    weighted = weights * (slope_selected - slopes)
+    scaled_mean = weighted.sum(-1, keepdim=True)  # mean / exp(log_off)
+    mean = scaled_mean * log_off.exp()
+    in_logits = (weights * mean).sub_(weighted)
+    in_logits.scatter_(-1, selected, scaled_mean / (1.0 + rest))
+
+    slope = loss_slope(loss, slope_selected - mean if value is None else value.unsqueeze(-1))
+    if data.lonely is not None:
+        log_off = log_off.masked_fill(data.lonely, -torch.inf)
+    log_scale = log_off.amax(dim=(1, 2, 3))  # factor the largest query of each problem out
+    if data.lonely is not None:
+        log_scale = log_scale.masked_fill(torch.isinf(log_scale), 0.0)
+    n = data.X.shape[1]
+    in_logits *= slope * (log_off - log_scale.reshape(-1, 1, 1, 1)).exp_().div_(n)
+    return ScaledGradient(_outer(in_logits, data), log_scale)
+
+
+def attention_state(data: TensorProblem, W: Tensor, loss: str) -> AttentionState:
+    """Log-probabilities, most likely tokens and loss, for reports.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import attsvm
+    >>> from attsvm.training.data import tensor_problem
+    >>> from attsvm.training.gradient import attention_state
+    >>> data = tensor_problem(attsvm.random_problem(n=2, T=4, d=3))
+    >>> attention_state(data, torch.zeros(1, 3, 3, dtype=torch.float64), "logistic").log_probabilities.exp()[0, 0, 0]
+    tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
+    """
+    logits = attention_logits(data, W)
+    log_s = torch.log_softmax(logits, dim=-1)
+    value = data.Y * data.head(log_s.exp() @ data.X)[0]
+    return AttentionState(log_s, logits.argmax(-1), loss_value(loss, value).sum(dim=(1, 2)) / data.X.shape[1])
+
+
+def _slopes(data: TensorProblem, logits: Tensor, top: Tensor, rest: Tensor) -> tuple[Tensor, Tensor | None]:
+    """``u_t`` per query and token, and ``Y h(X^T s)`` unless it follows from them (linear heads)."""
+    if data.scores is not None:
+        return data.scores, None
+    s = (logits - top).exp() / (1.0 + rest)
+    value, slopes = data.head(s @ data.X)  # the composed token, shape (B, n, K, dx)
+    return data.Y.unsqueeze(-1) * slopes, data.Y * value
+
+
+def _outer(in_logits: Tensor, data: TensorProblem) -> Tensor:
+    """``sum_{i,k} X_i^T g_ik z_ik^T``, shape (B, dx, dz)."""
+    B, n, K, dz = data.Z.shape
+    pulled = in_logits @ data.X  # (B, n, K, dx)
+    return torch.bmm(pulled.reshape(B, n * K, -1).transpose(1, 2), data.Z.reshape(B, n * K, dz))
+
+
+def naive_gradient(data: TensorProblem, W: Tensor, loss: str) -> ScaledGradient:
+    """The same gradient in plain arithmetic, as published code computes it: rounding noise once saturated.
+
+    Kept for comparisons.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import attsvm
+    >>> from attsvm.training.data import tensor_problem
+    >>> from attsvm.training.gradient import naive_gradient, scaled_gradient
+    >>> data = tensor_problem(attsvm.random_problem(n=2, T=3, d=4))
+    >>> W = torch.ones(1, 4, 4, dtype=torch.float64)
+    >>> exact = scaled_gradient(data, W, "logistic")
+    >>> plain = naive_gradient(data, W, "logistic")
+    >>> torch.allclose(plain.direction, exact.direction * exact.log_scale.exp()[:, None, None])
+    True
+    """
+    s = torch.softmax(attention_logits(data, W), dim=-1)
+    value, slopes = data.head(s @ data.X)
+    slopes = data.Y.unsqueeze(-1) * slopes
+    in_logits = s * (slopes - (s * slopes).sum(-1, keepdim=True))
+    in_logits = in_logits * (loss_slope(loss, data.Y * value) / data.X.shape[1]).unsqueeze(-1)
+    return ScaledGradient(_outer(in_logits, data), torch.zeros(data.batch, dtype=W.dtype, device=W.device))

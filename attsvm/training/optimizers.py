@@ -1,0 +1,208 @@
+"""Optimizers on gradients of the form ``exp(log_scale) * direction``.
+
+Each is a pure function of tensors: ``init(parameters)`` makes its state, ``step`` returns the new parameters and
+state. Normalized methods never look at ``log_scale``; the others apply it where the number is still meaningful.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attsvm.training.parameters import Parameters, like, squared_norms
+
+__all__ = ["Optimizer", "get_optimizer"]
+
+State = dict[str, Tensor]
+# (parameters, gradient directions, log_scale (B,), state, lr (B,), step number from 1) -> (parameters, state)
+# The step size is 0 for problems that have stopped: parameters and state must then stay as they are.
+Step = Callable[[Parameters, Parameters, Tensor, State, Tensor, int], tuple[Parameters, State]]
+
+
+@dataclass(frozen=True, eq=False)
+class Optimizer:
+    """An update rule.
+
+    Attributes
+    ----------
+    name : str
+    norm : str or None
+        Norm whose SVM the method is expected to follow on W; None when no theory says.
+    init : callable
+    step : callable
+    """
+
+    name: str
+    norm: str | None
+    init: Callable[[Parameters], State]
+    step: Step
+
+
+def _stateless(parameters: Parameters) -> State:
+    return {}
+
+
+def _unit(size: Tensor, floor: float) -> Tensor:
+    """1 / (size + floor), and 0 for a zero gradient, which moves nothing."""
+    inverse = (size + floor).reciprocal() if floor else size.reciprocal()
+    return torch.where(size > 0, inverse, 0.0)
+
+
+def _descend(t: Tensor, factor: Tensor, direction: Tensor) -> Tensor:
+    return torch.addcmul(t, like(factor, t), direction, value=-1.0)
+
+
+def _normalized_gd(normalization: str, floor: float) -> Step:
+    def step(
+        parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
+    ) -> tuple[Parameters, State]:
+        squares = squared_norms(gradient)
+        if normalization == "joint":
+            joint = lr * _unit(torch.stack(list(squares.values())).sum(0).sqrt_(), floor)
+            factors = dict.fromkeys(squares, joint)
+        else:
+            factors = {name: lr * _unit(square.sqrt(), floor) for name, square in squares.items()}
+        return {name: _descend(t, factors[name], gradient[name]) for name, t in parameters.items()}, state
+
+    return step
+
+
+def _plain_gd(
+    parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
+) -> tuple[Parameters, State]:
+    factor = lr * log_scale.exp()
+    return {name: _descend(t, factor, gradient[name]) for name, t in parameters.items()}, state
+
+
+def _steepest_direction(g: Tensor, norm: str, p: float | None) -> Tensor:
+    """The D of unit norm with the largest <g, D>; zero for a zero gradient."""
+    if norm == "spectral":
+        if g.ndim == 2:  # a vector parameter: the spectral norm of a column is its length
+            return g * like(_unit(squared_norms({"g": g})["g"].sqrt(), 0.0), g)
+        U, S, Vh = torch.linalg.svd(g, full_matrices=False)
+        rounding = S.narrow(1, 0, 1) * (g.shape[-1] * torch.finfo(g.dtype).eps)
+        kept = (rounding < S).to(g.dtype)  # no direction in the null space
+        polar: Tensor = (U * kept.unsqueeze(1)) @ Vh
+        return polar
+    if p == 1.0:
+        flat = g.flatten(1)
+        top = flat.abs().argmax(dim=1, keepdim=True)
+        return torch.zeros_like(flat).scatter(1, top, flat.gather(1, top).sign()).reshape(g.shape)
+    if p == float("inf"):
+        return g.sign()
+    assert p is not None
+    q = p / (p - 1.0)
+    largest = g.flatten(1).abs().amax(dim=1)
+    relative = g.abs() * like(_unit(largest, 0.0), g)
+    size = relative.flatten(1).pow(q).sum(1).pow((q - 1.0) / q)
+    return g.sign() * relative.pow(q - 1.0) * like(_unit(size, 0.0), g)
+
+
+def _steepest(norm: str, p: float | None) -> Step:
+    def step(
+        parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
+    ) -> tuple[Parameters, State]:
+        return {n: _descend(t, lr, _steepest_direction(gradient[n], norm, p)) for n, t in parameters.items()}, state
+
+    return step
+
+
+def _mirror(p: float) -> tuple[Callable[[Parameters], State], Step]:
+    """Mirror descent with potential ``|W|_p^p / p`` and gradients of unit dual norm."""
+    q = p / (p - 1.0)
+
+    def init(parameters: Parameters) -> State:
+        return {name: t.sign() * t.abs().pow(p - 1.0) for name, t in parameters.items()}
+
+    def step(
+        parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
+    ) -> tuple[Parameters, State]:
+        duals = {}
+        for name, g in gradient.items():
+            size = g.flatten(1).abs().pow(q).sum(1).pow(1.0 / q)
+            duals[name] = _descend(state[name], lr * _unit(size, 0.0), g)
+        return {name: t.sign() * t.abs().pow(1.0 / (p - 1.0)) for name, t in duals.items()}, duals
+
+    return init, step
+
+
+def _adam(beta1: float = 0.9, beta2: float = 0.999) -> tuple[Callable[[Parameters], State], Step]:
+    """Adam with epsilon 0, its moments kept relative to the latest gradient's scale.
+
+    A fixed epsilon would freeze it once gradients fall below; without one the update only sees ratios of
+    gradients, which the log domain has exactly.
+    """
+
+    def init(parameters: Parameters) -> State:
+        first = next(iter(parameters.values()))
+        state = {"log_scale": torch.zeros(first.shape[0], dtype=first.dtype, device=first.device)}
+        for name, t in parameters.items():
+            state[f"m.{name}"] = torch.zeros_like(t)
+            state[f"v.{name}"] = torch.zeros_like(t)
+        return state
+
+    def step(
+        parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
+    ) -> tuple[Parameters, State]:
+        # exp(300): beyond it old moments would overflow; they then dominate the update anyway.
+        shift = (state["log_scale"] - log_scale).clamp(max=300.0).exp() if k > 1 else torch.ones_like(log_scale)
+        new: State = {"log_scale": log_scale}
+        moved = {}
+        for name, t in parameters.items():
+            g, factor = gradient[name], like(shift, t)
+            m = beta1 * state[f"m.{name}"] * factor + (1 - beta1) * g
+            v = beta2 * state[f"v.{name}"] * factor.square() + (1 - beta2) * g.square()
+            new[f"m.{name}"], new[f"v.{name}"] = m, v
+            ratio = (m / (1 - beta1**k)) / torch.where(v > 0, v / (1 - beta2**k), 1.0).sqrt()
+            moved[name] = _descend(t, lr, ratio)
+        return moved, new
+
+    return init, step
+
+
+def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -> Optimizer:
+    """Look an optimizer up by name.
+
+    Parameters
+    ----------
+    name : str
+        "normalized_gd", "gd", "adam", "steepest:<norm>" with a norm "frobenius", "spectral", "linf", "l1" or
+        "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1.
+    normalization : {"joint", "factor"}
+        For "normalized_gd" on (K, Q): one norm for both factors, or one each.
+    floor : float
+        Added to the gradient's norm, as published code does; 0 by default.
+
+    Examples
+    --------
+    >>> from attsvm.training.optimizers import get_optimizer
+    >>> get_optimizer("sign").norm, get_optimizer("mirror:l3").norm
+    ('linf', 'l3')
+    """
+    if normalization not in ("joint", "factor"):
+        raise ValueError(f"normalization must be 'joint' or 'factor', got {normalization!r}")
+    name = {"spectral": "steepest:spectral", "sign": "steepest:linf"}.get(name, name)
+    if name == "normalized_gd" or name == "steepest:frobenius":
+        return Optimizer(name, "frobenius", _stateless, _normalized_gd(normalization, floor))
+    if name == "gd":
+        return Optimizer(name, "frobenius", _stateless, _plain_gd)
+    if name == "adam":
+        init, step = _adam()
+        return Optimizer(name, None, init, step)
+    if name == "steepest:spectral":
+        return Optimizer(name, "spectral", _stateless, _steepest("spectral", None))
+    match = re.fullmatch(r"(steepest|mirror):l(inf|\d+(?:\.\d+)?)", name)
+    p = float(match[2]) if match else 0.0
+    if match and match[1] == "steepest" and p >= 1.0:
+        return Optimizer(name, f"l{match[2]}", _stateless, _steepest("entrywise", p))
+    if match and 1.0 < p < float("inf"):
+        init, step = _mirror(p)
+        return Optimizer(name, f"l{match[2]}", init, step)
+    raise ValueError(
+        "optimizer must be 'normalized_gd', 'gd', 'adam', 'spectral', 'sign', 'steepest:<norm>', "
+        f"'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
+    )

@@ -1,0 +1,146 @@
+"""What training returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.problem import AttentionProblem
+from attsvm.selection import Selection
+
+__all__ = ["History", "Run", "RunStatus"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_ADVICE = {
+    "finished": "All steps were taken.",
+    "norm reached": "W reached the norm that was asked for.",
+    "converged": "The direction of W changed by less than asked for between two snapshots.",
+    "stationary": "The gradient is exactly zero: equal scores, an unlucky start, or a finite minimum.",
+    "not finite": "A step gave NaN or infinity and was not taken; lower lr or check the head.",
+}
+
+
+class RunStatus(StrEnum):
+    """Why a problem's training ended; ``status.advice`` says more.
+
+    Examples
+    --------
+    >>> from attsvm.training import RunStatus
+    >>> RunStatus.STATIONARY.advice
+    'The gradient is exactly zero: equal scores, an unlucky start, or a finite minimum.'
+    """
+
+    FINISHED = "finished"
+    NORM = "norm reached"
+    CONVERGED = "converged"
+    STATIONARY = "stationary"
+    NOT_FINITE = "not finite"
+
+    @property
+    def advice(self) -> str:
+        """One line on what the status means."""
+        return _ADVICE[self.value]
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Snapshots along a run; S of them at log-spaced steps. Batched runs have an axis B after S.
+
+    Attributes
+    ----------
+    steps : ndarray of int, shape (S,)
+    W : ndarray, shape (S, dx, dz)
+    loss : ndarray, shape (S,)
+    norm : ndarray, shape (S,)
+        Frobenius norm of W.
+    log_gradient : ndarray, shape (S,)
+        Logarithm of the gradient's norm (in the parameters); -inf at a stationary point.
+    max_probability : ndarray, shape (S,)
+        Mean over queries of the largest attention probability.
+    log_rest : ndarray, shape (S,)
+        Logarithm of the largest probability, over queries, that is not on the selected token: what
+        ``1 - max_probability`` would show if it did not round to 0.
+    selection : ndarray of int, shape (S, n) or (S, n, K)
+    """
+
+    steps: npt.NDArray[np.int64]
+    W: FloatArray
+    loss: FloatArray
+    norm: FloatArray
+    log_gradient: FloatArray
+    max_probability: FloatArray
+    log_rest: FloatArray
+    selection: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A training run of one problem, or of a batch.
+
+    Attributes
+    ----------
+    problem : AttentionProblem
+    parameterization : str
+    norm : str or None
+        Norm of the SVM that theory compares this run with.
+    parameters : dict of ndarray
+        "W", or "K" and "Q", or "p", at the end.
+    W : ndarray, shape (dx, dz) or (batch, dx, dz)
+    history : History
+    status : RunStatus, or tuple of RunStatus for a batch
+    steps : ndarray of int
+        Steps taken, a number or one per problem.
+    settings : dict
+        What was asked for, for the record.
+    """
+
+    problem: AttentionProblem
+    parameterization: str
+    norm: str | None
+    parameters: dict[str, FloatArray]
+    W: FloatArray
+    history: History
+    status: Any
+    steps: npt.NDArray[np.int64]
+    settings: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    @property
+    def selection(self) -> Selection:
+        """The most likely tokens at the end."""
+        return Selection(self.history.selection[-1])
+
+    @property
+    def batch(self) -> int | None:
+        """Number of problems; None for a single one."""
+        return self.problem.batch
+
+    def __getitem__(self, index: int) -> Run:
+        if self.batch is None:
+            raise TypeError("only a batched run can be indexed; this is a single run")
+        h = self.history
+        history = History(
+            h.steps,
+            *(getattr(h, name)[:, index] for name in _PER_PROBLEM),
+        )
+        return Run(
+            self.problem[index],
+            self.parameterization,
+            self.norm,
+            {name: value[index] for name, value in self.parameters.items()},
+            self.W[index],
+            history,
+            self.status[index],
+            self.steps[index],
+            self.settings,
+        )
+
+
+_PER_PROBLEM = ("W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")

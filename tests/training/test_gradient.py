@@ -1,0 +1,165 @@
+import itertools
+from dataclasses import replace
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+import attsvm
+from attsvm.training.data import tensor_problem
+from attsvm.training.gradient import attention_logits, loss_value, naive_gradient, scaled_gradient
+
+LOSSES = ["logistic", "exponential", "correlation"]
+
+
+def smooth_head(x):
+    """A head that is neither linear nor one of ours; works on torch tensors only."""
+    return torch.tanh(2 * x[..., 0]) + x[..., 1] ** 2 - x[..., 1] * x[..., 2]
+
+
+def make_head(name, rng, d):
+    v, V = rng.standard_normal(d), rng.standard_normal((d, 3))
+    return {
+        "linear": attsvm.LinearHead(v),
+        "relu": attsvm.ReluHead(V),
+        "concave": attsvm.ConcaveHead(v, 0.7),
+        "callable": smooth_head,
+    }[name]
+
+
+def autograd(data, W, loss, head):
+    """Loss written the plain way and differentiated by torch."""
+    W = W.clone().requires_grad_()
+    s = torch.softmax(attention_logits(data, W), dim=-1)
+    composed = s @ data.X
+    if isinstance(head, attsvm.LinearHead):
+        h = composed @ torch.tensor(head.v.copy())
+    elif isinstance(head, attsvm.ConcaveHead):
+        h = composed @ torch.tensor(head.v.copy()) - head.lam * composed.square().sum(-1)
+    elif isinstance(head, attsvm.ReluHead):
+        h = torch.relu(composed @ torch.tensor(head.V.copy())).sum(-1)
+    else:
+        h = head(composed)
+    value = loss_value(loss, data.Y * h).sum(dim=(1, 2)) / data.X.shape[1]
+    return torch.autograd.grad(value.sum(), W)[0]
+
+
+@pytest.mark.parametrize("head", ["linear", "relu", "concave", "callable"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("kind", ["one query", "K queries", "masked", "causal", "batch"])
+def test_gradient_equals_autograd(rng, head, loss, kind):
+    options = {
+        "K queries": {"queries": 3, "dz": 6},
+        "causal": {"kind": "sequence", "causal": True},
+        "batch": {"batch": 3},
+    }
+    problem = attsvm.random_problem(n=3, T=4, d=5, seed=rng, **options.get(kind, {}))
+    if kind == "masked":
+        problem = replace(problem, mask=np.arange(4) < np.array([[4], [2], [1]]))  # the last sees one token only
+    chosen = make_head(head, rng, 5)
+    problem = replace(problem, head=chosen)
+    data = tensor_problem(problem)
+    W = torch.tensor(rng.standard_normal((data.batch, 5, problem.dz)))
+    gradient = scaled_gradient(data, W, loss)
+    exact = gradient.direction * gradient.log_scale.exp()[:, None, None]
+    reference = autograd(data, W, loss, chosen)
+    # Both are sums of a few dozen products in float64.
+    torch.testing.assert_close(exact, reference, rtol=1e-11, atol=1e-13)
+    plain = naive_gradient(data, W, loss).direction
+    torch.testing.assert_close(plain, reference, rtol=1e-11, atol=1e-13)
+
+
+def exact_direction(problem, W, loss, slope):
+    """Unit gradient with 4,000 digits, from equation (15); ``slope(x)`` is the head's gradient, ``None`` linear."""
+    mpmath.mp.dps = 4000  # e^-5000 is 10^-2171: sums with 1 must keep digits beyond it
+    mp = mpmath.mpf
+    X = [[[mp(float(e)) for e in t] for t in x] for x in problem.X]
+    Wm = [[mp(float(e)) for e in row] for row in W]
+    total = mpmath.zeros(problem.dx, problem.dz)
+    for i, tokens in enumerate(X):
+        z = [mp(float(e)) for e in problem.Z[i]]
+        key = [mpmath.fsum(w * e for w, e in zip(row, z, strict=True)) for row in Wm]
+        logits = [mpmath.fsum(a * b for a, b in zip(t, key, strict=True)) for t in tokens]
+        top = max(logits)
+        weights = [mpmath.exp(h - top) for h in logits]
+        s = [w / mpmath.fsum(weights) for w in weights]
+        composed = [mpmath.fsum(s[t] * tokens[t][e] for t in range(len(s))) for e in range(problem.dx)]
+        value, direction = slope(composed)
+        y = mp(float(problem.Y[i]))
+        u = [y * mpmath.fsum(a * b for a, b in zip(direction, t, strict=True)) for t in tokens]
+        derivative = {
+            "logistic": lambda a: -1 / (1 + mpmath.exp(a)),
+            "exponential": lambda a: -mpmath.exp(-a),
+            "correlation": lambda a: mp(-1),
+        }[loss](y * value)
+        mean = mpmath.fsum(a * b for a, b in zip(s, u, strict=True))
+        in_logits = [derivative * s[t] * (u[t] - mean) for t in range(len(s))]
+        pulled = [mpmath.fsum(in_logits[t] * tokens[t][e] for t in range(len(s))) for e in range(problem.dx)]
+        for e, f in itertools.product(range(problem.dx), range(problem.dz)):
+            total[e, f] += pulled[e] * z[f]
+    size = mpmath.sqrt(mpmath.fsum(total[e, f] ** 2 for e in range(problem.dx) for f in range(problem.dz)))
+    unit = [[float(total[e, f] / size) for f in range(problem.dz)] for e in range(problem.dx)]
+    return np.array(unit), float(mpmath.log(size / problem.n))
+
+
+@pytest.mark.parametrize("gap", [50, 500, 5000])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("head", ["linear", "concave"])
+def test_direction_is_exact_however_saturated(gap, loss, head):
+    problem = attsvm.random_problem(n=2, T=4, d=3, seed=3)
+    v = [mpmath.mpf(float(e)) for e in problem.head.v]
+    lam = 0.3
+
+    def linear(x):
+        return mpmath.fsum(a * b for a, b in zip(v, x, strict=True)), v
+
+    def concave(x):
+        value = linear(x)[0] - lam * mpmath.fsum(a * a for a in x)
+        return value, [a - 2 * mpmath.mpf(lam) * b for a, b in zip(v, x, strict=True)]
+
+    if head == "concave":
+        problem = replace(problem, head=attsvm.ConcaveHead(problem.head.v, lam))
+    W = gap * attsvm.att_svm(attsvm.random_problem(n=2, T=4, d=3, seed=3)).W  # smallest logit gap is `gap`
+    gradient = scaled_gradient(tensor_problem(problem), torch.tensor(W)[None], loss)
+    unit, log_size = exact_direction(problem, W, loss, {"linear": linear, "concave": concave}[head])
+    ours = gradient.direction[0].numpy()
+    size = np.linalg.norm(ours)
+    assert np.linalg.norm(ours / size - unit) <= 1e-10
+    assert np.log(size) + gradient.log_scale.item() == pytest.approx(log_size, abs=1e-9)
+    if gap >= 500:  # where the published arithmetic has nothing left but rounding, or nothing at all
+        plain = naive_gradient(tensor_problem(problem), torch.tensor(W)[None], loss).direction[0].numpy()
+        assert np.linalg.norm(plain) == 0 or np.linalg.norm(plain / np.linalg.norm(plain) - unit) > 1e-2
+
+
+def test_two_tokens_that_share_the_attention_are_fine():
+    problem = attsvm.AttentionProblem([[[1.0], [1.0 - 1e-12], [0.0]]], [1], [[1.0]], lambda x: x[..., 0] ** 2)
+    gradient = scaled_gradient(tensor_problem(problem), torch.full((1, 1, 1), 800.0).double(), "correlation")
+    assert torch.isfinite(gradient.direction).all()
+    assert gradient.direction.item() < 0
+
+
+def test_equal_scores_have_zero_gradient():
+    problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+    flat = replace(problem, head=attsvm.LinearHead(np.zeros(4)))
+    assert scaled_gradient(tensor_problem(flat), torch.ones(1, 4, 4).double(), "logistic").direction.abs().sum() == 0
+
+
+def test_float32_keeps_the_direction():
+    problem = attsvm.random_problem(n=3, T=4, d=5, seed=0)
+    W = 30 * attsvm.att_svm(problem).W
+    wide = scaled_gradient(tensor_problem(problem), torch.tensor(W)[None], "logistic")
+    narrow = scaled_gradient(tensor_problem(problem, dtype=torch.float32), torch.tensor(W).float()[None], "logistic")
+    a, b = wide.direction[0], narrow.direction[0].double()
+    # Logits of about 100 carry 1e-5 in single precision, and so does every weight.
+    assert 1 - (a * b).sum() / (a.norm() * b.norm()) <= 1e-6
+
+
+def test_heads_that_torch_cannot_read_are_named(rng):
+    problem = replace(attsvm.random_problem(n=2, T=3, d=4, seed=0), head=lambda x: 3.0)
+    with pytest.raises(ValueError, match="head must map torch tensors"):
+        scaled_gradient(tensor_problem(problem), torch.zeros(1, 4, 4).double(), "logistic")
+    with pytest.raises(ValueError, match="training needs a prediction head"):
+        tensor_problem(replace(problem, head=None))
+    with pytest.raises(ValueError, match="loss must be one of"):
+        attsvm.train(attsvm.random_problem(n=2, T=3, d=4, seed=0), loss="hinge")
