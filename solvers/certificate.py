@@ -21,6 +21,7 @@ __all__ = ["Certificate", "FarkasCertificate", "RankCertificate", "certify", "ce
 # A proof of infeasibility is accepted when its combination of rows cancels to this relative accuracy:
 # rounding leaves about 1e-15, a feasible problem whose norm is below 1e8 row norms leaves more than 1e-8.
 FARKAS_TOLERANCE = 1e-9
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,9 @@ class FarkasCertificate:
         Nonnegative on inequality rows, free on equality rows, scaled to ``rhs . multipliers = 1``.
     residual : float
         ``||sum_k multipliers_k a_k b_k^T||_F / sum_k |multipliers_k| |a_k| |b_k|``: 0 is an exact proof.
+    cancellation : float
+        ``|rhs| . |multipliers|``: how much larger the terms of ``rhs . multipliers = 1`` are than their sum. 1 when
+        every rhs is positive; huge when the 1 is itself what rounding left of a sum that cancels.
     excluded_norm : float
         What the floating-point numbers prove: every feasible W has at least this Frobenius norm.
     rows : ndarray of int
@@ -43,14 +47,15 @@ class FarkasCertificate:
 
     multipliers: FloatArray
     residual: float
+    cancellation: float
     excluded_norm: float
     rows: IntArray
     owners: IntArray
 
     @property
     def verified(self) -> bool:
-        """True when the combination cancels to within rounding."""
-        return self.residual <= FARKAS_TOLERANCE
+        """True when the rows cancel to within rounding and their right-hand sides do not."""
+        return max(self.residual, _EPS) * self.cancellation <= FARKAS_TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +176,7 @@ def certify_infeasible(problem: MarginProblem, multipliers: npt.ArrayLike) -> Ce
     farkas = FarkasCertificate(
         multipliers=lam,
         residual=residual,
+        cancellation=float(np.abs(lam) @ np.abs(problem.rhs)),
         excluded_norm=1.0 / left_over if left_over > 0 else float("inf"),
         rows=rows,
         owners=np.unique(problem.owner[rows]),

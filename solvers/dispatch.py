@@ -45,9 +45,30 @@ class SolverSpec:
         return loaded
 
 
+def _spec(name: str, target: str, norm: str, summary: str) -> SolverSpec:
+    return SolverSpec(name, f"attsvm.solvers.{target}", frozenset({norm}), False, summary)
+
+
 SOLVERS = {
     spec.name: spec
     for spec in (
+        _spec(
+            "frobenius", "frobenius:solve_frobenius", "frobenius", "own: active set up to 1,500 rows, then projected"
+        ),
+        _spec("active_set", "active_set:solve_active_set", "frobenius", "own: block pivoting on the Gram matrix"),
+        _spec(
+            "projected", "projected:solve_projected", "frobenius", "own: matrix-free pivoting with conjugate gradients"
+        ),
+        _spec("nuclear", "nuclear:solve_nuclear", "nuclear", "own: interior point up to 700 rows, then factored"),
+        _spec(
+            "nuclear_interior", "nuclear:solve_nuclear_interior", "nuclear", "own: interior point on the multipliers"
+        ),
+        _spec(
+            "nuclear_factored", "nuclear_factored:solve_nuclear_factored", "nuclear", "own: low-rank factors, Newton"
+        ),
+        _spec(
+            "nuclear_conic", "nuclear_conic:solve_nuclear_conic", "nuclear", "Clarabel on the dual, no modelling layer"
+        ),
         SolverSpec(
             "cvxpy",
             "attsvm.solvers.backends.cvxpy_:solve_cvxpy",
@@ -59,8 +80,9 @@ SOLVERS = {
 }
 
 
-def _auto(problem: MarginProblem, norm: Norm) -> str:
-    return "cvxpy"
+def _auto(norm: Norm) -> str:
+    """Own solvers where there are any; operator and entrywise norms stay on the reference."""
+    return norm.name if norm.name in ("frobenius", "nuclear") else "cvxpy"
 
 
 def solve(
@@ -68,6 +90,7 @@ def solve(
     norm: str | Norm = "frobenius",
     solver: str = "auto",
     *,
+    rank: int | None = None,
     tolerance: float | None = None,
     max_iterations: int | None = None,
     **options: Any,
@@ -81,6 +104,8 @@ def solve(
         "frobenius", "nuclear", "spectral", "l1", "linf" or "l<p>".
     solver : str
         "auto", or a name from `SOLVERS`, e.g. "cvxpy" or "cvxpy:SCS".
+    rank : int, optional
+        Largest rank of W allowed (nuclear norm, nonconvex): see `attsvm.solvers.rank_limited`.
     tolerance : float, optional
         Largest gap and violation that count as optimal; each solver has an achievable default.
     max_iterations : int, optional
@@ -101,7 +126,11 @@ def solve(
         raise ValueError(f"max_iterations must be at least 1, got {max_iterations}")
     if not isinstance(solver, str):
         raise ValueError(f"solver must be a string such as 'auto' or 'cvxpy:SCS', got {solver!r}")
-    name, _, variant = (_auto(problem, norm) if solver == "auto" else solver).partition(":")
+    if rank is not None:
+        return _solve_rank_limited(
+            problem, norm, solver, rank, tolerance=tolerance, max_iterations=max_iterations, **options
+        )
+    name, _, variant = (_auto(norm) if solver == "auto" else solver).partition(":")
     spec = SOLVERS.get(name)
     if spec is None or (variant and not spec.variants):
         raise ValueError(
@@ -113,3 +142,14 @@ def solve(
     if variant:
         options["variant"] = variant
     return spec.load()(problem, norm, tolerance=tolerance, max_iterations=max_iterations, **options)
+
+
+def _solve_rank_limited(problem: MarginProblem, norm: Norm, solver: str, rank: int, **options: Any) -> MarginSolution:
+    if norm.name != "nuclear" or solver not in ("auto", "nuclear"):
+        raise ValueError(
+            f"rank={rank} limits the nuclear-norm problem and has one solver; use norm='nuclear' and solver='auto', "
+            f"got norm={norm.name!r} and solver={solver!r}"
+        )
+    from attsvm.solvers.rank_limited import solve_rank_limited
+
+    return solve_rank_limited(problem, rank, norm=norm, **options)

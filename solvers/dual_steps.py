@@ -35,6 +35,8 @@ class DualOutcome:
     ----------
     multipliers : ndarray, shape (m,)
         Of the least-norm solution, or of a combination of rows that cancels when ``conflict``.
+    W : ndarray, shape (dx, dz)
+        The least-norm solution, more accurate than the sum of rows with large multipliers of cancelling rows.
     conflict : bool
         True when the rows were found to contradict each other.
     finished : bool
@@ -43,6 +45,7 @@ class DualOutcome:
     """
 
     multipliers: FloatArray
+    W: FloatArray
     conflict: bool
     finished: bool
     steps: int
@@ -201,7 +204,7 @@ def dual_active_set(unit: MarginProblem, start: IntArray, max_steps: int) -> Dua
         row, slack = _pending(unit, active, ignored, equal)
         if row < 0:
             active.resolve()
-            return DualOutcome(_spread(unit, active.rows, active.u), False, True, steps)
+            return DualOutcome(_spread(unit, active.rows, active.u), active.w.reshape(unit.shape), False, True, steps)
         f = active.expand(row)
         added = 0.0
         while steps < max_steps:
@@ -218,14 +221,15 @@ def dual_active_set(unit: MarginProblem, start: IntArray, max_steps: int) -> Dua
                 partial = float(ratio[position])
             if np.isinf(full) and np.isinf(partial):
                 sizes = abs(unit.rhs[row]) + float(np.abs(coordinates) @ np.abs(unit.rhs[active.rows]))
-                if abs(slack) <= _CONFLICT * sizes:
+                # The second term: rounding of the slack itself, all there is when the right-hand sides are 0.
+                if abs(slack) <= _CONFLICT * sizes + 1e-13 * float(np.linalg.norm(active.w)):
                     ignored[row] = True
                     if equal and equal[-1] == row:
                         equal.pop()
                     break
                 lam = _spread(unit, active.rows, -coordinates)
                 lam[row] = 1.0
-                return DualOutcome(lam if slack < 0 else -lam, True, True, steps)
+                return DualOutcome(lam if slack < 0 else -lam, active.w.reshape(unit.shape), True, True, steps)
             step = full if unit.equality[row] else min(full, partial)
             active.u -= step * coordinates
             added += step
@@ -236,7 +240,7 @@ def dual_active_set(unit: MarginProblem, start: IntArray, max_steps: int) -> Dua
                 active.append(row, inside, outside, added)
                 break
             active.remove(position)
-    return DualOutcome(_spread(unit, active.rows, active.u), False, False, steps)
+    return DualOutcome(_spread(unit, active.rows, active.u), active.w.reshape(unit.shape), False, False, steps)
 
 
 def _spread(unit: MarginProblem, rows: list[int], values: FloatArray) -> FloatArray:

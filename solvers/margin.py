@@ -28,6 +28,14 @@ _CHUNK_ELEMENTS = 1 << 22
 _DENSE_PICKS = 1 << 14
 
 
+def _all_finite(array: npt.NDArray[np.floating]) -> bool:
+    if array.size > _CHUNK_ELEMENTS:  # a finite sum proves it without a mask as large as the data
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(array.sum()):
+                return True
+    return bool(np.isfinite(array).all())
+
+
 def _real_matrix(name: str, value: npt.ArrayLike, columns: str) -> npt.NDArray[np.floating]:
     array = np.asarray(value)
     if array.dtype != np.float32:
@@ -37,9 +45,7 @@ def _real_matrix(name: str, value: npt.ArrayLike, columns: str) -> npt.NDArray[n
             raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}") from error
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
         raise ValueError(f"{name} must be a non-empty 2-d array {columns}, got shape {array.shape}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = array.sum()  # finite only if every entry is, and without a mask as large as the data
-    if not np.isfinite(total) and not np.isfinite(array).all():
+    if not _all_finite(array):
         row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise ValueError(f"{name} must be finite, but row {row} holds NaN or infinity")
     return np.ascontiguousarray(array)

@@ -39,6 +39,6 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     return float(x.mean()), 1.96 * spread / float(np.sqrt(len(x)))
 
 
-def console() -> Console:
+def console(stderr: bool = False) -> Console:
     """A console that neither wraps lines nor invents colours in files."""
-    return Console(soft_wrap=True, highlight=False)
+    return Console(soft_wrap=True, highlight=False, stderr=stderr)

@@ -94,6 +94,18 @@ def test_farkas_uses_free_multipliers_on_equalities():
     assert certificate.gap == certificate.primal_violation == float("inf")
 
 
+def test_dependent_but_consistent_equalities_are_no_proof():
+    # The left null vector of consistent rows cancels on both sides; what rounding leaves of rhs . lam is not a proof.
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        a, b, W = rng.standard_normal((6, 2)), rng.standard_normal((6, 2)), rng.standard_normal((2, 2))
+        rows = MarginProblem(a, b, np.arange(6))
+        problem = MarginProblem(a, b, np.arange(6), rows.margins(W), np.ones(6, dtype=bool))  # W is feasible
+        null = np.linalg.svd(problem.features().T)[2][-1]
+        for lam in (null, -null):
+            assert certify_infeasible(problem, lam) is None
+
+
 def test_zero_rows_are_an_exact_proof(rng):
     problem = MarginProblem(np.vstack([np.eye(3), np.zeros(3)]), rng.standard_normal((1, 3)), [0] * 4)
     farkas = find_farkas(problem).farkas

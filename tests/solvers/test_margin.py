@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from attsvm.solvers import MarginProblem, reduce_dimensions
+from attsvm.solvers import MarginProblem, margin, reduce_dimensions
 from kkt import dense_rows, random_rows
 
 
@@ -36,7 +36,7 @@ def test_chunks_give_the_same_margins(rng, monkeypatch):
     problem = random_rows(rng, 5, 6, 7).subset(np.arange(23))
     W = rng.standard_normal((7, 7))
     whole = problem.margins(W)
-    monkeypatch.setattr("attsvm.solvers.margin._CHUNK_ELEMENTS", 14)
+    monkeypatch.setattr(margin, "_CHUNK_ELEMENTS", 14)
     np.testing.assert_array_equal(problem.margins(W), whole)
 
 

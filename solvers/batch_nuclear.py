@@ -1,0 +1,379 @@
+"""Least nuclear norm for many small problems in lockstep: a primal-dual interior-point method.
+
+With unit rows ``u_k v_k^T`` and right-hand sides c the pair of semidefinite programs is
+
+    minimize   trace X              subject to  2 u_k' X_12 v_k - s_k = c_k,  X = [[X_11, X_12], [., X_22]] >= 0, s >= 0
+    maximize   c . lam              subject to  Z = [[I, -D], [-D', I]] >= 0,  D = sum_k lam_k u_k v_k^T,  lam >= 0,
+
+with W = 2 X_12 and ``||D||_op <= 1``; equality rows have no s_k and a free lam_k. The search direction is that of
+Helmberg, Kojima and Monteiro (``X Z = mu I`` linearized at X), with Mehrotra's second-order correction. Its Newton
+matrix over the multipliers is a sum of elementwise products of m x m matrices, because rows have rank one. Spans
+are reduced first; the Frobenius solution scales the problem and starts the iteration strictly inside both cones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from attsvm.solvers.batch_certificate import BatchRows, double
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["NuclearResult", "NuclearState", "solve_nuclear_rows", "start", "step"]
+
+MAX_ITERATIONS = 60
+
+
+class NuclearState(NamedTuple):
+    """Everything the iteration needs about B running problems, in reduced coordinates and unit rows.
+
+    Attributes
+    ----------
+    u : Tensor, shape (B, m, rx)
+    v : Tensor, shape (B, m, rz)
+    target : Tensor, shape (B, m)
+    equality : Tensor of bool, shape (B, m)
+    allowance : Tensor, shape (B, m)
+        What a violation of 1 in the certificate's sense amounts to in these rows.
+    X : Tensor, shape (B, rx + rz, rx + rz)
+        Primal matrix, positive definite.
+    slack, lam : Tensor, shape (B, m)
+        Positive on inequality rows; slack is 0 on equality rows.
+    gap, violation : Tensor, shape (B,)
+        Relative duality gap and largest row residual over allowance at this point.
+    length : Tensor, shape (B,)
+        The shorter of the last primal and dual step lengths.
+    broken : Tensor of bool, shape (B,)
+        The last step found no finite direction; the point is the one before.
+    """
+
+    u: Tensor
+    v: Tensor
+    target: Tensor
+    equality: Tensor
+    allowance: Tensor
+    X: Tensor
+    slack: Tensor
+    lam: Tensor
+    gap: Tensor
+    violation: Tensor
+    length: Tensor
+    broken: Tensor
+
+    def take(self, index: Tensor) -> NuclearState:
+        """The problems picked by an index."""
+        return NuclearState(*(part.index_select(0, index) for part in self))
+
+
+class NuclearResult(NamedTuple):
+    """What `solve_nuclear_rows` found, in float64.
+
+    Attributes
+    ----------
+    W : Tensor, shape (B, dx, dz)
+    multipliers : Tensor, shape (B, m)
+        In norm form.
+    iterations : Tensor of int, shape (B,)
+    """
+
+    W: Tensor
+    multipliers: Tensor
+    iterations: Tensor
+
+
+def _values(u: Tensor, v: Tensor, matrix: Tensor) -> Tensor:
+    """``u_k' K_12 v_k + v_k' K_21 u_k`` for a (not necessarily symmetric) matrix K."""
+    rx = u.shape[-1]
+    return ((u @ (matrix[:, :rx, rx:] + matrix[:, rx:, :rx].mT)) * v).sum(-1)
+
+
+def _off_diagonal(u: Tensor, v: Tensor, lam: Tensor) -> Tensor:
+    """``[[0, D], [D', 0]]`` with ``D = sum_k lam_k u_k v_k^T``."""
+    from torch.nn.functional import pad
+
+    rx, rz = u.shape[-1], v.shape[-1]
+    upper = pad((u * lam[..., None]).mT @ v, (rx, 0, 0, rz))
+    return upper + upper.mT
+
+
+def _schur(u: Tensor, v: Tensor, X: Tensor, inverse: Tensor) -> Tensor:
+    """``M_jk = <A_j, X A_k Z^-1>`` for ``A_k = [[0, u_k v_k'], [v_k u_k', 0]]``."""
+    import torch
+
+    rx, rz = u.shape[-1], v.shape[-1]
+    # One product per side: X and Z^-1 side by side, so that fewer and larger matrices are multiplied.
+    n = rx + rz
+    by_u = u @ torch.cat([X[:, :rx], inverse[:, :rx]], dim=-1)  # (B, m, 2n): u'X_11, u'X_12, u'Z_11, u'Z_12
+    by_v = v @ torch.cat([X[:, rx:, rx:], inverse[:, rx:, rx:]], dim=-1)  # (B, m, 2rz): v'X_22, v'Z_22
+    cross = (by_u[..., rx:n] @ v.mT) * (by_u[..., n + rx :] @ v.mT).mT
+    total: Tensor = cross + cross.mT
+    total.addcmul_(by_u[..., :rx] @ u.mT, by_v[..., rz:] @ v.mT)
+    total.addcmul_(by_v[..., :rz] @ v.mT, by_u[..., n : n + rx] @ u.mT)
+    return total
+
+
+def _solve(factor: Tensor, right: Tensor) -> Tensor:
+    """``(L L')^-1 right``; unlike cholesky_solve this does not copy the factor."""
+    from torch.linalg import solve_triangular
+
+    solution: Tensor = solve_triangular(factor.mT, solve_triangular(factor, right, upper=False), upper=True)
+    return solution
+
+
+def _longest(factor: Tensor, change: Tensor) -> Tensor:
+    """Largest t with ``L L' + t dK >= 0``, shape (B,); at most 1e6."""
+    from torch.linalg import eigvalsh, solve_triangular
+
+    half = solve_triangular(factor, change, upper=False)
+    scaled = solve_triangular(factor, half.mT, upper=False)
+    # A direction that is not finite is refused later; eigvalsh would raise on it.
+    lowest: Tensor = eigvalsh(scaled.nan_to_num_(posinf=0.0, neginf=0.0))[:, 0]
+    return 1.0 / (-lowest).clamp(min=1e-6)
+
+
+def _longest_positive(point: Tensor, change: Tensor, equality: Tensor) -> Tensor:
+    """Largest t with ``point + t change >= 0`` on inequality rows, shape (B,); at most 1e6."""
+    import torch
+
+    ratio = torch.where(equality, 0.0, -change / torch.where(equality, 1.0, point))
+    return 1.0 / ratio.amax(-1).clamp(min=1e-6)
+
+
+def _measure(state: NuclearState) -> NuclearState:
+    import torch
+
+    primal = state.X.diagonal(dim1=-2, dim2=-1).sum(-1)
+    dual = (state.target * state.lam).sum(-1)
+    residual = state.target + state.slack - _values(state.u, state.v, state.X)
+    gap = (primal - dual).abs() / primal
+    return state._replace(
+        gap=gap, violation=torch.where(gap.isfinite(), (residual.abs() / state.allowance).amax(-1), torch.inf)
+    )
+
+
+def start(unit: BatchRows, W: Tensor, lam: Tensor, allowance: Tensor | None = None) -> NuclearState:
+    """A point strictly inside both cones.
+
+    Parameters
+    ----------
+    unit : BatchRows
+        Rows of norm 1 (zero rows with a negative right-hand side are allowed).
+    W : Tensor, shape (B, rx, rz)
+        Feasible, of Frobenius norm 1.
+    lam : Tensor, shape (B, m)
+        Multipliers with ``||sum_k lam_k u_k v_k^T||_F <= 1``.
+    allowance : Tensor, shape (B, m), optional
+        See `NuclearState`; 1 by default.
+    """
+    import torch
+    from torch.nn.functional import pad
+
+    size, m, rx = unit.a.shape
+    rz = unit.b.shape[-1]
+    # 3/2 W leaves slack on rows with positive target; the diagonal dominates its half, of norm 3/4.
+    corner = pad(0.75 * W, (rx, 0, 0, rz))
+    X = corner + corner.mT + torch.eye(rx + rz, dtype=W.dtype, device=W.device)
+    slack = _values(unit.a, unit.b, X) - unit.rhs
+    slack = torch.where(unit.rhs > 0, slack, slack.clamp(min=0.1))
+    lam = torch.where(unit.equality, 0.7 * lam, 0.7 * lam.clamp(min=0) + 0.2 / m)  # ||D|| <= 0.9
+    zero = torch.zeros((size,), dtype=W.dtype, device=W.device)
+    state = NuclearState(
+        u=unit.a,
+        v=unit.b,
+        target=unit.rhs,
+        equality=unit.equality,
+        allowance=torch.ones_like(lam) if allowance is None else allowance,
+        X=X,
+        slack=torch.where(unit.equality, 0.0, slack),
+        lam=lam,
+        gap=zero,
+        violation=zero,
+        length=zero,
+        broken=zero > 1,
+    )
+    return _measure(state)
+
+
+def step(state: NuclearState) -> NuclearState:
+    """One corrected Newton step for every problem; free of data-dependent control flow.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.solvers.batch_certificate import BatchRows
+    >>> from attsvm.solvers.batch_nuclear import start, step
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> state = start(BatchRows(one[..., None], one[..., None], one, one < 0), one[..., None], one)
+    >>> for _ in range(12):
+    ...     state = step(state)
+    >>> bool(state.gap < 1e-9)
+    True
+    """
+    import torch
+
+    u, v, target, equality, _, X, slack, lam = state[:8]
+    n = X.shape[-1]
+    rounding = torch.finfo(X.dtype).eps
+    eye = torch.eye(n, dtype=X.dtype, device=X.device)
+    factor_x, info_x = torch.linalg.cholesky_ex(X)
+    Z = eye - _off_diagonal(u, v, lam)
+    factor_z, info_z = torch.linalg.cholesky_ex(Z)
+    sound = (info_x == 0) & (info_z == 0)
+    factor_x = torch.where(sound[:, None, None], factor_x, eye)  # a broken problem stays where it is, see below
+    factor_z = torch.where(sound[:, None, None], factor_z, eye)
+    inverse = torch.cholesky_inverse(factor_z)
+    positive = torch.where(equality, 1.0, lam)
+    ratio = slack / positive
+    schur = _schur(u, v, X, inverse)
+    diagonal = schur.diagonal(dim1=-2, dim2=-1)
+    # The added ridge only matters for dependent equality rows; refinement against `schur` undoes it elsewhere.
+    diagonal.add_(ratio)
+    ridge = torch.diag_embed(16 * rounding * diagonal + torch.finfo(X.dtype).tiny)
+    factor_m, info_m = torch.linalg.cholesky_ex(schur + ridge)
+
+    # slack is zero on equality rows, so only pairs of inequality rows count.
+    mu = ((X * Z).sum((-2, -1)) + (slack * lam).sum(-1)) / (n + equality.logical_not().sum(-1))
+    residual = target + slack - _values(u, v, X)
+
+    def direction(center: Tensor, second: Tensor, second_rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        fixed = center[:, None, None] * inverse - X - second
+        pull = torch.where(equality, 0.0, (center[:, None] - second_rows) / positive - slack)
+        right = residual - _values(u, v, fixed) + pull
+        d_lam = _solve(factor_m, right[..., None])
+        d_lam = (d_lam + _solve(factor_m, right[..., None] - schur @ d_lam))[..., 0]
+        d_off = _off_diagonal(u, v, d_lam)
+        d_x = fixed + X @ d_off @ inverse
+        return (d_x + d_x.mT) / 2, torch.where(equality, 0.0, pull - ratio * d_lam), d_lam, d_off
+
+    # Mehrotra's second-order term, but with a reduction chosen from the last step: generous centring keeps X and Z
+    # close to commuting, without which this direction takes short steps, and saves the predictor's step lengths.
+    nothing = torch.zeros_like(mu)
+    d_x, d_slack, d_lam, d_off = direction(nothing, torch.zeros_like(X), torch.zeros_like(lam))
+    sigma = torch.where(state.length > 0.97, 0.03, 0.1).to(X.dtype)
+    d_x, d_slack, d_lam, d_off = direction(sigma * mu, -d_x @ d_off @ inverse, d_slack * d_lam)
+    primal = _longest(factor_x, d_x).minimum(_longest_positive(slack, d_slack, equality))
+    dual = _longest(factor_z, -d_off).minimum(_longest_positive(lam, d_lam, equality))
+    primal, dual = ((0.98 * t).clamp(max=1.0)[:, None] for t in (primal, dual))
+
+    new_X, new_slack, new_lam = X + primal[..., None] * d_x, slack + primal * d_slack, lam + dual * d_lam
+    finite = new_X.isfinite().all(-1).all(-1) & new_lam.isfinite().all(-1) & new_slack.isfinite().all(-1)
+    broken = finite.logical_not() | sound.logical_not() | (info_m > 0)
+    stay = broken[:, None]
+    moved = state._replace(
+        X=torch.where(stay[..., None], X, new_X),
+        slack=torch.where(stay, slack, new_slack),
+        lam=torch.where(stay, lam, new_lam),
+        length=primal.minimum(dual)[:, 0],
+        broken=broken,
+    )
+    return _measure(moved)
+
+
+def _iterate(state: NuclearState, max_iterations: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Step until every problem has closed its gap or stops improving; returns the best X, lam and counts."""
+    import torch
+
+    size, device = len(state.X), state.X.device
+    # Near here the Newton matrix runs out of digits; a problem also stops when it no longer improves.
+    goal = 1e-9 if state.X.dtype == torch.float64 else 1e-5
+    best_X, best_lam = state.X.clone(), state.lam.clone()
+    best = torch.full_like(state.gap, torch.inf)
+    iterations = torch.zeros((size,), dtype=torch.int64, device=device)
+    index = torch.arange(size, device=device)
+    waited = torch.zeros_like(iterations)
+    for count in range(1, max_iterations + 1):
+        if len(index) == 0:
+            break
+        state = step(state)
+        worst = state.gap.maximum(state.violation)
+        improves = worst < best[index]
+        better = torch.nonzero(improves)[:, 0]
+        best_X[index[better]], best_lam[index[better]] = state.X[better], state.lam[better]
+        best[index[better]] = worst[better]
+        iterations[index] = count
+        waited = torch.where(improves, 0, waited + 1)
+        # Only near the end does a pause mean that the digits are spent.
+        done = state.broken | (worst <= goal) | ((waited >= 2) & (best[index] < 1e-6)) | (waited >= 15)
+        running = torch.nonzero(~done)[:, 0]
+        if len(running) < len(index):
+            state, index, waited = state.take(running), index[running], waited[running]
+    return best_X, best_lam, iterations
+
+
+def _basis(vectors: Tensor) -> Tensor | None:
+    """Orthonormal columns that span the rows of ``vectors (B, k, d)``; None when k >= d."""
+    import torch
+
+    if vectors.shape[1] >= vectors.shape[2]:
+        return None
+    basis: Tensor = torch.linalg.qr(vectors.mT)[0]
+    return basis
+
+
+def solve_nuclear_rows(
+    rows: BatchRows, queries: Tensor, W: Tensor, multipliers: Tensor, max_iterations: int | None = None
+) -> NuclearResult:
+    """Least nuclear norm for B feasible problems.
+
+    Parameters
+    ----------
+    rows : BatchRows
+        The iteration runs in their dtype and on their device.
+    queries : Tensor, shape (B, q, dz)
+        Vectors whose span holds the right factors of the rows.
+    W : Tensor, shape (B, dx, dz)
+        The least Frobenius norm solutions.
+    multipliers : Tensor, shape (B, m)
+        Theirs, in norm form.
+    max_iterations : int, optional
+        60 by default (typical problems need 10 to 15).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.solvers.batch_certificate import BatchRows
+    >>> from attsvm.solvers.batch_nuclear import solve_nuclear_rows
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> rows = BatchRows(2 * one[..., None], one[..., None], one, one < 0)
+    >>> round(solve_nuclear_rows(rows, one[..., None], one[..., None] / 2, one / 2).W.item(), 9)
+    0.5
+    """
+    import torch
+    from torch.linalg import vector_norm
+
+    scale = vector_norm(W, dim=(-2, -1))
+    iterations = torch.zeros_like(scale, dtype=torch.int64)
+    index = torch.nonzero(scale > 0)[:, 0]  # W = 0 has nuclear norm 0: nothing to improve
+    if len(index) == 0:
+        return NuclearResult(W, multipliers, iterations)
+    here = index.to(rows.a.device)
+    rows, scale = rows.take(here), scale[index]
+    small = scale.to(rows.a)[:, None]
+    left, right = _basis(rows.a), _basis(queries[here])
+    a = rows.a if left is None else rows.a @ left
+    b = rows.b if right is None else rows.b @ right
+    first = W[index].to(rows.a)
+    first = first if left is None else left.mT @ first
+    first = first if right is None else first @ right
+
+    norms_a, norms_b = vector_norm(a, dim=-1), vector_norm(b, dim=-1)
+    norms = norms_a * norms_b
+    live = norms > 0
+    norms_a, norms_b = torch.where(live, norms_a, 1.0), torch.where(live, norms_b, 1.0)
+    # A zero row asks for nothing (or the problem were infeasible): give it room.
+    target = torch.where(live, rows.rhs / torch.where(live, norms, 1.0) / small, -1.0)
+    allowance = torch.where(live, rows.rhs.abs().clamp(min=1.0) / torch.where(live, norms, 1.0) / small, 1.0)
+    unit = BatchRows(a / norms_a[..., None], b / norms_b[..., None], target, rows.equality & live)
+    state = start(unit, first / small[..., None], multipliers[index].to(rows.a) * norms, allowance)
+    X, lam, counts = _iterate(state, max_iterations or MAX_ITERATIONS)
+
+    rx = a.shape[-1]
+    found = 2.0 * double(X)[:, :rx, rx:] * scale[:, None, None]
+    found = found if left is None else double(left) @ found
+    found = found if right is None else found @ double(right).mT
+    W, multipliers = W.clone(), multipliers.clone()
+    W[index] = found
+    multipliers[index] = double(torch.where(live, lam / torch.where(live, norms, 1.0), 0.0))
+    iterations[index] = counts.to(iterations.device)
+    return NuclearResult(W, multipliers, iterations)

@@ -1,0 +1,262 @@
+"""Low-rank factors for many rows: augmented Lagrangian in ``W = K Q^T`` (Burer and Monteiro), then Newton.
+
+``||W||_* = min (|K|^2 + |Q|^2) / 2`` over ``K Q^T = W``, so a problem with r columns costs O(m r (p + q)) per
+gradient and never forms an m x m matrix. The factored problem is not convex, but its multipliers are those of the
+convex one: where ``D = W(lam)`` has singular values above 1 the point is a saddle (or the rank too small), and the
+singular vectors are directions of descent. They are appended to K and Q until none is left.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.margin import FloatArray, MarginProblem
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.nuclear_interior import run_interior
+from attsvm.solvers.nuclear_newton import Polished, polish_guess, warm_polish
+from attsvm.solvers.nuclear_report import check_nuclear, no_solution, report, trivial_solution
+from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas, unit_rows
+from attsvm.solvers.solution import MarginSolution
+
+__all__ = ["Factors", "augmented_lagrangian", "solve_nuclear_factored"]
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """A point of the factored problem.
+
+    Attributes
+    ----------
+    K, Q : ndarray, shape (p, r) and (q, r)
+    lam : ndarray, shape (m,)
+    penalty : float
+        Weight of the quadratic penalty at the end.
+    missed : float
+        Largest violation of a row, or of complementarity: ``max |min(slack, lam / penalty)|``.
+    evaluations : int
+        Gradients computed.
+    """
+
+    K: FloatArray
+    Q: FloatArray
+    lam: FloatArray
+    penalty: float
+    missed: float
+    evaluations: int
+
+    @property
+    def W(self) -> FloatArray:
+        """The product ``K Q^T``, shape (p, q)."""
+        return np.asarray(self.K @ self.Q.T)
+
+
+def augmented_lagrangian(
+    rows: UnitRows,
+    start: Factors,
+    *,
+    tolerance: float,
+    rounds: int = 30,
+    inner: int = 100,
+) -> Factors:
+    """Minimize ``(|K|^2 + |Q|^2) / 2`` subject to the rows by the method of multipliers with L-BFGS.
+
+    Parameters
+    ----------
+    rows : UnitRows
+    start : Factors
+        Factors, multipliers and penalty to start from.
+    tolerance : float
+        Ends when ``missed`` and the inner gradient are this small.
+    rounds, inner : int
+        Updates of the multipliers, and L-BFGS steps between two of them.
+    """
+    from scipy.optimize import minimize
+
+    (p, q), r = rows.shape, start.K.shape[1]
+    lam, penalty = start.lam, start.penalty
+    point = np.concatenate([start.K.ravel(), start.Q.ravel()])
+    missed, evaluations = np.inf, start.evaluations
+
+    def multipliers(K: FloatArray, Q: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        left, right = rows.a @ K, rows.b @ Q
+        trial = lam + penalty * (rows.rhs - np.einsum("kr,kr->k", left, right))
+        return np.where(rows.equality, trial, np.maximum(trial, 0.0)), left, right
+
+    def value(flat: FloatArray) -> tuple[float, FloatArray]:
+        K, Q = flat[: p * r].reshape(p, r), flat[p * r :].reshape(q, r)
+        trial, left, right = multipliers(K, Q)
+        gradient = np.concatenate(
+            [(K - rows.a.T @ (right * trial[:, None])).ravel(), (Q - rows.b.T @ (left * trial[:, None])).ravel()]
+        )
+        return 0.5 * float(flat @ flat) + float(trial @ trial - lam @ lam) / (2.0 * penalty), gradient
+
+    for _ in range(rounds):
+        result = minimize(
+            value,
+            point,
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": inner, "maxcor": 20, "gtol": 0.1 * tolerance, "ftol": 0.0, "maxls": 30},
+        )
+        point, evaluations = result.x, evaluations + int(result.nfev)
+        K, Q = point[: p * r].reshape(p, r), point[p * r :].reshape(q, r)
+        new = multipliers(K, Q)[0]
+        before, missed = missed, float(np.abs(new - lam).max()) / penalty
+        lam = new
+        if missed <= tolerance and float(np.abs(result.jac).max()) <= tolerance:
+            break
+        # A larger penalty helps only where the multipliers are at fault, not an unfinished inner minimization.
+        if missed > 0.7 * before and float(np.abs(result.jac).max()) < missed:
+            penalty *= 3.0
+    return Factors(K, Q, lam, penalty, missed, evaluations)
+
+
+def _escape(rows: UnitRows, point: Factors) -> Factors:
+    """Append the singular pairs of D above 1 (directions of descent) unless all columns are in use already."""
+    spare = min(rows.shape) - point.K.shape[1]
+    U, sigma, Vt = np.linalg.svd(rows.adjoint(point.lam), full_matrices=False)
+    count = min(spare, int(np.count_nonzero(sigma > 1.01)))
+    if count <= 0:
+        return point
+    step = 0.1 * float(np.linalg.norm(point.K)) / np.sqrt(point.K.shape[1])
+    return Factors(
+        np.hstack([point.K, step * U[:, :count]]),
+        np.hstack([point.Q, step * Vt[:count].T]),
+        point.lam,
+        point.penalty,
+        point.missed,
+        point.evaluations,
+    )
+
+
+def _descend(
+    rows: UnitRows, columns: int, seed: int, rounds: int
+) -> tuple[Polished | None, Certificate | None, Factors]:
+    """Rounds of the factored method with Newton attempts: the best pair, or a proof, and the last factors."""
+    p, q = rows.shape
+    random = np.random.default_rng(seed)
+    point = Factors(
+        random.standard_normal((p, columns)) * np.sqrt(0.01),
+        random.standard_normal((q, columns)) * np.sqrt(0.01),
+        np.zeros(rows.m),
+        5.0,
+        np.inf,
+        0,
+    )
+    best: Polished | None = None
+    attempt_below, failures = 3e-3, 0
+    for count in range(rounds):
+        before = point
+        point = augmented_lagrangian(rows, before, tolerance=1e-9, rounds=1, inner=40)
+        # On an infeasible problem the rows stay missed and the multipliers grow along a combination that cancels.
+        if count in (5, 10, 15) and point.missed > 0.03:
+            proof = purify_farkas(rows, point.lam - before.lam)
+            if proof is not None:
+                return None, proof, point
+        W = point.W
+        reached = max(rows.gap(W, point.lam), point.missed)
+        if reached < attempt_below:
+            polished = polish_guess(rows, W, point.lam, point.lam > np.maximum(rows.values(W) - rows.rhs, 0.0))
+            if polished is not None and (best is None or polished.gap < best.gap):
+                best = polished
+            if best is not None and best.gap <= 1e-11:
+                break
+            attempt_below, failures = 0.3 * reached, failures + 1
+            if failures >= 2:  # nearly degenerate: first-order steps would take long to tell the rank
+                break
+            if polished is not None and polished.gap < 0.5 * reached:  # better than where it came from: go on there
+                U, sigma, Vt = np.linalg.svd(polished.W, full_matrices=False)
+                root = np.sqrt(sigma[: polished.rank])
+                K, Q = U[:, : polished.rank] * root, Vt[: polished.rank].T * root
+                point = Factors(K, Q, polished.lam, point.penalty, polished.gap, point.evaluations)
+        elif count >= 2:
+            point = _escape(rows, point)
+    return best, None, point
+
+
+def solve_nuclear_factored(
+    problem: MarginProblem,
+    norm: Norm,
+    *,
+    tolerance: float | None = None,
+    max_iterations: int | None = None,
+    warm_start: MarginSolution | None = None,
+    columns: int | None = None,
+    seed: int = 0,
+) -> MarginSolution:
+    """Solve a nuclear-norm margin problem with many rows.
+
+    Low-rank factors identify rank and active rows, Newton finishes. Where the factored method does not come close
+    enough for that, the interior point method takes over on the rows that it found to be nearly active.
+
+    Parameters
+    ----------
+    problem : MarginProblem
+    norm : Norm
+        ``Norm("nuclear")``.
+    tolerance : float, optional
+        What the certificate must reach to be called optimal; 1e-7 by default.
+    max_iterations : int, optional
+        Rounds of the method of multipliers, 20 by default.
+    warm_start : MarginSolution, optional
+        Newton is tried from it first.
+    columns : int, optional
+        Columns of K and Q to start with; about a third of the smaller dimension by default.
+    seed : int
+        Of the random start.
+
+    Returns
+    -------
+    MarginSolution
+        ``extras`` holds "uniqueness", "evaluations" (gradients), "newton_steps" and "interior_iterations".
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, Norm
+    >>> from attsvm.solvers.nuclear_factored import solve_nuclear_factored
+    >>> result = solve_nuclear_factored(MarginProblem([[3.0, 4.0]], [[1.0]], [0]), Norm("nuclear"))
+    >>> print(result.status, result.W.ravel().round(6))
+    optimal [0.12 0.16]
+    """
+    check_nuclear(norm)
+    start, solver = time.perf_counter(), "nuclear_factored"
+    rows = unit_rows(problem)
+    if isinstance(rows, Certificate):
+        return no_solution(problem, norm, rows, solver=solver, iterations=0, start=start)
+    if rows.trivial:
+        return trivial_solution(problem, norm, solver=solver, start=start)
+    best = None if warm_start is None else warm_polish(rows, warm_start)
+    proof, evaluations, interior = None, 0, 0
+    if best is None:
+        smaller = min(rows.shape)
+        width = min(smaller, columns or -(-35 * smaller // 100) + 2)
+        best, proof, point = _descend(rows, width, seed, max_iterations or 20)
+        evaluations = point.evaluations
+        if proof is None and (best is None or best.gap > 1e-9):
+            near = rows.equality | (point.lam > 0) | (rows.values(point.W) - rows.rhs < 0.05)
+            other, proof, interior = run_interior(rows, np.flatnonzero(near), max_iterations=max_iterations or 100)
+            if best is None or (other is not None and other.gap < best.gap):
+                best = other
+    if proof is not None or best is None:
+        return no_solution(problem, norm, proof, solver=solver, iterations=evaluations + interior, start=start)
+    extras: dict[str, object] = {
+        "evaluations": evaluations,
+        "newton_steps": best.steps,
+        "interior_iterations": interior,
+        "warm_started": warm_start is not None and evaluations == 0,
+    }
+    return report(
+        rows,
+        norm,
+        best.W,
+        best.lam,
+        solver=solver,
+        iterations=evaluations + interior,
+        start=start,
+        tolerance=tolerance,
+        extras=extras,
+    )

@@ -1,0 +1,240 @@
+"""Rows in the form that the nuclear-norm solvers work on: reduced, normalized, expanded.
+
+Both spans are reduced, every row is divided by its Frobenius norm and the right-hand sides by the largest of
+them, so that tolerances and comparisons mean the same for every scale of the data. Zero rows are decided here:
+they are either void (dropped, multiplier 0) or a proof of infeasibility on their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.solvers.certificate import FARKAS_TOLERANCE, Certificate, certify_infeasible
+from attsvm.solvers.farkas import find_farkas
+from attsvm.solvers.margin import BoolArray, FloatArray, IntArray, MarginProblem
+from attsvm.solvers.reduction import Reduction, reduce_dimensions
+
+__all__ = ["UnitRows", "is_proof", "purify_farkas", "schur_matrix", "search_proof", "unit_rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitRows:
+    """Rows ``<a_k b_k^T, W>`` of Frobenius norm 1 with ``max |rhs| = 1``.
+
+    Attributes
+    ----------
+    a : ndarray, shape (m, p)
+    b : ndarray, shape (m, q)
+        Right factors, one per row (not shared: the dense products below are matrix products).
+    rhs : ndarray, shape (m,)
+    equality : ndarray of bool, shape (m,)
+    index : ndarray of int, shape (m,)
+        The row of the original problem that each row comes from.
+    row_scale : ndarray, shape (m,)
+        Original row norms.
+    rhs_scale : float
+        ``max |rhs_k| / row_scale_k``; W of the original problem is ``rhs_scale`` times ours.
+    reduction : Reduction
+    original : MarginProblem
+    """
+
+    a: FloatArray
+    b: FloatArray
+    rhs: FloatArray
+    equality: BoolArray
+    index: IntArray
+    row_scale: FloatArray
+    rhs_scale: float
+    reduction: Reduction
+    original: MarginProblem
+
+    @property
+    def m(self) -> int:
+        """Number of rows."""
+        return len(self.rhs)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape ``(p, q)`` of W in reduced coordinates."""
+        return int(self.a.shape[1]), int(self.b.shape[1])
+
+    @property
+    def trivial(self) -> bool:
+        """True when W = 0 satisfies every row, hence is optimal."""
+        return bool(np.all(np.where(self.equality, self.rhs == 0, self.rhs <= 0)))
+
+    def values(self, W: FloatArray) -> FloatArray:
+        """Values of all rows at W (p, q), shape (m,)."""
+        return np.asarray(np.einsum("kd,kd->k", self.a @ W, self.b))
+
+    def adjoint(self, lam: FloatArray) -> FloatArray:
+        """``sum_k lam_k a_k b_k^T``, shape (p, q)."""
+        return np.asarray((self.a * lam[:, None]).T @ self.b)
+
+    def missed(self, W: FloatArray) -> FloatArray:
+        """Amount by which W misses each row (0 where it holds), shape (m,)."""
+        slack = self.values(W) - self.rhs
+        return np.where(self.equality, np.abs(slack), np.maximum(-slack, 0.0))
+
+    def take(self, rows: npt.NDArray[np.intp]) -> UnitRows:
+        """The given rows only."""
+        return UnitRows(
+            self.a[rows],
+            self.b[rows],
+            self.rhs[rows],
+            self.equality[rows],
+            self.index[rows],
+            self.row_scale[rows],
+            self.rhs_scale,
+            self.reduction,
+            self.original,
+        )
+
+    def restore(self, W: FloatArray, lam: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """W and multipliers in the coordinates and the scale of the original problem."""
+        return self.reduction.lift(W * self.rhs_scale), self.restore_multipliers(lam)
+
+    def restore_multipliers(self, lam: FloatArray) -> FloatArray:
+        """Multipliers of the original rows; 0 for the rows that were dropped."""
+        multipliers = np.zeros(self.original.m)
+        multipliers[self.index] = lam / self.row_scale
+        return multipliers
+
+    def gap(self, W: FloatArray, lam: FloatArray) -> float:
+        """Largest of relative gap, dual excess and missed rows: the certificate's measure in our scale."""
+        value = float(np.linalg.svd(W, compute_uv=False).sum())
+        clipped = np.where(self.equality, lam, np.maximum(lam, 0.0))
+        size = float(np.linalg.norm(self.adjoint(clipped), 2))
+        lower = float(self.rhs @ clipped) / size if size > 0 else 0.0
+        if not np.isfinite(value + lower):
+            return float("inf")
+        negative = float((clipped - lam).max())
+        return max(abs(value - lower) / max(value, 1e-300), size - 1.0, negative, float(self.missed(W).max()))
+
+
+def unit_rows(problem: MarginProblem) -> UnitRows | Certificate:
+    """Reduce and normalize a problem; a `Certificate` when a zero row alone proves it infeasible.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.nuclear_rows import unit_rows
+    >>> rows = unit_rows(MarginProblem([[0.0, 2.0], [0.0, 0.0]], [[3.0]], [0, 0], rhs=[12.0, 0.0]))
+    >>> rows.shape, rows.m, rows.rhs, rows.rhs_scale
+    ((1, 1), 1, array([1.]), 2.0)
+    """
+    norms = problem.row_norms
+    dead = norms == 0
+    broken = np.flatnonzero(dead & np.where(problem.equality, problem.rhs != 0, problem.rhs > 0))
+    if len(broken):  # 0 >= positive: one row proves it
+        unit = np.zeros(problem.m)
+        unit[broken[0]] = np.sign(problem.rhs[broken[0]])
+        proof = certify_infeasible(problem, unit)
+        if proof is not None:
+            return proof
+    index = np.flatnonzero(~dead)
+    reduction = reduce_dimensions(problem)
+    reduced = reduction.problem
+    a = reduced.a[index].astype(np.float64)
+    b = reduced.queries[reduced.owner[index]].astype(np.float64)
+    scale = norms[index]
+    left = np.linalg.norm(a, axis=1, keepdims=True)
+    right = np.linalg.norm(b, axis=1, keepdims=True)
+    rhs = problem.rhs[index] / scale
+    # Reduction keeps row norms only up to rounding: divide by what is there, so that rows are unit exactly.
+    top = float(np.abs(rhs).max(initial=0.0)) or 1.0
+    return UnitRows(
+        a / np.where(left > 0, left, 1.0),
+        b / np.where(right > 0, right, 1.0),
+        rhs / top,
+        problem.equality[index],
+        index.astype(np.int64),
+        scale,
+        top,
+        reduction,
+        problem,
+    )
+
+
+def schur_matrix(a: FloatArray, b: FloatArray, X: FloatArray, Y: FloatArray) -> FloatArray:
+    """Matrix ``M_kl = <A_k, X A_l Y>`` of the rows ``A_k = [[0, a b^T], [b a^T, 0]] / 2``, shape (m, m)."""
+    p = a.shape[1]
+    M = (a @ X[:p, :p] @ a.T) * (b @ Y[p:, p:] @ b.T)
+    M += (b @ X[p:, p:] @ b.T) * (a @ Y[:p, :p] @ a.T)
+    cross = a @ X[:p, p:] @ b.T
+    cross *= (a @ Y[:p, p:] @ b.T).T
+    M += cross
+    M += cross.T
+    M *= 0.25
+    return np.asarray(M)
+
+
+def purify_farkas(rows: UnitRows, lam: FloatArray) -> Certificate | None:
+    """Turn diverging multipliers into a verified proof of infeasibility; None when they are not one.
+
+    Multipliers of an infeasible problem diverge along a combination that cancels. What is left over is removed
+    by the smallest change relative to each multiplier (so that signs stay), a least-squares problem in the
+    relative changes.
+    """
+    size = float(np.abs(lam).max(initial=0.0))
+    if size == 0 or not np.isfinite(size):
+        return None
+    # A proof often rests on few rows, which stand out long before the rest has faded.
+    for cut in (0.1, 1e-3, 1e-9):
+        part = np.flatnonzero(rows.equality | (lam > cut * size))
+        proof = _cancel(rows.take(part), lam[part] / size)
+        if proof is not None:
+            return proof
+    return None
+
+
+def is_proof(problem: MarginProblem, proof: Certificate | None) -> bool:
+    """True when a proof of infeasibility stands clear of rounding on both sides.
+
+    Dependent but consistent equality rows combine to ``0 = 0`` up to rounding; scaled up, rounding in the
+    right-hand side would pass for a contradiction. So what is left over, relative to the rows, must be small
+    against the right-hand side, relative to its terms: then every feasible W has norm above 1e9 in units of
+    ``|rhs| / row norm``.
+    """
+    if proof is None or proof.farkas is None:
+        return False
+    lam = np.abs(proof.farkas.multipliers)
+    terms = float(lam @ np.abs(problem.rhs))  # the multipliers are scaled to rhs . multipliers = 1
+    return proof.farkas.residual * terms <= FARKAS_TOLERANCE
+
+
+def search_proof(problem: MarginProblem) -> Certificate | None:
+    """`find_farkas`, accepted only when the proof stands clear of rounding."""
+    proof = find_farkas(problem)
+    return proof if is_proof(problem, proof) else None
+
+
+def _verify(rows: UnitRows, lam: FloatArray) -> Certificate | None:
+    """A verified proof of the original problem from multipliers of unit rows, or None."""
+    proof = certify_infeasible(rows.original, rows.restore_multipliers(lam))
+    return proof if is_proof(rows.original, proof) else None
+
+
+def _cancel(rows: UnitRows, lam: FloatArray) -> Certificate | None:
+    """Remove what the combination leaves over by a small relative change of the multipliers, and verify."""
+    from scipy.sparse.linalg import LinearOperator, lsqr
+
+    p, q = rows.shape
+    for _ in range(3):
+        proof = _verify(rows, lam)
+        if proof is not None or not lam.any():
+            return proof
+        weight = np.where(rows.equality, np.maximum(np.abs(lam), 1e-3), lam)
+        operator = LinearOperator(
+            (p * q, rows.m),
+            matvec=lambda t, weight=weight: rows.adjoint(weight * np.ravel(t)).ravel(),
+            rmatvec=lambda D, weight=weight: weight * rows.values(np.reshape(D, (p, q))),
+            dtype=np.float64,
+        )
+        change = lsqr(operator, rows.adjoint(lam).ravel(), atol=1e-14, btol=1e-14, iter_lim=60)[0]
+        lam = lam - weight * change
+        lam = np.where(rows.equality, lam, np.maximum(lam, 0.0))
+    return _verify(rows, lam)
