@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from attsvm.solvers.margin import MarginProblem
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.solution import MarginSolution
+from attsvm.solvers.threads import blas_threads
 
 __all__ = ["SOLVERS", "SolverSpec", "solve"]
 
@@ -141,7 +143,15 @@ def solve(
         raise ValueError(f"solver {name!r} does not support norm {norm.name!r}; use one of {able}")
     if variant:
         options["variant"] = variant
-    return spec.load()(problem, norm, tolerance=tolerance, max_iterations=max_iterations, **options)
+    function = spec.load()
+    with _threads(spec, problem):
+        return function(problem, norm, tolerance=tolerance, max_iterations=max_iterations, **options)
+
+
+def _threads(spec: SolverSpec, problem: MarginProblem) -> AbstractContextManager[Any]:
+    if spec.variants:  # a foreign solver keeps its own habits
+        return nullcontext()
+    return blas_threads(problem.a.size if spec.norms == frozenset({"frobenius"}) else 0)
 
 
 def _solve_rank_limited(problem: MarginProblem, norm: Norm, solver: str, rank: int, **options: Any) -> MarginSolution:
@@ -152,4 +162,5 @@ def _solve_rank_limited(problem: MarginProblem, norm: Norm, solver: str, rank: i
         )
     from attsvm.solvers.rank_limited import solve_rank_limited
 
-    return solve_rank_limited(problem, rank, norm=norm, **options)
+    with blas_threads(0):
+        return solve_rank_limited(problem, rank, norm=norm, **options)

@@ -26,7 +26,7 @@ _ADVICE = {
     "interior": "The minimizer is shorter than the radius: the loss has a finite minimum.",
     "cone wall": "The search ended at the wall of the separating cone; raise the radius or choose another selection.",
     "no start": "At this radius the SVM direction is outside the cone, or beats its selection; raise the radius.",
-    "flat": "The gradient is lost in rounding: the loss is at its infimum, which is not that of the selection.",
+    "flat": "The gradient vanishes with the radius: the loss has levelled off, and not at that of the selection.",
     "inaccurate": "The search ended before it was stationary; read stationarity, raise max_iterations or tolerance.",
 }
 
@@ -94,6 +94,10 @@ class Form:
             return G.reshape(-1)
         K, Q = self.factors(theta)
         return np.concatenate([(G @ Q).reshape(-1), (G.T @ K).reshape(-1)])
+
+    def norm(self, theta: FloatArray) -> float:
+        """Norm of W that the radius bounds: Frobenius, or nuclear for factors."""
+        return float(np.linalg.norm(self.compose(theta), "fro" if self.m is None else "nuc"))
 
     def lift(self, W: FloatArray) -> FloatArray:
         """Parameters of W: itself, or its balanced factors (of the m leading singular values)."""
@@ -180,7 +184,8 @@ class BallSearch:
         if not np.isfinite(function(start)[0]):
             return None
         v = self._descend(function, start)
-        return self._reached(length / np.linalg.norm(v) * v, length, boundary=True)
+        # Rounded as in the function: at the wall of a cone another rounding may be outside.
+        return self._reached(length * (v / float(np.linalg.norm(v))), length, boundary=True)
 
     def inside(self, theta: FloatArray, length: float) -> Point:
         """Best point of at most the given length, downhill from theta."""
@@ -192,15 +197,25 @@ class BallSearch:
 
         return self._reached(self._descend(function, theta), length, boundary=False)
 
+    def _inwards(self, point: Point, length: float) -> Point:
+        """From a point of the sphere with lower values inside: to a minimizer inside, or to the sphere elsewhere."""
+        inner = self.inside(point.theta, length)
+        if inner.stationarity <= self.tolerance:
+            return inner
+        outer = self.on_sphere(inner.theta, length)  # the way downhill may lead out again
+        return outer if outer is not None and outer.value < inner.value + _FLAT else inner
+
     def _reached(self, theta: FloatArray, length: float, boundary: bool) -> Point:
         value, g = self.evaluate(theta)
         steepness = float(np.linalg.norm(g))
-        if not boundary or steepness == 0.0:
-            return Point(theta, value, length * steepness, False, length * steepness)
+        scale = length * steepness
+        if not boundary or scale <= self.tolerance:
+            # Without a gradient there is no multiplier to tell: unbalanced factors can use up the radius for nothing.
+            return Point(theta, value, scale, self.form.norm(theta) > (1 - 1e-6) * self.form.radius(length), scale)
         radial = float(g @ theta) / length
         tangential = float(np.linalg.norm(g - radial * theta / length))
         # A gradient that points outwards on the sphere says that shorter parameters do better.
-        return Point(theta, value, tangential / steepness, radial < 0, length * steepness)
+        return Point(theta, value, tangential / steepness, radial < 0, scale)
 
     def explore(self, starts: list[FloatArray], previous: list[Point], length: float, limit: int) -> list[Point]:
         """The distinct points reached from all starts and from previous interior minimizers, best first."""
@@ -208,8 +223,10 @@ class BallSearch:
         for start in starts:
             point = self.on_sphere(start, length)
             if point is not None:
-                points.append(point if point.on_boundary else self.inside(point.theta, length))
-        points += [self.inside(point.theta, length) for point in previous if not point.on_boundary]
+                points.append(point if point.on_boundary else self._inwards(point, length))
+        # A minimizer that does not press outwards stays one in the larger ball.
+        free = [point for point in previous if not point.on_boundary or point.scale <= self.tolerance]
+        points += [self.inside(point.theta, length) for point in free]
         # In a cone a descent that ran into the wall is lower, but it left the basin of the selection.
         points.sort(key=lambda p: (self.cone is not None and p.stationarity > self.tolerance, p.value))
         kept: list[Point] = []
@@ -221,14 +238,22 @@ class BallSearch:
 
     def status(self, point: Point) -> PathStatus:
         """How the search ended."""
+        if point.on_boundary and point.scale <= self.tolerance:
+            return PathStatus.FLAT
+        if point.stationarity <= self.tolerance and not point.on_boundary:
+            return PathStatus.FLAT if self._levelled(point) else PathStatus.INTERIOR
         if point.stationarity <= self.tolerance:
-            return PathStatus.BOUNDARY if point.on_boundary else PathStatus.INTERIOR
-        if point.stationarity * point.scale <= _FLAT:
+            return PathStatus.BOUNDARY
+        if point.on_boundary and point.stationarity * point.scale <= _FLAT:
             return PathStatus.FLAT
         # At the wall the line search shortens its steps to nothing while the gradient still points through it.
         if self.cone is not None and not np.isfinite(self._beyond(point)):
             return PathStatus.WALL
         return PathStatus.INACCURATE
+
+    def _levelled(self, point: Point) -> bool:
+        """Whether shorter parameters do equally well, which tells a plateau from a minimum."""
+        return bool(point.theta.any()) and self.evaluate(0.9 * point.theta)[0] - point.value <= self.tolerance
 
     def _beyond(self, point: Point) -> float:
         """Value a little further downhill: NaN when that is outside the domain."""

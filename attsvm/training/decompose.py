@@ -144,7 +144,8 @@ def best_combination(W: FloatArray, F: FloatArray, D: FloatArray) -> tuple[float
         (<W,D> <F,F> - <W,F> <F,D>)  +  g (<W,D> <F,D> - <W,F> <D,D>),
 
     so that c has one stationary point: a maximum when the second bracket is negative; otherwise the supremum is at
-    g = 0 or in the limit of large g, returned as infinity. When F = 0 every g > 0 is equal and the nearest is taken.
+    g = 0 or in the limit of large g, returned as infinity. When F = 0 (to rounding) every g > 0 is equal and the
+    nearest is taken.
 
     Parameters
     ----------
@@ -164,7 +165,7 @@ def best_combination(W: FloatArray, F: FloatArray, D: FloatArray) -> tuple[float
     wf, wd = float((W * F).sum()), float((W * D).sum())
     ff, fd, dd = float((F * F).sum()), float((F * D).sum()), float((D * D).sum())
     nearest = max((wd - fd) / dd, 0.0)
-    if ff == 0.0:
+    if np.sqrt(ff) <= 1e-12 * np.linalg.norm(W):
         return nearest, nearest
     rise, bend = wd * ff - wf * fd, wd * fd - wf * dd
     if bend < 0:

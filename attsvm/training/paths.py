@@ -121,7 +121,8 @@ def regularization_path(
         The Att-SVM of this selection (Frobenius for W, nuclear for KQ), if already solved.
     starts : int
         Random starts at the first radius, and again wherever the best branch does not select the optimal
-        tokens; at most that many branches are followed.
+        tokens; at most that many branches are followed, outwards and once more inwards. The problem is not convex:
+        where Att-SVM is infeasible the best branch found may not be the best there is, and more starts help.
     seed : int or Generator
     tolerance : float
         Largest stationarity of a point that counts as a minimizer.
@@ -156,8 +157,8 @@ def regularization_path(
         (np.take_along_axis(scores, chosen.indices[..., None], axis=-1)[..., 0] < scores.max(axis=-1)).any()
     )
     objective = LogExcess(problem, chosen, rule)
-    if not (objective.gap > 0).any():
-        raise ValueError("no allowed token scores less than the selected one: no W has an excess loss to minimize")
+    if not objective.gap.any():
+        raise ValueError("all allowed tokens of a query score the same, for every query: the loss does not depend on W")
     predicted = _predict(problem, chosen, "frobenius" if form.m is None else "nuclear", form.m, solution)
     cone = separating_cone(problem, chosen)
     search = BallSearch(objective, form, cone if is_local else None, tolerance, max_iterations)
@@ -291,8 +292,14 @@ def _collect(
         correlation,
         1.0 - correlation,
         predicted,
-        np.array([cone.value(w) if np.isfinite(w).all() and w.any() else np.nan for w in W]),
+        np.array([_cone_value(cone, w) for w in W]),
         np.array([p is not None and p.on_boundary for p in points]),
         np.array([np.nan if p is None else p.stationarity for p in points]),
         tuple(PathStatus.NO_START if p is None else search.status(p) for p in points),
     )
+
+
+def _cone_value(cone: SeparatingCone, W: FloatArray) -> float:
+    if not cone.high.any():
+        return float("inf")
+    return cone.value(W) if np.isfinite(W).all() and W.any() else float("nan")
