@@ -11,7 +11,8 @@ from attsvm.local import SeparatingCone, high_score_tokens, is_locally_optimal, 
 from attsvm.losses import Loss, correlation, exponential, get_loss, logistic
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectedSets, Selection
-from attsvm.solution import Solution, SolutionBatch, support_indices
+from attsvm.solution import Solution, support_indices
+from attsvm.solution_batch import SolutionBatch
 from attsvm.solvers import Certificate, FarkasCertificate, InfeasibleError, Status
 from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm, verify
 
@@ -22,8 +23,12 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 # Loaded at first use: these need torch, which `import attsvm` must not load.
 _LAZY = {
+    "Decomposition": "attsvm.training",
+    "RegularizationPath": "attsvm.training",
     "Run": "attsvm.training",
     "cone_init": "attsvm.training",
+    "decompose": "attsvm.training",
+    "regularization_path": "attsvm.training",
     "smoothness_constant": "attsvm.training",
     "train": "attsvm.training",
 }
@@ -49,10 +54,12 @@ __all__ = [
     "AttentionProblem",
     "Certificate",
     "ConcaveHead",
+    "Decomposition",
     "FarkasCertificate",
     "InfeasibleError",
     "LinearHead",
     "Loss",
+    "RegularizationPath",
     "ReluHead",
     "Report",
     "Run",
@@ -66,6 +73,7 @@ __all__ = [
     "compare",
     "cone_init",
     "correlation",
+    "decompose",
     "exponential",
     "finite_part",
     "gen_svm",
@@ -75,6 +83,7 @@ __all__ = [
     "logistic",
     "low_score_tokens",
     "random_problem",
+    "regularization_path",
     "satt_svm",
     "separating_cone",
     "smoothness_constant",

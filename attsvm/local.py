@@ -103,7 +103,14 @@ def is_locally_optimal(
     elif not (isinstance(solved.selection, Selection) and solved.selection == chosen):
         raise ValueError("solution was computed for another selection")
     if problem.batch is not None:
-        return np.array([_decide(problem[b], chosen[b], solved[b]) for b in range(problem.batch)])
+        undecided = [b for b, status in enumerate(solved.status) if not status.is_certified]
+        if undecided:
+            raise RuntimeError(
+                f"local optimality is undecided: the solves of problems {undecided[:5]} are not certified"
+            )
+        feasible = np.array([status is Status.OPTIMAL for status in solved.status])
+        beaten = (solved.support & high_score_tokens(problem, chosen)).reshape(problem.batch, -1).any(axis=1)
+        return feasible & ~beaten
     return _decide(problem, chosen, solved)
 
 
@@ -158,7 +165,7 @@ class SeparatingCone:
         best_low = np.where(self.low, logits, -np.inf).max(axis=-1)
         best_high = np.where(self.high, logits, -np.inf).max(axis=-1)
         constrained = self.high.any(axis=-1)
-        return float((best_low - best_high)[constrained].min(initial=np.inf))
+        return float((best_low[constrained] - best_high[constrained]).min(initial=np.inf))
 
     def contains(self, W: npt.ArrayLike, eps: float = 0.0, rank: int | None = None) -> bool:
         """Whether W lies in ``cone_eps`` (and has at most the given rank).

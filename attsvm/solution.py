@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +14,7 @@ from attsvm.rows import AttentionRows
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solvers import Certificate, InfeasibleError, MarginSolution, Status
 
-__all__ = ["SUPPORT_TOLERANCE", "Solution", "SolutionBatch", "support_indices"]
+__all__ = ["SUPPORT_TOLERANCE", "Solution", "support_indices"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -158,68 +157,6 @@ class Solution:
             f"Solution({self.formulation}, {self.norm_name}, {self.status}, margin={self.margin:.4g}, "
             f"rank={self.rank}, gap={self.certificate.gap:.1e})"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class SolutionBatch:
-    """Solutions of a batch of problems: a sequence of `Solution`, and arrays over the batch.
-
-    Examples
-    --------
-    >>> import attsvm
-    >>> sols = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, batch=3, seed=0))
-    >>> sols.W.shape, sols.norm.shape, [str(s) for s in sols.status]
-    ((3, 4, 4), (3,), ['optimal', 'optimal', 'optimal'])
-    """
-
-    solutions: tuple[Solution, ...]
-
-    def __len__(self) -> int:
-        return len(self.solutions)
-
-    def __getitem__(self, index: int) -> Solution:
-        return self.solutions[index]
-
-    def __iter__(self) -> Iterator[Solution]:
-        return iter(self.solutions)
-
-    @property
-    def status(self) -> tuple[Status, ...]:
-        """Status of each problem."""
-        return tuple(s.status for s in self.solutions)
-
-    @property
-    def W(self) -> FloatArray:
-        """Shape (batch, dx, dz); NaN where there is no solution (read ``status``)."""
-        first = self.solutions[0].problem
-        empty = np.full((first.dx, first.dz), np.nan)
-        return np.stack([s.W if s.status.has_solution else empty for s in self.solutions])
-
-    @property
-    def norm(self) -> FloatArray:
-        """Shape (batch,); infinite where infeasible."""
-        return np.array([s.norm for s in self.solutions])
-
-    @property
-    def margin(self) -> FloatArray:
-        """Shape (batch,); 0 where infeasible."""
-        return np.array([s.margin for s in self.solutions])
-
-    @property
-    def rank(self) -> IntArray:
-        """Numerical ranks, shape (batch,); -1 where there is no solution."""
-        return np.array([s.rank if s.status.has_solution else -1 for s in self.solutions], dtype=np.int64)
-
-    @property
-    def gap(self) -> FloatArray:
-        """Relative gaps, shape (batch,); infinite where there is no solution."""
-        return np.array([s.certificate.gap for s in self.solutions])
-
-    @property
-    def support(self) -> BoolArray:
-        """Shape (batch,) + query_shape + (T,); all False where there is no solution."""
-        shape = (*self.solutions[0].rows.query_shape, self.solutions[0].rows.T)
-        return np.stack([s.support if s.status.has_solution else np.zeros(shape, bool) for s in self.solutions])
 
 
 def support_indices(solution: Solution, tolerance: float | None = None) -> tuple[IntArray, ...]:

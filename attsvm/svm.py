@@ -13,7 +13,8 @@ from attsvm._arrays import real_array
 from attsvm.problem import AttentionProblem
 from attsvm.rows import AttentionRows, finite_part_rows, gen_svm_rows, selection_rows
 from attsvm.selection import read_selected_sets, read_selection
-from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
+from attsvm.solution import SUPPORT_TOLERANCE, Solution
+from attsvm.solution_batch import SolutionBatch, can_batch, solve_selections
 from attsvm.solvers import Certificate, certify, get_norm, solve
 
 __all__ = ["att_svm", "finite_part", "gen_svm", "satt_svm", "verify"]
@@ -22,7 +23,7 @@ __all__ = ["att_svm", "finite_part", "gen_svm", "satt_svm", "verify"]
 def _solve_each(problem: AttentionProblem, solve_one: Callable[[AttentionProblem, int | None], Solution]) -> Any:
     if problem.batch is None:
         return solve_one(problem, None)
-    return SolutionBatch(tuple(solve_one(problem[b], b) for b in range(problem.batch)))
+    return SolutionBatch.from_solutions([solve_one(problem[b], b) for b in range(problem.batch)])
 
 
 def att_svm(
@@ -47,9 +48,11 @@ def att_svm(
     norm : str
         "frobenius" (the bias of W), "nuclear" (the bias of (K, Q)), "spectral", "l1", "linf", "l<p>".
     rank : int, optional
-        Largest rank allowed. A value of at least min(rank of the queries' span, dx, dz) never binds.
+        Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds. The
+        status is "optimal" only when the answer is proved global; ``result.extras`` has the convex bound.
     solver : str
-        "auto", "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", "cvxpy:OSQP", ...
+        "auto" (own solvers for the Frobenius and nuclear norms, in lockstep for batches of small problems),
+        a name from `attsvm.solvers.SOLVERS`, "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", "cvxpy:OSQP", ...
     support_tolerance : float
         A token is in the support when its margin is within this distance of 1.
     **options
@@ -68,11 +71,13 @@ def att_svm(
     optimal 0.2669 6
     """
     chosen = read_selection(problem, selection)
+    name = "SAtt-SVM" if problem.multi_query else "Att-SVM"
+    if problem.batch is not None and rank is None and can_batch(problem, norm, solver, options):
+        return solve_selections(problem, chosen, norm, name, support_tolerance, **options)
 
     def solve_one(single: AttentionProblem, b: int | None) -> Solution:
         picked = chosen if b is None else chosen[b]
         rows = selection_rows(single, picked)
-        name = "SAtt-SVM" if single.multi_query else "Att-SVM"
         result = solve(rows.margin_problem, norm, solver, **_rank_option(rows, rank), **options)
         return Solution(name, single, picked, rows, result, support_tolerance)
 

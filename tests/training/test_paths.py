@@ -209,7 +209,7 @@ def test_few_columns_bound_the_rank():
         assert path.K.shape == (1, 4, m) and np.linalg.matrix_rank(path.W[0]) <= m
         assert path.distance[0] < 6e-4
         # Equal minima to rounding in one case; a rank-one W has 1.8 % less margin, so 1.8 % less of 117.
-        assert (abs(path.log_excess[0] - free.log_excess[0]) < 1e-6) is same
+        assert bool(abs(path.log_excess[0] - free.log_excess[0]) < 1e-6) is same
 
 
 def test_float32_tokens():

@@ -36,7 +36,7 @@ def _bytes(size: float) -> str:
 
 
 def _table(results: list[Result]) -> Table:
-    table = Table(title="attsvm against its peers (one run, one machine)")
+    table = Table(title="attsvm against its peers (one run, one machine)", width=170)
     for name, justify in (
         ("work", "left"), ("solver", "left"), ("gap", "right"), ("time per problem", "right"),
         ("ratio", "right"), ("peak memory", "right"), ("goal", "left"),
@@ -123,10 +123,10 @@ def main(arguments: list[str] | None = None) -> None:
         out.print(f"growth at T=64, d=512: {points}; fitted exponent {record['growth']['exponent']:.2f} (goal < 1.6)")
     for row in record.get("training", []):
         out.print(
-            f"training {row['parameterization']}, batch {row['batch']}, n=T=5, d=10: {_time(row['per_step'])} per problem "
-            f"and step, {row['steps_per_second']:.0f} batch steps/s, {row['ratio']:.0f}x the one-problem autograd loop "
-            f"({_time(row['peer_per_step'])} per step; goal >= 100x for W), {100 * row['matmul_share']:.0f} % of the time "
-            "is what its matrix products take alone"
+            f"training {row['parameterization']}, batch {row['batch']}, n=T=5, d=10: {_time(row['per_step'])} per "
+            f"problem and step, {row['steps_per_second']:.0f} batch steps/s, {row['ratio']:.0f}x the one-problem "
+            f"autograd loop ({_time(row['peer_per_step'])} per step; goal >= 100x for W); its matrix products alone "
+            f"take {100 * row['matmul_share']:.0f} % of the time"
         )
     out.print(f"{record['seconds']:.0f} s in all; {record['cores']} cores; {record['environment']}")
 

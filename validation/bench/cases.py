@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import attsvm
 from attsvm.rows import selection_rows
-from attsvm.solvers import get_norm
+from attsvm.solvers import MarginProblem, get_norm
 from attsvm.validation.bench.measure import Measurement, measure, measure_with_timeout
-from attsvm.validation.bench.peers import PEERS, feasible_gap
+from attsvm.validation.bench.peers import PEERS, call_peer, feasible_gap
 
 __all__ = ["CASES", "Case", "Result", "run_case"]
 
@@ -96,6 +97,8 @@ CASES = (
     Case("nuc-batch", (5, 5, 10), "nuclear", batch=500, repeats=2, peers={"nuclear: cvxpy per constraint": 30.0}),
 )
 
+_WARM = MarginProblem(np.eye(2), np.eye(1, 2), np.zeros(2, dtype=np.int64))
+
 
 @dataclass(frozen=True)
 class Result:
@@ -167,15 +170,13 @@ def _peer(case: Case, name: str, problem: attsvm.AttentionProblem, solution: Any
     for single, solved in zip(problems, solutions, strict=True):
         rows = selection_rows(single).margin_problem
 
-        def work(rows: Any = rows) -> np.ndarray:
-            return PEERS[name](rows)
-
+        work = partial(call_peer, name)
         if case.timeout:
-            W, took, memory, note = measure_with_timeout(work, case.timeout)
+            W, took, memory, note = measure_with_timeout(work, _WARM, rows, case.timeout)
         else:
             note = ""
             try:
-                W, took, memory = measure(work, repeats=2 if case.repeats > 1 else 1)
+                W, took, memory = measure(partial(work, rows), repeats=3 if case.repeats > 1 else 1)
             except Exception as error:
                 W, took, note = None, float("nan"), f"failed: {type(error).__name__}"
         if W is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import queue
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,29 +80,41 @@ def measure(work: Callable[[], Any], repeats: int) -> tuple[Any, float, float]:
     return answer, best, peak_memory() - before
 
 
-def _child(work: Callable[[], Any], queue: Any) -> None:
-    start = time.perf_counter()
+def _child(work: Callable[[Any], Any], warm: Any, argument: Any, channel: Any) -> None:
     try:
-        answer = work()
-        queue.put((answer, time.perf_counter() - start, peak_memory(), ""))
+        work(warm)  # imports and caches are not what is measured
+        before, start = reset_peak(), time.perf_counter()
+        answer = work(argument)
+        channel.put((answer, time.perf_counter() - start, peak_memory() - before, ""))
     except Exception as error:
-        queue.put((None, float("nan"), float("nan"), f"failed: {type(error).__name__}"))
+        channel.put((None, float("nan"), float("nan"), f"failed: {type(error).__name__}"))
 
 
-def measure_with_timeout(work: Callable[[], Any], limit: float) -> tuple[Any, float, float, str]:
+def measure_with_timeout(
+    work: Callable[[Any], Any], warm: Any, argument: Any, limit: float
+) -> tuple[Any, float, float, str]:
     """The same in a child process that is killed at the limit: for peers that may never return.
+
+    Parameters
+    ----------
+    work : callable
+        Importable by name, so that a new process can find it.
+    warm, argument : object
+        A small argument for a first call that is not timed, and the one that is.
+    limit : float
+        Seconds.
 
     Returns
     -------
     answer, seconds, memory, note
     """
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    process = context.Process(target=_child, args=(work, queue))
+    context = multiprocessing.get_context("spawn")  # a fork would inherit locked thread pools
+    channel = context.Queue()
+    process = context.Process(target=_child, args=(work, warm, argument, channel))
     process.start()
     try:
-        result: tuple[Any, float, float, str] = queue.get(timeout=limit)
-    except Exception:
+        result: tuple[Any, float, float, str] = channel.get(timeout=limit)
+    except queue.Empty:
         result = (None, float("nan"), float("nan"), f"timed out at {limit:.0f} s")
     process.kill()
     process.join()

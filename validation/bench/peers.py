@@ -10,7 +10,7 @@ import numpy as np
 
 from attsvm.solvers import MarginProblem
 
-__all__ = ["PEERS", "dense_qp_names", "feasible_gap"]
+__all__ = ["PEERS", "call_peer", "dense_qp_names", "feasible_gap"]
 
 Solve = Callable[[MarginProblem], np.ndarray]
 
@@ -112,3 +112,16 @@ PEERS: dict[str, Solve] = {
     "nuclear: cvxpy SCS": _vectorised("SCS", nuclear=True),
 }
 PEERS |= {f"qpsolvers {name}": _dense_qp(name) for name in dense_qp_names()}
+
+
+def call_peer(name: str, problem: MarginProblem) -> np.ndarray:
+    """Solve with a peer by name.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.validation.bench.peers import call_peer
+    >>> call_peer("scipy NNLS", MarginProblem([[2.0]], [[1.0]], [0])).round(6)
+    array([[0.5]])
+    """
+    return PEERS[name](problem)

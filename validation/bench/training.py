@@ -24,7 +24,9 @@ def _literature_loop(problem: attsvm.AttentionProblem, steps: int) -> float:
         loss = torch.log(1 + torch.exp(-Y * output)).mean()
         loss.backward()
         with torch.no_grad():
-            W -= 0.1 * W.grad / (W.grad.norm() + 2.2e-16)
+            gradient = W.grad
+            assert gradient is not None
+            W.sub_(0.1 * gradient / (gradient.norm() + 2.2e-16))
             W.grad = None
     return (time.perf_counter() - start) / steps
 
