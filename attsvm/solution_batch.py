@@ -101,7 +101,7 @@ class SolutionBatch:
     def rank(self) -> IntArray:
         """Numerical ranks, shape (batch,); -1 where there is no solution."""
         cut = np.maximum(1e-8, np.sqrt(np.where(np.isfinite(self.gap), self.gap, 0.0)))
-        known = np.isfinite(self.W).all(axis=(1, 2))
+        known = np.asarray(np.isfinite(self.W).all(axis=(1, 2)))
         singular = np.linalg.svd(np.where(known[:, None, None], self.W, 0.0), compute_uv=False)
         ranks = (singular > cut[:, None] * singular[:, :1]).sum(axis=1)
         return np.where(known, ranks, -1)
@@ -123,13 +123,11 @@ def batch_rows(problem: AttentionProblem, selection: Selection) -> tuple[MarginB
     sequence = np.arange(chosen.shape[1]) // problem.K
     picked = problem.X[np.arange(B)[:, None], sequence, chosen]
     a = picked[:, :, None] - problem.X[np.arange(B)[:, None, None], sequence[:, None], token]
-    valid = None
+    valid = np.ones((B, chosen.shape[1] * (T - 1)), dtype=bool)
     if problem.mask is not None:
         valid = np.take_along_axis(problem.allowed.reshape(B, -1, T), token, axis=-1).reshape(B, -1)
     owner = np.repeat(np.arange(chosen.shape[1]), T - 1)
-    zero = ~a.any(axis=-1).reshape(B, -1)
-    if valid is not None:
-        zero &= valid
+    zero = ~a.any(axis=-1).reshape(B, -1) & valid
     if zero.any():
         b, k = (int(i) for i in np.argwhere(zero)[0])
         q, t = int(owner[k]), int(token.reshape(B, -1)[b, k])
@@ -160,7 +158,7 @@ def solve_selections(
     rows, token = batch_rows(problem, selection)
     found: BatchSolution = solve_batch(rows, norm, **options)
     B, T = len(found), problem.T
-    known = np.isfinite(found.W).all(axis=(1, 2))
+    known = np.asarray(np.isfinite(found.W).all(axis=(1, 2)))
     margins = np.asarray(rows.margins(np.where(known[:, None, None], found.W, 0.0)))
     active = (np.abs(margins - 1.0) <= support_tolerance) & rows.valid & known[:, None]
     support = np.zeros((B, token.shape[1], T), dtype=bool)

@@ -8,6 +8,7 @@ they are either void (dropped, multiplier 0) or a proof of infeasibility on thei
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,51 @@ from attsvm.solvers.farkas import find_farkas
 from attsvm.solvers.margin import BoolArray, FloatArray, IntArray, MarginProblem
 from attsvm.solvers.reduction import Reduction, reduce_dimensions
 
-__all__ = ["UnitRows", "is_proof", "purify_farkas", "schur_matrix", "search_proof", "unit_rows"]
+__all__ = [
+    "UnitRows",
+    "is_proof",
+    "purify_farkas",
+    "schur_matrix",
+    "search_proof",
+    "singular_triples",
+    "singular_values",
+    "unit_rows",
+]
+
+
+def singular_values(matrix: FloatArray) -> FloatArray:
+    """Singular values in descending order; infinite when they cannot be computed (NaN in the matrix).
+
+    For matrices of a few columns NumPy's checks take longer than LAPACK, which is why it is called directly.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.nuclear_rows import singular_values
+    >>> singular_values(np.diag([1.0, 2.0]))
+    array([2., 1.])
+    """
+    from scipy.linalg import lapack
+
+    _, values, _, failed = lapack.dgesdd(matrix, compute_uv=0)
+    return np.full(min(matrix.shape), np.inf) if failed else np.asarray(values)
+
+
+def singular_triples(matrix: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray] | None:
+    """``U, sigma, V^T`` of the thin singular value decomposition; None when it cannot be computed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.nuclear_rows import singular_triples
+    >>> U, sigma, Vt = singular_triples(np.ones((3, 2)))
+    >>> bool(np.allclose((U * sigma) @ Vt, 1.0))
+    True
+    """
+    from scipy.linalg import lapack
+
+    U, sigma, Vt, failed = lapack.dgesdd(matrix, full_matrices=0, lwork=lapack.dgesdd_lwork(*matrix.shape)[0])
+    return None if failed else (U, sigma, Vt)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +111,16 @@ class UnitRows:
         """True when W = 0 satisfies every row, hence is optimal."""
         return bool(np.all(np.where(self.equality, self.rhs == 0, self.rhs <= 0)))
 
+    @cached_property
+    def inequalities_only(self) -> bool:
+        """True when no row is an equality."""
+        return not self.equality.any()
+
+    def clipped(self, lam: FloatArray) -> FloatArray:
+        """Multipliers without the negative parts of inequality rows, shape (m,)."""
+        positive = np.maximum(lam, 0.0)
+        return positive if self.inequalities_only else np.where(self.equality, lam, positive)
+
     def values(self, W: FloatArray) -> FloatArray:
         """Values of all rows at W (p, q), shape (m,)."""
         return np.asarray(np.einsum("kd,kd->k", self.a @ W, self.b))
@@ -76,8 +131,9 @@ class UnitRows:
 
     def missed(self, W: FloatArray) -> FloatArray:
         """Amount by which W misses each row (0 where it holds), shape (m,)."""
-        slack = self.values(W) - self.rhs
-        return np.where(self.equality, np.abs(slack), np.maximum(-slack, 0.0))
+        short = self.rhs - self.values(W)
+        missed = np.maximum(short, 0.0)
+        return missed if self.inequalities_only else np.where(self.equality, np.abs(short), missed)
 
     def take(self, rows: npt.NDArray[np.intp]) -> UnitRows:
         """The given rows only."""
@@ -105,9 +161,9 @@ class UnitRows:
 
     def gap(self, W: FloatArray, lam: FloatArray) -> float:
         """Largest of relative gap, dual excess and missed rows: the certificate's measure in our scale."""
-        value = float(np.linalg.svd(W, compute_uv=False).sum())
-        clipped = np.where(self.equality, lam, np.maximum(lam, 0.0))
-        size = float(np.linalg.norm(self.adjoint(clipped), 2))
+        value = float(singular_values(W).sum())
+        clipped = self.clipped(lam)
+        size = float(singular_values(self.adjoint(clipped))[0])
         lower = float(self.rhs @ clipped) / size if size > 0 else 0.0
         if not np.isfinite(value + lower):
             return float("inf")
@@ -141,8 +197,8 @@ def unit_rows(problem: MarginProblem) -> UnitRows | Certificate:
     a = reduced.a[index].astype(np.float64)
     b = reduced.queries[reduced.owner[index]].astype(np.float64)
     scale = norms[index]
-    left = np.linalg.norm(a, axis=1, keepdims=True)
-    right = np.linalg.norm(b, axis=1, keepdims=True)
+    left = np.sqrt(np.einsum("kd,kd->k", a, a))[:, None]
+    right = np.sqrt(np.einsum("kd,kd->k", b, b))[:, None]
     rhs = problem.rhs[index] / scale
     # Reduction keeps row norms only up to rounding: divide by what is there, so that rows are unit exactly.
     top = float(np.abs(rhs).max(initial=0.0)) or 1.0
@@ -162,10 +218,14 @@ def unit_rows(problem: MarginProblem) -> UnitRows | Certificate:
 def schur_matrix(a: FloatArray, b: FloatArray, X: FloatArray, Y: FloatArray) -> FloatArray:
     """Matrix ``M_kl = <A_k, X A_l Y>`` of the rows ``A_k = [[0, a b^T], [b a^T, 0]] / 2``, shape (m, m)."""
     p = a.shape[1]
-    M = (a @ X[:p, :p] @ a.T) * (b @ Y[p:, p:] @ b.T)
-    M += (b @ X[p:, p:] @ b.T) * (a @ Y[:p, :p] @ a.T)
-    cross = a @ X[:p, p:] @ b.T
-    cross *= (a @ Y[:p, p:] @ b.T).T
+    a_X, a_Y = a @ X[:p], a @ Y[:p]
+    M = a_X[:, :p] @ a.T
+    M *= b @ Y[p:, p:] @ b.T
+    other = a_Y[:, :p] @ a.T
+    other *= b @ X[p:, p:] @ b.T
+    M += other
+    cross = a_X[:, p:] @ b.T
+    cross *= b @ a_Y[:, p:].T
     M += cross
     M += cross.T
     M *= 0.25

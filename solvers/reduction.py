@@ -15,6 +15,9 @@ from attsvm.solvers.margin import FloatArray, MarginProblem
 
 __all__ = ["Reduction", "reduce_dimensions"]
 
+# Columns of workspace per column of a factorization: enough for blocked code.
+_BLOCK = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
@@ -39,15 +42,20 @@ class Reduction:
 
 def _span(vectors: FloatArray) -> FloatArray | None:
     """Orthonormal basis of the rows' span by pivoted QR, shape (d, r); None when it is the whole space."""
-    from scipy.linalg import qr
+    from scipy.linalg import lapack  # called directly: the wrappers cost more than a small factorization
 
     count, d = vectors.shape
     if count > d:  # QR of a tall matrix first: same row space, d x d left to pivot
-        vectors = np.asarray(np.linalg.qr(vectors, mode="r"))
-    basis, triangle, _ = qr(vectors.T, mode="economic", pivoting=True)
-    diagonal = np.abs(np.diag(triangle))
+        triangle = np.triu(lapack.dgeqrf(vectors, lwork=_BLOCK * d)[0][:d])
+        factor, _, scales, _, _ = lapack.dgeqp3(triangle.T, lwork=_BLOCK * (d + 1))
+    else:
+        factor, _, scales, _, _ = lapack.dgeqp3(vectors.T, lwork=_BLOCK * (count + 1))
+    diagonal = np.abs(factor.diagonal())
     rank = max(1, int(np.count_nonzero(diagonal > diagonal[0] * d * np.finfo(np.float64).eps)))
-    return None if rank == d else np.asarray(basis[:, :rank])
+    if rank == d:
+        return None
+    basis = lapack.dorgqr(factor[:, :rank], scales[:rank], lwork=_BLOCK * rank)[0]
+    return np.ascontiguousarray(basis)
 
 
 def reduce_dimensions(problem: MarginProblem) -> Reduction:
@@ -64,9 +72,9 @@ def reduce_dimensions(problem: MarginProblem) -> Reduction:
     (2, 1)
     """
     dx, dz = problem.shape
-    used = np.unique(problem.owner)
+    used = problem.queries if problem.block else problem.queries[np.unique(problem.owner)]
     left = _span(problem.a.astype(np.float64, copy=False))
-    right = _span(problem.queries[used].astype(np.float64, copy=False))
+    right = _span(used.astype(np.float64, copy=False))
     if left is None and right is None:
         return Reduction(np.eye(dx), np.eye(dz), problem)
     reduced = MarginProblem(

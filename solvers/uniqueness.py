@@ -17,7 +17,7 @@ import numpy.typing as npt
 from attsvm.solvers.certificate import Certificate, certify
 from attsvm.solvers.margin import FloatArray, MarginProblem
 from attsvm.solvers.nuclear_newton import active_map, symmetric
-from attsvm.solvers.nuclear_rows import UnitRows, unit_rows
+from attsvm.solvers.nuclear_rows import UnitRows, singular_values, unit_rows
 
 __all__ = ["UniquenessCertificate", "certify_uniqueness", "uniqueness_of_rows"]
 
@@ -135,7 +135,7 @@ def uniqueness_of_rows(
 
     U, sigma, Vt = np.linalg.svd(rows.adjoint(lam), full_matrices=False)
     r = int(np.count_nonzero(sigma >= 1.0 - tol))
-    size = np.linalg.svd(reduced, compute_uv=False)
+    size = singular_values(reduced)
     slack = rows.values(reduced) - rows.rhs
     supporting = rows.equality | (lam > tol)
     tight = ~rows.equality & (slack <= tol)
@@ -149,7 +149,7 @@ def uniqueness_of_rows(
     left, right = U[:, :r], Vt[:r].T
     mapped = active_map(rows.a[supporting], rows.b[supporting], left, right)
     entries = mapped.shape[1]
-    _, singular, basis = np.linalg.svd(mapped, full_matrices=True)
+    singular = singular_values(mapped) if mapped.size else np.zeros(0)
     smallest = float(singular[entries - 1]) if 0 < entries <= len(singular) else 0.0
     nullity = entries - int(np.count_nonzero(singular > _INJECTIVE))
     witness = None
@@ -159,7 +159,8 @@ def uniqueness_of_rows(
     elif nullity == 0 and dual_margin > tol:
         verdict = "unique"
     elif nullity > 0:
-        witness = _second_solution(rows, reduced, left, right, basis[entries - nullity :], lam, gap)
+        basis = np.linalg.svd(mapped, full_matrices=True)[2][entries - nullity :]
+        witness = _second_solution(rows, reduced, left, right, basis, lam, gap)
         if witness is not None:
             verdict = "not unique"
     return UniquenessCertificate(

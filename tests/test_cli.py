@@ -19,14 +19,14 @@ def test_version_and_help():
 
 
 def test_demo_prints_both_solutions_with_certificates():
-    result = run("demo", "--seed", "1")
+    result = run("demo", "--seed", "1", "--steps", "500")
     assert result.returncode == 0, result.stderr
-    for word in ("Att-SVM", "Att-SVM*", "certified rank", "relative duality gap", "support", "optimal"):
+    for word in ("Att-SVM*", "certified rank", "relative duality gap", "support", "optimal", "Training against theory"):
         assert word in result.stdout
 
 
 def test_demo_json_agrees_with_the_library():
-    result = run("demo", "--seed", "1", "--json")
+    result = run("demo", "--seed", "1", "--json", "--steps", "2000")
     record = json.loads(result.stdout)
     problem = attsvm.random_problem(n=6, T=8, d=10, seed=1)
     for norm, solution in record["solutions"].items():
@@ -34,14 +34,20 @@ def test_demo_json_agrees_with_the_library():
         assert solution["margin"] == pytest.approx(attsvm.att_svm(problem, norm=norm).margin, rel=1e-6)
         assert solution["certificate"]["gap"] <= 1e-7
     assert record["solutions"]["nuclear"]["certificate"]["rank"] == record["solutions"]["nuclear"]["rank"]
-    assert set(record["versions"]) >= {"attsvm", "numpy", "python"}
+    assert set(record["versions"]) >= {"attsvm", "numpy", "python", "torch"}
+    W, KQ = record["training"]
+    assert W["convergence"] == KQ["convergence"] == "Global"
+    assert W["solutions"][1]["norm"] == "frobenius"
+    assert W["solutions"][1]["misalignment"] < 5e-3 < W["solutions"][2]["misalignment"]
+    # (K, Q) follows the nuclear solution, not the Frobenius one.
+    assert KQ["solutions"][2]["misalignment"] < 0.3 * KQ["solutions"][1]["misalignment"]
 
 
 def test_demo_explains_infeasible_data():
-    result = run("demo", "-d", "2", "-T", "8", "--seed", "0")
+    result = run("demo", "-d", "2", "-T", "8", "--seed", "0", "--steps", "50")
     assert result.returncode == 0
     assert "is infeasible: sequences" in result.stdout
-    record = json.loads(run("demo", "-d", "2", "-T", "8", "--json").stdout)
+    record = json.loads(run("demo", "-d", "2", "-T", "8", "--seed", "0", "--json", "--steps", "0").stdout)
     assert record["solutions"]["frobenius"]["farkas"]["residual"] <= 1e-9
 
 

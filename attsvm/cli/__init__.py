@@ -40,16 +40,17 @@ def demo(
     n: Annotated[int, typer.Option(help="Sequences.")] = 6,
     tokens: Annotated[int, typer.Option("--tokens", "-T", help="Tokens per sequence.")] = 8,
     dimension: Annotated[int, typer.Option("--dimension", "-d", help="Dimension of tokens and queries.")] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the random problem.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random problem.")] = 3,
+    steps: Annotated[int, typer.Option(help="Training steps of W and of (K, Q); 0 leaves training out.")] = 5000,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Draw a problem, solve Att-SVM and Att-SVM*, and print margins, ranks, supports and certificates.
+    """Draw a problem, solve Att-SVM and Att-SVM*, train W and (K, Q), and print how well theory predicts training.
 
-    Example: attsvm demo --seed 3 --json
+    Example: attsvm demo --seed 1 --json
     """
     from attsvm.cli.demo import run_demo
 
-    run_demo(n=n, T=tokens, d=dimension, seed=seed, as_json=json)
+    run_demo(n=n, T=tokens, d=dimension, seed=seed, steps=steps, as_json=json)
 
 
 def main() -> None:

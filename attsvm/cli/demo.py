@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import platform
-from importlib.metadata import version
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -14,32 +16,66 @@ from rich.table import Table
 
 import attsvm
 
-__all__ = ["demo_record", "run_demo"]
+__all__ = ["Demo", "demo_record", "make_demo", "run_demo"]
 
 NORMS = {"frobenius": "Att-SVM", "nuclear": "Att-SVM*"}
 
 
-def demo_record(n: int, T: int, d: int, seed: int) -> dict[str, Any]:
+# How each parameterization is trained: the papers' update, and the recipe that reaches the nuclear direction.
+RUNS = {"W": "normalized_gd", "KQ": "ridge_decay"}
+
+
+@dataclass(frozen=True, eq=False)
+class Demo:
+    """The problem, its solutions and the reports of its runs."""
+
+    problem: attsvm.AttentionProblem
+    seed: int
+    solutions: dict[str, attsvm.Solution]
+    reports: list[attsvm.Report]
+
+
+def make_demo(n: int, T: int, d: int, seed: int, steps: int, progress: bool = False) -> Demo:
+    """Solve and train the default problem.
+
+    Examples
+    --------
+    >>> from attsvm.cli.demo import make_demo
+    >>> demo = make_demo(n=2, T=3, d=4, seed=0, steps=10)
+    >>> [report.run.parameterization for report in demo.reports]
+    ['W', 'KQ']
+    """
+    problem = attsvm.random_problem(n=n, T=T, d=d, seed=seed)
+    solutions = {norm: attsvm.att_svm(problem, norm=norm) for norm in NORMS}
+    reports = []
+    if steps:
+        for parameterization, optimizer in RUNS.items():
+            run = attsvm.train(problem, parameterization, steps=steps, optimizer=optimizer, progress=progress)
+            reports.append(attsvm.compare(run, *solutions.values()))
+    return Demo(problem, seed, solutions, reports)
+
+
+def demo_record(demo: Demo) -> dict[str, Any]:
     """Everything that the demo prints, as plain data.
 
     Examples
     --------
-    >>> from attsvm.cli.demo import demo_record
-    >>> sorted(demo_record(n=2, T=3, d=4, seed=0)["solutions"])
+    >>> from attsvm.cli.demo import demo_record, make_demo
+    >>> sorted(demo_record(make_demo(n=2, T=3, d=4, seed=0, steps=0))["solutions"])
     ['frobenius', 'nuclear']
     """
-    problem = attsvm.random_problem(n=n, T=T, d=d, seed=seed)
-    selection = problem.optimal_tokens()
-    solutions = {norm: attsvm.att_svm(problem, selection, norm=norm) for norm in NORMS}
+    problem, selection = demo.problem, demo.problem.optimal_tokens()
+    names = ["attsvm", "numpy", "scipy", *(["torch"] if demo.reports else [])]
     return {
-        "problem": {"n": n, "T": T, "d": d, "seed": seed, "rows": n * (T - 1)},
+        "problem": {"n": problem.n, "T": problem.T, "d": problem.dx, "seed": demo.seed,
+                    "rows": problem.n * (problem.T - 1)},
         "selection": selection.indices.tolist(),
         "ties": {str(k): list(v) for k, v in selection.ties.items()},
         "scores": [float(problem.scores()[i, t]) for i, t in enumerate(selection.indices)],
-        "solutions": {norm: _solution_record(solution) for norm, solution in solutions.items()},
-        "versions": {name: version(name) for name in ("attsvm", "numpy", "scipy", "cvxpy", "clarabel")}
-        | {"python": platform.python_version()},
-    }
+        "solutions": {norm: _solution_record(solution) for norm, solution in demo.solutions.items()},
+        "training": [report.to_dict() for report in demo.reports],
+        "versions": {name: version(name) for name in names} | {"python": platform.python_version()},
+    }  # fmt: skip
 
 
 def _solution_record(solution: attsvm.Solution) -> dict[str, Any]:
@@ -81,9 +117,11 @@ def _solution_record(solution: attsvm.Solution) -> dict[str, Any]:
     return record
 
 
-def run_demo(n: int, T: int, d: int, seed: int, as_json: bool) -> None:
+def run_demo(n: int, T: int, d: int, seed: int, steps: int, as_json: bool) -> None:
     """Print the demo as tables or as one JSON object."""
-    record = demo_record(n, T, d, seed)
+    missing = find_spec("torch") is None
+    demo = make_demo(n, T, d, seed, 0 if missing else steps, progress=not as_json)
+    record = demo_record(demo)
     if as_json:
         print(json.dumps(_finite(record), indent=2, allow_nan=False))
         return
@@ -104,6 +142,17 @@ def run_demo(n: int, T: int, d: int, seed: int, as_json: bool) -> None:
                 f"rows cancels to {farkas['residual']:.0e}, so no W of norm below {farkas['excluded_norm']:.0e} "
                 "satisfies them. Try a larger --dimension."
             )
+    if demo.reports:
+        from attsvm.comparison.tables import report_table
+
+        console.print(report_table(demo.reports))
+        console.print(
+            "Theory says: training W follows Att-SVM and training (K, Q) follows Att-SVM*, each for the tokens that "
+            "the run itself selects; Global means that these are the tokens of highest score. Columns: steps, class, "
+            "rank (effective rank), 1 - correlation, margin reached, fitted rate of 1 - correlation in steps."
+        )
+    elif missing and steps:
+        console.print("Training was left out: it needs torch (pip install 'attsvm[torch]').")
     console.print(f"[dim]{versions}[/dim]")
 
 

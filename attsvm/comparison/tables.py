@@ -12,7 +12,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from attsvm.comparison.batch import BatchReport
-    from attsvm.comparison.report import Report
+    from attsvm.comparison.report import Comparison, Report
 
 __all__ = ["batch_table", "render", "report_table"]
 
@@ -25,19 +25,24 @@ def render(table: Table, width: int = 120) -> str:
 
 
 def report_table(reports: Sequence[Report]) -> Table:
-    """One line per run and solution."""
+    """One line per run and solution.
+
+    Columns: parameterization and steps; class of convergence; numerical and effective rank of W; solution;
+    1 - correlation with it; margin reached relative to its margin; fitted rate of 1 - correlation; whether the run
+    selects the solution's tokens.
+    """
     table = Table(title="Training against theory")
-    for name in ("run", "ends", "rank (effective)", "solution"):
-        table.add_column(name)
-    for name in ("1 - correlation", "margin reached", "rate"):
-        table.add_column(name, justify="right")
-    table.add_column("same tokens")
+    for name in ("run", "ends", "rank", "solution"):
+        table.add_column(name, no_wrap=True)
+    for name in ("1 - corr", "margin", "rate"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("tokens", no_wrap=True)
     for report in reports:
         run = report.run
-        start = f"{run.parameterization}, {int(run.steps)} steps"
+        start = f"{run.parameterization}, {int(run.steps)}"
         ends = report.convergence if run.status == "finished" else f"{report.convergence} ({run.status})"
         rank = f"{report.rank} ({report.effective_rank:.1f})"
-        for c in report.comparisons:
+        for c in _distinct(report):
             solved = c.solution.status.has_solution
             table.add_row(
                 start,
@@ -47,11 +52,19 @@ def report_table(reports: Sequence[Report]) -> Table:
                 f"{c.misalignment[-1]:.1e}" if solved else str(c.solution.status),
                 _percent(c.margin[-1]),
                 "-" if np.isnan(c.rate) else f"{c.rate:.2f}",
-                "yes" if c.selection_match[-1] else "no",
+                "same" if c.selection_match[-1] else "other",
             )
             start = ends = rank = ""
         table.add_section()
     return table
+
+
+def _distinct(report: Report) -> list[Comparison]:
+    """Leave the run's own SVM out where a given solution is the same problem."""
+    own, *given = report.comparisons
+    if any(c.solution.norm_name == own.solution.norm_name and c.selection_match[-1] for c in given):
+        return given
+    return [own, *given]
 
 
 def _percent(share: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,18 +165,25 @@ def _same_direction(before: Tensor, now: Tensor, tolerance: float) -> Tensor:
     return close
 
 
-def snapshot_steps(steps: int, count: int) -> list[int]:
-    """About ``count`` log-spaced steps from 0 to ``steps``, both included.
+def snapshot_steps(steps: int, wanted: int | Sequence[int]) -> list[int]:
+    """About ``wanted`` log-spaced steps, or the wanted steps, with 0 and ``steps`` included.
 
     Examples
     --------
     >>> from attsvm.training import snapshot_steps
-    >>> snapshot_steps(1000, 4)
-    [0, 1, 10, 100, 1000]
+    >>> snapshot_steps(1000, 4), snapshot_steps(1000, [30, 70])
+    ([0, 1, 10, 100, 1000], [0, 30, 70, 1000])
     """
+    if not isinstance(wanted, int):
+        outside = [k for k in wanted if not 0 <= k <= steps]
+        if outside:
+            raise ValueError(f"snapshots must lie in [0, {steps}], got {outside[0]}")
+        return sorted({0, steps, *(int(k) for k in wanted)})
+    if wanted < 2:
+        raise ValueError(f"snapshots must be at least 2, got {wanted}")
     if steps == 0:
         return [0]
-    spaced = np.geomspace(1, steps, max(2, count)).round().astype(int)
+    spaced = np.geomspace(1, steps, wanted).round().astype(int)
     return sorted({0, steps, *spaced.tolist()})
 
 
@@ -241,7 +248,7 @@ def train(
     radius: float = 1.0,
     stop_norm: float | None = None,
     stop_direction: float | None = None,
-    snapshots: int = 60,
+    snapshots: int | Sequence[int] = 60,
     progress: bool = False,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -284,8 +291,8 @@ def train(
         Stop a problem when |W|_F reaches this.
     stop_direction : float, optional
         Stop a problem when ``1 - corr`` between consecutive snapshots falls below this.
-    snapshots : int
-        About how many log-spaced snapshots to keep.
+    snapshots : int or sequence of int
+        About how many log-spaced snapshots to keep, or the steps to keep (0 and the last are always kept).
     progress : bool
         Show a progress bar.
     checkpoint : path, optional
@@ -309,8 +316,7 @@ def train(
     """
     if not isinstance(steps, int | np.integer) or steps < 0:
         raise ValueError(f"steps must be an integer >= 0, got {steps!r}")
-    if snapshots < 2:
-        raise ValueError(f"snapshots must be at least 2, got {snapshots}")
+    planned = snapshot_steps(steps, snapshots)
     if m is not None and (parameterization != "KQ" or m < 1):
         raise ValueError(f"m is the inner dimension of parameterization 'KQ' and must be >= 1, got m={m}")
     if parameterization == "prompt" and not (problem.dz == 1 and bool((problem.Z == 1).all())):
@@ -346,7 +352,7 @@ def train(
         "parameterization": parameterization, "steps": steps, "lr": lr, "optimizer": optimizer, "loss": loss,
         "m": inner, "dtype": str(dtype), "arithmetic": arithmetic, "normalization": normalization,
         "log_ridge": log_ridge, "decay_after": decay_after, "stop_norm": stop_norm,
-        "stop_direction": stop_direction, "snapshots": snapshots,
+        "stop_direction": stop_direction, "snapshots": planned,
         "init": init if isinstance(init, str) else "given", "seed": seed if isinstance(seed, int) else "generator",
     }  # fmt: skip
     print_ = fingerprint(settings, data, parameters)
@@ -359,7 +365,6 @@ def train(
         saved = load_checkpoint(path, print_, data.X.device)
         state = TrainingState(saved["parameters"], saved["optimizer"], saved["code"], saved["taken"])
         kept, done = saved["history"], saved["step"]
-    planned = snapshot_steps(steps, snapshots)
     with torch.no_grad(), _bar(progress, steps) as advance:
         if not kept:
             state = _look(data, state, state, kept, method, 0, None)

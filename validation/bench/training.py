@@ -22,7 +22,7 @@ def _literature_loop(problem: attsvm.AttentionProblem, steps: int) -> float:
         attention = torch.softmax(torch.einsum("ntd,de,ne->nt", X, W, Z), dim=1)
         output = torch.einsum("nt,ntd,d->n", attention, X, v)
         loss = torch.log(1 + torch.exp(-Y * output)).mean()
-        loss.backward()
+        torch.autograd.backward(loss)
         with torch.no_grad():
             gradient = W.grad
             assert gradient is not None
