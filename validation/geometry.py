@@ -17,7 +17,7 @@ from attsvm.comparison.metrics import misalignment, reached_margin
 from attsvm.solvers import Status
 from attsvm.validation.report import console, environment
 
-__all__ = ["OPTIMIZERS", "margin_table", "main"]
+__all__ = ["OPTIMIZERS", "main", "margin_table"]
 
 NORMS = ("frobenius", "spectral", "linf", "l3", "l1.5")
 # Optimizer: (step size, the norm that it should follow). Entrywise methods move every entry by lr, hence smaller steps.
