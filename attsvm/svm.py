@@ -34,6 +34,7 @@ def att_svm(
     solver: str = "auto",
     *,
     support_tolerance: float = SUPPORT_TOLERANCE,
+    warm_start: Solution | None = None,
     **options: Any,
 ) -> Any:
     """Solve Att-SVM, or Att-SVM* with ``norm="nuclear"``.
@@ -55,6 +56,8 @@ def att_svm(
         a name from `attsvm.solvers.SOLVERS`, "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", "cvxpy:OSQP", ...
     support_tolerance : float
         A token is in the support when its margin is within this distance of 1.
+    warm_start : Solution, optional
+        Of another selection of a problem of the same shape: own solvers start from its multipliers.
     **options
         Passed to the solver (``tolerance``, ``max_iterations``, ...).
 
@@ -72,16 +75,37 @@ def att_svm(
     """
     chosen = read_selection(problem, selection)
     name = "SAtt-SVM" if problem.multi_query else "Att-SVM"
+    if warm_start is not None and problem.batch is not None:
+        raise ValueError("warm_start goes with a single problem; index the batch first")
     if problem.batch is not None and rank is None and can_batch(problem, norm, solver, options):
         return solve_selections(problem, chosen, norm, name, support_tolerance, **options)
 
     def solve_one(single: AttentionProblem, b: int | None) -> Solution:
         picked = chosen if b is None else chosen[b]
         rows = selection_rows(single, picked)
-        result = solve(rows.margin_problem, norm, solver, **_rank_option(rows, rank), **options)
+        start = _warm_option(rows, warm_start, norm, solver)
+        result = solve(rows.margin_problem, norm, solver, **start, **_rank_option(rows, rank), **options)
         return Solution(name, single, picked, rows, result, support_tolerance)
 
     return _solve_each(problem, solve_one)
+
+
+def _warm_option(rows: AttentionRows, known: Solution | None, norm: str, solver: str) -> dict[str, Any]:
+    """What the solver starts from: multipliers token by token, as the rows of another selection are other rows."""
+    if known is None:
+        return {}
+    if (known.rows.query_shape, known.rows.T) != (rows.query_shape, rows.T):
+        raise ValueError(
+            f"warm_start must solve a problem with queries {rows.query_shape} and T = {rows.T}, "
+            f"got {known.rows.query_shape} and {known.rows.T}"
+        )
+    if not known.status.has_solution or norm not in ("frobenius", "nuclear") or solver.startswith("cvxpy"):
+        return {}  # nothing to start from, or a solver that always starts anew
+    if norm == "nuclear":  # Newton starts from W and the multipliers of a problem with as many rows
+        same = known.rows.margin_problem.m == rows.margin_problem.m and known.norm_name == "nuclear"
+        return {"warm_start": known.result} if same else {}
+    grid = known.multipliers.reshape(-1, rows.T)
+    return {"warm_start": grid[rows.margin_problem.owner, rows.token]}
 
 
 def _rank_option(rows: AttentionRows, rank: int | None) -> dict[str, int]:

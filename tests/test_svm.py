@@ -370,6 +370,24 @@ def test_rank_bound_that_never_binds_is_ignored():
     assert bounded.norm == pytest.approx(free.norm, rel=1e-12)
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_warm_start_from_another_selection(norm):
+    problem = attsvm.random_problem(n=8, T=12, d=20, seed=0)
+    first = attsvm.att_svm(problem, norm=norm)
+    swapped = first.selection.indices.copy()
+    swapped[0] = (swapped[0] + 1) % 12
+    cold = attsvm.att_svm(problem, swapped, norm=norm)
+    warm = attsvm.att_svm(problem, swapped, norm=norm, warm_start=first)
+    assert warm.norm == pytest.approx(cold.norm, rel=1e-9)
+    assert warm.iterations <= cold.iterations
+    again = attsvm.att_svm(problem, norm=norm, warm_start=first)
+    assert again.iterations <= first.iterations
+    with pytest.raises(ValueError, match="warm_start must solve a problem with queries"):
+        attsvm.att_svm(attsvm.random_problem(n=3, T=12, d=20), norm=norm, warm_start=first)
+    with pytest.raises(ValueError, match="warm_start goes with a single problem"):
+        attsvm.att_svm(attsvm.random_problem(n=8, T=12, d=20, batch=2), norm=norm, warm_start=first)
+
+
 def test_repr_says_what_happened():
     good = attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=5, seed=0))
     assert repr(good).startswith("Solution(Att-SVM, frobenius, optimal, margin=")

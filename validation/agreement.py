@@ -21,8 +21,8 @@ from attsvm.validation.report import console, environment
 __all__ = ["Comparison", "compare_backends", "feasible_fraction", "instances", "main"]
 
 BACKENDS = {
-    "frobenius": ("cvxpy:CLARABEL", "cvxpy:SCS", "cvxpy:OSQP", "auto"),
-    "nuclear": ("cvxpy:CLARABEL", "cvxpy:SCS", "auto"),
+    "frobenius": ("cvxpy:CLARABEL", "cvxpy:SCS", "cvxpy:OSQP", "active_set", "projected"),
+    "nuclear": ("cvxpy:CLARABEL", "cvxpy:SCS", "nuclear_interior", "nuclear_factored", "nuclear_conic"),
 }
 _CORNERS = ((1, 2, 1), (1, 2, 2), (10, 10, 20), (10, 2, 20), (1, 10, 20))
 
@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
     out = console()
     out.print(f"{options.instances} instances from (n,T,d) = (1,2,1) to (10,10,20), seed {options.seed}")
     out.print(
-        f"{'norm':10} {'backend':15} {'optimal':>7} {'infeas.':>7} {'other':>5} {'worst norm diff':>15} "
+        f"{'norm':10} {'backend':17} {'optimal':>7} {'infeas.':>7} {'other':>5} {'worst norm diff':>15} "
         f"{'worst gap':>9} {'off span':>8} {'rank>min(n,d)':>13}"
     )
     for norm, backends in BACKENDS.items():
@@ -164,7 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
             optimal = sum(r.status is Status.OPTIMAL for r in mine)
             infeasible = sum(r.status is Status.INFEASIBLE for r in mine)
             out.print(
-                f"{norm:10} {backend:15} {optimal:7d} {infeasible:7d} {len(mine) - optimal - infeasible:5d} "
+                f"{norm:10} {backend:17} {optimal:7d} {infeasible:7d} {len(mine) - optimal - infeasible:5d} "
                 f"{max(r.relative_difference for r in mine):15.1e} {max(r.gap for r in mine):9.1e} "
                 f"{max(r.span_residual for r in mine):8.0e} {sum(r.rank_excess > 0 for r in mine):13d}"
             )

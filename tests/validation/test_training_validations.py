@@ -21,7 +21,7 @@ def test_floor_prints_both_tables(capsys):
 
 
 def test_geometry_prefers_the_own_norm():
-    table = geometry.margin_table(problems=4, steps=2000, seed=3)
+    table = geometry.margin_table(problems=3, steps=800, seed=3)
     for optimizer, (_, own) in geometry.OPTIMIZERS.items():
         if own in ("spectral", "linf"):
             assert table[optimizer][own]["margin"] > table["normalized_gd"][own]["margin"]
