@@ -12,7 +12,7 @@ from attsvm.solvers.norms import Norm
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BatchCertificate", "BatchRows", "certify_rows", "double", "farkas_residual"]
+__all__ = ["BatchCertificate", "BatchRows", "certify_rows", "double", "farkas_residual", "lengths", "row_sums"]
 
 
 class BatchRows(NamedTuple):
@@ -34,7 +34,7 @@ class BatchRows(NamedTuple):
 
     def margins(self, W: Tensor) -> Tensor:
         """Values ``<a_k b_k^T, W>``, shape (B, m)."""
-        return ((self.a @ W) * self.b).sum(-1)
+        return row_sums((self.a @ W) * self.b)
 
     def adjoint(self, multipliers: Tensor) -> Tensor:
         """Matrices ``sum_k lam_k a_k b_k^T``, shape (B, dx, dz)."""
@@ -42,10 +42,7 @@ class BatchRows(NamedTuple):
 
     def row_norms(self) -> Tensor:
         """Frobenius norms of the rows, shape (B, m)."""
-        from torch.linalg import vector_norm
-
-        norms: Tensor = vector_norm(self.a, dim=-1) * vector_norm(self.b, dim=-1)
-        return norms
+        return lengths(self.a) * lengths(self.b)
 
     def take(self, index: Tensor) -> BatchRows:
         """The problems picked by an index."""
@@ -55,6 +52,16 @@ class BatchRows(NamedTuple):
         """The same rows in float64, see `double`."""
         a = double(self.a)
         return BatchRows(a, double(self.b), double(self.rhs), self.equality.to(a.device))
+
+
+def row_sums(tensor: Tensor) -> Tensor:
+    """Sums over a short last axis: one product with ones is faster than a reduction."""
+    return tensor @ tensor.new_ones(tensor.shape[-1])
+
+
+def lengths(tensor: Tensor) -> Tensor:
+    """Euclidean norms over a short last axis."""
+    return row_sums(tensor * tensor).sqrt_()
 
 
 def double(tensor: Tensor) -> Tensor:
@@ -110,7 +117,7 @@ def certify_rows(rows: BatchRows, W: Tensor, multipliers: Tensor, norm: Norm) ->
     [0.0]
     """
     import torch
-    from torch.linalg import svdvals, vector_norm
+    from torch.linalg import svdvals
 
     slack = rows.margins(W) - rows.rhs
     missed = torch.where(rows.equality, slack.abs(), -slack).clamp(min=0)
@@ -123,7 +130,7 @@ def certify_rows(rows: BatchRows, W: Tensor, multipliers: Tensor, norm: Norm) ->
         singular, dual_singular = svdvals(W), svdvals(dual)
         value, dual_norm = singular.sum(-1), dual_singular[:, 0]
     else:
-        value, dual_norm = vector_norm(W, dim=(-2, -1)), vector_norm(dual, dim=(-2, -1))
+        value, dual_norm = lengths(W.flatten(1)), lengths(dual.flatten(1))
     dual_violation = (dual_norm - 1.0).clamp(min=0).maximum((negative * rows.row_norms()).amax(-1))
 
     objective = (rows.rhs * lam).sum(-1)

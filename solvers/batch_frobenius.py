@@ -7,10 +7,11 @@ method solves a sequence of strictly convex problems, each centred at the last s
     minimize  1/2 x'Gx - c'x + eps/2 |x - x_0|^2.
 
 Each is solved by guessing which multipliers are free, solving one masked linear system, and exchanging all
-the rows whose sign is wrong. When exchanges stop reducing the number of wrong signs, eps is raised: the
-better conditioned problem is easy, and its solution centres the next, with a smaller eps. Well conditioned
-problems end after two or three systems with the first, tiny, eps. On infeasible rows the centres run away
-along a ray that cancels the rows; that ray, projected on the null space and verified, is the proof.
+the rows whose sign is wrong. Well conditioned problems settle after two or three such exchanges with an eps
+near rounding (`exchange`); the others go through a safeguarded iteration (`step`): when its exchanges stop
+reducing the number of wrong signs, eps is raised; the better conditioned problem is easy, and its solution
+centres the next, with a smaller eps. On infeasible rows the centres run away along a ray that cancels the rows;
+that ray, projected on the null space and verified, is the proof.
 
 References: Portugal, Judice, Vicente (1994), Kim and Park (2011) for block principal pivoting; Rockafellar
 (1976) for the proximal point method.
@@ -18,20 +19,22 @@ References: Portugal, Judice, Vicente (1994), Kim and Park (2011) for block prin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from attsvm.solvers.batch_certificate import BatchRows, double, farkas_residual
+from attsvm.solvers.batch_certificate import BatchRows, double, farkas_residual, lengths
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FrobeniusResult", "FrobeniusState", "solve_frobenius_rows", "start", "step"]
+__all__ = ["FrobeniusResult", "FrobeniusState", "exchange", "solve_frobenius_rows", "start", "step"]
 
 MAX_ITERATIONS = 300
 
 _PATIENCE = 3  # exchanges that may fail to reduce the number of wrong signs before eps is raised
 _FIRST_SINGULAR, _FIRST_RAISE, _RAISE, _LOWER, _EPS_MAX = 1e-2, 1e-3, 30.0, 0.1, 1.0
 _RAY_EPS = 0.1  # least eps for a ray, in units of sqrt(rounding)
+_EXCHANGES = 6  # plain exchanges before the safeguarded iteration takes over
 _RUNNING, _CONVERGED, _RAY = 0, 1, 2
 
 
@@ -99,9 +102,8 @@ class FrobeniusResult(NamedTuple):
 def _unit_rows(rows: BatchRows) -> tuple[BatchRows, Tensor, Tensor]:
     """Rows of norm 1 whose largest demand is 1; multipliers are to be multiplied by ``scale / norms``."""
     import torch
-    from torch.linalg import vector_norm
 
-    left, right = vector_norm(rows.a, dim=-1), vector_norm(rows.b, dim=-1)
+    left, right = lengths(rows.a), lengths(rows.b)
     norms = left * right
     live = norms > 0
     a = rows.a / torch.where(live, left, 1.0)[..., None]
@@ -217,21 +219,58 @@ def step(state: FrobeniusState) -> FrobeniusState:
     )
 
 
-def _iterate(state: FrobeniusState, max_iterations: int) -> tuple[FrobeniusState, Tensor]:
-    """Step until every problem has an outcome; finished problems leave the working batch."""
+def exchange(state: FrobeniusState) -> FrobeniusState:
+    """`step` without its safeguards: one masked system, all wrong signs exchanged, no proximal centre.
+
+    Most problems settle so, in a fraction of the time; the others, dependent rows among them, keep ``outcome`` 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.solvers.batch_certificate import BatchRows
+    >>> from attsvm.solvers.batch_frobenius import exchange, start
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> state = exchange(start(BatchRows(one[..., None], one[..., None], one, one < 0), one > 0))
+    >>> state.outcome.tolist(), round(state.x.item(), 6)
+    ([1], 1.0)
+    """
     import torch
 
-    size = state.target.shape[0]
-    device = state.target.device
-    x, free = torch.zeros_like(state.target), state.free.clone()
-    outcome = torch.zeros((size,), dtype=torch.int64, device=device)
-    iterations = torch.full((size,), max_iterations, dtype=torch.int64, device=device)
+    gram, target, free = state.gram, state.target, state.free
+    rounding = torch.finfo(gram.dtype).eps
+    mask = free.to(gram.dtype)
+    system = (gram * mask[:, :, None]).mul_(mask[:, None, :])
+    system.diagonal(dim1=-2, dim2=-1).add_((1.0 + 32 * rounding) - mask)
+    factor, info = torch.linalg.cholesky_ex(system)
+    half = torch.linalg.solve_triangular(factor, (target * mask)[..., None], upper=False)
+    x = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    residual = torch.baddbmm(target[..., None], gram, x, beta=-1)[..., 0]
+    x = x[..., 0]
+
+    # As in `step`; dead rows have residual 0. Large multipliers, whose signs blur, also point at infeasible rows.
+    size = x.abs().sum(-1, keepdim=True)
+    swap = (torch.where(free, x, residual) < -256 * rounding * (size + 1.0)) & state.equality.logical_not()
+    error = (residual * mask).abs().amax(-1)  # not a number where x is not
+    settled = swap.any(-1).logical_not() & (error <= max(1e-11, 64 * rounding)) & (size[:, 0] <= rounding**-0.25)
+    outcome = (settled & (info == 0)).to(state.outcome.dtype)  # _CONVERGED is 1
+    return state._replace(free=free ^ swap, x=x, outcome=outcome)
+
+
+def _run(
+    state: FrobeniusState, advance: Callable[[FrobeniusState], FrobeniusState], limit: int
+) -> tuple[FrobeniusState, Tensor]:
+    """Advance until every problem has an outcome; finished problems leave the working batch."""
+    import torch
+
+    size, device = len(state.target), state.target.device
+    x, free, outcome = torch.zeros_like(state.target), state.free.clone(), torch.zeros_like(state.outcome)
+    iterations = torch.full((size,), limit, dtype=torch.int64, device=device)
     index = torch.arange(size, device=device)
     final = state
     waiting = torch.ones((size,), dtype=torch.bool, device=device)  # no outcome recorded yet
-    for count in range(1, max_iterations + 1):
-        state = step(state)
-        done = (state.outcome != _RUNNING) | (count == max_iterations)
+    for count in range(1, limit + 1):
+        state = advance(state)
+        done = state.outcome != _RUNNING if count < limit else torch.ones_like(waiting)
         finished = torch.nonzero(done & waiting)[:, 0]
         if len(finished) == 0:
             continue
@@ -242,9 +281,25 @@ def _iterate(state: FrobeniusState, max_iterations: int) -> tuple[FrobeniusState
         running = torch.nonzero(waiting)[:, 0]
         if len(running) == 0:
             break
-        if len(running) < 0.7 * len(index):  # copying the batch pays only when many have left
+        if len(running) < 0.9 * len(index):  # copying the batch pays only when many have left
             state, index, waiting = state.take(running), index[running], waiting[running]
     return final._replace(x=x, free=free, outcome=outcome), iterations
+
+
+def _iterate(state: FrobeniusState, max_iterations: int, singular: bool) -> tuple[FrobeniusState, Tensor]:
+    """Plain exchanges for all problems, then the safeguarded iteration for those that did not settle."""
+    import torch
+
+    if singular:  # all rows free: nothing to gain from the plain exchanges
+        return _run(state, step, max_iterations)
+    final, iterations = _run(state, exchange, min(_EXCHANGES, max_iterations))
+    left = torch.nonzero(final.outcome == _RUNNING)[:, 0]
+    if len(left) == 0 or max_iterations <= _EXCHANGES:
+        return final, iterations
+    slow, more = _run(state.take(left), step, max_iterations - _EXCHANGES)
+    final.x[left], final.free[left], final.outcome[left] = slow.x, slow.free, slow.outcome
+    iterations[left] += more
+    return final, iterations
 
 
 def _regularized_factor(unit: BatchRows, free: Tensor, eps: float) -> Tensor:
@@ -314,11 +369,11 @@ def solve_frobenius_rows(
     (0.5, 0.5)
     """
     import torch
-    from torch.linalg import vector_norm
 
     unit, norms, scale = _unit_rows(rows)
     live = norms.isfinite()
-    state, iterations = _iterate(start(unit, live, free), max_iterations or MAX_ITERATIONS)
+    singular = unit.a.shape[1] > unit.a.shape[2] * unit.b.shape[2]
+    state, iterations = _iterate(start(unit, live, free), max_iterations or MAX_ITERATIONS, singular)
 
     is_double = rows.a.dtype == torch.float64
     exact = rows if is_double else rows.double()
@@ -332,10 +387,9 @@ def solve_frobenius_rows(
     if is_double and len(index):
         better, W[index] = _polish(unit.take(index), x[index], free[index])
         x[index] = torch.where(unit.equality[index], better, better.clamp(min=0))
+    size = lengths(W.flatten(1))[:, None]
+    multipliers = x / (norms * torch.where(size > 0, size, 1.0))
     W = W * scale[..., None]
-    multipliers = x / norms
-    size = vector_norm(exact.adjoint(multipliers), dim=(-2, -1))[:, None]
-    multipliers = multipliers / torch.where(size > 0, size, 1.0)
 
     farkas = torch.zeros_like(x)
     residual = torch.full_like(x[:, 0], torch.inf)

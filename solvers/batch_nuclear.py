@@ -7,7 +7,8 @@ With unit rows ``u_k v_k^T`` and right-hand sides c the pair of semidefinite pro
 
 with W = 2 X_12 and ``||D||_op <= 1``; equality rows have no s_k and a free lam_k. The search direction is that of
 Helmberg, Kojima and Monteiro (``X Z = mu I`` linearized at X), with Mehrotra's second-order correction. Its Newton
-matrix over the multipliers is a sum of elementwise products of m x m matrices, because rows have rank one. Spans
+matrix over the multipliers is a sum of elementwise products of m x m matrices, because rows have rank one. Z
+is inverted, and the dual step measured, through the Schur complement ``I - D'D``, of the order of the queries. Spans
 are reduced first; the Frobenius solution scales the problem and starts the iteration strictly inside both cones.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from attsvm.solvers.batch_certificate import BatchRows, double
+from attsvm.solvers.batch_certificate import BatchRows, double, lengths, row_sums
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["NuclearResult", "NuclearState", "solve_nuclear_rows", "start", "step"]
 
 MAX_ITERATIONS = 60
+
+_BACK_OFF = 0.98  # fraction of the way to the boundary
+_LONG, _EAGER, _CAREFUL = 0.97, 0.03, 0.1  # reduction of mu to aim at after a long step, and after any other
+_FRACTIONS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.55, 0.4, 0.2, 0.1, 0.03, 0.005)  # trials of the dual step
 
 
 class NuclearState(NamedTuple):
@@ -85,32 +90,47 @@ class NuclearResult(NamedTuple):
 def _values(u: Tensor, v: Tensor, matrix: Tensor) -> Tensor:
     """``u_k' K_12 v_k + v_k' K_21 u_k`` for a (not necessarily symmetric) matrix K."""
     rx = u.shape[-1]
-    return ((u @ (matrix[:, :rx, rx:] + matrix[:, rx:, :rx].mT)) * v).sum(-1)
+    return row_sums((u @ (matrix[:, :rx, rx:] + matrix[:, rx:, :rx].mT)) * v)
 
 
-def _off_diagonal(u: Tensor, v: Tensor, lam: Tensor) -> Tensor:
-    """``[[0, D], [D', 0]]`` with ``D = sum_k lam_k u_k v_k^T``."""
-    from torch.nn.functional import pad
-
-    rx, rz = u.shape[-1], v.shape[-1]
-    upper = pad((u * lam[..., None]).mT @ v, (rx, 0, 0, rz))
-    return upper + upper.mT
-
-
-def _schur(u: Tensor, v: Tensor, X: Tensor, inverse: Tensor) -> Tensor:
-    """``M_jk = <A_j, X A_k Z^-1>`` for ``A_k = [[0, u_k v_k'], [v_k u_k', 0]]``."""
+def _schur(state: NuclearState, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``M_jk = <A_j, X A_k Z^-1>`` for ``A_k = [[0, u_k v_k'], [v_k u_k', 0]]``, and ``<A_k, X>``, ``<A_k, Z^-1>``."""
     import torch
 
+    u, v, X = state.u, state.v, state.X
     rx, rz = u.shape[-1], v.shape[-1]
-    # One product per side: X and Z^-1 side by side, so that fewer and larger matrices are multiplied.
     n = rx + rz
+    # One product per side: X and Z^-1 side by side, so that fewer and larger matrices are multiplied.
     by_u = u @ torch.cat([X[:, :rx], inverse[:, :rx]], dim=-1)  # (B, m, 2n): u'X_11, u'X_12, u'Z_11, u'Z_12
     by_v = v @ torch.cat([X[:, rx:, rx:], inverse[:, rx:, rx:]], dim=-1)  # (B, m, 2rz): v'X_22, v'Z_22
-    cross = (by_u[..., rx:n] @ v.mT) * (by_u[..., n + rx :] @ v.mT).mT
+    by_x, by_inverse = by_u[..., rx:n] @ v.mT, by_u[..., n + rx :] @ v.mT
+    values_x, values_inverse = (2.0 * part.diagonal(dim1=-2, dim2=-1) for part in (by_x, by_inverse))
+    cross = by_x * by_inverse.mT
     total: Tensor = cross + cross.mT
     total.addcmul_(by_u[..., :rx] @ u.mT, by_v[..., rz:] @ v.mT)
     total.addcmul_(by_v[..., :rz] @ v.mT, by_u[..., n : n + rx] @ u.mT)
-    return total
+    return total, values_x, values_inverse
+
+
+def _inverse(D: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverse of ``Z = [[I, -D], [-D', I]]`` by its Schur complement ``I - D'D``; where that fails, info is not 0."""
+    import torch
+
+    eye = torch.eye(D.shape[-1], dtype=D.dtype, device=D.device)
+    factor, info = torch.linalg.cholesky_ex(eye - D.mT @ D)
+    corner = torch.cholesky_inverse(torch.where((info == 0)[:, None, None], factor, eye))  # it raises on singular ones
+    side = D @ corner
+    block = side @ D.mT
+    block.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    return torch.cat([torch.cat([block, side], dim=-1), torch.cat([side.mT, corner], dim=-1)], dim=-2), info
+
+
+def _times_off_diagonal(K: Tensor, D: Tensor) -> Tensor:
+    """``K [[0, D], [D', 0]]``."""
+    import torch
+
+    rx = D.shape[-2]
+    return torch.cat([K[..., rx:] @ D.mT, K[..., :rx] @ D], dim=-1)
 
 
 def _solve(factor: Tensor, right: Tensor) -> Tensor:
@@ -130,6 +150,24 @@ def _longest(factor: Tensor, change: Tensor) -> Tensor:
     # A direction that is not finite is refused later; eigvalsh would raise on it.
     lowest: Tensor = eigvalsh(scaled.nan_to_num_(posinf=0.0, neginf=0.0))[:, 0]
     return 1.0 / (-lowest).clamp(min=1e-6)
+
+
+def _longest_dual(D: Tensor, change: Tensor, limit: Tensor) -> Tensor:
+    """About the largest t <= limit with ``||D + t dD||_op < 1``, shape (B,): the best of a fixed set of fractions.
+
+    Each trial factors a small matrix, which together cost less than the eigenvalues of Z.
+    """
+    import torch
+
+    size, rz = len(D), D.shape[-1]
+    fractions = torch.tensor(_FRACTIONS, dtype=D.dtype, device=D.device)
+    t = (limit[:, None] * fractions)[..., None, None]
+    mixed = D.mT @ change
+    mixed = mixed + mixed.mT
+    trials = (torch.eye(rz, dtype=D.dtype, device=D.device) - D.mT @ D)[:, None] - t * mixed[:, None]
+    trials.addcmul_(t * t, (change.mT @ change)[:, None], value=-1.0)
+    info = torch.linalg.cholesky_ex(trials.reshape(-1, rz, rz))[1].reshape(size, -1)
+    return limit * torch.where(info == 0, fractions, 0.0).amax(-1)
 
 
 def _longest_positive(point: Tensor, change: Tensor, equality: Tensor) -> Tensor:
@@ -178,20 +216,9 @@ def start(unit: BatchRows, W: Tensor, lam: Tensor, allowance: Tensor | None = No
     slack = torch.where(unit.rhs > 0, slack, slack.clamp(min=0.1))
     lam = torch.where(unit.equality, 0.7 * lam, 0.7 * lam.clamp(min=0) + 0.2 / m)  # ||D|| <= 0.9
     zero = torch.zeros((size,), dtype=W.dtype, device=W.device)
-    state = NuclearState(
-        u=unit.a,
-        v=unit.b,
-        target=unit.rhs,
-        equality=unit.equality,
-        allowance=torch.ones_like(lam) if allowance is None else allowance,
-        X=X,
-        slack=torch.where(unit.equality, 0.0, slack),
-        lam=lam,
-        gap=zero,
-        violation=zero,
-        length=zero,
-        broken=zero > 1,
-    )
+    room = torch.ones_like(lam) if allowance is None else allowance
+    slack = torch.where(unit.equality, 0.0, slack)
+    state = NuclearState(*unit, room, X, slack, lam, gap=zero, violation=zero, length=zero, broken=zero > 1)
     return _measure(state)
 
 
@@ -215,50 +242,50 @@ def step(state: NuclearState) -> NuclearState:
     u, v, target, equality, _, X, slack, lam = state[:8]
     n = X.shape[-1]
     rounding = torch.finfo(X.dtype).eps
-    eye = torch.eye(n, dtype=X.dtype, device=X.device)
-    factor_x, info_x = torch.linalg.cholesky_ex(X)
-    Z = eye - _off_diagonal(u, v, lam)
-    factor_z, info_z = torch.linalg.cholesky_ex(Z)
-    sound = (info_x == 0) & (info_z == 0)
-    factor_x = torch.where(sound[:, None, None], factor_x, eye)  # a broken problem stays where it is, see below
-    factor_z = torch.where(sound[:, None, None], factor_z, eye)
-    inverse = torch.cholesky_inverse(factor_z)
+    factor_x, info_x = torch.linalg.cholesky_ex(X)  # where a factor fails the problem stays where it is, see below
+    D = (u * lam[..., None]).mT @ v
+    inverse, info_z = _inverse(D)
     positive = torch.where(equality, 1.0, lam)
     ratio = slack / positive
-    schur = _schur(u, v, X, inverse)
+    schur, values_x, values_inverse = _schur(state, inverse)
     diagonal = schur.diagonal(dim1=-2, dim2=-1)
     # The added ridge only matters for dependent equality rows; refinement against `schur` undoes it elsewhere.
     diagonal.add_(ratio)
-    ridge = torch.diag_embed(16 * rounding * diagonal + torch.finfo(X.dtype).tiny)
-    factor_m, info_m = torch.linalg.cholesky_ex(schur + ridge)
+    ridged = schur.clone()
+    ridged.diagonal(dim1=-2, dim2=-1).mul_(1.0 + 16 * rounding).add_(torch.finfo(X.dtype).tiny)
+    factor_m, info_m = torch.linalg.cholesky_ex(ridged)
 
-    # slack is zero on equality rows, so only pairs of inequality rows count.
-    mu = ((X * Z).sum((-2, -1)) + (slack * lam).sum(-1)) / (n + equality.logical_not().sum(-1))
-    residual = target + slack - _values(u, v, X)
-
-    def direction(center: Tensor, second: Tensor, second_rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        fixed = center[:, None, None] * inverse - X - second
-        pull = torch.where(equality, 0.0, (center[:, None] - second_rows) / positive - slack)
-        right = residual - _values(u, v, fixed) + pull
-        d_lam = _solve(factor_m, right[..., None])
-        d_lam = (d_lam + _solve(factor_m, right[..., None] - schur @ d_lam))[..., 0]
-        d_off = _off_diagonal(u, v, d_lam)
-        d_x = fixed + X @ d_off @ inverse
-        return (d_x + d_x.mT) / 2, torch.where(equality, 0.0, pull - ratio * d_lam), d_lam, d_off
+    # <X, Z> + slack . lam; slack is zero on equality rows, so only pairs of inequality rows count.
+    trace = X.diagonal(dim1=-2, dim2=-1).sum(-1)
+    mu = (trace + (lam * (slack - values_x)).sum(-1)) / (n + equality.logical_not().sum(-1))
 
     # Mehrotra's second-order term, but with a reduction chosen from the last step: generous centring keeps X and Z
     # close to commuting, without which this direction takes short steps, and saves the predictor's step lengths.
-    nothing = torch.zeros_like(mu)
-    d_x, d_slack, d_lam, d_off = direction(nothing, torch.zeros_like(X), torch.zeros_like(lam))
-    sigma = torch.where(state.length > 0.97, 0.03, 0.1).to(X.dtype)
-    d_x, d_slack, d_lam, d_off = direction(sigma * mu, -d_x @ d_off @ inverse, d_slack * d_lam)
+    # In the predictor's right-hand side everything cancels but the target.
+    first_lam = _solve(factor_m, target[..., None])[..., 0]
+    first_D = (u * first_lam[..., None]).mT @ v
+    first_x = _times_off_diagonal(X, first_D) @ inverse
+    first_x = (first_x + first_x.mT).mul_(0.5).sub_(X)
+    second = _times_off_diagonal(first_x, first_D) @ inverse
+    sigma = torch.where(state.length > _LONG, _EAGER, _CAREFUL).to(X.dtype)
+    center = (sigma * mu)[:, None]
+    # On equality rows the pull is 0, as slack is.
+    pull = torch.where(equality, 0.0, (center + first_lam * (slack + ratio * first_lam)) / positive)
+    right = (target - center * values_inverse - _values(u, v, second) + pull)[..., None]
+    d_lam = _solve(factor_m, right)
+    d_lam = (d_lam + _solve(factor_m, torch.baddbmm(right, schur, d_lam, alpha=-1)))[..., 0]
+    d_D = (u * d_lam[..., None]).mT @ v
+    d_x = second.add_(_times_off_diagonal(X, d_D) @ inverse)
+    d_x = (d_x + d_x.mT).mul_(0.5).addcmul_(center[..., None], inverse).sub_(X)
+    d_slack = pull - slack - ratio * d_lam  # 0 on equality rows
+
     primal = _longest(factor_x, d_x).minimum(_longest_positive(slack, d_slack, equality))
-    dual = _longest(factor_z, -d_off).minimum(_longest_positive(lam, d_lam, equality))
-    primal, dual = ((0.98 * t).clamp(max=1.0)[:, None] for t in (primal, dual))
+    dual = _longest_dual(D, d_D, _longest_positive(lam, d_lam, equality).clamp(max=1.0 / _BACK_OFF))
+    primal, dual = ((_BACK_OFF * t).clamp(max=1.0)[:, None] for t in (primal, dual))
 
     new_X, new_slack, new_lam = X + primal[..., None] * d_x, slack + primal * d_slack, lam + dual * d_lam
-    finite = new_X.isfinite().all(-1).all(-1) & new_lam.isfinite().all(-1) & new_slack.isfinite().all(-1)
-    broken = finite.logical_not() | sound.logical_not() | (info_m > 0)
+    finite = (new_X.sum((-2, -1)) + new_lam.sum(-1) + new_slack.sum(-1)).isfinite()
+    broken = finite.logical_not() | (info_x > 0) | (info_z > 0) | (info_m > 0)
     stay = broken[:, None]
     moved = state._replace(
         X=torch.where(stay[..., None], X, new_X),
@@ -340,9 +367,8 @@ def solve_nuclear_rows(
     0.5
     """
     import torch
-    from torch.linalg import vector_norm
 
-    scale = vector_norm(W, dim=(-2, -1))
+    scale = lengths(W.flatten(1))
     iterations = torch.zeros_like(scale, dtype=torch.int64)
     index = torch.nonzero(scale > 0)[:, 0]  # W = 0 has nuclear norm 0: nothing to improve
     if len(index) == 0:
@@ -357,7 +383,11 @@ def solve_nuclear_rows(
     first = first if left is None else left.mT @ first
     first = first if right is None else first @ right
 
-    norms_a, norms_b = vector_norm(a, dim=-1), vector_norm(b, dim=-1)
+    wide = b.shape[-1] > a.shape[-1]
+    if wide:  # the work with Z grows with the columns of D: transpose
+        a, b, first = b, a, first.mT
+
+    norms_a, norms_b = lengths(a), lengths(b)
     norms = norms_a * norms_b
     live = norms > 0
     norms_a, norms_b = torch.where(live, norms_a, 1.0), torch.where(live, norms_b, 1.0)
@@ -370,6 +400,7 @@ def solve_nuclear_rows(
 
     rx = a.shape[-1]
     found = 2.0 * double(X)[:, :rx, rx:] * scale[:, None, None]
+    found = found.mT if wide else found
     found = found if left is None else double(left) @ found
     found = found if right is None else found @ double(right).mT
     W, multipliers = W.clone(), multipliers.clone()

@@ -17,6 +17,7 @@ from attsvm.solvers.status import Status
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from attsvm.solvers.batch_frobenius import FrobeniusResult
 
@@ -26,8 +27,8 @@ __all__ = ["solve_batch"]
 # conditioning, with a margin of 100 or more.
 _TOLERANCE = {"float64": 1e-8, "float32": 1e-3}
 
-# Numbers of working memory per chunk. On a CPU a chunk that stays in cache is also the fastest.
-_CHUNK_NUMBERS = {"cpu": 1 << 22, "other": 1 << 27}
+# Numbers of working memory per chunk: enough problems that the time goes into arithmetic, not into calls.
+_CHUNK_NUMBERS = {"cpu": 1 << 24, "other": 1 << 27}
 
 _CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)
 _FIELDS = ("primal_violation", "dual_violation", "gap", "complementarity", "norm", "lower_bound")
@@ -46,14 +47,20 @@ def _chunk_size(batch: MarginBatch, norm: Norm, device: torch.device) -> int:
 
 
 @contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """One torch thread on a CPU: tiny matrices lose more by meeting at barriers than they gain by sharing."""
+def _small_matrices(device: torch.device) -> Iterator[None]:
+    """On a CPU, one torch thread: tiny matrices lose more by meeting at barriers than they gain by sharing.
+
+    Also keeps freed memory at hand. The GNU allocator gives memory back to the system beyond twice the largest
+    block it has seen freed (of those up to 32 MiB), and fetching it again for every temporary array would take
+    about a third of the time. One such block, freed untouched, stops that; other allocators do not notice.
+    """
     import torch
 
     before = torch.get_num_threads()
-    if device.type != "cpu" or before == 1:
+    if device.type != "cpu":
         yield
         return
+    torch.empty(31 << 20, dtype=torch.uint8)
     torch.set_num_threads(1)
     try:
         yield
@@ -102,7 +109,7 @@ def solve_batch(
     warm_start : BatchSolution or array_like, shape (B, m), optional
         Multipliers whose positive entries are the first guess of the active rows.
     chunk : int, optional
-        Problems worked on at a time. By default as many as keep the working memory near 32 MiB on a CPU and
+        Problems worked on at a time. By default as many as keep the working memory near 128 MiB on a CPU and
         1 GiB on other devices. Results do not depend on it beyond rounding; only arrays of the size of the
         results are kept for the whole batch.
     rescue : bool
@@ -145,7 +152,7 @@ def solve_batch(
     begin = time.perf_counter()
     size = chunk or _chunk_size(batch, norm, place)
     out = _allocate(batch, norm)
-    with _one_thread(place):
+    with _small_matrices(place):
         for first in range(0, len(batch), size):
             _solve_chunk(batch, norm, slice(first, first + size), place, kind, max_iterations, guess, tolerance, out)
     if rescue and kind == torch.float64:
@@ -174,6 +181,18 @@ def _allocate(batch: MarginBatch, norm: Norm) -> dict[str, Any]:
     return out
 
 
+def _finite(W: Tensor, multipliers: Tensor) -> Tensor:
+    """Which problems hold only finite numbers, shape (B,): a sum over one that is not finite is not."""
+    return (W.flatten(1).sum(-1) + multipliers.sum(-1)).isfinite()
+
+
+def _store(out: npt.NDArray[Any], value: Tensor, chosen: npt.NDArray[np.bool_]) -> None:
+    if chosen.all():  # the usual case, and much faster than a mask
+        out[:] = value.cpu().numpy()
+    elif chosen.any():
+        out[chosen] = value.cpu().numpy()[chosen]
+
+
 def _solve_chunk(
     batch: MarginBatch,
     norm: Norm,
@@ -196,7 +215,7 @@ def _solve_chunk(
     found: FrobeniusResult = solve_frobenius_rows(rows, cap, free)
     infeasible = found.farkas_residual <= FARKAS_TOLERANCE
     W, multipliers, iterations = found.W, found.multipliers, found.iterations
-    usable = ~infeasible & W.isfinite().all(-1).all(-1) & multipliers.isfinite().all(-1)
+    usable = ~infeasible & _finite(W, multipliers)
     if norm.name == "nuclear":
         from attsvm.solvers.batch_nuclear import solve_nuclear_rows
 
@@ -207,7 +226,7 @@ def _solve_chunk(
         W, multipliers, iterations = W.clone(), multipliers.clone(), iterations.clone()
         W[index], multipliers[index] = better.W, better.multipliers
         iterations[index] += better.iterations
-        usable = usable & W.isfinite().all(-1).all(-1) & multipliers.isfinite().all(-1)
+        usable = usable & _finite(W, multipliers)
 
     exact = rows if dtype == torch.float64 else batch.rows(part, W.device, torch.float64)
     certificate = certify_rows(exact, W, multipliers, norm)
@@ -221,9 +240,9 @@ def _solve_chunk(
     out["iterations"][part] = iterations.cpu().numpy()
     for name, value in (("W", W), ("multipliers", multipliers), *certificate._asdict().items()):
         if name in out and value is not None:
-            out[name][part][chosen] = value.cpu().numpy()[chosen]
-    out["farkas"][part][proved] = found.farkas.cpu().numpy()[proved]
-    out["farkas_residual"][part][proved] = found.farkas_residual.cpu().numpy()[proved]
+            _store(out[name][part], value, chosen)
+    _store(out["farkas"][part], found.farkas, proved)
+    _store(out["farkas_residual"][part], found.farkas_residual, proved)
 
 
 def _rescue(batch: MarginBatch, norm: Norm, i: int, tolerance: float, out: dict[str, Any]) -> None:

@@ -21,40 +21,98 @@ import numpy.typing as npt
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.margin import BoolArray, FloatArray
 from attsvm.solvers.nuclear_newton import Polished, polish_guess
-from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas, schur_matrix
+from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas, schur_matrix, singular_triples, singular_values
 
 __all__ = ["InteriorPoint", "run_interior"]
 
-
-def _longest(inverse_factors: FloatArray, changes: FloatArray) -> tuple[float, float]:
-    """Largest t with ``L L^T + t change >= 0`` for two pairs given as stacks of ``L^{-1}`` and ``change``."""
-    lowest = np.linalg.eigvalsh(inverse_factors @ changes @ inverse_factors.transpose(0, 2, 1))[:, 0]
-    first, second = (np.inf if value >= 0 else -1.0 / float(value) for value in lowest)
-    return first, second
-
-
-def _longest_orthant(value: FloatArray, change: FloatArray) -> float:
-    """Largest t with ``value + t change >= 0``."""
-    shrinking = change < 0
-    return float((-value[shrinking] / change[shrinking]).min()) if shrinking.any() else np.inf
+# Columns of workspace per column of a matrix to reduce: enough for blocked code.
+_BLOCK = 64
+# The start from the least Frobenius norm: ridge and rounds of its approximate solution, the multiple of it that leaves
+# every row some slack, mu relative to the largest singular value, share of the dual ball. Steps hardly depend on them.
+_START_RIDGE, _START_ROUNDS = 1e-6, 12
+_START_MULTIPLE, _START_MU, _START_SHARE, _START_SLACK = 1.1, 0.05, 0.5, 1e-2
+# Accuracy that either start reaches unless rounding interferes.
+_RETRY = 1e-9
+# Rows of a feasible problem seldom ask for more; beyond, the plain start is as good.
+_START_LARGEST = 1e3
 
 
-def _factor(M: FloatArray, inequality: BoolArray) -> tuple[FloatArray | None, int]:
+def _longest(lowest: float) -> float:
+    """Largest t with ``1 + t lowest >= 0``; 0 when ``lowest`` is NaN."""
+    if lowest >= 0:
+        return np.inf
+    return -1.0 / lowest if lowest < 0 else 0.0
+
+
+def _lowest(inverse_factor: FloatArray, change: FloatArray) -> float:
+    """Smallest eigenvalue of ``L^{-1} change L^{-T}``, given ``L^{-1}``."""
+    from scipy.linalg import lapack
+
+    # The transpose is the same matrix in the order that LAPACK may overwrite.
+    relative = (inverse_factor @ change @ inverse_factor.T).T
+    values, _, failed = lapack.dsyevd(relative, compute_v=0, lower=1, lwork=_BLOCK * len(relative) + 1, overwrite_a=1)
+    return -np.inf if failed else float(values[0])
+
+
+def _bordered(block: FloatArray, diagonal: float) -> FloatArray:
+    """The symmetric matrix ``[[diagonal I, block], [block^T, diagonal I]]``."""
+    p, n = len(block), sum(block.shape)
+    out = np.zeros((n, n))
+    out[:p, p:] = block
+    out[p:, :p] = block.T
+    if diagonal:
+        out.ravel()[:: n + 1] = diagonal
+    return out
+
+
+def _factor(M: FloatArray, equality: BoolArray | None) -> tuple[FloatArray | None, int]:
     """Cholesky factor of M with the smallest shift that works, and the refinements that undo the shift.
 
     Dependent equality rows leave M singular, and so do, near the end, rows that leave W no interior.
     """
     from scipy.linalg import lapack
 
+    if equality is None:  # M is positive definite by far until the last steps
+        factor, failed = lapack.dpotrf(M.T, lower=1, clean=0)
+        if not failed:
+            return np.asarray(factor), 1
     diagonal = np.einsum("kk->k", M)
     exact, top = diagonal.copy(), float(diagonal.max())
     for shift, refinements in ((0.0, 1), (1e-14, 2), (1e-12, 3), (1e-10, 4)):
-        diagonal += np.where(inequality, shift, max(shift, 1e-12)) * top
-        factor, failed = lapack.dpotrf(M, lower=1, clean=0)
+        diagonal += (shift if equality is None else np.where(equality, max(shift, 1e-12), shift)) * top
+        factor, failed = lapack.dpotrf(M.T, lower=1, clean=0)
         diagonal[:] = exact
         if not failed:
             return np.asarray(factor), refinements
     return None, 0
+
+
+def _least_squares_multipliers(rows: UnitRows) -> FloatArray | None:
+    """Multipliers of the least Frobenius norm, roughly, by block pivoting; None when it does not end soon.
+
+    The ridge keeps the Gram matrix of dependent rows invertible and the multipliers of an infeasible problem finite.
+    """
+    from scipy.linalg import lapack
+
+    gram = rows.a @ rows.a.T
+    gram *= rows.b @ rows.b.T
+    gram.ravel()[:: rows.m + 1] += _START_RIDGE
+    active = np.ones(rows.m, dtype=bool)
+    for _ in range(_START_ROUNDS):
+        index = active.nonzero()[0]
+        if not len(index):
+            return None
+        _, inner, failed = lapack.dposv(gram.take(index, 0).take(index, 1).T, rows.rhs[index], overwrite_a=1)
+        if failed:
+            return None
+        x = np.zeros(rows.m)
+        x[index] = inner
+        # Multipliers of active rows minus slacks of the others: whichever is not 0 tells the side of the row.
+        wanted = x - gram @ x + rows.rhs > 1e-12
+        if (wanted == active).all():
+            return x
+        active = wanted
+    return None
 
 
 @dataclass(eq=False)
@@ -67,6 +125,9 @@ class InteriorPoint:
         All rows.
     working : ndarray of int
         The rows that the method starts with.
+    plain : bool
+        Start from multiples of the identity. Otherwise the least Frobenius norm is asked for a start, and ``plain``
+        is set when it has none.
 
     Attributes
     ----------
@@ -81,6 +142,7 @@ class InteriorPoint:
 
     rows: UnitRows
     working: npt.NDArray[np.intp]
+    plain: bool = False
     lam: FloatArray = field(init=False)
     slack: FloatArray = field(init=False)
     X: FloatArray = field(init=False)
@@ -90,14 +152,46 @@ class InteriorPoint:
 
     def __post_init__(self) -> None:
         self._select(self.working)
+        self.plain = self.plain or not self._start_from_least_squares()
+        if self.plain:
+            self._start_from_scale()
+
+    def _start_from_scale(self) -> None:
+        """Multiples of the identity; always possible."""
         n = sum(self.rows.shape)
         lam = np.where(self._inequality, 1.0, 0.0)
-        lam *= 0.5 / max(float(np.linalg.norm(self.active.adjoint(lam), 2)), 1e-3)
+        lam *= 0.5 / max(float(singular_values(self.active.adjoint(lam))[0]), 1e-3)
         self.lam = lam
         # Both sides start on the scale sqrt(n) that the norm of a random instance has.
         size = float(np.sqrt(n))
         self.X = size * np.eye(n)
         self.slack = np.where(self._inequality, size, 0.0)
+
+    def _start_from_least_squares(self) -> bool:
+        """A multiple of the least Frobenius norm W, well centred: about three steps ahead; False when not available."""
+        rows = self.active
+        x = _least_squares_multipliers(rows) if rows.inequalities_only else None
+        triples = None if x is None else singular_triples(rows.adjoint(x))
+        if x is None or triples is None or not 0.0 < triples[1][0] < _START_LARGEST:
+            return False
+        U, sigma, Vt = triples
+        p, top = len(U), float(sigma[0])
+        lam, sigma = x * (_START_SHARE / top), _START_MULTIPLE * sigma
+        # With P = U h U^T + 2 mu (I - U U^T) and Q alike, mu X^{-1} has the diagonal blocks I/2 of Z.
+        mu = _START_MU * float(sigma[0])
+        both = np.concatenate([U, Vt.T])
+        h = np.sqrt(mu * mu + sigma * sigma) - mu
+        X = (both * h) @ both.T
+        X.ravel()[:: len(X) + 1] += 2.0 * mu
+        X[:p, p:] = W = (U * sigma) @ Vt
+        X[p:, :p] = W.T
+        slack = np.maximum(rows.values(W) - rows.rhs, _START_SLACK)
+        extra = mu / slack
+        # Every row takes part, within most of what is left of the dual ball.
+        size = float(singular_values(rows.adjoint(extra))[0])
+        extra *= min(1.0, (0.95 - _START_SHARE) / max(size, 1e-300))
+        self.X, self.slack, self.lam = X, slack, lam + extra
+        return True
 
     def _select(self, working: npt.NDArray[np.intp]) -> None:
         self.working = working
@@ -153,66 +247,71 @@ class InteriorPoint:
         self._select(order)
         return len(new)
 
+    def _inverse(self, value: FloatArray) -> FloatArray:
+        """Entrywise inverse on inequality rows, 0 on equality rows: these have no cone and drop out with it."""
+        if self.active.inequalities_only:
+            return 1.0 / value
+        return np.where(self._inequality, 1.0 / np.where(self._inequality, value, 1.0), 0.0)
+
     def step(self) -> None:
         """One predictor-corrector step; sets ``stalled`` instead when the linear algebra breaks down."""
         from scipy.linalg import lapack
 
-        rows, inequality, lam, slack, X = self.active, self._inequality, self.lam, self.slack, self.X
-        p, n = rows.shape[0], len(self.X)
-        Z = 0.5 * np.eye(n)
-        Z[:p, p:] = -0.5 * rows.adjoint(lam)
-        Z[p:, :p] = Z[:p, p:].T
-        factors = [lapack.dpotrf(matrix, lower=1, clean=1) for matrix in (X, Z)]
-        if factors[0][1] or factors[1][1]:
+        rows, lam, slack, X = self.active, self.lam, self.slack, self.X
+        p, n = rows.shape[0], len(X)
+        Z = _bordered(-0.5 * rows.adjoint(lam), 0.5)
+        X_factor, X_failed = lapack.dpotrf(X, lower=1, clean=1)
+        Z_factor, Z_failed = lapack.dpotrf(Z, lower=1, clean=1)
+        if X_failed or Z_failed:
             self.stalled = True
             return
-        inverses = np.stack([lapack.dtrtri(factor, lower=1)[0] for factor, _ in factors])
-        Y = inverses[1].T @ inverses[1]
-        weights = n + int(np.count_nonzero(inequality))
+        X_root, Z_root = lapack.dtrtri(X_factor, lower=1)[0], lapack.dtrtri(Z_factor, lower=1)[0]
+        Y = Z_root.T @ Z_root
+        weights = n + (rows.m if rows.inequalities_only else int(np.count_nonzero(self._inequality)))
         self.mu = mu = (float(np.vdot(X, Z)) + float(slack @ lam)) / weights  # slack is 0 on equality rows
 
         M = schur_matrix(rows.a, rows.b, X, Y)
-        ratio = np.where(inequality, slack / np.where(inequality, lam, 1.0), 0.0)
-        diagonal = np.einsum("kk->k", M)
-        diagonal += ratio
-        factor, refinements = _factor(M, inequality)
+        inverse_lam, inverse_slack = self._inverse(lam), self._inverse(slack)
+        M.ravel()[:: rows.m + 1] += slack * inverse_lam
+        factor, refinements = _factor(M, None if rows.inequalities_only else rows.equality)
         if factor is None:
             self.stalled = True
             return
-        Y_values = rows.values(Y[:p, p:])
-        inverse_lam = np.where(inequality, 1.0 / np.where(inequality, lam, 1.0), 0.0)
 
         def direction(
-            target: float, second: FloatArray | None, second_slack: FloatArray | float
+            h: FloatArray, refinements: int, complement: FloatArray | float, X_target: FloatArray
         ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-            h = rows.rhs - target * Y_values + (target - second_slack) * inverse_lam
-            if second is not None:
-                h += rows.values(second[:p, p:])
+            """Changes of lam, Z, X and slack from ``M d_lam = h`` and the products that the step aims at."""
             d_lam = lapack.dpotrs(factor, h, lower=1)[0]
             for _ in range(refinements):
                 d_lam += lapack.dpotrs(factor, h - M @ d_lam, lower=1)[0]
-            d_Z = np.zeros((n, n))
-            d_Z[:p, p:] = -0.5 * rows.adjoint(d_lam)
-            d_Z[p:, :p] = d_Z[:p, p:].T
+            d_Z = _bordered(-0.5 * rows.adjoint(d_lam), 0.0)
             half = X @ d_Z @ Y
-            d_X = target * Y - X - 0.5 * (half + half.T)
-            if second is not None:
-                d_X -= second
-            d_slack = np.where(inequality, (target - second_slack - slack * d_lam) * inverse_lam - slack, 0.0)
-            return d_lam, d_Z, d_X, d_slack
+            half += half.T
+            half *= -0.5
+            half += X_target
+            return d_lam, d_Z, half, (complement - slack * d_lam) * inverse_lam - slack
 
         def lengths(d_lam: FloatArray, d_Z: FloatArray, d_X: FloatArray, d_slack: FloatArray) -> tuple[float, float]:
-            primal, dual = _longest(inverses, np.stack([d_X, d_Z]))
-            primal = min(primal, _longest_orthant(slack, d_slack))
-            return primal, min(dual, _longest_orthant(lam[inequality], d_lam[inequality]))
+            # In this order min() keeps a NaN, which d_lam spreads to everything.
+            primal = min(float((d_slack * inverse_slack).min()), _lowest(X_root, d_X))
+            dual = min(float((d_lam * inverse_lam).min()), _lowest(Z_root, d_Z))
+            return _longest(primal), _longest(dual)
 
-        d_lam, d_Z, d_X, d_slack = direction(0.0, None, 0.0)
-        primal, dual = (min(1.0, t) for t in lengths(d_lam, d_Z, d_X, d_slack))
+        # Predictor: all products aim at 0.
+        d_lam, d_Z, d_X, d_slack = direction(rows.rhs, refinements, 0.0, -X)
+        primal, dual = lengths(d_lam, d_Z, d_X, d_slack)
+        primal, dual = min(1.0, primal), min(1.0, dual)
         ahead = float(np.vdot(X + primal * d_X, Z + dual * d_Z))
-        ahead += float(((slack + primal * d_slack) * (lam + dual * d_lam))[inequality].sum())
+        ahead += float((slack + primal * d_slack) @ (lam + dual * d_lam))
         centering = min(1.0, ahead / weights / mu) ** 2 if min(primal, dual) > 0.1 else 0.5
-        half = d_X @ d_Z @ Y
-        d_lam, d_Z, d_X, d_slack = direction(max(centering, 1e-6) * mu, 0.5 * (half + half.T), d_slack * d_lam)
+        target = max(centering, 1e-6) * mu
+        complement = target - d_slack * d_lam
+        second = d_X @ d_Z @ Y
+        X_target = target * Y - 0.5 * (second + second.T)  # the symmetric product that the corrector aims at
+        h = rows.rhs - rows.values(X_target[:p, p:]) + complement * inverse_lam
+        X_target -= X
+        d_lam, d_Z, d_X, d_slack = direction(h, refinements, complement, X_target)
         primal, dual = lengths(d_lam, d_Z, d_X, d_slack)
         damping = 0.9 + 0.09 * min(1.0, primal, dual)
         primal, dual = min(1.0, damping * primal), min(1.0, damping * dual)
@@ -254,6 +353,21 @@ def run_interior(
     iterations : int
     """
     state = InteriorPoint(rows, working)
+    best, proof = _iterate(state, max_iterations, goal, attempt_first)
+    if best is not None and best.gap > _RETRY and not state.plain and state.iterations < max_iterations:
+        # Nearly infeasible rows: where rounding stops the method depends on the path, so a second one may get closer.
+        first, state = state, InteriorPoint(rows, working, plain=True)
+        state.iterations = first.iterations
+        other, proof = _iterate(state, max_iterations, goal, attempt_first)
+        best = other if other is None or other.gap < best.gap else best
+    return best, proof, state.iterations
+
+
+def _iterate(
+    state: InteriorPoint, max_iterations: int, goal: float, attempt_first: float
+) -> tuple[Polished | None, Certificate | None]:
+    """Steps and attempts from one start: the best pair met, or a proof of infeasibility."""
+    rows = state.rows
     best: Polished | None = None
     attempt_below, doubt_above = attempt_first, 1e3
     while state.iterations < max_iterations:
@@ -266,7 +380,7 @@ def run_interior(
         if state.objective > doubt_above:  # unit rows and right-hand sides up to 1: unusual for a feasible problem
             proof = purify_farkas(rows, state.multipliers)
             if proof is not None:
-                return None, proof, state.iterations
+                return None, proof
             doubt_above = 10.0 * state.objective
         if max(gap, missed) > attempt_below:
             continue
@@ -286,4 +400,4 @@ def run_interior(
     if best is None:  # out of iterations: what there is, for the certificate to judge
         W, lam = state.W, state.multipliers
         best = Polished(W, lam, min(rows.shape), rows.gap(W, lam), 0)
-    return best, None, state.iterations
+    return best, None

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.margin import BoolArray, FloatArray
-from attsvm.solvers.nuclear_rows import UnitRows, schur_matrix
+from attsvm.solvers.nuclear_rows import UnitRows, schur_matrix, singular_triples, singular_values
 from attsvm.solvers.solution import MarginSolution
 
 __all__ = ["Polished", "active_map", "polish", "polish_guess", "symmetric", "warm_polish"]
@@ -53,10 +53,11 @@ class Polished:
 
 
 @lru_cache(maxsize=64)
-def _triangle(r: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray]:
-    """Upper-triangle indices of an r x r matrix and the factor of each entry in svec^{-1}."""
+def _triangle(r: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray, FloatArray]:
+    """Upper-triangle indices of an r x r matrix, the factor of each entry in svec^{-1} and in `active_map`."""
     row, column = np.triu_indices(r)
-    return row, column, np.where(row == column, 1.0, np.sqrt(0.5))
+    weight = np.where(row == column, 1.0, np.sqrt(0.5))
+    return row, column, weight, np.where(row == column, 0.5, weight)
 
 
 def active_map(a: FloatArray, b: FloatArray, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -80,17 +81,20 @@ def active_map(a: FloatArray, b: FloatArray, left: FloatArray, right: FloatArray
     array([[1., 0., 0.],
            [0., 0., 1.]])
     """
-    row, column, weight = _triangle(left.shape[1])
+    row, column, _, weight = _triangle(left.shape[1])
     u, v = a @ left, b @ right
-    mapped = u[:, row] * v[:, column]
-    mapped += u[:, column] * v[:, row]
-    mapped *= np.where(row == column, 0.5, weight)
-    return np.asarray(mapped)
+    mapped = u.take(row, 1)
+    mapped *= v.take(column, 1)
+    mirrored = u.take(column, 1)
+    mirrored *= v.take(row, 1)
+    mapped += mirrored
+    mapped *= weight
+    return mapped
 
 
 def symmetric(packed: FloatArray, r: int) -> FloatArray:
     """Inverse of svec: the symmetric r x r matrix of a packed vector."""
-    row, column, weight = _triangle(r)
+    row, column, weight, _ = _triangle(r)
     S = np.empty((r, r))
     S[row, column] = S[column, row] = packed * weight
     return S
@@ -98,19 +102,18 @@ def symmetric(packed: FloatArray, r: int) -> FloatArray:
 
 def _turning(left: FloatArray, sigma: FloatArray, right: FloatArray, r: int, floor: float) -> FloatArray:
     """``4 Z^+`` with the r active directions of Z = I - [[0, D], [D^T, 0]] removed, shape (p+q, p+q)."""
-    p, q = len(left), len(right)
-    k = len(sigma)
-    out = np.zeros((p + q, p + q))
+    p, k = len(left), len(sigma)
     # Eigenpairs of Z: 1 -+ sigma on (u, +-v)/sqrt(2); 1 on what is orthogonal to all u and v.
-    minus = np.zeros(k)
-    minus[r:] = 1.0 / np.maximum(1.0 - sigma[r:], floor)
-    plus = 1.0 / (1.0 + sigma)
-    even, odd = 0.5 * (minus + plus), 0.5 * (minus - plus)
-    out[:p, :p] = (left * (even - 1.0)) @ left.T + np.eye(p)
-    out[p:, p:] = (right * (even - 1.0)) @ right.T + np.eye(q)
-    out[:p, p:] = (left * odd) @ right.T
-    out[p:, :p] = out[:p, p:].T
-    return 4.0 * out
+    vectors = np.empty((p + len(right), 2 * k))
+    vectors[:p, :k] = vectors[:p, k:] = left
+    vectors[p:, :k] = right
+    np.negative(right, out=vectors[p:, k:])
+    change = np.full(2 * k, -2.0)  # 4 (pseudo-inverse eigenvalue - 1) / 2
+    change[r:k] += 2.0 / np.maximum(1.0 - sigma[r:], floor)
+    change[k:] += 2.0 / (1.0 + sigma)
+    out = (vectors * change) @ vectors.T
+    out.ravel()[:: len(out) + 1] += 4.0
+    return np.asarray(out)
 
 
 def _solve_saddle(M: FloatArray, B: FloatArray, top: FloatArray, bottom: FloatArray) -> FloatArray | None:
@@ -121,17 +124,21 @@ def _solve_saddle(M: FloatArray, B: FloatArray, top: FloatArray, bottom: FloatAr
     system = np.zeros((m + k, m + k))
     system[:m, :m], system[:m, m:], system[m:, :m] = M, B, B.T
     target = np.concatenate([top, bottom])
-    shift = 1e-11 * max(float(np.abs(M).max(initial=0.0)), float(np.abs(B).max(initial=0.0)), 1e-300)
+    shift = 1e-11 * max(float(np.abs(system).max()), 1e-300)
     shifted = system.copy()
-    diagonal = np.einsum("kk->k", shifted)
+    diagonal = shifted.ravel()[:: m + k + 1]
     diagonal[:m] += shift
     diagonal[m:] -= shift
-    factor, pivots, failed = lapack.dgetrf(shifted, overwrite_a=1)
+    factor, pivots, failed = lapack.dgetrf(shifted.T, overwrite_a=1)  # the system is its own transpose
     if failed:
         return None
-    x = np.zeros(m + k)
-    for _ in range(4):  # refinement removes the shift, except along null directions
-        x += lapack.dgetrs(factor, pivots, target - system @ x)[0]
+    x = lapack.dgetrs(factor, pivots, target)[0]
+    size = float(np.abs(x).max())
+    for _ in range(3):  # refinement removes the shift, except along null directions
+        change = lapack.dgetrs(factor, pivots, target - system @ x)[0]
+        x += change
+        if float(np.abs(change).max()) <= 1e-12 * size:  # the next change would be far below rounding
+            break
     return x if np.isfinite(x).all() else None
 
 
@@ -149,33 +156,35 @@ def _newton(
     When ``cluster > r`` that many singular values of the first D are equal; W then tells which vectors to keep.
     """
     a, b, rhs = rows.a[active], rows.b[active], rows.rhs[active]
-    lam = lam.copy()
+    p = a.shape[1]
     previous = np.inf
     for step in range(_NEWTON_STEPS + 1):
-        D = (a * lam[:, None]).T @ b
-        U, sigma, Vt = np.linalg.svd(D, full_matrices=False)
+        triples = singular_triples((a * lam[:, None]).T @ b)
+        if triples is None:
+            return None
+        U, sigma, Vt = triples
         if step == 0 and cluster > r:
             core = U[:, :cluster].T @ W @ Vt[:cluster].T
             turn = np.linalg.eigh(core + core.T)[1][:, ::-1]
             U[:, :cluster], Vt[:cluster] = U[:, :cluster] @ turn, turn.T @ Vt[:cluster]
         left, right = U[:, :r], Vt[:r].T
-        B = active_map(a, b, left, right)
         S = left.T @ W @ right
         S = 0.5 * (S + S.T)
-        W = left @ S @ right.T
-        error = max(
-            float(np.abs(np.einsum("kd,kd->k", a @ W, b) - rhs).max(initial=0.0)), float(np.abs(sigma[:r] - 1.0).max())
-        )
+        both = np.concatenate([left, right])
+        X = both @ S @ both.T
+        W = X[:p, p:]
+        missed = np.einsum("kd,kd->k", a @ W, b) - rhs
+        error = max(float(np.abs(missed).max()), float(np.abs(sigma[:r] - 1.0).max()))
         if not np.isfinite(error) or error > 4.0 * max(previous, 1e-9):
             return None
         if error <= tolerance or step == _NEWTON_STEPS or (error > 0.5 * previous and error < 1e-9):
             return lam, W, S, sigma, step
         previous = error
-        X = np.block([[left @ S @ left.T, W], [W.T, right @ S @ right.T]])
         # Just after the rank was lowered, sigma_{r+1} is still 1; the floor lets it leave and vanishes with the error.
         M = schur_matrix(a, b, X, _turning(U, sigma, Vt.T, r, max(min(error, 1e-2), 1e-12)))
-        goal = np.diag(1.0 - sigma[:r])[_triangle(r)[:2]]
-        x = _solve_saddle(M, B, rhs, goal)
+        row, column, _, _ = _triangle(r)
+        goal = np.where(row == column, 1.0 - sigma[row], 0.0)
+        x = _solve_saddle(M, active_map(a, b, left, right), rhs, goal)
         if x is None:
             return None
         lam = lam + x[: len(active)]
@@ -221,7 +230,7 @@ def polish(
         lam_new[index] = lam_active
         gap = rows.gap(W_new, lam_new)
         if best is None or gap < best.gap:
-            best = Polished(W_new, np.where(rows.equality, lam_new, np.maximum(lam_new, 0.0)), rank, gap, steps)
+            best = Polished(W_new, rows.clipped(lam_new), rank, gap, steps)
         accuracy = 1e-12 * max(1.0, float(np.abs(W_new).max()))
         negative = ~rows.equality & (lam_new < -accuracy)
         missing = ~active & (rows.missed(W_new) > accuracy)
@@ -233,7 +242,7 @@ def polish(
         active = (active & ~negative) | missing
         cluster = rank if not add else 0
         rank += add - drop
-        W, lam = W_new, np.maximum(lam_new, 0.0) + np.where(rows.equality, np.minimum(lam_new, 0.0), 0.0)
+        W, lam = W_new, rows.clipped(lam_new)
     return best
 
 
@@ -243,9 +252,8 @@ def polish_guess(rows: UnitRows, W: FloatArray, lam: FloatArray, active: BoolArr
     A singular pair counts as active when its primal value, relative to the largest, exceeds the distance of its
     dual value from 1: the product of the two tends to 0, so one of them dominates.
     """
-    primal = np.linalg.svd(W, compute_uv=False)
-    dual = np.linalg.svd(rows.adjoint(lam), compute_uv=False)
-    if not primal[0] > 0:
+    primal, dual = singular_values(W), singular_values(rows.adjoint(lam))
+    if not 0 < primal[0] < np.inf:
         return None
     rank = int(np.count_nonzero(primal / primal[0] > 1.0 - dual))
     return polish(rows, W, lam, active, max(rank, 1))

@@ -29,6 +29,9 @@ __all__ = [
     "unit_rows",
 ]
 
+# Columns of workspace per row and column of a matrix to decompose: enough for blocked code.
+_BLOCK = 64
+
 
 def singular_values(matrix: FloatArray) -> FloatArray:
     """Singular values in descending order; infinite when they cannot be computed (NaN in the matrix).
@@ -44,7 +47,8 @@ def singular_values(matrix: FloatArray) -> FloatArray:
     """
     from scipy.linalg import lapack
 
-    _, values, _, failed = lapack.dgesdd(matrix, compute_uv=0)
+    workspace = 14 * min(matrix.shape) + 8252 + _BLOCK * sum(matrix.shape)  # what LAPACK asks for, and blocks
+    _, values, _, failed = lapack.dgesdd(matrix, compute_uv=0, lwork=workspace)
     return np.full(min(matrix.shape), np.inf) if failed else np.asarray(values)
 
 
@@ -61,7 +65,9 @@ def singular_triples(matrix: FloatArray) -> tuple[FloatArray, FloatArray, FloatA
     """
     from scipy.linalg import lapack
 
-    U, sigma, Vt, failed = lapack.dgesdd(matrix, full_matrices=0, lwork=lapack.dgesdd_lwork(*matrix.shape)[0])
+    k = min(matrix.shape)
+    workspace = k * (4 * k + 7) + _BLOCK * sum(matrix.shape)
+    U, sigma, Vt, failed = lapack.dgesdd(matrix, full_matrices=0, lwork=workspace)
     return None if failed else (U, sigma, Vt)
 
 

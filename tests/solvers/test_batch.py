@@ -197,6 +197,36 @@ def test_nearly_infeasible_frobenius() -> None:
     assert not result.rescued.any()
 
 
+@pytest.mark.parametrize("shape", [(2, 7), (7, 2), (1, 4)])
+def test_rectangular_nuclear_is_symmetric(shape: tuple[int, int]) -> None:
+    """One row per query: exchanging the two factors transposes the problem."""
+    rng = np.random.default_rng(17)
+    a, z = rng.standard_normal((6, 3, shape[0])), rng.standard_normal((6, 3, shape[1]))
+    tall = solve_batch(MarginBatch(a, z, np.arange(3)), "nuclear")
+    wide = solve_batch(MarginBatch(z, a, np.arange(3)), "nuclear")
+    check(tall)
+    np.testing.assert_array_equal(tall.status, wide.status)
+    np.testing.assert_allclose(tall.norm, wide.norm, rtol=1e-7)  # two gaps below 1e-8
+
+
+def test_dependent_rows_leave_the_plain_exchanges() -> None:
+    """Plain exchanges cannot settle dependent or contradicting rows; the safeguarded iteration does."""
+    from attsvm.solvers.batch_frobenius import exchange, solve_frobenius_rows, start
+
+    rng = np.random.default_rng(18)
+    a = rng.standard_normal((4, 6, 5))
+    a[:2, 3:] = a[:2, :3]  # repeated rows
+    a[2:, 3] = -a[2:, 0]  # contradicting rows
+    rows = MarginBatch(a, np.ones((4, 1, 2)), np.zeros(6, dtype=int)).rows(
+        slice(None), torch.device("cpu"), torch.float64
+    )
+    state = exchange(start(rows, rows.rhs > 0))
+    assert not state.outcome[2:].any()
+    found = solve_frobenius_rows(rows)
+    assert found.solved.tolist() == [True, True, False, False]
+    assert found.farkas_residual[2:].max() < 1e-9  # an exact cancellation, up to rounding
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_nothing_demanded(norm: str) -> None:
     a, z, owner = sphere_rows(3, 2, 3, 4, seed=11)
@@ -334,7 +364,7 @@ def test_steps_run_on_another_device(norm: str, monkeypatch: pytest.MonkeyPatch)
         rhs = torch.ones(3, 6, **make)
         rows = BatchRows(a, b, rhs, rhs < 0)
         if norm == "frobenius":
-            state = batch_frobenius.step(batch_frobenius.start(rows, rhs > 0))
+            state = batch_frobenius.step(batch_frobenius.exchange(batch_frobenius.start(rows, rhs > 0)))
         else:
             state = batch_nuclear.step(batch_nuclear.start(rows, torch.randn(3, 4, 2, **make), rhs))
         certificate = certify_rows(rows, torch.randn(3, 4, 2, **make), rhs, get_norm(norm))
