@@ -24,7 +24,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2  # two workers on two cores: one thread each
 
 format: $(VENV)/.installed-dev  ## Rewrite the code in the project's style
 	$(BIN)/ruff check --fix .

@@ -42,7 +42,7 @@ class Solution:
     >>> import attsvm
     >>> sol = attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=5, seed=0), norm="nuclear")
     >>> sol  # doctest: +ELLIPSIS
-    Solution(Att-SVM, nuclear, optimal, margin=0.2..., rank=2, gap=...)
+    Solution(Att-SVM, nuclear, optimal, margin=0.4329, rank=2, gap=...)
     """
 
     formulation: str
@@ -178,7 +178,7 @@ def support_indices(solution: Solution, tolerance: float | None = None) -> tuple
     >>> import attsvm
     >>> sol = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
     >>> [indices.tolist() for indices in attsvm.support_indices(sol)]
-    [[0, 1], [1, 2]]
+    [[1], [1, 2]]
     """
     if tolerance is not None and not tolerance >= 0:
         raise ValueError(f"tolerance must be >= 0, got {tolerance}")

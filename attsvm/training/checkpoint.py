@@ -15,7 +15,7 @@ from attsvm.training.data import TensorProblem
 from attsvm.training.parameters import Parameters
 
 if TYPE_CHECKING:
-    from attsvm.training.loop import TrainingState
+    from attsvm.training.step import TrainingState
 
 __all__ = ["fingerprint", "load_checkpoint", "save_checkpoint"]
 

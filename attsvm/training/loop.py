@@ -1,10 +1,10 @@
-"""The training loop: pure tensor steps, log-spaced snapshots, stopping, checkpoints."""
+"""The training loop: log-spaced snapshots, stopping, checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,117 +15,16 @@ from torch import Tensor
 from attsvm.problem import AttentionProblem
 from attsvm.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from attsvm.training.data import TensorProblem, tensor_problem
-from attsvm.training.gradient import attention_state, naive_gradient, scaled_gradient
 from attsvm.training.init import initial_parameters
-from attsvm.training.optimizers import Optimizer, get_optimizer
-from attsvm.training.parameters import (
-    Parameterization,
-    Parameters,
-    get_parameterization,
-    scale_each,
-    squared_norms,
-    where,
-)
+from attsvm.training.optimizers import get_optimizer
+from attsvm.training.parameters import get_parameterization, where
 from attsvm.training.run import History, Run, RunStatus
 from attsvm.training.smoothness import smoothness_constant
+from attsvm.training.step import CODES, RUNNING, Method, TrainingState, take_snapshot, training_step
 
-__all__ = ["snapshot_steps", "train", "training_step"]
+__all__ = ["snapshot_steps", "train"]
 
-_CODES = tuple(RunStatus)
-_RUNNING = -1
 _SNAPSHOT_NAMES = ("W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
-
-
-@dataclass(frozen=True, eq=False)
-class Method:
-    """Everything that a step needs besides tensors."""
-
-    parameterization: Parameterization
-    optimizer: Optimizer
-    loss: str
-    arithmetic: str
-    lr: Tensor  # (B,)
-    log_ridge: float | None
-    decay_after: int | None
-    stop_norm: float | None
-
-    def rate(self, k: int) -> Tensor:
-        """Step size of step k, counted from 1."""
-        if self.decay_after is None or k <= self.decay_after:
-            return self.lr
-        return self.lr * (self.decay_after / k)
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingState:
-    """Tensors that a step maps to their successors.
-
-    Attributes
-    ----------
-    parameters, optimizer : dict of Tensor
-    code : Tensor of int, shape (B,)
-        Index into RunStatus, -1 while a problem runs.
-    taken : Tensor of int, shape (B,)
-        Step at which a problem stopped.
-    """
-
-    parameters: Parameters
-    optimizer: dict[str, Tensor]
-    code: Tensor
-    taken: Tensor
-
-    def stop(self, where_: Tensor, status: RunStatus, k: int) -> TrainingState:
-        """Stop the running problems for which the condition holds."""
-        stopping = where_ & (self.code == _RUNNING)
-        return replace(
-            self,
-            code=torch.where(stopping, _CODES.index(status), self.code),
-            taken=torch.where(stopping, k, self.taken),
-        )
-
-
-def _gradient(data: TensorProblem, parameters: Parameters, method: Method) -> tuple[Parameters, Tensor]:
-    W = method.parameterization.compose(parameters)
-    rule = scaled_gradient if method.arithmetic == "log" else naive_gradient
-    scaled = rule(data, W, method.loss)
-    pulled = method.parameterization.pull_back(parameters, scaled.direction)
-    if method.log_ridge is None:
-        return pulled, scaled.log_scale
-    # grad + e^log_ridge * parameters, with the larger of the two scales factored out.
-    log_scale = scaled.log_scale.clamp(min=method.log_ridge)
-    data_part = scale_each(pulled, (scaled.log_scale - log_scale).exp())
-    ridge = scale_each(parameters, (method.log_ridge - log_scale).exp())
-    return {name: g + ridge[name] for name, g in data_part.items()}, log_scale
-
-
-def training_step(data: TensorProblem, state: TrainingState, method: Method, k: int) -> TrainingState:
-    """Step k (from 1) of every problem that still runs; pure tensor operations on the data's device."""
-    gradient, log_scale = _gradient(data, state.parameters, method)
-    rate = method.rate(k) * (state.code == _RUNNING)
-    parameters, optimizer = method.optimizer.step(state.parameters, gradient, log_scale, state.optimizer, rate, k)
-    state = replace(state, parameters=parameters, optimizer=optimizer)
-    if method.stop_norm is not None:
-        size = torch.linalg.vector_norm(method.parameterization.compose(parameters).flatten(1), dim=1)
-        state = state.stop(size >= method.stop_norm, RunStatus.NORM, k)
-    return state
-
-
-def _snapshot(data: TensorProblem, parameters: Parameters, method: Method) -> dict[str, Tensor]:
-    gradient, log_scale = _gradient(data, parameters, method)
-    W = method.parameterization.compose(parameters)
-    found = attention_state(data, W, method.loss)
-    squares = torch.stack(list(squared_norms(gradient).values())).sum(0)
-    log_s = found.log_probabilities
-    rest = log_s.scatter(-1, found.selected[..., None], -torch.inf).logsumexp(dim=-1)
-    return {
-        "W": W.clone(),
-        "loss": found.loss,
-        "norm": torch.linalg.vector_norm(W.flatten(1), dim=1),
-        "log_gradient": 0.5 * squares.log() + log_scale,
-        "max_probability": log_s.amax(dim=-1).exp().mean(dim=(1, 2)),
-        "log_rest": rest.amax(dim=(1, 2)),
-        "selection": found.selected,
-    }
 
 
 def _look(
@@ -143,7 +42,7 @@ def _look(
     W that means something.
     """
     finite = torch.stack([torch.isfinite(t).flatten(1).all(1) for t in state.parameters.values()]).all(0)
-    snapshot = _snapshot(data, where(finite, state.parameters, before.parameters), method)
+    snapshot = take_snapshot(data, where(finite, state.parameters, before.parameters), method)
     state = replace(
         state,
         parameters=where(finite, state.parameters, before.parameters),
@@ -345,7 +244,7 @@ def train(
     state = TrainingState(
         parameters,
         method.optimizer.init(parameters),
-        torch.full((data.batch,), _RUNNING, dtype=torch.int64, device=data.X.device),
+        torch.full((data.batch,), RUNNING, dtype=torch.int64, device=data.X.device),
         torch.zeros(data.batch, dtype=torch.int64, device=data.X.device),
     )
     settings = {
@@ -370,7 +269,7 @@ def train(
             state = _look(data, state, state, kept, method, 0, None)
         advance(done)
         for target in planned[len(kept) :]:
-            if not bool((state.code == _RUNNING).any()):
+            if not bool((state.code == RUNNING).any()):
                 break
             before = state
             for k in range(done + 1, target + 1):
@@ -380,7 +279,7 @@ def train(
             state = _look(data, state, before, kept, method, done, stop_direction)
             if path is not None:
                 save_checkpoint(path, print_, state, kept, done)
-        state = state.stop(state.code == _RUNNING, RunStatus.FINISHED, done)
+        state = state.stop(state.code == RUNNING, RunStatus.FINISHED, done)
     # A run that was stopped early repeats nothing: its history simply ends there.
     return _finish(problem, method, state, kept, planned[: len(kept)], settings)
 
@@ -416,7 +315,7 @@ def _finish(
     if single:
         stacked = {name: value[:, 0] for name, value in stacked.items()}
     codes = bring(state.code)
-    statuses = tuple(_CODES[c] for c in codes)
+    statuses = tuple(CODES[c] for c in codes)
     parameters = {name: bring(t) for name, t in state.parameters.items()}
     W = bring(method.parameterization.compose(state.parameters))
     taken = bring(state.taken)

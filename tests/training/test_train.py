@@ -10,10 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import attsvm
 from attsvm.training import RunStatus, snapshot_steps
 from attsvm.training import loop as loop_module
-from attsvm.training.data import TensorProblem
-from attsvm.training.loop import Method, TrainingState, training_step
+from attsvm.training.data import TensorProblem, tensor_problem
+from attsvm.training.gradient import scaled_gradient
 from attsvm.training.optimizers import get_optimizer
 from attsvm.training.parameters import get_parameterization
+from attsvm.training.step import Method, TrainingState, training_step
 
 OPTIMIZERS = [
     "normalized_gd",
@@ -101,7 +102,7 @@ def test_steepest_directions_have_unit_norm_and_the_largest_inner_product(rng):
 
     problem = small()
     W0 = rng.standard_normal((6, 6))
-    gradient = loop_module.scaled_gradient(loop_module.tensor_problem(problem), torch.tensor(W0)[None], "logistic")
+    gradient = scaled_gradient(tensor_problem(problem), torch.tensor(W0)[None], "logistic")
     g = gradient.direction[0].numpy()
     for name, norm in (("spectral", "spectral"), ("sign", "linf"), ("steepest:l1", "l1"), ("steepest:l3", "l3")):
         step = W0 - attsvm.train(problem, steps=1, lr=1.0, init=W0, optimizer=name).W
