@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from attsvm.solvers.batch import BatchSolution, MarginBatch
 from attsvm.solvers.certificate import FARKAS_TOLERANCE
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.status import Status
+from attsvm.solvers.threads import torch_threads
 
 if TYPE_CHECKING:
     import torch
@@ -44,28 +43,6 @@ def _chunk_size(batch: MarginBatch, norm: Norm, device: torch.device) -> int:
         per_problem += 12 * side**2 + 8 * batch.m**2
     budget = _CHUNK_NUMBERS["cpu" if device.type == "cpu" else "other"]
     return max(1, budget // per_problem)
-
-
-@contextmanager
-def _small_matrices(device: torch.device) -> Iterator[None]:
-    """On a CPU, one torch thread: tiny matrices lose more by meeting at barriers than they gain by sharing.
-
-    Also keeps freed memory at hand. The GNU allocator gives memory back to the system beyond twice the largest
-    block it has seen freed (of those up to 32 MiB), and fetching it again for every temporary array would take
-    about a third of the time. One such block, freed untouched, stops that; other allocators do not notice.
-    """
-    import torch
-
-    before = torch.get_num_threads()
-    if device.type != "cpu":
-        yield
-        return
-    torch.empty(31 << 20, dtype=torch.uint8)
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _first_guess(warm_start: Any, batch: MarginBatch) -> npt.NDArray[np.bool_] | None:
@@ -152,7 +129,7 @@ def solve_batch(
     begin = time.perf_counter()
     size = chunk or _chunk_size(batch, norm, place)
     out = _allocate(batch, norm)
-    with _small_matrices(place):
+    with torch_threads(place):
         for first in range(0, len(batch), size):
             _solve_chunk(batch, norm, slice(first, first + size), place, kind, max_iterations, guess, tolerance, out)
     if rescue and kind == torch.float64:

@@ -1,4 +1,4 @@
-"""How many BLAS threads a solve gets.
+"""How many threads a solve gets.
 
 NumPy and SciPy each ship their own BLAS with its own pool of threads. A solver that alternates between the two on
 matrices of a few hundred rows leaves both pools spinning for the same cores: on two cores a solve of 25 ms took
@@ -7,14 +7,20 @@ matrices of a few hundred rows leaves both pools spinning for the same cores: on
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["blas_threads"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["blas_threads", "torch_threads"]
 
 # Entries of the left factors above which matrix products are long enough for every core to help.
 _LARGE = 1 << 23
+# The same for tensors that are worked on elementwise.
+_LARGE_TENSOR = 1 << 22
 
 
 @lru_cache(maxsize=1)
@@ -47,3 +53,40 @@ def blas_threads(elements: int) -> AbstractContextManager[Any]:
         return nullcontext()
     limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return limit
+
+
+@contextmanager
+def torch_threads(device: torch.device, elements: int = 0) -> Iterator[None]:
+    """Context in which torch uses one thread on a CPU, unless ``elements`` is large.
+
+    Small tensors lose more by meeting at barriers than they gain by sharing. The context also keeps freed memory at
+    hand: the GNU allocator gives memory back to the system beyond twice the largest block it has seen freed (of
+    those up to 32 MiB), and fetching it again for every temporary tensor would take about a third of the time. One such
+    block, freed untouched, stops that; other allocators do not notice.
+
+    Parameters
+    ----------
+    device : torch.device
+    elements : int
+        Entries of the largest tensor in the loop.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.solvers.threads import torch_threads
+    >>> with torch_threads(torch.device("cpu")):
+    ...     torch.get_num_threads()
+    1
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    if device.type != "cpu" or elements > _LARGE_TENSOR:
+        yield
+        return
+    torch.empty(31 << 20, dtype=torch.uint8)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

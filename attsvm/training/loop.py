@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attsvm.problem import AttentionProblem
+from attsvm.solvers.threads import torch_threads
 from attsvm.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from attsvm.training.data import TensorProblem, tensor_problem
 from attsvm.training.init import initial_parameters
@@ -264,7 +265,11 @@ def train(
         saved = load_checkpoint(path, print_, data.X.device)
         state = TrainingState(saved["parameters"], saved["optimizer"], saved["code"], saved["taken"])
         kept, done = saved["history"], saved["step"]
-    with torch.no_grad(), _bar(progress, steps) as advance:
+    with (
+        torch.no_grad(),
+        torch_threads(data.X.device, data.X.numel() * data.Z.shape[2]),
+        _bar(progress, steps) as advance,
+    ):
         if not kept:
             state = _look(data, state, state, kept, method, 0, None)
         advance(done)
