@@ -18,6 +18,7 @@ from rich.table import Table
 
 import attsvm
 from attsvm.comparison.tables import render
+from attsvm.enumeration import locally_optimal_selections
 from attsvm.theory import SelectionTable, attraction, solve_every_selection
 from attsvm.theory.always_support import misses_optimal_support
 from attsvm.theory.assumptions import check_all_support, check_first_step
@@ -119,8 +120,10 @@ def ends_row(n: int, T: int, d: int, starts: int, steps: int, seed: int = 0) -> 
     """
     begin = time.perf_counter()
     problem = attsvm.random_problem(n=n, T=T, d=d, seed=seed)
-    table = solve_every_selection(problem, limit=T**n)
-    listed = {tuple(alpha) for alpha in table.indices[table.locally_optimal].tolist()}
+    found_all = locally_optimal_selections(problem)
+    if not found_all.complete:
+        raise RuntimeError(f"the list of locally optimal selections is incomplete at d={d}, seed={seed}")
+    listed = {item.tokens for item in found_all}
     found = attraction(problem, starts, steps=steps, seed=seed)
     outside = [row for row in found.rows if tuple(row.selection.indices.tolist()) not in listed]
     return EndsRow(
