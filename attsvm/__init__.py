@@ -21,14 +21,21 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-# Loaded at first use: these need torch, which `import attsvm` must not load.
+# Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
+    "Attraction": "attsvm.theory",
     "Decomposition": "attsvm.training",
+    "Diagnosis": "attsvm.theory",
     "RegularizationPath": "attsvm.training",
     "Run": "attsvm.training",
+    "attraction": "attsvm.theory",
     "cone_init": "attsvm.training",
     "decompose": "attsvm.training",
+    "diagnose": "attsvm.theory",
+    "iter_locally_optimal": "attsvm.enumeration",
+    "locally_optimal_selections": "attsvm.enumeration",
     "regularization_path": "attsvm.training",
+    "selection_graph": "attsvm.enumeration",
     "smoothness_constant": "attsvm.training",
     "train": "attsvm.training",
 }
@@ -52,9 +59,11 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "AttentionProblem",
+    "Attraction",
     "Certificate",
     "ConcaveHead",
     "Decomposition",
+    "Diagnosis",
     "FarkasCertificate",
     "InfeasibleError",
     "LinearHead",
@@ -70,21 +79,26 @@ __all__ = [
     "SolutionBatch",
     "Status",
     "att_svm",
+    "attraction",
     "compare",
     "cone_init",
     "correlation",
     "decompose",
+    "diagnose",
     "exponential",
     "finite_part",
     "gen_svm",
     "get_loss",
     "high_score_tokens",
     "is_locally_optimal",
+    "iter_locally_optimal",
+    "locally_optimal_selections",
     "logistic",
     "low_score_tokens",
     "random_problem",
     "regularization_path",
     "satt_svm",
+    "selection_graph",
     "separating_cone",
     "smoothness_constant",
     "support_indices",

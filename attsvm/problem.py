@@ -225,6 +225,23 @@ class AttentionProblem:
             raise TypeError("only a batch of problems can be iterated over; this is a single problem")
         return (self[b] for b in range(self.batch))
 
+    def repeat(self, times: int) -> AttentionProblem:
+        """A batch that holds this problem ``times`` times (arrays are shared, not copied).
+
+        Examples
+        --------
+        >>> import attsvm
+        >>> attsvm.random_problem(n=2, T=3, d=4).repeat(7).X.shape
+        (7, 2, 3, 4)
+        """
+        if self.batch is not None:
+            raise ValueError("only a single problem can be repeated; this is a batch")
+        if times < 1:
+            raise ValueError(f"times must be at least 1, got {times}")
+        arrays = (self.X, self.Y, self.Z, self.mask)
+        X, Y, Z, mask = (None if a is None else np.broadcast_to(a, (times, *a.shape)) for a in arrays)
+        return AttentionProblem(X, Y, Z, self.head, mask)  # type: ignore[arg-type]
+
     # -- constructors -----------------------------------------------------------------------------
 
     @classmethod

@@ -1,0 +1,18 @@
+"""Every locally optimal selection of a problem: exhaustive, by search with proof, or by climbing; and their graph."""
+
+from attsvm.enumeration.graph import Basins, basins, draw_selection_graph, selection_graph, write_graphml
+from attsvm.enumeration.listing import iter_locally_optimal, locally_optimal_selections
+from attsvm.enumeration.result import Counts, LocalOptima, LocalOptimum
+
+__all__ = [
+    "Basins",
+    "Counts",
+    "LocalOptima",
+    "LocalOptimum",
+    "basins",
+    "draw_selection_graph",
+    "iter_locally_optimal",
+    "locally_optimal_selections",
+    "selection_graph",
+    "write_graphml",
+]

@@ -1,0 +1,269 @@
+"""The graph of selections: one swap of a token for a support token of at least its score per edge."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attsvm.enumeration.evaluate import full_verdicts
+from attsvm.enumeration.space import SelectionSpace
+from attsvm.problem import AttentionProblem
+from attsvm.solution import SUPPORT_TOLERANCE
+
+__all__ = ["Basins", "basins", "draw_selection_graph", "selection_graph", "write_graphml"]
+
+Node = tuple[int, ...]
+
+_STEP = 4096
+_COLORS = 10  # of the default colour cycle
+
+
+def selection_graph(
+    problem: AttentionProblem,
+    *,
+    norm: str = "frobenius",
+    limit: int = 20_000,
+    support_tolerance: float = SUPPORT_TOLERANCE,
+) -> Any:
+    """All selections, joined by swaps of one token for a support token of higher score.
+
+    Nodes are tuples of token indices (queries in C order) with the attributes ``margin`` (0 when infeasible), ``norm``
+    (infinite when infeasible), ``score`` (mean over the queries), ``feasible``, ``locally_optimal`` and
+    ``globally_optimal`` (tokens of highest score). An edge goes from a feasible selection to the selection in
+    which one token is replaced by a support token that scores at least as much; its attributes are ``query``, ``token``
+    and ``gain`` (in score, 0 only for ties).
+
+    An infeasible selection has no support and so no edge out: it is a dead end, not a sink. *Sinks* are the feasible
+    nodes without an edge out, and these are exactly the locally optimal selections. Without tied scores every
+    edge raises the mean score, so the graph has no cycle.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        Not a batch.
+    norm : str
+        "frobenius" or "nuclear".
+    limit : int
+        Most selections to list.
+    support_tolerance : float
+
+    Returns
+    -------
+    networkx.DiGraph
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.enumeration import selection_graph
+    >>> graph = selection_graph(attsvm.random_problem(n=3, T=4, d=4, seed=5))
+    >>> graph.number_of_nodes(), sorted(node for node in graph if graph.out_degree(node) == 0)
+    (64, [(2, 3, 3), (3, 2, 3), (3, 3, 1), (3, 3, 3)])
+    """
+    if norm not in ("frobenius", "nuclear"):
+        raise ValueError(f"norm must be 'frobenius' or 'nuclear', got {norm!r}")
+    if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)) or limit < 1:
+        raise ValueError(f"limit must be an integer >= 1, got {limit!r}")
+    if not support_tolerance > 0:
+        raise ValueError(f"support_tolerance must be positive, got {support_tolerance}")
+    space = SelectionSpace(problem)
+    if space.size > limit:
+        raise ValueError(
+            f"the graph would have {space.size:.3g} nodes, more than limit = {limit}; raise limit, or list the locally "
+            "optimal selections alone with locally_optimal_selections"
+        )
+    import networkx as nx
+
+    best = space.scores.max(axis=1)
+    graph = nx.DiGraph(norm=norm)
+    for start in range(0, space.size, _STEP):
+        selections = space.selections(start, min(start + _STEP, space.size))
+        verdicts = full_verdicts(space, selections, norm, support_tolerance)
+        if verdicts.undecided.any():
+            node = tuple(int(t) for t in selections[int(np.flatnonzero(verdicts.undecided)[0])])
+            raise RuntimeError(f"the graph is undecided at selection {node}: its SVM could not be certified")
+        scores = space.mean_scores(selections)
+        own = np.take_along_axis(space.scores[None], selections[..., None], axis=2)[..., 0]
+        swaps = verdicts.support & space.higher(selections)
+        for row, tokens in enumerate(selections):
+            node = tuple(int(t) for t in tokens)
+            graph.add_node(
+                node,
+                margin=float(1.0 / verdicts.norm[row]),
+                norm=float(verdicts.norm[row]),
+                score=float(scores[row]),
+                feasible=bool(verdicts.feasible[row]),
+                locally_optimal=bool(verdicts.locally_optimal[row]),
+                globally_optimal=bool((own[row] == best).all()),
+            )
+            for query, token in np.argwhere(swaps[row]):
+                target = (*node[:query], int(token), *node[query + 1 :])
+                gain = float(space.scores[query, token] - own[row, query])
+                graph.add_edge(node, target, query=int(query), token=int(token), gain=gain)
+    return graph
+
+
+@dataclass(frozen=True, eq=False)
+class Basins:
+    """Where swaps lead.
+
+    Attributes
+    ----------
+    reach : mapping from node to frozenset of nodes
+        Sinks that can be reached; empty for infeasible selections and where every path ends in one.
+    dead_end : mapping from node to bool
+        Whether an infeasible selection can be reached (an infeasible selection reaches itself).
+    reaching : mapping from sink to int
+        Nodes that can reach the sink, itself included.
+    only : mapping from sink to int
+        Nodes that can reach this sink and nothing else.
+    """
+
+    reach: Mapping[Node, frozenset[Node]]
+    dead_end: Mapping[Node, bool]
+    reaching: Mapping[Node, int]
+    only: Mapping[Node, int]
+
+
+def basins(graph: Any) -> Basins:
+    """Reachability of the sinks of a selection graph.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.enumeration import basins, selection_graph
+    >>> graph = selection_graph(attsvm.random_problem(n=3, T=4, d=4, seed=5))
+    >>> found = basins(graph)
+    >>> {sink: (found.reaching[sink], found.only[sink]) for sink in sorted(found.only)}[(3, 2, 3)]
+    (42, 3)
+    """
+    import networkx as nx
+
+    sinks = [node for node in graph if graph.nodes[node]["feasible"] and graph.out_degree(node) == 0]
+    number = {node: i for i, node in enumerate(sinks)}
+    dead = 1 << len(sinks)  # one more bit, for infeasible selections
+    groups = nx.condensation(graph)  # tied scores make cycles, whose nodes reach the same
+    bits: dict[Hashable, int] = {}
+    for group in reversed(list(nx.topological_sort(groups))):
+        value = 0
+        for follower in groups.successors(group):
+            value |= bits[follower]
+        for node in groups.nodes[group]["members"]:
+            if node in number:
+                value |= 1 << number[node]
+            elif not graph.nodes[node]["feasible"]:
+                value |= dead
+        bits[group] = value
+    mapping = groups.graph["mapping"]
+    codes = {node: bits[mapping[node]] for node in graph}
+    sets: dict[int, frozenset[Node]] = {
+        code: frozenset(sink for i, sink in enumerate(sinks) if code >> i & 1) for code in set(codes.values())
+    }
+    reaching = dict.fromkeys(sinks, 0)
+    only = dict.fromkeys(sinks, 0)
+    for code in codes.values():
+        for sink in sets[code]:
+            reaching[sink] += 1
+            only[sink] += code == 1 << number[sink]
+    reach = {node: sets[code] for node, code in codes.items()}
+    return Basins(reach, {node: bool(code & dead) for node, code in codes.items()}, reaching, only)
+
+
+def write_graphml(graph: Any, path: str | Path) -> None:
+    """Write a selection graph as GraphML; nodes are named by their tokens, as in ``"3-2-3"``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import attsvm
+    >>> from attsvm.enumeration import selection_graph, write_graphml
+    >>> graph = selection_graph(attsvm.random_problem(n=2, T=3, d=4, seed=0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_graphml(graph, Path(folder) / "graph.graphml")
+    ...     (Path(folder) / "graph.graphml").read_text().count("<node ")
+    9
+    """
+    import networkx as nx
+
+    names = {node: "-".join(map(str, node)) for node in graph}
+    nx.write_graphml(nx.relabel_nodes(graph, names), str(path))
+
+
+def draw_selection_graph(graph: Any, axis: Any = None, *, labels: bool | None = None) -> Any:
+    """Draw a selection graph: margin to the right, mean score upwards, swaps as arrows.
+
+    Without ties every arrow points up. Infeasible selections stand at margin 0.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        From `selection_graph`.
+    axis : matplotlib axes, optional
+    labels : bool, optional
+        Name the sinks by their tokens; by default when there are at most 12.
+
+    Returns
+    -------
+    matplotlib axes
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.enumeration import draw_selection_graph, selection_graph
+    >>> graph = selection_graph(attsvm.random_problem(n=2, T=3, d=4, seed=0))
+    >>> axis = draw_selection_graph(graph)  # doctest: +SKIP
+    """
+    if axis is None:
+        import matplotlib.pyplot as plt
+
+        axis = plt.subplots(figsize=(7.5, 5.5), layout="constrained")[1]
+    place = {node: (data["margin"], data["score"]) for node, data in graph.nodes(data=True)}
+    width = 0.9 if graph.number_of_edges() < 300 else 0.3
+    for source, target in graph.edges:
+        arrow = {"arrowstyle": "-|>", "color": "0.6", "lw": width, "shrinkA": 4, "shrinkB": 5, "mutation_scale": 8}
+        axis.annotate("", xy=place[target], xytext=place[source], arrowprops=arrow, zorder=1)
+    sinks = [node for node, data in graph.nodes(data=True) if data["locally_optimal"]]
+    reach = basins(graph)
+    color = {sink: f"C{i}" for i, sink in enumerate(sinks)} if len(sinks) <= _COLORS else dict.fromkeys(sinks, "C3")
+    single: list[Node] = []
+    several: list[Node] = []
+    lost: list[Node] = []
+    infeasible: list[Node] = []
+    for node, data in graph.nodes(data=True):
+        if not data["feasible"]:
+            infeasible.append(node)
+        elif node not in color:
+            ends = len(reach.reach[node]) + reach.dead_end[node]
+            (several if ends > 1 else lost if reach.dead_end[node] else single).append(node)
+    own = [color[next(iter(reach.reach[node]))] for node in single]
+    local = [node for node in sinks if not graph.nodes[node]["globally_optimal"]]
+    best = [node for node in sinks if graph.nodes[node]["globally_optimal"]]
+    kinds: tuple[tuple[list[Node], dict[str, Any]], ...] = (
+        (several, {"color": "w", "edgecolor": "0.3", "s": 26, "label": "leads to several ends"}),
+        (single, {"color": own, "s": 26, "label": "leads to the sink of its colour only"}),
+        (lost, {"color": "0.3", "marker": "v", "s": 26, "label": "leads to infeasible selections only"}),
+        (infeasible, {"color": "0.3", "marker": "x", "s": 30, "label": "infeasible"}),
+        (
+            local,
+            {"color": [color[n] for n in local], "marker": "s", "s": 70, "edgecolor": "k", "label": "locally optimal"},
+        ),
+        (
+            best,
+            {"color": [color[n] for n in best], "marker": "*", "s": 260, "edgecolor": "k", "label": "globally optimal"},
+        ),
+    )
+    for nodes, style in kinds:
+        if nodes:
+            x, y = zip(*(place[node] for node in nodes), strict=True)
+            axis.scatter(x, y, zorder=3, **style)
+    if labels if labels is not None else len(sinks) <= 12:
+        for node in sinks:
+            text = ",".join(map(str, node))
+            axis.annotate(text, place[node], xytext=(7, 5), textcoords="offset points", fontsize=8, zorder=4)
+    axis.set(xlabel="margin 1 / ||W||", ylabel="mean score of the selected tokens")
+    axis.legend(fontsize=8, loc="lower right")
+    return axis

@@ -1,0 +1,177 @@
+"""The public functions: every locally optimal selection, or the best k, or as many as a search meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from attsvm.enumeration.engine import Budget, Engine, run
+from attsvm.enumeration.exhaustive import Exhaustive
+from attsvm.enumeration.heuristic import Swaps
+from attsvm.enumeration.result import LocalOptima, LocalOptimum
+from attsvm.enumeration.search import BestFirst
+from attsvm.enumeration.space import SelectionSpace
+from attsvm.problem import AttentionProblem
+from attsvm.solution import SUPPORT_TOLERANCE
+
+__all__ = ["EXHAUSTIVE_LIMIT", "Mode", "iter_locally_optimal", "locally_optimal_selections"]
+
+Mode = Literal["auto", "exhaustive", "search", "heuristic"]
+
+# Selections that "all of them" may mean; at some 10,000 solves per second this is hours.
+EXHAUSTIVE_LIMIT = 100_000_000
+# Up to this many selections listing all of them is quicker than proving that most need not be.
+_SEARCH_FROM = 20_000
+
+
+def _check_count(name: str, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
+        raise ValueError(f"{name} must be None or an integer >= 1, got {value!r}")
+
+
+def _engine(
+    problem: AttentionProblem, top: int | None, norm: str, mode: str, seed: int, support_tolerance: float
+) -> Engine:
+    if norm not in ("frobenius", "nuclear"):
+        raise ValueError(f"norm must be 'frobenius' or 'nuclear', got {norm!r}")
+    if mode not in ("auto", "exhaustive", "search", "heuristic"):
+        raise ValueError(f"mode must be 'auto', 'exhaustive', 'search' or 'heuristic', got {mode!r}")
+    _check_count("top", top)
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"seed must be an integer >= 0, got {seed!r}")
+    if not support_tolerance > 0:
+        raise ValueError(f"support_tolerance must be positive, got {support_tolerance}")
+    if mode == "search" and top is None:
+        raise ValueError("mode='search' looks for the best few: pass top=k, or use mode='exhaustive'")
+    space = SelectionSpace(problem)
+    if mode == "heuristic":
+        return Swaps(space, norm, support_tolerance, int(seed), top=top)
+    if mode == "search" or (mode == "auto" and top is not None and space.size > _SEARCH_FROM):
+        assert top is not None
+        return BestFirst(space, norm, support_tolerance, top, int(seed))
+    if space.size > EXHAUSTIVE_LIMIT:
+        raise ValueError(
+            f"the problem has {space.size:.3g} selections, too many to solve one by one (more than "
+            f"{EXHAUSTIVE_LIMIT:.0e}): pass top=k for the k of largest margin by best-first search (with time_limit= "
+            "it returns what it found and a proved bound), or mode='heuristic' for many of them without proof"
+        )
+    return Exhaustive(space, norm, support_tolerance, top)
+
+
+def _budget(max_nodes: int | None, time_limit: float | None, limit: int | None) -> Budget:
+    _check_count("limit", limit)
+    _check_count("max_nodes", max_nodes)
+    if time_limit is not None and not time_limit > 0:
+        raise ValueError(f"time_limit must be None or a positive number of seconds, got {time_limit!r}")
+    return Budget(max_nodes, time_limit, limit)
+
+
+def locally_optimal_selections(
+    problem: AttentionProblem,
+    limit: int | None = None,
+    top: int | None = None,
+    *,
+    norm: str = "frobenius",
+    mode: Mode = "auto",
+    max_nodes: int | None = None,
+    time_limit: float | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+    seed: int = 0,
+    support_tolerance: float = SUPPORT_TOLERANCE,
+) -> LocalOptima:
+    """Locally optimal selections (Definition 2 / 4), largest margin first, with a proof of completeness.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        One or K queries per sequence, any mask; not a batch.
+    limit : int, optional
+        Stop once this many are found, whichever they are.
+    top : int, optional
+        Only the k of largest margin.
+    norm : str
+        "frobenius" (the bias of W) or "nuclear" (of (K, Q)); support and margin are those of this norm.
+    mode : {"auto", "exhaustive", "search", "heuristic"}
+        Exhaustive solves every selection. Search is a best-first branch and bound for ``top=k``. Heuristic climbs by
+        token swaps from random selections, the ends of short descents and known optima, and proves nothing. "auto"
+        takes the search when ``top`` is given and there are more than 20,000 selections, and the exhaustive mode
+        otherwise.
+    max_nodes : int, optional
+        Stop after about this many tested (partial) selections.
+    time_limit : float, optional
+        Stop after about this many seconds.
+    progress : bool
+        Show a progress bar.
+    checkpoint : str or Path, optional
+        File to save to and, if it exists, to continue from.
+    seed : int
+        Of the random climbs.
+    support_tolerance : float
+        A token is in the support when its margin is within this distance of 1.
+
+    Returns
+    -------
+    LocalOptima
+        ``complete`` says whether the list is proved; ``bound`` what is proved about the rest.
+
+    Raises
+    ------
+    ValueError
+        When all of more than 1e8 selections are asked for, and on arguments out of range.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.enumeration import locally_optimal_selections
+    >>> problem = attsvm.random_problem(n=5, T=5, d=10, seed=0)
+    >>> found = locally_optimal_selections(problem)
+    >>> found
+    LocalOptima(frobenius, exhaustive: 2 found, complete, best margin 0.429, bound 0)
+    >>> problem.optimal_tokens() in found
+    True
+    """
+    budget = _budget(max_nodes, time_limit, limit)
+    engine = _engine(problem, top, norm, mode, seed, support_tolerance)
+    for _ in run(engine, budget, progress, None if checkpoint is None else Path(checkpoint)):
+        pass
+    return LocalOptima(
+        problem, norm, engine.mode, tuple(engine.best()), engine.complete, engine.bound, engine.counts,
+        tuple(engine.undecided.values()), budget.seconds,
+    )  # fmt: skip
+
+
+def iter_locally_optimal(
+    problem: AttentionProblem,
+    limit: int | None = None,
+    top: int | None = None,
+    *,
+    norm: str = "frobenius",
+    mode: Mode = "auto",
+    max_nodes: int | None = None,
+    time_limit: float | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+    seed: int = 0,
+    support_tolerance: float = SUPPORT_TOLERANCE,
+) -> Iterator[LocalOptimum]:
+    """Yield locally optimal selections as they are found, in no particular order.
+
+    Parameters are those of `locally_optimal_selections`; they are checked at the call. With ``top=k`` and the search,
+    selections are yielded that were among the best k known when they were found or before; the proof is only in
+    `locally_optimal_selections`. Leaving the loop early saves the checkpoint, if there is one.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.enumeration import iter_locally_optimal
+    >>> problem = attsvm.random_problem(n=3, T=4, d=4, seed=5)
+    >>> sorted(round(item.margin, 3) for item in iter_locally_optimal(problem))
+    [0.281, 0.283, 0.474, 0.475]
+    """
+    budget = _budget(max_nodes, time_limit, limit)
+    engine = _engine(problem, top, norm, mode, seed, support_tolerance)
+    return run(engine, budget, progress, None if checkpoint is None else Path(checkpoint))

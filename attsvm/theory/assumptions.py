@@ -1,0 +1,351 @@
+"""Hypotheses of the theorems, each judged on given data with its numbers.
+
+The printed hypotheses are corrected where they were found too weak: see ``docs/diagnose.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.local import high_score_tokens
+from attsvm.losses import Loss
+from attsvm.problem import AttentionProblem
+from attsvm.rows import AttentionRows
+from attsvm.selection import Selection
+from attsvm.solution import Solution
+from attsvm.solvers import Status
+from attsvm.svm import att_svm
+from attsvm.theory.check import Check, verdict_of
+from attsvm.theory.exhaustive import duplicated_tokens
+from attsvm.theory.mixtures import head_slopes, query_tokens
+
+__all__ = [
+    "PUBLISHED_MARGIN",
+    "check_all_support",
+    "check_equal_scores",
+    "check_feasible",
+    "check_first_step",
+    "check_local",
+    "check_size",
+    "check_support_sets",
+    "check_unique",
+    "gradient_at_zero",
+    "interpolating_multipliers",
+    "solve_selection",
+]
+
+FloatArray = npt.NDArray[np.float64]
+
+PUBLISHED_MARGIN = 1.1  # the published stand-in for B.1: average margin of the other tokens below this
+_TIE = 1e-12  # scores closer than this, relative to the largest, differ by rounding only
+_SIGN = 1e-9  # multipliers above minus this, relative to the largest, count as nonnegative
+_DENSE_ROWS = 4000  # rows up to which the Gram matrix is formed (128 MB)
+
+
+def score_tolerance(problem: AttentionProblem) -> float:
+    """Distance within which two scores are equal up to rounding."""
+    return _TIE * float(np.abs(problem.scores()[problem.allowed]).max())
+
+
+def check_unique(problem: AttentionProblem) -> Check:
+    """Unique optimal tokens: the best score of every query leads strictly.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory.assumptions import check_unique
+    >>> check_unique(attsvm.random_problem(n=3, T=4, d=5, seed=0)).verdict
+    'holds'
+    """
+    scores = problem.scores()
+    top = np.sort(scores, axis=-1)[..., -2:]
+    gap = float((top[..., 1] - top[..., 0]).min())
+    ties = problem.optimal_tokens(score_tolerance(problem)).ties
+    if not ties:
+        return Check("unique optimal tokens", "holds", {"gap": gap}, f"smallest lead of a best score {gap:.3g}")
+    query, tokens = next(iter(ties.items()))
+    text = f"{len(ties)} queries have ties, e.g. query {list(query)} between tokens {list(tokens)}"
+    named = {str(list(key)): list(value) for key, value in ties.items()}
+    return Check("unique optimal tokens", "fails", {"gap": gap, "ties": named}, text)
+
+
+def check_size(problem: AttentionProblem) -> Check:
+    """Theorems 1 and 6: enough dimensions for every selection of almost every data set to be feasible.
+
+    The feature rows ``(x_alpha - x_t) z^T`` are independent when the differences of each query are (dx >= T - 1) and
+    the queries are (dz >= their number): sufficient, not necessary.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory.assumptions import check_size
+    >>> [check_size(attsvm.random_problem(n=6, T=8, d=d)).verdict for d in (10, 5)]
+    ['holds', 'fails']
+    """
+    seen = problem.allowed.sum(axis=-1).reshape(-1)
+    tokens, queries = int(seen.max()) - 1, int((seen > 1).sum())
+    enough = problem.dx >= tokens and problem.dz >= queries
+    values = {"dx": problem.dx, "dz": problem.dz, "T - 1": tokens, "queries": queries}
+    sizes = f"dx = {problem.dx}, dz = {problem.dz} against T - 1 = {tokens}, {queries} queries"
+    says = "generic data are feasible for every selection" if enough else "no guarantee (sufficient, not necessary)"
+    return Check("Theorem 1 size", verdict_of(enough), values, f"{sizes}: {says}")
+
+
+def solve_selection(problem: AttentionProblem, selection: Selection, norm: str) -> Solution | None:
+    """The SVM of a selection; None when a selected token has a duplicate, so that there is nothing to solve."""
+    doubled = np.take_along_axis(duplicated_tokens(problem), selection.indices[..., None], axis=-1)
+    if doubled.any():
+        return None
+    solution: Solution = att_svm(problem, selection, norm)
+    return solution
+
+
+def _below(value: float) -> str:
+    """The next power of ten; what is smaller than 1e-12 differs between machines."""
+    return f"< {10.0 ** max(-12, math.floor(math.log10(max(value, 1e-300))) + 1):.0e}"
+
+
+def check_feasible(solution: Solution | None, name: str = "feasible") -> Check:
+    """Whether some W selects the tokens: certified by a solution or by a Farkas proof.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory.assumptions import check_feasible
+    >>> X = [[[1.0], [0.0]], [[1.0], [0.0]]]
+    >>> problem = attsvm.AttentionProblem(X, [1, 1], [[1.0], [-1.0]], attsvm.LinearHead([1.0]))
+    >>> check_feasible(attsvm.att_svm(problem)).detail
+    'no W satisfies the rows of queries [0], [1] together (Farkas proof, residual < 1e-12)'
+    """
+    if solution is None:
+        return Check(
+            name, "fails", {}, "a selected token has a duplicate in its sequence: no W prefers one to the other"
+        )
+    farkas = solution.certificate.farkas
+    if farkas is not None:
+        places = [list(solution.rows.query_index(int(o))) for o in solution.conflicting_queries]
+        text = f"no W satisfies the rows of queries {', '.join(map(str, places))} together"
+        values = {"conflict": places, "residual": farkas.residual}
+        return Check(name, "fails", values, f"{text} (Farkas proof, residual {_below(farkas.residual)})")
+    gap = solution.certificate.gap
+    if solution.status is not Status.OPTIMAL:
+        return Check(name, "unknown", {"gap": gap}, f"the solve ended {solution.status} with gap {gap:.1e}")
+    values = {"margin": solution.margin, "norm": solution.norm, "gap": gap}
+    return Check(name, "holds", values, f"margin {solution.margin:.4g}, certified (gap {_below(gap)})")
+
+
+def interpolating_multipliers(rows: AttentionRows) -> tuple[FloatArray, float]:
+    """Multipliers lam with ``G lam = 1`` (nonnegative if possible) and the residual of that system.
+
+    All tokens are support tokens exactly when a nonnegative solution exists: by the optimality conditions, the SVM
+    solution is then the minimum-norm W whose margins are all 1. G is the Gram matrix of the rows; when it is
+    regular the solution is ``G^-1 1``, else a nonnegative least-squares problem decides.
+
+    Returns
+    -------
+    multipliers : ndarray, shape (m,)
+    residual : float
+        Largest entry of ``|G lam - 1|``.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.rows import selection_rows
+    >>> from attsvm.theory.assumptions import interpolating_multipliers
+    >>> rows = selection_rows(attsvm.random_problem(n=2, T=3, d=40, seed=0))
+    >>> multipliers, residual = interpolating_multipliers(rows)
+    >>> bool((multipliers >= 0).all()), residual < 1e-12
+    (True, True)
+    """
+    from scipy.optimize import nnls
+
+    p = rows.margin_problem
+    a, b = p.a.astype(np.float64), p.queries.astype(np.float64)[p.owner]
+    sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    scale = 1.0 / np.where(sizes > 0, sizes, 1.0)  # unit diagonal: the signs of the multipliers do not change
+    G = (a @ a.T) * (b @ b.T) * scale[:, None] * scale
+    eigenvalues = np.linalg.eigvalsh(G)
+    if eigenvalues[0] > 1e-10 * eigenvalues[-1]:
+        scaled = np.linalg.solve(G, scale)
+    else:
+        scaled, _ = nnls(G, scale)
+    return scaled * scale, float((np.abs(G @ scaled - scale) / scale).max())
+
+
+def check_all_support(solution: Solution | None) -> tuple[Check, Check]:
+    """Assumption B.1 exactly, ``G^-1 1 >= 0``, and the published proxy, average margin below 1.1.
+
+    Parameters
+    ----------
+    solution : Solution or None
+        Att-SVM of the optimal tokens, Frobenius norm; None when it has no rows to solve.
+
+    Examples
+    --------
+    The proxy accepts data for which half the tokens are no support tokens:
+
+    >>> import attsvm
+    >>> from attsvm.theory.assumptions import check_all_support
+    >>> exact, proxy = check_all_support(attsvm.att_svm(attsvm.random_problem(n=5, T=5, d=15, seed=0)))
+    >>> exact.verdict, proxy.verdict
+    ('fails', 'holds')
+    """
+    if solution is None or solution.status is Status.INFEASIBLE:
+        text = "the optimal tokens are infeasible: there is no solution to support"
+        return Check("B.1", "fails", {}, text), Check("B.1 proxy", "fails", {}, text)
+    if solution.status is not Status.OPTIMAL:
+        text = f"the solve ended {solution.status}"
+        return Check("B.1", "unknown", {}, text), Check("B.1 proxy", "unknown", {}, text)
+    margins = solution.rows.margin_problem.margins(solution.W)
+    average, largest = float(margins.mean()), float(margins.max())
+    support = int((np.abs(margins - 1.0) <= solution.support_tolerance).sum())
+    counted = f"{support} of {len(margins)} tokens support, largest margin {largest:.4g}"
+    values: dict[str, Any] = {"support": support, "tokens": len(margins), "largest margin": largest}
+    if len(margins) <= _DENSE_ROWS:
+        multipliers, residual = interpolating_multipliers(solution.rows)
+        ratio = float(multipliers.min() / np.abs(multipliers).max())
+        exact = residual <= 1e-6 and ratio >= -_SIGN
+        values |= {"smallest multiplier": ratio, "residual": residual}
+        counted = f"smallest entry of G^-1 1 is {ratio:.3g} of the largest; {counted}"
+    else:
+        exact = support == len(margins)
+        counted = f"judged by margins, {len(margins)} rows being too many for a Gram matrix; {counted}"
+    proxy = Check(
+        "B.1 proxy",
+        verdict_of(average < PUBLISHED_MARGIN),
+        {"average margin": average},
+        f"average margin {average:.4g} against the published {PUBLISHED_MARGIN}",
+    )
+    return Check("B.1", verdict_of(exact), values, counted), proxy
+
+
+def check_equal_scores(problem: AttentionProblem, optimal: Selection) -> Check:
+    """Assumption B.2: all tokens but the optimal one of a query have the same score, less than that one's.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory.assumptions import check_equal_scores
+    >>> problem = attsvm.random_problem(n=3, T=2, d=4)
+    >>> check_equal_scores(problem, problem.optimal_tokens()).verdict  # one other token only
+    'holds'
+    """
+    scores = problem.scores().reshape(-1, problem.T)
+    others = problem.allowed.reshape(-1, problem.T) & (np.arange(problem.T) != optimal.indices.reshape(-1, 1))
+    some = others.any(axis=1)
+    high = np.where(others, scores, -np.inf)[some].max(axis=1)
+    low = np.where(others, scores, np.inf)[some].min(axis=1)
+    spread = float((high - low).max(initial=0.0))
+    best = np.take_along_axis(scores, optimal.indices.reshape(-1, 1), axis=1)[some, 0]
+    lead = float((best - high).min(initial=np.inf))
+    tolerance = score_tolerance(problem)
+    text = f"scores of the other tokens spread by {spread:.3g}, smallest lead of an optimal token {lead:.3g}"
+    return Check("B.2", verdict_of(spread <= tolerance < lead), {"spread": spread, "lead": lead}, text)
+
+
+def gradient_at_zero(problem: AttentionProblem, loss: Loss) -> FloatArray:
+    """``grad L(0)``, where attention is uniform over the allowed tokens, shape (dx, dz).
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory.assumptions import gradient_at_zero
+    >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
+    >>> gradient_at_zero(problem, attsvm.correlation)
+    array([[-0.25]])
+    """
+    assert problem.head is not None
+    X, allowed = query_tokens(problem), problem.allowed.reshape(-1, problem.T)
+    labels = problem.Y.reshape(-1)
+    s = allowed / allowed.sum(axis=1, keepdims=True)
+    mixed = np.einsum("qt,qtd->qd", s, X)
+    slopes = labels[:, None] * head_slopes(problem, mixed)
+    prediction = labels * np.asarray(problem.head(mixed), dtype=np.float64)
+    in_logits = s * (slopes - (s * slopes).sum(axis=1, keepdims=True)) * loss.derivative(prediction)[:, None]
+    pulled = np.einsum("qt,qtd->qd", in_logits, X)
+    return np.asarray(pulled.T @ problem.Z.astype(np.float64).reshape(-1, problem.dz) / problem.n)
+
+
+def check_first_step(problem: AttentionProblem, optimal: Selection, loss: Loss) -> Check:
+    """Assumption C: the first step of descent from W = 0 separates the optimal tokens.
+
+    ``iota = min (x_t - x_opt)^T grad L(0) z > 0`` over queries and tokens t other than the optimal one.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory.assumptions import check_first_step
+    >>> problem = attsvm.random_problem(n=3, T=4, d=50, seed=0)
+    >>> check_first_step(problem, problem.optimal_tokens(), attsvm.logistic).verdict
+    'holds'
+    """
+    gradient = gradient_at_zero(problem, loss)
+    size = float(np.linalg.norm(gradient))
+    Z = problem.Z.astype(np.float64).reshape(-1, problem.dz)
+    logits = np.einsum("qtd,de,qe->qt", query_tokens(problem), gradient, Z, optimize=True)
+    best = optimal.indices.reshape(-1, 1)
+    others = problem.allowed.reshape(-1, problem.T) & (np.arange(problem.T) != best)
+    iota = float((logits - np.take_along_axis(logits, best, axis=1))[others].min())
+    values = {"iota": iota, "gradient": size, "mu": iota / size if size > 0 else 0.0}
+    if iota > 0:
+        return Check("C", "holds", values, f"iota = {iota:.3g}, so mu < iota / |grad L(0)| = {values['mu']:.3g}")
+    return Check("C", "fails", values, f"iota = {iota:.3g}: the first step ranks another token over an optimal one")
+
+
+def check_local(problem: AttentionProblem, selection: Selection, solution: Solution | None) -> Check:
+    """Local optimality of a selection (Definition 2): its support tokens score strictly less.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory.assumptions import check_local
+    >>> problem = attsvm.random_problem(n=3, T=4, d=5, seed=0)
+    >>> check_local(problem, problem.optimal_tokens(), attsvm.att_svm(problem)).verdict
+    'holds'
+    """
+    if solution is None or solution.status is Status.INFEASIBLE:
+        return Check("locally optimal", "fails", {}, "the selection is infeasible: no W stays with it")
+    if solution.status is not Status.OPTIMAL:
+        return Check("locally optimal", "unknown", {}, f"the solve ended {solution.status}")
+    beaten = solution.support & high_score_tokens(problem, selection)
+    values = {"support": int(solution.support.sum()), "support of no lower score": int(beaten.sum())}
+    if not beaten.any():
+        text = f"all {values['support']} support tokens score less than the selected ones"
+        return Check("locally optimal", "holds", values, text)
+    place = [int(j) for j in np.argwhere(beaten)[0]]
+    text = f"{values['support of no lower score']} of {values['support']} support tokens do not score less"
+    example = f"e.g. token {place[-1]} of query {place[:-1]}"
+    return Check("locally optimal", "fails", values | {"example": place}, f"{text}, {example}")
+
+
+def check_support_sets(problem: AttentionProblem, selection: Selection, solution: Solution | None) -> Check:
+    """Support sets that must not be empty: Lemma 5 and Theorem 7 fail where a query has high-score tokens but none.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory.assumptions import check_support_sets
+    >>> X = [[[1.0], [0.0]], [[3.0], [0.0]]]
+    >>> problem = attsvm.AttentionProblem(X, [1, -1], [[1.0], [1.0]], attsvm.LinearHead([1.0]))
+    >>> solution = attsvm.att_svm(problem, [0, 0])
+    >>> check_support_sets(problem, solution.selection, solution).detail
+    '1 of 2 support sets empty, 1 of them where other tokens score more, e.g. query [1]'
+    """
+    if solution is None or not solution.status.has_solution:
+        return Check("support sets", "not applicable", {}, "the selection has no solution, so no support")
+    alone = problem.allowed.sum(axis=-1) == 1
+    empty = ~solution.support.any(axis=-1) & ~alone
+    bad = empty & high_score_tokens(problem, selection).any(axis=-1)
+    values = {"empty": int(empty.sum()), "empty with higher scores": int(bad.sum())}
+    if bad.any():
+        place = [int(j) for j in np.argwhere(bad)[0]]
+        text = (
+            f"{values['empty']} of {empty.size} support sets empty, {values['empty with higher scores']} of them where"
+        )
+        return Check("support sets", "fails", values, f"{text} other tokens score more, e.g. query {place}")
+    text = f"{values['empty']} of {empty.size} support sets empty, none where other tokens score more"
+    return Check("support sets", "holds", values, text)

@@ -1,0 +1,273 @@
+"""Where does gradient descent go? Many random starts of one problem in one batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attsvm.problem import AttentionProblem
+from attsvm.selection import Selection
+from attsvm.solvers import get_norm
+from attsvm.theory.check import plain
+from attsvm.theory.exhaustive import count_selections, solve_some_selections
+
+if TYPE_CHECKING:
+    from attsvm.training.run import Run
+
+__all__ = ["Attraction", "Reached", "attraction", "wilson_interval"]
+
+KINDS = ("Global", "Local", "Not local", "Undecided")
+
+# A run counts as saturated when no query keeps more than this probability off its most likely token: the
+# selection no longer changes on the scale of the run.
+SATURATED = 1e-6
+
+GRAPH_LIMIT = 20_000
+
+
+def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Wilson's score interval of a share, 95 % by default; sensible for counts of 0 and 1.
+
+    Examples
+    --------
+    >>> from attsvm.theory.attraction import wilson_interval
+    >>> tuple(round(end, 4) for end in wilson_interval(0, 100))
+    (0.0, 0.037)
+    """
+    share, spread = count / total, z**2 / total
+    centre = (share + spread / 2) / (1 + spread)
+    half = z * np.sqrt(share * (1 - share) / total + spread / (4 * total)) / (1 + spread)
+    low = 0.0 if count == 0 else float(centre - half)
+    return low, 1.0 if count == total else float(centre + half)
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """One selection that descent reached.
+
+    Attributes
+    ----------
+    selection : Selection
+    count : int
+        Starts that ended there.
+    share : float
+    interval : tuple of float
+        95 % Wilson interval of the share.
+    margin : float
+        1 / norm of its SVM; 0 when infeasible.
+    score : float
+        Mean score of the selected tokens.
+    kind : {"Global", "Local", "Not local", "Undecided"}
+        Definition 2 with the run's norm.
+    unsaturated : int
+        How many of the starts still spread their attention at the end.
+    examples : tuple of int
+        The first starts that ended there.
+    """
+
+    selection: Selection
+    count: int
+    share: float
+    interval: tuple[float, float]
+    margin: float
+    score: float
+    kind: str
+    unsaturated: int
+    examples: tuple[int, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the selection has a solution."""
+        return self.margin > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        names = ("count", "share", "interval", "margin", "score", "kind", "unsaturated", "examples")
+        return {"selection": plain(self.selection.indices)} | {name: plain(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Attraction:
+    """Tally of the selections reached from many starts; ``print`` shows it as a table.
+
+    Attributes
+    ----------
+    problem : AttentionProblem
+    norm : str
+        Norm whose support decides local optimality.
+    rows : tuple of Reached
+        Most frequent first.
+    run : Run
+        The batched run; start b is problem b.
+    graph : networkx.DiGraph or None
+        The selection graph with node attributes "reached" and "share".
+    """
+
+    problem: AttentionProblem
+    norm: str
+    rows: tuple[Reached, ...]
+    run: Run
+    graph: Any = None
+
+    @property
+    def starts(self) -> int:
+        """Number of starts."""
+        return int(self.run.batch or 0)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Starts that ended Global, Local, Not local or Undecided."""
+        tally = {kind: sum(row.count for row in self.rows if row.kind == kind) for kind in KINDS}
+        return {kind: count for kind, count in tally.items() if count}
+
+    @property
+    def exceptions(self) -> tuple[Reached, ...]:
+        """Selections reached that are not locally optimal."""
+        return tuple(row for row in self.rows if row.kind == "Not local")
+
+    @cached_property
+    def spearman(self) -> float:
+        """Rank correlation of starts with margin over the feasible selections reached; NaN below three of them.
+
+        With ``graph=True`` over all locally optimal selections, those never reached included.
+        """
+        if self.graph is not None:
+            nodes = [data for _, data in self.graph.nodes(data=True) if data["locally_optimal"]]
+            return _spearman([data["reached"] for data in nodes], [data["margin"] for data in nodes])
+        rows = [row for row in self.rows if row.feasible]
+        return _spearman([row.count for row in rows], [row.margin for row in rows])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "starts": self.starts,
+            "parameterization": self.run.parameterization,
+            "norm": self.norm,
+            "steps": self.run.settings["steps"],
+            "counts": self.counts,
+            "spearman": plain(self.spearman),
+            "selections": [row.to_dict() for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        from attsvm.theory.tables import attraction_text
+
+        return attraction_text(self)
+
+
+def _spearman(counts: list[int], margins: list[float]) -> float:
+    from scipy.stats import spearmanr
+
+    if len(counts) < 3 or len(set(counts)) < 2 or len(set(margins)) < 2:
+        return float("nan")  # a rank correlation of constants does not exist
+    return float(spearmanr(counts, margins).statistic)
+
+
+def attraction(
+    problem: AttentionProblem,
+    starts: int = 1000,
+    *,
+    steps: int = 2000,
+    parameterization: str = "W",
+    seed: int | np.random.Generator = 0,
+    norm: str | None = None,
+    device: Any = None,
+    graph: bool = False,
+    **options: Any,
+) -> Attraction:
+    """Train one problem from many random starts at once and tally the selections reached.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        A single problem with a head.
+    starts : int
+    steps : int
+    parameterization : {"W", "KQ"}
+    seed : int or Generator
+        Of the starts.
+    norm : str, optional
+        Whose support decides local optimality; that of the run by default: nuclear for (K, Q), else the norm that
+        its optimizer follows (Frobenius when theory names none).
+    device : optional
+        Where to train.
+    graph : bool
+        Join the tally to `attsvm.enumeration.selection_graph` (Frobenius or nuclear norm, at most 20,000 selections).
+    **options
+        Passed to `attsvm.train` (``lr``, ``optimizer``, ``init``, ``loss``, ``snapshots``, ...).
+
+    Returns
+    -------
+    Attraction
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory import attraction
+    >>> found = attraction(attsvm.random_problem(n=2, T=3, d=6, seed=0), starts=20, steps=300)
+    >>> found.starts, sum(row.count for row in found.rows), set(found.counts) <= {"Global", "Local"}
+    (20, 20, True)
+    """
+    if problem.batch is not None:
+        raise ValueError("attraction takes one problem; index the batch first, e.g. problem[0]")
+    if not isinstance(starts, (int, np.integer)) or isinstance(starts, bool) or starts < 1:
+        raise ValueError(f"starts must be an integer >= 1, got {starts!r}")
+    if norm is not None:
+        norm = get_norm(norm).name
+    if parameterization not in ("W", "KQ"):
+        raise ValueError(f"parameterization must be 'W' or 'KQ', got {parameterization!r}")
+    if graph and count_selections(problem) > GRAPH_LIMIT:  # found out now, not after training
+        raise ValueError(
+            f"graph=True lists all {count_selections(problem)} selections, more than {GRAPH_LIMIT}; "
+            "leave it out, or list the locally optimal ones alone with attsvm.locally_optimal_selections"
+        )
+    from attsvm.training import train
+
+    options = {"snapshots": 2} | options  # the end is what counts, and W of every start is kept at every snapshot
+    run = train(problem.repeat(int(starts)), parameterization, steps, seed=seed, device=device, **options)
+    kind = norm or run.norm or "frobenius"
+    rows = _tally(problem, run, kind)
+    return Attraction(problem, kind, rows, run, _join(problem, rows, kind) if graph else None)
+
+
+def _tally(problem: AttentionProblem, run: Run, norm: str) -> tuple[Reached, ...]:
+    ends = run.selection.indices
+    distinct, member, counts = np.unique(ends.reshape(len(ends), -1), axis=0, return_inverse=True, return_counts=True)
+    table = solve_some_selections(problem, distinct.reshape(-1, *problem.query_shape), norm)
+    best = problem.optimal_tokens().indices.reshape(-1)
+    scores = problem.scores().reshape(-1, problem.T)
+    spread = run.history.log_rest[-1] > np.log(SATURATED)
+    rows = []
+    for k in np.lexsort((np.arange(len(counts)), -table.margin, -counts)):
+        here = np.flatnonzero(member.reshape(-1) == k)
+        local = "Global" if np.array_equal(distinct[k], best) else "Local"
+        rows.append(
+            Reached(
+                Selection(table.indices[k]),
+                int(counts[k]),
+                float(counts[k] / len(ends)),
+                wilson_interval(int(counts[k]), len(ends)),
+                float(table.margin[k]),
+                float(scores[np.arange(len(best)), distinct[k]].mean()),
+                "Undecided" if not table.decided[k] else local if table.locally_optimal[k] else "Not local",
+                int(spread[here].sum()),
+                tuple(int(b) for b in here[:5]),
+            )
+        )
+    return tuple(rows)
+
+
+def _join(problem: AttentionProblem, rows: tuple[Reached, ...], norm: str) -> Any:
+    from attsvm.enumeration import selection_graph
+
+    graph = selection_graph(problem, norm=norm, limit=GRAPH_LIMIT)
+    total = sum(row.count for row in rows)
+    for node in graph.nodes:
+        graph.nodes[node].update(reached=0, share=0.0)
+    for row in rows:
+        node = tuple(int(t) for t in row.selection.indices.reshape(-1))
+        graph.nodes[node].update(reached=row.count, share=row.count / total)
+    return graph

@@ -1,0 +1,73 @@
+"""A verdict with the numbers behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+__all__ = ["Check", "Verdict", "all_of", "plain", "verdict_of"]
+
+Verdict = Literal["holds", "fails", "unknown", "not applicable"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One hypothesis or theorem, judged on given data.
+
+    Attributes
+    ----------
+    name : str
+    verdict : {"holds", "fails", "unknown", "not applicable"}
+    values : mapping
+        The numbers behind the verdict.
+    detail : str
+        The verdict in plain words.
+
+    Examples
+    --------
+    >>> from attsvm.theory import Check
+    >>> bool(Check("B.2", "holds", {"spread": 0.0}, "equal scores"))
+    True
+    """
+
+    name: str
+    verdict: Verdict
+    values: Mapping[str, Any] = field(default_factory=dict)
+    detail: str = ""
+
+    def __bool__(self) -> bool:
+        return self.verdict == "holds"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; numbers that are not finite become None."""
+        return {"name": self.name, "verdict": self.verdict, "values": plain(self.values), "detail": self.detail}
+
+
+def verdict_of(condition: bool) -> Verdict:
+    """Two-valued verdict."""
+    return "holds" if condition else "fails"
+
+
+def all_of(checks: Iterable[Check]) -> Verdict:
+    """Conjunction: one failure decides, then one unknown; hypotheses that do not apply count as failed."""
+    verdicts = {check.verdict for check in checks}
+    if verdicts & {"fails", "not applicable"}:
+        return "fails"
+    return "unknown" if "unknown" in verdicts else "holds"
+
+
+def plain(value: Any) -> Any:
+    """Arrays and mappings as lists and dicts of Python numbers, ready for `json.dumps`."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

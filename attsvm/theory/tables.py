@@ -1,0 +1,95 @@
+"""Diagnoses and tallies as plain text (rich tables)."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.table import Table
+
+from attsvm.comparison.tables import render
+
+if TYPE_CHECKING:
+    from attsvm.theory.attraction import Attraction
+    from attsvm.theory.check import Check
+    from attsvm.theory.diagnose import Diagnosis
+
+__all__ = ["attraction_text", "diagnosis_text"]
+
+_WIDTH = 118
+# A theorem does not fail: its hypotheses do.
+_APPLIES = {"holds": "applies", "fails": "does not apply"}
+
+
+def _check_table(title: str, first: str, checks: tuple[Check, ...], words: Mapping[str, str]) -> Table:
+    table = Table(title=title, width=_WIDTH)
+    table.add_column(first, no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("because")
+    for check in checks:
+        table.add_row(check.name, words.get(check.verdict, check.verdict), check.detail)
+    return table
+
+
+def _short(indices: object) -> str:
+    return str(np.asarray(indices).tolist()).replace(" ", "")
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """Two tables, assumptions and theorems, and the prediction."""
+    p = diagnosis.problem
+    size = f"n={p.n}, T={p.T}, dx={p.dx}, dz={p.dz}" + (f", K={p.K}" if p.multi_query else "")
+    chosen = _short(diagnosis.selection.indices)
+    where = chosen if len(chosen) <= 40 else "given"
+    title = f"Assumptions ({size}, {diagnosis.norm} norm, selection {where})"
+    parts = [
+        render(_check_table(title, "assumption", diagnosis.checks, {})),
+        render(_check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES)),
+        *(
+            textwrap.fill(f"{name}: {text}", _WIDTH, subsequent_indent="  ")
+            for name, text in diagnosis.prediction.items()
+        ),
+    ]
+    return "\n".join(line.rstrip() for line in "\n".join(parts).splitlines())
+
+
+def _rank_correlation(value: float) -> str:
+    return "" if np.isnan(value) else f"; Spearman correlation of starts with margin {value:.2f}"
+
+
+def attraction_text(found: Attraction, most: int = 20) -> str:
+    """The most frequent selections, exceptions, and the rank correlation with the margin."""
+    run = found.run
+    table = Table(
+        title=f"{found.starts} starts, {run.parameterization}, {run.settings['steps']} steps, {found.norm} supports"
+    )
+    for name in ("selection", "starts"):
+        table.add_column(name, justify="left" if name == "selection" else "right")
+    table.add_column("share (95 %)", no_wrap=True)
+    for name in ("margin", "mean score"):
+        table.add_column(name, justify="right")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("unsaturated", justify="right")
+    for row in found.rows[:most]:
+        low, high = row.interval
+        table.add_row(
+            _short(row.selection.indices),
+            str(row.count),
+            f"{100 * row.share:.1f} % ({100 * low:.1f}-{100 * high:.1f})",
+            f"{row.margin:.4g}" if row.feasible else "infeasible",
+            f"{row.score:.4g}",
+            row.kind,
+            str(row.unsaturated),
+        )
+    lines = [render(table)]
+    if len(found.rows) > most:
+        lines.append(f"and {len(found.rows) - most} more selections")
+    kinds = ", ".join(f"{kind} {count}" for kind, count in found.counts.items())
+    lines.append(f"ends: {kinds}{_rank_correlation(found.spearman)}")
+    for row in found.exceptions[:5]:
+        starts = ", ".join(map(str, row.examples))
+        state = f"{row.unsaturated} of {row.count} not saturated yet"
+        lines.append(f"exception {_short(row.selection.indices)}: starts {starts}; {state}")
+    return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
