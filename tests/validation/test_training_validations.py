@@ -3,7 +3,7 @@ import json
 import pytest
 
 from attsvm.solvers import get_norm, solve
-from attsvm.validation import floor, geometry, paths
+from attsvm.validation import floor, geometry, paths, search
 from attsvm.validation.bench import __main__ as bench
 from attsvm.validation.bench.cases import CASES, Case, Result, run_case
 from attsvm.validation.bench.measure import Measurement, measure_with_timeout
@@ -27,6 +27,13 @@ def test_geometry_prefers_the_own_norm():
             assert table[optimizer][own]["margin"] > table["normalized_gd"][own]["margin"]
         for norm in geometry.NORMS:
             assert table[optimizer][norm]["margin"] <= 1 + 1e-6
+
+
+def test_search_prints_lists_and_proofs(capsys):
+    search.main(["--small", "--seeds", "1", "--top", "3", "--time-limit", "0", "--check"])
+    out = capsys.readouterr().out
+    assert "exhaustive: the same list" in out
+    assert out.count("complete") >= 3
 
 
 def test_paths_print_distances(capsys):
