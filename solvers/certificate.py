@@ -184,12 +184,12 @@ def certify_infeasible(problem: MarginProblem, multipliers: npt.ArrayLike) -> Ce
     return _farkas_only(farkas) if farkas.verified else None
 
 
-def _rank_certificate(W: FloatArray, dual: FloatArray, gap: float, tolerance: float | None) -> RankCertificate:
+def _rank_certificate(
+    singular: FloatArray, dual_singular: FloatArray, gap: float, tolerance: float | None
+) -> RankCertificate:
     # An interior point has sigma_j(W) (1 - sigma_j(D)) of the order of the gap for each pair, so under
     # strict complementarity one of the two factors exceeds sqrt(gap): that is where to cut.
     tol = max(1e-8, float(np.sqrt(gap))) if tolerance is None else tolerance
-    singular = np.linalg.svd(W, compute_uv=False)
-    dual_singular = np.linalg.svd(dual, compute_uv=False)
     dual_singular = dual_singular / max(1.0, float(dual_singular[0]))
     rank = int(np.count_nonzero(dual_singular >= 1.0 - tol))
     numerical = int(np.count_nonzero(singular > tol * singular[0]))
@@ -204,6 +204,10 @@ def _rank_certificate(W: FloatArray, dual: FloatArray, gap: float, tolerance: fl
         outside_mass=gap / dual_gap,
         dual_singular_values=np.asarray(dual_singular, dtype=np.float64),
     )
+
+
+def _singular_values(matrix: FloatArray) -> FloatArray:
+    return np.asarray(np.linalg.svd(matrix, compute_uv=False), dtype=np.float64)
 
 
 def certify(
@@ -243,14 +247,17 @@ def certify(
     negative = np.where(problem.equality, 0.0, np.maximum(-lam, 0.0))
     lam = lam + negative
     dual = problem.adjoint(lam)
-    dual_norm = norm.dual(dual)
+    spectra: tuple[FloatArray, FloatArray] | None = None
+    if norm.name == "nuclear":  # one decomposition of each serves the norms and the ranks
+        spectra = _singular_values(matrix), _singular_values(dual)
+        value, dual_norm = float(spectra[0].sum()), float(spectra[1][0])
+    else:
+        value, dual_norm = norm(matrix), norm.dual(dual)
     dual_violation = max(0.0, dual_norm - 1.0, float((negative * problem.row_norms).max()))
-
-    value = norm(matrix)
     objective = float(problem.rhs @ lam)
     lower = objective / dual_norm if objective > 0 and dual_norm > 0 else 0.0
     scale = value if value > 0 else 1.0
     gap = abs(value - lower) / scale
     complementarity = float((np.abs(lam) * np.abs(slack)).max()) / scale
-    rank = _rank_certificate(matrix, dual, gap, rank_tolerance) if norm.name == "nuclear" else None
+    rank = None if spectra is None else _rank_certificate(*spectra, gap, rank_tolerance)
     return Certificate(primal_violation, dual_violation, gap, complementarity, value, lower, rank)

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     import torch
 
@@ -21,6 +23,17 @@ __all__ = ["blas_threads", "torch_threads"]
 _LARGE = 1 << 23
 # The same for tensors that are worked on elementwise.
 _LARGE_TENSOR = 1 << 22
+
+
+@lru_cache(maxsize=1)
+def _keep_freed_memory() -> None:
+    """Let the GNU allocator keep freed memory at hand, once per process.
+
+    It fetches blocks above a threshold from the system and gives them back at once, zeroed pages every time: up to
+    half of a solve of a few milliseconds. The threshold rises to the largest such block (of up to 32 MiB) that it
+    has seen freed, so one block, freed untouched, is enough; other allocators do not notice.
+    """
+    np.empty(31 << 20, dtype=np.uint8)
 
 
 @lru_cache(maxsize=1)
@@ -49,6 +62,7 @@ def blas_threads(elements: int) -> AbstractContextManager[Any]:
     ...     {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
     {1}
     """
+    _keep_freed_memory()
     if elements > _LARGE:
         return nullcontext()
     limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
@@ -59,10 +73,7 @@ def blas_threads(elements: int) -> AbstractContextManager[Any]:
 def torch_threads(device: torch.device, elements: int = 0) -> Iterator[None]:
     """Context in which torch uses one thread on a CPU, unless ``elements`` is large.
 
-    Small tensors lose more by meeting at barriers than they gain by sharing. The context also keeps freed memory at
-    hand: the GNU allocator gives memory back to the system beyond twice the largest block it has seen freed (of
-    those up to 32 MiB), and fetching it again for every temporary tensor would take about a third of the time. One such
-    block, freed untouched, stops that; other allocators do not notice.
+    Small tensors lose more by meeting at barriers than they gain by sharing.
 
     Parameters
     ----------
@@ -84,7 +95,7 @@ def torch_threads(device: torch.device, elements: int = 0) -> Iterator[None]:
     if device.type != "cpu" or elements > _LARGE_TENSOR:
         yield
         return
-    torch.empty(31 << 20, dtype=torch.uint8)
+    _keep_freed_memory()
     torch.set_num_threads(1)
     try:
         yield
