@@ -28,7 +28,7 @@ def listing(n: int, T: int, d: int, seed: int, **options: object) -> tuple[Local
     """
     problem = attsvm.random_problem(n=n, T=T, d=d, seed=seed)
     start = time.perf_counter()
-    found: LocalOptima = attsvm.locally_optimal_selections(problem, **options)  # type: ignore[arg-type]
+    found: LocalOptima = attsvm.locally_optimal_selections(problem, **options)
     return found, time.perf_counter() - start
 
 
