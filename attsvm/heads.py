@@ -7,8 +7,8 @@ name, their parameters and the dimension that they expect, so that mistakes are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,31 @@ def _parameter(name: str, value: npt.ArrayLike, minimum_ndim: int, shape: str) -
     return freeze(array)
 
 
+class _Parametric:
+    """A head with one array of parameters, alone or with a leading batch axis."""
+
+    _parameter: ClassVar[str]
+    _axes: ClassVar[int]  # of the parameter, without the batch axis; the first has the tokens' dimension
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the tokens."""
+        return int(getattr(self, self._parameter).shape[-self._axes])
+
+    @property
+    def batch(self) -> int | None:
+        """Number of heads, None for a single one."""
+        array = getattr(self, self._parameter)
+        return int(array.shape[0]) if array.ndim > self._axes else None
+
+    def __getitem__(self, index: int) -> Self:
+        if self.batch is None:
+            return self
+        return replace(self, **{self._parameter: getattr(self, self._parameter)[index]})  # type: ignore[type-var]
+
+
 @dataclass(frozen=True, eq=False)
-class LinearHead:
+class LinearHead(_Parametric):
     """``h(x) = v . x``.
 
     Parameters
@@ -43,23 +66,12 @@ class LinearHead:
     array([ 2., -1.])
     """
 
+    _parameter: ClassVar[str] = "v"
+    _axes: ClassVar[int] = 1
     v: FloatArray
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "v", _parameter("v", self.v, 1, "(d,)"))
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the tokens."""
-        return int(self.v.shape[-1])
-
-    @property
-    def batch(self) -> int | None:
-        """Number of heads, None for a single one."""
-        return int(self.v.shape[0]) if self.v.ndim == 2 else None
-
-    def __getitem__(self, index: int) -> LinearHead:
-        return self if self.batch is None else LinearHead(self.v[index])
 
     def __call__(self, tokens: npt.ArrayLike) -> FloatArray:
         """Evaluate the head on vectors (..., d)."""
@@ -70,7 +82,7 @@ class LinearHead:
 
 
 @dataclass(frozen=True, eq=False)
-class ReluHead:
+class ReluHead(_Parametric):
     """``h(x) = 1 . relu(V^T x)``: one hidden layer with unit output weights.
 
     ``V = I`` is the head that the text of the Gen-SVM experiments states; a Gaussian V is what their
@@ -88,23 +100,12 @@ class ReluHead:
     array([3., 3.])
     """
 
+    _parameter: ClassVar[str] = "V"
+    _axes: ClassVar[int] = 2
     V: FloatArray
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "V", _parameter("V", self.V, 2, "(d, width)"))
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the tokens."""
-        return int(self.V.shape[-2])
-
-    @property
-    def batch(self) -> int | None:
-        """Number of heads, None for a single one."""
-        return int(self.V.shape[0]) if self.V.ndim == 3 else None
-
-    def __getitem__(self, index: int) -> ReluHead:
-        return self if self.batch is None else ReluHead(self.V[index])
 
     def __call__(self, tokens: npt.ArrayLike) -> FloatArray:
         """Evaluate the head on vectors (..., d)."""
@@ -114,7 +115,7 @@ class ReluHead:
 
 
 @dataclass(frozen=True, eq=False)
-class ConcaveHead:
+class ConcaveHead(_Parametric):
     """``h(x) = v . x - lam |x|^2``: concave, so that mixing tokens can beat every single token (Lemma 6).
 
     Parameters
@@ -130,6 +131,8 @@ class ConcaveHead:
     array([0.5 , 0.25])
     """
 
+    _parameter: ClassVar[str] = "v"
+    _axes: ClassVar[int] = 1
     v: FloatArray
     lam: float
 
@@ -139,19 +142,6 @@ class ConcaveHead:
         if not (np.isfinite(lam) and lam >= 0):
             raise ValueError(f"lam must be a finite number >= 0, got {self.lam}")
         object.__setattr__(self, "lam", lam)
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the tokens."""
-        return int(self.v.shape[-1])
-
-    @property
-    def batch(self) -> int | None:
-        """Number of heads, None for a single one."""
-        return int(self.v.shape[0]) if self.v.ndim == 2 else None
-
-    def __getitem__(self, index: int) -> ConcaveHead:
-        return self if self.batch is None else ConcaveHead(self.v[index], self.lam)
 
     def __call__(self, tokens: npt.ArrayLike) -> FloatArray:
         """Evaluate the head on vectors (..., d)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from attsvm.solvers.certificate import FARKAS_TOLERANCE
 from attsvm.solvers.norms import Norm
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def farkas_residual(rows: BatchRows, multipliers: Tensor) -> tuple[Tensor, Tenso
     -------
     multipliers : Tensor, shape (B, m)
     residual : Tensor, shape (B,)
-        `FarkasCertificate.residual`; infinite where ``rhs . y <= 0`` proves nothing.
+        `FarkasCertificate.residual`; infinite where ``rhs . y <= 0``, or where it is only what rounding left.
 
     Examples
     --------
@@ -199,4 +200,8 @@ def farkas_residual(rows: BatchRows, multipliers: Tensor) -> tuple[Tensor, Tenso
     left_over = vector_norm(rows.adjoint(y), dim=(-2, -1))
     # No weight with positive value: zero rows that ask for something positive, an exact proof.
     residual = torch.where(weight > 0, left_over / torch.where(weight > 0, weight, 1.0), 0.0)
+    # As in `FarkasCertificate.verified`: a right-hand side that is itself what rounding left proves nothing.
+    cancellation = (y.abs() * rows.rhs.abs()).sum(-1)
+    hollow = residual.clamp(min=torch.finfo(y.dtype).eps) * cancellation > FARKAS_TOLERANCE
+    proves = proves & ((residual > FARKAS_TOLERANCE) | hollow.logical_not())
     return y, torch.where(proves, residual, torch.inf)

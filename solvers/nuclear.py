@@ -13,13 +13,14 @@ import time
 import numpy as np
 
 from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.farkas import find_farkas
 from attsvm.solvers.margin import MarginProblem
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear_factored import solve_nuclear_factored
 from attsvm.solvers.nuclear_interior import run_interior
 from attsvm.solvers.nuclear_newton import warm_polish
 from attsvm.solvers.nuclear_report import check_nuclear, no_solution, report, trivial_solution
-from attsvm.solvers.nuclear_rows import search_proof, unit_rows
+from attsvm.solvers.nuclear_rows import unit_rows
 from attsvm.solvers.solution import MarginSolution
 
 __all__ = ["solve_nuclear", "solve_nuclear_interior"]
@@ -100,7 +101,7 @@ def solve_nuclear_interior(
     if best is None:
         best, proof, iterations = run_interior(rows, np.arange(rows.m), max_iterations=max_iterations or 100)
     if proof is None and (best is None or best.gap > 1e-6):
-        proof = search_proof(problem)
+        proof = find_farkas(problem)
     if proof is not None or best is None:
         return no_solution(problem, norm, proof, solver=solver, iterations=iterations, start=start)
     extras: dict[str, object] = {"newton_steps": best.steps, "warm_started": warm_start is not None and iterations == 0}

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.farkas import find_farkas
 from attsvm.solvers.margin import FloatArray, MarginProblem
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear_newton import Polished, polish_guess, warm_polish
 from attsvm.solvers.nuclear_report import check_nuclear, no_solution, report, trivial_solution
-from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas, search_proof, unit_rows
+from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas, unit_rows
 from attsvm.solvers.solution import MarginSolution
 
 __all__ = ["solve_nuclear_conic"]
@@ -118,7 +119,7 @@ def solve_nuclear_conic(
             settings["max_iter"] = max_iterations
         lam, W, outcome, iterations = _call_clarabel(rows, settings)
         if "Infeasible" in outcome:  # the dual is unbounded along lam
-            proof = purify_farkas(rows, lam) or search_proof(problem)
+            proof = purify_farkas(rows, lam) or find_farkas(problem)
             if proof is not None:
                 return no_solution(problem, norm, proof, solver=solver, iterations=iterations, start=start)
         if np.isfinite(W).all() and np.isfinite(lam).all():
@@ -128,7 +129,7 @@ def solve_nuclear_conic(
             if polished is not None and polished.gap < best.gap:
                 best = polished
     if best is None or best.gap > 1e-6:
-        proof = search_proof(problem)
+        proof = find_farkas(problem)
         if proof is not None or best is None:
             return no_solution(problem, norm, proof, solver=solver, iterations=iterations, start=start)
     return report(

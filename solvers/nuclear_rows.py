@@ -13,17 +13,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.certificate import FARKAS_TOLERANCE, Certificate, certify_infeasible
-from attsvm.solvers.farkas import find_farkas
+from attsvm.solvers.certificate import Certificate, certify_infeasible
 from attsvm.solvers.margin import BoolArray, FloatArray, IntArray, MarginProblem
 from attsvm.solvers.reduction import Reduction, reduce_dimensions
 
 __all__ = [
     "UnitRows",
-    "is_proof",
     "purify_farkas",
     "schur_matrix",
-    "search_proof",
     "singular_triples",
     "singular_values",
     "unit_rows",
@@ -257,31 +254,9 @@ def purify_farkas(rows: UnitRows, lam: FloatArray) -> Certificate | None:
     return None
 
 
-def is_proof(problem: MarginProblem, proof: Certificate | None) -> bool:
-    """True when a proof of infeasibility stands clear of rounding on both sides.
-
-    Dependent but consistent equality rows combine to ``0 = 0`` up to rounding; scaled up, rounding in the
-    right-hand side would pass for a contradiction. So what is left over, relative to the rows, must be small
-    against the right-hand side, relative to its terms: then every feasible W has norm above 1e9 in units of
-    ``|rhs| / row norm``.
-    """
-    if proof is None or proof.farkas is None:
-        return False
-    lam = np.abs(proof.farkas.multipliers)
-    terms = float(lam @ np.abs(problem.rhs))  # the multipliers are scaled to rhs . multipliers = 1
-    return proof.farkas.residual * terms <= FARKAS_TOLERANCE
-
-
-def search_proof(problem: MarginProblem) -> Certificate | None:
-    """`find_farkas`, accepted only when the proof stands clear of rounding."""
-    proof = find_farkas(problem)
-    return proof if is_proof(problem, proof) else None
-
-
 def _verify(rows: UnitRows, lam: FloatArray) -> Certificate | None:
     """A verified proof of the original problem from multipliers of unit rows, or None."""
-    proof = certify_infeasible(rows.original, rows.restore_multipliers(lam))
-    return proof if is_proof(rows.original, proof) else None
+    return certify_infeasible(rows.original, rows.restore_multipliers(lam))
 
 
 def _cancel(rows: UnitRows, lam: FloatArray) -> Certificate | None:

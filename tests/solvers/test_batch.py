@@ -441,3 +441,18 @@ def test_bad_arguments_are_named() -> None:
         MarginBatch.from_problems([])
     with pytest.raises(ValueError, match="problem 1"):
         MarginBatch.from_problems([batch.problem(0), MarginProblem(np.ones((1, 2)), np.ones((1, 1)), [0])])
+
+
+def test_dependent_but_consistent_equalities_are_not_called_infeasible():
+    problems = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        a, b, W = rng.standard_normal((6, 2)), rng.standard_normal((6, 2)), rng.standard_normal((2, 2))
+        rhs = MarginProblem(a, b, np.arange(6)).margins(W)  # six equations for four entries, all met by W
+        problems.append(MarginProblem(a, b, np.arange(6), rhs, np.ones(6, dtype=bool)))
+    for norm in ("frobenius", "nuclear"):
+        found = solve_batch(MarginBatch.from_problems(problems), norm)
+        assert "infeasible" not in {str(status) for status in found.status}
+        for i, problem in enumerate(problems):
+            if found.status[i] == "optimal":  # the only solution there is
+                assert np.abs(problem.margins(found.W[i]) - problem.rhs).max() <= 1e-6
