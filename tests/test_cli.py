@@ -56,3 +56,13 @@ def test_bad_input_is_one_line_on_stderr():
     assert result.returncode == 2
     assert result.stderr.strip() == "attsvm: T must be an integer >= 2, got 1"
     assert run("nonsense").returncode == 2
+
+
+def test_demo_without_torch_says_what_is_missing(capsys, monkeypatch):
+    from attsvm.cli import demo
+
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    demo.run_demo(n=2, T=3, d=4, seed=0, steps=10, as_json=False)
+    out = capsys.readouterr().out
+    assert "it needs torch (pip install 'attsvm[torch]')" in out
+    assert "Training against theory" not in out

@@ -152,7 +152,7 @@ def run_demo(n: int, T: int, d: int, seed: int, steps: int, as_json: bool) -> No
             "rank (effective rank), 1 - correlation, margin reached, fitted rate of 1 - correlation in steps."
         )
     elif missing and steps:
-        console.print("Training was left out: it needs torch (pip install 'attsvm[torch]').")
+        console.print("Training was left out: it needs torch (pip install 'attsvm[torch]').", markup=False)
     console.print(f"[dim]{versions}[/dim]")
 
 
