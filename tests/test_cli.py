@@ -1,3 +1,4 @@
+import importlib
 import json
 import subprocess
 import sys
@@ -59,8 +60,7 @@ def test_bad_input_is_one_line_on_stderr():
 
 
 def test_demo_without_torch_says_what_is_missing(capsys, monkeypatch):
-    from attsvm.cli import demo
-
+    demo = importlib.import_module("attsvm.cli.demo")  # the command of that name hides the module
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     demo.run_demo(n=2, T=3, d=4, seed=0, steps=10, as_json=False)
     out = capsys.readouterr().out
