@@ -12,15 +12,13 @@ import time
 
 import numpy as np
 
-from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.farkas import find_farkas
 from attsvm.solvers.margin import MarginProblem
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear_factored import solve_nuclear_factored
 from attsvm.solvers.nuclear_interior import run_interior
 from attsvm.solvers.nuclear_newton import warm_polish
-from attsvm.solvers.nuclear_report import check_nuclear, no_solution, report, trivial_solution
-from attsvm.solvers.nuclear_rows import unit_rows
+from attsvm.solvers.nuclear_report import no_solution, prepare, report
 from attsvm.solvers.solution import MarginSolution
 
 __all__ = ["solve_nuclear", "solve_nuclear_interior"]
@@ -89,13 +87,10 @@ def solve_nuclear_interior(
     >>> print(result.status, round(result.norm, 6), result.extras["uniqueness"].verdict)
     optimal 2.0 not unique
     """
-    check_nuclear(norm)
     start, solver = time.perf_counter(), "nuclear"
-    rows = unit_rows(problem)
-    if isinstance(rows, Certificate):
-        return no_solution(problem, norm, rows, solver=solver, iterations=0, start=start)
-    if rows.trivial:
-        return trivial_solution(problem, norm, solver=solver, start=start)
+    rows = prepare(problem, norm, solver=solver, start=start)
+    if isinstance(rows, MarginSolution):
+        return rows
     best = None if warm_start is None else warm_polish(rows, warm_start)
     proof, iterations = None, 0
     if best is None:

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.farkas import find_farkas
 from attsvm.solvers.margin import FloatArray, MarginProblem
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear_newton import Polished, polish_guess, warm_polish
-from attsvm.solvers.nuclear_report import check_nuclear, no_solution, report, trivial_solution
-from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas, unit_rows
+from attsvm.solvers.nuclear_report import no_solution, prepare, report
+from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas
 from attsvm.solvers.solution import MarginSolution
 
 __all__ = ["solve_nuclear_conic"]
@@ -104,13 +103,10 @@ def solve_nuclear_conic(
     >>> print(result.status, result.W.ravel().round(6))
     optimal [0.12 0.16]
     """
-    check_nuclear(norm)
     start, solver = time.perf_counter(), "nuclear_conic"
-    rows = unit_rows(problem)
-    if isinstance(rows, Certificate):
-        return no_solution(problem, norm, rows, solver=solver, iterations=0, start=start)
-    if rows.trivial:
-        return trivial_solution(problem, norm, solver=solver, start=start)
+    rows = prepare(problem, norm, solver=solver, start=start)
+    if isinstance(rows, MarginSolution):
+        return rows
     best = None if warm_start is None else warm_polish(rows, warm_start)
     iterations = 0
     if best is None:

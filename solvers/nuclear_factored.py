@@ -18,8 +18,8 @@ from attsvm.solvers.margin import FloatArray, MarginProblem
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear_interior import run_interior
 from attsvm.solvers.nuclear_newton import Polished, polish_guess, warm_polish
-from attsvm.solvers.nuclear_report import check_nuclear, no_solution, report, trivial_solution
-from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas, unit_rows
+from attsvm.solvers.nuclear_report import no_solution, prepare, report
+from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas
 from attsvm.solvers.solution import MarginSolution
 
 __all__ = ["Factors", "augmented_lagrangian", "solve_nuclear_factored"]
@@ -222,13 +222,10 @@ def solve_nuclear_factored(
     >>> print(result.status, result.W.ravel().round(6))
     optimal [0.12 0.16]
     """
-    check_nuclear(norm)
     start, solver = time.perf_counter(), "nuclear_factored"
-    rows = unit_rows(problem)
-    if isinstance(rows, Certificate):
-        return no_solution(problem, norm, rows, solver=solver, iterations=0, start=start)
-    if rows.trivial:
-        return trivial_solution(problem, norm, solver=solver, start=start)
+    rows = prepare(problem, norm, solver=solver, start=start)
+    if isinstance(rows, MarginSolution):
+        return rows
     best = None if warm_start is None else warm_polish(rows, warm_start)
     proof, evaluations, interior = None, 0, 0
     if best is None:

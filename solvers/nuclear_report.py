@@ -9,12 +9,12 @@ import numpy as np
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.margin import FloatArray, MarginProblem
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.nuclear_rows import UnitRows
+from attsvm.solvers.nuclear_rows import UnitRows, unit_rows
 from attsvm.solvers.solution import MarginSolution, conclude, without_solution
 from attsvm.solvers.status import Status
 from attsvm.solvers.uniqueness import certify_uniqueness, uniqueness_of_rows
 
-__all__ = ["ACHIEVABLE", "check_nuclear", "no_solution", "report", "trivial_solution"]
+__all__ = ["ACHIEVABLE", "check_nuclear", "no_solution", "prepare", "report", "trivial_solution"]
 
 # What the certificate reaches on every well-posed problem, with or without the Newton steps.
 ACHIEVABLE = 1e-7
@@ -50,6 +50,15 @@ def trivial_solution(problem: MarginProblem, norm: Norm, *, solver: str, start: 
         tolerance=ACHIEVABLE,
         extras=extras,
     )
+
+
+def prepare(problem: MarginProblem, norm: Norm, *, solver: str, start: float) -> UnitRows | MarginSolution:
+    """The rows that a solver works on, or the answer when it takes no solver: a zero row, or W = 0."""
+    check_nuclear(norm)
+    rows = unit_rows(problem)
+    if isinstance(rows, Certificate):
+        return no_solution(problem, norm, rows, solver=solver, iterations=0, start=start)
+    return trivial_solution(problem, norm, solver=solver, start=start) if rows.trivial else rows
 
 
 def report(

@@ -20,7 +20,7 @@ import numpy as np
 import attsvm
 
 # %%
-# Two sequences in the plane, solved with both norms.
+# Two sequences in the plane, solved with both norms. (A seed with a large margin, picked for a clear picture.)
 
 problem = attsvm.random_problem(n=2, T=5, d=2, seed=142)
 solutions = {norm: attsvm.att_svm(problem, norm=norm) for norm in ("frobenius", "nuclear")}
