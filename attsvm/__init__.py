@@ -37,6 +37,7 @@ _LAZY = {
     "regularization_path": "attsvm.training",
     "selection_graph": "attsvm.enumeration",
     "smoothness_constant": "attsvm.training",
+    "sweep": "attsvm.sweeps",
     "train": "attsvm.training",
 }
 
@@ -102,6 +103,7 @@ __all__ = [
     "separating_cone",
     "smoothness_constant",
     "support_indices",
+    "sweep",
     "train",
     "verify",
 ]

@@ -1,0 +1,252 @@
+"""Run the missing chunks of a sweep on an executor and store each as it finishes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attsvm.sweeps.plan import Chunk, Plan, Task, make_plan
+from attsvm.sweeps.result import Sweep, join_columns
+from attsvm.sweeps.store import Store
+
+__all__ = ["process_pool", "sweep"]
+
+_RESTARTS = 3  # of our own pool, after a worker was killed
+Progress = Callable[[int, int], None]
+
+
+def sweep(
+    fn: Task,
+    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
+    trials: int,
+    executor: Any = None,
+    store: str | Path = "results.sqlite",
+    *,
+    seed: int = 0,
+    chunk: int = 100,
+    workers: int | None = None,
+    name: str | None = None,
+    extend: bool = False,
+    fresh: bool = False,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Evaluate ``fn`` on many trials of every cell of a grid, so that nothing finished is ever lost.
+
+    Trials run by chunk: ``fn(trials, seed, **cell)`` draws and solves ``trials`` problems at once (as one batch, where
+    the library has batches) and returns a dict of columns with one entry per trial. Each finished chunk is written to
+    the store in a transaction; a later call with the same arguments computes only what is missing. Rows depend on
+    the arguments alone, not on the executor, its number of workers, or interruptions.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(trials, seed, **cell) -> dict of columns``; for processes it must be importable (a function of a module).
+        Entries are numbers, strings, booleans, None or nested lists of them (arrays are converted).
+    grid : dict of sequences, or list of dict
+        Parameters and their values (the product is taken), or the cells themselves.
+    trials : int
+        Trials per cell.
+    executor : concurrent.futures.Executor, dask.distributed.Client or None
+        Where chunks run; anything with the executor's ``submit``. None starts worker processes with one thread each.
+    store : str or Path
+        SQLite file; ``":memory:"`` keeps nothing.
+    seed : int
+        Seed of the sweep; chunk k of a cell gets a seed made from it, the cell's content and k.
+    chunk : int
+        Trials per chunk.
+    workers : int, optional
+        Number of processes when ``executor`` is None (default: one per core); 0 computes in this process.
+    name : str, optional
+        Name of the sweep in the store (default: the function's); several may share a file.
+    extend : bool
+        Accept a store made with other cells or another number of trials and use what fits.
+    fresh : bool
+        Discard what the store holds under this name.
+    progress : callable, optional
+        Called as ``progress(finished, total)`` after every chunk.
+
+    Returns
+    -------
+    Sweep
+
+    Raises
+    ------
+    StoreError
+        If the store was made by other parameters, another version of ``fn``, or is not a store.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attsvm
+    >>> def margins(trials, seed, d):
+    ...     problems = attsvm.random_problem(n=3, T=3, d=d, seed=seed, batch=trials)
+    ...     return {"margin": attsvm.att_svm(problems).margin}
+    >>> done = attsvm.sweep(margins, {"d": [4, 8]}, trials=20, chunk=10, workers=0, store=":memory:")
+    >>> done.columns[0]["margin"].shape, done.computed
+    ((20,), 4)
+    >>> bool(np.nanmean(done.where(d=8)["margin"]) > 0)
+    True
+    """
+    plan = make_plan(fn, grid, trials, chunk=chunk, seed=seed, name=name)
+    if workers is not None and (not isinstance(workers, int) or workers < 0):
+        raise ValueError(f"workers must be an integer of at least 0, got {workers!r}")
+    with Store(store) as opened:
+        opened.claim(plan, extend=extend, fresh=fresh)
+        finished = opened.read(plan)
+        missing = [c for c in plan.chunks() if (c.cell, c.index) not in finished]
+        resumed, total = len(finished), len(finished) + len(missing)
+
+        def keep(chunk: Chunk, columns: dict[str, Any], seconds: float) -> None:
+            opened.write(plan, chunk, columns, seconds)
+            finished[chunk.cell, chunk.index] = columns
+            if progress is not None:
+                progress(len(finished), total)
+
+        if progress is not None:
+            progress(resumed, total)
+        if missing:
+            _run(plan, missing, keep, executor, workers)
+        columns = tuple(_join(plan, finished, cell) for cell in range(len(plan.cells)))
+        return Sweep(plan.cells, columns, resumed, total - resumed, opened.seconds(plan))
+
+
+def process_pool(workers: int | None = None) -> ProcessPoolExecutor:
+    """Worker processes with one thread each; what :func:`sweep` starts by itself.
+
+    Examples
+    --------
+    >>> from attsvm.sweeps.run import process_pool
+    >>> with process_pool(1) as pool:
+    ...     pool.submit(abs, -2).result()
+    2
+    """
+    # Spawned, not forked: a forked child inherits the locks of BLAS and torch threads and may hang.
+    return ProcessPoolExecutor(workers or os.cpu_count(), get_context("spawn"), initializer=_one_thread)
+
+
+def compute_chunk(fn: Task, cell: dict[str, Any], chunk: Chunk) -> tuple[dict[str, Any], float]:
+    """One chunk as plain columns, and the seconds it took; this is what runs in a worker."""
+    start = time.perf_counter()
+    columns = fn(chunk.trials, chunk.seed, **cell)
+    return _plain_columns(columns, chunk.trials, fn), time.perf_counter() - start
+
+
+Keep = Callable[[Chunk, dict[str, Any], float], None]
+
+
+def _run(plan: Plan, missing: list[Chunk], keep: Keep, executor: Any, workers: int | None) -> None:
+    if executor is not None:
+        on = (
+            executor
+            if isinstance(executor, Executor) or not hasattr(executor, "get_executor")
+            else executor.get_executor()
+        )
+        _submit_all(plan, missing, keep, on)
+    elif workers == 0:
+        for chunk in missing:
+            keep(chunk, *_computed_here(plan, chunk))
+    else:
+        _check_importable(plan.fn)
+        for attempt in range(_RESTARTS + 1):
+            with process_pool(workers) as pool:
+                try:
+                    _submit_all(plan, missing, keep, pool)
+                    return
+                except BrokenProcessPool:
+                    # A worker was killed from outside (out of memory, kill -9): what is done is stored; do the rest.
+                    if attempt == _RESTARTS:
+                        raise
+
+
+def _submit_all(plan: Plan, missing: list[Chunk], keep: Keep, pool: Any) -> None:
+    """Run chunks with a bounded number under way, removing from ``missing`` what was kept."""
+    queue = list(missing)
+    under_way: dict[Future[tuple[dict[str, Any], float]], Chunk] = {}
+    limit = 4 * (os.cpu_count() or 1) + 8  # enough to keep workers busy without holding every result in memory
+    try:
+        while queue or under_way:
+            while queue and len(under_way) < limit:
+                chunk = queue.pop(0)
+                under_way[pool.submit(compute_chunk, plan.fn, plan.cells[chunk.cell], chunk)] = chunk
+            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                chunk = under_way.pop(future)
+                try:
+                    columns, seconds = future.result()
+                except BrokenProcessPool:
+                    raise
+                except Exception as error:
+                    error.add_note(_place(plan, chunk))
+                    raise
+                keep(chunk, columns, seconds)
+                missing.remove(chunk)
+    except BaseException:
+        for future in under_way:
+            future.cancel()
+        raise
+
+
+def _computed_here(plan: Plan, chunk: Chunk) -> tuple[dict[str, Any], float]:
+    try:
+        return compute_chunk(plan.fn, plan.cells[chunk.cell], chunk)
+    except Exception as error:
+        error.add_note(_place(plan, chunk))
+        raise
+
+
+def _place(plan: Plan, chunk: Chunk) -> str:
+    return f"in sweep {plan.name!r}, cell {plan.cells[chunk.cell]}, chunk {chunk.index}, seed {chunk.seed}"
+
+
+def _join(plan: Plan, finished: dict[tuple[int, int], dict[str, Any]], cell: int) -> dict[str, np.ndarray]:
+    indices = sorted(index for k, index in finished if k == cell)
+    parts = [finished[cell, index] for index in indices]
+    for index, part in zip(indices, parts, strict=True):
+        if set(part) != set(parts[0]):
+            raise ValueError(
+                f"fn must return the same columns for every chunk; cell {plan.cells[cell]} has {sorted(parts[0])} "
+                f"in chunk {indices[0]} and {sorted(part)} in chunk {index}"
+            )
+    return join_columns(parts)
+
+
+def _plain_columns(columns: Any, trials: int, fn: Task) -> dict[str, Any]:
+    if not isinstance(columns, Mapping) or not columns:
+        raise ValueError(f"fn must return a dict of columns, got {type(columns).__name__} from {fn!r}")
+    plain: dict[str, Any] = {}
+    for name, values in columns.items():
+        if hasattr(values, "detach"):  # a torch tensor, on any device
+            values = values.detach().cpu()
+        listed = np.asarray(values).tolist() if hasattr(values, "__array__") else list(values)
+        if len(listed) != trials:
+            raise ValueError(f"fn must return {trials} entries per column, got {len(listed)} in {name!r}")
+        plain[str(name)] = listed
+    return plain
+
+
+def _check_importable(fn: Task) -> None:
+    try:
+        pickle.dumps(fn)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"fn must be a function of a module to run in worker processes ({error}); "
+            "move it to a module, or pass workers=0"
+        ) from error
+
+
+def _one_thread() -> None:
+    """Hold a worker to one thread: parallelism comes from the processes."""
+    from threadpoolctl import threadpool_limits
+
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = "1"  # for libraries that are loaded later
+    threadpool_limits(1)  # for those that are loaded already

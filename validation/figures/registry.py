@@ -1,0 +1,80 @@
+"""Which figures there are, found by their modules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+
+from attsvm.validation.figures.framework import Figure
+
+__all__ = ["PAPERS", "all_figures", "choose_figures"]
+
+PAPERS = {
+    "svm": "Transformers as Support Vector Machines",
+    "conditioning": "Softmax-induced ill-conditioning in transformer models",
+    "polarization": "Gradient flow polarizes softmax outputs towards low-entropy solutions",
+    "localization": "Self-attention networks localize when QK-eigenspectrum concentrates",
+    "specialization": "Specialization of softmax attention heads",
+}
+
+
+def all_figures(paper: str = "svm") -> list[Figure]:
+    """The figures of one paper in the order of their numbers.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.registry import all_figures
+    >>> [figure.name for figure in all_figures("svm")][:2]
+    ['fig1', 'fig4']
+    """
+    if paper not in PAPERS:
+        raise ValueError(f"paper must be one of {', '.join(PAPERS)}, got {paper!r}")
+    package = import_module(f"attsvm.validation.figures.{paper}")
+    modules = (import_module(f"{package.__name__}.{m.name}") for m in iter_modules(package.__path__))
+    figures = [module.FIGURE for module in modules if hasattr(module, "FIGURE")]
+    return sorted(figures, key=lambda figure: _order(figure.name))
+
+
+def choose_figures(names: Sequence[str], everything: bool = False) -> list[Figure]:
+    """Figures by the words of a command: ``["fig5"]``, ``["conditioning", "fig1"]``.
+
+    A paper's name applies to the words after it; ``svm`` is understood before the first. With ``everything`` all
+    figures of the named papers are meant, by default those of ``svm``.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.registry import choose_figures
+    >>> [(f.paper, f.name) for f in choose_figures(["fig2"])]
+    [('svm', 'fig5')]
+    """
+    paper, named, chosen = "svm", [], []
+    for word in names:
+        if word in PAPERS:
+            paper = word
+            named.append(word)
+        elif everything:
+            raise ValueError(f"figures: with --all name papers only ({', '.join(PAPERS)}), got {word!r}")
+        else:
+            chosen.append(_find(paper, word))
+    if everything:
+        return [figure for name in named or ["svm"] for figure in all_figures(name)]
+    if not chosen:
+        have = ", ".join(f.name for f in all_figures(paper))
+        raise ValueError(f"figures: name at least one figure of {paper} ({have}), or pass --all")
+    return list(dict.fromkeys(chosen))
+
+
+def _find(paper: str, word: str) -> Figure:
+    figures = all_figures(paper)
+    for figure in figures:
+        if word in (figure.name, *figure.aliases):
+            return figure
+    names = ", ".join("/".join((f.name, *f.aliases)) for f in figures)
+    raise ValueError(f"figures: {paper} has no {word!r}; there are {names}")
+
+
+def _order(name: str) -> tuple[str, int]:
+    digits = re.search(r"\d+", name)
+    return (name[: digits.start()] if digits else name, int(digits.group()) if digits else 0)

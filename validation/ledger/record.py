@@ -1,0 +1,140 @@
+"""A claim, its formulas, and how a verdict follows from measuring them.
+
+The check of a claim is a function ``measure(formula, rng, trials)`` that confronts *any* formula of the claim's kind
+with random instances and counts violations. The printed formula and, where it fails, the corrected one are both given
+to the same check; so is a wrong one in the tests. A run derives a verdict from the measurements and compares it with
+the stored one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Claim", "Measurement", "Verdict", "count"]
+
+
+class Verdict(StrEnum):
+    """What became of a claim."""
+
+    HOLDS = "holds"
+    FAILS = "fails as printed"
+    TYPO = "typo"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a check found for one formula.
+
+    Parameters
+    ----------
+    violations, trials : int
+        Instances on which the formula was wrong, and instances tried.
+    worst : float
+        The largest error or excess (what it measures is said by ``detail``).
+    detail : str
+        One line on what was measured.
+    """
+
+    violations: int
+    trials: int
+    worst: float
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError("a measurement needs at least one trial: nothing was checked")
+
+    @property
+    def holds(self) -> bool:
+        """Whether no instance contradicted the formula."""
+        return self.violations == 0
+
+    def __str__(self) -> str:
+        return f"{self.violations}/{self.trials} violated, worst {self.worst:.2g}" + (
+            f" ({self.detail})" if self.detail else ""
+        )
+
+
+def count(errors: Any, tolerance: float, detail: str = "") -> Measurement:
+    """A measurement from errors: those above the tolerance, or not a number, are violations.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.record import count
+    >>> str(count([1e-12, 0.5], 1e-9, "relative error"))
+    '1/2 violated, worst 0.5 (relative error)'
+    """
+    x = np.atleast_1d(np.asarray(errors, dtype=np.float64)).ravel()
+    bad = ~(x <= tolerance)  # not a number counts as bad
+    worst = float("inf") if np.isnan(x).any() else float(x.max())
+    return Measurement(int(bad.sum()), len(x), worst, detail)
+
+
+Formula = Any
+Measure = Callable[[Formula, np.random.Generator, int], Measurement]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a paper.
+
+    Parameters
+    ----------
+    id : str
+        ``paper:place``, for instance ``svm:thm1``.
+    source : str
+        Where it stands in the paper.
+    statement : str
+        What the paper says, in our words.
+    verdict : Verdict
+        ``HOLDS``: the printed form survives. ``FAILS`` and ``TYPO``: the printed form is refuted and the corrected
+        one survives; a typo is a slip of the pen that the paper itself contradicts. ``OPEN``: not settled.
+    measure : callable or None
+        ``measure(formula, rng, trials) -> Measurement``. None only for open claims that no computation here can test.
+    printed, corrected : object
+        Formulas, in the form that ``measure`` takes. ``corrected`` is needed for FAILS and TYPO.
+    correction : str
+        The corrected statement in words and symbols; for HOLDS a sharper form, if known.
+    evidence : str
+        What was found when the verdict was stored.
+    trials : int
+        Instances of a normal run of the check.
+    reason : str
+        Why there is no check (open claims only).
+    """
+
+    id: str
+    source: str
+    statement: str
+    verdict: Verdict
+    measure: Measure | None = None
+    printed: Formula = None
+    corrected: Formula = None
+    correction: str = ""
+    evidence: str = ""
+    trials: int = 100
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if ":" not in self.id:
+            raise ValueError(f"id must read paper:place, got {self.id!r}")
+        if self.measure is None and (self.verdict is not Verdict.OPEN or not self.reason):
+            raise ValueError(f"{self.id}: only an open claim with a reason may lack a check")
+        if self.measure is not None and self.printed is None:
+            raise ValueError(f"{self.id}: printed must hold the formula that measure takes")
+        refuted = self.verdict in (Verdict.FAILS, Verdict.TYPO)
+        if refuted and (self.corrected is None or not self.correction):
+            raise ValueError(f"{self.id}: a refuted claim needs its corrected form")
+        if not refuted and self.corrected is not None:
+            raise ValueError(f"{self.id}: corrected belongs to refuted claims; put a sharper form into correction")
+
+    @property
+    def paper(self) -> str:
+        """The paper that the claim belongs to."""
+        return self.id.split(":", 1)[0]

@@ -1,0 +1,95 @@
+"""Find the claims, run their checks, and compare what they find with the stored verdicts."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+
+import numpy as np
+
+from attsvm.validation.figures.registry import PAPERS
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict
+
+__all__ = ["Audit", "all_claims", "audit"]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One claim's check, run again.
+
+    Parameters
+    ----------
+    claim : Claim
+    printed, corrected : Measurement or None
+    seconds : float
+    """
+
+    claim: Claim
+    printed: Measurement | None
+    corrected: Measurement | None
+    seconds: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the measurements support the stored verdict."""
+        if self.printed is None:  # open, without a check
+            return True
+        if self.claim.verdict in (Verdict.HOLDS, Verdict.OPEN):
+            return self.printed.holds
+        return not self.printed.holds and self.corrected is not None and self.corrected.holds
+
+
+def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
+    """Every claim of the named papers (default: all), in the order of the ledger.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.run import all_claims
+    >>> all_claims(["svm"])[0].paper
+    'svm'
+    """
+    claims: list[Claim] = []
+    for paper in PAPERS if papers is None else papers:
+        if paper not in PAPERS:
+            raise ValueError(f"paper must be one of {', '.join(PAPERS)}, got {paper!r}")
+        package = import_module(f"attsvm.validation.ledger.{paper}")
+        names = sorted(m.name for m in iter_modules(package.__path__))
+        for name in names:
+            claims.extend(getattr(import_module(f"{package.__name__}.{name}"), "CLAIMS", ()))
+    ids = [claim.id for claim in claims]
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"two claims share an id: {sorted({i for i in ids if ids.count(i) > 1})}")
+    return claims
+
+
+def audit(claim: Claim, seed: int = 0, trials: int | None = None) -> Audit:
+    """Run the check of one claim on its printed and its corrected form.
+
+    Both forms meet the same random instances.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger import Claim, Verdict
+    >>> from attsvm.validation.ledger.record import count
+    >>> from attsvm.validation.ledger.run import audit
+    >>> def measure(square, rng, trials):
+    ...     x = rng.normal(size=trials)
+    ...     return count(abs(square(x) - x * x), 1e-12)
+    >>> forms = {"printed": lambda x: 2 * x, "corrected": lambda x: x * x, "correction": "x x"}
+    >>> audit(Claim("svm:example", "p. 1", "x squared is 2x", Verdict.FAILS, measure, **forms)).agrees
+    True
+    """
+    start = time.perf_counter()
+    if claim.measure is None:
+        return Audit(claim, None, None, 0.0)
+    tried = claim.trials if trials is None else trials
+    words = [seed, zlib.crc32(claim.id.encode())]
+    printed = claim.measure(claim.printed, np.random.default_rng(words), tried)
+    corrected = None
+    if claim.corrected is not None:
+        corrected = claim.measure(claim.corrected, np.random.default_rng(words), tried)
+    return Audit(claim, printed, corrected, time.perf_counter() - start)

@@ -1,0 +1,89 @@
+"""The ledger as tables: for the terminal, as records, and as a page of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attsvm.validation.figures.registry import PAPERS
+from attsvm.validation.ledger.record import Claim, Verdict
+from attsvm.validation.ledger.run import Audit
+
+__all__ = ["claim_record", "claims_markdown"]
+
+
+def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
+    """A claim, and its audit if it was run, as plain data.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.run import all_claims
+    >>> from attsvm.validation.ledger.table import claim_record
+    >>> claim_record(all_claims(["svm"])[0])["paper"]
+    'svm'
+    """
+    record: dict[str, Any] = {
+        "id": claim.id,
+        "paper": claim.paper,
+        "source": claim.source,
+        "statement": claim.statement,
+        "verdict": str(claim.verdict),
+        "correction": claim.correction,
+        "evidence": claim.evidence,
+        "reason": claim.reason,
+        "has_check": claim.measure is not None,
+    }
+    if audit is not None:
+        record |= {
+            "printed": str(audit.printed) if audit.printed else None,
+            "corrected": str(audit.corrected) if audit.corrected else None,
+            "agrees": audit.agrees,
+            "seconds": audit.seconds,
+        }
+    return record
+
+
+def claims_markdown(claims: Sequence[Claim]) -> str:
+    """The page of the documentation: one table per paper.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.run import all_claims
+    >>> from attsvm.validation.ledger.table import claims_markdown
+    >>> claims_markdown(all_claims(["svm"])).startswith("# What of the papers holds")
+    True
+    """
+    lines = ["# What of the papers holds", ""]
+    lines += [
+        "Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances;",
+        "`attsvm claims --run` runs the checks again and compares. *Holds* means that no instance contradicted the",
+        "statement, which is evidence, not a proof. This page is written by `attsvm claims --markdown`.",
+        "",
+    ]
+    for paper, title in PAPERS.items():
+        rows = [claim for claim in claims if claim.paper == paper]
+        if not rows:
+            continue
+        tally = ", ".join(f"{sum(c.verdict is v for c in rows)} {v}" for v in Verdict)
+        lines += [f"## {title}", "", f"{len(rows)} claims: {tally}.", ""]
+        lines += [
+            "| id | where | statement | verdict | corrected or sharper form | evidence |",
+            "|---|---|---|---|---|---|",
+        ]
+        for claim in rows:
+            evidence = claim.evidence or claim.reason
+            cells = (
+                claim.id.split(":", 1)[1],
+                claim.source,
+                claim.statement,
+                str(claim.verdict),
+                claim.correction,
+                evidence,
+            )
+            lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;") or "-"
