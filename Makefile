@@ -6,7 +6,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SETUP := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types tests format clean
+.PHONY: help demo test docs lint types tests format clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -26,6 +26,10 @@ types: $(VENV)/.installed-dev
 tests: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2  # two workers on two cores: one thread each
 
+docs: $(VENV)/.installed-docs  ## Build the guide into docs/_build/html, warnings as errors
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
 format: $(VENV)/.installed-dev  ## Rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -43,5 +47,9 @@ $(VENV)/.installed-dev: $(SETUP) | $(BIN)/python
 	$(PIP_INSTALL) --editable '.[all,dev]'
 	@touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: $(SETUP) | $(BIN)/python
+	$(PIP_INSTALL) --editable '.[all,docs]'
+	@touch $@ $(VENV)/.installed
+
 clean:  ## Remove the environment and everything that was built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) docs/_build docs/gallery build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

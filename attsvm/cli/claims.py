@@ -22,10 +22,11 @@ def run_claims(
     trials: int | None = None,
     as_json: bool = False,
     markdown: bool = False,
+    wrong: bool = False,
 ) -> bool:
     """Print the ledger; with ``run`` measure every claim again. Returns whether all stored verdicts were confirmed."""
     from attsvm.validation.ledger.run import Audit, all_claims, audit
-    from attsvm.validation.ledger.table import claim_record, claims_markdown
+    from attsvm.validation.ledger.table import claim_record, claims_markdown, wrong_markdown
 
     claims = all_claims(papers or None)
     if ids:
@@ -34,8 +35,8 @@ def run_claims(
             raise ValueError(f"claims: no claim is called {', '.join(sorted(unknown))}; attsvm claims lists them all")
         claims = [claim for claim in claims if claim.id in ids]
     console = Console(soft_wrap=True, highlight=False)
-    if markdown:
-        print(claims_markdown(claims))
+    if markdown or wrong:
+        print(wrong_markdown(claims) if wrong else claims_markdown(claims))
         return True
     audits: list[Audit | None] = [None] * len(claims)
     if run:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +132,7 @@ def process_pool(workers: int | None = None) -> ProcessPoolExecutor:
     2
     """
     # Spawned, not forked: a forked child inherits the locks of BLAS and torch threads and may hang.
-    return ProcessPoolExecutor(workers or os.cpu_count(), get_context("spawn"), initializer=_one_thread)
+    return ProcessPoolExecutor(workers or os.cpu_count(), get_context("spawn"), initializer=_start_worker)
 
 
 def compute_chunk(fn: Task, cell: dict[str, Any], chunk: Chunk) -> tuple[dict[str, Any], float]:
@@ -243,10 +245,20 @@ def _check_importable(fn: Task) -> None:
         ) from error
 
 
-def _one_thread() -> None:
-    """Hold a worker to one thread: parallelism comes from the processes."""
+def _start_worker() -> None:
+    """Hold a worker to one thread, since parallelism comes from the processes, and let it end with its parent."""
     from threadpoolctl import threadpool_limits
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"  # for libraries that are loaded later
     threadpool_limits(1)  # for those that are loaded already
+
+
+def _end_with_parent() -> None:
+    """Workers of a killed process would wait for work for ever."""
+    parent = parent_process()
+    if parent is not None:
+        wait_for([parent.sentinel])
+        os._exit(1)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm.sweeps import Sweep, sweep
+from attsvm.theory.attraction import wilson_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -71,10 +72,7 @@ def share_of(flags: Any) -> Interval:
     n = len(x)
     if not n:
         return Interval(float("nan"), float("nan"), float("nan"), percent=True)
-    share, z = float(x.mean()), 1.96
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))) / (1 + z * z / n)
-    return Interval(share, max(0.0, centre - half), min(1.0, centre + half), percent=True)
+    return Interval(float(x.mean()), *wilson_interval(int(x.sum()), n), percent=True)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from attsvm.validation.figures.registry import PAPERS
 from attsvm.validation.ledger.record import Claim, Verdict
 from attsvm.validation.ledger.run import Audit
 
-__all__ = ["claim_record", "claims_markdown"]
+__all__ = ["claim_record", "claims_markdown", "wrong_markdown"]
 
 
 def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
@@ -82,6 +82,37 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
             )
             lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
         lines.append("")
+    return "\n".join(lines)
+
+
+def wrong_markdown(claims: Sequence[Claim]) -> str:
+    """The page *What the papers got wrong*: refuted statements and slips, each with its corrected form.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.run import all_claims
+    >>> from attsvm.validation.ledger.table import wrong_markdown
+    >>> "holds |" in wrong_markdown(all_claims(["svm"]))
+    False
+    """
+    lines = [
+        "# What the papers got wrong",
+        "",
+        "Refuted by the checks of the [ledger](claims.md), with the form that survives them. Slips of the pen come",
+        "after each paper's errors. This page is written by `attsvm claims --wrong`.",
+        "",
+    ]
+    for paper, title in PAPERS.items():
+        for verdict, heading in ((Verdict.FAILS, "Fails as printed"), (Verdict.TYPO, "Slips")):
+            rows = [claim for claim in claims if claim.paper == paper and claim.verdict is verdict]
+            if not rows:
+                continue
+            lines += [f"## {title}: {heading.lower()}", ""]
+            lines += ["| id | where | printed | what holds instead | evidence |", "|---" * 5 + "|"]
+            for claim in rows:
+                cells = (claim.id, claim.source, claim.statement, claim.correction, claim.evidence)
+                lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+            lines.append("")
     return "\n".join(lines)
 
 

@@ -1,0 +1,47 @@
+"""Configuration of the documentation: ``make docs`` builds it with warnings as errors and without network."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version as installed_version
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+project = "attsvm"
+author = "The attsvm developers"
+copyright = author
+version = release = installed_version("attsvm")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples"]
+myst_heading_anchors = 3
+suppress_warnings = ["config.cache"]  # the gallery's sorting function cannot be pickled
+
+html_theme = "furo"
+html_title = "attsvm"
+html_static_path: list[str] = []
+
+autodoc_typehints = "none"  # types stand in the docstrings, with shapes
+autodoc_member_order = "bysource"
+autosummary_generate = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+sphinx_gallery_conf = {
+    "examples_dirs": "examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"plot_",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "remove_config_comments": True,
+    "min_reported_time": 1,
+}

@@ -1,0 +1,52 @@
+"""
+Infeasible data, explained
+==========================
+
+Not every selection can be separated. The answer is then a proof: nonnegative multipliers under which the rows add up to
+zero, so that no W can give all of them margin 1. The rows that take part say which sequences are in conflict.
+"""
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import attsvm
+
+problem = attsvm.random_problem(n=6, T=4, d=2, seed=0)
+solution = attsvm.att_svm(problem)
+print(solution.status, "because of sequences", solution.conflicting_queries)
+proof = solution.certificate.farkas
+rows = solution.rows.margin_problem
+weighted = np.einsum("k,ki,kj->ij", proof.multipliers, rows.a, rows.queries[rows.owner])
+print(f"the weighted rows add up to {np.abs(weighted).max():.0e}, their margins to {proof.multipliers.sum():.3f} > 0")
+
+# %%
+# Leave out sequences of the conflict one at a time: some removals mend it.
+
+for i in solution.conflicting_queries:
+    keep = np.delete(np.arange(problem.n), i)
+    rest = attsvm.AttentionProblem(problem.X[keep], problem.Y[keep], problem.Z[keep], problem.head)
+    print(f"without sequence {i}: {attsvm.att_svm(rest).status}")
+
+# %%
+# How often it happens: share of feasible problems against the dimension. Theorem 1 promises feasibility from
+# d = max(T - 1, n) on.
+
+dimensions = range(2, 9)
+shares = []
+for d in dimensions:
+    batch = attsvm.att_svm(attsvm.random_problem(n=6, T=4, d=d, batch=200, seed=d))
+    shares.append(np.mean([status is attsvm.Status.OPTIMAL for status in batch.status]))
+
+figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+axes[0].bar(range(rows.m), proof.multipliers, color=[f"C{o}" for o in rows.owner])
+axes[0].set(xlabel="row (coloured by sequence)", ylabel="multiplier of the proof", title="who is in conflict")
+axes[1].plot(dimensions, 100 * np.array(shares), "o-")
+axes[1].axvline(6, color="0.5", ls=":", label="d = max(T - 1, n)")
+axes[1].set(xlabel="d", ylabel="% feasible of 200", title="n = 6, T = 4, optimal tokens", ylim=(-3, 103))
+axes[1].legend()
+
+if len(sys.argv) > 1:  # python docs/examples/plot_infeasible.py infeasible.png
+    figure.savefig(Path(sys.argv[1]), dpi=110)

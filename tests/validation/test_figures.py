@@ -1,0 +1,172 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from attsvm.sweeps import StoreError
+from attsvm.validation.figures.framework import Context, Figure, Interval, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.output import plain
+from attsvm.validation.figures.registry import PAPERS, all_figures, choose_figures
+from attsvm.validation.figures.run import run_figure, run_figures
+
+
+def squares(trials, seed, d):
+    x = np.random.default_rng(seed).normal(size=trials)
+    return {"x": x, "square": d * x * x}
+
+
+def run(context):
+    done = context.sweep(squares, {"d": [1, 2]}, chunk=5)
+    rows = tuple((cell["d"], mean_of(columns["square"]), share_of(columns["x"] > 0)) for cell, columns in done)
+    curves = {"d": [1, 2], "mean": [r[1].value for r in rows], "nothing": float("nan")}
+    return Outcome([Table("means", ("d", "mean", "positive"), rows)], curves, ["a note | with a bar"])
+
+
+def draw(outcome):
+    from matplotlib import pyplot as plt
+
+    picture, axis = plt.subplots()
+    axis.plot(outcome.curves["d"], outcome.curves["mean"])
+    return picture
+
+
+FIGURE = Figure("svm", "fig0", "Squares", "Draw\n   and square.", {"trials": 20}, {"trials": 10}, run, draw, ("fig00",))
+
+
+def test_a_run_writes_record_picture_and_summary(tmp_path):
+    (record,) = run_figures([FIGURE], tmp_path, workers=0, quick=True, seed=3, command="attsvm validate fig0")
+    saved = json.loads((tmp_path / "svm_fig0.json").read_text())
+    assert saved == json.loads(json.dumps(record))
+    assert saved["command"] == "attsvm validate fig0" and saved["seed"] == 3 and saved["settings"] == {"trials": 10}
+    assert saved["protocol"] == "Draw and square." and saved["curves"]["nothing"] is None
+    assert {"python", "numpy", "attsvm"} <= set(saved["versions"]) and saved["wall_seconds"] > 0
+    assert (tmp_path / "svm_fig0.png").read_bytes().startswith(b"\x89PNG")
+    markdown, page = (tmp_path / "summary.md").read_text(), (tmp_path / "summary.html").read_text()
+    assert "svm_fig0.png" in markdown and "svm_fig0.png" in page and "<td>1</td>" in page
+    assert "http" not in page  # opens from disk, asks nothing of a network
+
+
+def test_a_second_run_resumes_and_gives_the_same(tmp_path):
+    first = run_figure(FIGURE, tmp_path)
+    second = run_figure(FIGURE, tmp_path)
+    assert (first["resumed_chunks"], second["resumed_chunks"]) == (0, 8)
+    assert first["tables"] == second["tables"]
+    with pytest.raises(StoreError, match="trials 20, now 30"):
+        run_figure(FIGURE, tmp_path, trials=30)
+    assert run_figure(FIGURE, tmp_path, trials=30, fresh=True)["resumed_chunks"] == 0
+
+
+def test_another_seed_gives_other_numbers(tmp_path):
+    a, b = run_figure(FIGURE, tmp_path / "a", seed=0), run_figure(FIGURE, tmp_path / "b", seed=1)
+    assert a["tables"] != b["tables"]
+
+
+def test_intervals_are_right():
+    x = np.random.default_rng(0).normal(2.0, 3.0, 400)
+    interval = mean_of([*x, np.nan])
+    assert interval.value == pytest.approx(x.mean()) and interval.high - interval.value == pytest.approx(
+        1.96 * x.std(ddof=1) / 20
+    )
+    assert str(share_of([])) == "-" and str(mean_of([])) == "-"
+    assert share_of([True, False]).value == 0.5
+    assert isinstance(share_of([True]), Interval) and share_of([True]).low > 0
+
+
+def test_bad_tables_and_settings_are_refused():
+    with pytest.raises(ValueError, match="a row has 1 cells, expected 2"):
+        Table("t", ("a", "b"), ((1,),))
+    with pytest.raises(ValueError, match="integer 'trials'"):
+        Figure("svm", "f", "t", "p", {}, {"trials": 1}, run, draw)
+    with pytest.raises(ValueError, match="trials must be at least 1"):
+        FIGURE.settings(trials=0)
+
+
+def test_values_become_json():
+    value = {"a": np.float64(np.inf), "b": (1, np.int64(2)), "c": Interval(0.5, 0.0, 1.0), "d": np.zeros((1, 2))}
+    found = plain(value)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["a"] is None and found["b"] == [1, 2] and found["c"]["low"] == 0.0 and found["d"] == [[0.0, 0.0]]
+
+
+def test_every_paper_has_figures_with_names_of_their_own():
+    for paper in PAPERS:
+        figures = all_figures(paper)
+        names = [name for figure in figures for name in (figure.name, *figure.aliases)]
+        assert figures and len(names) == len(set(names)), paper
+        assert all(figure.paper == paper and figure.protocol.strip() for figure in figures)
+
+
+def test_figures_are_chosen_by_name():
+    assert [(f.paper, f.name) for f in choose_figures(["fig2", "fig5"])] == [("svm", "fig5")]
+    assert {f.paper for f in choose_figures(["conditioning", "fig1", "svm", "fig1"])} == {"conditioning", "svm"}
+    assert {f.paper for f in choose_figures([], everything=True)} == {"svm"}
+    for words, everything, message in (
+        ([], False, "name at least one figure"),
+        (["fig3"], False, "svm has no 'fig3'"),
+        (["fig5"], True, "name papers only"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            choose_figures(words, everything)
+    with pytest.raises(ValueError, match="paper must be one of"):
+        all_figures("poetry")
+
+
+def test_the_papers_trial_counts_are_the_full_settings():
+    trials = {f.name: f.settings()["trials"] for f in all_figures("svm")}
+    assert trials["fig4"] == 100 and trials["fig5"] == 500 and trials["fig6"] == 500 and trials["fig7"] == 100
+
+
+def test_a_killed_command_resumes(tmp_path):
+    command = [
+        sys.executable,
+        "-c",
+        "from attsvm.cli import main; main()",
+        "validate",
+        "fig5",
+        "--quick",
+        "--trials",
+        "24",
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    store = tmp_path / "svm_fig5.sqlite"
+    started = time.monotonic()
+    while time.monotonic() - started < 120 and process.poll() is None and _stored(store) < 2:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)  # Ctrl-C
+    assert process.wait(60) != 0
+    kept = _stored(store)
+    assert kept >= 2
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=os.environ | {"COLUMNS": "200"})
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "svm_fig5.json").read_text())
+    assert record["resumed_chunks"] >= kept
+    assert "Where descent ends" in done.stdout and f"{record['resumed_chunks']} resumed" in done.stdout
+
+
+def _stored(store):
+    import sqlite3
+
+    if not store.exists():
+        return 0
+    connection = sqlite3.connect(f"file:{store}?mode=ro", uri=True)
+    try:
+        return connection.execute("SELECT COUNT(*) FROM chunks").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+    finally:
+        connection.close()
+
+
+def test_context_without_store_keeps_nothing():
+    context = Context(settings={"trials": 4})
+    assert run(context).tables[0].rows[0][0] == 1
+    assert context.resumed == [0]
