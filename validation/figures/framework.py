@@ -38,7 +38,8 @@ class Interval:
             return "-"
         if self.percent:
             return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
-        return f"{self.value:.3g} ± {(self.high - self.low) / 2:.1g}"
+        half = (self.high - self.low) / 2
+        return f"{self.value:.3g} ± {half:.1g}" if np.isfinite(half) else f"{self.value:.3g} (one value)"
 
 
 def mean_of(values: Any) -> Interval:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -12,6 +13,7 @@ from typing import Any
 from attsvm.sweeps.run import process_pool
 from attsvm.validation.figures.framework import Context, Figure
 from attsvm.validation.figures.output import record_of, write_json, write_picture, write_summary
+from attsvm.validation.figures.registry import PAPERS, all_figures
 
 __all__ = ["run_figure", "run_figures"]
 
@@ -110,5 +112,12 @@ def run_figures(
             records.append(record)
             if report is not None:
                 report(figure, record)
-            write_summary(Path(folder), records)
+            write_summary(Path(folder), _records_in(Path(folder)))
     return records
+
+
+def _records_in(folder: Path) -> list[dict[str, Any]]:
+    """Every record of the folder, also of earlier commands, in the order of papers and figures."""
+    order = {(f.paper, f.name): k for k, f in enumerate(f for paper in PAPERS for f in all_figures(paper))}
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*_*.json")]
+    return sorted(found, key=lambda r: order.get((r["paper"], r["figure"]), len(order)))

@@ -41,10 +41,11 @@ def ends_of_descent(
     >>> len(ends["is_global"]), all(ends["is_local"])
     (3, True)
     """
-    problems = attsvm.random_problem(n=n, T=T, d=d, batch=trials, seed=seed, min_score_gap=min_score_gap)
+    rng = np.random.default_rng(seed)
+    problems = attsvm.random_problem(n=n, T=T, d=d, batch=trials, seed=rng, min_score_gap=min_score_gap)
     options = PUBLISHED_KQ if parameterization == "KQ" else {}
     run = attsvm.train(
-        problems, parameterization, steps=steps, lr=0.1, seed=seed, arithmetic=arithmetic, device=device,
+        problems, parameterization, steps=steps, lr=0.1, seed=rng, arithmetic=arithmetic, device=device,
         snapshots=[steps], **options,
     )  # fmt: skip
     optimal = problems.optimal_tokens().indices

@@ -1,0 +1,273 @@
+"""Trials shared by the figures on compositions of several tokens: draw, train, filter, decompose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import attsvm
+from attsvm import AttentionProblem, ReluHead
+from attsvm.comparison.metrics import misalignment
+from attsvm.training.decompose import Decomposition, DecompositionStatus, decompose
+from attsvm.validation.figures.framework import Context
+
+__all__ = [
+    "NAMES",
+    "attention",
+    "dead_queries",
+    "draw_until_kept",
+    "filter_reason",
+    "relu_compositions",
+    "relu_problems",
+    "unit",
+]
+
+FloatArray = npt.NDArray[np.float64]
+
+NAMES = {"svmeq": "W_SVMeq", "mm": "W_mm", "single": "W_1token"}
+
+
+def unit(points: FloatArray) -> FloatArray:
+    """Vectors divided by their lengths, shape (..., d).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.figures.svm.composition import unit
+    >>> unit(np.array([3.0, 4.0]))
+    array([0.6, 0.8])
+    """
+    return np.asarray(points / np.linalg.norm(points, axis=-1, keepdims=True))
+
+
+def relu_problems(
+    trials: int, rng: np.random.Generator, *, d: int, n: int = 3, T: int = 4, head: str = "code"
+) -> AttentionProblem:
+    """Problems with the head 1 . relu(V^T x) and at least one label -1 each.
+
+    Parameters
+    ----------
+    trials, rng
+    d, n, T : int
+    head : {"code", "text"}
+        V Gaussian with Frobenius norm 1, one per problem, as published code has it; or V = I, as the text says.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.figures.svm.composition import relu_problems
+    >>> problems = relu_problems(50, np.random.default_rng(0), d=4)
+    >>> problems.X.shape, bool((problems.Y == -1).any(axis=1).all())
+    ((50, 3, 4, 4), True)
+    """
+    if head not in ("code", "text"):
+        raise ValueError(f"head must be 'code' or 'text', got {head!r}")
+    X, Z = unit(rng.standard_normal((trials, n, T, d))), unit(rng.standard_normal((trials, n, d)))
+    Y = rng.choice([-1.0, 1.0], size=(trials, n))
+    while (convex := (Y == 1).all(axis=1)).any():  # without a label -1 every Y h is convex and one token wins
+        Y[convex] = rng.choice([-1.0, 1.0], size=(int(convex.sum()), n))
+    V = np.eye(d)
+    if head == "code":
+        V = rng.standard_normal((trials, d, d))
+        V /= np.linalg.norm(V, axis=(1, 2), keepdims=True)
+    return AttentionProblem(X, Y, Z, ReluHead(V))
+
+
+def attention(problems: AttentionProblem, W: FloatArray) -> FloatArray:
+    """Softmax probabilities of a batch, shape (batch, n, T).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.figures.svm.composition import attention, relu_problems
+    >>> problems = relu_problems(2, np.random.default_rng(0), d=4)
+    >>> attention(problems, np.zeros((2, 4, 4)))[0, 0]
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    logits = np.einsum("bitd,bde,bie->bit", problems.X, W, problems.Z, optimize=True)
+    s = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(s / s.sum(axis=-1, keepdims=True))
+
+
+def filter_reason(s: FloatArray, selected: float, masked: float) -> npt.NDArray[np.str_]:
+    """Why a run is dropped, by its attention: "between" the thresholds, "all selected", or "clean".
+
+    Parameters
+    ----------
+    s : ndarray, shape (batch, n, T)
+    selected, masked : float
+        Tokens above ``selected`` are selected, those at or below ``masked`` masked.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.figures.svm.composition import filter_reason
+    >>> filter_reason(np.array([[[0.5, 0.5]], [[0.9999, 1e-4]], [[1.0, 1e-9]]]), 1e-3, 1e-6).tolist()
+    ['all selected', 'between', 'clean']
+    """
+    flat = s.reshape(len(s), -1)
+    between = ((flat > masked) & (flat <= selected)).any(axis=1)
+    return np.where(between, "between", np.where((flat > selected).all(axis=1), "all selected", "clean"))
+
+
+def relu_compositions(
+    trials: int,
+    seed: int,
+    *,
+    d: int,
+    head: str = "code",
+    arithmetic: str = "naive",
+    steps: int = 2001,
+    every: int = 100,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Train on W, keep the runs that the published filter keeps, and decompose those.
+
+    A run is kept if every probability is above 1e-3 or at most 1e-6, some are masked, and all SVMs are feasible.
+    Columns of runs that are not kept are None. ``svmeq``, ``mm`` and ``single`` are 1 - correlation of the final W with
+    W_fin + gamma W_mm, W_mm and the solution for the likeliest tokens, ``*_curve`` the same along training with the
+    final predictions, and ``*_alive`` the same with the rows of dead queries left out.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.svm.composition import relu_compositions
+    >>> found = relu_compositions(4, 0, d=4, steps=201)
+    >>> len(found["reason"]), set(found["reason"]) <= {"kept", "between", "all selected", "infeasible"}
+    (4, True)
+    """
+    rng = np.random.default_rng(seed)
+    problems = relu_problems(trials, rng, d=d, head=head)
+    run = attsvm.train(
+        problems, steps=steps, lr=0.1, seed=rng, arithmetic=arithmetic, device=device,
+        snapshots=list(range(1, steps + 1, every)),
+    )  # fmt: skip
+    reasons = filter_reason(attention(problems, run.W), 1e-3, 1e-6)
+    rows: list[dict[str, Any]] = [{}] * trials
+    reason = [str(r) for r in reasons]
+    for b in np.flatnonzero(reasons == "clean"):
+        parts = decompose(problems[int(b)], run.W[b])
+        reason[b] = "infeasible"
+        if parts.status is DecompositionStatus.COMPLETE and parts.single.status.has_solution:
+            reason[b] = "kept"
+            rows[b] = _row(parts, run.history.W[:, b])
+    names = [f"{name}{kind}" for name in NAMES for kind in ("", "_curve", "_alive")]
+    columns = {name: [row.get(name) for row in rows] for name in (*names, "log10_masked", "dead", "composed")}
+    return {"reason": reason, "kept": [r == "kept" for r in reason], **columns}
+
+
+def _row(parts: Decomposition, path: FloatArray) -> dict[str, Any]:
+    """Numbers of one kept run; ``path`` holds its snapshots (S, d, d)."""
+    dead = dead_queries(parts)
+    row: dict[str, Any] = {
+        "log10_masked": parts.max_masked / np.log(10),
+        "dead": int(dead.sum()),
+        "composed": int((parts.sizes > 1).sum()),
+    }
+    alive = _without(parts, dead)
+    for name in NAMES:
+        predicted = _prediction(parts, name)
+        row[name] = float(misalignment(parts.W, predicted))
+        row[f"{name}_curve"] = misalignment(path, predicted).tolist()
+        # Nothing may be left to predict: dead queries only, or living ones that mask nothing.
+        other = None if alive is None else _prediction(alive, name)
+        row[f"{name}_alive"] = None if other is None else float(misalignment(parts.W, other))
+    return row
+
+
+def _prediction(parts: Decomposition, name: str) -> Any:
+    if name == "single":
+        return parts.single.W if parts.single.status.has_solution else None
+    return parts.W_svmeq if name == "svmeq" else parts.W_mm
+
+
+def dead_queries(parts: Decomposition) -> npt.NDArray[np.bool_]:
+    """Queries whose composed token switches every hidden unit off: no gradient reaches them, shape (n,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attsvm
+    >>> from attsvm.training.decompose import decompose
+    >>> from attsvm.validation.figures.svm.composition import dead_queries
+    >>> X = np.array([[[1.0], [2.0]], [[-1.0], [-2.0]]])
+    >>> problem = attsvm.AttentionProblem(X, np.ones(2), np.ones((2, 1)), attsvm.ReluHead(np.eye(1)))
+    >>> dead_queries(decompose(problem, np.eye(1)))
+    array([False,  True])
+    """
+    problem = parts.problem
+    assert isinstance(problem.head, ReluHead)
+    composed = np.einsum("it,itd->id", np.exp(parts.log_probabilities), problem.X)
+    return np.asarray(~(composed @ problem.head.V > 0).any(axis=-1))
+
+
+def _without(parts: Decomposition, dead: npt.NDArray[np.bool_]) -> Decomposition | None:
+    """The decomposition by the rows of living queries; None when there is nothing left to mask."""
+    if not dead.any():
+        return parts
+    live = ~dead
+    if not live.any() or parts.selected_sets.members[live].all():
+        return None
+    problem = parts.problem
+    return decompose(AttentionProblem(problem.X[live], problem.Y[live], problem.Z[live], problem.head), parts.W)
+
+
+def draw_until_kept(
+    context: Context,
+    fn: Callable[..., Mapping[str, Any]],
+    cell: Mapping[str, Any],
+    wanted: int,
+    *,
+    share: float,
+    chunk: int,
+    name: str,
+    limit: int,
+) -> dict[str, np.ndarray]:
+    """Columns of the trials drawn until ``wanted`` of them are kept (column "kept"), by chunks that survive a kill.
+
+    Parameters
+    ----------
+    context : Context
+    fn, cell
+        As for ``context.sweep``; one cell.
+    wanted : int
+    share : float
+        Expected share of kept trials; sets the size of the first round only.
+    chunk : int
+    name : str
+        Of the sweep in the store.
+    limit : int
+        Trials after which to give up; fewer may then be kept.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.framework import Context
+    >>> from attsvm.validation.figures.svm.composition import draw_until_kept
+    >>> def third(trials, seed, d):
+    ...     return {"kept": [k % 3 == 2 for k in range(trials)]}
+    >>> context = Context({"trials": 4})
+    >>> len(draw_until_kept(context, third, {"d": 1}, 4, share=0.5, chunk=6, name="third", limit=60)["kept"])
+    12
+    """
+    rounds = replace(context, seconds=[], resumed=[])  # a round's store holds the rounds before: count them once
+    most = max(1, limit // chunk)
+    chunks = computed = 0
+    missing, expected = wanted, share
+    while True:
+        chunks = min(most, chunks + max(1, int(np.ceil(missing / expected / chunk))))
+        trials = chunks * chunk
+        found = rounds.sweep(fn, [cell], trials, chunk=chunk, name=name, extend=True)
+        computed += found.computed
+        kept = found.columns[0]["kept"].astype(bool)
+        missing = wanted - int(kept.sum())
+        if missing <= 0 or chunks == most:
+            break
+        expected = max(float(kept.mean()), 1.0 / trials)
+        rounds = replace(rounds, fresh=False)
+    context.seconds.append(rounds.seconds[-1])
+    context.resumed.append(chunks - computed)
+    needed = trials if missing > 0 else int(np.flatnonzero(kept)[wanted - 1]) + 1
+    return {key: values[:needed] for key, values in found.columns[0].items()}
