@@ -1,0 +1,208 @@
+"""Section 5: inequalities between trace, norms and entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attsvm.dynamics.localization import entropy_lower_bound
+from attsvm.softmax import softmax
+from attsvm.validation.ledger.localization._common import Array, Rng, covariance, rotation, symmetric
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+
+__all__ = ["CLAIMS"]
+
+
+def _below(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """``left <= right`` on symmetric W_QK (indefinite, near the identity, low rank) and definite Sigma."""
+    excess = []
+    for k in range(trials):
+        d = int(rng.integers(2, 8))
+        W = symmetric(rng, d)
+        if k % 3 == 1:
+            W = np.eye(d) + 0.1 * W
+        elif k % 3 == 2:
+            v = rng.standard_normal((d, 1))
+            W = v @ v.T
+        left, right = formula(W, np.eye(d) if k % 2 else covariance(rng, d))
+        excess.append((left - right) / right)
+    return count(excess, 1e-9, "relative excess of the left side, symmetric W_QK")
+
+
+def _variance(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        d = int(rng.integers(2, 9))
+        W = symmetric(rng, d) @ covariance(rng, d)
+        w = np.linalg.eigvals(W).real
+        exact = d**2 * ((w**2).mean() - w.mean() ** 2)
+        errors.append(abs(formula(d, np.trace(W), np.trace(W @ W)) - exact) / exact)
+    return count(errors, 1e-9, "relative error of d^2 V[w]")
+
+
+def _entropy(p: Array) -> float:
+    return float(-(p * np.log(np.maximum(p, 1e-300))).sum())
+
+
+def _extremal(T: int, nu: float) -> Array:
+    """Logits of norm nu with one leader and T - 1 equal followers: the least entropy."""
+    u = np.full(T, -1 / np.sqrt(T * (T - 1)))
+    u[0] = np.sqrt((T - 1) / T)
+    return nu * u
+
+
+def _bound(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """No logits of norm nu may fall below the bound, and the extremal ones must meet it (tightness)."""
+    errors = []
+    for _ in range(trials):
+        T, nu = int(rng.integers(2, 80)), float(rng.uniform(0, 10))
+        bound = float(formula(nu, T))
+        u = rng.standard_normal(T) ** rng.choice([1, 3])
+        errors.append(bound - _entropy(softmax(nu * u / np.linalg.norm(u))))
+        errors.append(abs(bound - _entropy(softmax(_extremal(T, nu)))))
+    return count(errors, 1e-9, "bound above an entropy, or off the least one")
+
+
+def _peak(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors, grid = [], np.linspace(0, 12, 241)
+    for _ in range(trials):
+        T = int(rng.integers(3, 200))
+        least = [_entropy(softmax(_extremal(T, nu))) for nu in grid]
+        errors.append(abs(formula(T) - grid[int(np.argmax(least))]))
+    return count(errors, 0.06, "distance of the claimed maximum of the least entropy from its place")
+
+
+def _printed_peak(T: int) -> float:
+    grid = np.linspace(0, 12, 241)
+    return float(grid[int(np.argmax(entropy_lower_bound(grid, T, form="printed")))])
+
+
+def _spectral(W: Array) -> float:
+    return float(np.linalg.norm(W, 2))
+
+
+def _scale(W: Array, S: Array) -> float:
+    return float(np.sqrt(np.trace(W @ S @ W @ S)))
+
+
+def _joint(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """Signs of what happens to entropy and to the tokens' spread when the variance falls at a fixed trace."""
+    d, T, draws = 32, 40, 12
+    wrong = []
+    for _ in range(trials):
+        entropy, spread = {}, {}
+        for scale in (0.01, 1.0):
+            e, s = [], []
+            for _ in range(draws):
+                B = rotation(rng, d)
+                w = rng.normal(0, scale, d)
+                W = (B * (w - w.mean() + 0.1)) @ B.T  # trace 3.2 whatever the scale
+                X = np.cumsum(rng.standard_normal((T, d)), axis=0) / np.sqrt(T)
+                A = softmax(X @ W @ X.T / np.sqrt(d))
+                e.append(np.mean([_entropy(row) for row in A]))
+                s.append(np.linalg.norm(A @ X - (A @ X).mean(axis=0)) / np.linalg.norm(X - X.mean(axis=0)))
+            entropy[scale], spread[scale] = np.mean(e), np.mean(s)
+        wrong.append(float(np.sign(entropy[0.01] - entropy[1.0]) != formula["entropy"]))
+        wrong.append(float(np.sign(spread[0.01] - spread[1.0]) != formula["spread"]))
+    return count(wrong, 0.0, "wrong sign of the change of entropy or of the spread after one layer")
+
+
+CLAIMS = (
+    Claim(
+        "localization:28",
+        "(7), left",
+        "|tr W|/(sqrt(d) |Sigma|_2) <= |W_QK|_2.",
+        Verdict.FAILS,
+        _below,
+        lambda W, S: (abs(np.trace(W @ S)) / (np.sqrt(len(W)) * _spectral(S)), _spectral(W)),
+        lambda W, S: (abs(np.trace(W @ S)) / (len(W) * _spectral(S)), _spectral(W)),
+        correction="d in place of sqrt(d); or sqrt(d) with the Frobenius norm on the right",
+        evidence="W_QK = Sigma = I in dimension 4: 2 <= 1",
+        trials=600,
+    ),
+    Claim(
+        "localization:29",
+        "(7), right",
+        "|W_QK|_F <= |W_QK|_1.",
+        Verdict.FAILS,
+        _below,
+        lambda W, S: (np.linalg.norm(W), np.linalg.norm(W, 1)),
+        lambda W, S: (_spectral(W), np.linalg.norm(W, 1)),
+        correction="true for the sum of all entries, not for the induced norm (largest column sum); |W|_2 <= |W|_1",
+        evidence="I_4: 2 <= 1; 17 - 23 % of random symmetric matrices, d = 3 - 8",
+        trials=600,
+    ),
+    Claim(
+        "localization:30",
+        "(8)",
+        "d^2 V[w] = d tr(W^2) - (tr W)^2.",
+        Verdict.HOLDS,
+        _variance,
+        lambda d, trace, square: d * square - trace**2,
+        evidence="identity, 1e-14",
+        trials=200,
+    ),
+    Claim(
+        "localization:31",
+        "(9)",
+        "Attention entropy is at least ln(1 + T e^-nu) + nu e^(-nu/2)/(1/T + e^-nu).",
+        Verdict.FAILS,
+        _bound,
+        lambda nu, T: entropy_lower_bound(nu, T, form="printed"),
+        entropy_lower_bound,
+        correction="ln(1 + (T-1) b) + nu sqrt(T(T-1)) b/(1 + (T-1) b), b = exp(-nu sqrt(T/(T-1))), is the minimum",
+        evidence="T = 64, nu = 4: 16.7 above ln T = 4.16, true minimum 2.879",
+        trials=200,
+    ),
+    Claim(
+        "localization:32",
+        "after (9), Figure 4",
+        "The bound is unimodal with its peak at a positive nu.",
+        Verdict.FAILS,
+        _peak,
+        _printed_peak,
+        lambda T: 0.0,
+        correction="it decreases from ln T at nu = 0; no reason to keep |W_QK| up",
+        evidence="the peak is due to e^(-nu/2)",
+        trials=20,
+    ),
+    Claim(
+        "localization:33",
+        "(10), left",
+        "|tr W_QK| <= |Sigma^-1|_F sqrt(tr W^2).",
+        Verdict.HOLDS,
+        _below,
+        lambda W, S: (abs(np.trace(W)), np.linalg.norm(np.linalg.inv(S)) * _scale(W, S)),
+        correction="needs a symmetric W_QK and a definite Sigma",
+        evidence="0 of 20,000",
+        trials=600,
+    ),
+    Claim(
+        "localization:34",
+        "(10), right",
+        "|W_QK|_2 <= |tr W_QK|.",
+        Verdict.FAILS,
+        _below,
+        lambda W, S: (_spectral(W), max(abs(np.trace(W)), 1e-300)),
+        lambda W, S: (np.linalg.norm(W), _spectral(np.linalg.inv(S)) * _scale(W, S)),
+        correction="only for semidefinite W_QK; |W_QK|_2 <= |W_QK|_F <= |Sigma^-1|_2 sqrt(tr W^2) does the work",
+        evidence="diag(1, -1): 1 <= 0; 78 % of indefinite matrices",
+        trials=600,
+    ),
+    Claim(
+        "localization:43",
+        "Section 5, A2",
+        "Less variance of the eigenspectrum gives both expressivity and high entropy.",
+        Verdict.FAILS,
+        _joint,
+        {"entropy": 1, "spread": 1},
+        {"entropy": 1, "spread": -1},
+        correction="at a fixed trace less variance raises the entropy and makes tokens more alike; slower collapse "
+        "needs a larger trace at a fixed scale",
+        evidence="trace 3.2, d = 32, scale 1 -> 0.01: entropy 3.62 -> 3.68, spread of the tokens after a layer 0.13 -> "
+        "0.05 "
+        "of the former",
+        trials=5,
+    ),
+)
