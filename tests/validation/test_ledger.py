@@ -1,0 +1,213 @@
+"""The ledger itself: records refuse nonsense, verdicts follow from measurements, the command reports both."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from attsvm.cli import app
+from attsvm.validation.ledger import Claim, Measurement, Verdict
+from attsvm.validation.ledger import run as ledger_run
+from attsvm.validation.ledger.record import count
+from attsvm.validation.ledger.run import all_claims, audit
+from attsvm.validation.ledger.table import claim_record, claims_markdown
+
+RUNNER = CliRunner()
+
+
+def _square(formula: Any, rng: np.random.Generator, trials: int) -> Measurement:
+    x = rng.normal(size=trials)
+    return count(abs(formula(x) - x * x), 1e-12, "error")
+
+
+def _right(x: Any) -> Any:
+    return x * x
+
+
+def _wrong(x: Any) -> Any:
+    return 2 * x
+
+
+def _claim(verdict: Verdict, printed: Any = _right, corrected: Any = None, **more: Any) -> Claim:
+    return Claim("svm:example", "p. 1", "a statement", verdict, _square, printed, corrected, **more)
+
+
+# -- measurements ---------------------------------------------------------------------------------------
+
+
+def test_a_measurement_needs_trials() -> None:
+    with pytest.raises(ValueError, match="at least one trial: nothing was checked"):
+        Measurement(0, 0, 0.0)
+
+
+def test_count_takes_errors_above_the_tolerance_and_nan_for_violations() -> None:
+    found = count([0.0, 1e-3, 0.5], 1e-2)
+    assert (found.violations, found.trials, found.worst, found.holds) == (1, 3, 0.5, False)
+    with_nan = count([0.0, np.nan], 1.0)
+    assert with_nan.violations == 1 and with_nan.worst == np.inf
+    assert count(0.5, 1.0).holds
+
+
+def test_an_empty_count_checks_nothing() -> None:
+    with pytest.raises(ValueError):
+        count([], 1.0)
+
+
+# -- records ------------------------------------------------------------------------------------------------
+
+
+def test_an_id_names_its_paper() -> None:
+    with pytest.raises(ValueError, match="id must read paper:place, got 'thm1'"):
+        Claim("thm1", "p. 1", "x", Verdict.OPEN, reason="none")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "arguments", "message"),
+    [
+        (Verdict.HOLDS, {"measure": None}, "only an open claim with a reason may lack a check"),
+        (Verdict.OPEN, {"measure": None}, "only an open claim with a reason may lack a check"),
+        (Verdict.HOLDS, {"printed": None}, "printed must hold the formula that measure takes"),
+        (Verdict.FAILS, {"corrected": None, "correction": "x*x"}, "a refuted claim needs its corrected form"),
+        (Verdict.TYPO, {"corrected": _right}, "a refuted claim needs its corrected form"),
+        (Verdict.HOLDS, {"corrected": _right}, "corrected belongs to refuted claims"),
+        (Verdict.OPEN, {"corrected": _right}, "corrected belongs to refuted claims"),
+    ],
+)
+def test_incomplete_records_are_refused(verdict: Verdict, arguments: dict[str, Any], message: str) -> None:
+    fields: dict[str, Any] = {"measure": _square, "printed": _right} | arguments
+    with pytest.raises(ValueError, match=f"svm:example: {message}"):
+        Claim("svm:example", "p. 1", "a statement", verdict, **fields)
+
+
+# -- audits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdict", "printed", "corrected", "agrees"),
+    [
+        (Verdict.HOLDS, _right, None, True),
+        (Verdict.HOLDS, _wrong, None, False),
+        (Verdict.OPEN, _right, None, True),
+        (Verdict.OPEN, _wrong, None, False),  # a counterexample to an open claim was found
+        (Verdict.FAILS, _wrong, _right, True),
+        (Verdict.FAILS, _right, _right, False),  # the printed form survives after all
+        (Verdict.FAILS, _wrong, _wrong, False),  # the correction is wrong, too
+        (Verdict.TYPO, _wrong, _right, True),
+        (Verdict.TYPO, _right, _right, False),
+    ],
+)
+def test_the_verdict_is_derived_from_both_forms(verdict: Verdict, printed: Any, corrected: Any, agrees: bool) -> None:
+    claim = _claim(verdict, printed, corrected, correction="x*x" if corrected else "")
+    assert audit(claim).agrees is agrees
+
+
+def test_an_audit_gives_both_forms_the_same_instances_and_repeats() -> None:
+    seen: list[float] = []
+
+    def measure(formula: Any, rng: np.random.Generator, trials: int) -> Measurement:
+        seen.append(float(rng.normal()))
+        return Measurement(int(formula), trials, 0.0)
+
+    claim = Claim("svm:seen", "p. 1", "x", Verdict.FAILS, measure, 1, 0, "0", trials=3)
+    first = audit(claim, seed=4)
+    assert first.printed is not None and first.printed.trials == 3
+    audit(claim, seed=4, trials=9)
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+    audit(claim, seed=5)
+    assert seen[4] != seen[0]
+
+
+def test_an_open_claim_without_check_is_never_contradicted() -> None:
+    result = audit(Claim("svm:open", "p. 1", "x", Verdict.OPEN, reason="a limit"))
+    assert result.agrees and result.printed is None and result.seconds == 0.0
+
+
+# -- the list ---------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_paper_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"paper must be one of svm, .*got 'algebra'"):
+        all_claims(["algebra"])
+
+
+def test_ids_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [claim.id for claim in all_claims()]
+    assert len(set(ids)) == len(ids)
+    assert all_claims(["svm"]) == [claim for claim in all_claims() if claim.paper == "svm"]
+    twice = type("Module", (), {"CLAIMS": (_claim(Verdict.HOLDS),), "__path__": [], "__name__": "m"})
+    monkeypatch.setattr(ledger_run, "import_module", lambda name: twice)
+    monkeypatch.setattr(ledger_run, "iter_modules", lambda path: [type("M", (), {"name": n}) for n in ("a", "b")])
+    with pytest.raises(ValueError, match=r"two claims share an id.*svm:example"):
+        all_claims(["svm"])
+
+
+def test_records_and_the_page_hold_every_claim() -> None:
+    claims = all_claims(["svm"])
+    page = claims_markdown(claims)
+    for claim in claims:
+        assert f"| {claim.id.split(':', 1)[1]} |" in page
+    record = claim_record(claims[0], audit(claims[0], trials=2))
+    assert record["agrees"] is True and record["printed"].startswith("0/2 violated")
+    json.dumps(record)
+
+
+def test_cells_of_the_page_cannot_break_its_table() -> None:
+    claim = _claim(Verdict.HOLDS, evidence="a | b\nc < d")
+    assert r"a \| b c &lt; d" in claims_markdown([claim])
+
+
+# -- the command --------------------------------------------------------------------------------------------------
+
+
+def test_the_command_lists_claims() -> None:
+    result = RUNNER.invoke(app, ["claims", "--paper", "svm"])
+    assert result.exit_code == 0
+    assert "svm:thm1" in result.output
+
+
+def test_the_command_prints_records_of_named_claims() -> None:
+    result = RUNNER.invoke(app, ["claims", "svm:eq10", "svm:thm9-nuclear", "--json"])
+    assert result.exit_code == 0
+    records = json.loads(result.stdout)
+    assert [record["id"] for record in records] == ["svm:thm9-nuclear", "svm:eq10"]
+    assert [record["has_check"] for record in records] == [False, True]
+    assert "agrees" not in records[0]
+
+
+def test_the_command_measures_again() -> None:
+    result = RUNNER.invoke(app, ["claims", "svm:eq10", "svm:eq17", "--run", "--trials", "20", "--seed", "3", "--json"])
+    assert result.exit_code == 0
+    records = {record["id"]: record for record in json.loads(result.stdout)}
+    assert records["svm:eq10"]["printed"].startswith("20/20") and records["svm:eq10"]["corrected"].startswith("0/20")
+    assert all(record["agrees"] for record in records.values())
+
+
+def test_the_command_says_how_it_ended() -> None:
+    result = RUNNER.invoke(app, ["claims", "svm:eq10", "--run", "--trials", "5"])
+    assert result.exit_code == 0
+    assert "1 claims in" in result.output and "every stored verdict confirmed" in result.output
+
+
+def test_a_contradicted_verdict_ends_in_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_run, "all_claims", lambda papers=None: [_claim(Verdict.HOLDS, _wrong)])
+    result = RUNNER.invoke(app, ["claims", "--run"])
+    assert result.exit_code == 1
+    assert "NOT confirmed: svm:example" in result.output
+
+
+def test_the_command_writes_the_page() -> None:
+    result = RUNNER.invoke(app, ["claims", "--paper", "svm", "--markdown"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("# What of the papers holds")
+    assert "Transformers as Support Vector Machines" in result.stdout
+
+
+def test_unknown_papers_and_ids_are_refused() -> None:
+    paper = RUNNER.invoke(app, ["claims", "--paper", "algebra"])
+    assert isinstance(paper.exception, ValueError) and "got 'algebra'" in str(paper.exception)
+    claim = RUNNER.invoke(app, ["claims", "svm:thm99"])
+    assert isinstance(claim.exception, ValueError) and "no claim is called svm:thm99" in str(claim.exception)

@@ -1,0 +1,72 @@
+"""Matrices that separate the optimal tokens with a given margin: the cones (4) and (33)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import attsvm
+from attsvm import AttentionProblem
+from attsvm.validation.ledger.svm._common import Array, Rng, seed_of
+
+__all__ = ["feasible_problem", "in_cone", "margins"]
+
+
+def margins(p: AttentionProblem, W: Array) -> Array:
+    """``(x_opt - x_t)^T W z``, infinite at the optimal token, shape (n, T).
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.validation.ledger.svm._cones import margins
+    >>> p = attsvm.random_problem(3, 4, 5, seed=0)
+    >>> round(float(margins(p, attsvm.att_svm(p).W).min()), 6)
+    1.0
+    """
+    logits = np.einsum("itd,de,ie->it", p.X, W, p.Z)
+    best = p.optimal_tokens().indices[:, None]
+    gaps = np.take_along_axis(logits, best, axis=1) - logits
+    np.put_along_axis(gaps, best, np.inf, axis=1)
+    return np.asarray(gaps)
+
+
+def feasible_problem(rng: Rng, d: int = 5) -> tuple[AttentionProblem, Any]:
+    """A random problem (n = 3, T = 4) whose optimal tokens are separable, and its solution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.ledger.svm._cones import feasible_problem
+    >>> print(feasible_problem(np.random.default_rng(0))[1].status)
+    optimal
+    """
+    while True:
+        p = attsvm.random_problem(3, 4, d, seed=seed_of(rng), min_score_gap=0.05)
+        s = attsvm.att_svm(p)
+        if s.status.has_solution:
+            return p, s
+
+
+def in_cone(rng: Rng, p: AttentionProblem, W: Array, mu: float) -> Array:
+    """A unit matrix of (33a) near its boundary: margins over |W| at least mu / |W_mm|.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.ledger.svm._cones import feasible_problem, in_cone, margins
+    >>> rng = np.random.default_rng(0)
+    >>> p, s = feasible_problem(rng)
+    >>> bool(margins(p, in_cone(rng, p, s.W, 0.5)).min() * s.norm >= 0.5)
+    True
+    """
+    size = np.linalg.norm(W)
+    noise = rng.normal(size=W.shape)
+    low, high = 0.0, 1.0
+    for _ in range(25):  # the share of noise for which the smallest margin is mu
+        mid = (low + high) / 2
+        V = (1 - mid) * W / size + mid * noise / np.linalg.norm(noise)
+        inside = margins(p, V).min() / np.linalg.norm(V) >= mu / size
+        low, high = (mid, high) if inside else (low, mid)
+    V = (1 - low) * W / size + low * noise / np.linalg.norm(noise)
+    return np.asarray(V / np.linalg.norm(V))

@@ -1,0 +1,156 @@
+"""Section 4.2 and Appendix C.2: global convergence from a good first step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import attsvm
+from attsvm import AttentionProblem
+from attsvm.theory.assumptions import check_first_step, check_unique
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.svm._common import LOSS_NAMES, Rng, autograd, batch_of, cosine, implication, make, seed_of
+from attsvm.validation.ledger.svm._cones import feasible_problem, margins
+
+__all__ = ["CLAIMS"]
+
+
+def _change(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """Membership in (4) with mu and in (33) with the changed mu."""
+    wrong = []
+    for _ in range(trials):
+        p, s = feasible_problem(rng)
+        W = s.W / s.norm + 0.3 * rng.normal(size=s.W.shape)
+        mu = rng.uniform(0.02, 0.5) / s.norm
+        least = margins(p, W).min() / np.linalg.norm(W)
+        wrong.append(float((least >= mu) != (least >= formula(mu, s.norm) / s.norm)))
+    return count(wrong, 0.5, "W in one of the two cones only")
+
+
+def _first_step(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """Assumption C by a formula against the tokens selected after one step from 0 (automatic differentiation)."""
+    wrong = []
+    for k in range(trials):
+        loss = LOSS_NAMES[k % 3]
+        p = attsvm.random_problem(3, 4, 12, seed=seed_of(rng))
+        step = -autograd(p, (np.zeros((12, 12)),), loss)[0]
+        selected = np.einsum("itd,de,ie->it", p.X, step, p.Z).argmax(axis=1)
+        wrong.append(float(formula(p, loss) != np.array_equal(selected, p.optimal_tokens().indices)))
+    return count(wrong, 0.5, "C differs from 'the first step ranks every optimal token first'")
+
+
+def _assumption_C(p: AttentionProblem, loss: str) -> bool:
+    return bool(check_first_step(p, p.optimal_tokens(), attsvm.get_loss(loss)))
+
+
+def _thm4(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """Directions reached from the first step of Theorem 4, where C holds and the path stays in the cone."""
+    draws = attsvm.random_problem(3, 4, 16, batch=2 * trials, seed=seed_of(rng), min_score_gap=0.1)
+    kept = [p for p in draws if _assumption_C(p, "logistic")][:trials]
+    run = attsvm.train(batch_of(kept), steps=800, init="separating", radius=5.0, lr=0.5, snapshots=15)
+    errors = []
+    for b, p in enumerate(kept):
+        mu = check_first_step(p, p.optimal_tokens(), attsvm.logistic).values["mu"]
+        path = run.history.W[1:, b]
+        if all(margins(p, W).min() >= 0.99 * mu * np.linalg.norm(W) for W in path):
+            errors.append(1 - float(cosine(run.W[b], formula(p))))
+    return count(errors, 1e-3, "1 - corr with the limit after 800 normalized steps that stay in the cone")
+
+
+def _tied(rng: Rng) -> AttentionProblem:
+    """Two optimal tokens of exactly equal score; the second is no support token of the first's competitor."""
+    a, b, c, e = rng.uniform(0.7, 1.6, size=4)
+    X = [[[2 * a, b], [0.0, b], [0.0, 0.0]]]
+    return make(X, [1], [[e, 0.0]], [0.0, c])
+
+
+def _thm4_hypothesis(formula: Any, rng: Rng, trials: int) -> Measurement:
+    problems = [
+        _tied(rng) if k % 2 else attsvm.random_problem(1, 3, 2, seed=seed_of(rng), min_score_gap=0.2)
+        for k in range(trials)
+    ]
+    run = attsvm.train(batch_of(problems), steps=600, init="separating", radius=5.0, lr=0.5, snapshots=2)
+    reached = [float(cosine(W, attsvm.att_svm(p).W)) for W, p in zip(run.W, problems, strict=True)]
+    cases = [(formula(p), corr > 0.99) for p, corr in zip(problems, reached, strict=True)]
+    return implication(cases, "corr(W, W_mm) > 0.99 after 600 normalized steps; half of the data have ties")
+
+
+def _smallest(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """A functional of the margins against the threshold that membership in the cone depends on."""
+    errors = []
+    for _ in range(trials):
+        p, s = feasible_problem(rng)
+        W = s.W + rng.normal(size=s.W.shape)
+        gaps = margins(p, W)
+        others = gaps[np.isfinite(gaps)].reshape(p.n, -1)
+        logits = [x @ W @ z for x, z in zip(p.X, p.Z, strict=True)]
+        best = p.optimal_tokens().indices
+        exact = min(h[b] - h[t] for h, b in zip(logits, best, strict=True) for t in range(p.T) if t != b)
+        errors.append(abs(formula(others) - exact))
+    return count(errors, 1e-9, "difference from the smallest margin over sequences and tokens")
+
+
+CLAIMS = (
+    Claim(
+        "svm:eq33",
+        "(4) and (33)",
+        "The cones (4) and (33) are the same with mu replaced by |W_mm| mu.",
+        Verdict.HOLDS,
+        _change,
+        lambda mu, norm: norm * mu,
+        correction=(
+            "so the factors 2 eta mu/|W_mm| (text) and 2 eta mu/|W_mm|^2 of (50) agree only if each names its own mu"
+        ),
+        evidence="0/200 matrices in one cone only",
+        trials=200,
+    ),
+    Claim(
+        "svm:assC",
+        "Assumption C",
+        "C says that one step from W = 0 ranks every optimal token above the others.",
+        Verdict.HOLDS,
+        _first_step,
+        _assumption_C,
+        evidence="0/150 against the tokens ranked first after the step, three losses",
+        trials=150,
+    ),
+    Claim(
+        "svm:thm4-limit",
+        "Theorem 4, Theorem 8 L2",
+        "From W(1) = -R grad L(0)/|grad L(0)|, if the iterates stay in the cone, the direction tends to W_mm.",
+        Verdict.HOLDS,
+        _thm4,
+        lambda p: attsvm.att_svm(p).W,
+        correction="for unique optimal tokens; see svm:thm4-unique",
+        evidence="1 - corr below 1e-3 after 800 normalized steps on every problem that stays in the cone",
+        trials=6,
+    ),
+    Claim(
+        "svm:thm4-unique",
+        "Theorem 4, Theorem 8, hypothesis",
+        "Assumptions A and C are enough; optimal tokens need not be unique.",
+        Verdict.FAILS,
+        _thm4_hypothesis,
+        lambda p: _assumption_C(p, "logistic"),
+        lambda p: _assumption_C(p, "logistic") and bool(check_unique(p)),
+        "assume unique optimal tokens, as Lemmas 11 and 12 do",
+        (
+            "x = (2a, b), (0, b), (0, 0), v = (0, c): C holds and descent ends at correlation about 0.9 with "
+            "W_mm; no unique case fails"
+        ),
+        trials=16,
+    ),
+    Claim(
+        "svm:eq50",
+        "Theorem 8 L3, (50)",
+        "The step condition takes the minimum over i in [n]; the token t is left free.",
+        Verdict.TYPO,
+        _smallest,
+        lambda others: others[:, 0].min(),
+        lambda others: others.min(),
+        "minimum over i and over t != opt_i. That the condition keeps the iterates in the cone is not tested",
+        "read at the first token the minimum misses the cone's threshold on most instances; over both it never does",
+        trials=150,
+    ),
+)
