@@ -49,9 +49,9 @@ def run_claims(
         return agrees
     console.print(_table(records, run))
     if run:
-        wrong = [record["id"] for record in records if not record["agrees"]]
+        unconfirmed = [record["id"] for record in records if not record["agrees"]]
         seconds = sum(record["seconds"] for record in records)
-        verdict = "every stored verdict confirmed" if not wrong else f"NOT confirmed: {', '.join(wrong)}"
+        verdict = "every stored verdict confirmed" if not unconfirmed else f"NOT confirmed: {', '.join(unconfirmed)}"
         console.print(f"{len(records)} claims in {seconds:.0f} s, seed {seed}: {verdict}", markup=False)
     return agrees
 

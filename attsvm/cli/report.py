@@ -1,0 +1,51 @@
+"""The command ``attsvm report``: everything about a problem on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attsvm.cli.arguments import Debug, Device, File, Index, Quiet, Seed, Tokens
+
+__all__ = ["command"]
+
+
+def command(
+    file: File,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
+    steps: Annotated[int, typer.Option(help="Training steps of W and of (K, Q); 0 leaves training out.")] = 5000,
+    selection: Tokens = None,
+    seed: Seed = 0,
+    device: Device = None,
+    index: Index = None,
+    graph_limit: Annotated[int, typer.Option(help="Most selections for the graph of local optima.")] = 3000,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write one HTML page: data, diagnosis, solutions, training to scrub through, local optima.
+
+    \b
+    Example: attsvm report problem.npz -o report.html --steps 500
+    """  # noqa: D301
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from attsvm.cli.support import check_device, check_out, console, open_problem, read_tokens, show_progress
+    from attsvm.reports import write_report
+
+    check_out("--out", out)
+    check_device(device)
+    read = open_problem(file, index)
+    chosen = read_tokens(selection, read)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not show_progress(quiet)) as bar:
+        task = bar.add_task("reading", total=None)
+        write_report(
+            read.problem, out, selection=chosen, steps=steps, seed=seed, device=device, graph_limit=graph_limit,
+            name=str(file),
+            progress=lambda label, done, total: bar.update(task, description=label, completed=done, total=total),
+        )  # fmt: skip
+    if not quiet:
+        console().print(f"wrote {out} ({out.stat().st_size // 1024} KiB); open it in a browser", markup=False)

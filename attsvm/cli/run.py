@@ -1,0 +1,78 @@
+"""Running the application: exit codes, and errors in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+__all__ = ["EXIT_CODES", "run_app"]
+
+EXIT_CODES = {
+    0: "done",
+    1: "ran, but the answer is negative or not proved: infeasible, not certified, not complete, not confirmed",
+    2: "bad input: unknown option, missing or refused file, value out of range",
+    70: "an error inside attsvm",
+    130: "interrupted",
+    141: "the reader of the output went away",
+}
+# The base class of "No such option", "Missing argument", ...: typer exports only what is derived from it, and its
+# home differs between versions.
+_UsageError = typer.BadParameter.__bases__[0]
+
+
+def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; ``--debug`` anywhere shows the traceback of an error."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _progress_to_stderr()
+    try:
+        code = app(args=given, prog_name="attsvm", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:
+        code = 141
+    except SystemExit as error:  # some versions of typer end the process themselves when nobody reads on
+        code = 141 if isinstance(error.__context__, BrokenPipeError) else error.code
+    except Exception as error:
+        code = _explain(error, "--debug" in given)
+    if code == 130:
+        _fail("interrupted", 130, False)
+    if code == 141:  # `attsvm ... | head`: what is left in the buffer has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _progress_to_stderr() -> None:
+    """Bars of the library go to rich's own console: point it at stderr, so that stdout holds the answer alone."""
+    import rich
+
+    rich.reconfigure(stderr=True)
+
+
+def _explain(error: Exception, debug: bool) -> int:
+    if isinstance(error, _UsageError):
+        context = getattr(error, "ctx", None)
+        text = getattr(error, "format_message", lambda: str(error))()
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(text)
+            return 2
+        path = context.command_path if context is not None else "attsvm"
+        return _fail(f"{text.rstrip('.')} ({path} --help shows what there is)", 2, debug)
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return _fail(f"no such file: {error.filename} (attsvm new writes an example)", 2, debug)
+    if isinstance(error, OSError):
+        return _fail(str(error), 2, debug)
+    if isinstance(error, (ValueError, ImportError)):
+        return _fail(str(error), 2, debug)
+    return _fail(f"internal error, {type(error).__name__}: {error} (--debug shows where)", 70, debug)
+
+
+def _fail(text: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"attsvm: {' '.join(text.split())}", file=sys.stderr)
+    return code

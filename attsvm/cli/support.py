@@ -1,0 +1,138 @@
+"""What the commands share: reading problems and selections, progress on stderr, output on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from attsvm.files import ProblemFile, read_problem_file
+from attsvm.problem import AttentionProblem
+from attsvm.reports.records import finite
+from attsvm.selection import Selection
+
+__all__ = [
+    "check_device",
+    "check_out",
+    "console",
+    "open_problem",
+    "print_json",
+    "read_tokens",
+    "show_progress",
+    "working",
+]
+
+
+def console() -> Console:
+    """Where tables go; in a file they are not squeezed to 80 columns."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=120)
+
+
+def print_json(record: Any) -> None:
+    """One JSON object on stdout; numbers that are not finite become null."""
+    print(json.dumps(finite(record), indent=2, allow_nan=False))
+
+
+def open_problem(path: Path, index: int | None) -> ProblemFile:
+    """One problem of a file, with its selection if it has one."""
+    file = read_problem_file(path)
+    batch = file.problem.batch
+    if batch is None:
+        if index is not None:
+            raise ValueError(f"--index goes with a batch, but {path} holds a single problem")
+        return file
+    if index is None:
+        raise ValueError(f"{path} holds a batch of {batch} problems: choose one with --index 0..{batch - 1}")
+    if not 0 <= index < batch:
+        raise ValueError(f"--index must be in 0..{batch - 1}, got {index}")
+    selection = None if file.selection is None else file.selection[index]
+    return ProblemFile(path, file.problem[index], selection)
+
+
+def read_tokens(text: str | None, file: ProblemFile) -> Selection | None:
+    """The selection that a command is about; None means the optimal tokens.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import attsvm
+    >>> from attsvm.cli.support import read_tokens
+    >>> from attsvm.files import ProblemFile
+    >>> file = ProblemFile(Path("p.npz"), attsvm.random_problem(n=2, T=3, d=4, seed=0), None)
+    >>> read_tokens("2,0", file).indices
+    array([2, 0])
+    """
+    if text is None:
+        return file.selection
+    if text == "optimal":
+        return None
+    try:
+        rows = [[int(token) for token in row.split(",")] for row in text.split(";")]
+    except ValueError:
+        raise ValueError(f"--selection must be token indices such as 2,0,1 (or 2,0;1,1), got {text!r}") from None
+    if len({len(row) for row in rows}) > 1:
+        raise ValueError(f"--selection must have equally many tokens in every sequence, got {text!r}")
+    return Selection(rows if file.problem.multi_query else _flat(rows, file.problem))  # type: ignore[arg-type]
+
+
+def _flat(rows: list[list[int]], problem: AttentionProblem) -> list[int]:
+    if len(rows) > 1 or len(rows[0]) != problem.n:
+        raise ValueError(f"--selection must have {problem.n} tokens, one per sequence")
+    return rows[0]
+
+
+def check_out(option: str, path: Path | None, *suffixes: str) -> None:
+    """Refuse a file that could not be written before any work is done.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from attsvm.cli.support import check_out
+    >>> check_out("--out", Path("run.txt"), ".npz")
+    Traceback (most recent call last):
+    ...
+    ValueError: --out writes .npz, got run.txt
+    """
+    if path is None:
+        return
+    if suffixes and path.suffix not in suffixes:
+        raise ValueError(f"{option} writes {' or '.join(suffixes)}, got {path}")
+    if path.is_dir():
+        raise ValueError(f"{option} must be a file, but {path} is a folder")
+    if not path.parent.is_dir():
+        raise ValueError(f"{option} is in a folder that does not exist: {path.parent}")
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a device that torch does not have, in one line."""
+    if device is None:
+        return
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise ImportError("--device needs torch: pip install 'attsvm[torch]'") from None
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"--device {device} cannot be used here: {str(error).splitlines()[0]}") from error
+
+
+def show_progress(quiet: bool) -> bool:
+    """Whether to draw progress: not when quiet, and not into a file."""
+    return not quiet and sys.stderr.isatty()
+
+
+@contextmanager
+def working(description: str, quiet: bool) -> Iterator[None]:
+    """A running clock on stderr around work that cannot say how far it is."""
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not show_progress(quiet)) as progress:
+        progress.add_task(description, total=None)
+        yield

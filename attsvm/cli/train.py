@@ -1,0 +1,133 @@
+"""The command ``attsvm train``: gradient descent on the attention weights."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attsvm.cli.arguments import Debug, Device, File, Index, Json, Quiet, Seed
+
+__all__ = ["Parameterization", "command", "train_problem"]
+
+
+class Parameterization(StrEnum):
+    """What is trained."""
+
+    W = "W"
+    KQ = "KQ"
+
+
+def train_problem(
+    problem: Any, parameterization: str, optimizer: str | None, device: str | None, *, quiet: bool, **options: Any
+) -> Any:
+    """Train with the default optimizer of the parameterization and progress on stderr."""
+    import attsvm
+    from attsvm.cli.demo import RUNS
+    from attsvm.cli.support import check_device, show_progress
+
+    check_device(device)
+    chosen = optimizer or RUNS[parameterization]
+    return attsvm.train(
+        problem, parameterization, optimizer=chosen, device=device, progress=show_progress(quiet), **options
+    )
+
+
+def command(
+    file: File,
+    parameterization: Annotated[
+        Parameterization, typer.Option("--parameterization", "-p", help="Train W, or K and Q.")
+    ] = Parameterization.W,
+    steps: Annotated[int, typer.Option(help="Steps.")] = 2000,
+    lr: Annotated[float | None, typer.Option(help="Step size [0.1; 1 / L for gd].")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="normalized_gd, gd, adam, spectral, sign, ... [KQ: ridge_decay].")
+    ] = None,
+    init: Annotated[str, typer.Option(help="uniform, zero or separating.")] = "uniform",
+    loss: Annotated[str, typer.Option(help="logistic, exponential or correlation.")] = "logistic",
+    seed: Seed = 0,
+    device: Device = None,
+    index: Index = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the trajectory, .npz.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train attention weights. Exit code 1 if W stops being finite.
+
+    \b
+    Example: attsvm train problem.npz --steps 500 --out run.npz
+    """  # noqa: D301
+    from attsvm.cli.support import check_out, console, open_problem, print_json
+    from attsvm.reports.records import problem_record, versions
+
+    check_out("--out", out, ".npz")
+    read = open_problem(file, index)
+    run = train_problem(
+        read.problem, parameterization.value, optimizer, device, quiet=quiet or json, steps=steps, lr=lr, init=init,
+        loss=loss, seed=seed,
+    )  # fmt: skip
+    if out is not None:
+        save_run(out, run)
+    if json:
+        print_json({"problem": problem_record(read.problem), "run": run_record(run), "versions": versions("torch")})
+    elif not quiet:
+        screen = console()
+        screen.print(_table(run, f"{file}: {run.parameterization}, {run.settings['optimizer']}, seed {seed}"))
+        screen.print(f"{run.status} after {int(run.steps)} steps: {run.status.advice}", markup=False)
+        if out is not None:
+            screen.print(f"wrote {out}", markup=False)
+    if run.status == "not finite":
+        raise typer.Exit(1)
+
+
+def run_record(run: Any) -> dict[str, Any]:
+    """Settings, end and history of a run as plain data."""
+    h = run.history
+    names = ("steps", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
+    return {
+        "parameterization": run.parameterization,
+        "status": str(run.status),
+        "steps": int(run.steps),
+        "settings": {name: value for name, value in run.settings.items() if name != "snapshots"},
+        "W": run.W.tolist(),
+        "history": {name: getattr(h, name).tolist() for name in names},
+    }
+
+
+def save_run(out: Path, run: Any) -> None:
+    """Write the trajectory as arrays."""
+    import json
+
+    from attsvm.files import save_arrays
+
+    h = run.history
+    names = ("steps", "W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
+    arrays = {name: getattr(h, name) for name in names}
+    arrays |= {f"final_{name}": value for name, value in run.parameters.items()}
+    save_arrays(out, arrays | {"settings": json.dumps(run.settings), "status": str(run.status)})
+
+
+def _table(run: Any, heading: str) -> Any:
+    import numpy as np
+    from rich.table import Table
+
+    h = run.history
+    table = Table(title=heading)
+    for name in ("step", "loss", "|W|", "log10 |gradient|", "log10 (1 - attention)", "optimal tokens"):
+        table.add_column(name, justify="right")
+    best = run.problem.optimal_tokens().indices
+    shown = np.unique(np.linspace(0, len(h) - 1, 12).round().astype(int))
+    for s in shown:
+        same = int((h.selection[s] == best).sum())
+        table.add_row(
+            str(h.steps[s]),
+            f"{h.loss[s]:.6f}",
+            f"{h.norm[s]:.4g}",
+            f"{h.log_gradient[s] / np.log(10):.2f}",
+            f"{h.log_rest[s] / np.log(10):.2f}",
+            f"{same} of {best.size}",
+        )
+    return table

@@ -1,0 +1,175 @@
+"""Everything that the page shows, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from attsvm.comparison import compare
+from attsvm.problem import AttentionProblem
+from attsvm.reports.graph import graph_content
+from attsvm.reports.records import finite, problem_record, solution_record, versions
+from attsvm.reports.trajectory import run_content
+from attsvm.selection import Selection, read_selection
+from attsvm.solution import Solution
+from attsvm.svm import att_svm
+
+__all__ = ["Progress", "build_content"]
+
+Progress = Callable[[str, int, int], object]
+
+_NORMS = ("frobenius", "nuclear")
+# How each parameterization is trained: the papers' update, and the recipe that reaches the nuclear direction.
+_RUNS = {"W": "normalized_gd", "KQ": "ridge_decay"}
+
+
+def build_content(
+    problem: AttentionProblem,
+    *,
+    selection: Any = None,
+    steps: int = 5000,
+    seed: int = 0,
+    device: Any = None,
+    graph_limit: int = 3000,
+    name: str = "problem",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Solve, train, diagnose and enumerate; every part that cannot be had says why.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        Not a batch.
+    selection : Selection or array_like of int, optional
+        Tokens of the solutions; the optimal tokens by default.
+    steps : int
+        Of training W and (K, Q); 0 leaves training out.
+    seed, device
+        Of training.
+    graph_limit : int
+        Most selections for the graph of local optima.
+    name : str
+        What the page calls the problem.
+    progress : callable, optional
+        Called with a label, the parts done and the number of parts.
+
+    Returns
+    -------
+    dict
+        Ready for `json.dumps`.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.reports import build_content
+    >>> content = build_content(attsvm.random_problem(n=2, T=3, d=4, seed=0), steps=0)
+    >>> [record["status"] for record in content["solutions"]], content["training_skipped"]
+    (['optimal', 'optimal'], 'No steps were asked for.')
+    """
+    if problem.batch is not None:
+        raise ValueError("a report takes one problem; index the batch first, e.g. problem[0]")
+    if steps < 0:
+        raise ValueError(f"steps must be an integer >= 0, got {steps}")
+    if graph_limit < 0:
+        raise ValueError(f"graph_limit must be >= 0, got {graph_limit}")
+    chosen = read_selection(problem, selection)
+    skipped = _why_not_trained(problem, steps)
+    labels = [*(f"solving ({norm})" for norm in _NORMS), "diagnosing",
+              *(f"training {form}" for form in _RUNS if skipped is None), "local optima"]  # fmt: skip
+    done = 0
+
+    def announce() -> None:
+        nonlocal done
+        if progress is not None:
+            progress(labels[done], done, len(labels))
+        done += 1
+
+    solutions: list[Solution] = []
+    for norm in _NORMS:
+        announce()
+        solutions.append(att_svm(problem, chosen, norm=norm))
+    announce()
+    diagnosis = _diagnosis(problem, chosen, seed)
+    runs = []
+    if skipped is None:
+        from attsvm.training import train
+
+        for form, optimizer in _RUNS.items():
+            announce()
+            run = train(problem, form, steps=steps, optimizer=optimizer, seed=seed, device=device)
+            runs.append(run_content(compare(run, *solutions)))
+    announce()
+    content = {
+        "name": name,
+        "problem": problem_record(problem, chosen) | _score_record(problem, chosen),
+        "solutions": [_solution(solution) for solution in solutions],
+        "diagnosis": diagnosis,
+        "training_skipped": skipped,
+        "runs": runs,
+        "graph": _graph(problem, graph_limit),
+        "settings": {"steps": steps, "seed": seed, "graph_limit": graph_limit},
+        "versions": versions(*(["torch"] if runs else [])),
+    }
+    plain: dict[str, Any] = finite(content)
+    return plain
+
+
+def _why_not_trained(problem: AttentionProblem, steps: int) -> str | None:
+    if not steps:
+        return "No steps were asked for."
+    if problem.head is None:
+        return "Training needs a head, and the problem has none."
+    if find_spec("torch") is None:
+        return "Training needs torch: pip install 'attsvm[torch]'."
+    return None
+
+
+def _diagnosis(problem: AttentionProblem, chosen: Selection, seed: int) -> dict[str, Any] | None:
+    if problem.head is None:
+        return None
+    from attsvm.theory import diagnose
+
+    return diagnose(problem, chosen, seed=seed).to_dict()
+
+
+def _graph(problem: AttentionProblem, limit: int) -> dict[str, Any]:
+    if problem.head is None:
+        return {"skipped": "The graph needs scores, and so a head."}
+    if find_spec("torch") is None:
+        return {"skipped": "The graph solves selections in batches and needs torch: pip install 'attsvm[torch]'."}
+    try:
+        return graph_content(problem, "frobenius", limit)
+    except RuntimeError as error:  # some selection could not be certified
+        return {"skipped": f"No graph: {error}."}
+
+
+def _solution(solution: Solution) -> dict[str, Any]:
+    record = solution_record(solution) | {"advice": solution.status.advice}
+    if solution.status.has_solution:
+        record["singular_values"] = np.linalg.svd(solution.W, compute_uv=False).tolist()
+    return record
+
+
+def _score_record(problem: AttentionProblem, chosen: Selection) -> dict[str, Any]:
+    """Score of each selected token and its lead over the next best; what the map may show."""
+    record: dict[str, Any] = {
+        "allowed": problem.allowed.reshape(-1, problem.T).astype(int).tolist() if problem.mask is not None else None,
+        "labels": problem.Y.ravel().astype(int).tolist(),
+    }
+    if problem.head is None:
+        return record
+    scores = problem.scores().reshape(-1, problem.T)
+    tokens = chosen.indices.reshape(-1, 1)
+    own = np.take_along_axis(scores, tokens, axis=1)[:, 0]
+    rivals = scores.copy()
+    np.put_along_axis(rivals, tokens, -np.inf, axis=1)
+    best = problem.optimal_tokens()
+    return record | {
+        "scores": own.tolist(),
+        "leads": (own - rivals.max(axis=1)).tolist(),
+        "optimal": best.indices.ravel().tolist(),
+        "is_optimal": bool(chosen == best),
+    }

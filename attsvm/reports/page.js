@@ -1,0 +1,278 @@
+"use strict";
+(function () {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const SVG = "http://www.w3.org/2000/svg";
+  const byId = (id) => document.getElementById(id);
+
+  function node(name, attributes, text) {
+    const made = document.createElement(name);
+    for (const key in attributes || {}) made.setAttribute(key, attributes[key]);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  }
+  function shape(parent, name, attributes, text) {
+    const made = document.createElementNS(SVG, name);
+    for (const key in attributes) made.setAttribute(key, attributes[key]);
+    if (text !== undefined) made.textContent = text;
+    parent.appendChild(made);
+    return made;
+  }
+  function short(value) {
+    if (value === null || value === undefined) return "–";
+    const size = Math.abs(value);
+    if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(2);
+    return String(Number(value.toPrecision(5)));
+  }
+  const colour = (i) => "var(--c" + (i % 8) + ")";
+  const dashes = ["", "7 4", "2 3", "9 3 2 3"];
+
+  // -- scales ---------------------------------------------------------------------------------------
+  function niceTicks(low, high, most) {
+    const rough = (high - low) / most || 1;
+    const power = Math.pow(10, Math.floor(Math.log10(rough)));
+    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
+    const ticks = [];
+    for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) ticks.push(Number((k * step).toPrecision(12)));
+    return ticks;
+  }
+  function decades(low, high) {
+    const every = Math.max(1, Math.ceil((high - low) / 5));
+    const ticks = [];
+    for (let k = Math.ceil(low - 1e-9); k <= high + 1e-9; k++) if (k % every === 0) ticks.push(k);
+    return ticks;
+  }
+  const stepPlace = (step) => Math.log10(Math.max(step, 0.5)); // step 0 stands half a decade's third left of 1
+
+  // -- plots of the trajectory ----------------------------------------------------------------------
+  const WIDTH = 460, HEIGHT = 250, LEFT = 52, RIGHT = 14, TOP = 10, BOTTOM = 36;
+
+  function plot(figure, run, spec) {
+    const lines = spec.lines(run);
+    const read = (value) => (value === null || (spec.log && value <= 0) ? null : spec.log ? Math.log10(value) : value);
+    const all = lines.flatMap((line) => line.values.map(read)).filter((v) => v !== null);
+    figure.replaceChildren(node("figcaption", {}, spec.title));
+    if (!all.length) {
+      figure.appendChild(node("p", { class: "soft" }, "nothing to show"));
+      return () => undefined;
+    }
+    let low = Math.min(...all), high = Math.max(...all);
+    const pad = (high - low || Math.abs(high) || 1) * 0.06;
+    low -= pad; high += pad;
+    const first = stepPlace(run.steps[0]), last = Math.max(stepPlace(run.steps[run.steps.length - 1]), first + 1e-6);
+    const x = (step) => LEFT + ((stepPlace(step) - first) / (last - first)) * (WIDTH - LEFT - RIGHT);
+    const y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
+    const svg = shape(figure, "svg", { viewBox: "0 0 " + WIDTH + " " + HEIGHT, role: "img", "aria-label": spec.title + " against the training step" });
+    for (const tick of spec.log ? decades(low, high) : niceTicks(low, high, 6)) {
+      shape(svg, "line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(tick), y2: y(tick) });
+      shape(svg, "text", { x: LEFT - 7, y: y(tick) + 4, "text-anchor": "end" }, spec.log ? "1e" + tick : short(tick));
+    }
+    shape(svg, "text", { x: x(run.steps[0]), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, String(run.steps[0]));
+    for (const tick of decades(0, last)) {
+      if (tick < first) continue;
+      const place = x(Math.pow(10, tick));
+      shape(svg, "line", { class: "grid", x1: place, x2: place, y1: TOP, y2: HEIGHT - BOTTOM });
+      shape(svg, "text", { x: place, y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, String(Math.pow(10, tick)));
+    }
+    shape(svg, "text", { x: WIDTH - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, "step");
+    shape(svg, "rect", { class: "frame", x: LEFT, y: TOP, width: WIDTH - LEFT - RIGHT, height: HEIGHT - TOP - BOTTOM });
+    lines.forEach((line, i) => {
+      let path = "", pen = "M";
+      line.values.forEach((value, s) => {
+        const v = read(value);
+        if (v === null) { pen = "M"; return; }
+        path += pen + x(run.steps[s]).toFixed(1) + " " + y(v).toFixed(1);
+        pen = "L";
+      });
+      shape(svg, "path", { class: "series", d: path, stroke: colour(i), "stroke-dasharray": dashes[i % 4] });
+    });
+    const cursor = shape(svg, "line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM });
+    const dots = lines.map((line, i) => shape(svg, "circle", { r: 4.5, fill: colour(i), stroke: "var(--paper)" }));
+    if (lines.length > 1) {
+      const legend = figure.appendChild(node("ul", { class: "legend" }));
+      lines.forEach((line, i) => {
+        const item = legend.appendChild(node("li"));
+        const sample = shape(item, "svg", { viewBox: "0 0 26 10", "aria-hidden": "true" });
+        shape(sample, "line", { x1: 0, x2: 26, y1: 5, y2: 5, stroke: colour(i), "stroke-width": 2.5, "stroke-dasharray": dashes[i % 4] });
+        item.appendChild(document.createTextNode(line.label));
+      });
+    }
+    return (s) => {
+      const place = x(run.steps[s]);
+      cursor.setAttribute("x1", place);
+      cursor.setAttribute("x2", place);
+      lines.forEach((line, i) => {
+        const v = read(line.values[s]);
+        dots[i].setAttribute("visibility", v === null ? "hidden" : "visible");
+        if (v === null) return;
+        dots[i].setAttribute("cx", place);
+        dots[i].setAttribute("cy", y(v));
+      });
+    };
+  }
+
+  const solved = (run) => run.comparisons.filter((c) => c.misalignment.some((v) => v !== null));
+  const SPECS = [
+    { title: "1 − correlation with each solution", log: true, lines: (run) => solved(run).map((c) => ({ label: c.label, values: c.misalignment })) },
+    { title: "margin reached, relative to the optimal one", log: false, lines: (run) => solved(run).map((c) => ({ label: c.label, values: c.margin.map((v) => (v === null ? null : Math.max(v, -1))) })) },
+    { title: "norm of W (Frobenius)", log: true, lines: (run) => [{ label: "norm of W", values: run.norm }] },
+    { title: "log10 of the attention off the selected tokens", log: false, lines: (run) => [{ label: "attention off the selected tokens", values: run.rest }] },
+  ];
+
+  // -- attention maps -------------------------------------------------------------------------------
+  const problem = data.problem;
+  const chosen = [].concat(...problem.selection.map((s) => [].concat(s)));
+
+  function buildMaps(run) {
+    const rows = run.attention[0].length, columns = run.attention[0][0].length;
+    const perTable = problem.K === null ? rows : problem.K;
+    const dense = columns > 16;
+    const cells = [];
+    byId("maps").replaceChildren();
+    for (let start = 0; start < rows; start += perTable) {
+      const table = node("table", { class: dense ? "map dense" : "map" });
+      table.appendChild(node("caption", {}, problem.K === null ? "rows: sequences, columns: tokens" : "sequence " + start / perTable + " (rows: queries, columns: tokens)"));
+      const head = table.appendChild(node("thead")).appendChild(node("tr"));
+      head.appendChild(node("td"));
+      for (let t = 0; t < columns; t++) head.appendChild(node("th", { scope: "col" }, dense && t % 8 ? "" : String(t)));
+      const body = table.appendChild(node("tbody"));
+      for (let q = start; q < Math.min(start + perTable, rows); q++) {
+        const line = body.appendChild(node("tr"));
+        line.appendChild(node("th", { scope: "row" }, String(q - (problem.K === null ? 0 : start))));
+        cells[q] = [];
+        for (let t = 0; t < columns; t++) {
+          const open = !problem.allowed || problem.allowed[q][t];
+          const one = line.appendChild(node("td", { class: (chosen[q] === t ? "chosen" : "") + (open ? "" : " masked") }));
+          cells[q][t] = open ? one : null;
+        }
+      }
+      byId("maps").appendChild(table);
+    }
+    return (s) => {
+      run.attention[s].forEach((row, q) => row.forEach((value, t) => {
+        const one = cells[q][t];
+        if (!one) return;
+        one.style.backgroundColor = "rgba(var(--heat), " + value / 1000 + ")";
+        one.style.color = value > 800 ? "var(--paper)" : "inherit";
+        one.title = "attention " + (value / 10).toFixed(1) + " %";
+        if (!dense) one.textContent = value >= 5 ? String(Math.round(value / 10)) : "";
+      }));
+    };
+  }
+
+  // -- numbers at the step --------------------------------------------------------------------------
+  function readout(run, s) {
+    const rows = [["loss", short(run.loss[s])], ["norm of W", short(run.norm[s])],
+      ["attention off the selected tokens", run.rest[s] === null ? "–" : "1e" + run.rest[s].toFixed(1)],
+      ["tokens as in the solutions", run.selection[s].filter((t, q) => t === chosen[q]).length + " of " + chosen.length]];
+    for (const c of solved(run)) rows.push(["1 − correlation, " + c.label, short(c.misalignment[s])]);
+    byId("readout").replaceChildren(...rows.map((pair) => {
+      const box = node("div");
+      box.append(node("dt", {}, pair[0]), node("dd", {}, pair[1]));
+      return box;
+    }));
+  }
+
+  // -- graph of selections --------------------------------------------------------------------------
+  function star(x, y, r) {
+    let path = "";
+    for (let k = 0; k < 10; k++) {
+      const size = k % 2 ? r * 0.45 : r, angle = (Math.PI * k) / 5 - Math.PI / 2;
+      path += (k ? "L" : "M") + (x + size * Math.cos(angle)).toFixed(1) + " " + (y + size * Math.sin(angle)).toFixed(1);
+    }
+    return path + "Z";
+  }
+  const WORDS = { best: "globally optimal", sink: "locally optimal", one: "leads to one local optimum", several: "leads to several ends", infeasible: "infeasible" };
+
+  function drawGraph(graph) {
+    const W = 900, H = 480, L = 60, R = 20, T = 16, B = 44;
+    const margins = graph.nodes.map((n) => n[1]), scores = graph.nodes.map((n) => n[2]);
+    const range = (values) => { const a = Math.min(...values), b = Math.max(...values), p = (b - a || 1) * 0.05; return [a - p, b + p]; };
+    const [x0, x1] = range(margins), [y0, y1] = range(scores);
+    const x = (v) => L + ((v - x0) / (x1 - x0)) * (W - L - R), y = (v) => H - B - ((v - y0) / (y1 - y0)) * (H - T - B);
+    const svg = shape(byId("graph"), "svg", { viewBox: "0 0 " + W + " " + H, role: "img", "aria-label": "Selections by margin and mean score, with swaps as arrows; the table below lists the local optima" });
+    const arrows = graph.edges.length <= 600;
+    if (arrows) {
+      const marker = shape(shape(svg, "defs", {}), "marker", { id: "tip", viewBox: "0 0 8 8", refX: 11, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" });
+      shape(marker, "path", { d: "M0 0L8 4L0 8Z", fill: "var(--soft)", "fill-opacity": 0.6 });
+    }
+    for (const tick of niceTicks(x0, x1, 6)) {
+      shape(svg, "line", { class: "grid", x1: x(tick), x2: x(tick), y1: T, y2: H - B });
+      shape(svg, "text", { x: x(tick), y: H - B + 16, "text-anchor": "middle" }, short(tick));
+    }
+    for (const tick of niceTicks(y0, y1, 6)) {
+      shape(svg, "line", { class: "grid", x1: L, x2: W - R, y1: y(tick), y2: y(tick) });
+      shape(svg, "text", { x: L - 8, y: y(tick) + 4, "text-anchor": "end" }, short(tick));
+    }
+    shape(svg, "text", { x: (L + W - R) / 2, y: H - 8, "text-anchor": "middle" }, "margin 1 / |W|  (0: infeasible)");
+    shape(svg, "text", { x: 14, y: (T + H - B) / 2, "text-anchor": "middle", transform: "rotate(-90 14 " + (T + H - B) / 2 + ")" }, "mean score of the selected tokens");
+    for (const [a, b] of graph.edges) {
+      const from = graph.nodes[a], to = graph.nodes[b];
+      shape(svg, "line", { class: arrows ? "edge" : "edge faint", x1: x(from[1]), y1: y(from[2]), x2: x(to[1]), y2: y(to[2]), ...(arrows ? { "marker-end": "url(#tip)" } : {}) });
+    }
+    const order = { infeasible: 0, several: 1, one: 2, sink: 3, best: 4 };
+    const small = graph.nodes.length > 400 ? 3 : 4.5;
+    const places = new Map();
+    for (const [tokens, margin, score, kind, paint] of [...graph.nodes].sort((a, b) => order[a[3]] - order[b[3]])) {
+      const px = x(margin), py = y(score), style = { class: "node-" + kind };
+      if (paint !== null) style.fill = colour(paint);
+      let made;
+      if (kind === "best") made = shape(svg, "path", { ...style, d: star(px, py, 13) });
+      else if (kind === "sink") made = shape(svg, "rect", { ...style, x: px - 6, y: py - 6, width: 12, height: 12 });
+      else if (kind === "infeasible") made = shape(svg, "path", { ...style, d: "M" + (px - 3) + " " + (py - 3) + "L" + (px + 3) + " " + (py + 3) + "M" + (px - 3) + " " + (py + 3) + "L" + (px + 3) + " " + (py - 3) });
+      else made = shape(svg, "circle", { ...style, cx: px, cy: py, r: small });
+      shape(made, "title", {}, tokens + ": " + WORDS[kind] + ", margin " + short(margin) + ", score " + short(score));
+      places.set(tokens, [px, py]);
+    }
+    const ring = shape(svg, "circle", { class: "ring", r: 12, visibility: "hidden" });
+    return (run, s) => {
+      const tokens = run.selection[s].join("-"), place = places.get(tokens);
+      ring.setAttribute("visibility", place ? "visible" : "hidden");
+      if (!place) return;
+      ring.setAttribute("cx", place[0]);
+      ring.setAttribute("cy", place[1]);
+      byId("graph-here").textContent = "Ring: the tokens of run " + run.parameterization + " at step " + run.steps[s] + ", " + tokens + ".";
+    };
+  }
+
+  // -- wiring ---------------------------------------------------------------------------------------
+  const mark = data.graph.nodes ? drawGraph(data.graph) : () => undefined;
+  if (!data.runs.length) return;
+  const scrubber = byId("scrubber"), label = byId("step"), play = byId("play");
+  let run = data.runs[0], movers = [], timer = null;
+
+  function show(s) {
+    movers.forEach((move) => move(s));
+    readout(run, s);
+    mark(run, s);
+    label.textContent = "step " + run.steps[s];
+    scrubber.setAttribute("aria-valuetext", "step " + run.steps[s]);
+  }
+  function choose(index) {
+    const share = scrubber.max > 0 ? scrubber.value / scrubber.max : 1;
+    run = data.runs[index];
+    scrubber.max = run.steps.length - 1;
+    scrubber.value = Math.round(share * scrubber.max);
+    movers = SPECS.map((spec, i) => plot(byId("plot-" + i), run, spec));
+    movers.push(buildMaps(run));
+    show(Number(scrubber.value));
+  }
+  function stop() {
+    clearInterval(timer);
+    timer = null;
+    play.textContent = "Play";
+  }
+  scrubber.addEventListener("input", () => { stop(); show(Number(scrubber.value)); });
+  document.querySelectorAll("input[name=run]").forEach((radio) => radio.addEventListener("change", () => choose(Number(radio.value))));
+  play.addEventListener("click", () => {
+    if (timer) { stop(); return; }
+    if (Number(scrubber.value) >= Number(scrubber.max)) scrubber.value = 0;
+    play.textContent = "Pause";
+    timer = setInterval(() => {
+      if (Number(scrubber.value) >= Number(scrubber.max)) { stop(); return; }
+      scrubber.value = Number(scrubber.value) + 1;
+      show(Number(scrubber.value));
+    }, 120);
+  });
+  scrubber.value = scrubber.max;
+  choose(0);
+})();

@@ -1,0 +1,98 @@
+"""The page: HTML around the content, with style, script and data inside, and nothing from the network."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from attsvm.files.atomic import atomic_write
+from attsvm.problem import AttentionProblem
+from attsvm.reports.content import build_content
+from attsvm.reports.markup import embed_json, escape, section
+from attsvm.reports.sections import diagnosis, graph, solutions, summary, training
+
+__all__ = ["render_page", "write_report"]
+
+# Nothing may be fetched, from the network or the disk, whatever a problem's name contains.
+_POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'"
+)
+_FOR_SCRIPT = ("selection", "K", "allowed")
+
+
+def render_page(content: dict[str, Any]) -> str:
+    """HTML of a report.
+
+    Parameters
+    ----------
+    content : dict
+        From `build_content`.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.reports import build_content, render_page
+    >>> page = render_page(build_content(attsvm.random_problem(n=2, T=3, d=4, seed=0), steps=0))
+    >>> page.startswith("<!DOCTYPE html>"), "http://" in page.replace("http://www.w3.org/2000/svg", "")
+    (True, False)
+    """
+    assets = files("attsvm.reports")
+    style = assets.joinpath("page.css").read_text(encoding="utf-8")
+    script = assets.joinpath("page.js").read_text(encoding="utf-8")
+    data = {
+        "problem": {name: content["problem"][name] for name in _FOR_SCRIPT},
+        "runs": content["runs"],
+        "graph": content["graph"],
+    }
+    parts = {
+        "summary": ("Problem", summary(content)),
+        "solutions": ("Solutions and certificates", solutions(content)),
+        "training": ("Training", training(content)),
+        "diagnosis": ("What theory says", diagnosis(content)),
+        "graph-section": ("Local optima", graph(content)),
+    }
+    links = "".join(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, (title, _) in parts.items())
+    body = "".join(section(key, title, html) for key, (title, html) in parts.items())
+    used = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
+    settings = content["settings"]
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{escape(content['name'])}: attention as a max-margin machine</title>"
+        f"<style>{style}</style></head><body>"
+        f'<header><h1>{escape(content["name"])}</h1><p class="soft">Softmax attention as a max-margin machine: what '
+        f'the SVM predicts, and what training does.</p><nav aria-label="Sections"><ul>{links}</ul></nav></header>'
+        f"<main>{body}</main><footer><p>Made by <code>attsvm report</code> with {settings['steps']} training steps, "
+        f"seed {settings['seed']}. {escape(used)}.</p></footer>"
+        f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def write_report(problem: AttentionProblem, path: str | Path, **options: Any) -> None:
+    """Write one HTML page about a problem, atomically.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+    path : str or Path
+    **options
+        Of `build_content`: selection, steps, seed, device, graph_limit, name, progress.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import attsvm
+    >>> from attsvm.reports import write_report
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(attsvm.random_problem(n=2, T=3, d=4, seed=0), Path(folder) / "report.html", steps=0)
+    ...     "certificate" in (Path(folder) / "report.html").read_text()
+    True
+    """
+    page = render_page(build_content(problem, **options))
+    with atomic_write(path) as file:
+        file.write(page.encode())

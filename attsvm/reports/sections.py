@@ -1,0 +1,230 @@
+"""The sections of the page: tables and sentences that need no script."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from attsvm.reports.markup import badge, escape, table
+from attsvm.reports.trajectory import MOST_QUERIES, MOST_TOKENS
+
+__all__ = ["diagnosis", "graph", "solutions", "summary", "training"]
+
+_MOST_ROWS = 60
+
+
+def _number(value: float | None, form: str = ".6g") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _title(record: dict[str, Any]) -> str:
+    return str(record["formulation"]) + ("*" if record["norm_name"] == "nuclear" else "")
+
+
+def _cards(pairs: list[tuple[str, str]]) -> str:
+    inside = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
+    return f'<dl class="cards">{inside}</dl>'
+
+
+def _queries(problem: dict[str, Any]) -> list[str]:
+    if problem["K"] is None:
+        return [str(i) for i in range(problem["n"])]
+    return [f"{i}, {k}" for i in range(problem["n"]) for k in range(problem["K"])]
+
+
+def _flat(selection: list[Any]) -> list[int]:
+    return [t for row in selection for t in (row if isinstance(row, list) else [row])]
+
+
+def summary(content: dict[str, Any]) -> str:
+    """Sizes, head, and the selected tokens."""
+    p = content["problem"]
+    cards = [
+        ("sequences", str(p["n"])),
+        ("tokens each", str(p["T"])),
+        *([("queries each", str(p["K"]))] if p["K"] is not None else []),
+        ("token dimension", str(p["dx"])),
+        ("query dimension", str(p["dz"])),
+        ("constraints", f"{p['rows']:,}"),
+        ("head", escape(p["head"] or "none")),
+        ("mask", "yes" if p["masked"] else "no"),
+    ]
+    if "scores" not in p:
+        return _cards(cards) + "<p>The problem has no head, so its tokens have no scores.</p>"
+    chosen = _flat(p["selection"])
+    what = "the tokens of highest score" if p["is_optimal"] else "given tokens, not all of highest score"
+    text = f"<p>The solutions below are for {what}. A lead is the score's distance to the next best token."
+    if p["ties"]:
+        text += f" Tied for the highest score: {len(p['ties'])} queries."
+    queries = _queries(p)
+    rows = [
+        [escape(queries[q]), f"{p['labels'][q]:+d}", str(chosen[q]), f"{p['scores'][q]:+.4f}",
+         _number(p["leads"][q], "+.4f"), *(_support(record, q) for record in content["solutions"])]
+        for q in range(min(len(chosen), _MOST_ROWS))
+    ]  # fmt: skip
+    heads = ["query" if p["K"] is not None else "sequence", "label", "selected", "score", "lead",
+             *(f"support ({escape(r['norm_name'])})" for r in content["solutions"])]  # fmt: skip
+    caption = "Selected tokens" + (f" (the first {_MOST_ROWS} of {len(chosen)})" if len(chosen) > _MOST_ROWS else "")
+    return _cards(cards) + text + "</p>" + table(caption, heads, rows, numbers=(1, 2, 3, 4))
+
+
+def _support(record: dict[str, Any], q: int) -> str:
+    return " ".join(map(str, record["support"][q])) if "support" in record else "-"
+
+
+def solutions(content: dict[str, Any]) -> str:
+    """Both norms side by side: numbers, certificate, singular values."""
+    records = content["solutions"]
+    lines: list[tuple[str, Any]] = [
+        ("status", lambda r: badge(r["status"])),
+        ("norm", lambda r: _number(r["norm"])),
+        ("margin = 1 / norm", lambda r: _number(r["margin"])),
+        ("numerical rank", lambda r: str(r["rank"])),
+        ("certified rank", lambda r: str(r["certificate"].get("rank", "-"))),
+        ("support tokens", lambda r: str(sum(map(len, r["support"])))),
+        ("locally optimal", lambda r: badge("yes" if r["locally_optimal"] else "no")),
+        ("relative duality gap", lambda r: _number(r["certificate"]["gap"], ".1e")),
+        ("primal violation", lambda r: _number(r["certificate"]["primal_violation"], ".1e")),
+        ("dual violation", lambda r: _number(r["certificate"]["dual_violation"], ".1e")),
+        ("norm is at least", lambda r: _number(r["certificate"]["lower_bound"])),
+        ("solver", lambda r: escape(r["solver"])),
+    ]
+    rows = []
+    for name, show in lines:
+        cells = []
+        for record in records:
+            try:
+                cells.append(show(record))
+            except KeyError:  # not defined without a solution
+                cells.append("-")
+        if any(content != "-" for content in cells):
+            rows.append([name, *cells])
+    heads = ["", *(f"{_title(r)} ({escape(r['norm_name'])})" for r in records)]
+    parts = [table("One certificate per solution, computed from the data alone", heads, rows)]
+    for record in records:
+        if "farkas" in record:
+            farkas = record["farkas"]
+            parts.append(
+                f'<p class="note">{_title(record)} is infeasible: sequences {escape(farkas["sequences"])} conflict. '
+                f"A nonnegative combination of their constraints cancels to {_number(farkas['residual'], '.0e')}, so "
+                f"no W of norm below {_number(farkas['excluded_norm'], '.0e')} satisfies them.</p>"
+            )
+        elif record["status"] != "optimal":
+            parts.append(f'<p class="note">{_title(record)}: {escape(record["advice"])}</p>')
+    bars = "".join(_bars(record) for record in records if "singular_values" in record)
+    return "".join(parts) + (f'<div class="columns">{bars}</div>' if bars else "")
+
+
+def _bars(record: dict[str, Any]) -> str:
+    """Singular values of W on a logarithmic scale down to 1e-10 of the largest."""
+    values = record["singular_values"][:40]
+    top = values[0] or 1.0
+    width, height, left, base = 460, 170, 46, 140
+    step = (width - left - 10) / max(len(values), 1)
+    drawn = []
+    for decade in (0, -2, -4, -6, -8, -10):
+        y = base - (decade + 10) / 10 * 124
+        drawn.append(f'<line class="grid" x1="{left}" x2="{width - 8}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        drawn.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">1e{decade}</text>')
+    for i, value in enumerate(values):
+        share = max(0.0, (math.log10(max(value / top, 1e-30)) + 10) / 10)
+        tall = max(124 * share, 0.8)
+        drawn.append(
+            f'<rect x="{left + i * step + 1:.1f}" y="{base - tall:.1f}" width="{max(step - 3, 1):.1f}" '
+            f'height="{tall:.1f}" fill="var(--c0)"><title>{value:.6g}</title></rect>'
+        )
+    drawn.append(
+        f'<text x="{(left + width) / 2:.0f}" y="{height - 8}" text-anchor="middle">singular value number</text>'
+    )
+    name = f"Singular values of the {_title(record)} solution, relative to the largest"
+    return (
+        f'<figure><figcaption>{escape(name)}</figcaption><svg viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(name)}">{"".join(drawn)}</svg></figure>'
+    )
+
+
+def training(content: dict[str, Any]) -> str:
+    """Where the script draws, and a table that needs none."""
+    if content["training_skipped"] is not None:
+        return f'<p class="note">{escape(content["training_skipped"])}</p>'
+    runs = content["runs"]
+    rows = [
+        [f"{run['parameterization']} ({escape(run['optimizer'])})", badge(run["convergence"]),
+         f"{run['rank']} ({_number(run['effective_rank'], '.1f')})", escape(c["label"]),
+         _number(c["misalignment"][-1], ".1e"), _number(c["margin"][-1], ".4f"), _number(c["rate"], ".2f")]
+        for run in runs
+        for c in run["comparisons"]
+    ]  # fmt: skip
+    heads = ["run", "ends", "rank (effective)", "against", "1 - correlation", "margin reached", "rate"]
+    choice = "".join(
+        f'<label><input type="radio" name="run" value="{i}"{" checked" if i == 0 else ""}> '
+        f"{run['parameterization']}</label>"
+        for i, run in enumerate(runs)
+    )
+    plots = "".join(f'<figure id="plot-{i}"></figure>' for i in range(4))
+    last = len(runs[0]["steps"]) - 1
+    p = content["problem"]
+    cut = ""
+    if p["n"] * (p["K"] or 1) > MOST_QUERIES or p["T"] > MOST_TOKENS:
+        cut = f" The first {MOST_QUERIES} queries and {MOST_TOKENS} tokens are shown."
+    return (
+        "<p>Gradient descent against the SVMs. Global means that the run ends on the tokens of highest score, Local "
+        "on other tokens that are locally optimal. &ldquo;Own tokens&rdquo; is the SVM of the tokens that the run "
+        "selects itself, which theory says it follows.</p>"
+        + table("Where the runs end", heads, rows, numbers=(4, 5, 6))
+        + "<noscript><p>The plots below need JavaScript, which is part of this file.</p></noscript>"
+        f'<div class="controls"><fieldset><legend>Run</legend>{choice}</fieldset>'
+        '<button type="button" id="play">Play</button><label for="scrubber">Step</label>'
+        f'<input type="range" id="scrubber" min="0" max="{last}" value="{last}" step="1">'
+        '<output id="step" for="scrubber"></output></div>'
+        '<dl class="cards" id="readout"></dl>'
+        f'<div class="columns">{plots}</div>'
+        f"<h3>Attention at this step, in percent</h3><p>Outlined: the token that the solutions select.{cut}</p>"
+        '<div class="maps scroll" id="maps"></div>'
+    )
+
+
+def diagnosis(content: dict[str, Any]) -> str:
+    """Predictions first, then theorems and assumptions."""
+    found = content["diagnosis"]
+    if found is None:
+        return "<p>Without a head there is nothing to diagnose.</p>"
+    said = "".join(
+        f"<p><strong>{escape(name)}</strong>: {escape(text)}</p>" for name, text in found["prediction"].items()
+    )
+    words = {"holds": "applies", "fails": "does not apply"}
+    theorems = [[escape(t["name"]), badge(words.get(t["verdict"], t["verdict"])), escape(t["detail"])]
+                for t in found["theorems"]]  # fmt: skip
+    checks = [[escape(c["name"]), badge(c["verdict"]), escape(c["detail"])] for c in found["checks"]]
+    return (
+        said
+        + table("Theorems, with corrected hypotheses", ["statement", "verdict", "because"], theorems)
+        + table(f"Assumptions ({escape(found['norm'])} norm)", ["assumption", "verdict", "because"], checks)
+    )
+
+
+def graph(content: dict[str, Any]) -> str:
+    """Where the script draws the graph, and the list of local optima."""
+    found = content["graph"]
+    if "skipped" in found:
+        return (
+            f'<p class="note">{escape(found["skipped"])} <code>attsvm enumerate FILE --top 5</code> lists the best.</p>'
+        )
+    rows = [
+        [f'<span class="swatch" style="background: var(--c{item["colour"]})"></span>{escape(item["tokens"])}',
+         f"{item['margin']:.6f}", f"{item['score']:+.4f}", "yes" if item["globally_optimal"] else "",
+         f"{item['reaching']:,}", f"{item['only']:,}"]
+        for item in found["optima"]
+    ]  # fmt: skip
+    caption = "Locally optimal selections by margin"
+    if found["sinks"] > len(rows):
+        caption += f" (the first {len(rows)} of {found['sinks']})"
+    heads = ["tokens", "margin", "mean score", "highest scores", "selections that can reach it", "and nothing else"]
+    drawn = "" if found["edges"] or not found["edge_count"] else f" Its {found['edge_count']:,} swaps are not drawn."
+    return (
+        f"<p>All {len(found['nodes']):,} selections of one token per query. A line is a swap of one token for a "
+        "support token of higher score; where no swap is left, a selection is locally optimal: a candidate limit of "
+        "training. Star: highest scores. Squares: other local optima. Crosses: infeasible. Colour: the only local "
+        f"optimum that swaps lead to.{drawn}</p>"
+        '<div id="graph"></div><p class="soft" id="graph-here"></p>' + table(caption, heads, rows, numbers=(1, 2, 4, 5))
+    )

@@ -1,0 +1,45 @@
+"""The commands of the documentation run, and its tables name what there is."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+
+from attsvm.cli.run import EXIT_CODES
+from attsvm.files import schema
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_every_command_of_the_page_runs(attsvm_command, tmp_path):
+    text = (DOCS / "command_line.md").read_text()
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    assert len(lines) >= 10
+    for line in lines:
+        name, *arguments = shlex.split(line, comments=True)
+        result = attsvm_command(*arguments)
+        assert (name, result.code) == ("attsvm", 0), (line, result.err)
+        assert result.err == ""
+    row = dict(re.findall(r"^\| `(\w+ --out)`[^|]*\| (.*) \|$", text, re.MULTILINE))
+    for command, file in (("solve", "solution"), ("train", "run"), ("enumerate", "optima")):
+        written = set(np.load(tmp_path / f"{file}.npz").files)
+        named = set(re.findall(r"`(\w+)`", row[f"{command} --out"])) - {"final_W"}
+        assert written == named
+
+
+def test_the_tables_are_complete(attsvm_command):
+    text = (DOCS / "command_line.md").read_text()
+    for code in EXIT_CODES:
+        assert re.search(rf"^\| {code} \|", text, re.MULTILINE)
+    listed = re.findall(r"^  (\w+)  +\S", attsvm_command("-h").out.partition("Commands:")[2], re.MULTILINE)
+    assert listed == re.findall(r"^\| `attsvm (\w+)", text, re.MULTILINE)
+
+
+def test_the_schema_is_documented():
+    text = (DOCS / "files.md").read_text()
+    assert schema.SCHEMA in text
+    entries = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert sorted(entries) == sorted([*schema.TEXTS, *schema.ARRAYS])
+    for kind in schema.HEADS:
+        assert f"`{kind}`" in text

@@ -1,0 +1,183 @@
+"""The page in headless Chromium (or the one inside Qt WebEngine); skipped only where neither is found."""
+
+import json
+
+import numpy as np
+import pytest
+from reports.chromium import Page, find_browser
+from reports.qt_page import QtPage, has_qt
+
+import attsvm
+from attsvm.reports import build_content, render_page
+
+chromium_only = pytest.mark.skipif(find_browser() is None, reason="needs the debugger of a Chromium")
+
+SCRUB = """((s) => {
+  const scrubber = document.getElementById("scrubber");
+  scrubber.value = s;
+  scrubber.dispatchEvent(new Event("input", {bubbles: true}));
+})"""
+MAP = """[...document.querySelectorAll("#maps tbody tr")].map(
+  (row) => [...row.querySelectorAll("td")].map((cell) => [cell.textContent, getComputedStyle(cell).backgroundColor]))"""
+CURSOR = 'document.querySelector("#plot-0 .cursor").getAttribute("x1")'
+RING = '(() => { const r = document.querySelector(".ring"); return [r.getAttribute("cx"), r.getAttribute("cy")]; })()'
+READ = '[...document.querySelectorAll("#readout dd")].map((d) => d.textContent)'
+DATA = 'JSON.parse(document.getElementById("data").textContent)'
+
+
+def scrub(page, s):
+    page.evaluate(f"{SCRUB}({s})")
+
+
+def text(page, identifier):
+    return page.evaluate(f"document.getElementById({json.dumps(identifier)}).textContent")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("browser")
+    if find_browser() is None and not has_qt():
+        pytest.skip("no Chromium found: set ATTSVM_BROWSER to its path, or pip install PySide6-Addons==6.8.3")
+    made = Page(folder) if find_browser() else QtPage(folder)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    problem = attsvm.random_problem(n=3, T=4, d=4, seed=5)
+    path.write_text(render_page(build_content(problem, steps=400, name="three sequences")), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def opened(page, report):
+    page.errors.clear()
+    page.requests.clear()
+    page.open(report)
+    yield page
+    assert page.errors == []
+    assert page.requests == [report.resolve().as_uri()]  # nothing else is asked for
+
+
+def test_it_renders(opened):
+    assert opened.evaluate("document.title").startswith("three sequences")
+    assert opened.evaluate('document.querySelectorAll("#training figure svg .series").length') >= 6
+    assert opened.evaluate('document.querySelectorAll("#graph .edge").length') > 20
+    nodes = 'document.querySelectorAll("#graph [class^=node-]").length'
+    assert opened.evaluate(nodes) == 64
+    assert text(opened, "step") == "step 400"
+
+
+def test_the_scrubber_moves_everything(opened):
+    data = opened.evaluate(DATA)
+    run = data["runs"][0]
+    seen = []
+    for s in (0, len(run["steps"]) // 2, len(run["steps"]) - 1):
+        scrub(opened, s)
+        assert text(opened, "step") == f"step {run['steps'][s]}"
+        shown = opened.evaluate(MAP)
+        for row, values in zip(shown, run["attention"][s], strict=True):
+            for (label, colour), value in zip(row, values, strict=True):
+                assert label == (str(int(np.floor(value / 10 + 0.5))) if value >= 5 else "")
+                alpha = 1.0 if colour.startswith("rgb(") else float(colour.split(",")[-1].rstrip(")"))
+                assert alpha == pytest.approx(value / 1000, abs=0.006)  # the browser shows two digits
+        norm = float(opened.evaluate(READ)[1])
+        assert norm == pytest.approx(run["norm"][s], rel=1e-4)
+        assert "-".join(map(str, run["selection"][s])) in text(opened, "graph-here")
+        seen.append((json.dumps(shown), opened.evaluate(CURSOR), norm, tuple(opened.evaluate(RING))))
+    for column in list(zip(*seen, strict=True))[:3]:
+        assert len(set(column)) == 3
+    assert len({ring for *_, ring in seen}) >= 2  # the start is not where the run ends
+    assert opened.evaluate('document.getElementById("scrubber").getAttribute("aria-valuetext")') == "step 400"
+
+
+def test_the_other_run_can_be_chosen(opened):
+    data = opened.evaluate(DATA)
+    before = opened.evaluate(MAP)
+    scrub(opened, 10)
+    opened.evaluate('document.querySelectorAll("input[name=run]")[1].click()')
+    assert opened.evaluate(MAP) != before
+    assert "of run KQ at step" in text(opened, "graph-here")
+    scrub(opened, 5)
+    assert float(opened.evaluate(READ)[1]) == pytest.approx(data["runs"][1]["norm"][5], rel=1e-4)
+
+
+@chromium_only
+def test_keys_and_the_play_button_work(opened):
+    data = opened.evaluate(DATA)
+    steps = data["runs"][0]["steps"]
+    opened.evaluate('document.getElementById("scrubber").focus()')
+    opened.press("ArrowLeft", 37)
+    assert text(opened, "step") == f"step {steps[-2]}"
+    opened.press("Home", 36)
+    assert text(opened, "step") == f"step {steps[0]}"
+    opened.evaluate('document.getElementById("play").click()')
+    assert text(opened, "play") == "Pause"
+    moved = """new Promise((done) => { const wait = setInterval(() => {
+      if (Number(document.getElementById("scrubber").value) >= 2) { clearInterval(wait); done(true); } }, 30); })"""
+    assert opened.evaluate(moved)
+    opened.evaluate('document.getElementById("play").click()')
+    assert text(opened, "play") == "Play"
+
+
+@chromium_only
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_both_schemes(opened, scheme, tmp_path):
+    opened.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    contrast = """(() => {
+      const parse = (c) => c.match(/[\\d.]+/g).slice(0, 3).map(Number);
+      const light = (c) => parse(c).map((v) => v / 255)
+        .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+      const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+      const paper = getComputedStyle(document.body).backgroundColor;
+      const plain = ["p", "h1", "h2", "caption", "td", ".soft", "a"].map((s) =>
+        ratio(getComputedStyle(document.querySelector(s)).color, paper));
+      const badges = [...document.querySelectorAll(".badge")].map((b) =>
+        ratio(getComputedStyle(b).color, getComputedStyle(b).backgroundColor));
+      return Math.min(...plain, ...badges);
+    })()"""
+    assert opened.evaluate(contrast) >= 4.5  # WCAG AA
+    opened.screenshot(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 50_000
+    opened.call("Emulation.setEmulatedMedia", features=[])
+
+
+@chromium_only
+def test_it_prints(opened):
+    printed = opened.call("Page.printToPDF")["data"]
+    assert len(printed) > 50_000
+
+
+@chromium_only
+@pytest.mark.parametrize("width", [390, 800, 1600])
+def test_nothing_sticks_out_of_a_screen(opened, width):
+    opened.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert opened.evaluate(wide) <= 0
+    opened.call("Emulation.clearDeviceMetricsOverride")
+
+
+@pytest.mark.parametrize("name", ["untrained", "infeasible", "causal", "no head"])
+def test_other_problems_have_no_errors_either(page, tmp_path, name):
+    tiny = attsvm.random_problem(n=3, T=4, d=4, seed=5)
+    problem, options = {
+        "untrained": (tiny, {"steps": 0}),
+        "infeasible": (attsvm.random_problem(n=6, T=8, d=2, seed=0), {"steps": 20}),
+        "causal": (attsvm.random_problem(n=2, T=3, d=6, kind="sequence", causal=True, seed=0), {"steps": 30}),
+        "no head": (attsvm.AttentionProblem(tiny.X, None, tiny.Z), {"selection": [0, 1, 2]}),
+    }[name]
+    evil = '</script><script>document.title="hacked"</script>'
+    path = tmp_path / "page.html"
+    path.write_text(render_page(build_content(problem, name=evil, graph_limit=100, **options)), encoding="utf-8")
+    page.errors.clear()
+    page.open(path)
+    assert page.errors == []
+    assert page.evaluate("document.title").startswith("</script>")
+    if name == "causal":
+        assert page.evaluate('document.querySelectorAll("#maps table").length') == 2
+        assert page.evaluate('document.querySelectorAll("#maps td.masked").length') == 6
+        scrub(page, 0)
+        assert text(page, "step") == "step 0"
