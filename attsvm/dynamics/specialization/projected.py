@@ -1,0 +1,185 @@
+"""The same SGD in law, without D-dimensional vectors.
+
+Only the projections of the tokens on the F + H directions of spikes and heads, their mutual inner products, and the
+overlaps of the heads matter. Of a token the rest is D' = D - F - H normal numbers, independent of everything: it
+enters a step through the Gram matrix of the L rests (a Wishart matrix) and through the random vectors that it adds
+to the heads. These are sums over the batch of vectors of uniformly random direction; they are taken as Gaussian
+with their exact covariance given the rest of the step, the one approximation made (batches are large). A step costs
+O(N_b L (F + H)) at any D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attsvm.dynamics.specialization.attention import check_activation, head_weights
+from attsvm.dynamics.specialization.data import child_rng
+from attsvm.dynamics.specialization.flow import Trajectory
+from attsvm.dynamics.specialization.order import OrderParameters, Overlaps, order_parameters
+from attsvm.dynamics.specialization.priors import Prior
+from attsvm.solvers.threads import torch_threads
+
+__all__ = ["projected_sgd", "random_overlaps", "wishart"]
+
+
+def wishart(dof: int, size: int, count: int, *, generator: torch.Generator) -> Tensor:
+    """Wishart matrices ``W W^T`` with W of shape (size, dof) standard normal, shape (count, size, size).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.dynamics.specialization import wishart
+    >>> mean = wishart(50, 2, 4000, generator=torch.Generator().manual_seed(0)).mean(0) / 50
+    >>> bool((mean - torch.eye(2)).abs().max() < 0.02)
+    True
+    """
+    if dof < size:
+        raise ValueError(f"dof must be at least the size {size}, got {dof}")
+    like: dict[str, Any] = {"dtype": torch.float64, "device": generator.device}
+    rows, columns = torch.tril_indices(size, size, -1, device=generator.device)
+    factor = torch.zeros(count, size, size, **like)
+    factor[:, rows, columns] = torch.randn(count, len(rows), generator=generator, **like)
+    halves = 0.5 * (dof - torch.arange(size, **like))
+    chi_square = 2.0 * torch._standard_gamma(halves.expand(count, size), generator=generator)
+    factor.diagonal(dim1=1, dim2=2).copy_(chi_square.sqrt())  # Bartlett
+    gram: Tensor = factor @ factor.transpose(-1, -2)
+    return gram
+
+
+def random_overlaps(H: int, F: int, D: int, eta: float = 1.0, *, generator: torch.Generator) -> Overlaps:
+    """Overlaps of fresh heads ``N(0, eta^2 I/D)`` and spikes ``N(0, I/D)``, drawn from their law.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.dynamics.specialization import random_overlaps
+    >>> random_overlaps(2, 3, 10_000, generator=torch.Generator().manual_seed(0)).m.shape
+    torch.Size([2, 3])
+    """
+    if H < 1 or F < 1 or D < H + F:
+        raise ValueError(f"H, F >= 1 and D >= H + F are needed, got H={H}, F={F}, D={D}")
+    gram = wishart(D, F + H, 1, generator=generator)[0] / D
+    return Overlaps(eta * gram[F:, :F], eta**2 * gram[F:, F:], gram[:F, :F])
+
+
+def projected_sgd(
+    start: Overlaps,
+    prior: Prior,
+    activation: str,
+    *,
+    L: int,
+    D: int,
+    steps: int,
+    lr: float,
+    batch: int,
+    generator: torch.Generator,
+    snapshots: Iterable[int] = (),
+) -> Trajectory:
+    """SGD in dimension D, simulated on its overlaps.
+
+    Parameters
+    ----------
+    start : Overlaps
+        From `random_overlaps` or ``Overlaps.of(k, spikes)``.
+    prior, activation, L, D, steps, lr, batch, snapshots
+        As for `train_sgd`.
+    generator : torch.Generator
+
+    Returns
+    -------
+    Trajectory
+        As of `train_sgd`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.dynamics.specialization import flipping_spike, projected_sgd, random_overlaps
+    >>> g = torch.Generator().manual_seed(0)
+    >>> path = projected_sgd(random_overlaps(2, 2, 10_000, generator=g), flipping_spike(2.0, 2.0), "softmax",
+    ...                      L=5, D=10_000, steps=10, lr=0.1, batch=1000, generator=g)
+    >>> path.m.shape
+    torch.Size([2, 2, 2])
+    """
+    check_activation(activation)
+    H, F = start.m.shape
+    if L < 2 or F + H + max(L, H) > D or steps < 1 or batch < 1 or not lr > 0:
+        raise ValueError(
+            f"L >= 2, D >= F + H + max(L, H), steps >= 1, batch >= 1 and lr > 0 are needed, "
+            f"got L={L}, D={D}, steps={steps}, batch={batch}, lr={lr}"
+        )
+    _, mixing = start.whitened()
+    point = order_parameters(start)
+    wanted = {0, steps, *(int(s) for s in snapshots)}
+    times, points, losses = [], [], []
+    with torch_threads(point.m.device):
+        for step in range(steps + 1):
+            loss, moved = _step(point, prior, activation, mixing, L, D, lr, batch, generator)
+            if step in wanted:
+                times.append(lr * step)
+                points.append(point)
+                losses.append(loss)
+            point = moved
+    return Trajectory.of(times, points, losses)
+
+
+def _step(
+    point: OrderParameters,
+    prior: Prior,
+    activation: str,
+    mixing: Tensor,
+    L: int,
+    D: int,
+    lr: float,
+    batch: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, OrderParameters]:
+    """Loss of one batch, and the point after its step."""
+    assert point.r is not None
+    H, F = point.m.shape
+    rest = D - F - H
+    theta = torch.as_tensor(prior.sample(batch, child_rng(generator))).to(point.m)
+    Y = torch.randn(batch, L, F + H, generator=generator, dtype=point.m.dtype, device=point.m.device)
+    Y[:, 0, :F] += theta @ mixing.T  # the position of the relevant token does not matter
+    gram_rest = wishart(rest, L, batch, generator=generator).to(point.m)
+    gram = (Y @ Y.transpose(1, 2) + gram_rest) / D  # X X^T / D
+    heads = torch.cat([point.m, point.r], dim=1)
+
+    scores = (Y @ heads.T).transpose(1, 2)  # (N_b, H, L)
+    sigma = head_weights(scores, point.b, point.v, activation)
+    e = sigma.mean(1)
+    e[:, 0] -= 1.0
+    pushed = (gram @ e.unsqueeze(-1)).squeeze(-1)  # half the derivative of e^T gram e in e
+    loss = (e * pushed).sum(1).mean()
+    c, slope_b, slope_v = _score_slopes(sigma, pushed, point.v, activation)
+
+    in_span = torch.einsum("nhl,nld->hd", c, Y) / batch
+    spread = torch.einsum("nhl,nlk,ngk->hg", c, gram_rest, c) * (lr / batch) ** 2 / rest
+    moved = heads - lr * in_span
+    # The vectors added outside of the span: their overlaps have the law of spread^1/2 Wishart(rest) spread^1/2.
+    values, vectors = torch.linalg.eigh(spread)
+    root = vectors * values.clamp_min(0.0).sqrt()
+    outside = root @ wishart(rest, H, 1, generator=generator)[0].to(root) @ root.T
+    r = moved[:, F:]
+    values, vectors = torch.linalg.eigh(r @ r.T + outside)
+    new_r = (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
+    return loss, OrderParameters(moved[:, :F], new_r, point.b - lr * slope_b, point.v - lr * slope_v)
+
+
+def _score_slopes(sigma: Tensor, pushed: Tensor, v: Tensor, activation: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Derivatives of the loss of each sequence in the scores (N_b, H, L); of the batch in b (H,) and v ()."""
+    H = sigma.shape[1]
+    zero_v = torch.zeros_like(v)
+    if activation == "bayes":
+        share = (sigma.mean(1) * pushed).sum(1)
+        c = (2.0 / H) * sigma * (pushed - share.unsqueeze(1)).unsqueeze(1)
+        return c, c.sum(2).mean(0), zero_v
+    s = sigma / v if activation == "softmax1" else sigma
+    pull = (s * pushed.unsqueeze(1)).sum(2, keepdim=True)
+    c = (2.0 / H) * sigma * (pushed.unsqueeze(1) - pull)
+    if activation == "softmax":
+        return c, torch.zeros_like(c[0, :, 0]), zero_v
+    return c, -c.sum(2).mean(0), 2.0 * (s.mean(1) * pushed).sum(1).mean()
