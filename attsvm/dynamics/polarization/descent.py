@@ -1,0 +1,285 @@
+"""Plain gradient descent of the value-softmax model and of its tied relative, in torch, batched over initialisations.
+
+One step of size lr advances the time of the flow by lr. Gradients are in closed form, so that a million steps are
+possible; a batch of B initialisations costs little more than one. The reduced system is the case d = 1: ``V0 = u0 /
+sqrt(b)`` with target ``[sqrt(b)]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attsvm.dynamics.polarization.losses import KLLoss, LogisticLoss, SquareLoss
+from attsvm.dynamics.polarization.normalizations import get_normalization
+
+__all__ = ["Descent", "descend", "descend_tied", "torch_parts"]
+
+Parts = Callable[[Tensor], tuple[Tensor, Tensor]]
+Gradient = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Snapshots of a gradient descent.
+
+    Attributes
+    ----------
+    steps : list of int, length k
+    times : Tensor, shape (k,)
+        ``lr * steps``.
+    V : Tensor, shape (k, B, d, p)
+        Value matrices (R, for the tied model).
+    a, scores : Tensor, shape (k, B, p)
+    loss : Tensor, shape (k, B)
+    """
+
+    steps: list[int]
+    times: Tensor
+    V: Tensor
+    a: Tensor
+    scores: Tensor
+    loss: Tensor
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the scores, shape (k, B); NaN where they are not a distribution."""
+        s = self.scores
+        values = -torch.special.xlogy(s, s.clamp_min(torch.finfo(s.dtype).tiny)).sum(-1)
+        valid = (s >= 0).all(-1) & ((s.sum(-1) - 1).abs() < 1e-6)
+        return torch.where(valid, values, torch.nan)
+
+
+def torch_parts(name: str) -> Parts:
+    """Scores and Jacobian weights of a named map for tensors (..., p), as `Normalization.parts`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.dynamics.polarization.descent import torch_parts
+    >>> torch_parts("relu_norm")(torch.tensor([1.0, 3.0]))[0].tolist()
+    [0.25, 0.75]
+    """
+    kind = get_normalization(name)
+    if kind.name == "softmax":
+
+        def softmax_parts(a: Tensor) -> tuple[Tensor, Tensor]:
+            s = torch.softmax(a, -1)
+            return s, s
+
+        return softmax_parts
+    value, slope = _MAPS[kind.name.removesuffix("_norm")]
+    if not kind.normalized:
+        return lambda a: (value(a), slope(a))
+
+    def parts(a: Tensor) -> tuple[Tensor, Tensor]:
+        f = value(a)
+        total = f.sum(-1, keepdim=True)
+        return f / total, slope(a) / total
+
+    return parts
+
+
+_MAPS: dict[str, tuple[Gradient, Gradient]] = {
+    "sum": (lambda x: x, torch.ones_like),
+    "linear": (lambda x: x, torch.ones_like),
+    "square": (lambda x: x * x, lambda x: 2 * x),
+    "l1": (torch.abs, torch.sign),
+    "relu": (lambda x: x.clamp_min(0), lambda x: (x > 0).to(x.dtype)),
+    "sigmoid": (torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x)),
+    "elu": (lambda x: torch.where(x > 0, x + 1, x.clamp_max(0).exp()), lambda x: x.clamp_max(0).exp()),
+}
+
+
+def _loss_functions(loss: Any, like: Tensor) -> tuple[Gradient, Gradient]:
+    """Value (B,) and negative gradient (B, d) of a loss, for ``beta`` of shape (B, d)."""
+    target = torch.as_tensor(np.asarray(loss.target), dtype=like.dtype, device=like.device)
+    if isinstance(loss, LogisticLoss):
+        return (
+            lambda beta: torch.nn.functional.softplus(-(beta @ target), threshold=1e9),
+            lambda beta: torch.sigmoid(-(beta @ target))[..., None] * target,
+        )
+    if isinstance(loss, SquareLoss):
+        X = None if loss.X is None else torch.as_tensor(np.asarray(loss.X), dtype=like.dtype, device=like.device)
+        scale = loss.scale
+
+        def residual(beta: Tensor) -> Tensor:
+            return target - (beta if X is None else beta @ X.T)
+
+        return (
+            lambda beta: 0.5 * scale * residual(beta).square().sum(-1),
+            lambda beta: scale * (residual(beta) if X is None else residual(beta) @ X),
+        )
+    if isinstance(loss, KLLoss):
+        if loss.form == "printed":
+            return lambda beta: -(target * beta.log()).sum(-1), lambda beta: target / beta
+        return (
+            lambda beta: -(target * torch.log_softmax(beta, -1)).sum(-1),
+            lambda beta: target - torch.softmax(beta, -1),
+        )
+    raise ValueError(f"loss must be a LogisticLoss, SquareLoss or KLLoss, got {type(loss).__name__}")
+
+
+def _snapshot_steps(steps: int, snapshots: int | Sequence[int]) -> list[int]:
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if isinstance(snapshots, int):
+        grid = np.unique(np.geomspace(1, steps, max(2, snapshots)).round().astype(int))
+        return [0, *(int(k) for k in grid)]
+    chosen = sorted({0, steps, *(int(k) for k in snapshots)})
+    if chosen[0] < 0 or chosen[-1] > steps:
+        raise ValueError(f"snapshots must lie in 0..{steps}, got {chosen[0]} and {chosen[-1]}")
+    return chosen
+
+
+def _tensor(name: str, value: Any, axes: int, dtype: torch.dtype, device: Any) -> Tensor:
+    tensor = torch.as_tensor(value, dtype=dtype, device=device).clone()
+    if tensor.ndim == axes:
+        tensor = tensor[None]
+    if tensor.ndim != axes + 1:
+        raise ValueError(f"{name} must have {axes} axes, or one more for a batch, got shape {tuple(tensor.shape)}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} must be finite")
+    return tensor
+
+
+def descend(
+    V0: Any,
+    a0: Any,
+    loss: LogisticLoss | SquareLoss | KLLoss,
+    *,
+    normalization: str = "softmax",
+    lr: float = 0.1,
+    steps: int = 10_000,
+    snapshots: int | Sequence[int] = 100,
+    dtype: torch.dtype = torch.float64,
+    device: Any = None,
+) -> Descent:
+    """Gradient descent on ``l(V s(a))``.
+
+    Parameters
+    ----------
+    V0 : array_like, shape (d, p) or (B, d, p)
+    a0 : array_like, shape (p,) or (B, p)
+    loss : LogisticLoss, SquareLoss or KLLoss
+        Shared by the batch.
+    normalization : str
+        See `get_normalization`.
+    lr : float
+    steps : int
+    snapshots : int or sequence of int
+        How many steps to keep (log-spaced), or which.
+    dtype, device
+        Of the tensors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.dynamics.polarization import LogisticLoss, descend
+    >>> run = descend(0.1 * np.eye(3), np.zeros(3), LogisticLoss([1.0, 0.5, 0.0]), lr=0.5, steps=2000)
+    >>> run.scores[-1, 0].argmax().item(), bool(run.loss[-1, 0] < 0.01)
+    (0, True)
+    """
+    if not lr > 0:
+        raise ValueError(f"lr must be positive, got {lr}")
+    V, a = _tensor("V0", V0, 2, dtype, device), _tensor("a0", a0, 1, dtype, device)
+    if a.shape != (V.shape[0], V.shape[2]):
+        raise ValueError(f"a0 must have shape {(V.shape[0], V.shape[2])}, got {tuple(a.shape)}")
+    kind = get_normalization(normalization)
+    parts = torch_parts(kind.name)
+    value, descent = _loss_functions(loss, V)
+    keep = _snapshot_steps(steps, snapshots)
+    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    wanted = iter(keep)
+    following = next(wanted)
+    with torch.no_grad():
+        for step in range(steps + 1):
+            s, w = parts(a)
+            beta = torch.bmm(V, s[..., None])[..., 0]
+            if step == following:
+                kept.append((V.clone(), a.clone(), s.clone(), value(beta)))
+                following = next(wanted, -1)
+            if step == steps:
+                break
+            r = descent(beta)
+            pulled = torch.bmm(r[:, None], V)[:, 0]
+            if kind.normalized:
+                pulled -= (s * pulled).sum(-1, keepdim=True)
+            V.baddbmm_(r[..., None], s[:, None], alpha=lr)
+            a.addcmul_(w, pulled, value=lr)
+    return _descent(keep, kept, lr)
+
+
+def descend_tied(
+    R0: Any,
+    a0: Any,
+    target: Any,
+    *,
+    transposed: bool = False,
+    lr: float = 0.05,
+    steps: int = 10_000,
+    snapshots: int | Sequence[int] = 100,
+    dtype: torch.dtype = torch.float64,
+    device: Any = None,
+) -> Descent:
+    """Gradient descent on the logistic loss of ``R softmax(R a)`` (``R^T softmax(R a)`` when transposed).
+
+    Parameters
+    ----------
+    R0 : array_like, shape (D, D) or (B, D, D); (T, d) or (B, T, d) when transposed
+    a0 : array_like, shape (D,) or (B, D)
+    target : array_like, shape (D,)
+    transposed, lr, steps, snapshots, dtype, device
+        As for `tied_flow` and `descend`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.dynamics.polarization import descend_tied
+    >>> run = descend_tied(np.eye(3), [1.1, 1.0, 0.9], [1.0, 0.0, 0.0], lr=0.1, steps=2000)
+    >>> bool(run.scores[-1, 0, 0] > 0.9)
+    True
+    """
+    if not lr > 0:
+        raise ValueError(f"lr must be positive, got {lr}")
+    R, a = _tensor("R0", R0, 2, dtype, device), _tensor("a0", a0, 1, dtype, device)
+    goal = torch.as_tensor(target, dtype=dtype, device=device)
+    if not transposed and R.shape[1] != R.shape[2]:
+        raise ValueError(f"R0 must be square, got shape {tuple(R.shape)}")
+    if a.shape != (R.shape[0], R.shape[2]) or goal.shape != (R.shape[2],):
+        raise ValueError(
+            f"a0 and target must end in {R.shape[2]} entries, got shapes {tuple(a.shape)}, {tuple(goal.shape)}"
+        )
+    keep = _snapshot_steps(steps, snapshots)
+    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    wanted = iter(keep)
+    following = next(wanted)
+    with torch.no_grad():
+        for step in range(steps + 1):
+            s = torch.softmax(torch.bmm(R, a[..., None])[..., 0], -1)
+            values = R.transpose(1, 2) if transposed else R
+            m = torch.bmm(values, s[..., None])[..., 0] @ goal
+            if step == following:
+                kept.append((R.clone(), a.clone(), s, torch.nn.functional.softplus(-m, threshold=1e9)))
+                following = next(wanted, -1)
+            if step == steps:
+                break
+            r = torch.sigmoid(-m)[:, None] * goal
+            pulled = torch.bmm(r[:, None], values)[:, 0]
+            h = s * (pulled - (s * pulled).sum(-1, keepdim=True))
+            da = torch.bmm(h[:, None], R)[:, 0]
+            R.baddbmm_(h[..., None], a[:, None], alpha=lr)
+            values_step = (s[..., None], r[:, None]) if transposed else (r[..., None], s[:, None])
+            R.baddbmm_(*values_step, alpha=lr)
+            a.add_(da, alpha=lr)
+    return _descent(keep, kept, lr)
+
+
+def _descent(steps: list[int], kept: list[tuple[Tensor, Tensor, Tensor, Tensor]], lr: float) -> Descent:
+    V, a, s, loss = (torch.stack(column) for column in zip(*kept, strict=True))
+    return Descent(steps, lr * torch.tensor(steps, dtype=a.dtype, device=a.device), V, a, s, loss)

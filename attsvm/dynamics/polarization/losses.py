@@ -1,0 +1,232 @@
+"""Losses of the value-softmax model ``beta = V s``: logistic, square (also through a matrix X), KL.
+
+A loss is *aligned* when ``-grad l(beta) = gamma * beta_*``: then ``u = V^T beta_*`` and a close under the flow, and
+every aligned loss follows one and the same orbit; the loss only sets the clock ``dt = dtau / gamma``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm._arrays import real_array, require_finite
+from attsvm.softmax import log_softmax
+
+__all__ = [
+    "ALIGNED_LOSSES",
+    "KLLoss",
+    "LogisticLoss",
+    "SquareLoss",
+    "VectorLoss",
+    "aligned_loss",
+    "aligned_rate",
+    "log_aligned_rate",
+]
+
+Array = npt.NDArray[np.float64]
+ALIGNED_LOSSES = ("logistic", "square")
+
+
+def _known(loss: str) -> None:
+    if loss not in ALIGNED_LOSSES:
+        raise ValueError(f"loss must be one of {sorted(ALIGNED_LOSSES)}, got {loss!r}")
+
+
+def aligned_rate(loss: str, m: npt.ArrayLike, b: float = 1.0) -> Array:
+    """Rate gamma as a function of ``m = <beta_*, beta>``: ``1 / (1 + e^m)`` or ``1 - m / b``, with ``b = |beta_*|^2``.
+
+    Examples
+    --------
+    >>> from attsvm.dynamics.polarization import aligned_rate
+    >>> float(aligned_rate("logistic", 0.0)), float(aligned_rate("square", 1.0, b=4.0))
+    (0.5, 0.75)
+    """
+    _known(loss)
+    values = np.asarray(m, dtype=np.float64)
+    if loss == "logistic":
+        return np.asarray(np.exp(-np.logaddexp(0.0, values)))
+    return np.asarray(1.0 - values / b)
+
+
+def log_aligned_rate(m: npt.ArrayLike) -> Array:
+    """``log gamma = -log(1 + e^m)`` of the logistic loss, which does not underflow.
+
+    Examples
+    --------
+    >>> from attsvm.dynamics.polarization import log_aligned_rate
+    >>> float(log_aligned_rate(1e4))
+    -10000.0
+    """
+    return np.asarray(-np.logaddexp(0.0, np.asarray(m, dtype=np.float64)))
+
+
+def aligned_loss(loss: str, m: npt.ArrayLike, b: float = 1.0) -> Array:
+    """The loss as a function of m: ``log(1 + e^-m)``, or ``(b - m)^2 / (2 b)`` where beta is along ``beta_*``.
+
+    Examples
+    --------
+    >>> from attsvm.dynamics.polarization import aligned_loss
+    >>> round(float(aligned_loss("logistic", 30.0)) * 1e13, 3)
+    0.936
+    """
+    _known(loss)
+    values = np.asarray(m, dtype=np.float64)
+    if loss == "logistic":
+        return np.asarray(np.logaddexp(0.0, -values))
+    return np.asarray((b - values) ** 2 / (2.0 * b))
+
+
+class VectorLoss(Protocol):
+    """What the full flow asks of a loss of the vector ``beta``, shape (d,)."""
+
+    def value(self, beta: Array) -> float:
+        """The loss."""
+
+    def descent(self, beta: Array) -> Array:
+        """The negative gradient r."""
+
+
+def _vector(name: str, value: npt.ArrayLike) -> Array:
+    array = np.asarray(real_array(name, value), dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} must be a vector, got shape {array.shape}")
+    require_finite(name, array)
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticLoss:
+    """``log(1 + exp(-<beta_*, beta>))``, equation 14.
+
+    Examples
+    --------
+    >>> from attsvm.dynamics.polarization import LogisticLoss
+    >>> LogisticLoss([2.0, 0.0]).descent([0.0, 0.0]).tolist()
+    [1.0, 0.0]
+    """
+
+    target: npt.ArrayLike
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "target", _vector("target", self.target))
+
+    def value(self, beta: Array) -> float:
+        """The loss."""
+        return float(np.logaddexp(0.0, -(np.asarray(self.target) @ beta)))
+
+    def descent(self, beta: Array) -> Array:
+        """Negative gradient ``gamma beta_*``."""
+        target = np.asarray(self.target)
+        return np.asarray(aligned_rate("logistic", target @ np.asarray(beta)) * target)
+
+
+@dataclass(frozen=True, eq=False)
+class SquareLoss:
+    """``scale / 2 * |beta_* - X beta|^2``; X is the identity by default (equation 8), ``scale=2`` is equation 20.
+
+    `difficulty` reports ``|X^-1 beta_*|``, the norm that the fit needs: it, and not only the condition number of X,
+    decides how far attention polarizes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.dynamics.polarization import SquareLoss
+    >>> loss = SquareLoss([1.0, 1.0], X=np.diag([1.0, 0.5]))
+    >>> loss.descent(np.zeros(2)).tolist(), round(loss.difficulty**2, 9), loss.condition
+    ([1.0, 0.5], 5.0, 2.0)
+    """
+
+    target: npt.ArrayLike
+    X: npt.ArrayLike | None = None
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        target = _vector("target", self.target)
+        object.__setattr__(self, "target", target)
+        if self.X is not None:
+            matrix = np.asarray(real_array("X", self.X), dtype=np.float64)
+            if matrix.ndim != 2 or matrix.shape[0] != target.size:
+                raise ValueError(f"X must have shape ({target.size}, d), got {matrix.shape}")
+            require_finite("X", matrix)
+            object.__setattr__(self, "X", matrix)
+        if not self.scale > 0:
+            raise ValueError(f"scale must be positive, got {self.scale}")
+
+    def value(self, beta: Array) -> float:
+        """The loss."""
+        residual = self._residual(np.asarray(beta))
+        return float(0.5 * self.scale * (residual @ residual))
+
+    def descent(self, beta: Array) -> Array:
+        """Negative gradient ``scale * X^T (beta_* - X beta)``."""
+        residual = self._residual(np.asarray(beta))
+        return self.scale * (residual if self.X is None else residual @ np.asarray(self.X))
+
+    def _residual(self, beta: Array) -> Array:
+        target = np.asarray(self.target)
+        return np.asarray(target - (beta if self.X is None else np.asarray(self.X) @ beta))
+
+    @property
+    def difficulty(self) -> float:
+        """Norm of the least-norm fit, ``|X^+ beta_*|``."""
+        target = np.asarray(self.target)
+        fit = target if self.X is None else np.linalg.lstsq(np.asarray(self.X), target, rcond=None)[0]
+        return float(np.linalg.norm(fit))
+
+    @property
+    def condition(self) -> float:
+        """Condition number of X."""
+        return 1.0 if self.X is None else float(np.linalg.cond(np.asarray(self.X)))
+
+
+@dataclass(frozen=True, eq=False)
+class KLLoss:
+    """Cross-entropy to a distribution: ``-<p_*, log softmax(beta)>``.
+
+    The printed form takes ``-<p_*, log beta>`` of ``beta = V s`` itself, which nothing keeps normalized: it is
+    unbounded below. It stays available with ``form="printed"``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.dynamics.polarization import KLLoss
+    >>> KLLoss([0.75, 0.25]).descent(np.zeros(2)).tolist()
+    [0.25, -0.25]
+    """
+
+    target: npt.ArrayLike
+    form: str = "corrected"
+
+    def __post_init__(self) -> None:
+        target = _vector("target", self.target)
+        if (target < 0).any() or abs(target.sum() - 1.0) > 1e-9:
+            raise ValueError(
+                f"target must be a distribution (entries >= 0 that sum to 1), got sum {target.sum():.6g} "
+                f"and smallest entry {target.min():.3g}"
+            )
+        if self.form not in ("corrected", "printed"):
+            raise ValueError(f'form must be "corrected" or "printed", got {self.form!r}')
+        object.__setattr__(self, "target", target)
+
+    def value(self, beta: Array) -> float:
+        """The loss; its minimum is the entropy of the target."""
+        target = np.asarray(self.target)
+        if self.form == "printed":
+            return float(-(target @ np.log(beta)))
+        return float(-(target @ np.asarray(log_softmax(beta))))
+
+    def descent(self, beta: Array) -> Array:
+        """Negative gradient: ``p_* - softmax(beta)``, printed ``p_* / beta``."""
+        target = np.asarray(self.target)
+        if self.form == "printed":
+            return np.asarray(target / beta)
+        return np.asarray(target - np.exp(np.asarray(log_softmax(beta))))
+
+    def divergence(self, beta: Array) -> float:
+        """``KL(p_* | softmax(beta))``, the loss less its minimum (entries of the target that are 0 count 0)."""
+        target = np.asarray(self.target)
+        inside = target > 0
+        return float(target[inside] @ (np.log(target[inside]) - np.asarray(log_softmax(beta))[inside]))

@@ -1,0 +1,176 @@
+"""Figure 6 (and 21): predictions of set classifiers flipped by exchanging one token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attsvm.dynamics import polarization as pol
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
+from attsvm.validation.figures.polarization._protocols import KINDS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+__all__ = ["FIGURE", "draw", "flips", "run"]
+
+
+def flips(
+    trials: int, seed: int, kind: str, lr: float, vocabulary: int, layers: int, heads: int, plain: bool, scale: float,
+    dim: int, steps: int, device: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Train one classifier per trial and flip its predictions; ``plain`` is without MLP and LayerNorm.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.polarization.fig06 import flips
+    >>> found = flips(1, 0, "softmax", 1e-3, 41, 1, 1, True, 1.0, dim=8, steps=2, device=None)
+    >>> 0 <= found["rate"][0] <= 1
+    True
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    chosen = {str(k): k for k in pol.ATTENTION_KINDS}[kind]
+    task = pol.SetTask(vocabulary)
+    columns: dict[str, list[float]] = {"rate": [], "control": [], "accuracy": []}
+    for k in np.random.default_rng(seed).integers(2**31, size=trials):
+        model = pol.train_classifier(
+            chosen, task=task, layers=layers, heads=heads, dim=dim, mlp=not plain, layer_norm=not plain,
+            embedding_scale=scale, lr=lr, steps=steps, batch=256, seed=int(k), device=device,
+        )  # fmt: skip
+        found = pol.flip_rates(model, task, pairs=500)
+        columns["rate"].append(found.worst)
+        columns["control"].append(found.control)
+        columns["accuracy"].append(found.accuracy)
+    return columns
+
+
+def run(context: Context) -> Outcome:
+    """Kinds of attention; then softmax with more heads and layers; then other embeddings and another vocabulary."""
+    s = context.settings
+    base: dict[str, Any] = {"vocabulary": 41, "layers": 1, "heads": 1, "plain": False, "scale": 1.0}
+    base |= {"dim": s["dim"], "steps": s["steps"], "device": context.device}
+    kinds = [{**base, "kind": kind, "lr": lr} for kind in s["kinds"] for lr in s["rates"]]
+    shapes = [
+        {**base, "kind": "softmax", "lr": 1e-3, "plain": True, "layers": layers, "heads": heads}
+        for layers, heads in s["shapes"]
+    ]
+    others = [{**base, "kind": "softmax", "lr": 1e-3, "scale": scale} for scale in s["embeddings"]]
+    others += [{**base, "kind": kind, "lr": 1e-3, "vocabulary": 81, "steps": s["steps_81"]} for kind in s["kinds_81"]]
+    many = context.sweep(flips, [*kinds, *shapes, *others], chunk=1, name="flips")
+
+    def cells(chosen: list[dict[str, Any]], name: str) -> np.ndarray[Any, Any]:
+        return np.concatenate([np.asarray(many.where(**cell)[name], dtype=float) for cell in chosen])
+
+    by_kind = []
+    curves: dict[str, Any] = {"kinds": list(s["kinds"]), "rates": [], "shapes": [], "shape_rates": []}
+    for kind in s["kinds"]:
+        mine = [cell for cell in kinds if cell["kind"] == kind]
+        rate = cells(mine, "rate")
+        by_kind.append(
+            (kind, len(rate), mean_of(rate), mean_of(cells(mine, "control")), float(cells(mine, "accuracy").min()))
+        )
+        curves["rates"].append(rate)
+    by_shape = []
+    for cell in shapes:
+        rate = cells([cell], "rate")
+        by_shape.append((cell["layers"], cell["heads"], mean_of(rate), float(cells([cell], "accuracy").min())))
+        curves["shapes"].append(f"L{cell['layers']} H{cell['heads']}")
+        curves["shape_rates"].append(float(rate.mean()))
+    rest = [
+        (
+            cell["kind"],
+            cell["vocabulary"],
+            cell["scale"],
+            mean_of(cells([cell], "rate")),
+            float(cells([cell], "accuracy").min()),
+        )
+        for cell in others
+    ]
+    return Outcome(
+        tables=[
+            Table(
+                "One layer, one head, MLP and LayerNorm, |V| = 41, all learning rates",
+                ("attention", "runs", "flip rate", "random token", "lowest accuracy"),
+                tuple(by_kind),
+            ),
+            Table(
+                "Softmax without MLP and LayerNorm (Figure 21)",
+                ("layers", "heads", "flip rate", "lowest accuracy"),
+                tuple(by_shape),
+            ),
+            Table(
+                "Other embeddings and vocabulary",
+                ("attention", "|V|", "embedding scale", "flip rate", "lowest accuracy"),
+                tuple(rest),
+            ),
+        ],
+        curves=curves,
+        notes=[
+            f"REDUCED: width {s['dim']} (published 128), {s['steps']} steps (400), {s['trials']} seed(s) (5), learning "
+            f"rates {', '.join(f'{x:g}' for x in s['rates'])}.",
+            "|V| = 41 has only four distinct inputs; training uses them with the weights of a batch of 256, the same "
+            "gradient. |V| = 81 is drawn as published.",
+            "The flip rate depends on the scale of the initial embeddings (torch's default is 1): see the last table.",
+        ],
+    )
+
+
+def draw(outcome: Outcome) -> Picture:
+    """Mean flip rates with the single runs as dots."""
+    from matplotlib import pyplot as plt
+
+    c = outcome.curves
+    picture, axes = plt.subplots(1, 2, figsize=(12, 4), width_ratios=[2, 1], layout="constrained")
+    means = [float(np.mean(rate)) for rate in c["rates"]]
+    colors = [
+        "tab:red" if kind == "softmax" else "tab:orange" if kind.endswith("_norm") else "tab:blue"
+        for kind in c["kinds"]
+    ]
+    axes[0].bar(range(len(means)), means, color=colors, alpha=0.7)
+    for k, rate in enumerate(c["rates"]):
+        axes[0].plot(np.full(len(rate), k), rate, "k.", ms=4)
+    axes[0].set_xticks(range(len(means)), c["kinds"], rotation=50, ha="right", fontsize=8)
+    axes[0].set(ylabel="flip rate", ylim=(0, 1.05), title="one token exchanged, one layer, one head")
+    axes[1].bar(range(len(c["shapes"])), c["shape_rates"], color="tab:red", alpha=0.7)
+    axes[1].set_xticks(range(len(c["shapes"])), c["shapes"])
+    axes[1].set(ylim=(0, 1.05), title="softmax, more heads and layers")
+    return picture
+
+
+FIGURE = Figure(
+    paper="polarization",
+    name="fig6",
+    aliases=("fig21",),
+    title="One exchanged token flips softmax classifiers",
+    protocol="""Sets of 10 of |V| - 1 tokens in 4 disjoint groups, CLS last, no positions, not causal, AdamW, batch
+        256; the token that CLS attends to most is exchanged between two inputs with different labels; a flip is a
+        prediction of the donor's label; 500 pairs, maximum over heads and layers (as published); sizes are reduced,
+        see the notes.""",
+    full={
+        "trials": 1,
+        "kinds": KINDS,
+        "rates": (1e-2, 1e-3, 1e-4),
+        "dim": 64,
+        "steps": 400,
+        "steps_81": 200,
+        "shapes": ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)),
+        "embeddings": (0.02, 0.2),
+        "kinds_81": ("softmax", "sigmoid_unnorm"),
+    },
+    quick={
+        "trials": 1,
+        "kinds": ("softmax", "sigmoid_unnorm"),
+        "rates": (1e-3,),
+        "dim": 32,
+        "steps": 150,
+        "steps_81": 40,
+        "shapes": ((1, 1), (1, 4)),
+        "embeddings": (0.02,),
+        "kinds_81": ("softmax",),
+    },
+    run=run,
+    draw=draw,
+)

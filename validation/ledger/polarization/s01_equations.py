@@ -1,0 +1,242 @@
+"""The equations of the flow: signs, factors, Jacobians."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attsvm.dynamics import polarization as pol
+from attsvm.validation.ledger.polarization._instances import Array, simplex, state
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+
+__all__ = ["CLAIMS"]
+
+
+def _gap(found: Any, expected: Any) -> float:
+    return float(np.max(np.abs(np.asarray(found) - np.asarray(expected))) / (1 + np.max(np.abs(np.asarray(expected)))))
+
+
+def _full_gradient(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, trials: int) -> Measurement:
+    """Rates against autograd of the loss itself."""
+    import torch
+
+    errors = []
+    for _ in range(trials):
+        V, a, beta = state(rng)
+        Vt, at = torch.tensor(V, requires_grad=True), torch.tensor(a, requires_grad=True)
+        m = torch.tensor(beta) @ (Vt @ torch.softmax(at, 0))
+        torch.autograd.backward(torch.nn.functional.softplus(-m))
+        dV, da = formula(V, a, pol.LogisticLoss(beta).descent(V @ np.exp(a) / np.exp(a).sum()))
+        assert Vt.grad is not None and at.grad is not None
+        errors.append(max(_gap(dV, -Vt.grad.numpy()), _gap(da, -at.grad.numpy())))
+    return count(errors, 1e-12, "relative error against autograd")
+
+
+def _reduced(loss: str) -> Callable[[Any, np.random.Generator, int], Measurement]:
+    def measure(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, trials: int) -> Measurement:
+        errors = []
+        for _ in range(trials):
+            V, a, beta = state(rng)
+            b = float(beta @ beta)
+            if loss == "square":
+                V = np.outer(beta, rng.standard_normal(6)) / b  # Lemma 3.5: V is along beta_*
+            s = np.exp(a) / np.exp(a).sum()
+            kind: Any = pol.LogisticLoss(beta) if loss == "logistic" else pol.SquareLoss(beta)
+            dV, da = pol.full_rates(V, a, kind.descent(V @ s))
+            u = V.T @ beta
+            found = formula(u, s, b, float(pol.aligned_rate(loss, u @ s, b)))
+            errors.append(max(_gap(found[0], dV.T @ beta), _gap(found[1], da)))
+        return count(errors, 1e-12, "relative error against the full gradient")
+
+    return measure
+
+
+def _pull(s: Array, u: Array) -> Array:
+    return np.asarray(s * (u - s @ u))
+
+
+def _logit_rate(formula: Callable[..., Array], rng: np.random.Generator, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        u, a = rng.standard_normal(5), rng.standard_normal(5)
+        s = np.exp(a) / np.exp(a).sum()
+        gamma = float(pol.aligned_rate("logistic", u @ s))
+        errors.append(_gap(formula(u, s, gamma), gamma * (np.diag(s) - np.outer(s, s)) @ u))
+    return count(errors, 1e-12, "relative error against gamma J u")
+
+
+def _score_rate(formula: Callable[..., Array], rng: np.random.Generator, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        u, a, h = rng.standard_normal(5), rng.standard_normal(5), 1e-6
+        s = pol.get_normalization("softmax").scores
+        da = pol.orbit_rates(u, a, 1.0)[1]
+        errors.append(_gap(formula(u, s(a)), (s(a + h * da) - s(a - h * da)) / (2 * h)))
+    return count(errors, 1e-8, "relative error against central differences")
+
+
+def _square_loss(formula: Callable[[Array, Array], float], rng: np.random.Generator, trials: int) -> Measurement:
+    """Whether the loss has the flow (21)-(22), driven by ``beta_* - beta``."""
+    errors = []
+    for _ in range(trials):
+        beta, target, h = rng.standard_normal(4), rng.standard_normal(4), 1e-6
+        slope = [-(formula(beta + e, target) - formula(beta - e, target)) / (2 * h) for e in h * np.eye(4)]
+        errors.append(_gap(slope, target - beta))
+    return count(errors, 1e-7, "relative error of the descent direction")
+
+
+def _growth_sign(formula: Callable[..., Array], rng: np.random.Generator, trials: int) -> Measurement:
+    """Signs of ds_i/dt that a rule predicts, over random states."""
+    wrong, tried = 0, 0
+    for _ in range(trials):
+        s, u = simplex(rng, 8), rng.standard_normal(8)
+        rate = _pull(s, _pull(s, u))
+        clear = np.abs(rate) > 1e-12
+        wrong += int((np.sign(formula(u, s)) != np.sign(rate))[clear].sum())
+        tried += int(clear.sum())
+    return Measurement(wrong, tried, wrong / tried, "share of coordinates whose sign is wrong")
+
+
+def _kernel(formula: Callable[..., Array], rng: np.random.Generator, trials: int) -> Measurement:
+    errors, h, scores = [], 1e-6, pol.get_normalization("softmax").scores
+    for _ in range(trials):
+        V, a, g = state(rng)
+        dV, da = pol.full_rates(V, a, -g)
+        numeric = ((V + h * dV) @ scores(a + h * da) - (V - h * dV) @ scores(a - h * da)) / (2 * h)
+        errors.append(_gap(-formula(V, a) @ g, numeric))
+    return count(errors, 1e-7, "relative error of d beta / dt")
+
+
+def _decrease(formula: Callable[[int, int], float], rng: np.random.Generator, trials: int) -> Measurement:
+    """``-dl/dt >= share |grad l|^2`` for square V; formula(p, d) is the share."""
+    errors = []
+    for _ in range(trials):
+        p = int(rng.integers(2, 9))
+        V, a, g = 0.1 * rng.standard_normal((p, p)), 0.3 * rng.standard_normal(p), rng.standard_normal(p)
+        errors.append(formula(p, p) - float(g @ pol.tangent_kernel(V, a) @ g) / float(g @ g))
+    return count(errors, 1e-12, "how far the rate falls short")
+
+
+def _shapes(formula: Callable[[Array, Array], Array], rng: np.random.Generator, trials: int) -> Measurement:
+    """Projections of row-wise attention, V (T, d): each must be the score of its own row."""
+    errors = []
+    for _ in range(trials):
+        V, beta = rng.standard_normal((5, 3)), rng.standard_normal(3)
+        try:
+            found = np.asarray(formula(V, beta))
+            errors.append(_gap(found, [row @ beta for row in V]) if found.shape == (5,) else np.inf)
+        except ValueError:
+            errors.append(np.inf)
+    return count(errors, 1e-12, "infinite: the shapes do not fit")
+
+
+CLAIMS = (
+    Claim(
+        "polarization:C01",
+        "equations 3, 4, 12, 13, 25-29",
+        "dV = -grad l s^T, da = -J V^T grad l",
+        Verdict.HOLDS,
+        _full_gradient,
+        pol.full_rates,
+        correction="equation 4 lacks dt",
+        evidence="error against autograd at rounding level",
+    ),
+    Claim(
+        "polarization:C02",
+        "equations 6, 7, 15, 16",
+        "the reduced logistic flow is du = -gamma b s, da = -gamma J u",
+        Verdict.TYPO,
+        _reduced("logistic"),
+        lambda u, s, b, gamma: (-gamma * b * s, -gamma * _pull(s, u)),
+        lambda u, s, b, gamma: (gamma * b * s, gamma * _pull(s, u)),
+        "both signs are +; with minus the loss rises and the worst token wins",
+        "printed off by a factor of -1",
+    ),
+    Claim(
+        "polarization:C03",
+        "Lemma 3.5, equations 9, 10",
+        "the reduced square-loss flow carries minus signs",
+        Verdict.TYPO,
+        _reduced("square"),
+        lambda u, s, b, gamma: (-gamma * b * s, -gamma * _pull(s, u)),
+        lambda u, s, b, gamma: (gamma * b * s, gamma * _pull(s, u)),
+        "both signs are +, gamma = 1 - m / b",
+        "printed off by a factor of -1; the proof in appendix C has the right signs",
+    ),
+    Claim(
+        "polarization:C04",
+        "proof of Theorem 3.2",
+        "da_i = gamma s_i (u_i - gamma <s, u>)",
+        Verdict.TYPO,
+        _logit_rate,
+        lambda u, s, gamma: gamma * s * (u - gamma * (s @ u)),
+        lambda u, s, gamma: gamma * s * (u - s @ u),
+        "the inner gamma does not belong there",
+        "printed off by several percent",
+    ),
+    Claim(
+        "polarization:C05",
+        "appendix B",
+        "ds = gamma J^2 u",
+        Verdict.HOLDS,
+        _score_rate,
+        lambda u, s: _pull(s, _pull(s, u)),
+        evidence="agrees with central differences",
+    ),
+    Claim(
+        "polarization:C06",
+        "equation 20 with 21-22",
+        "the flow of |beta - beta_*|^2 is driven by beta_* - beta",
+        Verdict.TYPO,
+        _square_loss,
+        lambda beta, target: float((beta - target) @ (beta - target)),
+        lambda beta, target: float((beta - target) @ (beta - target)) / 2,
+        "the loss needs the 1/2 of equation 8",
+        "printed off by a factor of 2",
+    ),
+    Claim(
+        "polarization:C07",
+        "section 3.1, replicator intuition",
+        "scores of coordinates above the average u are amplified",
+        Verdict.FAILS,
+        _growth_sign,
+        lambda u, s: u - s @ u,
+        lambda u, s: s * (u - s @ u) - s @ (s * (u - s @ u)),
+        "true of the logits a; s_i grows iff s_i (u_i - m) > sum_k s_k^2 (u_k - m). A replicator only for f = x^2",
+        "sign wrong for a share of the coordinates of random states",
+    ),
+    Claim(
+        "polarization:C36",
+        "Lemma D.2",
+        "dl/dt <= -|grad l|^2 / d",
+        Verdict.HOLDS,
+        _decrease,
+        lambda p, d: 1.0 / d,
+        correction="d must be the softmax width p (a V with fewer rows violates 1/d); sharper: |s|^2",
+        evidence="no violation for square V",
+    ),
+    Claim(
+        "polarization:C37",
+        "proof of Lemma D.2",
+        "M = |s|^2 I + V J V^T",
+        Verdict.TYPO,
+        _kernel,
+        lambda V, a: pol.tangent_kernel(V, a, form="printed"),
+        pol.tangent_kernel,
+        "M = |s|^2 I + V J^2 V^T",
+        "printed off by 70 % and more; the line before has the square",
+    ),
+    Claim(
+        "polarization:C48",
+        "section 4.1",
+        "u = V^T beta_* for values V of shape (T, d)",
+        Verdict.TYPO,
+        _shapes,
+        lambda V, beta: V.T @ beta,
+        lambda V, beta: V @ beta,
+        "u = V beta_*; the loss sums over t; R is (T, d); r_+ = V^T R^T softmax(R K Q^T r)",
+        "the printed product has no meaning unless T = d",
+    ),
+)

@@ -1,0 +1,218 @@
+"""Other maps from logits to scores: invariants, no-crossing, and which of them polarize."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attsvm.dynamics import polarization as pol
+from attsvm.validation.figures.polarization._protocols import figure_13
+from attsvm.validation.ledger.polarization._instances import Array, flows, ordered
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+
+__all__ = ["CLAIMS"]
+
+
+def _invariance(formula: Callable[[Array], Array], rng: np.random.Generator, trials: int) -> Measurement:
+    errors = []
+    for flow in flows(rng, trials):
+        value = formula(flow.a)
+        errors.append(np.abs(value - value[:, :1]).max(axis=-1))
+    return count(np.concatenate(errors), 1e-9, "largest drift")
+
+
+def _map_flow(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, trials: int) -> Measurement:
+    """Equations 30-31 against autograd of the loss, for several f."""
+    import torch
+
+    from attsvm.dynamics.polarization.descent import torch_parts
+
+    errors = []
+    for k in range(trials):
+        name = ("sum", "square", "sigmoid_norm", "elu_norm")[k % 4]
+        u, a, b = rng.standard_normal(5), 1 + 0.3 * rng.standard_normal(5), float(rng.uniform(0.2, 3))
+        at, ut = torch.tensor(a, requires_grad=True), torch.tensor(u)
+        s = torch_parts(name)(at)[0]
+        torch.autograd.backward(torch.nn.functional.softplus(-(ut @ s)))
+        gamma = float(torch.sigmoid(-(ut @ s.detach())))
+        du, da = formula(u, a, b, gamma, name)
+        assert at.grad is not None
+        errors.append(
+            max(float(np.abs(da + at.grad.numpy()).max()), float(np.abs(du - gamma * b * s.detach().numpy()).max()))
+        )
+    return count(errors, 1e-12, "largest error")
+
+
+def _map_rates(u: Array, a: Array, b: float, gamma: float, name: str) -> tuple[Array, Array]:
+    du, da = pol.orbit_rates(u, a, b, name)
+    return gamma * du, gamma * da
+
+
+def _no_crossing(
+    formula: Callable[[pol.Normalization, Array], bool], rng: np.random.Generator, trials: int
+) -> Measurement:
+    """Order of a after a short flow from equal logits, on the instances that the hypothesis admits."""
+    errors = []
+    for k in range(trials):
+        kind = pol.get_normalization(("sum", "sigmoid_norm", "elu_norm")[k % 3])
+        a, u = np.full(4, float(rng.choice([-1.0, 1.0])) * float(rng.uniform(0.5, 2))), ordered(rng, 4)
+        if not formula(kind, a):
+            continue
+        for _ in range(20):  # tau = 0.02: the order shows at once or not at all
+            du, da = pol.orbit_rates(u, a, 1.0, kind)
+            u, a = u + 1e-3 * du, a + 1e-3 * da
+        errors.append(float(np.diff(a).max()))
+    return count(errors, 0.0, "largest overtaking in a")
+
+
+def _final_share(name: str, rng: np.random.Generator, t_end: float, p: int = 6) -> float:
+    """Largest share of |s| at the end of a logistic flow from a(0) = 1 + 0.1 noise."""
+    flow = pol.aligned_flow(
+        0.3 * rng.standard_normal(p), 1 + 0.1 * rng.standard_normal(p), normalization=name, t_end=t_end, points=3
+    )
+    s = np.abs(flow.scores[-1])
+    return float(s.max() / s.sum())
+
+
+def _share(t_end: float, one_hot: bool) -> Callable[[str, np.random.Generator, int], Measurement]:
+    """Whether a map polarizes (a share above 0.9) or not (below 0.6)."""
+
+    def measure(formula: str, rng: np.random.Generator, trials: int) -> Measurement:
+        shares = np.array([_final_share(formula, rng, t_end) for _ in range(trials)])
+        return count(
+            0.9 - shares if one_hot else shares - 0.6, 0.0, f"largest share against 0.9 or 0.6 at t = {t_end:.0e}"
+        )
+
+    return measure
+
+
+def _square_rate(formula: Callable[[float, Array], float], rng: np.random.Generator, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        b, a0 = float(rng.uniform(0.5, 2)), 1 + 0.1 * rng.standard_normal(5)
+        flow = pol.aligned_flow(0.1 * ordered(rng, 5), a0, b=b, normalization="square", t_end=1e300, points=3)
+        assert flow.log_scores is not None
+        ratio = np.delete(flow.log_scores[-1] - flow.log_scores[-1].max(), flow.log_scores[-1].argmax())
+        errors.append(float(np.abs(ratio / flow.tau[-1] ** 2 / formula(b, a0) - 1).max()))
+    return count(errors, 0.05, "relative error of log(s_j / s_0) / tau^2 at t = 1e300")
+
+
+def _square_loss_shares(formula: float, rng: np.random.Generator, trials: int) -> Measurement:
+    """Largest scores of the published protocol under the square loss (t = 500) against a bound."""
+    V, a, beta = figure_13()
+    errors = []
+    for name in ("l1", "sum", "square", "softmax", "relu_norm"):
+        flow = pol.full_flow(
+            V, a, pol.SquareLoss(beta), normalization=name, times=[0.0, 1.0, 500.0], rtol=1e-7, atol=1e-10
+        )
+        errors.append(float(np.abs(flow.scores[-1]).max()) - formula)
+    return count(errors, 0.0, "largest score over the bound, five normalizations")
+
+
+def _is_sound(kind: pol.Normalization, a: Array) -> bool:
+    return bool(kind.value(a).sum() > 0 and (kind.slope(a) > 0).all())
+
+
+CLAIMS: tuple[Any, ...] = (
+    Claim(
+        "polarization:C35",
+        "Lemma D.1",
+        "the sum of a is conserved",
+        Verdict.HOLDS,
+        _invariance,
+        lambda a: a.sum(axis=-1),
+        correction="for any f: sum_i K(a_i), K' = f / f'",
+        evidence="drift at rounding level",
+    ),
+    Claim(
+        "polarization:C38",
+        "equations 30-31",
+        "the flow for a normalization f",
+        Verdict.HOLDS,
+        _map_flow,
+        _map_rates,
+        correction="the signs are right here, unlike in equations 6-7",
+        evidence="agrees with autograd",
+        trials=40,
+    ),
+    Claim(
+        "polarization:C39",
+        "Lemma D.4",
+        "no crossing for every increasing f under Assumption 3.1",
+        Verdict.FAILS,
+        _no_crossing,
+        lambda kind, a: True,
+        _is_sound,
+        "needs sum_j f(a_j) > 0 and f' > 0 on the orbit, so not a(0) = 0 for f = x or x^2; dPhi lacks b",
+        "f = x from a(0) < 0 reverses the order of a at once",
+        trials=60,
+    ),
+    Claim(
+        "polarization:C40",
+        "section 3.2",
+        "f(x) = x is too weak for one-hot scores",
+        Verdict.HOLDS,
+        _share(1e12, False),
+        "sum",
+        correction="|a| is conserved and sum a tends to 0+: scores are signed and diverge like log t",
+        evidence="no share above 0.6",
+        trials=10,
+    ),
+    Claim(
+        "polarization:C41",
+        "section 3.2",
+        "f(x) = x^2 drives scores to one-hot",
+        Verdict.HOLDS,
+        _square_rate,
+        lambda b, a0: -2 * b / float(a0 @ a0),
+        correction="an exact replicator: log(s_j / s_0) ~ -2 b tau^2 / |a(0)|^2",
+        evidence="rate within 5 % at t = 1e300",
+        trials=10,
+    ),
+    Claim(
+        "polarization:C42",
+        "section 3.2",
+        "elementwise sigmoid does not polarize",
+        Verdict.HOLDS,
+        _share(1e80, False),
+        "sigmoid",
+        correction="all scores tend to 1",
+        evidence="shares stay near 1 / p",
+        trials=10,
+    ),
+    Claim(
+        "polarization:C43",
+        "section 3.2 and Figure 13",
+        "elementwise ReLU does not polarize",
+        Verdict.HOLDS,
+        _share(1e12, False),
+        "relu",
+        correction="Figure 13 shows the normalized ReLU, which becomes exactly one-hot in finite time",
+        evidence="no share above 0.6",
+        trials=10,
+    ),
+    Claim(
+        "polarization:C44",
+        "Figure 13(a)",
+        "the square loss gives no sparse solution",
+        Verdict.HOLDS,
+        _square_loss_shares,
+        0.5,
+        correction="for this unit target; a large |beta_*| polarizes too (C29)",
+        evidence="largest scores 0.13 to 0.28",
+        trials=1,
+    ),
+    Claim(
+        "polarization:C45",
+        "not in the paper",
+        "normalized elu + 1 becomes one-hot as well",
+        Verdict.HOLDS,
+        _share(1e300, True),
+        "elu_norm",
+        correction="slowly; the normalized sigmoid saturates and stays on a few tokens for long",
+        evidence="share above 0.9",
+        trials=8,
+    ),
+)

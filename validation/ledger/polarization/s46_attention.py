@@ -1,0 +1,233 @@
+"""Sinks, tied residuals, and small transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import comb
+
+import numpy as np
+
+from attsvm.dynamics import polarization as pol
+from attsvm.validation.ledger.polarization._instances import Array
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+
+__all__ = ["CLAIMS"]
+
+_TRAINING = "needs minutes of training per run; `attsvm validate polarization fig4` measures it at a reduced size"
+
+
+def _rows(scale: float, formula: Callable[[Array], int], rng: np.random.Generator, trials: int) -> Measurement:
+    wrong = []
+    for _ in range(trials):
+        u0 = 0.3 * rng.standard_normal(5)
+        flow = pol.row_flow(u0, scale * rng.standard_normal((5, 5)), t_end=1e12, points=3)
+        wrong.append(float((flow.sinks != formula(u0)).any()))
+    return count(wrong, 0.5, "1: some row sinks elsewhere")
+
+
+def _sink(formula: Callable[[Array], int], rng: np.random.Generator, trials: int) -> Measurement:
+    return _rows(0.0, formula, rng, trials)
+
+
+def _sink_hypothesis(formula: float, rng: np.random.Generator, trials: int) -> Measurement:
+    """Sinks at argmax u(0) when A(0) is drawn with the standard deviation that the hypothesis admits."""
+    return _rows(formula, lambda u: int(np.argmax(u)), rng, trials)
+
+
+def _tied(formula: Callable[[Array, Array], int], rng: np.random.Generator, trials: int) -> Measurement:
+    """The column of R whose norm grows, against the token that the formula names from (a, s) at the end."""
+    wrong = []
+    for _ in range(trials):
+        target = rng.standard_normal(8)
+        flow = pol.tied_flow(
+            np.eye(8) + 0.3 * rng.standard_normal((8, 8)), rng.standard_normal(8), target / np.linalg.norm(target),
+            t_end=1e5, points=3, rtol=1e-6,
+        )  # fmt: skip
+        growing = int((flow.norms[-1] - flow.norms[0]).argmax())
+        wrong.append(float(growing != formula(flow.a[-1], flow.scores[-1]) or flow.scores[-1].max() < 0.9))
+    return count(wrong, 0.5, "1: another column, or no polarization")
+
+
+def _flip_order(formula: tuple[str, str], rng: np.random.Generator, trials: int) -> Measurement:
+    """Flip rates of two kinds of attention (vocabulary 41, no MLP, no LayerNorm, reduced width)."""
+    kinds = {str(kind): kind for kind in pol.ATTENTION_KINDS}
+    task, errors = pol.SetTask(41), []
+    for _ in range(trials):
+        seed = int(rng.integers(2**31))
+        rates = []
+        for name in formula:
+            model = pol.train_classifier(
+                kinds[name], task=task, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
+            )
+            rates.append(pol.flip_rates(model, task, pairs=100).worst)
+        errors.append(rates[1] - rates[0])
+    return count(errors, -0.2, "second rate less the first; it must be lower by 0.2")
+
+
+def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, trials: int) -> Measurement:
+    """Flip rates of softmax with the two numbers of heads: the second must be lower."""
+    task, kind, errors = pol.SetTask(41), pol.AttentionKind("softmax"), []
+    for _ in range(trials):
+        seed = int(rng.integers(2**31))
+        rates = [
+            pol.flip_rates(
+                pol.train_classifier(
+                    kind, task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
+                ),
+                task,
+                pairs=100,
+            ).worst
+            for heads in formula
+        ]
+        errors.append(rates[1] - rates[0])
+    return count(errors, -0.05, "second rate less the first; it must be lower by 0.05")
+
+
+def _distinct(formula: Callable[[pol.SetTask, int], float], rng: np.random.Generator, trials: int) -> Measurement:
+    import torch
+
+    errors = []
+    for _ in range(trials):
+        task, samples = pol.SetTask(41), 200
+        generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+        found = len({frozenset(row[:-1]) for row in task.sample(samples, generator)[0].tolist()})
+        errors.append(abs(found - formula(task, samples)) / samples)
+    return count(errors, 0.02, "error of the number of distinct inputs, relative to the sample")
+
+
+def _scores_agree(formula: bool, rng: np.random.Generator, trials: int) -> Measurement:
+    """The two definitions of the sink score on attention that the hypothesis admits (True: rows of any sum)."""
+    errors = []
+    for _ in range(trials):
+        weights = np.exp(rng.standard_normal((1, 2, 5, 8, 8))) * np.tri(8)
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+        if formula:
+            weights = weights * np.exp(rng.standard_normal((1, 2, 5, 8, 1)))
+        errors.append(np.abs(pol.sink_score(weights) - pol.sink_score(weights, how="ratio_of_sums")).max())
+    return count(errors, 1e-9, "difference of the two scores")
+
+
+def _count_sets(task: pol.SetTask, samples: int) -> float:
+    """Distinct sets: all of them when there are few, nearly one per sample when there are many."""
+    return float(min(samples, task.labels * comb(task.group, task.length)))
+
+
+CLAIMS = (
+    Claim(
+        "polarization:C46",
+        "section 4.1",
+        "from A(0) = 0 every row of softmax(A) V sinks at argmax u(0)",
+        Verdict.HOLDS,
+        _sink,
+        lambda u: int(np.argmax(u)),
+        correction="rows stay identical; s_j ~ 2 b / log^2 t, slower by the factor T",
+        evidence="every run",
+        trials=10,
+    ),
+    Claim(
+        "polarization:C47",
+        "section 4.1",
+        "the sink stands at argmax u(0) for all rows, whatever A(0)",
+        Verdict.FAILS,
+        _sink_hypothesis,
+        1.0,
+        0.0,
+        "needs A(0) = 0 (Assumption 3.1); otherwise rows may sink elsewhere and apart",
+        "most random A(0) disagree",
+        trials=8,
+    ),
+    Claim(
+        "polarization:C49",
+        "Figure 11, caption",
+        "the column of U that diverges belongs to the largest element of a",
+        Verdict.TYPO,
+        _tied,
+        lambda a, s: int(np.argmax(a)),
+        lambda a, s: int(np.argmax(s)),
+        "to the largest element of softmax(U a), as in the code",
+        "argmax a is another token in many runs",
+        trials=8,
+    ),
+    Claim(
+        "polarization:C50",
+        "section 4.2, Figure 6",
+        "one token flips softmax predictions, unnormalized sigmoid ones not",
+        Verdict.HOLDS,
+        _flip_order,
+        ("softmax", "sigmoid_unnorm"),
+        correction=(
+            "elu_elu_norm and sigmoid_norm are low as well; with initial embeddings of scale 0.02 "
+            "softmax is flipped far less"
+        ),
+        evidence="rates near 1 against 0",
+        trials=2,
+    ),
+    Claim(
+        "polarization:C51",
+        "section 4.2, Figure 21",
+        "the flip rate falls with more heads",
+        Verdict.HOLDS,
+        _flip_heads,
+        (1, 4),
+        evidence="lower with 4 heads than with 1",
+        trials=2,
+    ),
+    Claim(
+        "polarization:C52",
+        "appendix E.3",
+        "inputs are random sequences of a group, also for a vocabulary of 41",
+        Verdict.FAILS,
+        _distinct,
+        lambda task, samples: float(samples),
+        _count_sets,
+        "ten of ten tokens without order: four distinct inputs; use 81 or 161",
+        "4 distinct inputs in 200",
+        trials=5,
+    ),
+    Claim(
+        "polarization:C53",
+        "section 4.1, Figure 4",
+        "normalized positive attention forms more sink heads",
+        Verdict.OPEN,
+        evidence="reduced runs agree in direction; seeds differ widely",
+        reason=_TRAINING,
+    ),
+    Claim(
+        "polarization:C54",
+        "appendix E.1",
+        "without the auxiliary loss (lambda = 0) there are almost no sinks",
+        Verdict.OPEN,
+        evidence="one reduced softmax run agrees",
+        reason=_TRAINING,
+    ),
+    Claim(
+        "polarization:C55",
+        "appendix F.2",
+        "t' != t gives fewer sinks, no positions more",
+        Verdict.OPEN,
+        evidence="no direction visible in reduced runs",
+        reason="needs the full protocol: 3,910 steps at width 128 for 5 seeds per setting",
+    ),
+    Claim(
+        "polarization:C56",
+        "appendix E.1",
+        "the sink score of the pseudocode is the one of the published code",
+        Verdict.FAILS,
+        _scores_agree,
+        True,
+        False,
+        "for rows that sum to one only: the code divides sums over a sample's queries",
+        "differs for unnormalized attention",
+        trials=20,
+    ),
+    Claim(
+        "polarization:C57",
+        "section 4.1, Figure 7",
+        "a pretrained 7B softmax model is sparser than its sigmoid twin",
+        Verdict.OPEN,
+        reason=(
+            "needs the two 7B checkpoints and the Pile sample; "
+            "`sparsity_score` computes the metric for any attention tensor"
+        ),
+    ),
+)
