@@ -174,6 +174,24 @@ class TestSpectrum:
         for rank in jumps:
             assert encloses(x, int(rank), roots[rank - 1])
 
+    @pytest.mark.parametrize("n", [97, 150, 400])
+    @pytest.mark.parametrize("kind", ["steps", "repeated", "outliers", "narrow", "two clusters", "cauchy", "wide"])
+    def test_unkind_spacings(self, kind, n):
+        rng = np.random.default_rng(n)
+        logits = {
+            "steps": np.cumsum(10.0 ** rng.uniform(-12, 1, size=n)),
+            "repeated": np.repeat(rng.normal(size=n) * 5, 10)[:n] + 1e-9 * rng.normal(size=n),
+            "outliers": np.concatenate([np.zeros(n - 3), [50, 1e-8, -400]]),
+            "narrow": np.linspace(0, 1e-7, n),
+            "two clusters": 1e-6 * rng.normal(size=n) + 100 * (np.arange(n) < n // 2),
+            "cauchy": rng.standard_cauchy(size=n) * 10,
+            "wide": -8.0 * np.arange(n),
+        }[kind]
+        x = np.sort(logits - logits.max())
+        roots = softmax_spectrum.log_roots(x[None])[0]
+        for rank in rng.integers(1, n, size=4):
+            assert encloses(x, int(rank), roots[rank - 1])
+
     def test_zero_entries_and_one_token(self):
         np.testing.assert_allclose(jacobian_spectrum([0.5, 0.0, 0.5, 0.0]), [0.0, 0.0, 0.0, 0.5])
         np.testing.assert_array_equal(jacobian_spectrum([[1.0]]), [[0.0]])

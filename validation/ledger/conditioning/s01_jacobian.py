@@ -1,0 +1,192 @@
+"""Lemma 1, Proposition 1 and the proxy: the softmax Jacobian and its condition number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attsvm.softmax import condition_bounds, condition_number, jacobian_spectrum
+from attsvm.validation.ledger.conditioning._common import (
+    Array,
+    Rng,
+    attention,
+    autograd_hessian,
+    autograd_jacobian,
+    jacobian,
+    realizable,
+)
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+
+__all__ = ["CLAIMS"]
+
+
+def _derivative(formula: Any, rng: Rng, trials: int) -> Measurement:
+    import torch
+
+    errors = []
+    for _ in range(trials):
+        w = torch.tensor(rng.normal(size=6) * 3)
+        exact = autograd_jacobian(lambda x: torch.softmax(x, -1), w)
+        errors.append(np.abs(formula(torch.softmax(w, -1).numpy()) - exact).max())
+    return count(errors, 1e-14, "difference from autograd")
+
+
+def _semidefinite(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        J = formula(attention(rng))
+        lowest = -np.linalg.eigvalsh((J + J.T) / 2)[0]
+        errors.append(max(lowest, np.abs(J - J.T).max(), np.abs(J.sum(axis=1)).max()))
+    return count(errors, 1e-14, "asymmetry, negative eigenvalue or J 1")
+
+
+def _interlacing(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        z = np.sort(attention(rng))
+        values = jacobian_spectrum(z)[1:]
+        low, high = formula(z)
+        errors.append(max((low / values).max(), (values / high).max()) - 1)
+    return count(errors, 1e-9, "relative excess over the bounds")
+
+
+def _extremes(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        z = np.sort(attention(rng))
+        values = jacobian_spectrum(z)
+        low_2, high_2, low_n, high_n = formula(z)
+        errors.append(max(low_2 / values[1], values[1] / high_2, low_n / values[-1], values[-1] / high_n) - 1)
+    return count(errors, 1e-9, "relative excess over the bounds on lam_2 and lam_n")
+
+
+def _extremes_printed(z: Array) -> tuple[float, float, float, float]:
+    n, q = len(z), z * (1 - z)
+    return (
+        z[0],
+        min(z[1], n / (n - 1) * q[0]),
+        max(z[-2], n / (n - 1) * q.max()),
+        min(z[-1], 0.5, 2 * q.max()),
+    )
+
+
+def _tangent_kappa(J: Array, H: Array) -> float:
+    """Condition number of J^2 H on the tangent space, by the symmetric J_T H_T J_T."""
+    n = len(J)
+    Q = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, : n - 1]]))[0][:, 1:]
+    J_T, H_T = Q.T @ J @ Q, Q.T @ H @ Q
+    values = np.linalg.eigvalsh(J_T @ H_T @ J_T)
+    return float(values[-1] / values[0])
+
+
+def _with_hessian(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for k in range(trials):
+        a = attention(rng, scale=1.5)
+        n = len(a)
+        if k % 4 == 0 and n > 2:  # one dominant token
+            eps = 10 ** -rng.uniform(1, 5)
+            a = np.array([1 - eps] + (n - 1) * [eps / (n - 1)])
+        root = np.eye(n) + 0.2 * rng.normal(size=(n, n))
+        H = root @ root.T
+        Q = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, : n - 1]]))[0][:, 1:]
+        sizes = np.linalg.eigvalsh(Q.T @ H @ Q)
+        low, high = formula(a, sizes[0], sizes[-1])
+        kappa = _tangent_kappa(jacobian(a), H)
+        errors.append(max(low / kappa, kappa / high) - 1)
+    return count(errors, 1e-6, "relative excess over the bounds on kappa(J^2 H)")
+
+
+def _khat(a: Array) -> float:
+    return float(condition_bounds(a)[0])
+
+
+def _fixed_bounds(a: Array, mu: float, L: float) -> tuple[float, float]:
+    return mu / L * _khat(a) ** 2, L / mu * 4 * (1 - a.min()) ** 2 * _khat(a) ** 2
+
+
+def _best_rate(formula: Any, rng: Rng, trials: int) -> Measurement:
+    kappa = np.exp(rng.uniform(0.1, 6, size=trials))
+    steps = np.linspace(0.01, 2, 4000)[:, None] / kappa
+    best = np.maximum(np.abs(1 - steps), np.abs(1 - steps * kappa)).min(axis=0)
+    return count(np.abs(formula(kappa) - best), 2e-3, "difference from the best step on a grid")
+
+
+def _rank(formula: Any, rng: Rng, trials: int) -> Measurement:
+    import torch
+
+    bad = []
+    for _ in range(trials):
+        problem, _p = realizable(rng, 1, int(rng.integers(3, 7)), 4)
+        u, y = torch.tensor(problem.values[0]), float(problem.y[0])
+        x = torch.tensor(attention(rng, len(u)))
+        H = autograd_hessian(lambda z, u=u, y=y: 0.5 * (z @ u - y) ** 2, x)
+        bad.append(abs(np.linalg.matrix_rank(H, tol=1e-9) - formula(len(u))))
+    return count(bad, 0.5, "difference from the rank of the Hessian of the model's loss in attention")
+
+
+def _estimate(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        a = attention(rng, 50, rng.uniform(1, 8))
+        errors.append(abs(formula(a) - 2 * float(condition_number(a, log=True))))
+    return count(errors, np.log(4) + 1e-6, "log of estimate over kappa(J^2)")
+
+
+def _order(a: Array, mu: float, L: float) -> tuple[float, float]:
+    z = np.sort(a)
+    return (mu / L * (z[-2] / z[1]) ** 2 if len(z) > 2 else mu / L), np.inf
+
+
+CLAIMS = (
+    Claim(
+        "conditioning:E5-6", "(5), (6)", "The Jacobian of softmax is diag(z)(I - 1 z^T)", Verdict.HOLDS, _derivative,
+        printed=lambda z: np.diag(z) @ (np.eye(len(z)) - np.outer(np.ones(len(z)), z)),
+    ),
+    Claim(
+        "conditioning:L1.1-2", "Lemma 1, 1 and 2", "J is symmetric, positive semidefinite, and J 1 = 0", Verdict.HOLDS,
+        _semidefinite, printed=jacobian,
+        correction="x^T J x is the variance of x under z; the printed argument (a projection) is not one",
+    ),
+    Claim(
+        "conditioning:L1.3", "(7)", "z_(1) <= lam_2 <= ... <= lam_n <= z_(n)", Verdict.HOLDS, _interlacing,
+        printed=lambda z: (np.full(len(z) - 1, z[0]), np.full(len(z) - 1, z[-1])),
+        correction="sharper: z_(i-1) <= lam_i <= z_(i)",
+    ),
+    Claim(
+        "conditioning:L1+", "Lemma 1, sharpened",
+        "a_min <= lam_2 <= min(z_(2), n/(n-1) q_min); max(z_(n-1), n/(n-1) max q) <= lam_n <= min(z_(n), 1/2, 2 max q)",
+        Verdict.HOLDS, _extremes, printed=_extremes_printed,
+    ),
+    Claim(
+        "conditioning:P1-hyp", "Proposition 1", "The Hessian of the loss in attention is positive definite",
+        Verdict.FAILS, _rank, printed=lambda n: n, corrected=lambda n: 1, trials=30,
+        correction="it is l'' u u^T, of rank 1",
+    ),
+    Claim(
+        "conditioning:P1-kap", "Proposition 1", "kappa(J^2 H) >= (mu/L) (max a / min a)^2", Verdict.FAILS,
+        _with_hessian, printed=lambda a, mu, L: (mu / L * (a.max() / a.min()) ** 2, np.inf),
+        corrected=lambda a, mu, L: (_fixed_bounds(a, mu, L)[0], np.inf),
+        correction="(mu/L) khat^2, khat = max a(1-a) / (a_min (1-a_min))",
+    ),
+    Claim(
+        "conditioning:P1-ord", "Proposition 1, repaired by order statistics", "kappa(J^2 H) >= (mu/L)(z_(n-1)/z_(2))^2",
+        Verdict.HOLDS, _with_hessian, printed=_order, correction="can be arbitrarily loose; khat is within a factor 2",
+    ),
+    Claim(
+        "conditioning:P1-fix", "Proposition 1, repaired",
+        "(mu/L) khat^2 <= kappa(J^2 H) <= (L/mu) 4 (1-a_min)^2 khat^2 on the tangent space", Verdict.HOLDS,
+        _with_hessian, printed=_fixed_bounds,
+    ),
+    Claim(
+        "conditioning:P1-rate", "Proposition 1", "The best linear rate is 1 - 1/kappa", Verdict.FAILS, _best_rate,
+        printed=lambda kappa: 1 - 1 / kappa, corrected=lambda kappa: (kappa - 1) / (kappa + 1),
+        correction="(kappa - 1)/(kappa + 1); 1 - 1/kappa is the rate at step 1/lam_max",
+    ),
+    Claim(
+        "conditioning:J3-k", "Appendix J.3", "kappa(J^2) is about (max a / min a)^2", Verdict.FAILS, _estimate,
+        printed=lambda a: 2 * np.log(a.max() / a.min()), corrected=lambda a: 2 * np.log(_khat(a)),
+        correction="khat^2, within a factor 4; (max/min)^2 is an upper bound only",
+    ),
+)  # fmt: skip

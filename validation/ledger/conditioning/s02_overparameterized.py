@@ -1,0 +1,284 @@
+"""Section 3.1 and Appendix E: gradient, PL inequality, smoothness, Theorem 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attsvm.dynamics.conditioning import (
+    PromptProblem,
+    check_guarantee,
+    convergence_constants,
+    curved_loss,
+)
+from attsvm.softmax import log_softmax, peakedness, softmax
+from attsvm.validation.ledger.conditioning._common import Array, Rng, autograd_hessian, jacobian, realizable, torch_loss
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+
+__all__ = ["CLAIMS"]
+
+
+def _gradient(formula: Any, rng: Rng, trials: int) -> Measurement:
+    import torch
+
+    errors = []
+    for k in range(trials):
+        problem, _ = realizable(rng, 4, 5, 3, loss=curved_loss(float(k % 2)))
+        p = torch.tensor(rng.normal(size=3), requires_grad=True)
+        torch_loss(problem)(p).backward()
+        assert p.grad is not None
+        exact = p.grad.numpy()
+        errors.append(np.abs(formula(problem, p.detach().numpy()) - exact).max() / np.abs(exact).max())
+    return count(errors, 1e-10, "relative difference from autograd")
+
+
+def _gradient_printed(problem: PromptProblem, p: Array) -> Array:
+    N = len(problem.X)
+    total = np.zeros(len(p))
+    for K, x, y in zip(problem.keys, problem.X, problem.y, strict=True):
+        a = softmax(K @ p)
+        residual = np.array(a @ x @ problem.v - y)
+        total += K.T @ jacobian(a) @ x @ problem.v * float(problem.loss.slope(residual))
+    return total / N
+
+
+def _descent(formula: Any, rng: Rng, trials: int) -> Measurement:
+    rises = []
+    for _ in range(trials):
+        problem, p_star = realizable(rng, 4, 5, 3)
+        p = p_star + rng.normal(size=3)
+        g = problem.loss.slope(problem.predict(p) - problem.y)
+        new = formula(p, 1e-3, problem.feature_matrix(p), g)
+        rises.append(problem.loss_at(new) - problem.loss_at(p))
+    return count(rises, 0.0, "rise of the loss after a short step")
+
+
+def _pl(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for k in range(trials):
+        N = (1, 2, 3, 5)[k % 4]
+        problem, p_star = realizable(rng, N, 5, 6, key_map=False)
+        p = p_star + rng.normal(size=6)
+        bound = formula(1.0, N, problem.smallest_singular_value(p), problem.loss_at(p))
+        errors.append(bound / (0.5 * float(np.sum(problem.gradient(p) ** 2))) - 1)
+    return count(errors, 1e-9, "relative excess of the lower bound; one to five examples")
+
+
+def _sigma(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """With d < N some residuals have no gradient: the singular value that bounds it must vanish."""
+    values = []
+    for _ in range(trials):
+        problem, p_star = realizable(rng, 8, 5, 3)
+        values.append(formula(problem.feature_matrix(p_star + 0.3)))
+    return count(values, 1e-7, "smallest singular value with d < N")
+
+
+def _gradient_bound(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for k in range(trials):
+        if k % 3 == 0:  # N copies of x = +-e_1 at the point of the largest gradient
+            N = int(rng.choice([1, 16, 256]))
+            X = np.repeat(np.array([[[1.0], [-1.0]]]), N, axis=0)
+            problem, p = PromptProblem(X=X, y=np.full(N, float(np.tanh(1.0))), v=np.ones(1)), np.zeros(1)
+        else:
+            N = int(rng.integers(1, 30))
+            problem, p_star = realizable(rng, N, 5, 3)
+            p = p_star + rng.normal(size=3)
+        C = np.linalg.norm(problem.X, 2, axis=(1, 2)).max()
+        sW = 1.0 if problem.W is None else np.linalg.norm(problem.W, 2)
+        bound = formula(1.0, 1.0, N, C, sW, np.linalg.norm(problem.v), problem.loss_at(p))
+        errors.append(np.linalg.norm(problem.gradient(p)) / bound - 1)
+    return count(errors, 1e-9, "relative excess of the gradient")
+
+
+def _jacobian_lipschitz(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for k in range(trials):
+        n = (2, 3, 6)[k % 3]
+        w = np.zeros(n) if k % 2 else rng.normal(size=n)
+        if k % 2:  # the direction of largest change: two tokens near odds of 3.7
+            w[2:] = -30.0
+            w[0] = rng.uniform(1.2, 1.45)
+        step = 1e-4 * (np.eye(n)[0] - np.eye(n)[1] if k % 2 else rng.normal(size=n))
+        change = np.linalg.norm(jacobian(softmax(w + step)) - jacobian(softmax(w)), 2)
+        errors.append(change / np.linalg.norm(step) - formula)
+    return count(errors, 1e-4, "change of J over change of the logits, less the constant")
+
+
+def _softmax_lipschitz(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for k in range(trials):
+        w = rng.normal(size=2) * 0.1 if k % 2 else rng.normal(size=5)
+        step = 1e-3 * (np.array([1.0, -1.0]) if k % 2 else rng.normal(size=5))
+        errors.append(np.linalg.norm(softmax(w + step) - softmax(w)) / np.linalg.norm(step) - formula)
+    return count(errors, 1e-9, "change of softmax over change of the logits, less the constant")
+
+
+def _residual_slope(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """The slope at p_t against the losses at p_t and after a step."""
+    loss = curved_loss(1.0)
+    now, then = rng.normal(size=(2, trials))
+    bound = formula(loss.value(now), loss.value(then), loss.m, loss.L)
+    return count(np.abs(loss.slope(now)) - bound, 1e-12, "slope above its bound")
+
+
+def _smoothness(formula: Any, rng: Rng, trials: int) -> Measurement:
+    import torch
+
+    errors = []
+    for k in range(trials):
+        problem, p_star = realizable(rng, 4, 5, 3, scale=(1.0, 1e-4)[k % 2])
+        p = p_star + rng.normal(size=3) / (1.0, 1e-4)[k % 2]
+        C = np.linalg.norm(problem.X, 2, axis=(1, 2)).max()
+        assert problem.W is not None
+        bound = formula(C, np.linalg.norm(problem.W, 2), 1.0, np.linalg.norm(problem.v), problem.loss_at(p), 1.0)
+        hessian = autograd_hessian(torch_loss(problem), torch.tensor(p))
+        errors.append(np.linalg.norm(hessian, 2) / bound - 1)
+    return count(errors, 0.0, "relative excess of the Hessian; tokens of size 1 and 1e-4")
+
+
+def _rate_constant(formula: Any, rng: Rng, trials: int) -> Measurement:
+    c1, c2, smoothness = rng.uniform(0.1, 0.9, trials), rng.uniform(0.1, 1.0, trials), np.exp(rng.normal(size=trials))
+    return count(np.abs(c2 / smoothness * formula(c1, smoothness) - c1 * c2), 1e-12, "eta mu less c1 c2, as C_p has it")
+
+
+def _orthogonal(N: int) -> tuple[PromptProblem, Array]:
+    X = np.stack([np.eye(N)[[i, i]] * np.array([[1.0], [-1.0]]) for i in range(N)])
+    problem = PromptProblem(X=X, y=np.zeros(N), v=np.full(N, 200 / np.sqrt(N)))
+    return problem.with_labels(problem.predict(np.full(N, 0.02 / np.sqrt(N)))), np.zeros(N)
+
+
+def _guarantee(part: str) -> Any:
+    """Runs that meet the margin condition: the orthogonal examples, and starts near a solution."""
+
+    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
+        excess = []
+        for k in range(trials):
+            if k < 3:
+                problem, p0 = _orthogonal((1, 2, 4)[k])
+                grid: tuple[float, ...] = (0.9,)
+            else:
+                problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
+                p0, grid = p_star + 1e-9 * rng.normal(size=6), (1e-2, 1e-4, 1e-6)
+            for c1 in grid:
+                constants = convergence_constants(problem, p0, c1=c1, form=formula)
+                if constants.margin > 0:
+                    run = check_guarantee(problem, p0, constants, steps=400 if k < 3 else 100)
+                    both = {"travel": run.travel_ratio, "loss": run.loss_ratio}
+                    excess.append(max(both.values()) if part == "both" else both[part])
+        return count(np.array(excess) - 1, 1e-5, f"{part} over its bound, runs that meet the margin condition")
+
+    return measure
+
+
+def _drift(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        N = int(rng.integers(1, 6))
+        problem, p_star = realizable(rng, N, 5, 3)
+        p = p_star + rng.normal(size=3) * 10 ** rng.uniform(-4, 0)
+        assert problem.W is not None
+        C, sW = np.linalg.norm(problem.X, 2, axis=(1, 2)).max(), np.linalg.norm(problem.W, 2)
+        bound = formula(C, sW, np.linalg.norm(problem.v), N, np.linalg.norm(p - p_star))
+        errors.append(np.linalg.norm(problem.feature_matrix(p) - problem.feature_matrix(p_star)) / bound - 1)
+    return count(errors, 0.0, "relative excess of |F(p) - F(p_0)|")
+
+
+def _step_size(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """Quadratics of curvature L' at most, steps up to the allowed one."""
+    top = np.exp(rng.normal(size=trials))
+    curve, x, share = top * rng.uniform(0.5, 1, trials), rng.normal(size=trials), rng.uniform(0, 1, trials)
+    eta = formula(top) * share
+    slope = curve * x
+    now, then = 0.5 * curve * x**2, 0.5 * curve * (x - eta * slope) ** 2
+    return count(then - (now - 0.5 * eta * slope**2), 1e-12, "loss above L_t - (eta/2)|grad|^2")
+
+
+def _margin(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """Whether the margin condition holds (for some c1) where the formula says so."""
+    missed = []
+    for k in range(trials):
+        alpha, distance = (1.0, 1e3, 1e6)[k % 3], (1.0, 1e-15)[k % 2]
+        problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
+        problem = problem.with_values(alpha * problem.v / np.linalg.norm(problem.v))
+        problem = problem.with_labels(problem.predict(p_star))
+        p0 = p_star + distance * rng.normal(size=6)
+        if formula(alpha, distance):
+            grid = [convergence_constants(problem, p0, c1=c1) for c1 in 10.0 ** -np.arange(0.3, 14)]
+            missed.append(float(max(constants.margin for constants in grid) <= 0))
+    return count(missed, 0.5, "1 where the margin condition fails, best of many c1")
+
+
+def _almost_surely(formula: Any, rng: Rng, trials: int) -> Measurement:
+    values = []
+    for _ in range(trials):
+        N, n = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+        d = int(rng.integers(1, 6))
+        if formula(N, n, d):
+            problem, p_star = realizable(rng, N, n, d)
+            F = problem.feature_matrix(p_star)
+            values.append(-problem.smallest_singular_value(p_star) / max(float(np.linalg.norm(F, 2)), 1e-300))
+    return count(values, -1e-12, "minus the smallest singular value of F, relative")
+
+
+def _norm(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        K, p = rng.normal(size=(6, 4)), rng.normal(size=4) * rng.uniform(0.1, 20)
+        errors.append(float(peakedness(log_attention=log_softmax(K @ p), log=True)) / formula(K, p) - 1)
+    return count(errors, 1e-9, "log R over its bound, less 1")
+
+
+def _l_prime(power: int) -> Any:
+    return lambda C, sW, L, v, excess, m: sW**2 * C**power * L * v * (2 * C * v + 3 * np.sqrt(2 * excess / m))
+
+
+CLAIMS = (
+    Claim("conditioning:E8-9", "(8), (9)", "The gradient of the loss is F^T g", Verdict.HOLDS, _gradient,
+          printed=_gradient_printed, trials=30),
+    Claim("conditioning:E10", "(10)", "p_{t+1} = p_t + eta F^T g", Verdict.TYPO, _descent,
+          printed=lambda p, eta, F, g: p + eta * F.T @ g, corrected=lambda p, eta, F, g: p - eta * F.T @ g,
+          correction="p_t - eta F^T g"),
+    Claim("conditioning:L2", "(11)", "|grad|^2 / 2 >= 2 m sigma_min(F)^2 (L - L*)", Verdict.FAILS, _pl,
+          printed=lambda m, N, s, excess: 2 * m * s**2 * excess,
+          corrected=lambda m, N, s, excess: m * N * s**2 * excess,
+          correction="m N sigma_N(F)^2 (L - L*): the printed constant fails for one example and is loose for many"),
+    Claim("conditioning:Rk1", "Remark 1", "sigma_min(F) = 0 when d < N", Verdict.HOLDS, _sigma,
+          printed=lambda F: np.sqrt(max(np.linalg.eigvalsh(F @ F.T)[0], 0.0)), trials=50,
+          correction="with sigma_min the N-th singular value, not the smallest that an SVD returns"),
+    Claim("conditioning:E22", "(22)", "|grad| <= sqrt(2 (L - L*)/(m N)) L C^2 sW |v|", Verdict.FAILS, _gradient_bound,
+          printed=lambda m, L, N, C, sW, v, e: np.sqrt(2 * e / (m * N)) * L * C**2 * sW * v,
+          corrected=lambda m, L, N, C, sW, v, e: 0.5 * np.sqrt(2 * L * e) * C**2 * sW * v,
+          correction="no 1/sqrt(N); tight: C^2 sW |v| sqrt(2 L (L - L*)) / 2"),
+    Claim("conditioning:E25", "(25)", "J is Lipschitz with constant 3 in the logits", Verdict.HOLDS,
+          _jacobian_lipschitz, printed=3.0, correction="sqrt(2)/(3 sqrt(3)) = 0.2722 (numerical supremum)"),
+    Claim("conditioning:E26", "(26)", "|g_i(p_t)| <= L sqrt(2 l_i / m) with l_i after the step", Verdict.TYPO,
+          _residual_slope, printed=lambda now, then, m, L: L * np.sqrt(2 * then / m),
+          corrected=lambda now, then, m, L: np.sqrt(2 * L * now), correction="with l_i at p_t; sqrt(2 L l_i) suffices"),
+    Claim("conditioning:E28", "(28)", "Softmax is Lipschitz with constant 2", Verdict.HOLDS, _softmax_lipschitz,
+          printed=2.0, correction="1/2"),
+    Claim("conditioning:L4-L'", "Lemma 4, (30)", "L' carries C^4", Verdict.TYPO, _smoothness, printed=_l_prime(4),
+          corrected=_l_prime(3), trials=40, correction="C^3, as in the statement of Lemma 4"),
+    Claim("conditioning:L4-mu", "Lemma 4", "mu = c1 / L'", Verdict.TYPO, _rate_constant, printed=lambda c, L: c / L,
+          corrected=lambda c, L: c * L, correction="mu = c1 L', so that eta mu = c1 c2"),
+    Claim("conditioning:L4-Cp", "Lemma 4", "|p_t - p_0| <= C_p with 1/sqrt(N)", Verdict.FAILS, _guarantee("travel"),
+          printed="printed", corrected="corrected", trials=8, correction="C_p without N, mu = c1 L'"),
+    Claim("conditioning:L4-gam", "Lemma 4", "|F(p_t) - F(p_0)|_F <= min(2, 3 C sW C_p) C^2 sW |v| / sqrt(N)",
+          Verdict.HOLDS, _drift,
+          printed=lambda C, sW, v, N, r: min(2.0, 3 * C * sW * r) * C**2 * sW * v / np.sqrt(N),
+          correction="min(1/2, 0.2722 C sW C_p)"),
+    Claim("conditioning:E32", "(32)", "eta < 2/L' gives L_{t+1} <= L_t - (eta/2)|grad|^2", Verdict.FAILS, _step_size,
+          printed=lambda L: 2 / L, corrected=lambda L: 1 / L, correction="eta <= 1/L'"),
+    Claim("conditioning:T1i", "Theorem 1 (i)", "Under the margin condition the loss falls by 1 - eta mu, |p| <= M_p",
+          Verdict.FAILS, _guarantee("both"), printed="printed", corrected="corrected", trials=8,
+          correction="holds with mu = c1 L', C_p without N and threshold gamma + sqrt(mu/(m N))"),
+    Claim("conditioning:T1ii", "Theorem 1 (ii)", "For |v| large enough the margin condition holds", Verdict.FAILS,
+          _margin, printed=lambda alpha, distance: alpha >= 1e3, corrected=lambda alpha, distance: distance <= 1e-15,
+          trials=24, correction="it holds within a data-dependent distance of a solution; |v| does not help"),
+    Claim("conditioning:L5a", "Lemma 5", "sigma_min(F) > 0 almost surely for d >= N", Verdict.HOLDS, _almost_surely,
+          printed=lambda N, n, d: d >= N and n >= 2, trials=200, correction="for n >= 2 tokens (F = 0 for one)"),
+    Claim("conditioning:Lim", "Section 3.1", "Sparse attention needs a large prompt", Verdict.HOLDS, _norm,
+          printed=lambda K, p: np.sqrt(2) * np.linalg.norm(K, 2) * np.linalg.norm(p),
+          correction="log R <= sqrt(2) sigma_max(K) |p|"),
+)  # fmt: skip

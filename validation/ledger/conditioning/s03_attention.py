@@ -1,0 +1,244 @@
+"""Section 3.2 and Appendix F: dynamics of the attention vectors, separation, and the factorization of the Jacobian."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attsvm.dynamics.conditioning import (
+    PromptProblem,
+    block_factors,
+    block_jacobian,
+    curvature,
+    curved_loss,
+    separation,
+)
+from attsvm.softmax import softmax
+from attsvm.validation.ledger.conditioning._common import (
+    Array,
+    Rng,
+    attention,
+    autograd_hessian,
+    autograd_jacobian,
+    jacobian,
+    realizable,
+    torch_loss,
+)
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+
+__all__ = ["CLAIMS"]
+
+
+def _first_order(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """One example: the remainder of the formula must fall a hundredfold when the step falls tenfold."""
+    errors = []
+    for _ in range(trials):
+        K, u, p = rng.normal(size=(5, 4)), rng.normal(size=5), rng.normal(size=4)
+        a = softmax(K @ p)
+        gradient = (a @ u - 0.3) * u
+        remainder = []
+        for eta in (1e-3, 1e-4):
+            new = softmax(K @ (p - eta * K.T @ jacobian(a) @ gradient))
+            remainder.append(np.linalg.norm(new - (a - eta * formula(jacobian(a), K) @ gradient)))
+        errors.append(remainder[1] / remainder[0])
+    return count(errors, 0.03, "remainder at eta = 1e-4 over that at 1e-3; 0.01 for second order, 0.1 for first")
+
+
+def _linearization(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        a = attention(rng, 5, 1.0)
+        root = rng.normal(size=(5, 5))
+        H = root @ root.T + np.eye(5)
+        direction = jacobian(a) @ rng.normal(size=5)
+        h, eta = 1e-5, 0.3
+        start = a + h * direction / np.linalg.norm(direction)
+        gradient = H @ (start - a)
+        new = softmax(np.log(start) - eta * jacobian(start) @ gradient)  # K K^T = I
+        predicted = formula(jacobian(a), H, eta) @ (start - a)
+        errors.append(np.linalg.norm(new - a - predicted) / np.linalg.norm(start - a))
+    return count(errors, 1e-3, "relative error of the linearized step at distance 1e-5")
+
+
+def _bounds(formula: Any, rng: Rng, trials: int, which: str = "upper") -> Measurement:
+    errors = []
+    for k in range(trials):
+        problem, p = realizable(rng, 3, 6, 4)
+        if k % 2:  # tied important scores, as the sharper bound asks
+            s = int(rng.integers(1, 4))
+            scores = np.sort(rng.normal(size=(3, 6)) * 3, axis=1)[:, ::-1].copy()
+            scores[:, :s] = scores[:, :1]
+            problem, p = PromptProblem(X=scores[:, :, None], y=np.zeros(3), v=np.ones(1)), np.ones(1)
+            members = np.broadcast_to(np.arange(6) < s, (3, 6))
+        else:
+            scores = problem.keys @ p
+            members = scores >= np.sort(scores, axis=1)[:, [-int(rng.integers(1, 6))]]
+        found = separation(problem, p, members)
+        if which == "lower":
+            errors.append(formula(found) / found.a_I - 1)
+        elif which == "upper" or k % 2:
+            errors.append(found.a_U / formula(found) - 1)
+    return count(errors, 1e-9, "relative excess over the bound")
+
+
+def _lower(found: Any) -> float:
+    s, n = found.sizes, found.members.shape[1]
+    return 1.0 / float(1 + (s.max() - 1) * np.exp(found.spread.max()) + (n - s.min()) * np.exp(-found.gap.min()))
+
+
+def _sharp_printed(found: Any) -> float:
+    s, n, tail = found.sizes, found.members.shape[1], np.exp(-found.gap.min())
+    return float(tail / (s.min() + (n - s.max()) * tail))
+
+
+def _sharp_corrected(found: Any) -> float:
+    s, n, tail = found.sizes, found.members.shape[1], np.exp(-found.gap)
+    return float((tail / (s + tail * (1 + (n - s - 1) * np.exp(-found.other_spread)))).max())
+
+
+def _limit(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for k in range(trials):
+        s, gap, spread = int(rng.integers(2, 5)), 40.0, float(k % 2)
+        scores = np.concatenate([gap + spread * rng.random(s), -rng.random(4)])
+        if formula(gap, spread):
+            errors.append(np.abs(softmax(scores)[:s] - 1 / s).max())
+    return count(errors, 1e-6, "attention of important tokens less 1/s")
+
+
+def _simplex_terms(rng: Rng) -> tuple[PromptProblem, Array]:
+    return realizable(rng, 3, 4, 3, loss=curved_loss(1.0))
+
+
+def _bracket(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        problem, p_star = _simplex_terms(rng)
+        p, eta = p_star + 0.5 * rng.normal(size=3), 0.1
+        step = eta * problem.gradient(p)
+        exact = softmax(problem.keys @ (p - step))
+        errors.append(np.abs(formula(problem.keys @ p, problem.keys @ step) - exact).max())
+    return count(errors, 1e-13, "error of the next attention")
+
+
+def _field(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """The vector field of the attention dynamics must vanish at a global minimum."""
+    errors = []
+    for _ in range(trials):
+        problem, p = _simplex_terms(rng)
+        a, u, K, y = problem.weights(p), problem.values, problem.keys, problem.y
+        total = np.zeros(4)
+        for j in range(3):
+            i = formula(0, j)  # whose loss is differentiated at a_j
+            slope = float(problem.loss.slope(np.array(a[j] @ u[i] - y[i])))
+            total += jacobian(a[0]) @ K[0] @ K[j].T @ jacobian(a[j]) @ (slope * u[i])
+        errors.append(np.linalg.norm(total))
+    return count(errors, 1e-12, "vector field at a global minimum")
+
+
+def _product_rule(formula: Any, rng: Rng, trials: int) -> Measurement:
+    import torch
+
+    errors = []
+    for _ in range(trials):
+        A = torch.tensor(rng.normal(size=(5, 5)))
+        x = torch.tensor(attention(rng, 5, 1.0))
+        exact = autograd_jacobian(lambda z, A=A: (torch.diag(z) - torch.outer(z, z)) @ (A @ z**2), x)
+        f, Df = (A @ x**2).numpy(), (A @ torch.diag(2 * x)).numpy()
+        errors.append(np.abs(formula(x.numpy(), f, Df) - exact).max())
+    return count(errors, 1e-12, "difference from autograd")
+
+
+def _block(formula: Any, rng: Rng, trials: int) -> Measurement:
+    import torch
+
+    errors = []
+    for _ in range(trials):
+        problem, p = realizable(rng, 3, 4, 3)
+        K, u, y = (torch.tensor(np.array(part)) for part in (problem.keys, problem.values, problem.y))
+
+        def field(a: Any, K: Any = K, u: Any = u, y: Any = y) -> Any:
+            a = a.reshape(3, 4)
+
+            def apply(i: int, w: Any) -> Any:
+                return a[i] * (w - a[i] @ w)
+
+            pulled = sum(K[j].T @ apply(j, u[j] * (a[j] @ u[j] - y[j])) for j in range(3))
+            return torch.cat([apply(i, K[i] @ pulled) for i in range(3)])
+
+        exact = autograd_jacobian(field, torch.tensor(problem.weights(p).reshape(-1)))
+        errors.append(np.abs(formula(problem, p) - exact).max() / np.abs(exact).max())
+    return count(errors, 1e-10, "relative difference from autograd")
+
+
+def _factors(formula: Any, rng: Rng, trials: int) -> Measurement:
+    errors = []
+    for _ in range(trials):
+        problem, p = _simplex_terms(rng)
+        B, C = formula(problem, p)
+        whole = block_jacobian(problem, p)
+        small = C @ B
+        spectrum = curvature(problem, p).eigenvalues[::-1]
+        errors.append(
+            max(
+                np.abs(B @ C - whole).max() / np.abs(whole).max(),
+                np.abs(small - small.T).max() / np.abs(small).max(),
+                np.abs(np.linalg.eigvalsh((small + small.T) / 2) - spectrum).max() / spectrum[-1],
+            )
+        )
+    return count(errors, 1e-10, "BC, symmetry of CB, and its spectrum, relative")
+
+
+def _hessian(formula: Any, rng: Rng, trials: int) -> Measurement:
+    import torch
+
+    errors = []
+    for _ in range(trials):
+        problem, p = _simplex_terms(rng)
+        exact = autograd_hessian(torch_loss(problem), torch.tensor(p))
+        errors.append(np.abs(formula(problem, p) - exact).max() / np.abs(exact).max())
+    return count(errors, 1e-9, "relative difference from autograd")
+
+
+def _h_p_over_n(problem: PromptProblem, p: Array) -> Array:
+    total = np.zeros((problem.shape[2],) * 2)
+    for K, u, a in zip(problem.keys, problem.values, problem.weights(p), strict=True):
+        H = problem.loss.L * np.outer(u, u)  # curvature at residual zero
+        total += K.T @ jacobian(a) @ H @ jacobian(a) @ K
+    return total / len(problem.X)
+
+
+CLAIMS = (
+    Claim("conditioning:E12", "(12)", "Decoupled attention moves by -(eta/N) J^2 grad + O(eta^2)", Verdict.FAILS,
+          _first_order, printed=lambda J, K: J @ J, corrected=lambda J, K: J @ K @ K.T @ J, trials=30,
+          correction="J K K^T J; J^2 when K K^T = I"),
+    Claim("conditioning:P1-lin", "Proposition 1", "The error is multiplied by I - (eta/N) J^2 H", Verdict.HOLDS,
+          _linearization, printed=lambda J, H, eta: np.eye(len(J)) - eta * J @ J @ H, trials=50,
+          correction="with K K^T = I"),
+    Claim("conditioning:L3-13", "(13)", "a_I >= 1/(1 + (s_max - 1) e^Gamma + (n - s_min) e^-Delta)", Verdict.HOLDS,
+          lambda formula, rng, trials: _bounds(formula, rng, trials, "lower"), printed=_lower),
+    Claim("conditioning:L3-14", "(14)", "a_U <= 1/(1 + s_min e^Delta)", Verdict.HOLDS, _bounds,
+          printed=lambda f: 1 / (1 + f.sizes.min() * np.exp(f.gap.min()))),
+    Claim("conditioning:L3-sharp", "Lemma 3", "With Gamma = 0, a_U <= e^-D/(s_min + (n - s_max) e^-D)", Verdict.FAILS,
+          lambda formula, rng, trials: _bounds(formula, rng, trials, "sharp"), printed=_sharp_printed,
+          corrected=_sharp_corrected,
+          correction="e^-D/(s + e^-D (1 + (n-s-1) e^-Omega)), Omega the width of the other scores"),
+    Claim("conditioning:Rk5", "Remark 5", "As Delta grows the important tokens share attention evenly", Verdict.FAILS,
+          _limit, printed=lambda gap, spread: gap > 30, corrected=lambda gap, spread: gap > 30 and spread < 1e-6,
+          correction="needs Gamma -> 0 as well"),
+    Claim("conditioning:E36", "(36)", "phi(K p_{t+1}) = phi(K p_t) - (eta/N) sum", Verdict.TYPO, _bracket,
+          printed=lambda scores, step: softmax(scores) - step, corrected=lambda scores, step: softmax(scores - step),
+          trials=30, correction="the step stands inside phi"),
+    Claim("conditioning:E38", "(38)", "V_i sums grad l_i(a_j)", Verdict.TYPO, _field, printed=lambda i, j: i,
+          corrected=lambda i, j: j, trials=30, correction="grad l_j(a_j)"),
+    Claim("conditioning:E40", "(40)", "d(J(x) f)/dx = J Df - x f^T + diag(f) - (x^T f) I", Verdict.HOLDS, _product_rule,
+          printed=lambda x, f, Df: jacobian(x) @ Df - np.outer(x, f) + np.diag(f) - (x @ f) * np.eye(len(x)),
+          trials=30),
+    Claim("conditioning:E43", "(43)", "The linearized dynamics has blocks J_i K_i K_k^T J_k H_k", Verdict.HOLDS, _block,
+          printed=block_jacobian, trials=10),
+    Claim("conditioning:E44", "(44)", "It factors as B C, and C B = H_p is symmetric with the same spectrum",
+          Verdict.HOLDS, _factors, printed=block_factors, trials=20),
+    Claim("conditioning:E-Hp", "Section 3.2", "The Hessian of the loss at p* is H_p / N", Verdict.HOLDS, _hessian,
+          printed=_h_p_over_n, trials=20),
+)  # fmt: skip
