@@ -28,10 +28,10 @@ def command(
     \b
     Example: attsvm bench --only fro-tiny
     """  # noqa: D301
-    from attsvm.validation.bench.__main__ import main
+    from attsvm.validation.bench.__main__ import EXTRA, main
     from attsvm.validation.bench.cases import CASES
 
-    names = [case.name for case in CASES] + ["growth", "training"]
+    names = [*(case.name for case in CASES), *EXTRA]
     if listing:
         for name in names:
             typer.echo(name)

@@ -13,9 +13,12 @@ from rich.table import Table
 
 from attsvm.validation.bench.cases import CASES, Result, run_case
 from attsvm.validation.bench.growth import fitted_exponent, growth_times
+from attsvm.validation.bench.softmax import spectrum_speed
+from attsvm.validation.bench.specialization import reduced_gradient_ratio
 from attsvm.validation.bench.training import training_throughput
 from attsvm.validation.report import console, environment
 
+EXTRA = ("growth", "training", "spectrum", "heads")  # what is not a solve
 GROWTH_SIZES = (63, 125, 250, 500, 1000)
 
 
@@ -82,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(prog="python -m attsvm.validation.bench")
     names = [case.name for case in CASES]
-    parser.add_argument("--only", nargs="+", choices=[*names, "growth", "training"], help="run these only")
+    parser.add_argument("--only", nargs="+", choices=[*names, *EXTRA], help="run these only")
     parser.add_argument("--quick", action="store_true", help="leave out everything that takes more than seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
@@ -112,6 +115,13 @@ def main(arguments: list[str] | None = None) -> None:
     if wanted("training", False):
         err.print("training ...")
         record["training"] = training_throughput(seed=options.seed)
+    if wanted("spectrum", True):
+        err.print("spectrum ...")
+        record["spectrum"] = [spectrum_speed(scale=scale, seed=options.seed) for scale in (1.0, 4.0)]
+    if wanted("heads", False):
+        err.print("heads ...")
+        kinds = ("softmax", "softmax1", "bayes")
+        record["heads"] = [reduced_gradient_ratio(kind, seed=options.seed) for kind in kinds]
     record["seconds"] = time.perf_counter() - start
     if options.json:
         print(json.dumps(record, indent=2))
@@ -127,6 +137,18 @@ def main(arguments: list[str] | None = None) -> None:
             f"problem and step, {row['steps_per_second']:.0f} batch steps/s, {row['ratio']:.0f}x the one-problem "
             f"autograd loop ({_time(row['peer_per_step'])} per step; goal >= 100x for W); its matrix products alone "
             f"take {100 * row['matmul_share']:.0f} % of the time"
+        )
+    for row in record.get("spectrum", []):
+        out.print(
+            f"spectra of {row['vectors']} softmax Jacobians, n={row['n']}, logits of spread {row['scale']:g}: "
+            f"{_time(row['ours'])}, {row['ratio']:.0f}x eigvalsh ({_time(row['dense'])} from {row['sample']} of them, "
+            f"goal >= 50x); largest difference {row['difference']:.0e} of the largest eigenvalue"
+        )
+    for row in record.get("heads", []):
+        out.print(
+            f"gradient of the reduced loss, {row['activation']}, H=8, F=3, L=5, 1e5 samples: {_time(row['seconds'])}; "
+            f"autograd head by head {row['terms_ratio']:.0f}x term by term (goal >= 20x), "
+            f"{row['products_ratio']:.0f}x with matrix-vector products; largest difference {row['difference']:.0e}"
         )
     out.print(f"{record['seconds']:.0f} s in all; {record['cores']} cores; {record['environment']}")
 
