@@ -64,7 +64,7 @@ def run(context: Context) -> Outcome:
         curves=curves,
         notes=[
             "The paper tests B.1 by an average margin below 1.1; the exact test (G^-1 1 >= 0) holds far less often.",
-            "Gradients are exact (log domain); at these step counts the published arithmetic gives the same classes.",
+            "Gradients are exact (log domain). W, (K, Q) and the test of B.1 meet different draws.",
         ],
     )
 
