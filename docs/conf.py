@@ -21,7 +21,10 @@ extensions = [
 ]
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples"]
 myst_heading_anchors = 3
-suppress_warnings = ["config.cache"]  # the gallery's sorting function cannot be pickled
+suppress_warnings = [
+    "config.cache",  # the gallery's sorting function cannot be pickled
+    "ref.python",  # words of shapes, "(batch, d)", are looked up as names and may be several
+]
 
 html_theme = "furo"
 html_title = "attsvm"

@@ -88,6 +88,7 @@ def validate(
     workers: Annotated[int | None, typer.Option(help="Processes; 0 computes in this one [one per core].")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard stored results first.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Write files only.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the records instead of tables.")] = False,
     debug: Debug = False,
 ) -> None:
     """Reproduce figures of the papers: tables, JSON, pictures. Stopped runs resume where they were.
@@ -103,7 +104,7 @@ def validate(
             typer.echo(f"{paper:15s} {name:14s} {title}")
         return
     run_validate(figures or [], everything=everything, trials=trials, seed=seed, quick=quick, out=out, device=device,
-                 workers=workers, fresh=fresh, quiet=quiet)  # fmt: skip
+                 workers=workers, fresh=fresh, quiet=quiet, as_json=json)  # fmt: skip
 
 
 @app.command(short_help="Show what the papers claim and what holds.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
@@ -41,6 +42,7 @@ def run_validate(
     workers: int | None = None,
     fresh: bool = False,
     quiet: bool = False,
+    as_json: bool = False,
 ) -> list[dict[str, Any]]:
     """Run the named figures, print their tables, and write records, pictures and a summary."""
     from attsvm.validation.figures.output import print_outcome
@@ -48,6 +50,7 @@ def run_validate(
     from attsvm.validation.figures.run import run_figures
 
     figures = choose_figures(names, everything)
+    quiet = quiet or as_json
     folder = out or Path("validation-results") / ("quick" if quick else "full")
     console = Console(soft_wrap=True, highlight=False)
     if not console.is_terminal:
@@ -90,6 +93,8 @@ def run_validate(
     if not quiet:
         console.print(f"\n{len(records)} figures in {time.perf_counter() - start:.1f} s; "
                       f"summary: {folder / 'summary.html'}, {folder / 'summary.md'}", markup=False)  # fmt: skip
+    if as_json:
+        print(json.dumps(records, indent=1))
     return records
 
 

@@ -188,7 +188,7 @@ def train(
     radius : float
         Length of the first step for ``init="separating"``.
     stop_norm : float, optional
-        Stop a problem when |W|_F reaches this.
+        Stop a problem when ``|W|_F`` reaches this.
     stop_direction : float, optional
         Stop a problem when ``1 - corr`` between consecutive snapshots falls below this.
     snapshots : int or sequence of int

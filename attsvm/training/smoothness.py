@@ -12,7 +12,7 @@ __all__ = ["smoothness_constant"]
 
 
 def smoothness_constant(problem: AttentionProblem, loss: str = "logistic") -> npt.NDArray[np.float64] | float:
-    """``L_W = (1/n) sum |v| |z|^2 |X|^3 (M0 |v| |X| + 3 M1)``, equation (3), with |X| the spectral norm.
+    """``L_W = (1/n) sum |v| |z|^2 |X|^3 (M0 |v| |X| + 3 M1)``, equation (3), with ``|X|`` the spectral norm.
 
     Plain gradient descent with step at most ``1 / L_W`` never increases the loss (Lemma 9). For factors,
     ``L_K = |Q|^2 L_W`` and ``L_Q = |K|^2 L_W`` (printed without the squares).

@@ -42,7 +42,7 @@ axis.set(xlabel="time t", ylabel="score", title=f"logistic loss: loss·t = {foun
 axis.legend(fontsize=8, loc="lower left")
 
 # %%
-# The square loss: the polarization tau falls while the scores get sparser; |beta_*| tau is what counts.
+# The square loss: the polarization tau falls while the scores get sparser; ``|beta_*| tau`` is what counts.
 
 norms = np.geomspace(0.5, 100, 25)
 limits = [regression_limit(u0, b=c * c) for c in norms]  # a(0) = the numbers of u0, V(0) = 0

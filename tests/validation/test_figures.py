@@ -170,3 +170,11 @@ def test_context_without_store_keeps_nothing():
     context = Context(settings={"trials": 4})
     assert run(context).tables[0].rows[0][0] == 1
     assert context.resumed == [0]
+
+
+def test_the_command_prints_records_as_json(tmp_path, capsys):
+    from attsvm.cli.validate import run_validate
+
+    run_validate(["fig1"], quick=True, workers=0, out=tmp_path, as_json=True)
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["figure"] == "fig1" and record["tables"] and (tmp_path / "svm_fig1.png").exists()

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 from attsvm.validation.figures.registry import PAPERS
@@ -25,3 +26,9 @@ def test_table_cells_stay_on_their_line():
     for line in (DOCS / "claims.md").read_text().splitlines():
         if line.startswith("| ") and not line.startswith("| id"):
             assert line.replace(r"\|", "").count("|") == 7, line
+
+
+def test_rows_that_the_theory_page_names_exist():
+    named = set(re.findall(r"`(svm:[\w-]+)`", (DOCS / "theory.md").read_text()))
+    assert len(named) > 15
+    assert named <= {claim.id for claim in all_claims(["svm"])}

@@ -73,7 +73,7 @@ def draw(outcome: Outcome) -> Picture:
     """Stacked bars as in the paper, with the two tests of B.1 over them."""
     from matplotlib import pyplot as plt
 
-    picture, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
+    picture, axes = plt.subplots(1, 2, figsize=(10, 3.9), sharey=True, layout="constrained")
     curves = outcome.curves
     places = np.arange(len(curves["d"]))
     for axis, (p, label) in zip(axes, _LABELS.items(), strict=True):
@@ -87,7 +87,7 @@ def draw(outcome: Outcome) -> Picture:
         axis.plot(places, 100 * np.asarray(curves["exact"]), "s-", color="black", label="B.1 exactly")
         axis.set(title=label, xlabel="d", xticks=places, xticklabels=curves["d"])
     axes[0].set_ylabel("% of problems")
-    axes[0].legend(fontsize=8)
+    picture.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     return picture
 
 
