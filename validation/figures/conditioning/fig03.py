@@ -127,9 +127,8 @@ def draw(outcome: Outcome) -> Picture:
         colour = "tab:blue" if name.startswith("next") else "tab:green"
         for axis, column in zip(axes, ("loss", "peak"), strict=True):
             each = np.asarray(run_[column], dtype=float)
-            mean, deviation = each.mean(axis=0), each.std(axis=0)
-            axis.plot(steps, mean, style, color=colour, label=name)
-            axis.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.12)
+            axis.plot(steps, each.mean(axis=0), style, color=colour, label=name)
+            axis.fill_between(steps, each.min(axis=0), each.max(axis=0), color=colour, alpha=0.12)  # all runs
     axes[0].set(xlabel="steps", ylabel="loss over first loss")
     axes[1].set(xlabel="steps", ylabel="max/min of class-token attention", yscale="log")
     for axis in axes:

@@ -105,11 +105,10 @@ def run(context: Context) -> Outcome:
             f"learning rate {s['lr']:g} (three), {s['trials']} seed(s) (5). "
             "Shares of sink heads vary widely between seeds; only directions can be read off.",
             "Runs that have not learned the task within these steps are not counted, as published. The task is small, "
-            "so that most kinds learn it in seconds: with k = 10 of 49 symbols and width 64, 1,500 steps of 1e-3 "
-            "taught it to softmax, sigmoid_norm and elu_norm (largest sink scores 0.98, 0.98, 0.90), not to "
-            "sigmoid_unnorm and elu_unnorm.",
-            "At this size the published contrast between a normalized kind and its unnormalized twin is not settled: "
-            "unnormalized heads reach high sink scores too, since with k = 4 a third of uniform attention is on BOS.",
+            "so that most kinds learn it in seconds.",
+            "At this size the published contrast between a normalized kind and its unnormalized twin can be weak: "
+            f"unnormalized heads reach high sink scores too, since with k = {s['length']} much of uniform attention is on "
+            "BOS.",
             "Figure 1 shows single patterns; here it is the mean pattern of the head with the largest sink score.",
         ],
     )
