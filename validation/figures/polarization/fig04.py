@@ -107,8 +107,8 @@ def run(context: Context) -> Outcome:
             "Runs that have not learned the task within these steps are not counted, as published. The task is small, "
             "so that most kinds learn it in seconds.",
             "At this size the published contrast between a normalized kind and its unnormalized twin can be weak: "
-            f"unnormalized heads reach high sink scores too, since with k = {s['length']} much of uniform attention is on "
-            "BOS.",
+            f"unnormalized heads reach high sink scores too, since with k = {s['length']} much of uniform attention "
+            "is on BOS.",
             "Figure 1 shows single patterns; here it is the mean pattern of the head with the largest sink score.",
         ],
     )
