@@ -1,9 +1,9 @@
 """The optimization geometry of softmax attention: max-margin token selection, solved with certificates."""
 
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from attsvm._lazy import load
 from attsvm.comparison import Report, compare
 from attsvm.generate import random_problem
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
@@ -47,15 +47,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'attsvm' has no attribute {name!r}")
-    try:
-        module = import_module(_LAZY[name])
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(f"attsvm.{name} needs torch: pip install 'attsvm[torch]'") from error
-    return getattr(module, name)
+    return load(__name__, _LAZY, name)
 
 
 def __dir__() -> list[str]:

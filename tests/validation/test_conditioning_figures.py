@@ -125,7 +125,7 @@ class TestText:
         file.write_text(" = Heading = \n The cat sat .\n\n A dog ran .\n")
         words, name = text.load_text(file)
         assert words == ["the", "cat", "sat", ".", "a", "dog", "ran", "."] and name == "wiki.train.raw"
-        monkeypatch.setenv(text.WIKITEXT_VARIABLE, str(file))
+        monkeypatch.setenv(text.WIKITEXT_VARIABLE, str(tmp_path))  # the folder
         assert text.load_text(words=2)[0] == ["the", "cat"]
         file.write_text(" = Heading = \n")
         with pytest.raises(ValueError, match="holds no words"):

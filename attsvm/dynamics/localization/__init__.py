@@ -3,9 +3,9 @@
 Everything but the regularizer and the language model runs on NumPy; those two load torch at first use.
 """
 
-from importlib import import_module
 from typing import Any
 
+from attsvm._lazy import load
 from attsvm.dynamics.localization.entropy import (
     attention_entropy,
     attention_logits,
@@ -129,15 +129,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"{__name__}.{_LAZY[name]}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(f"{__name__}.{name} needs torch: pip install 'attsvm[torch]'") from error
-    return getattr(module, name)
+    return load(__name__, {key: f"{__name__}.{module}" for key, module in _LAZY.items()}, name)
 
 
 def __dir__() -> list[str]:

@@ -93,6 +93,30 @@ def _document(rng: np.random.Generator, successors: IntArray, topics: IntArray, 
     return document
 
 
+def find_wikitext(folder: str | Path, part: str) -> Path:
+    """The file of one part of WikiText-2, by the names under which it is distributed.
+
+    Parameters
+    ----------
+    folder : str or Path
+    part : {"train", "valid", "test"}
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from attsvm.dynamics.localization.text import find_wikitext
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "wiki.train.raw").write_text("a b")
+    >>> find_wikitext(folder, "train").name
+    'wiki.train.raw'
+    """
+    names = [f"{stem}{part}.{end}" for stem in ("wiki.", "") for end in ("tokens", "raw", "txt")]
+    found = next((Path(folder) / name for name in names if (Path(folder) / name).is_file()), None)
+    if found is None:
+        raise ValueError(f"path must be a folder with {names[0]} (or {', '.join(names[1:])}), got {folder}")
+    return found
+
+
 def read_wikitext(path: str | Path, vocabulary: int = 10_000) -> Corpus:
     r"""WikiText-2 from a folder with one training and one validation file, split at blanks, one ``<eos>`` per line.
 
@@ -120,11 +144,8 @@ def read_wikitext(path: str | Path, vocabulary: int = 10_000) -> Corpus:
         raise ValueError(f"vocabulary must be >= 3, got {vocabulary}")
     parts = {}
     for part in ("train", "valid"):
-        names = [f"{stem}{part}.{end}" for stem in ("wiki.", "") for end in ("tokens", "raw", "txt")]
-        found = next((folder / name for name in names if (folder / name).is_file()), None)
-        if found is None:
-            raise ValueError(f"path must be a folder with {names[0]} (or {', '.join(names[1:])}), got {folder}")
-        lines = (line.split() for line in found.read_text(encoding="utf-8").splitlines())
+        text = find_wikitext(folder, part).read_text(encoding="utf-8")
+        lines = (line.split() for line in text.splitlines())
         parts[part] = [word for line in lines if line for word in (*line, "<eos>")]
     frequent = Counter(word for word in parts["train"] if word not in ("<unk>", "<eos>"))
     index = {"<unk>": 0, "<eos>": 1} | {word: i + 2 for i, (word, _) in enumerate(frequent.most_common(vocabulary - 2))}

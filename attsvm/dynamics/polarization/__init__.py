@@ -4,9 +4,9 @@ The flows are NumPy and SciPy; plain gradient descent (`descent`) and the small 
 `transformer`, `tasks`, `experiments`) are torch and are loaded at first use.
 """
 
-from importlib import import_module
 from typing import Any
 
+from attsvm._lazy import load
 from attsvm.dynamics.polarization.asymptotics import (
     Asymptotics,
     local_exponents,
@@ -80,15 +80,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"{__name__}.{_LAZY[name]}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(f"{__name__}.{name} needs torch: pip install 'attsvm[torch]'") from error
-    return getattr(module, name)
+    return load(__name__, {key: f"{__name__}.{module}" for key, module in _LAZY.items()}, name)
 
 
 def __dir__() -> list[str]:

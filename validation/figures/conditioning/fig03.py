@@ -106,7 +106,7 @@ def run(context: Context) -> Outcome:
         tables=[Table("Two-layer transformer on text, best learning rate", names, tuple(rows))],
         curves={"runs": curves, "steps": np.arange(0, s["steps"] + 1, _EVERY)},
         notes=[
-            "Sentences are generated unless ATTSVM_WIKITEXT2 names the raw training file of WikiText-2; words are "
+            "Sentences are generated unless ATTSVM_WIKITEXT names the folder of WikiText-2; words are "
             "split at spaces, not into word pieces.",
             "On WikiText-2 about 98 % of 64-word chunks contain 'the': there the second task is nearly constant, and "
             "equal optimizers on it say little. The generated text balances it (last column).",

@@ -12,10 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from attsvm.dynamics.localization.text import find_wikitext
+
 __all__ = ["WIKITEXT_VARIABLE", "TextTransformer", "chunked", "generated_text", "load_text", "peak_ratio"]
 
-#: Environment variable that names the raw training file of WikiText-2; without it sentences are generated.
-WIKITEXT_VARIABLE = "ATTSVM_WIKITEXT2"
+#: Environment variable that names the folder of WikiText-2; without it sentences are generated.
+WIKITEXT_VARIABLE = "ATTSVM_WIKITEXT"
 
 _NOUNS = [
     "river",
@@ -69,9 +71,9 @@ def load_text(path: str | Path | None = None, *, words: int = 40_000, seed: int 
     Parameters
     ----------
     path : path, optional
-        A raw text file, such as ``wiki.train.raw``: headings (lines that start with ``=``) are left out and words are
-        split at spaces. By default what the environment variable `WIKITEXT_VARIABLE` names, and without it
-        `generated_text`.
+        A text file, or the folder of WikiText-2, of which the training part is read: headings (lines that start with
+        ``=``) are left out and words are split at spaces. By default what the environment variable
+        `WIKITEXT_VARIABLE` names, and without it `generated_text`.
     words : int
         Use so many words.
     seed : int
@@ -86,11 +88,12 @@ def load_text(path: str | Path | None = None, *, words: int = 40_000, seed: int 
     where = path if path is not None else os.environ.get(WIKITEXT_VARIABLE)
     if where is None:
         return generated_text(words, seed), "generated sentences"
-    lines = Path(where).read_text(encoding="utf-8").splitlines()
+    file = find_wikitext(where, "train") if Path(where).is_dir() else Path(where)
+    lines = file.read_text(encoding="utf-8").splitlines()
     out = [word.lower() for line in lines if not line.strip().startswith("=") for word in line.split()]
     if not out:
-        raise ValueError(f"{Path(where).name} holds no words")
-    return out[:words], Path(where).name
+        raise ValueError(f"{file.name} holds no words")
+    return out[:words], file.name
 
 
 def chunked(
