@@ -107,7 +107,12 @@ def test_an_interrupt_is_130(attsvm_command, monkeypatch):
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(attsvm, "att_svm", interrupted)
-    one_line(attsvm_command("solve", "problem.npz"), 130, "interrupted")
+    # Where tests run in the background, processes inherit that Ctrl-C is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        one_line(attsvm_command("solve", "problem.npz"), 130, "interrupted")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_missing_torch_is_one_line(attsvm_command, monkeypatch):

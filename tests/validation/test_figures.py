@@ -125,7 +125,8 @@ def test_a_killed_command_resumes(tmp_path):
     command = [
         sys.executable,
         "-c",
-        "from attsvm.cli import main; main()",
+        # where tests run in the background, processes inherit that Ctrl-C is ignored
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from attsvm.cli import main; main()",
         "validate",
         "fig5",
         "--quick",
