@@ -117,3 +117,18 @@ def test_bad_input_is_named(call, message):
     model = sp.SingleLocation(sp.flipping_spike(1.0, 1.0), sp.draw_spikes(2, 5, generator=g), 4)
     with pytest.raises(ValueError, match=re.escape(message)):
         call(model, g)
+
+
+def test_the_reduced_loss_of_sgd_leaves_out_the_norms_and_takes_the_same_steps():
+    start = sp.random_overlaps(2, 2, 400, generator=torch.Generator().manual_seed(0))
+
+    def run(reduced):
+        return sp.projected_sgd(
+            start, sp.flipping_spike(8.0, 8.0), "softmax", L=4, D=400, steps=3, lr=0.1, batch=4000,
+            generator=torch.Generator().manual_seed(1), reduced=reduced,
+        )  # fmt: skip
+
+    whole, plain = run(False), run(True)
+    assert torch.equal(whole.m, plain.m)
+    # The relevant token has norm^2 / D = 1 + 16 / 400 and a weight of about (3/4)^2 at the start: 0.0225.
+    assert 0.01 < float(whole.loss[0] - plain.loss[0]) < 0.04

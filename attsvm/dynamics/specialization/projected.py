@@ -78,6 +78,7 @@ def projected_sgd(
     batch: int,
     generator: torch.Generator,
     snapshots: Iterable[int] = (),
+    reduced: bool = False,
 ) -> Trajectory:
     """SGD in dimension D, simulated on its overlaps.
 
@@ -88,6 +89,10 @@ def projected_sgd(
     prior, activation, L, D, steps, lr, batch, snapshots
         As for `train_sgd`.
     generator : torch.Generator
+    reduced : bool
+        Record ``sum_l (delta_l - A_l)^2`` as the loss, which is what the reduced loss is the mean of; the loss of
+        `train_sgd` also weighs tokens by their norms, a difference of the order ``|spike|^2 / D``. The steps are the
+        same.
 
     Returns
     -------
@@ -117,11 +122,11 @@ def projected_sgd(
     times, points, losses = [], [], []
     with torch_threads(point.m.device):
         for step in range(steps + 1):
-            loss, moved = _step(point, prior, activation, mixing, L, D, lr, batch, generator)
+            loss, plain, moved = _step(point, prior, activation, mixing, L, D, lr, batch, generator)
             if step in wanted:
                 times.append(lr * step)
                 points.append(point)
-                losses.append(loss)
+                losses.append(plain if reduced else loss)
             point = moved
     return Trajectory.of(times, points, losses)
 
@@ -136,8 +141,8 @@ def _step(
     lr: float,
     batch: int,
     generator: torch.Generator,
-) -> tuple[Tensor, OrderParameters]:
-    """Loss of one batch, and the point after its step."""
+) -> tuple[Tensor, Tensor, OrderParameters]:
+    """Loss of one batch, the same with tokens of norm 1, and the point after its step."""
     assert point.r is not None
     H, F = point.m.shape
     rest = D - F - H
@@ -166,7 +171,8 @@ def _step(
     r = moved[:, F:]
     values, vectors = torch.linalg.eigh(r @ r.T + outside)
     new_r = (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
-    return loss, OrderParameters(moved[:, :F], new_r, point.b - lr * slope_b, point.v - lr * slope_v)
+    plain = e.square().sum(1).mean()
+    return loss, plain, OrderParameters(moved[:, :F], new_r, point.b - lr * slope_b, point.v - lr * slope_v)
 
 
 def _score_slopes(sigma: Tensor, pushed: Tensor, v: Tensor, activation: str) -> tuple[Tensor, Tensor, Tensor]:

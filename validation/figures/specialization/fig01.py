@@ -86,8 +86,8 @@ def run(context: Context) -> Outcome:
     notes = [
         "Differences of the means over runs, over all recorded times, and the standard error expected of them from the "
         "spread over runs (independent data for SGD, independent samples for the flow): a ratio near 1 is agreement "
-        "within Monte-Carlo error. After the escape from the saddle the error is that of the escape time. The loss of "
-        "SGD counts the norm of the relevant token, 1 + |spike|^2 / D instead of 1: 0.005 for Figure 10 at D = 2,000.",
+        "within Monte-Carlo error. After the escape from the saddle the error is that of the escape time. Both losses "
+        "take tokens of norm 1; the loss that SGD descends adds terms of the order |spike|^2 / D.",
         f"Specialization time = {fit.intercept:.1f} + {fit.slope:.2f} log D (error of the slope {fit.error:.2f}); "
         f"predicted slope 1/(2 rate) = {_predicted(s):.2f} with the rate measured at r = 0 where the heads wait.",
         f"Figure 1's phases: m_11 is {_at(found, s, 1.0):.2f} at the first time from tau = 1 on, and half of the final "

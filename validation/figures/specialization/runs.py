@@ -61,7 +61,7 @@ def sgd_beside_flow(
     """SGD with batches of D, and the flow of its order parameters, from one common start.
 
     The trials of a cell share the start; SGD draws its own data, the flow its own samples. The flow runs with the
-    overlaps of the actual spikes and the kick of the finite learning rate.
+    overlaps of the actual spikes and the kick of the finite learning rate; both losses are those of tokens of norm 1.
 
     Examples
     --------
@@ -81,7 +81,17 @@ def sgd_beside_flow(
     for trial in range(trials):
         generator = _generator(seed + 7919 * trial)
         path = sp.projected_sgd(
-            start, law, activation, L=L, D=D, steps=steps[-1], lr=lr, batch=D, generator=generator, snapshots=steps
+            start,
+            law,
+            activation,
+            L=L,
+            D=D,
+            steps=steps[-1],
+            lr=lr,
+            batch=D,
+            generator=generator,
+            snapshots=steps,
+            reduced=True,
         )
         drawn = sp.draw_samples(seen, L, H, samples, generator=generator)
         flow = sp.gradient_flow(sp.order_parameters(start), drawn, activation, times, step=0.5, noise=lr)
