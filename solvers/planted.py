@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.margin import FloatArray, MarginProblem
+from attsvm.solvers.margin import BoolArray, FloatArray, IntArray, MarginProblem
 
 __all__ = [
     "BOTH",
@@ -65,6 +65,15 @@ class LibraryProblem:
         return self.value is None or bool(np.isfinite(self.value))
 
 
+def _combined(a: FloatArray, b: FloatArray, lam: FloatArray) -> FloatArray:
+    """``sum_k lam_k a_k b_k^T`` of rows with one b each."""
+    return np.asarray((a * lam[:, None]).T @ b)
+
+
+def _margins(a: FloatArray, b: FloatArray, W: FloatArray) -> FloatArray:
+    return np.asarray(np.einsum("kd,kd->k", a @ W, b))
+
+
 def orthonormal(rng: np.random.Generator, rows: int, columns: int) -> FloatArray:
     """Random orthonormal columns, shape (rows, columns)."""
     return np.asarray(np.linalg.qr(rng.standard_normal((rows, columns)))[0])
@@ -109,10 +118,10 @@ def planted_frobenius(
     if unit_rhs:
         a, b, lam = np.abs(a) @ orthonormal(rng, dx, dx), np.abs(b) @ orthonormal(rng, dz, dz), np.abs(lam)
     slack = np.append(np.zeros(m - inactive), rng.uniform(0.1, 1.0, inactive))
-    rows = MarginProblem(a, b, rng.permutation(np.arange(m) % queries))
-    lam /= np.linalg.norm(rows.adjoint(lam))
-    W = value * rows.adjoint(lam)
-    margins = rows.margins(W)
+    owner = rng.permutation(np.arange(m) % queries)
+    lam /= np.linalg.norm(_combined(a, b[owner], lam))
+    W = value * _combined(a, b[owner], lam)
+    margins = _margins(a, b[owner], W)
     rhs = margins / (1.0 + slack) if unit_rhs else margins - slack
     if unit_rhs:
         a, lam, rhs = a / rhs[:, None], lam * rhs, np.ones(m)
@@ -120,7 +129,7 @@ def planted_frobenius(
     return LibraryProblem(
         f"planted frobenius {dx}x{dz}, {active} active, {inactive} inactive, {weak} weak, {equalities} equal"
         + ", rhs 1" * unit_rhs,
-        MarginProblem(a, b, rows.owner, rhs, np.arange(m) < equalities),
+        MarginProblem(a, b, owner, rhs, np.arange(m) < equalities),
         ("frobenius",), W, lam, value, frozenset(tags.split()), "the solution was chosen before the rows",
     )  # fmt: skip
 
@@ -182,13 +191,14 @@ def planted_nuclear(
         lam.flat[:equalities:2] *= -1.0
         a = _rows_closed_by_the_last(shares, lam, noise, active - 1)
     equality = np.arange(lam.size) < (0 if unit_rhs else equalities)
-    rows = MarginProblem(a.reshape(-1, dx), b, np.repeat(np.arange(queries), active + inactive))
-    rhs = np.ones(lam.size) if unit_rhs else rows.margins(W) - slack.ravel() * ~equality
+    owner = np.repeat(np.arange(queries), active + inactive)
+    margins = _margins(a.reshape(-1, dx), b[owner], W)
+    rhs = np.ones(lam.size) if unit_rhs else margins - slack.ravel() * ~equality
     tags = "planted" + " equality" * bool(equality.any()) + " mixed-rhs" * (not unit_rhs)
     return LibraryProblem(
         f"planted nuclear {dx}x{dz} rank {rank}, {queries} x ({active} active, {inactive} inactive), "
         f"{equality.sum()} equal" + ", rhs 1" * unit_rhs,
-        MarginProblem(rows.a, b, rows.owner, rhs, equality),
+        MarginProblem(a.reshape(-1, dx), b, owner, rhs, equality),
         ("nuclear",), W, lam.ravel(), value, frozenset(tags.split()), "solution and rank were chosen before the rows",
     )  # fmt: skip
 
@@ -253,29 +263,25 @@ def narrow(
         return LibraryProblem("cancelling rows", problem, BOTH, None, lam, np.inf, frozenset({"infeasible"}), why)
     tags = frozenset({"near-infeasible", "planted"})
     why = "a large norm must not be taken for infeasibility"
-    return LibraryProblem(
-        f"narrow {d}x{dz}, {queries} x {rows} rows, norm {value:g}",
-        problem,
-        BOTH,
-        np.outer(u, v) / eps,
-        lam / eps,
-        value,
-        tags,
-        why,
-    )
+    name = f"narrow {d}x{dz}, {queries} x {rows} rows, norm {value:g}"
+    return LibraryProblem(name, problem, BOTH, np.outer(u, v) / eps, lam / eps, value, tags, why)
+
+
+def _parts(entry: LibraryProblem) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, BoolArray]:
+    """``(a, queries, owner, rhs, equality)``."""
+    old = entry.problem
+    return old.a.astype(np.float64), old.queries.astype(np.float64), old.owner, old.rhs, old.equality
 
 
 def _extended(
-    entry: LibraryProblem, how: str, a: npt.NDArray[np.floating], owner: npt.ArrayLike, rhs: npt.ArrayLike,
+    entry: LibraryProblem, how: str, a: FloatArray, owner: npt.ArrayLike, rhs: npt.ArrayLike,
     equality: npt.ArrayLike, tag: str, why: str,
 ) -> LibraryProblem:  # fmt: skip
     """The entry with rows that change nothing about its answer; their multipliers are 0."""
-    old, lam = entry.problem, entry.multipliers
-    problem = MarginProblem(
-        np.vstack([old.a, a]), old.queries, np.append(old.owner, owner), np.append(old.rhs, rhs),
-        np.append(old.equality, equality),
-    )  # fmt: skip
-    lam = None if lam is None else np.append(lam, np.zeros(len(a)))
+    old_a, b, *old = _parts(entry)
+    rows = (np.append(before, new) for before, new in zip(old, (owner, rhs, equality), strict=True))
+    problem = MarginProblem(np.vstack([old_a, a]), b, *rows)
+    lam = None if entry.multipliers is None else np.append(entry.multipliers, np.zeros(len(a)))
     name = f"{entry.name}, {how}"
     return replace(entry, name=name, problem=problem, multipliers=lam, tags=entry.tags | {tag}, why=why)
 
@@ -289,10 +295,8 @@ def with_duplicates(entry: LibraryProblem) -> LibraryProblem:
     >>> with_duplicates(planted_frobenius()).problem.m
     40
     """
-    old = entry.problem
-    return _extended(
-        entry, "every row twice", old.a, old.owner, old.rhs, old.equality, "degenerate", "singular Gram matrix"
-    )
+    a, _, owner, rhs, equality = _parts(entry)
+    return _extended(entry, "every row twice", a, owner, rhs, equality, "degenerate", "singular Gram matrix")
 
 
 def with_dependent_rows(entry: LibraryProblem) -> LibraryProblem:
@@ -304,14 +308,14 @@ def with_dependent_rows(entry: LibraryProblem) -> LibraryProblem:
     >>> with_dependent_rows(planted_nuclear()).problem.m
     36
     """
-    old = entry.problem
-    order = np.argsort(old.owner, kind="stable")
-    one, two = order[:-1], order[1:]
-    same = (old.owner[one] == old.owner[two]) & (old.equality[one] == old.equality[two])
-    one, two = one[same], two[same]
+    a, _, owner, rhs, equality = _parts(entry)
+    order = np.argsort(owner, kind="stable")
+    i, j = order[:-1], order[1:]
+    same = (owner[i] == owner[j]) & (equality[i] == equality[j])
+    i, j = i[same], j[same]
+    why = "active rows without multiplier"
     return _extended(
-        entry, "dependent rows", old.a[one] + old.a[two], old.owner[one], old.rhs[one] + old.rhs[two],
-        old.equality[one], "degenerate", "active rows without multiplier",
+        entry, "dependent rows", a[i] + a[j], owner[i], rhs[i] + rhs[j], equality[i], "degenerate", why
     )  # fmt: skip
 
 
@@ -338,9 +342,9 @@ def rescaled(entry: LibraryProblem, decades: float = 6.0, seed: int = 0) -> Libr
     >>> bool(norms.max() / norms.min() > 1e7)
     True
     """
-    old = entry.problem
-    factor = 10.0 ** np.random.default_rng(seed).permutation(np.linspace(-decades / 2, decades / 2, old.m))
-    problem = MarginProblem(old.a * factor[:, None], old.queries, old.owner, old.rhs * factor, old.equality)
+    a, b, owner, rhs, equality = _parts(entry)
+    factor = 10.0 ** np.random.default_rng(seed).permutation(np.linspace(-decades / 2, decades / 2, len(a)))
+    problem = MarginProblem(a * factor[:, None], b, owner, rhs * factor, equality)
     lam = None if entry.multipliers is None else entry.multipliers / factor
     name, why = f"{entry.name}, {decades:g} decades of scale", "every row must be judged by its own size"
     return replace(entry, name=name, problem=problem, multipliers=lam, tags=entry.tags | {"scales"}, why=why)
