@@ -9,11 +9,10 @@ from attsvm.generate import random_problem
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.local import SeparatingCone, high_score_tokens, is_locally_optimal, low_score_tokens, separating_cone
 from attsvm.losses import Loss, correlation, exponential, get_loss, logistic
-from attsvm.problem import AttentionProblem
+from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
-from attsvm.solution import Solution, support_indices
-from attsvm.solution_batch import SolutionBatch
-from attsvm.solvers import Certificate, FarkasCertificate, InfeasibleError, Status
+from attsvm.solution import Solution, SolutionBatch, support_indices
+from attsvm.solvers import Certificate, FarkasCertificate, InfeasibleError, NoSolutionError, Status
 from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm, verify
 
 try:
@@ -65,6 +64,8 @@ __all__ = [
     "InfeasibleError",
     "LinearHead",
     "Loss",
+    "NoSolutionError",
+    "ProblemBatch",
     "ProblemFileError",
     "RegularizationPath",
     "ReluHead",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from attsvm.heads import Head
 from attsvm.losses import Loss, LossConstants, get_loss
 from attsvm.selection import Selection
 
-__all__ = ["AttentionProblem"]
+__all__ = ["AttentionProblem", "ProblemBatch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,6 +337,15 @@ class AttentionProblem:
             )
         past = np.tril(np.ones((self.T, self.T), dtype=bool))
         return replace(self, mask=self.allowed & past)
+
+
+if TYPE_CHECKING:
+
+    class ProblemBatch(AttentionProblem):
+        """A batch of problems, for type checkers: one more leading axis than `AttentionProblem`."""
+
+else:
+    ProblemBatch = AttentionProblem
 
 
 def _read_labels(labels: Any, sequences: tuple[int, ...], queries: tuple[int, ...]) -> npt.NDArray[np.float64]:

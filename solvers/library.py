@@ -11,11 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.margin import FloatArray, MarginProblem
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.planted import (
     BOTH,
     LibraryProblem,
+    cancelling,
     narrow,
+    on_grid,
     planted_frobenius,
     planted_nuclear,
     rescaled,
@@ -23,6 +25,7 @@ from attsvm.solvers.planted import (
     with_duplicates,
     with_zero_rows,
 )
+from attsvm.solvers.problem import MarginProblem
 
 __all__ = [
     "LibraryProblem",
@@ -157,7 +160,7 @@ def conflict(kind: str, dx: int = 4, dz: int = 3, seed: int = 0) -> LibraryProbl
     """
     rng = np.random.default_rng(seed)
     easy = rng.standard_normal((3, dx))
-    x, y = rng.standard_normal((2, dx))
+    x, y = on_grid(rng, (2, dx))  # the conflict is exact, not up to rounding
     queries = rng.standard_normal((4, dz))
     rows: dict[str, tuple[list[FloatArray], list[float], bool, list[float]]] = {
         "opposite rows": ([x, -2 * x], [1.0, 1.0], False, [2 / 3, 1 / 3]),
@@ -194,12 +197,13 @@ def hidden_conflict(*, dx: int = 5, dz: int = 3, rows: int = 2, seed: int = 0) -
     array([0, 1, 2, 3])
     """
     rng = np.random.default_rng(seed)
-    b = rng.standard_normal((dz + 1, dz))
-    dependence = np.linalg.svd(b.T)[2][-1]
-    lam = rng.uniform(0.5, 1.5, (dz + 1, rows))
-    a = rng.standard_normal((dz + 1, rows, dx))
-    wanted = np.outer(dependence, rng.standard_normal(dx))  # what the rows of each query combine to
-    a[:, -1] = (wanted - np.einsum("qk,qkd->qd", lam[:, :-1], a[:, :-1])) / lam[:, -1:]
+    b = on_grid(rng, (dz + 1, dz))
+    dependence = np.append(rng.choice([-2.0, -1.0, 1.0, 2.0], dz), 1.0)
+    b[-1] = -dependence[:-1] @ b[:-1]  # exact, like everything below: the numbers lie on a grid
+    lam = np.hstack([rng.integers(1, 4, (dz + 1, rows - 1)), np.ones((dz + 1, 1))])
+    a = on_grid(rng, (dz + 1, rows, dx))
+    wanted = np.outer(dependence, on_grid(rng, (dx,)))  # what the rows of each query combine to
+    a[:, -1] = wanted - np.einsum("qk,qkd->qd", lam[:, :-1], a[:, :-1])
     problem = MarginProblem(a.reshape(-1, dx), b, np.repeat(np.arange(dz + 1), rows))
     why = "every query is needed for the conflict"
     proof = lam.ravel() / lam.sum()
@@ -290,12 +294,12 @@ def _planted(seed: int) -> list[LibraryProblem]:
 
 def _without_solution(seed: int) -> list[LibraryProblem]:
     kinds = ("opposite rows", "dependent equalities", "zero row", "zero equality", "zero query")
-    cancelling = narrow(np.inf, seed=seed)
+    opposed = cancelling(seed=seed)
     return [
         *(conflict(kind, seed=seed) for kind in kinds),
-        cancelling,
-        rescaled(cancelling, seed=seed),
-        with_duplicates(cancelling),
+        opposed,
+        rescaled(opposed, seed=seed),
+        with_duplicates(opposed),
         hidden_conflict(seed=seed),
         hidden_conflict(dx=3, dz=6, rows=4, seed=seed),
     ]

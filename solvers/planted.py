@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.margin import BoolArray, FloatArray, IntArray, MarginProblem
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.problem import MarginProblem
 
 __all__ = [
     "BOTH",
@@ -229,12 +230,12 @@ def _rows_of_equal_margin(
 def narrow(
     value: float = 1e3, *, d: int = 6, dz: int = 4, queries: int = 3, rows: int = 3, seed: int = 0
 ) -> LibraryProblem:
-    """All but infeasible: rows that nearly cancel force a W of the given norm; ``value=inf`` makes them cancel.
+    """All but infeasible: rows that nearly cancel force a W of the given norm.
 
     Take unit vectors u, v and orthonormal queries b_i with ``c_i = v . b_i`` and v in their span, and rows
     ``g_ik + (eps / c_i) u`` with g orthogonal to u and ``sum_k t_ik g_ik = 0``, t_ik > 0, ``sum_k t_ik = 1``. The
     multipliers ``t_ik c_i^2 / eps`` combine them to ``u v^T``, of norm 1 in both norms, and ``W = u v^T / eps`` has
-    margin 1 on every row: value 1 / eps. With eps = 0 the combination is 0: a proof of infeasibility.
+    margin 1 on every row: value 1 / eps.
 
     Examples
     --------
@@ -245,7 +246,7 @@ def narrow(
     10000.0
     """
     rng = np.random.default_rng(seed)
-    eps = 0.0 if np.isinf(value) else 1.0 / value
+    eps = 1.0 / value
     b = orthonormal(rng, dz, queries).T
     c = rng.uniform(0.5, 1.5, queries) * rng.choice([-1.0, 1.0], queries)
     c /= np.linalg.norm(c)
@@ -258,19 +259,42 @@ def narrow(
     g += (eps / c)[:, None, None] * u
     problem = MarginProblem(g.reshape(-1, d), b, np.repeat(np.arange(queries), rows))
     lam = (t * c[:, None] ** 2).ravel()
-    if eps == 0.0:
-        why = "the rows of each query cancel, no two of them do"
-        return LibraryProblem("cancelling rows", problem, BOTH, None, lam, np.inf, frozenset({"infeasible"}), why)
     tags = frozenset({"near-infeasible", "planted"})
     why = "a large norm must not be taken for infeasibility"
     name = f"narrow {d}x{dz}, {queries} x {rows} rows, norm {value:g}"
     return LibraryProblem(name, problem, BOTH, np.outer(u, v) / eps, lam / eps, value, tags, why)
 
 
+def on_grid(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
+    """Multiples of 1/8 between -4 and 4: sums and small multiples of them are exact in float64."""
+    return np.asarray(rng.integers(-32, 33, shape) / 8.0)
+
+
+def cancelling(d: int = 6, dz: int = 4, queries: int = 3, rows: int = 3, seed: int = 0) -> LibraryProblem:
+    """Infeasible: the rows of each query cancel exactly with positive weights, no two of them do.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.planted import cancelling
+    >>> entry = cancelling()
+    >>> bool(abs(entry.problem.adjoint(entry.multipliers)).max() < 1e-15)
+    True
+    """
+    rng = np.random.default_rng(seed)
+    b, a = on_grid(rng, (queries, dz)), on_grid(rng, (queries, rows, d))
+    weight = np.append(rng.integers(1, 4, rows - 1), 1).astype(np.float64)
+    a[:, -1] = -np.einsum("k,qkd->qd", weight[:-1], a[:, :-1])
+    problem = MarginProblem(a.reshape(-1, d), b, np.repeat(np.arange(queries), rows))
+    lam, why = np.tile(weight, queries), "the rows of each query cancel, no two of them do"
+    lam = lam / lam.sum()
+    return LibraryProblem("cancelling rows", problem, BOTH, None, lam, np.inf, frozenset({"infeasible"}), why)
+
+
 def _parts(entry: LibraryProblem) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, BoolArray]:
     """``(a, queries, owner, rhs, equality)``."""
     old = entry.problem
-    return old.a.astype(np.float64), old.queries.astype(np.float64), old.owner, old.rhs, old.equality
+    rows = old.rows.gather(np.arange(old.m))
+    return rows.a.astype(np.float64), rows.queries.astype(np.float64), rows.owner, old.rhs, old.equality
 
 
 def _extended(
@@ -338,12 +362,13 @@ def rescaled(entry: LibraryProblem, decades: float = 6.0, seed: int = 0) -> Libr
     Examples
     --------
     >>> from attsvm.solvers.planted import planted_frobenius, rescaled
-    >>> norms = rescaled(planted_frobenius(), decades=8).problem.row_norms
+    >>> norms = rescaled(planted_frobenius(), decades=10).problem.row_norms
     >>> bool(norms.max() / norms.min() > 1e7)
     True
     """
     a, b, owner, rhs, equality = _parts(entry)
-    factor = 10.0 ** np.random.default_rng(seed).permutation(np.linspace(-decades / 2, decades / 2, len(a)))
+    spread = np.linspace(-decades / 2, decades / 2, len(a)) / np.log10(2.0)
+    factor = np.ldexp(1.0, np.random.default_rng(seed).permutation(np.rint(spread).astype(int)))  # rounds nothing
     problem = MarginProblem(a * factor[:, None], b, owner, rhs * factor, equality)
     lam = None if entry.multipliers is None else entry.multipliers / factor
     name, why = f"{entry.name}, {decades:g} decades of scale", "every row must be judged by its own size"

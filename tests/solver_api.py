@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 
-from attsvm.solvers import SOLVERS, MarginProblem, MarginSolution, solve
+from attsvm.solvers import SOLVERS, MarginProblem, MarginSolution, get_norm, solve
 
 # Norms that a batch can be solved in.
 BATCH_NORMS = ("frobenius", "nuclear")
@@ -30,25 +29,24 @@ class Accuracy:
 HARD = frozenset({"near-infeasible", "zero"})
 _OWN_FROBENIUS, _OWN_NUCLEAR = Accuracy(1e-8, 1e-7), Accuracy(1e-8, 5e-5)
 ACCURACY = {
-    "frobenius": _OWN_FROBENIUS,
     "active_set": _OWN_FROBENIUS,
     "projected": _OWN_FROBENIUS,
-    "nuclear": _OWN_NUCLEAR,
-    "nuclear_interior": _OWN_NUCLEAR,
-    "nuclear_factored": _OWN_NUCLEAR,
-    "nuclear_conic": _OWN_NUCLEAR,
+    "lockstep": _OWN_NUCLEAR,
+    "interior": _OWN_NUCLEAR,
+    "factored": _OWN_NUCLEAR,
     "cvxpy": Accuracy(1e-7, None),
 }
 
 
 def accuracy_of(solver: str, norm: str) -> Accuracy:
     """Of a solver by name; a batch is solved by the norm's own solver, as "auto" does."""
-    return ACCURACY[norm if solver == "auto" else solver]
+    own = {"frobenius": "active_set", "nuclear": "lockstep"}
+    return ACCURACY[own[norm] if solver == "auto" else solver]
 
 
 def solvers_for(norm: str) -> list[str]:
     """Names of all solvers that take this norm."""
-    return [name for name, spec in SOLVERS.items() if spec.norms is None or norm in spec.norms]
+    return [name for name, spec in SOLVERS.items() if spec.can(get_norm(norm), None, None)]
 
 
 def solve_single(problem: MarginProblem, norm: str, solver: str) -> MarginSolution:
@@ -57,18 +55,14 @@ def solve_single(problem: MarginProblem, norm: str, solver: str) -> MarginSoluti
 
 def solve_as_batch(problems: Sequence[MarginProblem], norm: str) -> list[MarginSolution]:
     """Problems of one shape of W, solved together; numbers of rows and queries may differ."""
-    pytest.importorskip("torch")
-    from attsvm.solvers.batch import MarginBatch
-    from attsvm.solvers.batch_solve import solve_batch
-
-    solved = solve_batch(MarginBatch.from_problems(problems), norm)
-    return [solved.solution(i) for i in range(len(problems))]
+    solved = solve(MarginProblem.stack(problems), norm)
+    return [solved[i] for i in range(len(problems))]
 
 
 def rows_of(problem: MarginProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """``(a, queries, owner, rhs, equality)`` as float64, int and bool arrays."""
-    a, queries = problem.a.astype(np.float64), problem.queries.astype(np.float64)
-    return a, queries, problem.owner, problem.rhs, problem.equality
+    rows = problem.rows.gather(np.arange(problem.m))
+    return rows.a.astype(np.float64), rows.queries.astype(np.float64), rows.owner, problem.rhs, problem.equality
 
 
 def proof_of(solution: MarginSolution) -> np.ndarray:

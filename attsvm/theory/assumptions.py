@@ -100,7 +100,7 @@ def solve_selection(problem: AttentionProblem, selection: Selection, norm: str) 
     doubled = np.take_along_axis(duplicated_tokens(problem), selection.indices[..., None], axis=-1)
     if doubled.any():
         return None
-    solution: Solution = att_svm(problem, selection, norm)
+    solution: Solution = att_svm(problem, selection, norm=norm)
     return solution
 
 

@@ -232,11 +232,11 @@ def decompose(
 
     finite: Solution | None = None
     if (members.sum(axis=-1) > 1).any():
-        finite = finite_part(problem, np.exp(log_s), sets, norm, solver)
+        finite = finite_part(problem, np.exp(log_s), sets, norm=norm, solver=solver)
     directional: Solution | None = None
     if (problem.allowed & ~members).any():
-        directional = gen_svm(problem, sets, norm, solver)
-    single: Solution = att_svm(problem, Selection(likeliest), norm, solver=solver)
+        directional = gen_svm(problem, sets, norm=norm, solver=solver)
+    single: Solution = att_svm(problem, Selection(likeliest), norm=norm, solver=solver)
 
     W_fin = np.zeros_like(matrix) if finite is None or not finite.status.has_solution else finite.W
     direction = None if directional is None or not directional.status.has_solution else directional.direction

@@ -249,7 +249,7 @@ def _predict(
     problem: AttentionProblem, chosen: Selection, norm: str, m: int | None, solution: Solution | None
 ) -> Solution:
     if solution is None:
-        solved: Solution = att_svm(problem, chosen, norm, rank=m)
+        solved: Solution = att_svm(problem, chosen, norm=norm, rank=m)
         return solved
     if solution.norm_name != norm or not (isinstance(solution.selection, Selection) and solution.selection == chosen):
         raise ValueError(f"solution must be the {norm} Att-SVM of the same selection, got {solution!r}")

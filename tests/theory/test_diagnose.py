@@ -224,7 +224,7 @@ def brute_force_D(problem, norm="frobenius"):
     local = []
     holds = True
     for alpha in product(range(problem.T), repeat=problem.n):
-        solution = attsvm.att_svm(problem, list(alpha), norm)
+        solution = attsvm.att_svm(problem, list(alpha), norm=norm)
         if not solution.status.has_solution:
             continue
         if attsvm.is_locally_optimal(problem, list(alpha), norm, solution=solution):

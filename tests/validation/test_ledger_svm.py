@@ -69,7 +69,7 @@ def _nearest_row(p: Any) -> Any:
 
 
 def _nuclear(p: Any, alpha: Any = None) -> Any:
-    return attsvm.att_svm(p, alpha, "nuclear").W
+    return attsvm.att_svm(p, alpha, norm="nuclear").W
 
 
 def _some_support(table: Any, best: Any) -> bool:
@@ -173,7 +173,7 @@ WRONG: dict[str, Any] = {
     "svm:eq10": lambda X, s: X.T @ np.sqrt(s),
     "svm:fig10-all": lambda scores, lam: (scores - scores.min()).sum() < 4 * lam,
     "svm:fig10-grows": lambda counts: bool((np.diff(counts) > 0).all()),
-    "svm:eq12": lambda p, selection: attsvm.satt_svm(p, selection, "nuclear"),
+    "svm:eq12": lambda p, selection: attsvm.satt_svm(p, selection, norm="nuclear"),
     "svm:causal": lambda p, selection: _unmasked(p, selection),
     "svm:masks": _unmasked,
     "svm:appF-epsilon": lambda x: x >= np.finfo(np.float64).tiny,

@@ -134,7 +134,7 @@ def _star_set(formula: Any, rng: Rng, trials: int) -> Measurement:
         size = rng.uniform(0.3, 3)
         X = np.stack([[size * U[:, i], 0 * U[:, i]] for i in range(2)])
         p = make(X, [1, 1], V.T, U.sum(axis=1))
-        best = attsvm.att_svm(p, [0, 0], "nuclear").norm
+        best = attsvm.att_svm(p, [0, 0], norm="nuclear").norm
         for c in (a, b):
             W = U @ formula(c) @ V.T / size
             margins = [X[i, 0] @ W @ V[:, i] for i in range(2)]

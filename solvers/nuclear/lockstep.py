@@ -16,13 +16,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from attsvm.solvers.batch_certificate import BatchRows, double, lengths, row_sums
+import numpy as np
+
+from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.frobenius.active_set import solve_active_set
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Found
+from attsvm.solvers.threads import torch_threads
+from attsvm.solvers.unit import UnitProblem
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-__all__ = ["NuclearResult", "NuclearState", "solve_nuclear_rows", "start", "step"]
+__all__ = ["NuclearState", "solve_lockstep", "start", "step"]
 
+# Numbers of working memory per chunk: enough problems that the time goes into arithmetic, not into calls.
+_CHUNK_NUMBERS = {"cpu": 1 << 24, "other": 1 << 27}
 MAX_ITERATIONS = 60
 
 _BACK_OFF = 0.98  # fraction of the way to the boundary
@@ -71,26 +82,15 @@ class NuclearState(NamedTuple):
         return NuclearState(*(part.index_select(0, index) for part in self))
 
 
-class NuclearResult(NamedTuple):
-    """What `solve_nuclear_rows` found, in float64.
-
-    Attributes
-    ----------
-    W : Tensor, shape (B, dx, dz)
-    multipliers : Tensor, shape (B, m)
-        In norm form.
-    iterations : Tensor of int, shape (B,)
-    """
-
-    W: Tensor
-    multipliers: Tensor
-    iterations: Tensor
+def _row_sums(tensor: Tensor) -> Tensor:
+    """Sums over a short last axis: one product with ones is faster than a reduction."""
+    return tensor @ tensor.new_ones(tensor.shape[-1])
 
 
 def _values(u: Tensor, v: Tensor, matrix: Tensor) -> Tensor:
     """``u_k' K_12 v_k + v_k' K_21 u_k`` for a (not necessarily symmetric) matrix K."""
     rx = u.shape[-1]
-    return row_sums((u @ (matrix[:, :rx, rx:] + matrix[:, rx:, :rx].mT)) * v)
+    return _row_sums((u @ (matrix[:, :rx, rx:] + matrix[:, rx:, :rx].mT)) * v)
 
 
 def _schur(state: NuclearState, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,13 +190,15 @@ def _measure(state: NuclearState) -> NuclearState:
     )
 
 
-def start(unit: BatchRows, W: Tensor, lam: Tensor, allowance: Tensor | None = None) -> NuclearState:
+def start(
+    u: Tensor, v: Tensor, target: Tensor, equality: Tensor, W: Tensor, lam: Tensor, allowance: Tensor | None = None
+) -> NuclearState:
     """A point strictly inside both cones.
 
     Parameters
     ----------
-    unit : BatchRows
-        Rows of norm 1 (zero rows with a negative right-hand side are allowed).
+    u, v, target, equality
+        As in `NuclearState`; zero rows with a negative right-hand side are allowed.
     W : Tensor, shape (B, rx, rz)
         Feasible, of Frobenius norm 1.
     lam : Tensor, shape (B, m)
@@ -207,18 +209,20 @@ def start(unit: BatchRows, W: Tensor, lam: Tensor, allowance: Tensor | None = No
     import torch
     from torch.nn.functional import pad
 
-    size, m, rx = unit.a.shape
-    rz = unit.b.shape[-1]
+    size, m, rx = u.shape
+    rz = v.shape[-1]
     # 3/2 W leaves slack on rows with positive target; the diagonal dominates its half, of norm 3/4.
     corner = pad(0.75 * W, (rx, 0, 0, rz))
     X = corner + corner.mT + torch.eye(rx + rz, dtype=W.dtype, device=W.device)
-    slack = _values(unit.a, unit.b, X) - unit.rhs
-    slack = torch.where(unit.rhs > 0, slack, slack.clamp(min=0.1))
-    lam = torch.where(unit.equality, 0.7 * lam, 0.7 * lam.clamp(min=0) + 0.2 / m)  # ||D|| <= 0.9
+    slack = _values(u, v, X) - target
+    slack = torch.where(target > 0, slack, slack.clamp(min=0.1))
+    lam = torch.where(equality, 0.7 * lam, 0.7 * lam.clamp(min=0) + 0.2 / m)  # ||D|| <= 0.9
     zero = torch.zeros((size,), dtype=W.dtype, device=W.device)
     room = torch.ones_like(lam) if allowance is None else allowance
-    slack = torch.where(unit.equality, 0.0, slack)
-    state = NuclearState(*unit, room, X, slack, lam, gap=zero, violation=zero, length=zero, broken=zero > 1)
+    slack = torch.where(equality, 0.0, slack)
+    state = NuclearState(
+        u, v, target, equality, room, X, slack, lam, gap=zero, violation=zero, length=zero, broken=zero > 1
+    )
     return _measure(state)
 
 
@@ -228,10 +232,9 @@ def step(state: NuclearState) -> NuclearState:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.solvers.batch_certificate import BatchRows
-    >>> from attsvm.solvers.batch_nuclear import start, step
+    >>> from attsvm.solvers.nuclear.lockstep import start, step
     >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> state = start(BatchRows(one[..., None], one[..., None], one, one < 0), one[..., None], one)
+    >>> state = start(one[..., None], one[..., None], one, one < 0, one[..., None], one)
     >>> for _ in range(12):
     ...     state = step(state)
     >>> bool(state.gap < 1e-9)
@@ -338,73 +341,109 @@ def _basis(vectors: Tensor) -> Tensor | None:
     return basis
 
 
-def solve_nuclear_rows(
-    rows: BatchRows, queries: Tensor, W: Tensor, multipliers: Tensor, max_iterations: int | None = None
-) -> NuclearResult:
-    """Least nuclear norm for B feasible problems.
+def _lengths(tensor: Tensor) -> Tensor:
+    return _row_sums(tensor * tensor).sqrt_()
 
-    Parameters
-    ----------
-    rows : BatchRows
-        The iteration runs in their dtype and on their device.
-    queries : Tensor, shape (B, q, dz)
-        Vectors whose span holds the right factors of the rows.
-    W : Tensor, shape (B, dx, dz)
-        The least Frobenius norm solutions.
-    multipliers : Tensor, shape (B, m)
-        Theirs, in norm form.
-    max_iterations : int, optional
-        60 by default (typical problems need 10 to 15).
 
-    Examples
-    --------
-    >>> import torch
-    >>> from attsvm.solvers.batch_certificate import BatchRows
-    >>> from attsvm.solvers.batch_nuclear import solve_nuclear_rows
-    >>> one = torch.ones(1, 1, dtype=torch.float64)
-    >>> rows = BatchRows(2 * one[..., None], one[..., None], one, one < 0)
-    >>> round(solve_nuclear_rows(rows, one[..., None], one[..., None] / 2, one / 2).W.item(), 9)
-    0.5
-    """
+def _advance(
+    unit: UnitProblem,
+    part: slice,
+    W: FloatArray,
+    x: FloatArray,
+    request: Request,
+    place: torch.device,
+    kind: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """W, multipliers of unit rows and steps for some problems, from their Frobenius solutions of norm 1."""
     import torch
 
-    scale = lengths(W.flatten(1))
-    iterations = torch.zeros_like(scale, dtype=torch.int64)
-    index = torch.nonzero(scale > 0)[:, 0]  # W = 0 has nuclear norm 0: nothing to improve
-    if len(index) == 0:
-        return NuclearResult(W, multipliers, iterations)
-    here = index.to(rows.a.device)
-    rows, scale = rows.take(here), scale[index]
-    small = scale.to(rows.a)[:, None]
-    left, right = _basis(rows.a), _basis(queries[here])
-    a = rows.a if left is None else rows.a @ left
-    b = rows.b if right is None else rows.b @ right
-    first = W[index].to(rows.a)
-    first = first if left is None else left.mT @ first
-    first = first if right is None else first @ right
+    pair = unit.problem.rows.gather(np.arange(unit.m))
 
+    def tensor(array: object) -> Tensor:
+        return torch.tensor(np.ascontiguousarray(array), device=place).to(kind)
+
+    a, queries, b = tensor(pair.a[part]), tensor(pair.queries[part]), tensor(pair.right[part])
+    left, right = _basis(a), _basis(queries)
+    a, first = (a, tensor(W)) if left is None else (a @ left, left.mT @ tensor(W))
+    b, first = (b, first) if right is None else (b @ right, first @ right)
     wide = b.shape[-1] > a.shape[-1]
     if wide:  # the work with Z grows with the columns of D: transpose
         a, b, first = b, a, first.mT
-
-    norms_a, norms_b = lengths(a), lengths(b)
-    norms = norms_a * norms_b
-    live = norms > 0
-    norms_a, norms_b = torch.where(live, norms_a, 1.0), torch.where(live, norms_b, 1.0)
+    size = tensor(np.sqrt(np.einsum("bij,bij->b", W, W)))[:, None]
+    norms_a, norms_b = _lengths(a), _lengths(b)
+    live = tensor(unit.inverse[part]) > 0
+    u, v = a / torch.where(live, norms_a, 1.0)[..., None], b / torch.where(live, norms_b, 1.0)[..., None]
+    equality = torch.tensor(unit.equality[part], device=place) & live
     # A zero row asks for nothing (or the problem were infeasible): give it room.
-    target = torch.where(live, rows.rhs / torch.where(live, norms, 1.0) / small, -1.0)
-    allowance = torch.where(live, rows.rhs.abs().clamp(min=1.0) / torch.where(live, norms, 1.0) / small, 1.0)
-    unit = BatchRows(a / norms_a[..., None], b / norms_b[..., None], target, rows.equality & live)
-    state = start(unit, first / small[..., None], multipliers[index].to(rows.a) * norms, allowance)
-    X, lam, counts = _iterate(state, max_iterations or MAX_ITERATIONS)
-
-    rx = a.shape[-1]
-    found = 2.0 * double(X)[:, :rx, rx:] * scale[:, None, None]
+    target = torch.where(live, tensor(unit.c[part]) / size, -1.0)
+    asked = np.maximum(1.0, np.abs(unit.problem.rhs[part])) * unit.inverse[part] / unit.scale[part]
+    allowance = torch.where(live, tensor(asked) / size, 1.0)
+    state = start(u, v, target, equality, first / size[..., None], tensor(x) / size, allowance)
+    X, lam, steps = _iterate(state, request.max_iterations or MAX_ITERATIONS)
+    rx = u.shape[-1]
+    found = 2.0 * X[:, :rx, rx:] * size[..., None]
     found = found.mT if wide else found
-    found = found if left is None else double(left) @ found
-    found = found if right is None else found @ double(right).mT
-    W, multipliers = W.clone(), multipliers.clone()
-    W[index] = found
-    multipliers[index] = double(torch.where(live, lam / torch.where(live, norms, 1.0), 0.0))
-    iterations[index] = counts.to(iterations.device)
-    return NuclearResult(W, multipliers, iterations)
+    found = found if left is None else left @ found
+    return found if right is None else found @ right.mT, torch.where(live, lam, 0.0), steps
+
+
+def _to_numpy(tensor: Tensor) -> FloatArray:
+    return np.asarray(tensor.cpu().numpy(), dtype=np.float64)
+
+
+def solve_lockstep(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least nuclear norm for a batch of small problems, on any device.
+
+    ``max_iterations`` are interior-point steps, 60 by default (typical problems need 10 to 15). Options are ``dtype``
+    ("float64" or "float32": the precision of the iterations) and ``chunk`` (problems worked on at a time; by default
+    as many as keep the working memory near 128 MiB on a CPU and 1 GiB on other devices). On a CPU torch is held to one
+    thread: the matrices are too small to be shared.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> batch = MarginProblem(np.array([[[2.0]], [[4.0]]]), np.ones((2, 1, 1)), [0])
+    >>> solve(batch, "nuclear", "lockstep").W.ravel().round(6).tolist()
+    [0.5, 0.25]
+    """
+    import torch
+
+    dtype, chunk = request.options.get("dtype", "float64"), request.options.get("chunk")
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if kind not in (torch.float64, torch.float32):
+        raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    try:
+        place = torch.device(request.device if request.device is not None else "cpu")
+    except RuntimeError as error:
+        raise ValueError(f"device must name a torch device such as 'cpu' or 'cuda', got {request.device!r}") from error
+    first = solve_active_set(unit, norm, Request(request.tolerance))
+    W, lam, iterations = first.W, first.multipliers, np.array(first.iterations)
+    assert W is not None and lam is not None
+    ready = np.isfinite(lam).all(axis=-1) & (np.abs(W).max(axis=(-2, -1)) > 0)  # W = 0 cannot be improved
+    if ready.any():
+        picked = np.flatnonzero(ready)
+        some = unit if len(picked) == len(ready) else UnitProblem(unit.problem.take(picked))
+        start_W = W[picked] / some.scale[..., None]
+        # Multipliers of the unit rows: W(x) = start_W.
+        x = lam[picked] * some.problem.row_norms * np.sqrt(np.einsum("bij,bij->b", start_W, start_W))[:, None]
+        size = chunk or _chunk_size(some, place)
+        with torch_threads(place):
+            for begin in range(0, len(picked), size):
+                part = slice(begin, begin + size)
+                found, multipliers, steps = _advance(some, part, start_W[part], x[part], request, place, kind)
+                rows = picked[part]
+                W[rows] = _to_numpy(found) * some.scale[part][..., None]
+                lam[rows] = _to_numpy(multipliers) * some.inverse[part]
+                iterations[rows] += steps.cpu().numpy()
+    return Found(W, lam, iterations, candidates=first.candidates)
+
+
+def _chunk_size(unit: UnitProblem, place: torch.device) -> int:
+    """Problems per chunk so that about ten arrays of each kind fit the budget."""
+    (dx, dz), m = unit.problem.shape, unit.m
+    side = min(dx, m) + min(dz, unit.problem.q)
+    per_problem = 16 * m**2 + 6 * m * (dx + dz) + 6 * dx * dz + 12 * side**2
+    return max(1, _CHUNK_NUMBERS["cpu" if place.type == "cpu" else "other"] // per_problem)

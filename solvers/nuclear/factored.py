@@ -8,21 +8,23 @@ singular vectors are directions of descent. They are appended to K and Q until n
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certificate import Certificate
-from attsvm.solvers.margin import FloatArray, MarginProblem
+from attsvm.solvers.driver import Driver
+from attsvm.solvers.infeasible import purify_farkas
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.nuclear_interior import run_interior
-from attsvm.solvers.nuclear_newton import Polished, polish_guess, warm_polish
-from attsvm.solvers.nuclear_report import no_solution, prepare, report
-from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas
-from attsvm.solvers.solution import MarginSolution
+from attsvm.solvers.nuclear.interior import run_interior
+from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
+from attsvm.solvers.nuclear.spectra import pair_gap
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.unit import UnitProblem, UnitRows
 
-__all__ = ["Factors", "augmented_lagrangian", "solve_nuclear_factored"]
+__all__ = ["Factors", "augmented_lagrangian", "solve_factored"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,127 +135,74 @@ def _escape(rows: UnitRows, point: Factors) -> Factors:
     )
 
 
-def _descend(
-    rows: UnitRows, columns: int, seed: int, rounds: int
-) -> tuple[Polished | None, Certificate | None, Factors]:
-    """Rounds of the factored method with Newton attempts: the best pair, or a proof, and the last factors."""
+def _descend(rows: UnitRows, columns: int, seed: int, driver: Driver[Polished]) -> tuple[Certificate | None, Factors]:
+    """Rounds of the factored method with Newton attempts: a proof or None, and the last factors."""
     p, q = rows.shape
     random = np.random.default_rng(seed)
-    point = Factors(
-        random.standard_normal((p, columns)) * np.sqrt(0.01),
-        random.standard_normal((q, columns)) * np.sqrt(0.01),
-        np.zeros(rows.m),
-        5.0,
-        np.inf,
-        0,
-    )
-    best: Polished | None = None
+    K, Q = random.standard_normal((p, columns)) * 0.1, random.standard_normal((q, columns)) * 0.1
+    point = Factors(K, Q, np.zeros(rows.m), 5.0, np.inf, 0)
     attempt_below, failures = 3e-3, 0
-    for count in range(rounds):
+    while driver.advance():
         before = point
         point = augmented_lagrangian(rows, before, tolerance=1e-9, rounds=1, inner=40)
         # On an infeasible problem the rows stay missed and the multipliers grow along a combination that cancels.
-        if count in (5, 10, 15) and point.missed > 0.03:
+        if driver.steps in (6, 11, 16) and point.missed > 0.03:
             proof = purify_farkas(rows, point.lam - before.lam)
             if proof is not None:
-                return None, proof, point
+                return proof, point
         W = point.W
-        reached = max(rows.gap(W, point.lam), point.missed)
+        reached = max(pair_gap(rows, W, point.lam), point.missed)
         if reached < attempt_below:
             polished = polish_guess(rows, W, point.lam, point.lam > np.maximum(rows.values(W) - rows.rhs, 0.0))
-            if polished is not None and (best is None or polished.gap < best.gap):
-                best = polished
-            if best is not None and best.gap <= 1e-11:
-                break
+            if polished is not None:
+                driver.offer(polished.gap, polished)
             attempt_below, failures = 0.3 * reached, failures + 1
-            if failures >= 2:  # nearly degenerate: first-order steps would take long to tell the rank
-                break
+            if driver.measure <= 1e-11 or failures >= 2:
+                break  # done, or nearly degenerate: first-order steps would take long to tell the rank
             if polished is not None and polished.gap < 0.5 * reached:  # better than where it came from: go on there
-                U, sigma, Vt = np.linalg.svd(polished.W, full_matrices=False)
-                root = np.sqrt(sigma[: polished.rank])
-                K, Q = U[:, : polished.rank] * root, Vt[: polished.rank].T * root
-                point = Factors(K, Q, polished.lam, point.penalty, polished.gap, point.evaluations)
-        elif count >= 2:
+                point = _factors_of(polished, point)
+        elif driver.steps > 2:
             point = _escape(rows, point)
-    return best, None, point
+    return None, point
 
 
-def solve_nuclear_factored(
-    problem: MarginProblem,
-    norm: Norm,
-    *,
-    tolerance: float | None = None,
-    max_iterations: int | None = None,
-    warm_start: MarginSolution | None = None,
-    columns: int | None = None,
-    seed: int = 0,
-) -> MarginSolution:
-    """Solve a nuclear-norm margin problem with many rows.
+def _factors_of(polished: Polished, point: Factors) -> Factors:
+    U, sigma, Vt = np.linalg.svd(polished.W, full_matrices=False)
+    root = np.sqrt(sigma[: polished.rank])
+    K, Q = U[:, : polished.rank] * root, Vt[: polished.rank].T * root
+    return Factors(K, Q, polished.lam, point.penalty, polished.gap, point.evaluations)
+
+
+def solve_factored(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least nuclear norm for many rows.
 
     Low-rank factors identify rank and active rows, Newton finishes. Where the factored method does not come close
     enough for that, the interior point method takes over on the rows that it found to be nearly active.
-
-    Parameters
-    ----------
-    problem : MarginProblem
-    norm : Norm
-        ``Norm("nuclear")``.
-    tolerance : float, optional
-        What the certificate must reach to be called optimal; 1e-7 by default.
-    max_iterations : int, optional
-        Rounds of the method of multipliers, 20 by default.
-    warm_start : MarginSolution, optional
-        Newton is tried from it first.
-    columns : int, optional
-        Columns of K and Q to start with; about a third of the smaller dimension by default.
-    seed : int
-        Of the random start.
-
-    Returns
-    -------
-    MarginSolution
-        ``extras`` holds "uniqueness", "evaluations" (gradients), "newton_steps" and "interior_iterations".
+    ``max_iterations`` are rounds of the method of multipliers, 20 by default; options are ``columns`` (of K and Q to
+    start with; about a third of the smaller dimension by default) and ``seed`` (of the random start).
 
     Examples
     --------
-    >>> from attsvm.solvers import MarginProblem, Norm
-    >>> from attsvm.solvers.nuclear_factored import solve_nuclear_factored
-    >>> result = solve_nuclear_factored(MarginProblem([[3.0, 4.0]], [[1.0]], [0]), Norm("nuclear"))
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> result = solve(MarginProblem([[3.0, 4.0]], [[1.0]], [0]), "nuclear", "factored")
     >>> print(result.status, result.W.ravel().round(6))
     optimal [0.12 0.16]
     """
-    start, solver = time.perf_counter(), "nuclear_factored"
-    rows = prepare(problem, norm, solver=solver, start=start)
-    if isinstance(rows, MarginSolution):
-        return rows
-    best = None if warm_start is None else warm_polish(rows, warm_start)
-    proof, evaluations, interior = None, 0, 0
-    if best is None:
-        smaller = min(rows.shape)
-        width = min(smaller, columns or -(-35 * smaller // 100) + 2)
-        best, proof, point = _descend(rows, width, seed, max_iterations or 20)
-        evaluations = point.evaluations
-        if proof is None and (best is None or best.gap > 1e-9):
-            near = rows.equality | (point.lam > 0) | (rows.values(point.W) - rows.rhs < 0.05)
-            other, proof, interior = run_interior(rows, np.flatnonzero(near), max_iterations=max_iterations or 100)
-            if best is None or (other is not None and other.gap < best.gap):
-                best = other
+    rows = unit.rows
+    warm = warm_polish(rows, request)
+    if warm is not None:
+        return report(rows, warm, 0, Extras(newton_steps=warm.steps, warm_started=True))
+    smaller = min(rows.shape)
+    width = min(smaller, request.options.get("columns") or -(-35 * smaller // 100) + 2)
+    driver: Driver[Polished] = Driver(request.max_iterations or 20)
+    proof, point = _descend(rows, width, request.options.get("seed", 0), driver)
+    interior: Driver[Polished] = Driver(request.max_iterations or 100)
+    if proof is None and driver.measure > 1e-9:
+        near = rows.equality | (point.lam > 0) | (rows.values(point.W) - rows.rhs < 0.05)
+        proof = run_interior(rows, np.flatnonzero(near), interior)
+    best = interior.best if interior.measure < driver.measure else driver.best
+    iterations = point.evaluations + interior.steps
     if proof is not None or best is None:
-        return no_solution(problem, norm, proof, solver=solver, iterations=evaluations + interior, start=start)
-    extras: dict[str, object] = {
-        "evaluations": evaluations,
-        "newton_steps": best.steps,
-        "interior_iterations": interior,
-        "warm_started": warm_start is not None and evaluations == 0,
-    }
-    return report(
-        rows,
-        norm,
-        best.W,
-        best.lam,
-        solver=solver,
-        iterations=evaluations + interior,
-        start=start,
-        tolerance=tolerance,
-        extras=extras,
-    )
+        return Found(farkas=proof, iterations=iterations)
+    extras = Extras(best.steps, evaluations=point.evaluations, interior_iterations=interior.steps)
+    return report(rows, best, iterations, extras)

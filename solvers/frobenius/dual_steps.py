@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm.solvers.margin import BoolArray, FloatArray, IntArray, MarginProblem
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.unit import UnitRows
 
 __all__ = ["DualOutcome", "dual_active_set"]
 
@@ -54,10 +55,8 @@ class DualOutcome:
 class _ActiveRows:
     """Active rows with ``N = Q R``: one column of N per active row."""
 
-    def __init__(self, unit: MarginProblem) -> None:
+    def __init__(self, unit: UnitRows) -> None:
         self.unit = unit
-        self.a = unit.a.astype(np.float64, copy=False)
-        self.queries = unit.queries.astype(np.float64, copy=False)
         dimension = unit.shape[0] * unit.shape[1]
         self.dimension = dimension
         self.capacity = min(64, dimension)
@@ -72,7 +71,7 @@ class _ActiveRows:
         return len(self.rows)
 
     def expand(self, row: int) -> FloatArray:
-        return np.outer(self.a[row], self.queries[self.unit.owner[row]]).ravel()
+        return np.outer(self.unit.a[row], self.unit.b[row]).ravel()
 
     def split(self, f: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Coordinates of f in Q, its part outside the span, and its coordinates in the active rows."""
@@ -152,9 +151,9 @@ class _ActiveRows:
         self.resolve()
 
 
-def _pending(unit: MarginProblem, active: _ActiveRows, ignored: BoolArray, equal: list[int]) -> tuple[int, float]:
+def _pending(unit: UnitRows, active: _ActiveRows, ignored: BoolArray, equal: list[int]) -> tuple[int, float]:
     """Next row to add with its slack; -1 when every row holds to within rounding."""
-    slack = unit.margins(active.w.reshape(unit.shape)) - unit.rhs
+    slack = unit.values(active.w.reshape(unit.shape)) - unit.rhs
     while equal:  # equalities first: while they enter, nothing can block them
         row = equal[-1]
         if row not in active.rows:
@@ -168,13 +167,12 @@ def _pending(unit: MarginProblem, active: _ActiveRows, ignored: BoolArray, equal
     return (row, float(slack[row])) if excess[row] < -rounding else (-1, 0.0)
 
 
-def dual_active_set(unit: MarginProblem, start: IntArray, max_steps: int) -> DualOutcome:
+def dual_active_set(unit: UnitRows, start: IntArray, max_steps: int) -> DualOutcome:
     """Least-norm W by adding one violated row at a time.
 
     Parameters
     ----------
-    unit : MarginProblem
-        Rows of norm 1 (see `attsvm.solvers.active_set`), no zero rows.
+    unit : UnitRows
     start : ndarray of int
         Rows believed to be active; any set will do.
     max_steps : int
@@ -189,10 +187,11 @@ def dual_active_set(unit: MarginProblem, start: IntArray, max_steps: int) -> Dua
 
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.dual_steps import dual_active_set
-    >>> unit = MarginProblem([[1.0], [1.0]], [[1.0]], [0, 0], rhs=[1.0, 2.0])
-    >>> dual_active_set(unit, np.array([], dtype=np.int64), 10).multipliers
-    array([0., 2.])
+    >>> from attsvm.solvers.frobenius.dual_steps import dual_active_set
+    >>> from attsvm.solvers.unit import UnitProblem
+    >>> rows = UnitProblem(MarginProblem([[1.0], [1.0]], [[1.0]], [0, 0], rhs=[1.0, 2.0])).rows
+    >>> dual_active_set(rows, np.array([], dtype=np.int64), 10).multipliers
+    array([0., 1.])
     """
     active = _ActiveRows(unit)
     ignored = np.zeros(unit.m, dtype=bool)
@@ -243,7 +242,7 @@ def dual_active_set(unit: MarginProblem, start: IntArray, max_steps: int) -> Dua
     return DualOutcome(_spread(unit, active.rows, active.u), active.w.reshape(unit.shape), False, False, steps)
 
 
-def _spread(unit: MarginProblem, rows: list[int], values: FloatArray) -> FloatArray:
+def _spread(unit: UnitRows, rows: list[int], values: FloatArray) -> FloatArray:
     out = np.zeros(unit.m)
     out[rows] = values
     return out

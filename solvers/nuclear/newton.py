@@ -20,11 +20,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.margin import BoolArray, FloatArray
-from attsvm.solvers.nuclear_rows import UnitRows, schur_matrix, singular_triples, singular_values
-from attsvm.solvers.solution import MarginSolution
+from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.nuclear.spectra import pair_gap, schur_matrix, singular_triples, singular_values
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Extras, Found, MarginSolution
+from attsvm.solvers.unit import UnitRows
 
-__all__ = ["Polished", "active_map", "polish", "polish_guess", "symmetric", "warm_polish"]
+__all__ = ["Polished", "active_map", "polish", "polish_guess", "report", "symmetric", "warm_polish"]
 
 _NEWTON_STEPS = 8
 _CORRECTIONS = 6
@@ -40,7 +42,7 @@ class Polished:
     lam : ndarray, shape (m,)
     rank : int
     gap : float
-        `UnitRows.gap` of the pair.
+        `pair_gap` of the pair.
     steps : int
         Linear systems solved.
     """
@@ -76,7 +78,7 @@ def active_map(a: FloatArray, b: FloatArray, left: FloatArray, right: FloatArray
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.nuclear_newton import active_map
+    >>> from attsvm.solvers.nuclear.newton import active_map
     >>> active_map(np.eye(2), np.eye(2), np.eye(2), np.eye(2))
     array([[1., 0., 0.],
            [0., 0., 1.]])
@@ -228,7 +230,7 @@ def polish(
         steps += used
         lam_new = np.zeros(rows.m)
         lam_new[index] = lam_active
-        gap = rows.gap(W_new, lam_new)
+        gap = pair_gap(rows, W_new, lam_new)
         if best is None or gap < best.gap:
             best = Polished(W_new, rows.clipped(lam_new), rank, gap, steps)
         accuracy = 1e-12 * max(1.0, float(np.abs(W_new).max()))
@@ -259,17 +261,29 @@ def polish_guess(rows: UnitRows, W: FloatArray, lam: FloatArray, active: BoolArr
     return polish(rows, W, lam, active, max(rank, 1))
 
 
-def warm_polish(rows: UnitRows, known: MarginSolution, *, goal: float = 1e-11) -> Polished | None:
-    """Newton from the solution of a similar problem; None unless it reaches ``goal``."""
-    if known.problem.m != rows.original.m or known.problem.shape != rows.original.shape:
+def warm_polish(rows: UnitRows, request: Request, *, goal: float = 1e-11) -> Polished | None:
+    """Newton from the solution of a similar problem; None unless there is one and it leads to ``goal``."""
+    known, problem = request.warm_start, rows.unit.problem
+    if known is None:
+        return None
+    if not isinstance(known, MarginSolution):
         raise ValueError(
-            f"warm_start must solve a problem with {rows.original.m} rows and W of shape {rows.original.shape}, "
+            "warm_start must be a solution for the nuclear norm: Newton needs its W, not multipliers alone"
+        )
+    if known.problem.m != problem.m or known.problem.shape != problem.shape:
+        raise ValueError(
+            f"warm_start must solve a problem with {problem.m} rows and W of shape {problem.shape}, "
             f"got {known.problem.m} rows and {known.problem.shape}"
         )
     if not known.status.has_solution:
         return None
-    W = rows.reduction.left.T @ known.W @ rows.reduction.right / rows.rhs_scale
-    lam = known.multipliers[rows.index] * rows.row_scale
+    W = rows.reduce(known.W)
+    lam = known.multipliers[rows.index] / rows.unit.inverse[rows.index]
     slack = rows.values(W) - rows.rhs
     polished = polish_guess(rows, W, lam, lam > np.maximum(slack, 1e-9))
     return polished if polished is not None and polished.gap <= goal else None
+
+
+def report(rows: UnitRows, best: Polished, iterations: int, extras: Extras) -> Found:
+    """A pair of unit rows in the coordinates and the scale of the problem."""
+    return Found(rows.lift(best.W), rows.restore_multipliers(best.lam), iterations, extras=extras)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.solvers.margin import FloatArray, IntArray, MarginProblem
+from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["FreeRows", "conjugate_gradient"]
 
@@ -26,9 +27,7 @@ class FreeRows:
 
     Parameters
     ----------
-    problem : MarginProblem
-    inverse : ndarray, shape (m,)
-        Reciprocal row norms (0 for zero rows).
+    unit : UnitProblem
     index : ndarray of int, shape (p,)
     ridge : float
         Multiple of the identity that is added to the Gram matrix.
@@ -39,38 +38,39 @@ class FreeRows:
     --------
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.free_rows import FreeRows
-    >>> rows = MarginProblem(2 * np.eye(3), [[1.0, 0.0]], [0, 0, 0])
-    >>> FreeRows(rows, 1 / rows.row_norms, np.array([0, 2])).gram_product(np.array([1.0, 3.0]))
+    >>> from attsvm.solvers.frobenius.free_rows import FreeRows
+    >>> from attsvm.solvers.unit import UnitProblem
+    >>> unit = UnitProblem(MarginProblem(2 * np.eye(3), [[1.0, 0.0]], [0, 0, 0]))
+    >>> FreeRows(unit, np.array([0, 2])).gram_product(np.array([1.0, 3.0]))
     array([1., 3.])
     """
 
     def __init__(
         self,
-        problem: MarginProblem,
-        inverse: FloatArray,
+        unit: UnitProblem,
         index: IntArray,
         *,
         ridge: float = 0.0,
         preconditioned: bool = True,
     ) -> None:
         self.ridge = ridge
-        owner = problem.owner[index]
+        owner = unit.problem.owner[index]
         self.order: IntArray | None = None
         if (owner[1:] < owner[:-1]).any():
             self.order = np.argsort(owner, kind="stable")
             index, owner = index[self.order], owner[self.order]
-        self.a = problem.a[index]
-        self.a *= inverse[index, None].astype(self.a.dtype)
+        pair = unit.problem.rows.gather(index)  # a copy, so that it may be scaled in place
+        self.a = pair.a
+        self.a *= unit.inverse[index, None].astype(self.a.dtype)
         self.used, starts, counts = np.unique(owner, return_index=True, return_counts=True)
-        self.queries = problem.queries[self.used].astype(self.a.dtype, copy=False)
+        self.queries = pair.queries[self.used].astype(self.a.dtype, copy=False)
         self.starts = starts
         self.segment = np.repeat(np.arange(len(self.used)), counts)
         self.pieces = [
             (i, slice(s, s + n)) for i, (s, n) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True))
         ]
         self.loops = len(index) >= _LOOP_ROWS * len(self.used)
-        q, (dx, dz) = len(self.used), problem.shape
+        q, (dx, dz) = len(self.used), unit.problem.shape
         self.kernel = self.queries @ self.queries.T if q * q <= 2 * q * dz and q * q <= max(1, self.a.size) else None
         self.combined = np.empty((q, dx), dtype=self.a.dtype)
         self.blocks = self._block_inverses(counts) if preconditioned else None
@@ -173,9 +173,10 @@ def conjugate_gradient(
     --------
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.free_rows import FreeRows, conjugate_gradient
-    >>> rows = MarginProblem(np.eye(2), [[1.0]], [0, 0])
-    >>> conjugate_gradient(FreeRows(rows, 1 / rows.row_norms, np.arange(2)), np.array([1.0, 2.0]), 1e-9, 10)[0].round(4)
+    >>> from attsvm.solvers.frobenius.free_rows import FreeRows, conjugate_gradient
+    >>> from attsvm.solvers.unit import UnitProblem
+    >>> rows = FreeRows(UnitProblem(MarginProblem(np.eye(2), [[1.0]], [0, 0])), np.arange(2))
+    >>> conjugate_gradient(rows, np.array([1.0, 2.0]), 1e-9, 10)[0].round(4)
     array([1., 2.])
     """
     x = np.zeros_like(target)

@@ -18,12 +18,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certificate import Certificate
-from attsvm.solvers.margin import BoolArray, FloatArray
-from attsvm.solvers.nuclear_newton import Polished, polish_guess
-from attsvm.solvers.nuclear_rows import UnitRows, purify_farkas, schur_matrix, singular_triples, singular_values
+from attsvm.solvers.driver import Driver
+from attsvm.solvers.infeasible import find_farkas, purify_farkas
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
+from attsvm.solvers.nuclear.spectra import pair_gap, schur_matrix, singular_triples, singular_values
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.unit import UnitProblem, UnitRows
 
-__all__ = ["InteriorPoint", "run_interior"]
+__all__ = ["InteriorPoint", "run_interior", "solve_interior"]
 
 # Columns of workspace per column of a matrix to reduce: enough for blocked code.
 _BLOCK = 64
@@ -147,7 +153,6 @@ class InteriorPoint:
     slack: FloatArray = field(init=False)
     X: FloatArray = field(init=False)
     mu: float = field(init=False, default=np.inf)
-    iterations: int = field(init=False, default=0)
     stalled: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -320,17 +325,11 @@ class InteriorPoint:
             return
         self.X, self.slack = X + primal * d_X, slack + primal * d_slack
         self.lam = lam + dual * d_lam
-        self.iterations += 1
 
 
 def run_interior(
-    rows: UnitRows,
-    working: npt.NDArray[np.intp],
-    *,
-    max_iterations: int,
-    goal: float = 1e-11,
-    attempt_first: float = 1e-3,
-) -> tuple[Polished | None, Certificate | None, int]:
+    rows: UnitRows, working: npt.NDArray[np.intp], driver: Driver[Polished], *, goal: float = 1e-11
+) -> Certificate | None:
     """Interior point steps with attempts to finish by Newton, until ``goal`` or until rounding stops them.
 
     Parameters
@@ -338,39 +337,29 @@ def run_interior(
     rows : UnitRows
     working : ndarray of int
         Rows to start with; the others join when they are missed. Must hold all equality rows.
-    max_iterations : int
+    driver : Driver
+        Holds the budget; the best pair met is left in it, measured by `pair_gap`.
     goal : float
-        Value of `UnitRows.gap` that ends the method.
-    attempt_first : float
-        Gap at which Newton is tried for the first time.
+        Measure that ends the method.
 
     Returns
     -------
-    best : Polished or None
-        The best pair met.
-    proof : Certificate or None
+    Certificate or None
         Proof of infeasibility.
-    iterations : int
     """
     state = InteriorPoint(rows, working)
-    best, proof = _iterate(state, max_iterations, goal, attempt_first)
-    if best is not None and best.gap > _RETRY and not state.plain and state.iterations < max_iterations:
+    proof = _iterate(state, driver, goal)
+    if proof is None and driver.measure > _RETRY and not state.plain and driver.left > 0:
         # Nearly infeasible rows: where rounding stops the method depends on the path, so a second one may get closer.
-        first, state = state, InteriorPoint(rows, working, plain=True)
-        state.iterations = first.iterations
-        other, proof = _iterate(state, max_iterations, goal, attempt_first)
-        best = other if other is None or other.gap < best.gap else best
-    return best, proof, state.iterations
+        proof = _iterate(InteriorPoint(rows, working, plain=True), driver, goal)
+    return proof
 
 
-def _iterate(
-    state: InteriorPoint, max_iterations: int, goal: float, attempt_first: float
-) -> tuple[Polished | None, Certificate | None]:
-    """Steps and attempts from one start: the best pair met, or a proof of infeasibility."""
+def _iterate(state: InteriorPoint, driver: Driver[Polished], goal: float) -> Certificate | None:
+    """Steps and attempts from one start: a proof of infeasibility, or None with the best pair in the driver."""
     rows = state.rows
-    best: Polished | None = None
-    attempt_below, doubt_above = attempt_first, 1e3
-    while state.iterations < max_iterations:
+    attempt_below, doubt_above, offered = 1e-3, 1e3, False
+    while driver.advance():
         state.step()
         if state.stalled:
             break
@@ -380,7 +369,7 @@ def _iterate(
         if state.objective > doubt_above:  # unit rows and right-hand sides up to 1: unusual for a feasible problem
             proof = purify_farkas(rows, state.multipliers)
             if proof is not None:
-                return None, proof
+                return proof
             doubt_above = 10.0 * state.objective
         if max(gap, missed) > attempt_below:
             continue
@@ -388,16 +377,44 @@ def _iterate(
         slack = np.full(rows.m, np.inf)
         slack[state.working] = state.slack
         polished = polish_guess(rows, W, lam, lam > slack)
-        if polished is not None and (best is None or polished.gap < best.gap):
-            best = polished
-        if best is None or best.gap > goal:  # the iterate itself may be better than what Newton made of it
-            reached = rows.gap(W, lam)
-            if best is None or reached < best.gap:
-                best = Polished(W, lam, min(rows.shape), reached, 0)
-        if best.gap <= goal:
+        if polished is not None:
+            driver.offer(polished.gap, polished)
+        if driver.measure > goal:  # the iterate itself may be better than what Newton made of it
+            _offer_iterate(state, driver)
+        offered = True
+        if driver.measure <= goal:
             break
         attempt_below = 0.2 * max(gap, missed)
-    if best is None:  # out of iterations: what there is, for the certificate to judge
-        W, lam = state.W, state.multipliers
-        best = Polished(W, lam, min(rows.shape), rows.gap(W, lam), 0)
-    return best, None
+    if not offered:  # out of iterations: what there is, for the certificate to judge
+        _offer_iterate(state, driver)
+    return None
+
+
+def _offer_iterate(state: InteriorPoint, driver: Driver[Polished]) -> None:
+    W, lam = state.W, state.multipliers
+    gap = pair_gap(state.rows, W, lam)
+    driver.offer(gap, Polished(W, lam, min(state.rows.shape), gap, 0))
+
+
+def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least nuclear norm with the interior point method on all rows; ``max_iterations`` are its steps, 100 by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> result = solve(MarginProblem(np.eye(2), np.eye(2), [0, 1]), "nuclear", "interior")
+    >>> print(result.status, round(result.norm, 6), result.uniqueness.verdict)
+    optimal 2.0 not unique
+    """
+    rows = unit.rows
+    best = warm_polish(rows, request)
+    if best is not None:
+        return report(rows, best, 0, Extras(newton_steps=best.steps, warm_started=True))
+    driver: Driver[Polished] = Driver(request.max_iterations or 100)
+    proof = run_interior(rows, np.arange(rows.m), driver)
+    if proof is None and driver.measure > 1e-6:
+        proof = find_farkas(unit.problem)
+    if proof is not None or driver.best is None:
+        return Found(farkas=proof, iterations=driver.steps)
+    return report(rows, driver.best, driver.steps, Extras(newton_steps=driver.best.steps))
