@@ -25,7 +25,7 @@ from attsvm.solvers.margin import FloatArray
 if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat, fmpz_mat
 
-__all__ = ["ExactFeasibility", "exact_farkas", "exact_feasibility"]
+__all__ = ["ExactFeasibility", "exact_farkas", "exact_feasibility", "rows_by_weight"]
 
 # A multiplier below this share of the largest (times row norms) is taken for a zero of the solver.
 _NOISE = 1e-9
@@ -220,7 +220,7 @@ def _row_sizes(rows: ExactRows) -> FloatArray:
     return np.array(out)
 
 
-def _by_weight(rows: ExactRows, multipliers: npt.ArrayLike) -> tuple[list[int], list[int]]:
+def rows_by_weight(rows: ExactRows, multipliers: npt.ArrayLike) -> tuple[list[int], list[int]]:
     """Rows by falling weight of float multipliers, and those whose weight is more than noise."""
     y = np.asarray(multipliers, dtype=np.float64)
     if y.shape != (rows.m,):
@@ -255,7 +255,7 @@ def exact_farkas(rows: ExactRows, multipliers: npt.ArrayLike | None = None) -> E
     True
     """
     if multipliers is not None:
-        _, support = _by_weight(rows, multipliers)
+        _, support = rows_by_weight(rows, multipliers)
         if support and len(support) < rows.m:
             part = exact_feasibility(_subset(rows, support)).proof
             if part is not None:
@@ -292,7 +292,7 @@ def exact_feasibility(
             matrix = given if growth == 0 else given * (1 + rational_power(growth))
             if rows.violation(matrix) == 0:
                 return ExactFeasibility(matrix, None)
-    order = range(rows.m) if multipliers is None else _by_weight(rows, multipliers)[0]
+    order = range(rows.m) if multipliers is None else rows_by_weight(rows, multipliers)[0]
     for prime in PRIMES:
         decided = _decide(rows, order, prime)
         if decided is not None:
