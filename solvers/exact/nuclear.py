@@ -1,7 +1,8 @@
 """What a pair (W, multipliers) proves about every nuclear-norm solution, with enclosures instead of tolerances.
 
 Let lam be nonnegative on inequality rows, ``D = sum_k lam_k a_k b_k^T``, ``kappa = ||D||_op > 0`` and
-``d_i = sigma_i(D) / kappa <= 1``, in falling order. For every W* that satisfies the rows, with singular values ``w_1 >= w_2 >= ...``,
+``d_i = sigma_i(D) / kappa <= 1``, in falling order. For every W* that satisfies the rows, with singular values
+``w_1 >= w_2 >= ...``,
 
     rhs . lam / kappa  <=  <D, W*> / kappa  <=  sum_i d_i w_i        (the rows; von Neumann's trace inequality).
 
