@@ -264,7 +264,7 @@ class ExactRows:
         Signs, ``sum_k y_k a_k b_k^T = 0`` and ``rhs . y > 0`` are checked exactly, on the data as given.
         """
         used = list(range(self.m)) if rows is None else [int(k) for k in rows]
-        taken = [(k, y) for k, y in zip(used, values, strict=True) if y != 0]
+        taken = sorted(((k, y) for k, y in zip(used, values, strict=True) if y != 0), key=lambda pair: pair[0])
         value = sum((self.rhs[k] * y for k, y in taken), start=rational(0))
         if value <= 0 or any(y < 0 and not self.equality[k] for k, y in taken):
             return None
@@ -314,6 +314,8 @@ def exact_rows(
     equal = np.zeros(m, dtype=bool) if equality is None else np.asarray(equality, dtype=bool)
     if levels.shape != (m,) or equal.shape != (m,):
         raise ValueError(f"rhs and equality must have shape ({m},), got {levels.shape} and {equal.shape}")
+    if levels.dtype != object and not np.isfinite(levels).all():
+        raise ValueError("rhs must be finite")
     left = [_primitive(row) for row in arrays["a"].tolist()]
     right = [_primitive(row) for row in arrays["queries"].tolist()]
     scale = [s * right[j][1] for (_, s), j in zip(left, index.tolist(), strict=True)]
