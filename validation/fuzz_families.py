@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._arrays import FloatArray
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
 
 __all__ = ["FAMILIES", "FuzzCase", "draw_case", "draw_cases"]
 
-FloatArray = npt.NDArray[np.float64]
 _MAX_REDRAWS = 100
 
 
@@ -45,19 +45,18 @@ def _sizes(rng: np.random.Generator) -> tuple[int, int, int]:
     return int(rng.integers(1, 6)), int(rng.integers(2, 6)), int(rng.integers(1, 7))
 
 
-def _labels(rng: np.random.Generator, n: int) -> FloatArray:
+def _labels(rng: np.random.Generator, n: int) -> npt.NDArray[np.float64]:
     return rng.choice([-1.0, 1.0], size=n)
 
 
 def _unit(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
     points = rng.standard_normal(shape)
-    return points / np.linalg.norm(points, axis=-1, keepdims=True)
+    return np.asarray(points / np.linalg.norm(points, axis=-1, keepdims=True), dtype=np.float64)
 
 
-def _cross(rng: np.random.Generator, X: npt.ArrayLike, Z: npt.ArrayLike) -> AttentionProblem:
+def _cross(rng: np.random.Generator, X: FloatArray, Z: FloatArray) -> AttentionProblem:
     """Tokens and queries with random labels and a random linear head."""
-    tokens = np.asarray(X)
-    return AttentionProblem(tokens, _labels(rng, len(tokens)), Z, LinearHead(rng.standard_normal(tokens.shape[-1])))
+    return AttentionProblem(X, _labels(rng, len(X)), Z, LinearHead(rng.standard_normal(X.shape[-1:])))
 
 
 def _sphere(rng: np.random.Generator) -> AttentionProblem:

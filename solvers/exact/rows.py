@@ -62,7 +62,8 @@ def rational_matrix(name: str, value: npt.ArrayLike | fmpq_mat, shape: tuple[int
         array = np.asarray(value)
         if array.ndim != 2 or (array.dtype != object and not np.isfinite(array).all()):
             raise ValueError(f"{name} must be a finite matrix, got shape {array.shape}")
-        got, matrix = array.shape, fmpq_mat(*array.shape, [rational(x) for x in array.ravel()])
+        got = (array.shape[0], array.shape[1])
+        matrix = fmpq_mat(*got, [rational(x) for x in array.ravel()])
     if shape is not None and got != shape:
         raise ValueError(f"{name} must have shape {shape}, got {got}")
     return matrix
