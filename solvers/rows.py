@@ -203,15 +203,19 @@ class PairRows:
     def row_norms(self) -> FloatArray:
         """Frobenius norms ``|a_k| |b_k|`` of the rows, shape (*batch, m)."""
         queries = self.queries.astype(np.float64, copy=False)
-        right = np.sqrt(np.vecdot(queries, queries))
-        if self.a.dtype == np.float64:
-            squares = np.vecdot(self.a, self.a)
-        else:
-            squares = np.empty(self.a.shape[:-1])
-            for rows in self._chunks():
-                part = self.a[..., rows, :].astype(np.float64)
-                squares[..., rows] = np.vecdot(part, part)
-        lengths = np.sqrt(squares)
+        with np.errstate(over="ignore", under="ignore"):  # rows that leave the range are scaled before they are solved
+            right = np.sqrt(np.vecdot(queries, queries))
+            if self.a.dtype == np.float64:
+                squares = np.vecdot(self.a, self.a)
+            else:
+                squares = np.empty(self.a.shape[:-1])
+                for rows in self._chunks():
+                    part = self.a[..., rows, :].astype(np.float64)
+                    squares[..., rows] = np.vecdot(part, part)
+            return self._times_queries(np.sqrt(squares), right)
+
+    def _times_queries(self, lengths: FloatArray, right: FloatArray) -> FloatArray:
+        """One number per row times one per query."""
         if self.block:
             blocks = lengths.reshape(*self.batch, self.q, self.block)
             blocks *= right[..., None]
@@ -310,6 +314,13 @@ class PairRows:
         rest = self._remainder
         inner = None if rest is None else lambda part: rest(rows[part])
         return PairRows.trusted(self.a[..., rows, :], self.queries, self.owner[..., rows], inner)
+
+    def scaled(self, left: int, right: int) -> PairRows:
+        """Left factors times ``2^left``, queries times ``2^right``: exact unless they leave the range."""
+        a, queries = self.a.astype(np.float64), self.queries.astype(np.float64)
+        rest = self._remainder
+        inner = None if rest is None else lambda part: np.ldexp(rest(part), left)
+        return PairRows.trusted(np.ldexp(a, left), np.ldexp(queries, right), self.owner, inner, self.block)
 
     def __getitem__(self, problem: int) -> PairRows:
         if not self.batch:
