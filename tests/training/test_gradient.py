@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import attsvm
-from attsvm.training.data import tensor_problem
-from attsvm.training.gradient import attention_logits, loss_value, naive_gradient, scaled_gradient
+from attsvm.attention import logits as attention_logits
+from attsvm.training.gradient import naive_gradient, scaled_gradient
+from attsvm.training.tensors import tensor_problem
 
 LOSSES = ["logistic", "exponential", "correlation"]
 
@@ -41,7 +42,7 @@ def autograd(data, W, loss, head):
         h = torch.relu(composed @ torch.tensor(head.V.copy())).sum(-1)
     else:
         h = head(composed)
-    value = loss_value(loss, data.Y * h).sum(dim=(1, 2)) / data.X.shape[1]
+    value = attsvm.get_loss(loss).value(data.Y * h).sum(dim=(1, 2)) / data.X.shape[1]
     return torch.autograd.grad(value.sum(), W)[0]
 
 

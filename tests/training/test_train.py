@@ -8,13 +8,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attsvm
+from attsvm.parameterizations import get_parameterization
 from attsvm.training import RunStatus, snapshot_steps
 from attsvm.training import loop as loop_module
-from attsvm.training.data import TensorProblem, tensor_problem
 from attsvm.training.gradient import scaled_gradient
 from attsvm.training.optimizers import get_optimizer
-from attsvm.training.parameters import get_parameterization
 from attsvm.training.step import Method, TrainingState, training_step
+from attsvm.training.tensors import TensorProblem, tensor_problem
 
 OPTIMIZERS = [
     "normalized_gd",
@@ -338,7 +338,8 @@ def test_no_step_leaves_the_device(optimizer, parameterization, arithmetic):
         )  # fmt: skip
         parameters = {"W": fake(4, 6, 7)} if parameterization == "W" else {"K": fake(4, 6, 3), "Q": fake(4, 7, 3)}
         rule = get_optimizer(optimizer)
-        method = Method(get_parameterization(parameterization), rule, "logistic", arithmetic, fake(4), -50.0, 2, 9.0)
+        form = get_parameterization(parameterization)
+        method = Method(form, rule, attsvm.logistic, arithmetic, fake(4), -50.0, 2, 9.0)
         state = TrainingState(parameters, rule.init(parameters), fake(4, dtype=torch.int64), fake(4, dtype=torch.int64))
         for k in (1, 2, 3):
             state = training_step(data, state, method, k)
