@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, FloatArray, bool_array, freeze, own, real_array, require_finite
+from attsvm._arrays import BoolArray, FloatArray, freeze, own, real_array, require_finite
 from attsvm._display import html_table
+from attsvm._problem_input import check_shapes, read_labels, read_mask
 from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
 from attsvm.selection import Selection
@@ -75,20 +76,21 @@ class AttentionProblem:
                 "Z is missing: give the queries, shape (n, dz) or (n, K, dz), or use AttentionProblem.self_attention"
             )
         tokens, queries = real_array("X", X), real_array("Z", Z)
-        lead = _check_shapes(tokens, queries)
+        lead = check_shapes(tokens, queries)
         sequences, per_query = tokens.shape[: lead + 1], queries.shape[:-1]
         seen: BoolArray | None = None
         allowed: BoolArray | None = None
         if mask is not None:
-            allowed = _read_mask(mask, sequences, per_query, tokens.shape[-2])
+            allowed = read_mask(mask, sequences, per_query, tokens.shape[-2])
             seen = np.asarray(allowed if allowed.ndim == lead + 2 else allowed.any(axis=-2))[..., None]
         require_finite("X", tokens, where=None if seen is None else np.broadcast_to(seen, tokens.shape))
         require_finite("Z", queries)
         if seen is not None and not seen.all():
             tokens = np.where(seen, tokens, tokens.dtype.type(0))
+            tokens.flags.writeable = False  # nobody else has it
         values = {
             "X": own(tokens),
-            "Y": _read_labels(Y, sequences, per_query),
+            "Y": read_labels(Y, sequences, per_query),
             "Z": own(queries),
             "head": as_head(head),
             "mask": None if allowed is None else own(allowed),
@@ -386,49 +388,6 @@ class AttentionProblem:
             )
         past = np.tril(np.ones((self.T, self.T), dtype=bool))
         return replace(self, mask=self.allowed & past)
-
-
-def _check_shapes(X: FloatArray, Z: FloatArray) -> int:
-    """Number of batch axes, 0 or 1, of tokens and queries that go together."""
-    if X.ndim not in (3, 4):
-        raise ValueError(f"X must have shape (n, T, dx) or (batch, n, T, dx), got {X.shape}")
-    lead = X.ndim - 3
-    if 0 in X.shape:
-        raise ValueError(f"X must hold at least one sequence and one dimension, got shape {X.shape}")
-    if X.shape[-2] < 2:
-        raise ValueError("X must hold at least T = 2 tokens per sequence, got T = 1: there is nothing to select from")
-    sequences = X.shape[: lead + 1]
-    shape = f"{(*sequences, 'dz')} or {(*sequences, 'K', 'dz')}".replace("'", "")
-    if Z.ndim not in (lead + 2, lead + 3) or Z.shape[: lead + 1] != sequences or 0 in Z.shape:
-        raise ValueError(f"Z must have shape {shape} to go with X of shape {X.shape}, got {Z.shape}")
-    return lead
-
-
-def _read_labels(labels: Any, sequences: tuple[int, ...], queries: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    if labels is None:
-        return np.asarray(freeze(np.ones(queries)))
-    Y = real_array("Y", labels).astype(np.float64, copy=False)
-    if Y.shape not in (sequences, queries):
-        shapes = " or ".join(str(s) for s in dict.fromkeys((sequences, queries)))
-        raise ValueError(f"Y must have shape {shapes}, got {Y.shape}")
-    wrong = np.argwhere((Y != 1) & (Y != -1))
-    if len(wrong):
-        index = tuple(int(i) for i in wrong[0])
-        raise ValueError(f"Y must hold labels +1 or -1, but Y[{', '.join(map(str, index))}] is {Y[index]:g}")
-    if Y.shape != queries:
-        Y = np.broadcast_to(Y[..., None], queries)
-    return own(Y)
-
-
-def _read_mask(value: Any, sequences: tuple[int, ...], queries: tuple[int, ...], T: int) -> BoolArray:
-    mask = bool_array("mask", value)
-    shapes = dict.fromkeys(((*sequences, T), (*queries, T)))
-    if mask.shape not in shapes:
-        raise ValueError(f"mask must have shape {' or '.join(map(str, shapes))}, got {mask.shape}")
-    empty = np.argwhere(~mask.any(axis=-1))
-    if len(empty):
-        raise ValueError(f"mask must leave at least one token to every query, but {empty[0].tolist()} has none")
-    return mask
 
 
 def require_problem(value: object, name: str = "problem") -> AttentionProblem:

@@ -263,6 +263,18 @@ def test_stationary_points_are_named():
     assert saddle.status is RunStatus.STATIONARY
 
 
+def test_descent_goes_on_beside_a_query_without_gradient():
+    # The first query has tied scores; the second alone decides, and its gradient falls to e^-800.
+    X = [[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]]
+    problem = attsvm.AttentionProblem(X, [1, 1], np.eye(2), attsvm.LinearHead([0.0, 1.0]))
+    run = attsvm.train(problem, steps=8000)
+    assert run.status is RunStatus.FINISHED
+    assert run.steps == 8000
+    # Every step moves W[1, 1] by lr = 0.1: nothing else has a gradient.
+    assert run.W[1, 1] - run.history.W[0][1, 1] == pytest.approx(800.0, rel=1e-9)
+    assert run.history.log_gradient[-1] == pytest.approx(-800.0, abs=3.0)
+
+
 def test_values_that_are_not_finite_end_the_problem_with_the_last_good_w():
     problem = small()
     run = attsvm.train(problem, steps=200, optimizer="sign", lr=1e308)
