@@ -35,7 +35,7 @@ def _matmul_seconds(problem: attsvm.AttentionProblem, parameterization: str, rep
     """Seconds of the matrix products of one step alone."""
     import torch
 
-    from attsvm.training.data import tensor_problem
+    from attsvm.training.tensors import tensor_problem
 
     data = tensor_problem(problem)
     B, n, K, dz = data.Z.shape
