@@ -252,7 +252,7 @@ def _singular_values(matrix: FloatArray) -> FloatArray:
 def _measure(
     problem: MarginProblem, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
 ) -> Certificate:
-    (dx, dz), m = problem.shape, problem.m
+    dx, dz = problem.shape
     row_norms, rhs = problem.row_norms, problem.rhs
     slack = problem.margins(W) - rhs
     allowance = np.maximum(1.0, np.abs(rhs))
@@ -277,10 +277,12 @@ def _measure(
 
     # `rounding.adjoint_error`, `dot_error`, `dual_bound`: the dual matrix, the objective and both norms with their errors.
     spread = (weights * row_norms).sum(axis=-1)
-    dual_error = (gamma(m + problem.q + 4) * _SLACK * norm.dual.largest_on_ball((dx, dz))) * spread
+    terms = np.count_nonzero(weights, axis=-1)  # adding an exact zero rounds nothing
+    depth = (terms + np.minimum(terms, problem.q) + 4) * (_SLACK * UNIT_ROUNDOFF)
+    dual_error = (depth * norm.dual.largest_on_ball((dx, dz))) * spread
     dual_most = (dual_norm + dual_error) * (1.0 + norm.dual.rounding((dx, dz)))
     objective = (rhs * lam).sum(axis=-1)
-    least = objective - (gamma(m + 2) * _SLACK) * (np.abs(rhs) * weights).sum(axis=-1)
+    least = objective - ((terms + 2) * (_SLACK * UNIT_ROUNDOFF)) * (np.abs(rhs) * weights).sum(axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         lower = np.where((objective > 0) & (dual_norm > 0), objective / dual_norm, 0.0)
         proved = np.where((least > 0) & (dual_most > 0), least / dual_most * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
