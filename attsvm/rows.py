@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.problem import AttentionProblem
-from attsvm.selection import SelectedSetsLike, SelectionLike, read_selected_sets, read_selection
+from attsvm.selection import SelectedSetsLike, Selection, SelectionLike, read_selected_sets, read_selection
 from attsvm.solvers import MarginProblem, PairRows
 
-__all__ = ["AttentionRows", "difference_rows", "finite_part_rows", "gen_svm_rows", "selection_rows"]
+__all__ = [
+    "AttentionRows",
+    "difference_rows",
+    "finite_part_rows",
+    "gen_svm_rows",
+    "rows_of_selection",
+    "selection_rows",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -68,7 +77,7 @@ class AttentionRows:
         return AttentionRows(rows[index], token, self.query_shape, self.T, self.anchors[index])
 
 
-def difference_rows(
+def _differences(
     X: npt.NDArray[np.floating], sequence: IntArray, anchors: IntArray, owner: IntArray, token: IntArray
 ) -> FloatArray:
     """Rows ``x_{i,anchor} - x_{i,token}`` in float64, whatever the tokens are, shape (m, dx).
@@ -76,8 +85,10 @@ def difference_rows(
     A float64 difference of two tokens is correctly rounded, which certificates account for; one formed in float32
     would describe other rows.
     """
-    out = np.empty((len(token), X.shape[-1]))
     step = max(1, _CHUNK_ELEMENTS // X.shape[-1])
+    if len(token) <= step:
+        return np.subtract(X[sequence, anchors.take(owner)], X[sequence, token], dtype=np.float64)
+    out = np.empty((len(token), X.shape[-1]))
     for start in range(0, len(token), step):
         rows = slice(start, start + step)
         i = sequence[rows]
@@ -97,46 +108,55 @@ def _build(
     ``keep``, ``rhs`` and ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``.
     """
     T, K, q = problem.T, problem.K, anchors.shape[-1]
+    lead = anchors.shape[:-1]
     Z = problem.Z.reshape(*anchors.shape, problem.dz)
     query_shape = problem.query_shape[-2 if problem.multi_query else -1 :]
-    others = np.arange(T - 1)
-    token = (others + (others >= anchors[..., None])).reshape(*anchors.shape[:-1], -1)
-    owner = np.repeat(np.arange(q), T - 1)
-    sequence = owner // K
+    owner, sequence, places = _owners(q, T, K)
+    others = places != anchors[..., None]  # (*batch, q, T)
+    token = others.nonzero()[-1].reshape(*lead, -1)
 
-    def per_row(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        flat = values.reshape(*anchors.shape[:-1], q * T)
-        return np.take_along_axis(flat, owner * T + token, axis=-1)
+    def per_row(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+        return None if values is None else values[others].reshape(*lead, -1)
 
-    kept = None if keep is None else per_row(keep)
+    kept, sides, equal = per_row(keep), per_row(rhs), per_row(equality)
     if kept is not None and not kept.any(axis=-1).all():
         raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to separate")
-    sides = None if rhs is None else per_row(rhs)
-    equal = None if equality is None else per_row(equality)
-    if problem.batch is not None:
-        b = np.arange(problem.batch)[:, None]
+    block: int | None = T - 1
+    if lead:
+        b = np.arange(lead[0])[:, None]
         picked = problem.X[b, np.arange(q) // K, anchors].astype(np.float64, copy=False)
         a = np.repeat(picked, T - 1, axis=1) - problem.X[b, sequence, token]
-        rows = (
-            MarginProblem.from_rows(PairRows.trusted(a, Z, owner), sides, equal)
-            if kept is None or kept.all()
-            else MarginProblem(a, Z, owner, sides, equal, valid=kept)
-        )
-        return AttentionRows(rows, token, query_shape, T, anchors)
+        if kept is not None and not kept.all():
+            return AttentionRows(MarginProblem(a, Z, owner, sides, equal, valid=kept), token, query_shape, T, anchors)
+        pairs = PairRows.trusted(a, Z, owner, None, block)
+        return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
     if kept is not None and not kept.all():
-        index = np.flatnonzero(kept)
-        token, owner, sequence = token[index], owner[index], sequence[index]
-        sides = None if sides is None else sides[index]
-        equal = None if equal is None else equal[index]
+        token, owner, sequence, block = token[kept], owner[kept], sequence[kept], None
+        sides = None if sides is None else sides[kept]
+        equal = None if equal is None else equal[kept]
     X = problem.X
-    a = difference_rows(X, sequence, anchors, owner, token)
+    if K == 1 and block and X.size <= _CHUNK_ELEMENTS:  # all differences at once, then without the selected token's own
+        picked = X[np.arange(q), anchors].astype(np.float64, copy=False)
+        a = (picked[:, None] - X)[others]
+    else:
+        a = _differences(X, sequence, anchors, owner, token)
 
     def remainder(index: IntArray) -> FloatArray:
         i = sequence[index]
         return _lost(X[i, anchors[owner[index]]], X[i, token[index]])
 
-    pairs = PairRows.trusted(a, Z, owner, remainder)
+    pairs = PairRows.trusted(a, Z, owner, remainder, block)
     return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
+
+
+@lru_cache(maxsize=16)
+def _owners(q: int, T: int, K: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Query and sequence of each row when every query has T - 1, and all tokens; shared, hence not to be written to."""
+    owner = np.repeat(np.arange(q), T - 1)
+    shared = owner, owner // K, np.arange(T)
+    for array in shared:
+        array.flags.writeable = False
+    return shared
 
 
 def _lost(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> FloatArray:
@@ -161,7 +181,11 @@ def selection_rows(problem: AttentionProblem, selection: SelectionLike = None) -
     >>> rows.margin_problem.m
     42
     """
-    chosen = read_selection(problem, selection)
+    return rows_of_selection(problem, read_selection(problem, selection))
+
+
+def rows_of_selection(problem: AttentionProblem, chosen: Selection) -> AttentionRows:
+    """`selection_rows` of a selection that was read against the problem."""
     anchors = chosen.indices.reshape(*_lead(problem), -1)
     keep = None if problem.mask is None else problem.allowed.reshape(*anchors.shape, problem.T)
     return _build(problem, anchors, keep, None, None)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import real_array
 from attsvm.problem import AttentionProblem, ProblemBatch
-from attsvm.rows import AttentionRows, finite_part_rows, gen_svm_rows, selection_rows
+from attsvm.rows import AttentionRows, finite_part_rows, gen_svm_rows, rows_of_selection, selection_rows
 from attsvm.selection import (
     SelectedSets,
     SelectedSetsLike,
@@ -131,7 +131,7 @@ def att_svm(
     _require_problem(problem)
     chosen = read_selection(problem, selection)
     name = "SAtt-SVM" if problem.multi_query else "Att-SVM"
-    rows = selection_rows(problem, chosen)
+    rows = rows_of_selection(problem, chosen)
     start = _warm_option(rows, warm_start, norm, solver)
     extra: dict[str, Any] = {**options, **start, **_rank_option(rows, rank)}
     found: Solution | SolutionBatch = _solved(name, problem, chosen, rows, norm, solver, support_tolerance, extra)

@@ -9,8 +9,11 @@ Everything here works over the leading axes of a batch: one problem is the case 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +24,7 @@ from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
 
 if TYPE_CHECKING:
-    from attsvm.solvers.infeasible import FarkasCertificate
+    from attsvm.solvers.farkas import FarkasCertificate
 
 __all__ = ["Certificate", "CertificateBatch", "RankCertificate", "certify", "certify_batch"]
 
@@ -129,12 +132,15 @@ class Certificate:
     @property
     def worst(self) -> float:
         """Largest of gap, primal violation and dual violation, as computed."""
-        return _largest(self.gap, self.primal_violation, self.dual_violation)
+        largest: float = _largest(self.gap, self.primal_violation, self.dual_violation)
+        return largest
 
     @property
     def proved(self) -> float:
         """`worst` with the rounding errors added: what may be compared with a tolerance to claim optimality."""
-        return _largest(self.gap + self.gap_error, self.primal_violation + self.primal_error, self.dual_violation)
+        violation, gap = self.primal_violation + self.primal_error, self.gap + self.gap_error
+        largest: float = _largest(gap, violation, self.dual_violation)
+        return largest
 
     def __getitem__(self, index: int) -> Certificate:
         """Of one problem of a batch."""
@@ -152,50 +158,17 @@ class Certificate:
 class CertificateBatch(Protocol):
     """The face of a `Certificate` of a batch: the same names, arrays of shape (B,)."""
 
-    @property
-    def primal_violation(self) -> FloatArray:
-        """As in `Certificate`."""
-        ...
-
-    @property
-    def dual_violation(self) -> FloatArray:
-        """As in `Certificate`."""
-        ...
-
-    @property
-    def gap(self) -> FloatArray:
-        """As in `Certificate`."""
-        ...
-
-    @property
-    def complementarity(self) -> FloatArray:
-        """As in `Certificate`."""
-        ...
-
-    @property
-    def norm(self) -> FloatArray:
-        """As in `Certificate`."""
-        ...
-
-    @property
-    def lower_bound(self) -> FloatArray:
-        """As in `Certificate`."""
-        ...
-
-    @property
-    def rank(self) -> IntArray | None:
-        """As in `Certificate`."""
-        ...
-
-    @property
-    def worst(self) -> FloatArray:
-        """As in `Certificate`."""
-        ...
-
-    @property
-    def proved(self) -> FloatArray:
-        """As in `Certificate`."""
-        ...
+    primal_violation: FloatArray
+    dual_violation: FloatArray
+    gap: FloatArray
+    complementarity: FloatArray
+    norm: FloatArray
+    lower_bound: FloatArray
+    primal_error: FloatArray
+    gap_error: FloatArray
+    rank: IntArray | None
+    worst: FloatArray
+    proved: FloatArray
 
     def __getitem__(self, index: int) -> Certificate:
         """Of one problem."""
@@ -203,25 +176,55 @@ class CertificateBatch(Protocol):
 
 
 def _largest(*values: Any) -> Any:
-    if isinstance(values[0], np.ndarray):
-        return np.maximum.reduce(values)
-    return max(values)
+    return np.maximum.reduce(values) if isinstance(values[0], np.ndarray) else max(values)
 
 
-def _plain(value: FloatArray) -> Any:
-    """A Python number for one problem, the array for a batch."""
-    return value if value.ndim else value.item()
+class _Arithmetic(NamedTuple):
+    """The same formulas for one problem and for a batch: Python numbers are ten times faster than 0-d arrays."""
+
+    dot: Callable[..., Any]
+    least: Callable[..., Any]
+    most: Callable[..., Any]
+    larger: Callable[..., Any]
+    smaller: Callable[..., Any]
+    count: Callable[..., Any]
+    where: Callable[..., Any]
+    plain: Callable[..., Any]
+
+
+_ONE = _Arithmetic(
+    dot=lambda x, y: float(x.dot(y)),
+    least=lambda x: float(np.minimum.reduce(x)),
+    most=lambda x: float(np.maximum.reduce(x)),
+    larger=max,
+    smaller=min,
+    count=np.count_nonzero,
+    where=lambda condition, x, y: x if condition else y,
+    plain=lambda x: x.item() if isinstance(x, (np.ndarray, np.generic)) else x,
+)
+_MANY = _Arithmetic(
+    dot=np.vecdot,
+    least=lambda x: np.minimum.reduce(x, axis=-1),
+    most=lambda x: np.maximum.reduce(x, axis=-1),
+    larger=np.maximum,
+    smaller=np.minimum,
+    count=lambda x: np.count_nonzero(x, axis=-1),
+    where=np.where,
+    plain=np.asarray,
+)
 
 
 def _rank_certificate(
     singular: FloatArray,
     dual_singular: FloatArray,
-    gap: FloatArray,
-    excess: FloatArray,
+    gap: Any,
+    excess: Any,
     tolerance: float | None,
-    error: FloatArray,
+    error: Any,
+    plain: Any,
 ) -> RankCertificate:
     """The one rank rule; ``excess`` bounds norm - lower bound, ``error`` the singular values of the scaled dual."""
+    gap = np.asarray(gap)
     # An interior point has sigma_j(W) (1 - sigma_j(D)) of the order of the gap for each pair, so under
     # strict complementarity one of the two factors exceeds sqrt(gap): that is where to cut.
     tol = np.maximum(1e-8, np.sqrt(gap)) if tolerance is None else np.full(gap.shape, tolerance)
@@ -230,74 +233,110 @@ def _rank_certificate(
     rank = np.count_nonzero(scaled >= 1.0 - tol[..., None], axis=-1)
     numerical = np.count_nonzero(singular > tol[..., None] * singular[..., :1], axis=-1)
     # A zero after the last value stands for "nothing follows": dual gap 1, singular gap infinite.
-    pad = [(0, 0)] * (singular.ndim - 1) + [(0, 1)]
-    after = np.pad(singular, pad)
-    following = np.take_along_axis(after, numerical[..., None], -1)[..., 0]
-    last = np.take_along_axis(after, np.maximum(numerical - 1, 0)[..., None], -1)[..., 0]
-    dual_gap = 1.0 - np.take_along_axis(np.pad(scaled, pad), rank[..., None], -1)[..., 0]
+    after = np.concatenate([singular, np.zeros_like(top)], axis=-1)
+    scaled_after = np.concatenate([scaled, np.zeros_like(top)], axis=-1)
+    following = np.take_along_axis(after, np.expand_dims(numerical, -1), -1)[..., 0]
+    last = np.take_along_axis(after, np.expand_dims(np.maximum(numerical - 1, 0), -1), -1)[..., 0]
+    dual_gap = 1.0 - np.take_along_axis(scaled_after, np.expand_dims(rank, -1), -1)[..., 0]
     room = dual_gap - error
-    nothing_follows = rank == singular.shape[-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        resolution = np.where(nothing_follows, 0.0, np.where(room > 0, excess / room, np.inf))
+        resolution = np.where(rank == singular.shape[-1], 0.0, np.where(room > 0, excess / room, np.inf))
         singular_gap = np.where((numerical > 0) & (following > 0), last / following, np.inf)
-    return RankCertificate(
-        *(_plain(np.asarray(part)) for part in (rank, resolution, numerical, tol, dual_gap, singular_gap)), scaled
-    )
+    numbers = (plain(np.asarray(x)) for x in (rank, resolution, numerical, tol, dual_gap, singular_gap))
+    return RankCertificate(*numbers, dual_singular_values=scaled)
 
 
 def _singular_values(matrix: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.svd(matrix, compute_uv=False), dtype=np.float64)
 
 
+class _Bounds(NamedTuple):
+    """Constants of the error bounds for one shape of problem; the lemmas are those of `attsvm.solvers.rounding`."""
+
+    margin: float  # `margin_error`, and the rounding of the slack
+    dual: float  # one rounding of the dual matrix, in the dual norm
+    objective: float  # one rounding of the objective
+    value: float  # relative error of the norm
+    dual_value: float  # relative error of the dual norm
+
+
+@lru_cache(maxsize=256)
+def _bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
+    dual = norm.dual
+    return _Bounds(
+        gamma(sum(shape) + 3) * _SLACK,
+        UNIT_ROUNDOFF * _SLACK * dual.largest_on_ball(shape),
+        UNIT_ROUNDOFF * _SLACK,
+        norm.rounding(shape),
+        dual.rounding(shape),
+    )
+
+
 def _measure(
     problem: MarginProblem, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
 ) -> Certificate:
-    dx, dz = problem.shape
-    row_norms, rhs = problem.row_norms, problem.rhs
-    slack = problem.margins(W) - rhs
-    allowance = np.maximum(1.0, np.abs(rhs))
-    violation = (problem.missed(slack) / allowance).max(axis=-1)
-    size = np.sqrt(np.einsum("...ij,...ij->...", W, W))
-    # `rounding.margin_error`: every computed margin is within this of the true one. One more for the slack.
-    margin_error = row_norms * (gamma(dx + dz + 3) * _SLACK * size[..., None])
-    primal_error = (margin_error / allowance).max(axis=-1) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+    dot, least, most, larger, smaller, count, where, plain = _MANY if problem.batch else _ONE
+    rows, rhs = problem.rows, problem.rhs
+    row_norms, bounds = rows.row_norms, _bounds(rows.shape, norm)
+    slack = rows.margins(W)
+    slack -= rhs
+    if problem.is_plain:  # right-hand sides 1, inequalities only
+        violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
+        allowed, sides = row_norms, None
+    else:
+        allowance = np.maximum(1.0, np.abs(rhs))
+        violation, allowed, sides = most(problem.missed(slack) / allowance), row_norms / allowance, np.abs(rhs)
+        negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
+    # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
+    size = _frobenius(W)
+    primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
 
-    inequality_lam = np.where(problem.equality, 0.0, lam)
-    negative = np.maximum(-inequality_lam, 0.0)
-    lam = lam + negative
-    weights = np.abs(lam)
-    dual = problem.adjoint(lam)
+    if (
+        negative.any() if problem.batch else negative > 0.0
+    ):  # the worst of them times its row, and none of them in the bound
+        negative = most(np.where(problem.equality, 0.0, np.maximum(-lam, 0.0)) * row_norms)
+        lam = problem.clipped(lam)
+    weights = lam if problem.is_plain else np.abs(lam)
+    dual = rows.adjoint(lam)
     spectra: tuple[FloatArray, FloatArray] | None = None
     if norm.name == "nuclear":  # one decomposition of each serves the norms and the ranks
         spectra = _singular_values(W), _singular_values(dual)
-        value, dual_norm = spectra[0].sum(axis=-1), spectra[1][..., 0]
+        value, dual_norm = plain(spectra[0].sum(axis=-1)), plain(spectra[1][..., 0])
+    elif norm.name == "frobenius":
+        value, dual_norm = size, _frobenius(dual)
     else:
-        value, dual_norm = norm.values(W), norm.dual.values(dual)
-    dual_violation = np.maximum(0.0, np.maximum(dual_norm - 1.0, (negative * row_norms).max(axis=-1)))
+        value, dual_norm = plain(norm.values(W)), plain(norm.dual.values(dual))
+    dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
 
-    # `rounding.adjoint_error`, `dot_error`, `dual_bound`: the dual matrix, the objective and both norms with their errors.
-    spread = (weights * row_norms).sum(axis=-1)
-    terms = np.count_nonzero(weights, axis=-1)  # adding an exact zero rounds nothing
-    depth = (terms + np.minimum(terms, problem.q) + 4) * (_SLACK * UNIT_ROUNDOFF)
-    dual_error = (depth * norm.dual.largest_on_ball((dx, dz))) * spread
-    dual_most = (dual_norm + dual_error) * (1.0 + norm.dual.rounding((dx, dz)))
-    objective = (rhs * lam).sum(axis=-1)
-    least = objective - ((terms + 2) * (_SLACK * UNIT_ROUNDOFF)) * (np.abs(rhs) * weights).sum(axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lower = np.where((objective > 0) & (dual_norm > 0), objective / dual_norm, 0.0)
-        proved = np.where((least > 0) & (dual_most > 0), least / dual_most * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
-    scale = np.where(value > 0, value, 1.0)
-    most = value * (1.0 + norm.rounding((dx, dz)))
-    gap = np.abs(value - lower) / scale
-    gap_error = np.maximum(0.0, (most - proved) / scale - gap) + 4.0 * UNIT_ROUNDOFF
-    complementarity = (weights * np.abs(slack)).max(axis=-1) / scale
+    # The bound on every feasible norm, with everything that rounding may have done to it.
+    # `adjoint_error` and `dot_error`, where adding an exact zero rounds nothing: only rows with a multiplier count.
+    terms = count(weights)
+    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, row_norms)
+    dual_most = (dual_norm + dual_error) * (1.0 + bounds.dual_value)
+    objective = dot(rhs, lam)
+    sure = objective - bounds.objective * (terms + 2) * (objective if sides is None else dot(sides, weights))
+    lower = where((objective > 0) & (dual_norm > 0), objective / where(dual_norm > 0, dual_norm, 1.0), 0.0)
+    proved = where(sure > 0, sure / where(dual_most > 0, dual_most, 1.0) * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
+    scale = where(value > 0, value, 1.0)
+    excess = larger(0.0, value * (1.0 + bounds.value) - proved)
+    gap = abs(value - lower) / scale
+    gap_error = larger(0.0, excess / scale - gap) + 4.0 * UNIT_ROUNDOFF
+    complementarity = most(weights * np.abs(slack)) / scale
     rank = None
     if spectra is not None:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            blur = np.where(dual_norm > 0, 2.0 * (dual_error / dual_norm + norm.dual.rounding((dx, dz))), np.inf)
-        rank = _rank_certificate(*spectra, gap, np.maximum(0.0, most - proved), rank_tolerance, blur)
+        blur = where(dual_norm > 0, dual_error / where(dual_norm > 0, dual_norm, 1.0), np.inf)
+        blur = 2.0 * (blur + bounds.dual_value)
+        rank = _rank_certificate(*spectra, gap, excess, rank_tolerance, blur, plain)
     numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
-    return Certificate(*(_plain(np.asarray(number)) for number in numbers), rank)
+    return Certificate(*numbers, rank_certificate=rank)
+
+
+def _frobenius(matrix: FloatArray) -> Any:
+    if matrix.ndim == 2:
+        flat = matrix.ravel()
+        return math.sqrt(flat.dot(flat))
+    flat = matrix.reshape(len(matrix), -1)
+    return np.sqrt(np.vecdot(flat, flat))
 
 
 def certify(

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["solve", "solve_batch"]
 
+# Rows below which one problem needs no limit on threads.
+_FEW_ROWS = 100
 
-def _read_request(
-    norm: Norm, solver: str, tolerance: float | None, max_iterations: int | None, rank: int | None, rest: dict[str, Any]
-) -> tuple[str, Request]:
+
+def _check(solver: object, tolerance: object, max_iterations: object, rank: object) -> None:
+    """Refuse arguments of the wrong kind, by name."""
     if tolerance is not None and not (isinstance(tolerance, (int, float, np.number)) and tolerance > 0):
         raise ValueError(f"tolerance must be positive, got {tolerance!r}")
     for name, count in (("max_iterations", max_iterations), ("rank", rank)):
@@ -38,14 +40,16 @@ def _read_request(
             raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
     if not isinstance(solver, str):
         raise ValueError(f"solver must be a string such as 'auto' or 'cvxpy:SCS', got {solver!r}")
-    name, _, variant = solver.partition(":")
-    warm, device = rest.pop("warm_start", None), rest.pop("device", None)
-    if warm is not None and not isinstance(warm, MarginSolution):
-        try:
-            warm = np.asarray(warm, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"warm_start must be a solution or multipliers, got {type(warm).__name__}") from error
-    return name, Request(tolerance or 0.0, max_iterations, warm, device, rank, variant, rest)
+
+
+def _warm(given: Any) -> Any:
+    """A solution as it is, anything else as an array of multipliers."""
+    if given is None or isinstance(given, MarginSolution):
+        return given
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"warm_start must be a solution or multipliers, got {type(given).__name__}") from error
 
 
 def solve(
@@ -96,13 +100,13 @@ def solve(
     if not isinstance(problem, MarginProblem):
         raise TypeError(f"problem must be a MarginProblem, got {type(problem).__name__}")
     norm = get_norm(norm)
-    rest = {**options, "warm_start": warm_start, "device": device}
-    name, request = _read_request(norm, solver, tolerance, max_iterations, rank, rest)
-    spec = choose(problem, norm, name, request)
-    if spec.options is not None and set(request.options) - spec.options:
-        unknown = sorted(set(request.options) - spec.options)
+    _check(solver, tolerance, max_iterations, rank)
+    spec, variant = choose(problem, norm, solver, rank, device)
+    if options and spec.options is not None and set(options) - spec.options:
+        unknown = sorted(set(options) - spec.options)
         raise TypeError(f"solver {spec.name!r} takes no option {unknown[0]!r}; it takes {sorted(spec.options)}")
-    request = replace(request, tolerance=tolerance or _achievable(spec, request))
+    goal = tolerance or _achievable(spec, variant, options)
+    request = Request(goal, max_iterations, _warm(warm_start), device, rank, variant, options)
     with _threads(spec, problem):
         if not problem.batch:
             return (
@@ -134,18 +138,20 @@ def solve_batch(
     return face
 
 
-def _achievable(spec: SolverSpec, request: Request) -> float:
+def _achievable(spec: SolverSpec, variant: str, options: dict[str, Any]) -> float:
     if spec.foreign:
         from attsvm.solvers.reference import ACHIEVABLE
 
-        return ACHIEVABLE.get(request.variant.upper() or "CLARABEL", 1e-5)
-    return 1e-3 if str(request.options.get("dtype", "")).endswith("float32") else spec.achievable
+        return ACHIEVABLE.get(variant.upper() or "CLARABEL", 1e-5)
+    return 1e-3 if str(options.get("dtype", "")).endswith("float32") else spec.achievable
 
 
 def _threads(spec: SolverSpec, problem: MarginProblem) -> AbstractContextManager[Any]:
-    if spec.foreign:  # a foreign solver keeps its own habits
+    # A foreign solver keeps its own habits, and products of so few rows are never shared between threads.
+    if spec.foreign or (not problem.batch and problem.m < _FEW_ROWS and spec.norms == frozenset({"frobenius"})):
         return nullcontext()
-    return blas_threads(problem.rows.elements if spec.norms == {"frobenius"} and not problem.batch else 0)
+    large = spec.norms == frozenset({"frobenius"}) and not problem.batch
+    return blas_threads(problem.rows.elements if large else 0)
 
 
 def _settled(unit: UnitProblem, norm: Norm) -> Found | None:
@@ -257,7 +263,7 @@ def _rescued(batch: MarginSolution, open_ones: npt.NDArray[np.intp], norm: Norm,
     parts = [batch[i] for i in range(len(batch))]
     for i in open_ones:
         one = batch.problem[int(i)]
-        spec = choose(one, norm, "auto", alone)
+        spec, _ = choose(one, norm)
         other = _solve_one(spec, one, norm, alone)
         if other.status.is_certified or other.certificate.proved < parts[i].certificate.proved:
             parts[i] = replace(other, extras=replace(other.extras, rescued=True))

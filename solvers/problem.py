@@ -62,6 +62,8 @@ class MarginProblem:
     rhs: FloatArray
     equality: BoolArray
     valid: BoolArray | None
+    is_plain: bool
+    """Every row asks for at least 1 and exists: the usual case, for which much is simpler."""
 
     def __init__(
         self,
@@ -116,6 +118,7 @@ class MarginProblem:
             if equal.dtype != bool:
                 raise ValueError(f"equality must be {shape[-1]} booleans, one per row of a, got dtype {equal.dtype}")
         self.rows, self.rhs, self.equality = rows, sides, equal
+        self.is_plain = rhs is None and equality is None and valid is None
         self.valid = None if valid is None else np.asarray(valid, dtype=bool)
 
     @classmethod
@@ -208,7 +211,8 @@ class MarginProblem:
 
     def gram(self) -> FloatArray:
         """Gram matrix of the rows, shape (*batch, m, m). For small problems and references."""
-        return self.rows.gather(np.arange(self.m)).gram()
+        rows = self.rows if isinstance(self.rows, PairRows) else self.rows.gather(np.arange(self.m))
+        return rows.gram()
 
     def __len__(self) -> int:
         if not self.batch:
@@ -221,6 +225,8 @@ class MarginProblem:
         if not -len(self) <= index < len(self):
             raise IndexError(f"problem {index} is out of range for a batch of {len(self)}")
         rows, rhs, equality = self.rows[index], self.rhs[index], self.equality[index]
+        if self.is_plain:
+            return MarginProblem.from_rows(rows)
         if self.valid is None or self.valid[index].all():
             return MarginProblem.from_rows(rows, rhs, equality)
         keep = np.flatnonzero(self.valid[index])

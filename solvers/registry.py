@@ -115,12 +115,14 @@ SOLVERS = {
 }  # fmt: skip
 
 
-def choose(problem: MarginProblem, norm: Norm, solver: str, request: Request) -> SolverSpec:
-    """The entry of the table that is asked for, or the first that fits."""
-    rank, device = request.rank, request.device
+def choose(
+    problem: MarginProblem, norm: Norm, solver: str = "auto", rank: int | None = None, device: object = None
+) -> tuple[SolverSpec, str]:
+    """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
     if solver != "auto":
-        spec = SOLVERS.get(solver)
-        if spec is None or (request.variant and not spec.foreign):
+        name, _, variant = solver.partition(":")
+        spec = SOLVERS.get(name)
+        if spec is None or (variant and not spec.foreign):
             raise ValueError(
                 f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
             )
@@ -128,12 +130,12 @@ def choose(problem: MarginProblem, norm: Norm, solver: str, request: Request) ->
             able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device))
             asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
             raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
-        return spec
+        return spec, variant
     for spec in SOLVERS.values():
         if not spec.can(norm, rank, device) or (spec.devices and device is None and not _worth_lockstep(problem)):
             continue
         if problem.m <= spec.most_rows or device is not None:
-            return spec
+            return spec, ""
     able = sorted({name for s in SOLVERS.values() if s.devices and s.norms for name in s.norms})
     raise ValueError(
         f"device={device!r} runs the norms {able} only, got norm {norm.name!r}"

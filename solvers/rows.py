@@ -133,14 +133,18 @@ class PairRows:
         queries: npt.NDArray[np.floating[Any]],
         owner: IntArray,
         remainder: Callable[[IntArray], FloatArray] | None = None,
+        block: int | None = None,
     ) -> PairRows:
         """From arrays that are known to be right: no look at the data.
 
-        ``remainder(index)`` gives what rounding took from the left factors of some rows, for exact proofs about
-        rows that are differences; None where ``a`` is what was given.
+        ``block`` is the property of that name, where it is known. ``remainder(index)`` gives what rounding took from
+        the left factors of some rows, for exact proofs about rows that are differences; None where ``a`` is what was
+        given.
         """
         rows = cls.__new__(cls)
         rows.a, rows.queries, rows.owner, rows._remainder = a, queries, owner, remainder
+        if block is not None:
+            rows.block = block
         return rows
 
     def exact_left(self) -> npt.NDArray[Any]:
@@ -180,28 +184,40 @@ class PairRows:
     def block(self) -> int:
         """Rows per query if every query owns one contiguous block of this many rows, in order; else 0."""
         size, rest = divmod(self.m, self.q)
-        if rest or self.owner.ndim > 1 or not (self.owner.reshape(self.q, size) == np.arange(self.q)[:, None]).all():
+        if rest or self.owner.ndim > 1 or not np.array_equal(self.owner, np.repeat(np.arange(self.q), size)):
             return 0
         return size
+
+    def _of_rows(self, per_query: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """From one vector per query to one per row."""
+        if self.owner.ndim == 1:
+            return per_query.take(self.owner, axis=-2)
+        return np.take_along_axis(per_query, self.owner[..., None], axis=-2)
 
     @cached_property
     def right(self) -> npt.NDArray[np.floating[Any]]:
         """Right factor of every row, shape (*batch, m, dz)."""
-        if self.owner.ndim == 1:
-            return np.take(self.queries, self.owner, axis=-2)
-        return np.take_along_axis(self.queries, self.owner[..., None], axis=-2)
+        return self._of_rows(self.queries)
 
     @cached_property
     def row_norms(self) -> FloatArray:
         """Frobenius norms ``|a_k| |b_k|`` of the rows, shape (*batch, m)."""
         queries = self.queries.astype(np.float64, copy=False)
-        right = np.sqrt(np.einsum("...d,...d->...", queries, queries))
-        squares = np.empty(self.a.shape[:-1])
-        for rows in self._chunks():
-            part = self.a[..., rows, :].astype(np.float64, copy=False)
-            np.einsum("...d,...d->...", part, part, out=squares[..., rows])
-        picked = np.take(right, self.owner, -1) if self.owner.ndim == 1 else np.take_along_axis(right, self.owner, -1)
-        return np.asarray(np.sqrt(squares) * picked)
+        right = np.sqrt(np.vecdot(queries, queries))
+        if self.a.dtype == np.float64:
+            squares = np.vecdot(self.a, self.a)
+        else:
+            squares = np.empty(self.a.shape[:-1])
+            for rows in self._chunks():
+                part = self.a[..., rows, :].astype(np.float64)
+                squares[..., rows] = np.vecdot(part, part)
+        lengths = np.sqrt(squares)
+        if self.block:
+            blocks = lengths.reshape(*self.batch, self.q, self.block)
+            blocks *= right[..., None]
+            return lengths
+        lengths *= right.take(self.owner, -1) if self.owner.ndim == 1 else np.take_along_axis(right, self.owner, -1)
+        return lengths
 
     def _chunks(self) -> list[slice]:
         """Slices of rows (whole blocks of them if there are blocks); one slice when nothing has to be copied."""
@@ -225,9 +241,12 @@ class PairRows:
         W = np.asarray(W, dtype=np.float64)
         if W.shape != (*self.batch, *self.shape):
             raise ValueError(f"W must have shape {(*self.batch, *self.shape)}, got {W.shape}")
+        keys = self.queries @ W.mT  # (*batch, q, dx): the direction along which each query measures
+        if self.block and self.a.dtype == np.float64:
+            blocks = self.a.reshape(*self.batch, self.q, self.block, -1)
+            return np.matmul(blocks, keys[..., None]).reshape(*self.batch, self.m)
         if self.batch:
-            return np.asarray(np.einsum("...d,...d->...", self.a @ W, self.right))
-        keys = self.queries @ W.T  # (q, dx): the direction along which each query measures
+            return np.vecdot(self.a.astype(np.float64, copy=False), self._of_rows(keys))
         out = np.empty(self.m)
         for rows in self._chunks():
             part = self.a[rows].astype(np.float64, copy=False)
@@ -253,8 +272,12 @@ class PairRows:
         lam = np.asarray(multipliers, dtype=np.float64)
         if lam.shape != (*self.batch, self.m):
             raise ValueError(f"multipliers must have shape {(*self.batch, self.m)}, got {lam.shape}")
+        if self.block and self.a.dtype == np.float64:
+            blocks = self.a.reshape(*self.batch, self.q, self.block, -1)
+            combined = np.matmul(lam.reshape(*self.batch, self.q, 1, self.block), blocks)[..., 0, :]
+            return np.matmul(combined.mT, self.queries)
         if self.batch:
-            return np.asarray((self.a * lam[..., None]).mT @ self.right)
+            return np.asarray((self.a * lam[..., None]).mT @ self.right.astype(np.float64, copy=False))
         combined = np.zeros((self.q, self.shape[0]))
         for rows in self._chunks():
             part = self.a[rows].astype(np.float64, copy=False)
@@ -292,12 +315,14 @@ class PairRows:
         if not self.batch:
             raise IndexError("these rows belong to one problem; only a batch of rows can be indexed")
         owner = self.owner if self.owner.ndim == 1 else self.owner[problem]
-        return PairRows.trusted(self.a[problem], self.queries[problem], owner)
+        block = self.block if self.owner.ndim == 1 else None
+        return PairRows.trusted(self.a[problem], self.queries[problem], owner, None, block)
 
     def take(self, problems: IntArray) -> PairRows:
         """Rows of some problems of a batch."""
         owner = self.owner if self.owner.ndim == 1 else self.owner[problems]
-        return PairRows.trusted(self.a[problems], self.queries[problems], owner)
+        block = self.block if self.owner.ndim == 1 else None
+        return PairRows.trusted(self.a[problems], self.queries[problems], owner, None, block)
 
     def features(self) -> FloatArray:
         """Dense rows ``vec(a_k b_k^T)`` in C order, shape (*batch, m, dx*dz). For small problems and references."""
@@ -309,8 +334,9 @@ class PairRows:
         a, queries = self.a.astype(np.float64, copy=False), self.queries.astype(np.float64, copy=False)
         gram = a @ a.mT
         between = queries @ queries.mT
-        if self.block and not self.batch:
-            gram.reshape(self.q, self.block, self.q, self.block)[:] *= between[:, None, :, None]
+        if self.block:
+            blocks = gram.reshape(*self.batch, self.q, self.block, self.q, self.block)
+            blocks *= between[..., :, None, :, None]
         elif self.owner.ndim == 1:
             gram *= np.take(np.take(between, self.owner, axis=-2), self.owner, axis=-1)
         else:

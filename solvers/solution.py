@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -220,55 +221,16 @@ class MarginSolution:
 class MarginSolutionBatch(Protocol):
     """The face of a `MarginSolution` of a batch: the same names with a leading axis."""
 
-    @property
-    def problem(self) -> MarginProblem:
-        """The batch."""
-        ...
-
-    @property
-    def norm_kind(self) -> Norm:
-        """The norm."""
-        ...
-
-    @property
-    def status(self) -> npt.NDArray[np.object_]:
-        """One `Status` per problem, shape (B,)."""
-        ...
-
-    @property
-    def certificate(self) -> CertificateBatch:
-        """Arrays of shape (B,)."""
-        ...
-
-    @property
-    def multipliers(self) -> FloatArray:
-        """Shape (B, m)."""
-        ...
-
-    @property
-    def W(self) -> FloatArray:
-        """Shape (B, dx, dz); NaN where there is no solution."""
-        ...
-
-    @property
-    def norm(self) -> FloatArray:
-        """Shape (B,); infinite where there is no solution."""
-        ...
-
-    @property
-    def iterations(self) -> IntArray:
-        """Shape (B,)."""
-        ...
-
-    @property
-    def solver(self) -> str:
-        """What ``solver=`` takes."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the whole batch."""
-        ...
+    problem: MarginProblem
+    norm_kind: Norm
+    status: npt.NDArray[np.object_]
+    certificate: CertificateBatch
+    multipliers: FloatArray
+    W: FloatArray
+    norm: FloatArray
+    iterations: IntArray
+    solver: str
+    seconds: float
 
     def __len__(self) -> int: ...
 
@@ -324,13 +286,15 @@ def conclude(
             problem, norm, Status.INFEASIBLE, found.farkas, nothing, solver, iterations, seconds, tolerance,
             extras=found.extras,
         )  # fmt: skip
-    W, lam = found.W, found.multipliers
-    if W is None or lam is None or not (np.isfinite(W).all() and np.isfinite(lam).all()):
+    W, lam, certificate = found.W, found.multipliers, found.certificate
+    if W is not None and lam is not None and certificate is None:
+        certificate = certify(problem, W, lam, norm)
+    # A norm, a gap and a complementarity that are finite leave no room for numbers in W and lam that are not.
+    if W is None or lam is None or certificate is None or not isfinite(certificate.complementarity + certificate.gap):
         return MarginSolution(
             problem, norm, Status.FAILED, Certificate.unknown(), nothing, solver, iterations, seconds, tolerance,
             extras=found.extras,
         )  # fmt: skip
-    certificate = found.certificate or certify(problem, W, lam, norm)
     closes = certificate.proved <= tolerance
     status = Status.OPTIMAL if closes else found.status or Status.INACCURATE
     return MarginSolution(

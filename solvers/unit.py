@@ -51,11 +51,12 @@ class UnitProblem:
         norms = problem.row_norms
         self.problem = problem
         self.equality = problem.equality
-        self.has_zero_rows = bool(norms.min() == 0.0)
+        self.has_zero_rows = not np.minimum.reduce(norms, axis=None) > 0.0
         self.inverse = 1.0 / np.where(norms > 0, norms, np.inf) if self.has_zero_rows else 1.0 / norms
-        self.c = problem.rhs * self.inverse
-        scale = np.abs(self.c).max(axis=-1, keepdims=True)
-        self.scale = np.where(scale > 0, scale, 1.0)
+        self.c = self.inverse if problem.is_plain else problem.rhs * self.inverse
+        size = self.c if problem.is_plain else np.abs(self.c)
+        scale = np.maximum.reduce(size, axis=-1, keepdims=True)
+        self.scale = scale if problem.is_plain and not self.has_zero_rows else np.where(scale > 0, scale, 1.0)
         self.c = self.c / self.scale
 
     @property
@@ -66,13 +67,15 @@ class UnitProblem:
     @cached_property
     def trivial(self) -> BoolArray:
         """Where W = 0 satisfies every row and hence is optimal, shape (*batch,)."""
-        asks = np.where(self.equality, self.c != 0, self.c > 0) if self.equality.any() else self.c > 0
+        if self.problem.is_plain and not self.has_zero_rows:
+            return np.zeros(self.problem.batch, dtype=bool)
+        asks = np.where(self.equality, self.c != 0, self.c > 0) if self.has_equalities else self.c > 0
         return np.asarray(~asks.any(axis=-1))
 
     @cached_property
     def has_equalities(self) -> bool:
         """True when some row is an equality."""
-        return bool(self.equality.any())
+        return not self.problem.is_plain and bool(self.equality.any())
 
     def margins(self, W: FloatArray) -> FloatArray:
         """Values of the unit rows at W, shape (*batch, m)."""
@@ -90,7 +93,7 @@ class UnitProblem:
     def gram(self) -> FloatArray:
         """Gram matrix of the unit rows, shape (*batch, m, m); a zero row has diagonal 1, so its multiplier is 0."""
         gram = self.problem.gram()
-        gram *= self.inverse[..., :, None]
+        gram *= self.inverse[..., None]
         gram *= self.inverse[..., None, :]
         if self.has_zero_rows:
             diagonal = np.einsum("...kk->...k", gram)

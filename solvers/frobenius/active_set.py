@@ -8,6 +8,8 @@ of 1e6 and more, where float64's Gram matrices end) goes to `dual_steps`, which 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
@@ -45,9 +47,12 @@ def in_norm_form(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[Float
     (array([[0.5]]), array([0.5]))
     """
     x = unit.problem.clipped(x) if unit.has_equalities else np.maximum(x, 0.0)
-    size = np.sqrt(np.einsum("...ij,...ij->...", W, W))[..., None]
-    lam = x * unit.inverse / np.where(size > 0, size, np.inf)
-    return W * unit.scale[..., None], lam
+    if W.ndim == 2:
+        flat = W.ravel()
+        square = float(flat.dot(flat))
+        return W * unit.scale, x * (unit.inverse * (1.0 / math.sqrt(square) if square > 0 else 0.0))
+    size = np.sqrt(np.einsum("bij,bij->b", W, W))[:, None]
+    return W * unit.scale[..., None], x * unit.inverse / np.where(size > 0, size, np.inf)
 
 
 def _refined(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,7 +1,7 @@
 """The point nearest to the origin that satisfies given rows, by DAQP: for dependent and contradictory rows.
 
-``minimize |w|  subject to  F w >= c`` (``=`` on equality rows) is the least Frobenius norm with the rows written out. DAQP is
-a dual active-set method in C; where no w exists its final multipliers are a combination of rows that cancels.
+``minimize |w|  subject to  F w >= c`` (``=`` on equality rows) is the least Frobenius norm with the rows written out.
+DAQP is a dual active-set method in C; where no w exists its last multipliers are a combination of rows that cancels.
 
 D. Arnström, A. Bemporad and D. Axehill, "A dual active-set solver for embedded quadratic programming using recursive
 LDL^T updates", IEEE Transactions on Automatic Control 67 (2022).

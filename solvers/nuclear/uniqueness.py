@@ -1,7 +1,7 @@
 """How far from each other two nuclear-norm solutions can be.
 
-Let D be the dual matrix divided by its largest singular value, ``e`` the proved difference between the norm of W and the
-lower bound, U1 and V1 the singular vectors of D with singular value (nearly) 1, r their number and ``g`` the distance
+Let D be the dual matrix divided by its largest singular value, ``e`` the proved difference between the norm of W and
+the lower bound, U1 and V1 the singular vectors of D with singular value (nearly) 1, r their number and ``g`` the distance
 of the next singular value from 1. Any optimal W' has a positive semidefinite ``X = [[P, W'], [W'^T, Q]]`` with
 ``tr X = 2 ||W'||_*`` and ``<X, Z> <= 2 e`` for ``Z = [[I, -D], [-D^T, I]]``. Z is at least g on the complement of the
 r vectors ``(u_i, v_i) / sqrt(2)``, so the part of a square root of X outside their span has squared norm at most
@@ -9,8 +9,8 @@ r vectors ``(u_i, v_i) / sqrt(2)``, so the part of a square root of X outside th
 
     rho = 2 sqrt(||W'||_* t) + t     in Frobenius norm.
 
-Rows with a multiplier are met nearly: ``sum_k lam_k (margin_k - rhs_k) <= e``. If the values of these rows determine S, with
-smallest singular value s of the map, every optimal W' lies within
+Rows with a multiplier are met nearly: ``sum_k lam_k (margin_k - rhs_k) <= e``. If the values of these rows determine S,
+with smallest singular value s of the map, every optimal W' lies within
 
     radius = 2 rho + (|row differences| + 2 rho |map|) / s
 
