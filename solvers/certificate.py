@@ -242,8 +242,8 @@ def _rank_certificate(
     with np.errstate(divide="ignore", invalid="ignore"):
         resolution = np.where(rank == singular.shape[-1], 0.0, np.where(room > 0, excess / room, np.inf))
         singular_gap = np.where((numerical > 0) & (following > 0), last / following, np.inf)
-    numbers = (plain(np.asarray(x)) for x in (rank, resolution, numerical, tol, dual_gap, singular_gap))
-    return RankCertificate(*numbers, dual_singular_values=scaled)
+    numbers: list[Any] = [plain(np.asarray(x)) for x in (rank, resolution, numerical, tol, dual_gap, singular_gap)]
+    return RankCertificate(*numbers, scaled)
 
 
 def _singular_values(matrix: FloatArray) -> FloatArray:
@@ -330,7 +330,7 @@ def _measure(
         # price of what is missed is taken from the multipliers, which is right to first order.
         missed = violation + primal_error
         if problem.is_plain:
-            price = where(missed < 1.0, missed / where(missed < 1.0, 1.0 - missed, 1.0), np.inf) * value
+            price = where(missed < 1.0, missed * value / where(missed < 1.0, 1.0 - missed, 1.0), np.inf)
         else:
             price = 2.0 * missed * dot(weights, allowance)
         rank = _rank_certificate(*spectra, gap, excess + price, rank_tolerance, blur, plain)
@@ -340,8 +340,8 @@ def _measure(
 
 def _frobenius(matrix: FloatArray) -> Any:
     if matrix.ndim == 2:
-        flat = matrix.ravel()
-        return math.sqrt(flat.dot(flat))
+        entries = matrix.ravel()
+        return math.sqrt(entries.dot(entries))
     flat = matrix.reshape(len(matrix), -1)
     return np.sqrt(np.vecdot(flat, flat))
 

@@ -238,7 +238,7 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
         return _solve_each(spec, batch, norm, replace(request, device=None))
     found = spec.load()(unit, norm, request)
     assert found.W is not None and found.multipliers is not None
-    usable = np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1)
+    usable = np.asarray(np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1))
     W = np.where(usable[:, None, None], found.W, 0.0)
     lam = np.where(usable[:, None], found.multipliers, 0.0)
     certificate: Any = certify(batch, W, lam, norm)
@@ -252,8 +252,8 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
     status: Any = _CODES[code]
     result = MarginSolution(
         batch, norm, status, _blanked(certificate, code >= 2), np.where(code[:, None] < 2, lam, np.nan), spec.name,
-        found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan), _rescue_flags(code),
-        {i: farkas for i, farkas in proofs.items()},
+        found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan),
+        _no_rescues(len(code)), proofs,
     )  # fmt: skip
     if len(open_ones) and request.options.get("rescue", request.options.get("dtype") is None):
         result = _rescued(result, open_ones, norm, request)
@@ -261,8 +261,8 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
     return result[0] if single else result
 
 
-def _rescue_flags(code: npt.NDArray[np.int64]) -> Extras:
-    flags: Any = np.zeros(len(code), dtype=bool)
+def _no_rescues(size: int) -> Extras:
+    flags: Any = np.zeros(size, dtype=bool)
     return Extras(rescued=flags)
 
 
