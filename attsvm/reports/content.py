@@ -10,8 +10,9 @@ import numpy as np
 
 from attsvm.comparison import compare
 from attsvm.problem import AttentionProblem
+from attsvm.records import plain, versions
 from attsvm.reports.graph import graph_content
-from attsvm.reports.records import finite, problem_record, solution_record, versions
+from attsvm.reports.solved import problem_record, solution_record
 from attsvm.reports.trajectory import run_content
 from attsvm.selection import Selection, read_selection
 from attsvm.solution import Solution
@@ -113,8 +114,8 @@ def build_content(
         "settings": {"steps": steps, "seed": seed, "graph_limit": graph_limit},
         "versions": versions(*(["torch"] if runs else [])),
     }
-    plain: dict[str, Any] = finite(content)
-    return plain
+    ready: dict[str, Any] = plain(content)
+    return ready
 
 
 def _why_not_trained(problem: AttentionProblem, steps: int) -> str | None:

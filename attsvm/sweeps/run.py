@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.records import plain
 from attsvm.sweeps.plan import Chunk, Plan, Task, make_plan
 from attsvm.sweeps.result import Sweep, join_columns
 from attsvm.sweeps.store import Store
@@ -224,15 +225,12 @@ def _join(plan: Plan, finished: dict[tuple[int, int], dict[str, Any]], cell: int
 def _plain_columns(columns: Any, trials: int, fn: Task) -> dict[str, Any]:
     if not isinstance(columns, Mapping) or not columns:
         raise ValueError(f"fn must return a dict of columns, got {type(columns).__name__} from {fn!r}")
-    plain: dict[str, Any] = {}
+    listed: dict[str, Any] = {}
     for name, values in columns.items():
-        if hasattr(values, "detach"):  # a torch tensor, on any device
-            values = values.detach().cpu()
-        listed = np.asarray(values).tolist() if hasattr(values, "__array__") else list(values)
-        if len(listed) != trials:
-            raise ValueError(f"fn must return {trials} entries per column, got {len(listed)} in {name!r}")
-        plain[str(name)] = listed
-    return plain
+        listed[str(name)] = plain(values if hasattr(values, "__array__") else list(values), finite=False)
+        if len(listed[str(name)]) != trials:
+            raise ValueError(f"fn must return {trials} entries per column, got {len(listed[str(name)])} in {name!r}")
+    return listed
 
 
 def _check_importable(fn: Task) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 from rich.table import Table
 
+from attsvm.records import console, environment
 from attsvm.validation.bench.cases import CASES, Result, run_case
 from attsvm.validation.bench.growth import fitted_exponent, growth_times
 from attsvm.validation.bench.softmax import spectrum_speed
 from attsvm.validation.bench.specialization import reduced_gradient_ratio
 from attsvm.validation.bench.training import training_throughput
-from attsvm.validation.report import console, environment
 
 EXTRA = ("growth", "training", "spectrum", "heads")  # what is not a solve
 GROWTH_SIZES = (63, 125, 250, 500, 1000)

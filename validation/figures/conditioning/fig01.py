@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.validation.figures.conditioning.students import SUCCESS, record_steps, softmax_student
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, share_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, share_of, subplots
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -59,9 +56,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Loss curves, one panel for d < N and one for d > N."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    picture, axes = subplots(1, 2, (10, 4))
     labelled: set[Any] = set()
     for name, cell in outcome.curves["cells"].items():
         axis = axes[int(cell["d"] > cell["N"])]

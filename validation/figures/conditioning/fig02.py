@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.validation.figures.conditioning.students import linear_student, record_steps
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, mean_of, subplots
 
 __all__ = ["FIGURE", "draw", "run", "vision_student"]
 
@@ -122,10 +119,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Loss curves of both panels."""
-    from matplotlib import pyplot as plt
-
     curves = outcome.curves
-    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    picture, (left, right) = subplots(1, 2, (10, 4))
     for (name, loss), colour in zip(
         curves["a"].items(), ("tab:blue", "tab:red", "tab:cyan", "tab:orange"), strict=True
     ):
@@ -138,10 +133,7 @@ def draw(outcome: Outcome) -> Picture:
         right.semilogy(epochs, each.mean(axis=0), color=colour, label=name)
         right.fill_between(epochs, each.min(axis=0), each.max(axis=0), color=colour, alpha=0.2)  # all runs
     right.set(title="(b) small vision transformer", xlabel="epochs", ylabel="divergence from the teacher")
-    for axis in (left, right):
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, (left, right))
 
 
 FIGURE = Figure(

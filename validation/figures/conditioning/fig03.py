@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, mean_of, subplots
 
 __all__ = ["FIGURE", "draw", "run", "text_training"]
 
@@ -118,9 +115,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Loss and peakedness of both tasks."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    picture, axes = subplots(1, 2, (10, 4))
     steps = np.asarray(outcome.curves["steps"])
     for name, run_ in outcome.curves["runs"].items():
         style = "-" if name.endswith("adam") else "--"
@@ -131,10 +126,7 @@ def draw(outcome: Outcome) -> Picture:
             axis.fill_between(steps, each.min(axis=0), each.max(axis=0), color=colour, alpha=0.12)  # all runs
     axes[0].set(xlabel="steps", ylabel="loss over first loss")
     axes[1].set(xlabel="steps", ylabel="max/min of class-token attention", yscale="log")
-    for axis in axes:
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, axes)
 
 
 FIGURE = Figure(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.validation.figures.conditioning.students import SUCCESS, record_steps, softmax_student
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, share_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, share_of, subplots
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -82,7 +79,7 @@ def draw(outcome: Outcome) -> Picture:
     from matplotlib import pyplot as plt
 
     curves = outcome.curves
-    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    picture, (left, right) = subplots(1, 2, (10, 4))
     ratios = np.asarray(curves["ratios"], dtype=float)
     shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(ratios)))
     for ratio, colour, loss in zip(ratios, shades, curves["loss"], strict=True):
@@ -93,9 +90,7 @@ def draw(outcome: Outcome) -> Picture:
     shares = [float(np.mean(np.asarray(loss, dtype=float)[:, -1] < SUCCESS)) for loss in curves["loss"]]
     right.plot(ratios, shares, "o-")
     right.set(xlabel="log10 R of the teacher", ylabel="share of runs that find the teacher", ylim=(-0.05, 1.05))
-    for axis in (left, right):
-        axis.grid(alpha=0.3)
-    return picture
+    return finish(picture, (left, right), legend=None)
 
 
 FIGURE = Figure(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.dynamics.conditioning import PromptProblem, kappa_report, leakage, sampled_leakage, signal_subspace
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, subplots
 
 __all__ = ["FIGURE", "draw", "head_statistics", "run", "trained_heads"]
 
@@ -148,9 +145,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Quantiles of leakage and condition numbers."""
-    from matplotlib import pyplot as plt
-
-    picture, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    picture, (left, right) = subplots(1, 2, (9, 3.6))
     levels = ("10 %", "median", "90 %")
     for name, label in (("rho", "exact"), ("sampled", "200 random directions")):
         left.semilogy(levels, np.asarray(outcome.curves[name], dtype=float), "o-", label=label)
@@ -159,10 +154,7 @@ def draw(outcome: Outcome) -> Picture:
     for name, label in (("kappa", "exact"), ("khat", "lower bound, closed form"), ("proxy", "(max / min)^2")):
         right.plot(levels, np.asarray(outcome.curves[name], dtype=float), "o-", label=label)
     right.set(title="condition number of J^2", ylabel="log10")
-    for axis in (left, right):
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, (left, right))
 
 
 FIGURE = Figure(

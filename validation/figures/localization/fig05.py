@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from attsvm.dynamics.localization import (
     summarize,
     token_logits,
 )
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 
 __all__ = ["FIGURE", "draw", "eigenspectrum_draws", "run"]
 
@@ -148,7 +145,7 @@ def draw(outcome: Outcome) -> Picture:
 
     c = outcome.curves
     means, scales = c["means"], c["scales"]
-    picture, axes = plt.subplots(2, len(means) + 1, figsize=(2.7 * (len(means) + 1), 5.2), layout="constrained")
+    picture, axes = subplots(2, len(means) + 1, (2.7 * (len(means) + 1), 5.2))
     colors = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(scales)))
     position = np.arange(1, c["T"] + 1)
     for row, label in zip(axes, ("isotropic", "anisotropic"), strict=True):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics.localization import read_wikitext, synthetic_corpus
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 
 __all__ = ["FIGURE", "draw", "language_runs", "run"]
 
@@ -144,7 +141,7 @@ def draw(outcome: Outcome) -> Picture:
     from matplotlib import pyplot as plt
 
     c = outcome.curves
-    picture, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
+    picture, axes = subplots(2, 3, (11, 6))
     colors = ["black", *plt.get_cmap("viridis")(np.linspace(0, 0.9, len(c["labels"]) - 1))]
     for axis, name in zip(axes[0], ("scale", "entropy", "perplexity"), strict=True):
         for label, color in zip(c["labels"], colors, strict=True):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.figures.polarization._protocols import figure_12
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "conditioned", "draw", "run"]
 
@@ -96,7 +93,7 @@ def draw(outcome: Outcome) -> Picture:
     from matplotlib import pyplot as plt
 
     c = outcome.curves
-    picture, axes = plt.subplots(1, 4, figsize=(15, 3.6), layout="constrained")
+    picture, axes = subplots(1, 4, (15, 3.6))
     for axis, k in zip(axes[:2], (0, len(c["kappas"]) - 1), strict=True):
         t, logits = np.asarray(c["t"][k]), np.asarray(c["scores"][k])
         axis.plot(t / _STEP / 1000, logits, lw=1)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.polarization._protocols import KINDS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "induction", "run"]
 
@@ -116,10 +113,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Sink scores per head for every kind, and mean attention patterns of three."""
-    from matplotlib import pyplot as plt
-
     labels = list(outcome.curves)
-    picture, axes = plt.subplots(1, 4, figsize=(16, 4), width_ratios=[2.2, 1, 1, 1], layout="constrained")
+    picture, axes = subplots(1, 4, (16, 4), width_ratios=[2.2, 1, 1, 1])
     for k, label in enumerate(labels):
         c = outcome.curves[label]
         for scores, learned in zip(np.asarray(c["scores"]), c["learned"], strict=True):

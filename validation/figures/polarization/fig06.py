@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.figures.polarization._protocols import KINDS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "flips", "run"]
 
@@ -120,10 +117,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Mean flip rates with the single runs as dots."""
-    from matplotlib import pyplot as plt
-
     c = outcome.curves
-    picture, axes = plt.subplots(1, 2, figsize=(12, 4), width_ratios=[2, 1], layout="constrained")
+    picture, axes = subplots(1, 2, (12, 4), width_ratios=[2, 1])
     means = [float(np.mean(rate)) for rate in c["rates"]]
     colors = [
         "tab:red" if kind == "softmax" else "tab:orange" if kind.endswith("_norm") else "tab:blue"

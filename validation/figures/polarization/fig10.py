@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.figures.polarization._protocols import figure_10
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "kl_runs", "run"]
 
@@ -98,10 +95,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Scores and divergence over log-time."""
-    from matplotlib import pyplot as plt
-
     c = outcome.curves
-    picture, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    picture, axes = subplots(1, 2, (10, 3.6))
     axes[0].semilogx(c["t"], np.asarray(c["scores"]), lw=1.4)
     axes[0].set(title="softmax(a), KL loss", xlabel="t", ylabel="score", ylim=(0, 1))
     axes[1].loglog(c["t"], np.maximum(np.asarray(c["divergence"], dtype=float), 1e-14), color="k")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 
 __all__ = ["FIGURE", "draw", "run", "tied"]
 
@@ -100,7 +97,7 @@ def draw(outcome: Outcome) -> Picture:
     """Largest score and norms against time for each D."""
     from matplotlib import pyplot as plt
 
-    picture, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    picture, axes = subplots(1, 2, (10, 3.6))
     for k, (D, c) in enumerate(outcome.curves.items()):
         color = plt.get_cmap("viridis")(k / 4)
         axes[0].semilogx(c["times"][1:], c["score_curve"][1:], color=color, label=f"D = {D}")

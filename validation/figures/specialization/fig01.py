@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.figures.specialization.runs import NAMES, flow_paths, make_prior, sgd_beside_flow
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -179,10 +176,8 @@ def _predicted(s: Any) -> float:
 
 def draw(outcome: Outcome) -> Picture:
     """Figure 1's three panels, Figures 9 and 10 by activation, and the specialization time."""
-    from matplotlib import pyplot as plt
-
     curves = outcome.curves
-    picture, axes = plt.subplots(3, 3, figsize=(13, 10.5), layout="constrained")
+    picture, axes = subplots(3, 3, (13, 10.5))
     long = curves["long"]
     axes[0, 0].plot(long["times"], long["flow_loss"], color="k", label="flow")
     axes[0, 0].plot(long["times"], long["sgd_loss"], ".", color="tab:red", label="SGD")

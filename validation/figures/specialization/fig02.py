@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.specialization.runs import flow_paths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -83,10 +80,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """The plane of the two spikes, one panel per number of heads."""
-    from matplotlib import pyplot as plt
-
     paths: dict[str, Any] = dict(outcome.curves["paths"])
-    picture, axes = plt.subplots(1, len(paths), figsize=(3.6 * len(paths), 3.8), layout="constrained", squeeze=False)
+    picture, axes = subplots(1, len(paths), (3.6 * len(paths), 3.8), squeeze=False)
     for axis, (H, m) in zip(axes[0], paths.items(), strict=True):
         m = np.asarray(m)
         for h in range(m.shape[1]):

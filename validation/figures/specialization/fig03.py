@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.specialization.runs import NAMES, flow_paths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "directions", "draw", "run", "sign_patterns"]
 
@@ -125,11 +122,9 @@ def _by_run(times: Any) -> str:
 
 def draw(outcome: Outcome) -> Picture:
     """Trajectories of the heads in the plane of the features."""
-    from matplotlib import pyplot as plt
-
     paths: list[Any] = list(outcome.curves["paths"])
     columns = len(paths) // 2
-    picture, axes = plt.subplots(2, columns, figsize=(3.0 * columns, 6.4), layout="constrained", squeeze=False)
+    picture, axes = subplots(2, columns, (3.0 * columns, 6.4), squeeze=False)
     for axis, path in zip(axes.ravel(), paths, strict=True):
         m = np.asarray(path["m"])
         for h in range(m.shape[1]):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.specialization.fig03 import sign_patterns
 from attsvm.validation.figures.specialization.runs import NAMES, flow_paths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -91,11 +88,9 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Alignments of the eight heads with the three features against time."""
-    from matplotlib import pyplot as plt
-
     paths: list[Any] = list(outcome.curves["paths"])
     times = outcome.curves["times"]
-    picture, axes = plt.subplots(len(paths), 3, figsize=(11, 2.9 * len(paths)), layout="constrained", sharex=True)
+    picture, axes = subplots(len(paths), 3, (11, 2.9 * len(paths)), sharex=True)
     for row, path in zip(axes, paths, strict=True):
         m = np.asarray(path["m"])
         for f, axis in enumerate(row):

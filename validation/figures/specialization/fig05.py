@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.specialization.runs import ACTIVATIONS, NAMES, make_prior, trained_heads
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -98,9 +95,7 @@ def _notes(left: Any, right: Any, losses: Any, risks: Any) -> list[str]:
 
 def draw(outcome: Outcome) -> Picture:
     """Loss against heads, and against signal."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(2, 2, figsize=(10.5, 8), layout="constrained")
+    picture, axes = subplots(2, 2, (10.5, 8))
     for column, (name, variable) in enumerate((("left", "H"), ("right", "nu"))):
         points: list[Any] = list(outcome.curves[name])
         kinds = list(dict.fromkeys(p["kind"] for p in points))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.figures.specialization.runs import ACTIVATIONS, NAMES, make_prior, trained_heads
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -79,14 +76,11 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Heads by tokens for five sequences; the frame marks the relevant token."""
-    from matplotlib import pyplot as plt
     from matplotlib.patches import Rectangle
 
     maps: dict[str, Any] = dict(outcome.curves["maps"])
     index = list(outcome.curves["index"])
-    picture, axes = plt.subplots(
-        len(maps), len(index), figsize=(2.1 * len(index), 2.0 * len(maps)), layout="constrained"
-    )
+    picture, axes = subplots(len(maps), len(index), (2.1 * len(index), 2.0 * len(maps)))
     for row, (activation, stack) in zip(axes, maps.items(), strict=True):
         for axis, weights, place in zip(row, stack, index, strict=True):
             image: Any = axis.imshow(4 * np.asarray(weights), vmin=0, vmax=2, cmap="viridis")

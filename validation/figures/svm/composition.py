@@ -266,7 +266,7 @@ def draw_until_kept(
         if missing <= 0 or chunks == most:
             break
         expected = max(float(kept.mean()), 1.0 / trials)
-        rounds = replace(rounds, fresh=False)
+        rounds = replace(rounds, options=replace(rounds.options, fresh=False))
     context.seconds.append(rounds.seconds[-1])
     context.resumed.append(chunks - computed)
     needed = trials if missing > 0 else int(np.flatnonzero(kept)[wanted - 1]) + 1

@@ -8,12 +8,10 @@ import numpy as np
 
 import attsvm
 from attsvm.comparison.metrics import correlation, misalignment
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
 from attsvm.validation.figures.svm.convergence import NORM_OF, PUBLISHED_KQ
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
-
     from attsvm.training.run import Run
 
 __all__ = ["FIGURE", "alignment", "draw", "run"]
@@ -109,12 +107,10 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """The three panels: solid for the published arithmetic, dashed for exact gradients."""
-    from matplotlib import pyplot as plt
-
     curves = outcome.curves
     steps = np.asarray(curves["steps"])
     shown = steps <= curves["shown"]
-    picture, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    picture, axes = subplots(1, 3, (13, 3.8))
     panels = {
         "max_probability": "(a) mean largest softmax probability",
         "frobenius": r"(b) corr with $W^{mm}_\alpha$",

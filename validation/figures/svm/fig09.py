@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, mean_of, share_of
 from attsvm.validation.figures.svm.composition import NAMES, draw_until_kept, relu_compositions
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -203,9 +200,7 @@ def draw(outcome: Outcome) -> Picture:
     below[2].set(
         title="arithmetic of the gradient", xlabel="d", xticks=places, xticklabels=dims, ylabel="mean 1 - corr, W_SVMeq"
     )
-    for axis in below:
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, below, grid=None)
 
 
 def _or_nan(value: Any) -> float:

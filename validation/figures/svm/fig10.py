@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.framework import (
+    Context,
+    Figure,
+    Outcome,
+    Picture,
+    Table,
+    finish,
+    mean_of,
+    share_of,
+    subplots,
+)
 from attsvm.validation.figures.svm.composition_concave import concave_runs, lemma_runs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "VARIANTS", "draw", "run"]
 
@@ -190,10 +197,8 @@ def _trend(by_lam: dict[float, Columns]) -> float:
 
 def draw(outcome: Outcome) -> Picture:
     """Figure 10's three panels over Figure 13's."""
-    from matplotlib import pyplot as plt
-
     c = outcome.curves
-    picture, axes = plt.subplots(2, 3, figsize=(13, 7.4), layout="constrained")
+    picture, axes = subplots(2, 3, (13, 7.4))
     first, second, third = axes[0]
     first.plot(c["lam"], c["exact"], "o-", color="black", label="exact optimum (Lemma 6)")
     first.plot(c["lam"], c["descent"], "s--", color="tab:blue", label="descent, all runs")
@@ -222,9 +227,7 @@ def draw(outcome: Outcome) -> Picture:
     axes[1, 2].set(
         title="Figure 13(c): distribution, descent", xlabel="selected tokens", ylabel="trials", xticks=counts
     )
-    for axis in axes.flat:
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, axes.flat, grid=None)
 
 
 FIGURE = Figure(

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import attsvm
+from attsvm.validation.figures.svm.ranks_published import published_rank
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
 from attsvm.validation.ledger.svm._common import Rng, cosine, seed_of
-from attsvm.validation.ranks import published_rank
 
 __all__ = ["CLAIMS"]
 
