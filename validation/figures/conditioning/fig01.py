@@ -21,22 +21,15 @@ def run(context: Context) -> Outcome:
         cell = {"N": s["N"], "d": d, "sigma_p": sigma, "lr": lr, "steps": steps, "spectrum": d <= 150}
         name = f"d={d} sigma_p={sigma}"
         found = context.sweep(softmax_student, [cell], tried, chunk=1, name=name).columns[0]
-        loss = np.array([np.asarray(curve, dtype=float) for curve in found["loss"]])
-        numbers = {name_: found[name_].astype(float) for name_ in found if name_ != "loss"}
-        final, taken = numbers["final"], numbers["steps"]
-        middle = {name_: float(np.median(values)) for name_, values in numbers.items()}
+        loss, taken = found["loss"], found["steps"]
+        middle = {name_: float(np.median(values)) for name_, values in found.items() if name_ != "loss"}
         rows.append((
-            d, sigma, lr, tried, share_of(final < SUCCESS), middle["final"],
+            d, sigma, lr, tried, share_of(found["final"] < SUCCESS), middle["final"],
             float(np.nanmedian(taken)) if np.isfinite(taken).any() else float("nan"), middle["teacher"],
-            middle["student"], float(np.median(np.abs(numbers["cosine"]))), middle["kappa"], middle["kappa_joint"],
+            middle["student"], float(np.median(np.abs(found["cosine"]))), middle["kappa"], middle["kappa_joint"],
         ))  # fmt: skip
-        curves[name] = {
-            "steps": np.arange(loss.shape[1]) * record_steps(steps),
-            "loss": loss,
-            "d": d,
-            "N": s["N"],
-            "sigma": sigma,
-        }
+        recorded = np.arange(loss.shape[1]) * record_steps(steps)
+        curves[name] = {"steps": recorded, "loss": loss, "d": d, "N": s["N"], "sigma": sigma}
     columns = ("d", "sigma_p", "lr", "runs", f"loss < {SUCCESS:g}", "median final loss", "median steps to it",
                "log10 R teacher", "log10 R student", "|cos(p, p*)|", "log10 kappa(H_p)",
                "log10 kappa(joint)")  # fmt: skip

@@ -21,17 +21,17 @@ def run(context: Context) -> Outcome:
     found = context.sweep(softmax_student, grid, chunk=1, name="students").columns
     rows, curves = [], []
     for ratio, gd in zip(s["log10_ratios"], found, strict=True):
-        final, newton = gd["final"].astype(float), gd["newton"].astype(float)
+        final, newton = gd["final"], gd["newton"]
         good = final < SUCCESS
-        taken = gd["steps"].astype(float)[good]
-        lost = np.abs(gd["cosine"].astype(float)[~good])
+        taken = gd["steps"][good]
+        lost = np.abs(gd["cosine"][~good])
         rows.append((
             ratio, share_of(good), float(np.median(taken)) if good.any() else float("nan"), float(np.median(final)),
             float(np.median(lost)) if (~good).any() else float("nan"), share_of(newton < SUCCESS),
-            float(np.median(gd["khat"].astype(float))), float(np.mean(gd["kappa"].astype(float))),
-            float(np.mean(gd["kappa_joint"].astype(float))),
+            float(np.median(gd["khat"])), float(np.mean(gd["kappa"])),
+            float(np.mean(gd["kappa_joint"])),
         ))  # fmt: skip
-        curves.append(np.array([np.asarray(curve, dtype=float) for curve in gd["loss"]]))
+        curves.append(gd["loss"])
     columns = ("log10 R", f"GD loss < {SUCCESS:g}", "median steps (successes)", "median final loss",
                "median |cos(p, p*)| (failures)", "LM success", "median log10 khat(J)", "log10 kappa(H_p)",
                "log10 kappa(joint)")  # fmt: skip
@@ -51,11 +51,11 @@ def _notes(found: Sequence[Mapping[str, Any]]) -> list[str]:
     first, last = found[0], found[-1]
 
     def middle(columns: Mapping[str, Any], name: str) -> float:
-        return float(np.median(columns[name].astype(float)))
+        return float(np.median(columns[name]))
 
-    final = np.concatenate([columns["final"].astype(float) for columns in found])
-    newton = np.concatenate([columns["newton"].astype(float) for columns in found])
-    cosine = np.abs(np.concatenate([columns["cosine"].astype(float) for columns in found]))
+    final = np.concatenate([columns["final"] for columns in found])
+    newton = np.concatenate([columns["newton"] for columns in found])
+    cosine = np.abs(np.concatenate([columns["cosine"] for columns in found]))
     failed = final >= SUCCESS
     stuck = failed & (final > 1e-3)
     direction = float(np.median(cosine[stuck])) if stuck.any() else float("nan")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.dynamics.conditioning import PromptProblem, kappa_report, leakage, sampled_leakage, signal_subspace
+from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, subplots
 
 __all__ = ["FIGURE", "draw", "head_statistics", "run", "trained_heads"]
@@ -62,8 +63,8 @@ def trained_heads(
     Examples
     --------
     >>> found = trained_heads(1, 0, epochs=3, limit=200, test=20, dim=16, layers=1, patch=2)
-    >>> found["rho"].shape[0], 0 <= found["accuracy"][0] <= 1
-    (1, np.True_)
+    >>> len(found["rho"]), 0 <= found["accuracy"][0] <= 1
+    (1, True)
     """
     import torch
 
@@ -72,8 +73,8 @@ def trained_heads(
 
     pixels, classes, _ = load_images(limit=limit)
     images, labels = torch.tensor(pixels, device=device), torch.tensor(classes, device=device)
-    columns: dict[str, list[Any]] = {}
-    for trial in range(trials):
+
+    def row(trial: int) -> dict[str, Any]:
         start = seed % 2**31 + trial
         model = SmallViT(images.shape[1], patch, dim, layers, hidden=2 * dim, seed=start).to(device)
         train_on_labels(model, images[test:], labels[test:], epochs=epochs, seed=start)
@@ -91,18 +92,19 @@ def trained_heads(
             raise ValueError("every token is important in every head: train longer or with more patches")
         finite = np.isfinite(found["rho"])
         levels = np.array([0.1, 0.5, 0.9])
-        row = {name: np.quantile(found[name], levels) for name in ("sampled", "delta", "kappa", "khat", "proxy")}
-        row["rho"] = np.quantile(np.where(finite, found["rho"], 1e12), levels)
-        row["unseen"] = 1 - finite.mean()
-        row["below_one"] = float((found["rho"] < 1).mean())
-        row["sampled_below_one"] = float((found["sampled"] < 1).mean())
-        row["dimension"] = float(np.median(found["dimension"]))
-        row["kept"] = float(np.mean(found["kept"]))
-        row["off_by"] = float(np.median(found["proxy"] - found["kappa"]))
-        row["accuracy"] = accuracy(model, images[:test], labels[:test])
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return {name: np.array(values) for name, values in columns.items()}
+        return {
+            **{name: np.quantile(found[name], levels) for name in ("sampled", "delta", "kappa", "khat", "proxy")},
+            "rho": np.quantile(np.where(finite, found["rho"], 1e12), levels),
+            "unseen": 1 - finite.mean(),
+            "below_one": float((found["rho"] < 1).mean()),
+            "sampled_below_one": float((found["sampled"] < 1).mean()),
+            "dimension": float(np.median(found["dimension"])),
+            "kept": float(np.mean(found["kept"])),
+            "off_by": float(np.median(found["proxy"] - found["kappa"])),
+            "accuracy": accuracy(model, images[:test], labels[:test]),
+        }
+
+    return columns_of(map(row, range(trials)))
 
 
 def run(context: Context) -> Outcome:
@@ -114,10 +116,10 @@ def run(context: Context) -> Outcome:
     found = context.sweep(trained_heads, [cell], chunk=1, name="heads").columns[0]
 
     def quantiles(name: str) -> tuple[float, ...]:
-        return tuple(np.mean([np.asarray(row, dtype=float) for row in found[name]], axis=0))
+        return tuple(np.mean(found[name], axis=0))
 
     def mean(name: str) -> float:
-        return float(np.mean(found[name].astype(float)))
+        return float(np.mean(found[name]))
 
     levels = ("10 %", "median", "90 %")
     tables = [

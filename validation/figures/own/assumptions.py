@@ -9,6 +9,7 @@ import numpy as np
 import attsvm
 from attsvm.enumeration import locally_optimal_selections
 from attsvm.records import share
+from attsvm.sweeps import columns_of
 from attsvm.theory import attraction, solve_every_selection
 from attsvm.theory.always_support import misses_optimal_support
 from attsvm.theory.assumptions import check_all_support, check_first_step
@@ -30,14 +31,14 @@ def assumption_flags(trials: int, _: int, *, draw: int, n: int, T: int, d: int) 
     >>> len(found["D"]), any(found["violation"])
     (3, False)
     """
-    columns: dict[str, list[Any]] = {}
-    for problem in attsvm.random_problem(n=n, T=T, d=d, batch=trials, seed=draw):
+
+    def row(problem: attsvm.AttentionProblem) -> dict[str, Any]:
         table = solve_every_selection(problem, limit=T**n)
         optimal = problem.optimal_tokens()
         at = int(np.flatnonzero((table.indices == optimal.indices).all(axis=1))[0])
         holds, local = not misses_optimal_support(table, optimal).any(), int(table.locally_optimal.sum())
         exact, proxy = check_all_support(attsvm.att_svm(problem))
-        row = {
+        return {
             "feasible": bool(table.feasible[at]),
             "D": holds,
             "local": local,
@@ -48,9 +49,8 @@ def assumption_flags(trials: int, _: int, *, draw: int, n: int, T: int, d: int) 
             "C": bool(check_first_step(problem, optimal, attsvm.logistic)),
             "undecided": int((~table.decided).sum()),
         }
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return columns
+
+    return columns_of(map(row, attsvm.random_problem(n=n, T=T, d=d, batch=trials, seed=draw)))
 
 
 def ends_of_starts(
@@ -66,16 +66,16 @@ def ends_of_starts(
     >>> ends_of_starts(1, 0, draw=0, n=2, T=3, d=6, starts=10, steps=300)["outside"]
     [0]
     """
-    columns: dict[str, list[Any]] = {}
-    for k in range(draw, draw + trials):
-        problem = attsvm.random_problem(n=n, T=T, d=d, seed=k)
+
+    def row(seed: int) -> dict[str, Any]:
+        problem = attsvm.random_problem(n=n, T=T, d=d, seed=seed)
         optima = locally_optimal_selections(problem)
         if not optima.complete:
-            raise RuntimeError(f"the list of locally optimal selections is incomplete at d={d}, seed={k}")
+            raise RuntimeError(f"the list of locally optimal selections is incomplete at d={d}, seed={seed}")
         listed = {item.tokens for item in optima}
-        found = attraction(problem, starts, steps=steps, seed=k)
+        found = attraction(problem, starts, steps=steps, seed=seed)
         outside = [end for end in found.rows if tuple(end.selection.indices.tolist()) not in listed]
-        row = {
+        return {
             "listed": len(listed),
             "reached": len(found.rows) - len(outside),
             "outside": sum(end.count for end in outside),
@@ -84,9 +84,8 @@ def ends_of_starts(
             "examples": [[end.selection.indices.tolist(), list(end.examples)] for end in outside[:3]],
             "spearman": found.spearman,
         }
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return columns
+
+    return columns_of(row(draw + k) for k in range(trials))
 
 
 def run(context: Context) -> Outcome:

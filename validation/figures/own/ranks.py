@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attsvm
+from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
 from attsvm.validation.figures.svm.ranks_published import published_rank
 
@@ -30,19 +31,18 @@ def rank_trials(trials: int, _: int, *, draw: int, n: int, T: int, d: int) -> di
     >>> found["certified"] == found["numerical"]
     True
     """
-    columns: dict[str, list[Any]] = {name: [] for name in (*_LABELS, "gap", "singular_gap")}
-    for k in range(draw, draw + trials):
-        problem = attsvm.random_problem(n=n, T=T, d=d, seed=k)
+
+    def row(seed: int) -> dict[str, Any]:
+        problem = attsvm.random_problem(n=n, T=T, d=d, seed=seed)
         certificate = attsvm.att_svm(problem, norm="nuclear").certificate
         rank = certificate.rank_certificate
-        row: dict[str, Any] = {}
-        if rank is not None:
-            row = {"numerical": rank.numerical_rank, "certified": rank.rank, "gap": certificate.gap}
-            row |= {"singular_gap": rank.singular_gap, "published_scs": published_rank(problem, "SCS")}
-            row |= {"published_clarabel": published_rank(problem, "CLARABEL")}
-        for name, values in columns.items():
-            values.append(row.get(name))
-    return columns
+        if rank is None:
+            return dict.fromkeys((*_LABELS, "gap", "singular_gap"))
+        published = {f"published_{solver.lower()}": published_rank(problem, solver) for solver in ("SCS", "CLARABEL")}
+        found = {"numerical": rank.numerical_rank, "certified": rank.rank, "singular_gap": rank.singular_gap}
+        return {**published, **found, "gap": certificate.gap}
+
+    return columns_of(row(draw + k) for k in range(trials))
 
 
 def run(context: Context) -> Outcome:

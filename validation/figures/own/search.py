@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import attsvm
+from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
 
 __all__ = ["FIGURE", "listing", "run"]
@@ -29,12 +30,12 @@ def listing(
     >>> listing(1, 0, draw=0, size=[3, 3, 4], mode="exhaustive")["complete"]
     [True]
     """
-    columns: dict[str, list[Any]] = {}
-    for k in range(trials):
-        problem = attsvm.random_problem(n=size[0], T=size[1], d=size[2], seed=draw + k)
+
+    def row(seed: int) -> dict[str, Any]:
+        problem = attsvm.random_problem(n=size[0], T=size[1], d=size[2], seed=seed)
         start = time.perf_counter()
         found = attsvm.locally_optimal_selections(problem, top=top, mode=mode, time_limit=time_limit)
-        row = {
+        return {
             "tokens": [list(item.tokens) for item in found],
             "margin": found[0].margin if len(found) else None,
             "complete": found.complete,
@@ -44,9 +45,8 @@ def listing(
             "nodes": found.counts.nodes,
             "seconds": time.perf_counter() - start,
         }
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return columns
+
+    return columns_of(row(draw + k) for k in range(trials))
 
 
 def run(context: Context) -> Outcome:

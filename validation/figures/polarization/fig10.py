@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
+from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
-from attsvm.validation.figures.polarization._protocols import figure_10
+from attsvm.validation.figures.polarization._protocols import figure_10, legacy_seeds
 
 __all__ = ["FIGURE", "draw", "kl_runs", "run"]
 
@@ -22,15 +23,15 @@ def kl_runs(trials: int, seed: int, t_end: float) -> dict[str, Any]:
     >>> 0 < kl_runs(1, 0, t_end=100.0)["top"][0] < 1
     True
     """
-    columns: dict[str, list[float]] = {"top": [], "entropy": [], "divergence": []}
-    for k in np.random.default_rng(seed).integers(2**31, size=trials):
-        V, target = figure_10(int(k))
+
+    def row(draw: int) -> dict[str, float]:
+        V, target = figure_10(draw)
         loss = pol.KLLoss(target)
         flow = pol.full_flow(V, np.zeros(target.size), loss, t_end=t_end, points=5, rtol=1e-6, atol=1e-10)
-        columns["top"].append(float(flow.scores[-1].max()))
-        columns["entropy"].append(float(flow.entropy[-1] / np.log(target.size)))
-        columns["divergence"].append(loss.divergence(flow.beta[-1]))
-    return columns
+        top, entropy = float(flow.scores[-1].max()), float(flow.entropy[-1] / np.log(target.size))
+        return {"top": top, "entropy": entropy, "divergence": loss.divergence(flow.beta[-1])}
+
+    return columns_of(map(row, legacy_seeds(trials, seed)))
 
 
 def run(context: Context) -> Outcome:

@@ -26,16 +26,8 @@ def tied(trials: int, seed: int, D: int, steps: int, transposed: bool, device: s
     beta /= np.linalg.norm(beta)
     others = np.random.default_rng(seed).standard_normal((trials - 1, D))
     a0 = 1 + 0.1 * np.concatenate([first.randn(1, D), others])
-    run = pol.descend_tied(
-        np.tile(np.eye(D), (trials, 1, 1)),
-        a0,
-        beta,
-        transposed=transposed,
-        lr=0.05,
-        steps=steps,
-        snapshots=40,
-        device=device,
-    )
+    R0 = np.tile(np.eye(D), (trials, 1, 1))
+    run = pol.descend_tied(R0, a0, beta, transposed=transposed, lr=0.05, steps=steps, snapshots=40, device=device)
     norms = run.V.norm(dim=3 if transposed else 2)  # (snapshots, trial, token): rows of R when transposed
     winner = run.scores[-1].argmax(-1)
     return {
@@ -73,15 +65,8 @@ def run(context: Context) -> Outcome:
             }
     total = sum(len(many.where(**cell)["same_as_a"]) for cell in cells)
     differ = total - sum(int(np.sum(many.where(**cell)["same_as_a"])) for cell in cells)
-    columns = (
-        "model",
-        "D",
-        "mean largest score",
-        "smallest",
-        "norm of its vector",
-        "median norm",
-        "argmax a = argmax s",
-    )
+    columns = ("model", "D", "mean largest score", "smallest", "norm of its vector", "median norm",
+               "argmax a = argmax s")  # fmt: skip
     return Outcome(
         tables=[Table(f"After {s['steps']} steps", columns, tuple(rows))],
         curves=curves,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
-from attsvm.validation.figures.specialization.runs import NAMES, flow_paths, make_prior, sgd_beside_flow
+from attsvm.validation.figures.specialization.runs import NAMES, flow_cell, flow_paths, make_prior, sgd_beside_flow
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -24,42 +24,14 @@ _LEVEL = 0.5  # of |m_12 - m_22| at which heads count as specialized
 def run(context: Context) -> Outcome:
     """Every protocol from one start; the long run of Figure 1; crossing times of the flow for many D."""
     s = context.settings
-    cells = [
-        {
-            "prior": prior,
-            "activation": activation,
-            "L": L,
-            "H": H,
-            "times": s["times"],
-            "D": s["D"],
-            "lr": s["lr"],
-            "samples": s["samples"],
-            "start_seed": context.seed,
-        }
-        for _, prior, activation, L, H in _PROTOCOLS
-    ]
+    shared = {name: s[name] for name in ("times", "D", "lr", "samples")} | {"start_seed": context.seed}
+    cells = [{"prior": prior, "activation": a, "L": L, "H": H, **shared} for _, prior, a, L, H in _PROTOCOLS]
     short = context.sweep(sgd_beside_flow, cells, chunk=1, name="sgd and flow")
     long_cell = {**cells[0], "times": s["long_times"], "lr": s["long_lr"]}
     long = context.sweep(sgd_beside_flow, [long_cell], s["long_trials"], chunk=1, name="long")
-    growth = context.sweep(
-        flow_paths,
-        [
-            {
-                "prior": ("flip", 2, 2.0, 2.0),
-                "activation": "softmax",
-                "L": 5,
-                "H": 2,
-                "times": s["growth_times"],
-                "samples": s["growth_samples"],
-                "step": 1.0,
-                "D": D,
-            }
-            for D in s["dimensions"]
-        ],
-        s["growth_trials"],
-        chunk=s["growth_trials"],
-        name="specialization time",
-    )
+    tried, grid = s["growth_trials"], {"times": s["growth_times"], "samples": s["growth_samples"]}
+    starts = [flow_cell(("flip", 2, 2.0, 2.0), 5, 2, grid, 1.0, D=D) for D in s["dimensions"]]
+    growth = context.sweep(flow_paths, starts, tried, chunk=tried, name="specialization time")
     rows, curves = [], []
     for (figure, prior, activation, L, H), columns in zip(_PROTOCOLS, short.columns, strict=True):
         found = _compare(columns)
@@ -104,16 +76,12 @@ def run(context: Context) -> Outcome:
     )
 
 
-def _array(columns: Any, name: str) -> Any:
-    return np.array([np.array(entry, dtype=np.float64) for entry in columns[name]])
-
-
 def _compare(columns: Any) -> dict[str, Any]:
     """Differences of means over runs, their standard errors, and the mean curves."""
     numbers: list[float] = []
     curves: dict[str, Any] = {}
     for what in ("m", "loss"):
-        sgd, flow = _array(columns, f"sgd_{what}"), _array(columns, f"flow_{what}")
+        sgd, flow = columns[f"sgd_{what}"], columns[f"flow_{what}"]
         gap = np.abs(sgd.mean(0) - flow.mean(0))
         error = np.full_like(gap, np.nan)
         if len(sgd) > 1:
@@ -141,7 +109,7 @@ def _times_against_D(s: Any, columns: Any) -> tuple[Any, Any, Table]:
 
     rows, all_D, all_times, onset = [], [], [], []
     for D, found in zip(s["dimensions"], columns, strict=True):
-        m = _array(found, "m")  # (trials, times, H, F)
+        m = found["m"]  # (trials, times, H, F)
         split = np.abs(m[:, :, 0, 1] - m[:, :, 1, 1])
         times = [crossing_time(s["growth_times"], one, _LEVEL) for one in split]
         onset = [crossing_time(s["growth_times"], one, _LEVEL) for one in m[:, :, 0, 0]]

@@ -21,6 +21,8 @@ __all__ = [
     "dead_queries",
     "draw_until_kept",
     "filter_reason",
+    "mean",
+    "numbers",
     "relu_compositions",
     "relu_problems",
     "unit",
@@ -42,6 +44,31 @@ def unit(points: FloatArray) -> FloatArray:
     array([0.6, 0.8])
     """
     return np.asarray(points / np.linalg.norm(points, axis=-1, keepdims=True))
+
+
+def numbers(values: Any) -> FloatArray:
+    """Numbers of a column in which runs that were not kept have None.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.svm.composition import numbers
+    >>> numbers([1.0, None, 3.0])
+    array([1., 3.])
+    """
+    return np.array([v for v in values if v is not None], dtype=np.float64)
+
+
+def mean(values: Any) -> float:
+    """Mean of these numbers; NaN without any.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.svm.composition import mean
+    >>> mean([1.0, None, 3.0]), mean([])
+    (2.0, nan)
+    """
+    found = numbers(values)
+    return float(found.mean()) if len(found) else float("nan")
 
 
 def relu_problems(

@@ -9,7 +9,7 @@ import numpy as np
 import attsvm
 from attsvm.comparison.metrics import correlation, misalignment
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
-from attsvm.validation.figures.svm.convergence import NORM_OF, PUBLISHED_KQ
+from attsvm.validation.figures.svm.convergence import NORM_OF, PUBLISHED_KQ, locally_optimal
 
 if TYPE_CHECKING:
     from attsvm.training.run import Run
@@ -55,10 +55,8 @@ def _followed(run: Run) -> dict[str, Any]:
         solutions = attsvm.att_svm(problems, run.selection, norm=norm)
         columns[norm] = correlation(run.history.W, solutions.W).T
         columns[f"{norm}_final"] = misalignment(run.W, solutions.W)
-        if norm == NORM_OF[run.parameterization]:  # Definition 2 in the norm of the parameterization
-            beaten = (solutions.support & attsvm.high_score_tokens(problems, run.selection)).any(axis=(-2, -1))
-            solved = np.array([status is attsvm.Status.OPTIMAL for status in solutions.status])
-            columns["is_local"] = solved & ~beaten
+        if norm == NORM_OF[run.parameterization]:
+            columns["is_local"] = locally_optimal(problems, run.selection, solutions)
     columns["is_global"] = (run.selection.indices == problems.optimal_tokens().indices).all(axis=-1)
     return columns
 
