@@ -36,11 +36,11 @@ def command(
     Example: attsvm compare problem.npz --steps 500
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.demo import NORMS
     from attsvm.cli.support import check_out, open_problem, print_json, read_tokens, working
     from attsvm.cli.train import train_problem
     from attsvm.comparison.tables import report_table
     from attsvm.records import console, versions
+    from attsvm.reports.content import NORMS
     from attsvm.reports.solved import problem_record
     from attsvm.selection import read_selection
 

@@ -11,13 +11,10 @@ import typer
 import attsvm
 from attsvm.cli.arguments import Debug, Json
 from attsvm.records import versions
+from attsvm.reports.content import NORMS, RUNS
 from attsvm.reports.solved import solution_record
 
-__all__ = ["NORMS", "RUNS", "Demo", "command", "demo_record", "make_demo"]
-
-NORMS = ("frobenius", "nuclear")
-# How each parameterization is trained: the papers' update, and the recipe that reaches the nuclear direction.
-RUNS = {"W": "normalized_gd", "KQ": "ridge_decay"}
+__all__ = ["Demo", "command", "demo_record", "make_demo"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,8 @@ def train_problem(
 ) -> Any:
     """Train with the default optimizer of the parameterization and progress on stderr."""
     import attsvm
-    from attsvm.cli.demo import RUNS
     from attsvm.cli.support import check_device, show_progress
+    from attsvm.reports.content import RUNS
 
     check_device(device)
     chosen = optimizer or RUNS[parameterization]

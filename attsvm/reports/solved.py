@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 
-import attsvm
 from attsvm.comparison.tables import svm_name
+from attsvm.local import is_locally_optimal
+from attsvm.problem import AttentionProblem
 from attsvm.records import Table
+from attsvm.selection import Selection
+from attsvm.solution import Solution, support_indices
 
 __all__ = ["farkas_line", "problem_record", "solution_record", "solutions_table", "support_table"]
 
 Record = dict[str, Any]
 
 
-def problem_record(problem: attsvm.AttentionProblem, selection: attsvm.Selection | None = None) -> Record:
+def problem_record(problem: AttentionProblem, selection: Selection | None = None) -> Record:
     """Sizes and head of a problem, and the tokens of a selection.
 
     Examples
@@ -38,7 +41,7 @@ def problem_record(problem: attsvm.AttentionProblem, selection: attsvm.Selection
     return record
 
 
-def solution_record(solution: attsvm.Solution) -> Record:
+def solution_record(solution: Solution) -> Record:
     """Everything that is printed about a solution.
 
     Examples
@@ -70,11 +73,11 @@ def solution_record(solution: attsvm.Solution) -> Record:
         "norm": solution.norm,
         "margin": solution.margin,
         "rank": solution.rank,
-        "support": [indices.tolist() for indices in attsvm.support_indices(solution)],
+        "support": [indices.tolist() for indices in support_indices(solution)],
         "certificate": {name: getattr(certificate, name) for name in proved},
     }
-    if solution.problem.head is not None and isinstance(solution.selection, attsvm.Selection):
-        record["locally_optimal"] = attsvm.is_locally_optimal(solution.problem, solution.selection, solution=solution)
+    if solution.problem.head is not None and isinstance(solution.selection, Selection):
+        record["locally_optimal"] = is_locally_optimal(solution.problem, solution.selection, solution=solution)
     rank = certificate.rank_certificate
     if rank is not None:
         ranked = ("rank", "singular_gap", "dual_gap", "outside_mass")
@@ -136,7 +139,7 @@ def solutions_table(records: Sequence[Record], title: str) -> Table:
 
 
 def support_table(
-    problem: attsvm.AttentionProblem, selection: attsvm.Selection, records: Sequence[Record], most: int = 40
+    problem: AttentionProblem, selection: Selection, records: Sequence[Record], most: int = 40
 ) -> Table:
     """Selected token, score and support of each query; the first ``most`` of them."""
     multi, indices = problem.multi_query, selection.indices

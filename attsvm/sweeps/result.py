@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["Sweep", "columns_of"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
     """A finished sweep.
 
@@ -43,6 +43,11 @@ class Sweep:
 
     def __len__(self) -> int:
         return len(self.cells)
+
+    def __repr__(self) -> str:
+        trials = len(next(iter(self.columns[0].values()), ()))
+        found = f"columns {', '.join(self.columns[0])}; {self.resumed} chunks resumed, {self.computed} computed"
+        return f"Sweep({len(self)} cells of {trials} trials, {found})"
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
         return iter(zip(self.cells, self.columns, strict=True))

@@ -104,22 +104,7 @@ def sweep(
         raise ValueError(f"workers must be an integer of at least 0, got {workers!r}")
     with Store(store) as opened:
         opened.claim(plan, extend=extend, fresh=fresh)
-        finished = opened.read(plan)
-        missing = [c for c in plan.chunks() if (c.cell, c.index) not in finished]
-        resumed, total = len(finished), len(finished) + len(missing)
-
-        def keep(chunk: Chunk, columns: dict[str, Any], seconds: float) -> None:
-            opened.write(plan, chunk, columns, seconds)
-            finished[chunk.cell, chunk.index] = columns
-            if progress is not None:
-                progress(len(finished), total)
-
-        if progress is not None:
-            progress(resumed, total)
-        if missing:
-            _run(plan, missing, keep, executor, workers)
-        columns = tuple(_join(plan, finished, cell) for cell in range(len(plan.cells)))
-        return Sweep(plan.cells, columns, resumed, total - resumed, opened.seconds(plan))
+        return _complete(plan, opened, executor, workers, progress)
 
 
 def process_pool(workers: int | None = None) -> ProcessPoolExecutor:
@@ -141,6 +126,26 @@ def compute_chunk(fn: Task, cell: dict[str, Any], chunk: Chunk) -> tuple[dict[st
     start = time.perf_counter()
     columns = fn(chunk.trials, chunk.seed, **cell)
     return _plain_columns(columns, chunk.trials, fn), time.perf_counter() - start
+
+
+def _complete(plan: Plan, store: Store, executor: Any, workers: int | None, progress: Progress | None) -> Sweep:
+    """Compute and store what the store lacks, and join it with what is there."""
+    finished = store.read(plan)
+    missing = [c for c in plan.chunks() if (c.cell, c.index) not in finished]
+    resumed, total = len(finished), len(finished) + len(missing)
+
+    def keep(chunk: Chunk, columns: dict[str, Any], seconds: float) -> None:
+        store.write(plan, chunk, columns, seconds)
+        finished[chunk.cell, chunk.index] = columns
+        if progress is not None:
+            progress(len(finished), total)
+
+    if progress is not None:
+        progress(resumed, total)
+    if missing:
+        _run(plan, missing, keep, executor, workers)
+    columns = tuple(_join(plan, finished, cell) for cell in range(len(plan.cells)))
+    return Sweep(plan.cells, columns, resumed, total - resumed, store.seconds(plan))
 
 
 Keep = Callable[[Chunk, dict[str, Any], float], None]
