@@ -16,10 +16,14 @@ __all__ = ["command"]
 
 
 def command(
-    figures: Annotated[list[str] | None, typer.Argument(help="Figures, each paper's name before its own.")] = None,
+    figures: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every figure of the named papers (default: svm).")] = False,
     listing: Annotated[bool, typer.Option("--list", help="List the figures and exit.")] = False,
     trials: Annotated[int | None, typer.Option(help="Trials instead of the paper's number.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Another setting, as in the record; repeatable."),
+    ] = None,
     seed: Seed = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Small settings, seconds per figure.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of results [validation-results/full or /quick].")] = None,
@@ -32,6 +36,8 @@ def command(
 ) -> None:
     """Reproduce figures: tables, JSON, pictures. Stopped runs resume. Exit code 1 if one is refuted.
 
+    A paper's name (or own: checks of our own) stands before its figures; svm is understood.
+
     \b
     Example: attsvm validate --list
              attsvm validate fig5 --quick
@@ -40,7 +46,7 @@ def command(
 
     from attsvm.cli.support import print_json, progress_bar
     from attsvm.records import console
-    from attsvm.validation.figures.framework import Figure, Options
+    from attsvm.validation.figures.framework import Figure, Options, read_settings
     from attsvm.validation.figures.output import print_record
     from attsvm.validation.figures.registry import GROUPS, all_figures, choose_figures
     from attsvm.validation.figures.run import run_figures
@@ -50,7 +56,8 @@ def command(
             typer.echo(f"{figure.paper:15s} {figure.names:14s} {figure.title}")
         return
     chosen = choose_figures(figures or [], everything)
-    options = Options(quick, trials, seed, device, workers, fresh, shlex.join(["attsvm", *sys.argv[1:]]))
+    words = shlex.join(["attsvm", *sys.argv[1:]])
+    options = Options(quick, trials, seed, device, workers, fresh, words, read_settings(change or []))
     folder = out or Path("validation-results") / ("quick" if quick else "full")
     silent = quiet or json
     screen = console(width=170)

@@ -138,9 +138,7 @@ def solutions_table(records: Sequence[Record], title: str) -> Table:
     return Table(title, heads, [(name, *(cell(show, record) for record in records)) for name, show in _LINES])
 
 
-def support_table(
-    problem: AttentionProblem, selection: Selection, records: Sequence[Record], most: int = 40
-) -> Table:
+def support_table(problem: AttentionProblem, selection: Selection, records: Sequence[Record], most: int = 40) -> Table:
     """Selected token, score and support of each query; the first ``most`` of them."""
     multi, indices = problem.multi_query, selection.indices
     scores = None if problem.head is None else problem.scores()

@@ -167,6 +167,18 @@ def test_a_refuted_figure_says_so_and_is_an_exit_code(tmp_path, monkeypatch, cap
     assert "<img" not in (tmp_path / "summary.html").read_text()  # no picture was drawn
 
 
+def test_settings_can_be_changed_by_name(tmp_path, capsys):
+    from attsvm.cli.validate import command
+
+    command(["own", "ranks"], quick=True, workers=0, out=tmp_path, json=True, trials=1, change=["n=3", "d=5"])
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["settings"] == {"trials": 1, "n": 3, "T": 4, "d": 5}
+    with pytest.raises(ValueError, match="ranks has no setting 'm'; it has trials, n, T, d"):
+        command(["own", "ranks"], out=tmp_path, change=["m=3"])
+    with pytest.raises(ValueError, match="--set takes NAME=VALUE with a value in JSON, got 'n=x'"):
+        command(["own", "ranks"], out=tmp_path, change=["n=x"])
+
+
 def test_context_without_store_keeps_nothing():
     context = Context(settings={"trials": 4})
     assert run(context).tables[0].rows[0][0] == 1

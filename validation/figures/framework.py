@@ -7,6 +7,7 @@ outcome alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,7 @@ __all__ = [
     "Table",
     "finish",
     "mean_of",
+    "read_settings",
     "share_of",
     "subplots",
 ]
@@ -56,6 +58,8 @@ class Options:
         Discard stored chunks first.
     command : str
         What the record names as its origin.
+    change : dict
+        Settings to use instead of the figure's own.
     """
 
     quick: bool = False
@@ -65,6 +69,7 @@ class Options:
     workers: int | None = 0
     fresh: bool = False
     command: str = "attsvm.validation.figures.run"
+    change: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
@@ -72,6 +77,25 @@ class Options:
 
 
 DEFAULTS = Options()
+
+
+def read_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Settings from words ``name=value``, values in JSON.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.framework import read_settings
+    >>> read_settings(["starts=100", "ends=[2, 3]"])
+    {'starts': 100, 'ends': [2, 3]}
+    """
+    found = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            raise ValueError(f"--set takes NAME=VALUE with a value in JSON, got {word!r}") from None
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +227,10 @@ class Figure:
     def settings(self, options: Options = DEFAULTS) -> dict[str, Any]:
         """The settings of a run."""
         chosen = dict(self.quick if options.quick else self.full)
+        for name in options.change:
+            if name not in chosen:
+                raise ValueError(f"{self.name} has no setting {name!r}; it has {', '.join(chosen)}")
+        chosen |= options.change
         return chosen if options.trials is None else chosen | {"trials": options.trials}
 
 
