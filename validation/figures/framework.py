@@ -234,9 +234,7 @@ class Figure:
         return chosen if options.trials is None else chosen | {"trials": options.trials}
 
 
-def subplots(
-    rows: int = 1, columns: int = 1, size: tuple[float, float] = (10, 4), **options: Any
-) -> tuple[Picture, Any]:
+def subplots(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Picture, Any]:
     """A picture and its axes (as ``matplotlib.pyplot.subplots`` gives them), with room for labels."""
     from matplotlib import pyplot
 

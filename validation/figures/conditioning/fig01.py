@@ -34,7 +34,7 @@ def run(context: Context) -> Outcome:
                "log10 R teacher", "log10 R student", "|cos(p, p*)|", "log10 kappa(H_p)",
                "log10 kappa(joint)")  # fmt: skip
     return Outcome(
-        tables=[Table("Students at the end; kappa at the teacher, on the range where d > N", columns, tuple(rows))],
+        tables=[Table("Students at the end; kappa at the teacher, on the range where d > N", columns, rows)],
         curves={"cells": curves},
         notes=[
             "Where a run stalls, |cos(p, p*)| and log10 R of the student tell a wrong basin (small cosine, a student "

@@ -77,7 +77,7 @@ def _panel_a(context: Context) -> tuple[Table, dict[str, Any]]:
             curves[f"{teacher} teacher, sigma_p={sigma}"] = columns["loss"]
     title = "(a) Linear-attention student, best of the learning rates"
     names = ("teacher", "sigma_p", "lr", "median final loss", "share of label energy left", "steps to 1 % of its end")
-    return Table(title, names, tuple(rows)), {
+    return Table(title, names, rows), {
         "a": curves,
         "a_steps": np.arange(next(iter(curves.values())).shape[1]) * record_steps(s["steps"]),
     }
@@ -98,7 +98,7 @@ def _panel_b(context: Context) -> tuple[Table, dict[str, Any]]:
                      float(np.median(found[best]["student"]))))  # fmt: skip
         curves[f"log10 R = {ratio:g}"] = losses[best]
     names = ("log10 R teacher", "lr", "first loss", "last loss", "last over first", "log10 R student")
-    return Table("(b) Small vision transformer, SGD, best of the learning rates", names, tuple(rows)), {"b": curves}
+    return Table("(b) Small vision transformer, SGD, best of the learning rates", names, rows), {"b": curves}
 
 
 def run(context: Context) -> Outcome:

@@ -97,7 +97,7 @@ def run(context: Context) -> Outcome:
             curves[f"{task}, {optimizer}"] = {"loss": loss, "peak": peak}
     names = ("task", "optimizer", "lr", "last loss / first", "first max/min", "last max/min", "chunks with the token")
     return Outcome(
-        tables=[Table("Two-layer transformer on text, best learning rate", names, tuple(rows))],
+        tables=[Table("Two-layer transformer on text, best learning rate", names, rows)],
         curves={"runs": curves, "steps": np.arange(0, s["steps"] + 1, _EVERY)},
         notes=[
             "Sentences are generated unless ATTSVM_WIKITEXT names the folder of WikiText-2; words are "

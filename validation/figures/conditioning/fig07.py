@@ -36,7 +36,7 @@ def run(context: Context) -> Outcome:
                "median |cos(p, p*)| (failures)", "LM success", "median log10 khat(J)", "log10 kappa(H_p)",
                "log10 kappa(joint)")  # fmt: skip
     return Outcome(
-        tables=[Table("Students by the teacher's sparsity ratio", columns, tuple(rows))],
+        tables=[Table("Students by the teacher's sparsity ratio", columns, rows)],
         curves={
             "ratios": s["log10_ratios"],
             "steps": np.arange(curves[0].shape[1]) * record_steps(s["steps"]),

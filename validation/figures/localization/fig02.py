@@ -100,14 +100,14 @@ def run(context: Context) -> Outcome:
             Table(
                 f"Variance of the signal, xi = {s['simulated'][0][0]:g}, eta = {s['simulated'][0][1]:g}, T = {T}",
                 ("theta", "Monte Carlo", "exact", "printed", "exact: deviation / SE", "printed / Monte Carlo"),
-                tuple(variance_rows),
+                variance_rows,
             ),
             Table(
                 f"Largest error of rho against {total} walks, d = {d}, T = {T}",
                 ("xi", "eta", "printed", "corrected", "Gaussian at this T", "2 SE"),
-                tuple(error_rows),
+                error_rows,
             ),
-            Table("Site that keeps a signal", ("eta", *names), tuple(sites)),
+            Table("Site that keeps a signal", ("eta", *names), sites),
         ],
         curves={"theta": _THETA, "xi": xis, "eta": list(s["etas"]), **curves},
         notes=[

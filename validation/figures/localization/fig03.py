@@ -69,12 +69,12 @@ def run(context: Context) -> Outcome:
             Table(
                 f"Figure 3: rho at eta = {eta:g}",
                 ("xi", "xi eta", "form", "site", "peak", "window at half height", "its limit", "participation"),
-                tuple(rows),
+                rows,
             ),
             Table(
                 f"Figure 4: least entropy over logits of norm nu, T = {T} (log T = {np.log(T):.3f})",
                 ("nu", "least found", "tight", "large T", "printed (9)"),
-                tuple(bounds),
+                bounds,
             ),
         ],
         curves=curves,

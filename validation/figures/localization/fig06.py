@@ -103,7 +103,7 @@ def run(context: Context) -> Outcome:
                 f"After {s['steps']} steps, {curves['text']}, d = {s['d']}, T = {s['T']}, k1 = {s['k1']:g}, "
                 f"{s['trials']} models each (uniform attention has entropy {curves['largest']:.3f})",
                 ("k2", "trace", "scale", "entropy", "perplexity", "mean rho", "unevenness of rho"),
-                tuple(rows),
+                rows,
             ),
             Table(
                 "From the weakest to the strongest k2",

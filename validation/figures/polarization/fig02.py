@@ -93,7 +93,7 @@ def run(context: Context) -> Outcome:
                 "Theorems 3.2 and 3.3 on random instances to t = 1e12: share satisfied",
                 ("p", "b", "order", "repulsion", "as printed", "ratio", "eq. 17", "as printed", "entropy falls",
                  "worst drift", "median s_0"),
-                tuple(table),
+                table,
             ),
         ],
         curves={

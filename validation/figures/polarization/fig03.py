@@ -70,12 +70,12 @@ def run(context: Context) -> Outcome:
             Table(
                 "The published instance (seed 123), t = 300",
                 ("kappa", "|X^-1 beta|", "entropy / log p", "by descent", "largest score", "steps to 1e-6"),
-                tuple(rows),
+                rows,
             ),
             Table(
                 "Random seeds: |beta| as drawn, and |X^-1 beta| matched",
                 ("|X^-1 beta|", "kappa", "its mean", "entropy / log p", "median steps to 1e-6"),
-                tuple(table),
+                table,
             ),
         ],
         curves=curves,

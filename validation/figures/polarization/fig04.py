@@ -83,7 +83,7 @@ def run(context: Context) -> Outcome:
     columns = ("attention", "lambda", "learned (> 0.95)", "accuracy", "share of sink heads", "mean of ratios",
                "ratio of sums")  # fmt: skip
     return Outcome(
-        tables=[Table(f"Second layer after {s['steps']} steps", columns, tuple(rows))],
+        tables=[Table(f"Second layer after {s['steps']} steps", columns, rows)],
         curves=curves,
         notes=[
             f"REDUCED: width {s['dim']} (published 128), batch {s['batch']} (256), {s['steps']} steps on fresh samples "

@@ -86,17 +86,17 @@ def run(context: Context) -> Outcome:
             Table(
                 "One layer, one head, MLP and LayerNorm, |V| = 41, all learning rates",
                 ("attention", "runs", "flip rate", "random token", "lowest accuracy"),
-                tuple(by_kind),
+                by_kind,
             ),
             Table(
                 "Softmax without MLP and LayerNorm (Figure 21)",
                 ("layers", "heads", "flip rate", "lowest accuracy"),
-                tuple(by_shape),
+                by_shape,
             ),
             Table(
                 "Other embeddings and vocabulary",
                 ("attention", "|V|", "embedding scale", "flip rate", "lowest accuracy"),
-                tuple(rest),
+                rest,
             ),
         ],
         curves=curves,

@@ -68,7 +68,7 @@ def run(context: Context) -> Outcome:
     columns = ("model", "D", "mean largest score", "smallest", "norm of its vector", "median norm",
                "argmax a = argmax s")  # fmt: skip
     return Outcome(
-        tables=[Table(f"After {s['steps']} steps", columns, tuple(rows))],
+        tables=[Table(f"After {s['steps']} steps", columns, rows)],
         curves=curves,
         notes=[
             f"The diverging column belongs to the largest score; the largest element of a, which the caption names, is "

@@ -45,7 +45,7 @@ def run(context: Context) -> Outcome:
             curves[f"{loss_name}:{kind}"] = {"t": flow.times[1:], "scores": flow.scores[1:]}
     columns = ("loss", "map", "largest score", "smallest", "its share", "token", "descent - flow", "share at t = 1e12")
     return Outcome(
-        tables=[Table("Scores at t = 500 (square) and t = 5e4 (logistic)", columns, tuple(rows))],
+        tables=[Table("Scores at t = 500 (square) and t = 5e4 (logistic)", columns, rows)],
         curves=curves,
         notes=[
             "Figure 13's 'Relu' is normalized and becomes one-hot exactly; the elementwise one does not.",

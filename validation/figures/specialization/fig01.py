@@ -43,7 +43,7 @@ def run(context: Context) -> Outcome:
         Table(
             f"SGD at D = {s['D']} against the flow, tau <= {s['times'][-1]:g}, {s['trials']} runs of each",
             ("figure", "theta", "activation", "L", "H", *_COLUMNS),
-            tuple(rows),
+            rows,
         ),
         Table(
             f"Figure 1 through specialization, tau <= {s['long_times'][-1]:g}, {s['long_trials']} runs of each",
@@ -121,7 +121,7 @@ def _times_against_D(s: Any, columns: Any) -> tuple[Any, Any, Table]:
     table = Table(
         "Flow, flipping spike nu = 2, L = 5, H = 2, softmax: times of the two phases",
         ("D", "m_11 > 0.5", "|m_12 - m_22| > 0.5", "its spread over starts"),
-        tuple(rows),
+        rows,
     )
     return {"D": all_D, "times": all_times}, fit, table
 
@@ -189,34 +189,14 @@ FIGURE = Figure(
         of the spikes and the kick of the learning rate. Learning rate 0.02 up to tau = 10; 0.1 for the long
         run of Figure 1 (the paper: 0.02). Runge-Kutta steps of 0.5 on 1e5 samples (the paper: Euler steps
         of 0.02). Specialization time: flow from starts of size D^-1/2, several starts per D.""",
-    full={
-        "trials": 3,
-        "D": 2000,
-        "times": tuple(float(t) for t in range(11)),
-        "lr": 0.02,
-        "samples": 100_000,
-        "long_times": (0.0, 1.0, *(4.0 * t for t in range(1, 31))),
-        "long_lr": 0.1,
-        "long_trials": 3,
-        "dimensions": (1e2, 1e3, 1e4, 1e6, 1e8),
-        "growth_times": tuple(2.0 * t for t in range(121)),
-        "growth_samples": 20_000,
-        "growth_trials": 4,
-    },
-    quick={
-        "trials": 2,
-        "D": 200,
-        "times": (0.0, 1.0, 2.0),
-        "lr": 0.2,
-        "samples": 2000,
-        "long_times": (0.0, 2.0, *(10.0 * t for t in range(1, 7))),
-        "long_lr": 0.5,
-        "long_trials": 2,
-        "dimensions": (1e2, 1e4),
-        "growth_times": tuple(10.0 * t for t in range(27)),
-        "growth_samples": 1000,
-        "growth_trials": 2,
-    },
+    full={"trials": 3, "D": 2000, "times": tuple(float(t) for t in range(11)), "lr": 0.02, "samples": 100_000,
+          "long_times": (0.0, 1.0, *(4.0 * t for t in range(1, 31))), "long_lr": 0.1, "long_trials": 3,
+          "dimensions": (1e2, 1e3, 1e4, 1e6, 1e8), "growth_times": tuple(2.0 * t for t in range(121)),
+          "growth_samples": 20_000, "growth_trials": 4},
+    quick={"trials": 2, "D": 200, "times": (0.0, 1.0, 2.0), "lr": 0.2, "samples": 2000,
+           "long_times": (0.0, 2.0, *(10.0 * t for t in range(1, 7))), "long_lr": 0.5, "long_trials": 2,
+           "dimensions": (1e2, 1e4), "growth_times": tuple(10.0 * t for t in range(27)), "growth_samples": 1000,
+           "growth_trials": 2},
     run=run,
     draw=draw,
-)
+)  # fmt: skip

@@ -35,35 +35,19 @@ def run(context: Context) -> Outcome:
         best = int(np.argmin(list(columns["loss"])))
         m, b, v = (torch.tensor(list(columns[name])[best], dtype=torch.float64) for name in ("m", "b", "v"))
         scores = torch.tensor(chi) @ m.T
-        weights = (
-            head_weights(scores.transpose(1, 2), b, v, str(cell["activation"])).numpy() / 4
-        )  # parts of the average
+        weights = head_weights(scores.transpose(1, 2), b, v, str(cell["activation"])).numpy() / 4  # of the average
         on = weights[np.arange(n), :, index]  # (n, H)
         off = weights.sum(axis=2) - on
-        wrong = (on < off).sum(axis=1)
-        rows.append(
-            (
-                NAMES[str(cell["activation"])],
-                list(columns["loss"])[best],
-                mean_of(on.sum(axis=1)),
-                mean_of(off.sum(axis=1)),
-                mean_of(np.where(on < off, off, 0.0).sum(axis=1)),
-                mean_of(wrong),
-            )
-        )
+        missed = np.where(on < off, off, 0.0)
+        rows.append((NAMES[str(cell["activation"])], columns["loss"][best],
+                     *(mean_of(part.sum(axis=1)) for part in (on, off, missed, on < off))))  # fmt: skip
         maps[str(cell["activation"])] = weights[:5]
     table = Table(
         f"H = 4, L = 5, F = 3, isotropic Gaussian of variance 9, {n} fresh sequences",
-        (
-            "activation",
-            "loss",
-            "attention on the relevant token",
-            "on the others",
-            "of it from heads that miss",
-            "heads that miss",
-        ),
-        tuple(rows),
-    )
+        ("activation", "loss", "attention on the relevant token", "on the others", "of it from heads that miss",
+         "heads that miss"),
+        rows,
+    )  # fmt: skip
     noise = {row[0]: row[4].value for row in rows}
     notes = [
         "Noise from heads that attend to wrong tokens: "

@@ -35,7 +35,7 @@ def run(context: Context) -> Outcome:
     table = Table(
         f"Mean loss over {s['trials']} runs after removing heads, H = {H}, L = 5, F = 4, nu = 10",
         ("theta", "activation", *(str(k) for k in range(H))),
-        tuple(rows),
+        rows,
     )
     return Outcome([table], {"curves": curves}, _notes(curves, H))
 

@@ -103,7 +103,7 @@ def run(context: Context) -> Outcome:
     between = float(misalignment(solutions["frobenius"].W, solutions["nuclear"].W))
     return Outcome(
         tables=[Table("1 - corr with the SVM solution", ("trained", "solution", *(f"{k} steps" for k in s["marks"]),
-                      "starts that end at the optimal tokens"), tuple(rows))],
+                      "starts that end at the optimal tokens"), rows)],
         curves=curves,
         notes=[
             "The paper's tokens are placed by hand and not listed in its text; these are others of the same kind.",

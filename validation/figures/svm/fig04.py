@@ -128,7 +128,7 @@ def run(context: Context) -> Outcome:
     columns = ("size", "d", "min(n, d)", "feasible", "W certified", "W published", "W* certified", "W* published",
                "W* published, feasible draws", "largest W* certified")  # fmt: skip
     return Outcome(
-        tables=[Table("Mean rank of Att-SVM (W) and Att-SVM* (W*) solutions", columns, tuple(rows))],
+        tables=[Table("Mean rank of Att-SVM (W) and Att-SVM* (W*) solutions", columns, rows)],
         curves={"d": list(s["dimensions"]), "panels": curves_of, "means": means},
         notes=[
             "Certified: feasible draws only; for W* the number of dual singular values equal to 1, which bounds the "

@@ -51,11 +51,11 @@ def run(context: Context) -> Outcome:
     columns = ("trained", "d", "Global", "Local (with Global)", "Not local", "undecided", "saturated", "some T_i empty")
     return Outcome(
         tables=[
-            Table("Where descent ends", columns, tuple(rows)),
+            Table("Where descent ends", columns, rows),
             Table(
                 "Assumption B.1 (all tokens support)",
                 ("d", "feasible", "proxy: average margin < 1.1", "exact"),
-                tuple(assumption),
+                assumption,
             ),
         ],
         curves=curves,

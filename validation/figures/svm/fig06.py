@@ -69,7 +69,7 @@ def run(context: Context) -> Outcome:
             ))  # fmt: skip
     columns = ("size", "d", "Global, W", "Global, (K, Q)", "saturated, W", "saturated, (K, Q)")
     return Outcome(
-        tables=[Table("Runs that end at the optimal tokens", columns, tuple(rows))],
+        tables=[Table("Runs that end at the optimal tokens", columns, rows)],
         curves={"d": list(s["dimensions"]), "panels": curves_of, "shares": shares},
         notes=[
             "Saturated: every query has probability above 1 - 1e-6 on one token. Other runs may still change tokens.",

@@ -91,10 +91,10 @@ def run(context: Context) -> Outcome:
     return Outcome(
         tables=[
             Table("Means over the trials", ("trained", "arithmetic", "steps", "1 - (a), max softmax",
-                  "(b) corr with W_mm,alpha", "(c) corr with W*_mm,alpha"), tuple(rows)),
+                  "(b) corr with W_mm,alpha", "(c) corr with W*_mm,alpha"), rows),
             Table(f"1 - corr after {s['steps']} steps with the solution in the own norm, for each run's tokens",
                   ("trained", "arithmetic", "norm", "mean", "median", "max", "optimal tokens", "locally optimal"),
-                  tuple(ends)),
+                  ends),
         ],
         curves=curves,
         notes=["alpha are the tokens that the run itself selects at its last step; local optimality is judged by the "

@@ -80,10 +80,10 @@ def run(context: Context) -> Outcome:
     return Outcome(
         tables=[
             Table("Where descent ends", ("size", "optimal tokens feasible", "Global", "Local (not Global)", "Not local",
-                                         "undecided"), tuple(ends_rows)),
+                                         "undecided"), ends_rows),
             Table("Margins 1 / |W|_F (0 where infeasible)",
                   ("size", "optimal, all", "optimal, Global runs", "optimal, Local runs", "selected, Local runs",
-                   "selected, all", "selected > optimal, Local runs"), tuple(margin_rows)),
+                   "selected, all", "selected > optimal, Local runs"), margin_rows),
         ],
         curves={"panels": panels, "numbers": numbers},
         notes=[

@@ -137,9 +137,9 @@ def run(context: Context) -> Outcome:
         tables=[
             Table("1 - corr(Wmm*_alpha, K Q^T) against m",
                   ("size", "m", "mean", "median", "certified rank of Wmm*_alpha", "m >= rank", "optimal tokens"),
-                  tuple(by_width)),
+                  by_width),
             Table("The same runs against m minus the certified rank", ("size", "m - rank", "runs", "mean", "median"),
-                  tuple(by_excess)),
+                  by_excess),
         ],
         curves={"m": widths, "panels": panels, "sizes": curves},
         notes=[
