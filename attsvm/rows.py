@@ -16,7 +16,6 @@ from attsvm.solvers import MarginProblem, PairRows
 
 __all__ = [
     "AttentionRows",
-    "difference_rows",
     "finite_part_rows",
     "gen_svm_rows",
     "rows_of_selection",

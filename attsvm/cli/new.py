@@ -13,7 +13,7 @@ import attsvm
 from attsvm.cli.arguments import Debug, Quiet, Seed
 from attsvm.cli.support import check_out
 from attsvm.files import save_problem
-from attsvm.reports.records import problem_record
+from attsvm.reports.solved import problem_record
 
 __all__ = ["HeadKind", "Kind", "command", "example_problem"]
 

@@ -11,9 +11,8 @@ import attsvm
 from attsvm.validation.figures.framework import Context, Figure, Outcome
 from attsvm.validation.figures.svm import fig04, fig06, fig08, fig11
 from attsvm.validation.figures.svm.convergence import PUBLISHED_KQ
-from attsvm.validation.figures.svm.ranks_published import optimal_differences, published_ranks
+from attsvm.validation.figures.svm.ranks_published import optimal_differences, published_rank, published_ranks
 from attsvm.validation.figures.svm.span_training import in_query_span, train_in_span
-from attsvm.validation.ranks import published_rank
 
 
 def outcome_of(figure: Figure, **settings: Any) -> Outcome:
