@@ -186,6 +186,8 @@ class _Arithmetic(NamedTuple):
     least: Callable[..., Any]
     most: Callable[..., Any]
     larger: Callable[..., Any]
+    smaller: Callable[..., Any]
+    count: Callable[..., Any]
     where: Callable[..., Any]
     plain: Callable[..., Any]
 
@@ -195,6 +197,8 @@ _ONE = _Arithmetic(
     least=lambda x: float(np.minimum.reduce(x)),
     most=lambda x: float(np.maximum.reduce(x)),
     larger=max,
+    smaller=min,
+    count=np.count_nonzero,
     where=lambda condition, x, y: x if condition else y,
     plain=lambda x: x.item() if isinstance(x, (np.ndarray, np.generic)) else x,
 )
@@ -203,6 +207,8 @@ _MANY = _Arithmetic(
     least=lambda x: np.minimum.reduce(x, axis=-1),
     most=lambda x: np.maximum.reduce(x, axis=-1),
     larger=np.maximum,
+    smaller=np.minimum,
+    count=lambda x: np.count_nonzero(x, axis=-1),
     where=np.where,
     plain=np.asarray,
 )
@@ -248,19 +254,19 @@ class _Bounds(NamedTuple):
     """Constants of the error bounds for one shape of problem; the lemmas are those of `attsvm.solvers.rounding`."""
 
     margin: float  # `margin_error`, and the rounding of the slack
-    dual: float  # `adjoint_error`, in the dual norm
-    objective: float  # `dot_error`
+    dual: float  # one rounding of the dual matrix, in the dual norm
+    objective: float  # one rounding of the objective
     value: float  # relative error of the norm
     dual_value: float  # relative error of the dual norm
 
 
 @lru_cache(maxsize=256)
-def _bounds(shape: tuple[int, int], m: int, q: int, norm: Norm) -> _Bounds:
+def _bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
     dual = norm.dual
     return _Bounds(
         gamma(sum(shape) + 3) * _SLACK,
-        gamma(m + q + 4) * _SLACK * dual.largest_on_ball(shape),
-        gamma(m + 2) * _SLACK,
+        UNIT_ROUNDOFF * _SLACK * dual.largest_on_ball(shape),
+        UNIT_ROUNDOFF * _SLACK,
         norm.rounding(shape),
         dual.rounding(shape),
     )
@@ -269,9 +275,9 @@ def _bounds(shape: tuple[int, int], m: int, q: int, norm: Norm) -> _Bounds:
 def _measure(
     problem: MarginProblem, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
 ) -> Certificate:
-    dot, least, most, larger, where, plain = _MANY if problem.batch else _ONE
+    dot, least, most, larger, smaller, count, where, plain = _MANY if problem.batch else _ONE
     rows, rhs = problem.rows, problem.rhs
-    row_norms, bounds = rows.row_norms, _bounds(rows.shape, rows.m, rows.q, norm)
+    row_norms, bounds = rows.row_norms, _bounds(rows.shape, norm)
     slack = rows.margins(W)
     slack -= rhs
     if problem.is_plain:  # right-hand sides 1, inequalities only
@@ -303,10 +309,12 @@ def _measure(
     dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
 
     # The bound on every feasible norm, with everything that rounding may have done to it.
-    dual_error = bounds.dual * dot(weights, row_norms)
+    # `adjoint_error` and `dot_error`, where adding an exact zero rounds nothing: only rows with a multiplier count.
+    terms = count(weights)
+    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, row_norms)
     dual_most = (dual_norm + dual_error) * (1.0 + bounds.dual_value)
     objective = dot(rhs, lam)
-    sure = objective - bounds.objective * (objective if sides is None else dot(sides, weights))
+    sure = objective - bounds.objective * (terms + 2) * (objective if sides is None else dot(sides, weights))
     lower = where((objective > 0) & (dual_norm > 0), objective / where(dual_norm > 0, dual_norm, 1.0), 0.0)
     proved = where(sure > 0, sure / where(dual_most > 0, dual_most, 1.0) * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
     scale = where(value > 0, value, 1.0)

@@ -32,6 +32,9 @@ __all__ = ["FarkasCertificate", "certify_infeasible", "farkas_certificate", "zer
 _NEGLIGIBLE = 1e-12
 # A candidate that leaves more than this of its weight is not worth a proof: solvers stop far below it.
 _PROMISING = 1e-6
+# Right-hand sides that cancel down to this share of their terms may owe the rest to their own rounding (the equality
+# rows of a W that satisfies them all, say): no proof.
+_ROUNDED = 1e-12
 # Largest matrix (rows times columns) for which the rational proof is tried, and for the one by rounding bounds.
 _RATIONAL_ENTRIES = 40_000
 _DENSE_ENTRIES = 4_000_000
@@ -68,9 +71,12 @@ class FarkasCertificate:
 
 def farkas_certificate(
     problem: MarginProblem, lam: FloatArray, proof: Literal["zero row", "rounding bounds", "rationals"]
-) -> Certificate:
-    """Measures of multipliers that are known to belong to a proof."""
-    lam = lam / float(problem.rhs @ lam)
+) -> Certificate | None:
+    """Measures of multipliers that are known to belong to a proof; None if it rests on rounded right-hand sides."""
+    gained = float(problem.rhs @ lam)
+    if not gained > _ROUNDED * float(np.abs(problem.rhs) @ np.abs(lam)):
+        return None
+    lam = lam / gained
     weight = float(np.abs(lam) @ problem.row_norms)
     left_over = float(np.linalg.norm(problem.adjoint(lam)))
     error = gamma(problem.m + problem.q + 4) * 1.01 * weight

@@ -31,6 +31,11 @@ def random_rows(rng, n, T, d, dz=None, equalities=0):
     return MarginProblem(a, Z, np.repeat(np.arange(n), T - 1), np.where(equality, 0.0, 1.0), equality)
 
 
+def seeded_rows(n: int, per: int, d: int, seed: int = 0) -> MarginProblem:
+    """n queries with ``per`` rows each, from a seed."""
+    return random_rows(np.random.default_rng(seed), n, per + 1, d)
+
+
 def _singular(matrix: np.ndarray) -> np.ndarray:
     return np.linalg.svd(matrix, compute_uv=False)
 

@@ -65,6 +65,27 @@ def rows_of(problem: MarginProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     return rows.a.astype(np.float64), rows.queries.astype(np.float64), rows.owner, problem.rhs, problem.equality
 
 
+def replaced(problem: MarginProblem, **changes: object) -> MarginProblem:
+    """The problem with some of ``a, queries, owner, rhs, equality`` changed; float32 rows stay float32."""
+    rows = problem.rows.gather(np.arange(problem.m))
+    parts = {"a": rows.a, "queries": rows.queries, "owner": rows.owner}
+    return MarginProblem(**(parts | {"rhs": problem.rhs, "equality": problem.equality} | changes))
+
+
+def with_rows(
+    problem: MarginProblem, a: np.ndarray, owner: Sequence[int], rhs: Sequence[float] | None = None
+) -> MarginProblem:
+    """The problem with more inequality rows."""
+    old_a, _, old_owner, old_rhs, equality = rows_of(problem)
+    return replaced(
+        problem,
+        a=np.vstack([old_a, a]),
+        owner=np.append(old_owner, owner),
+        rhs=np.append(old_rhs, np.ones(len(owner)) if rhs is None else rhs),
+        equality=np.append(equality, np.zeros(len(owner), dtype=bool)),
+    )
+
+
 def proof_of(solution: MarginSolution) -> np.ndarray:
     """Multipliers of the proof of infeasibility."""
     farkas = solution.certificate.farkas

@@ -36,14 +36,14 @@ def test_reduced_solution_equals_the_unreduced_program(rng, norm):
     problem = random_rows(rng, 3, 3, 8)
     W = cp.Variable((8, 8))
     objective = {"frobenius": cp.norm(W, "fro"), "nuclear": cp.normNuc(W), "spectral": cp.sigma_max(W)}[norm]
-    rows = [a @ W @ problem.queries[o] >= 1 for a, o in zip(problem.a, problem.owner, strict=True)]
+    rows = [a @ W @ problem.rows.queries[o] >= 1 for a, o in zip(problem.rows.a, problem.owner, strict=True)]
     full = cp.Problem(cp.Minimize(objective), rows)
     full.solve(solver="CLARABEL")
     result = solve(problem, norm, "cvxpy")
     # The hand-written program runs at CLARABEL's default accuracy, 1e-8.
     assert result.norm == pytest.approx(full.value, rel=1e-6)
     if norm != "spectral":  # spectral-norm solutions need not lie in the spans
-        R = np.linalg.qr(problem.queries.T)[0]
+        R = np.linalg.qr(problem.rows.queries.T)[0]
         assert np.linalg.norm(W.value - W.value @ R @ R.T) <= 1e-4 * np.linalg.norm(W.value)
 
 
@@ -89,7 +89,7 @@ def test_infeasible_rows_have_no_w(rng):
         ({"solver": "magic"}, "solver must be 'auto' or one of"),
         ({"solver": 3}, "solver must be a string such as 'auto' or 'cvxpy:SCS', got 3"),
         ({"tolerance": 0.0}, "tolerance must be positive, got 0.0"),
-        ({"max_iterations": 0}, "max_iterations must be at least 1, got 0"),
+        ({"max_iterations": 0}, "max_iterations must be an integer of at least 1, got 0"),
         ({"norm": "trace"}, "norm must be 'frobenius'"),
     ],
 )
@@ -102,7 +102,7 @@ def test_bad_arguments_are_named(rng, arguments, message):
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear", "l1"])
 def test_badly_scaled_rows_scale_the_solution(rng, norm, scale):
     problem = random_rows(rng, 3, 4, 5)
-    scaled = MarginProblem(problem.a * scale, problem.queries, problem.owner)
+    scaled = MarginProblem(problem.rows.a * scale, problem.rows.queries, problem.owner)
     plain, result = solve(problem, norm, "cvxpy"), solve(scaled, norm, "cvxpy")
     assert result.status is Status.OPTIMAL
     assert result.norm * scale == pytest.approx(plain.norm, rel=1e-6)
