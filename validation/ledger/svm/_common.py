@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm import AttentionProblem, LinearHead, attention
+from attsvm import AttentionProblem, LinearHead, ProblemBatch, attention
 
 __all__ = [
     "LOSS_NAMES",
@@ -56,7 +56,7 @@ def rotation(rng: Rng, d: int) -> Array:
     return np.asarray(q * np.sign(np.diag(r)))
 
 
-def batch_of(problems: list[AttentionProblem]) -> AttentionProblem:
+def batch_of(problems: list[AttentionProblem]) -> ProblemBatch:
     """One batch from problems of one shape with linear heads.
 
     Examples
@@ -67,7 +67,7 @@ def batch_of(problems: list[AttentionProblem]) -> AttentionProblem:
     2
     """
     heads = [p.head.v for p in problems if isinstance(p.head, LinearHead)]
-    return AttentionProblem(
+    return ProblemBatch(
         np.stack([p.X for p in problems]),
         np.stack([p.Y for p in problems]),
         np.stack([p.Z for p in problems]),

@@ -97,8 +97,9 @@ def _local_selection(rng: Rng, empty: bool = False) -> _Local:
         found = table.indices[table.locally_optimal & (table.indices != best).any(axis=1) & full]
         if not len(found):
             continue
-        s = attsvm.att_svm(p, found[int(rng.integers(len(found)))])
-        alpha, support, margins = s.selection.indices, s.support, s.token_margins()
+        alpha = found[int(rng.integers(len(found)))]
+        s = attsvm.att_svm(p, alpha)
+        support, margins = s.support, s.token_margins()
         other = ~support & (np.arange(p.T) != alpha[:, None])
         slack = np.where(other, margins - 1, np.inf).min()
         z = np.linalg.norm(p.Z, axis=1)
