@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.records import plain
+
 __all__ = ["Chunk", "Plan", "Task", "cells_of", "make_plan"]
 
 # A task is called as fn(trials, seed, **cell) and returns columns of equal length.
@@ -127,7 +129,7 @@ def cells_of(grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) ->
     if len(set(keys)) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"grid holds a cell twice: {twice}")
-    return tuple({key: _plain(value) for key, value in cell.items()} for cell in cells)
+    return tuple(plain(cell, finite=False) for cell in cells)
 
 
 def cell_key(cell: Mapping[str, Any]) -> str:
@@ -143,17 +145,9 @@ def cell_key(cell: Mapping[str, Any]) -> str:
         if key in ("trials", "seed") or not isinstance(key, str) or not key.isidentifier():
             raise ValueError(f"grid: {key!r} cannot name a parameter (trials and seed are given by the sweep)")
     try:
-        return json.dumps({key: _plain(value) for key, value in cell.items()}, sort_keys=True, allow_nan=False)
+        return json.dumps(plain(cell, finite=False), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"grid: a cell must hold numbers, strings, lists or None, got {dict(cell)!r}") from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _chunk_seed(seed: int, cell: Mapping[str, Any], index: int) -> int:

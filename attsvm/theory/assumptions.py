@@ -165,10 +165,8 @@ def interpolating_multipliers(rows: AttentionRows) -> tuple[FloatArray, float]:
     from scipy.optimize import nnls
 
     p = rows.margin_problem
-    a, b = p.a.astype(np.float64), p.queries.astype(np.float64)[p.owner]
-    sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    scale = 1.0 / np.where(sizes > 0, sizes, 1.0)  # unit diagonal: the signs of the multipliers do not change
-    G = (a @ a.T) * (b @ b.T) * scale[:, None] * scale
+    scale = 1.0 / np.where(p.row_norms > 0, p.row_norms, 1.0)  # unit diagonal: the multipliers keep their signs
+    G = p.gram() * scale[:, None] * scale
     eigenvalues = np.linalg.eigvalsh(G)
     if eigenvalues[0] > 1e-10 * eigenvalues[-1]:
         scaled = np.linalg.solve(G, scale)

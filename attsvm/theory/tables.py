@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.table import Table
 
-from attsvm.comparison.tables import render
+from attsvm.records import render
 
 if TYPE_CHECKING:
     from attsvm.theory.attraction import Attraction

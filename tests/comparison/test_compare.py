@@ -157,7 +157,11 @@ def test_pictures_show_what_they_say(report, batch_report):
 
 
 def test_bad_arguments_are_named(report, problem):
-    with pytest.raises(ValueError, match="compare takes Solution objects, got ndarray"):
+    with pytest.raises(TypeError, match="compare takes a Run first, as train returns it, got AttentionProblem"):
+        attsvm.compare(problem, report.run)
+    with pytest.raises(TypeError, match="compare takes a Run first, as train returns it, got NoneType"):
+        attsvm.compare(None)
+    with pytest.raises(TypeError, match="compare takes Solution objects after the run, got ndarray"):
         attsvm.compare(report.run, np.eye(6))
     other = attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=5, seed=0))
     with pytest.raises(
@@ -167,3 +171,15 @@ def test_bad_arguments_are_named(report, problem):
     batch = attsvm.train(attsvm.random_problem(n=3, T=4, d=6, batch=2, seed=0), steps=5)
     with pytest.raises(ValueError, match="a batch of 2 runs needs batches of 2 solutions, got 3"):
         attsvm.compare(batch, attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=6, batch=3, seed=0)))
+    with pytest.raises(TypeError, match="compare takes batches of solutions after a batch of runs, got Solution"):
+        attsvm.compare(batch, other)
+
+
+def test_reprs_are_short_and_notebooks_see_a_table(report, batch_report):
+    assert repr(report).startswith("Report(W, 3000 steps, Global, rank 5, Comparison('Att-SVM', 1 - corr ")
+    assert repr(batch_report).startswith("BatchReport(8 runs of W, ")
+    for thing in (report, batch_report, report.comparisons[0]):
+        assert "\n" not in repr(thing) and len(repr(thing)) < 300
+    page = report._repr_html_()
+    assert page.count("<tr>") == 1 + len(report.shown) and "Training against theory" in page
+    assert "Att-SVM, own tokens" in batch_report._repr_html_()

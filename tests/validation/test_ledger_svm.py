@@ -65,7 +65,7 @@ def _mean_multiplier(p: Any) -> bool:
 
 def _nearest_row(p: Any) -> Any:
     rows = selection_rows(p).margin_problem
-    return rows.a.T @ rows.queries[rows.owner]
+    return rows.adjoint(np.ones(rows.m))
 
 
 def _nuclear(p: Any, alpha: Any = None) -> Any:
