@@ -160,6 +160,8 @@ def find_farkas(problem: MarginProblem) -> Certificate | None:
     if dead is not None:
         return dead
     unit = UnitProblem(problem)
+    if unit.trivial:  # also where no row is left
+        return None
     rows = unit.rows
     features = (rows.a[:, :, None] * rows.b[:, None, :]).reshape(rows.m, -1)
     columns = np.vstack([features.T, rows.rhs])

@@ -227,22 +227,38 @@ def test_all_selections_of_one_problem() -> None:
     assert result.certificate.gap.max() <= TOLERANCE
 
 
-def test_warm_start_and_iteration_limit() -> None:
+def test_warm_start() -> None:
     batch = MarginProblem(*sphere_rows(20, 4, 6, 5, seed=16))
     cold = solve(batch)
     warm = solve(batch, warm_start=cold)
     assert warm.iterations.max() <= 2 < cold.iterations.max()
     np.testing.assert_allclose(warm.norm, cold.norm, rtol=1e-8)
-    rescued = solve(batch, max_iterations=1)
-    assert rescued.extras.rescued.any()
-    assert (rescued.status == "optimal").all()
-    np.testing.assert_allclose(rescued.norm, cold.norm, rtol=1e-8)
 
 
-def test_empty_batch() -> None:
-    result = solve(MarginProblem(np.ones((0, 2, 3)), np.ones((0, 1, 3)), [0, 0]), "nuclear")
+def test_a_limit_of_iterations_holds_for_every_problem() -> None:
+    batch = MarginProblem(*sphere_rows(20, 4, 6, 5, seed=16))
+    stopped = solve(batch, max_iterations=1)
+    unfinished = stopped.status == "inaccurate"
+    assert unfinished.any()
+    assert (stopped.certificate.worst[unfinished] > TOLERANCE).all()
+    for i in range(20):
+        assert stopped.status[i] is solve(batch[i], max_iterations=1).status
+    assert not stopped.extras.rescued.any()
+    nuclear = solve(batch, "nuclear", max_iterations=2)
+    assert (nuclear.status == "inaccurate").all()
+    assert (nuclear.certificate.worst > TOLERANCE).all()
+    rescued = solve(batch, "nuclear", max_iterations=2, rescue=True)
+    assert rescued.extras.rescued.all()
+    check(rescued)
+
+
+@pytest.mark.parametrize("norm", [*NORMS, "l1"])
+def test_empty_batch(norm: str) -> None:
+    result = solve(MarginProblem(np.ones((0, 2, 3)), np.ones((0, 1, 3)), [0, 0]), norm)
     assert len(result) == 0
     assert result.W.shape == (0, 3, 3)
+    assert result.norm.shape == result.status.shape == result.iterations.shape == (0,)
+    assert result.multipliers.shape == (0, 2)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
