@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attsvm.solvers import MarginProblem, MarginSolutionBatch, Status, certify, find_farkas, solve
-from kkt import assert_infeasible, assert_optimal
+from attsvm.solvers import MarginProblem, MarginSolutionBatch, Status, certify, find_farkas, solve, solve_batch
+from kkt import assert_infeasible, assert_optimal, sphere_rows
 
 NORMS = ("frobenius", "nuclear")
 # What batches reach in float64, in both norms.
 TOLERANCE = 1e-8
-
-
-def sphere_rows(size: int, n: int, T: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Differences of unit vectors, n queries with T - 1 rows each: always feasible for n <= d."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((size, n, T, d))
-    x /= np.linalg.norm(x, axis=-1, keepdims=True)
-    z = rng.standard_normal((size, n, d))
-    z /= np.linalg.norm(z, axis=-1, keepdims=True)
-    return (x[:, :, :1] - x[:, :, 1:]).reshape(size, n * (T - 1), d), z, np.repeat(np.arange(n), T - 1)
 
 
 def gaussian_batch(size: int, m: int, q: int, dx: int, dz: int, seed: int) -> MarginProblem:
@@ -296,3 +288,29 @@ def test_dependent_but_consistent_equalities_are_not_called_infeasible():
         for i, problem in enumerate(problems):
             if found.status[i] == "optimal":  # the only solution there is
                 assert np.abs(problem.margins(found.W[i]) - problem.rhs).max() <= 1e-6
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_float32_rows_are_solved_in_float64(norm: str) -> None:
+    a, z, owner = sphere_rows(10, 4, 4, 8, seed=14)
+    kept = MarginProblem(a.astype(np.float32), z.astype(np.float32), owner)
+    assert kept.rows.a.dtype == np.float32
+    check(solve(kept, norm))
+
+
+def test_bad_arguments_are_named() -> None:
+    batch = MarginProblem(np.ones((2, 3, 1)), np.ones((2, 1, 1)), [0, 0, 0])
+    for message, options in (
+        ("tolerance must be positive", {"tolerance": 0.0}),
+        ("max_iterations must be an integer of at least 1", {"max_iterations": 0}),
+        (
+            re.escape("warm_start must hold multipliers of shape (2, 3), one per row, got (3,)"),
+            {"warm_start": np.ones(3)},
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            solve(batch, **options)
+    with pytest.raises(ValueError, match="solve_batch takes a batch of problems; use solve for one"):
+        solve_batch(batch[0])
+    with pytest.raises(TypeError, match="solver 'active_set' takes no option 'chunk'"):
+        solve(batch, chunk=3)
