@@ -8,7 +8,7 @@ from attsvm.comparison import Report, compare
 from attsvm.generate import random_problem
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.local import SeparatingCone, high_score_tokens, is_locally_optimal, low_score_tokens, separating_cone
-from attsvm.losses import Loss, correlation, exponential, get_loss, logistic
+from attsvm.losses import Loss, correlation_loss, exponential, get_loss, logistic
 from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution, SolutionBatch, support_indices
@@ -23,19 +23,20 @@ except PackageNotFoundError:  # a source tree that was never installed
 # Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
     "Attraction": "attsvm.theory",
-    "Decomposition": "attsvm.training",
+    "Decomposition": "attsvm.paths",
     "Diagnosis": "attsvm.theory",
     "ProblemFileError": "attsvm.files",
-    "RegularizationPath": "attsvm.training",
+    "RegularizationPath": "attsvm.paths",
     "Run": "attsvm.training",
+    "TrainOptions": "attsvm.training",
     "attraction": "attsvm.theory",
     "cone_init": "attsvm.training",
-    "decompose": "attsvm.training",
+    "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
     "iter_locally_optimal": "attsvm.enumeration",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
-    "regularization_path": "attsvm.training",
+    "regularization_path": "attsvm.paths",
     "save_problem": "attsvm.files",
     "selection_graph": "attsvm.enumeration",
     "smoothness_constant": "attsvm.training",
@@ -77,11 +78,12 @@ __all__ = [
     "Solution",
     "SolutionBatch",
     "Status",
+    "TrainOptions",
     "att_svm",
     "attraction",
     "compare",
     "cone_init",
-    "correlation",
+    "correlation_loss",
     "decompose",
     "diagnose",
     "exponential",

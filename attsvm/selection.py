@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, IntArray, bool_array, freeze, integer_array
+from attsvm._arrays import BoolArray, IntArray, bool_array, integer_array, own
 
 if TYPE_CHECKING:
     from attsvm.problem import AttentionProblem
@@ -44,7 +44,7 @@ class Selection:
     tied: BoolArray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "indices", freeze(integer_array("indices", self.indices)))
+        object.__setattr__(self, "indices", own(integer_array("indices", self.indices)))
 
     @property
     def is_unique(self) -> bool:
@@ -98,7 +98,7 @@ class SelectedSets:
     members: BoolArray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", freeze(bool_array("members", self.members)))
+        object.__setattr__(self, "members", own(bool_array("members", self.members)))
 
     @classmethod
     def from_indices(cls, sets: Iterable[Iterable[int]], T: int) -> SelectedSets:

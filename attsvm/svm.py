@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array
-from attsvm.problem import AttentionProblem, ProblemBatch
+from attsvm.problem import AttentionProblem, ProblemBatch, require_problem
 from attsvm.rows import AttentionRows, finite_part_rows, gen_svm_rows, rows_of_selection, selection_rows
 from attsvm.selection import (
     SelectedSets,
@@ -23,14 +23,6 @@ from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
 from attsvm.solvers import Certificate, certify, get_norm, solve
 
 __all__ = ["att_svm", "finite_part", "gen_svm", "satt_svm", "verify"]
-
-
-def _require_problem(problem: object) -> None:
-    if not isinstance(problem, AttentionProblem):
-        raise TypeError(
-            f"problem must be an attsvm.AttentionProblem, got {type(problem).__name__}; "
-            "build one from arrays with attsvm.AttentionProblem(X, Y, Z, head)"
-        )
 
 
 def _solved(
@@ -128,7 +120,7 @@ def att_svm(
     >>> print(sol.status, round(sol.margin, 4), sol.rank)
     optimal 0.2669 6
     """
-    _require_problem(problem)
+    require_problem(problem)
     chosen = read_selection(problem, selection)
     name = "SAtt-SVM" if problem.multi_query else "Att-SVM"
     rows = rows_of_selection(problem, chosen)
@@ -238,7 +230,7 @@ def satt_svm(
     >>> full.rows.margin_problem.m, causal.rows.margin_problem.m
     (24, 12)
     """
-    _require_problem(problem)
+    require_problem(problem)
     if not isinstance(causal, (bool, np.bool_)):
         raise ValueError(f"causal must be True or False, got {causal!r}")
     found: Solution | SolutionBatch = att_svm(
@@ -304,7 +296,7 @@ def gen_svm(
     >>> print(sol.status, abs(sol.token_margins()[0, 2]) < 1e-8)
     optimal True
     """
-    _require_problem(problem)
+    require_problem(problem)
     sets = read_selected_sets(problem, selected_sets)
     rows = gen_svm_rows(problem, sets)
     found: Solution | SolutionBatch = _solved(
@@ -366,7 +358,7 @@ def finite_part(
     >>> round(float(np.exp(logits[0] - logits[1])), 6)
     4.0
     """
-    _require_problem(problem)
+    require_problem(problem)
     sets = read_selected_sets(problem, selected_sets)
     rows = finite_part_rows(problem, probabilities, sets)
     found: Solution | SolutionBatch = _solved(
@@ -414,7 +406,7 @@ def verify(
     >>> attsvm.verify(problem, W).gap < 1e-7, round(attsvm.verify(problem, 2 * W).gap, 3)
     (True, 0.5)
     """
-    _require_problem(problem)
+    require_problem(problem)
     if problem.batch is not None:
         raise ValueError("verify takes one problem at a time; index the batch first, e.g. problem[0]")
     matrix = real_array("W", W).astype(np.float64)

@@ -48,7 +48,7 @@ class RankCertificate:
     ``<D, W> >= lower_bound``, and by von Neumann's trace inequality ``<D, W> <= sum_i sigma_i(D) sigma_i(W)``. So an
     optimal W, whose norm is at most that of the one returned, satisfies
 
-        sum_{i > rank} sigma_i(W) <= (norm - lower_bound) / (1 - sigma_{rank+1}(D)) = resolution:
+        sum_{i > rank} sigma_i(W) <= (norm - lower_bound) / (1 - sigma_{rank+1}(D)) <= resolution:
 
     it is a matrix of rank ``rank`` up to ``resolution`` in the nuclear norm. Arrays over the batch for a batch.
 
@@ -243,8 +243,8 @@ def _rank_certificate(
     with np.errstate(divide="ignore", invalid="ignore"):
         resolution = np.where(rank == singular.shape[-1], 0.0, np.where(room > 0, excess / room, np.inf))
         singular_gap = np.where((numerical > 0) & (following > 0), last / following, np.inf)
-    numbers = (plain(np.asarray(x)) for x in (rank, resolution, numerical, tol, dual_gap, singular_gap))
-    return RankCertificate(*numbers, dual_singular_values=scaled)
+    numbers: list[Any] = [plain(np.asarray(x)) for x in (rank, resolution, numerical, tol, dual_gap, singular_gap)]
+    return RankCertificate(*numbers, scaled)
 
 
 def _singular_values(matrix: FloatArray) -> FloatArray:
@@ -283,7 +283,7 @@ def _measure(
     slack -= rhs
     if problem.is_plain:  # right-hand sides 1, inequalities only
         violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
-        allowed, sides = row_norms, None
+        allowed, sides, allowance = row_norms, None, None
     else:
         allowance = np.maximum(1.0, np.abs(rhs))
         violation, allowed, sides = most(problem.missed(slack) / allowance), row_norms / allowance, np.abs(rhs)
@@ -327,15 +327,22 @@ def _measure(
     if spectra is not None:
         blur = where(dual_norm > 0, dual_error / where(dual_norm > 0, dual_norm, 1.0), np.inf)
         blur = 2.0 * (blur + bounds.dual_value)
-        rank = _rank_certificate(*spectra, gap, excess, rank_tolerance, blur, plain)
+        # The best norm is at most that of W made feasible: W / (1 - missed) where every row asks for 1. Elsewhere the
+        # price of what is missed is taken from the multipliers, which is right to first order.
+        missed = violation + primal_error
+        if problem.is_plain:
+            price = where(missed < 1.0, missed * value / where(missed < 1.0, 1.0 - missed, 1.0), np.inf)
+        else:
+            price = 2.0 * missed * dot(weights, allowance)
+        rank = _rank_certificate(*spectra, gap, excess + price, rank_tolerance, blur, plain)
     numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
     return Certificate(*numbers, rank_certificate=rank)
 
 
 def _frobenius(matrix: FloatArray) -> Any:
     if matrix.ndim == 2:
-        flat = matrix.ravel()
-        return math.sqrt(flat.dot(flat))
+        entries = matrix.ravel()
+        return math.sqrt(entries.dot(entries))
     flat = matrix.reshape(len(matrix), -1)
     return np.sqrt(np.vecdot(flat, flat))
 

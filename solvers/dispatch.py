@@ -16,11 +16,12 @@ from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible, zero_ro
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SolverSpec, choose
+from attsvm.solvers.reproof import settle_exactly
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found, MarginSolution, MarginSolutionBatch, conclude
 from attsvm.solvers.status import Status
 from attsvm.solvers.threads import blas_threads
-from attsvm.solvers.unit import UnitProblem
+from attsvm.solvers.unit import UnitProblem, scaled_to_range
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,8 @@ __all__ = ["solve", "solve_batch"]
 
 # Rows below which one problem needs no limit on threads.
 _FEW_ROWS = 100
+# A violation of more than so many error bounds is not rounding: the rows may contradict each other.
+_ROUNDING = 64.0
 
 
 def _check(solver: object, tolerance: object, max_iterations: object, rank: object) -> None:
@@ -172,7 +175,11 @@ def _settled(unit: UnitProblem, norm: Norm) -> Found | None:
 def _solve_one(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
     begin = time.perf_counter()
     unit = UnitProblem(problem)
+    if unit.is_extreme:
+        return _solve_scaled(spec, problem, norm, request)
     found = _settled(unit, norm) or spec.load()(unit, norm, request)
+    if _is_open(found, request) and not spec.foreign and not spec.ranks and request.max_iterations is None:
+        found = settle_exactly(problem, norm, found, request.tolerance)
     label = f"{spec.name}:{request.variant.upper()}" if request.variant else spec.name
     return conclude(
         problem, norm, found, solver=label, seconds=time.perf_counter() - begin, tolerance=request.tolerance
@@ -185,12 +192,44 @@ def _solved_nothing(spec: SolverSpec, problem: MarginProblem, norm: Norm, tolera
     counts: Any = np.zeros(0, dtype=np.int64)
     return MarginSolution(
         problem, norm, status, Certificate.unknown((0,)), np.zeros((0, problem.m)), spec.name, counts,
-        0.0, tolerance, np.zeros((0, *problem.shape)), _rescue_flags(counts),
+        0.0, tolerance, np.zeros((0, *problem.shape)), _no_rescues(0),
     )  # fmt: skip
 
 
+def _is_open(found: Found, request: Request) -> bool:
+    """Whether float64 leaves something to decide: no proof, or rows that are missed by more than rounding explains."""
+    if found.farkas is not None or (found.W is not None and not found.W.any()):
+        return False
+    certificate = found.certificate
+    if certificate is None or not certificate.proved <= request.tolerance:
+        return True
+    return certificate.primal_violation > _ROUNDING * certificate.primal_error
+
+
+def _solve_scaled(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
+    """A problem whose numbers leave the range, through powers of two; its W may leave the range as well."""
+    scaled, power = scaled_to_range(problem)
+    solution = _solve_one(spec, scaled, norm, request)
+    if not solution.status.has_solution:
+        return replace(solution, problem=problem)
+    W, lam = np.ldexp(solution.W, power), np.ldexp(solution.multipliers, power)
+    whole = np.array_equal(np.ldexp(W, -power), solution.W)
+    certificate = solution.certificate
+    value, bound = (float(np.ldexp(x, power)) for x in (certificate.norm, certificate.lower_bound))
+    if not whole:  # not to be represented in float64; the scaled problem is solved, this one is not
+        unknown = Certificate.unknown(bound=bound)
+        nothing = np.full(problem.m, np.nan)
+        return replace(
+            solution, problem=problem, status=Status.FAILED, certificate=unknown, multipliers=nothing, _W=None
+        )
+    certificate = replace(certificate, norm=value, lower_bound=bound)
+    return replace(solution, problem=problem, certificate=certificate, multipliers=lam, _W=W)
+
+
 def _solve_each(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
-    known = request.multipliers(problem)
+    known = None if isinstance(request.warm_start, MarginSolution) else request.multipliers(problem)
+    if spec.devices or isinstance(request.warm_start, MarginSolution):
+        spec = choose(problem[0], norm)[0] if spec.devices else spec
     parts = []
     for i in range(len(problem)):
         keep = slice(None) if problem.valid is None else problem.valid[i]
@@ -207,13 +246,18 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
     begin = time.perf_counter()
     single = not problem.batch
     batch = MarginProblem.stack([problem]) if single else problem
-    found = spec.load()(UnitProblem(batch), norm, request)
+    unit = UnitProblem(batch)
+    if unit.is_extreme:
+        return _solve_each(spec, batch, norm, replace(request, device=None))
+    found = spec.load()(unit, norm, request)
     assert found.W is not None and found.multipliers is not None
-    usable = np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1)
+    usable = np.asarray(np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1))
     W = np.where(usable[:, None, None], found.W, 0.0)
     lam = np.where(usable[:, None], found.multipliers, 0.0)
     certificate: Any = certify(batch, W, lam, norm)
     closes = usable & (certificate.proved <= request.tolerance)
+    if norm.name == "frobenius":  # pivoting meets rows to rounding; what it misses may be a contradiction
+        closes &= certificate.primal_violation <= _ROUNDING * certificate.primal_error
     proofs = _proofs(batch, found.candidates, ~closes)
     code = np.where(closes, 0, np.where(usable, 1, 3))
     code[list(proofs)] = 2
@@ -221,8 +265,8 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
     status: Any = _CODES[code]
     result = MarginSolution(
         batch, norm, status, _blanked(certificate, code), np.where(code[:, None] < 2, lam, np.nan), spec.name,
-        found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan), _rescue_flags(code),
-        {i: farkas for i, farkas in proofs.items()},
+        found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan),
+        _no_rescues(len(code)), proofs,
     )  # fmt: skip
     limited = request.options.get("dtype") is not None or request.max_iterations is not None
     if len(open_ones) and request.options.get("rescue", not limited):
@@ -231,8 +275,8 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
     return result[0] if single else result
 
 
-def _rescue_flags(code: npt.NDArray[np.int64]) -> Extras:
-    flags: Any = np.zeros(len(code), dtype=bool)
+def _no_rescues(size: int) -> Extras:
+    flags: Any = np.zeros(size, dtype=bool)
     return Extras(rescued=flags)
 
 

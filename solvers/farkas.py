@@ -26,7 +26,7 @@ from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import dot_error, dual_bound, gamma, norm_bounds
 from attsvm.solvers.spectral_bounds import singular_value_error
 
-__all__ = ["FarkasCertificate", "certify_infeasible", "zero_row_proof"]
+__all__ = ["FarkasCertificate", "certify_infeasible", "farkas_certificate", "zero_row_proof"]
 
 # Multipliers below this share of the largest are not part of the candidate.
 _NEGLIGIBLE = 1e-12
@@ -69,7 +69,7 @@ class FarkasCertificate:
     proof: Literal["zero row", "rounding bounds", "rationals"]
 
 
-def _farkas(
+def farkas_certificate(
     problem: MarginProblem, lam: FloatArray, proof: Literal["zero row", "rounding bounds", "rationals"]
 ) -> Certificate | None:
     """Measures of multipliers that are known to belong to a proof; None if it rests on rounded right-hand sides."""
@@ -110,7 +110,7 @@ def zero_row_proof(problem: MarginProblem) -> Certificate | None:
         if _is_zero(problem, int(row)):  # a norm may underflow where the row does not
             unit = np.zeros(problem.m)
             unit[row] = np.sign(problem.rhs[row])
-            return _farkas(problem, unit, "zero row")
+            return farkas_certificate(problem, unit, "zero row")
     return None
 
 
@@ -211,7 +211,7 @@ def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray)
         return None
     full = np.zeros(problem.m)
     full[rows] = np.ldexp(y, -exponent)
-    return _farkas(problem, full, "rounding bounds")
+    return farkas_certificate(problem, full, "rounding bounds")
 
 
 def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Certificate | None:
@@ -228,4 +228,4 @@ def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Ce
         return None
     full = np.zeros(problem.m)
     full[rows] = [float(value) for value in proof.multipliers]
-    return _farkas(problem, full, "rationals")
+    return farkas_certificate(problem, full, "rationals")

@@ -215,7 +215,7 @@ class MarginProblem:
     def gram(self) -> FloatArray:
         """Gram matrix of the rows, shape (*batch, m, m). For small problems and references."""
         rows = self.rows if isinstance(self.rows, PairRows) else self.rows.gather(np.arange(self.m))
-        return rows.gram()
+        return rows.gram
 
     def __len__(self) -> int:
         if not self.batch:

@@ -17,11 +17,16 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.rows import PairRows
 
-__all__ = ["UnitProblem", "UnitRows", "span"]
+__all__ = ["UnitProblem", "UnitRows", "scaled_to_range", "span"]
 
 # Columns of workspace per column of a factorization: enough for blocked code.
 _BLOCK = 64
+# Rows below which one Gram matrix is as fast as the row norms.
+_GRAM_ROWS = 100
+# Row norms outside this range have squares that leave that of float64.
+_SMALLEST, _LARGEST = 2.0**-400, 2.0**400
 
 
 class UnitProblem:
@@ -48,10 +53,15 @@ class UnitProblem:
     """
 
     def __init__(self, problem: MarginProblem) -> None:
-        norms = problem.row_norms
+        norms = _norms(problem)
         self.problem = problem
         self.equality = problem.equality
-        self.has_zero_rows = not np.minimum.reduce(norms, axis=None) > 0.0
+        least, most = np.minimum.reduce(norms, axis=None), np.maximum.reduce(norms, axis=None)
+        self.has_zero_rows = not least > 0.0
+        # Squares of such numbers leave the range of float64: scale by powers of two first.
+        self.is_extreme = not (least > _SMALLEST and most < _LARGEST) and _leaves_range(problem)
+        if self.is_extreme:  # nothing below is to be had; see `scaled_to_range`
+            return
         self.inverse = 1.0 / np.where(norms > 0, norms, np.inf) if self.has_zero_rows else 1.0 / norms
         self.c = self.inverse if problem.is_plain else problem.rhs * self.inverse
         size = self.c if problem.is_plain else np.abs(self.c)
@@ -92,8 +102,7 @@ class UnitProblem:
     @cached_property
     def gram(self) -> FloatArray:
         """Gram matrix of the unit rows, shape (*batch, m, m); a zero row has diagonal 1, so its multiplier is 0."""
-        gram = self.problem.gram()
-        gram *= self.inverse[..., None]
+        gram = self.problem.gram() * self.inverse[..., None]
         gram *= self.inverse[..., None, :]
         if self.has_zero_rows:
             diagonal = np.einsum("...kk->...k", gram)
@@ -120,6 +129,39 @@ class UnitProblem:
             right,
             self,
         )
+
+
+def _norms(problem: MarginProblem) -> FloatArray:
+    """Row norms; of one small problem by its Gram matrix, which is needed next and has them on its diagonal."""
+    rows = problem.rows
+    if isinstance(rows, PairRows) and not rows.batch and rows.m < _GRAM_ROWS and rows.a.dtype == np.float64:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            rows.row_norms = np.sqrt(rows.gram.diagonal())
+    return rows.row_norms
+
+
+def _leaves_range(problem: MarginProblem) -> bool:
+    """Whether some nonzero row is too large or too small for its square."""
+    pair = problem.rows.gather(np.arange(problem.m))
+    alive = pair.a.any(axis=-1) & pair.right.any(axis=-1)
+    fine = (problem.row_norms > _SMALLEST) & (problem.row_norms < _LARGEST)
+    return bool((alive & ~fine).any())
+
+
+def scaled_to_range(problem: MarginProblem) -> tuple[MarginProblem, int]:
+    """One problem with factors of size about 1, and the power of two by which W is to be multiplied afterwards.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.unit import scaled_to_range
+    >>> scaled, power = scaled_to_range(MarginProblem([[2.0**-600]], [[2.0**-10]], [0]))
+    >>> scaled.row_norms, power
+    (array([0.25]), 608)
+    """
+    pair = problem.rows.gather(np.arange(problem.m))
+    left, right = (-int(np.frexp(np.abs(part).max())[1]) for part in (pair.a, pair.queries))
+    return MarginProblem.from_rows(pair.scaled(left, right), problem.rhs, problem.equality), left + right
 
 
 def _normalized(vectors: FloatArray) -> FloatArray:

@@ -20,9 +20,9 @@ import attsvm
 from attsvm.comparison.tables import render
 from attsvm.enumeration import locally_optimal_selections
 from attsvm.theory import SelectionTable, attraction, solve_every_selection
-from attsvm.theory.always_support import misses_optimal_support
 from attsvm.theory.assumptions import check_all_support, check_first_step
 from attsvm.theory.attraction import wilson_interval
+from attsvm.theory.optimal_support import misses_optimal_support
 from attsvm.validation.report import console, environment
 
 __all__ = ["AssumptionRow", "EndsRow", "assumption_row", "ends_row", "main"]

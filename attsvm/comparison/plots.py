@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attsvm.attention import probabilities
+
 if TYPE_CHECKING:
     from attsvm.comparison.batch import BatchReport
     from attsvm.comparison.report import Report
@@ -24,12 +26,7 @@ def _axes(axes: Any, count: int, width: float) -> Any:
 
 def attention_map(run: Run) -> np.ndarray:
     """Attention probabilities at the end of a single run, one row per query, shape (n*K, T)."""
-    problem = run.problem
-    Z = problem.Z if problem.multi_query else problem.Z[:, None]
-    logits = np.einsum("itd,de,ike->ikt", problem.X, run.W, Z, optimize=True).reshape(-1, problem.T)
-    logits = np.where(problem.allowed.reshape(-1, problem.T), logits, -np.inf)
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+    return probabilities(run.problem, run.W).reshape(-1, run.problem.T)
 
 
 def plot_attention(run: Run, axis: Any = None) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.attention import probabilities
 from attsvm.comparison import Report
 from attsvm.comparison.report import Comparison
 from attsvm.problem import AttentionProblem
@@ -41,13 +42,7 @@ def attention_maps(problem: AttentionProblem, weights: npt.NDArray[np.floating[A
     >>> attention_maps(problem, np.zeros((1, 3, 3)))[0, 0]
     array([0.25, 0.25, 0.25, 0.25])
     """
-    n, T = problem.n, problem.T
-    Z = problem.Z.reshape(n, problem.K, problem.dz)
-    logits = np.einsum("ntx,sxz,nkz->snkt", problem.X, weights, Z, optimize=True)
-    logits = np.where(problem.allowed.reshape(n, problem.K, T), logits, -np.inf)
-    terms = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    maps = terms / terms.sum(axis=-1, keepdims=True)
-    return np.asarray(maps.reshape(len(weights), n * problem.K, T))
+    return probabilities(problem, weights).reshape(len(weights), -1, problem.T)
 
 
 def _number(value: float, digits: int = 5) -> float | None:
@@ -83,7 +78,7 @@ def run_content(report: Report) -> dict[str, Any]:
     maps = attention_maps(run.problem, h.W)[:, :MOST_QUERIES, :MOST_TOKENS]
     return {
         "parameterization": run.parameterization,
-        "optimizer": str(run.settings["optimizer"]),
+        "optimizer": run.options.optimizer,
         "status": str(run.status),
         "convergence": report.convergence,
         "rank": report.rank,

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.exact.guess import guess_by_floats, row_sizes
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, rational_matrix, to_float
 from attsvm.solvers.exact.simplex import PRIMES, Vertex, pivot_columns, solve_inequalities
-from attsvm.solvers.arrays import FloatArray
 
 if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat, fmpz_mat

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attsvm.solvers.exact.rows import rational, to_float
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.exact.rows import rational, to_float
 
 if TYPE_CHECKING:
     from flint import fmpq, fmpz_mat

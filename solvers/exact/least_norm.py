@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.exact.feasibility import rows_by_weight
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, rational, to_float
 from attsvm.solvers.exact.simplex import pivot_columns
-from attsvm.solvers.arrays import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat, fmpz

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.exact.rows import ExactRows, rational, rational_matrix, to_float
 from attsvm.solvers.exact.simplex import pivot_columns
 from attsvm.solvers.exact.spectrum import float_bounds, singular_values
-from attsvm.solvers.arrays import FloatArray
 
 if TYPE_CHECKING:
     from flint import arb, fmpq, fmpq_mat

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attsvm.solvers.exact.rows import to_float
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.exact.rows import to_float
 
 if TYPE_CHECKING:
     from flint import arb, arb_mat, fmpq, fmpq_mat

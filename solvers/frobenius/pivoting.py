@@ -107,20 +107,18 @@ def solve_small(
         if ended:
             return SmallResult(x, np.True_, np.int64(rounds))  # type: ignore[arg-type]
         many = solve_small(gram[None], c[None], None if equality is None else equality[None], None, limit)
-        return SmallResult(*(field[0] for field in many))
-    batch, m = c.shape[:-1], c.shape[-1]
-    size = int(np.prod(batch))
+        return SmallResult(many.x[0], many.settled[0], many.iterations[0])
+    size, m = c.shape
     out = SmallResult(np.zeros((size, m)), np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64))
-    G, target = gram.reshape(size, m, m), c.reshape(size, m)
-    free = np.zeros((size, m), dtype=bool) if equality is None else equality.reshape(size, m)
+    free = np.zeros((size, m), dtype=bool) if equality is None else equality
     step = max(1, _CHUNK_NUMBERS // (m * m))
     for k in range(0, size, step):
         part = slice(k, k + step)
-        active = _guess(G[part], target[part], free[part]) if start is None else start.reshape(size, m)[part]
-        found = _pivot_stack(G[part], target[part], free[part], active | free[part], most)
+        active = _guess(gram[part], c[part], free[part]) if start is None else start[part]
+        found = _pivot_stack(gram[part], c[part], free[part], active | free[part], most)
         for field, value in zip(out, found, strict=True):
             field[part] = value
-    return SmallResult(*(field.reshape(batch + field.shape[1:]) for field in out))
+    return out
 
 
 @lru_cache(maxsize=64)
@@ -309,7 +307,7 @@ def _solve_together(system: FloatArray, right: FloatArray, used: BoolArray) -> t
 def _cholesky(stack: FloatArray) -> FloatArray:
     """Lower factors; where there is none, one whose pivots are too small to be believed."""
     try:
-        return np.linalg.cholesky(stack)
+        return np.asarray(np.linalg.cholesky(stack), dtype=np.float64)
     except np.linalg.LinAlgError:
         if len(stack) == 1:
             return np.asarray(np.eye(stack.shape[1])[None] * _PIVOT)

@@ -10,7 +10,8 @@ with accuracy that follows the progress, and looks at every row once:
    W that Newton's method with an exact line search always solves; the price rises and pivoting is tried again
    from there. A shortfall that no price removes starts a search for a proof of infeasibility
    (`attsvm.solvers.infeasible`).
-3. What is still open, close to the border of infeasibility, goes to `dual_steps` when W has few dimensions, else to *projected Newton* rounds, whose line search makes the dual objective rise every time.
+3. What is still open, close to the border of infeasibility, goes to `dual_steps` when W has few dimensions, else to
+   *projected Newton* rounds, whose line search makes the dual objective rise every time.
 
 D. P. Bertsekas, "Projected Newton methods for optimization problems with simple constraints", SIAM J. Control
 and Optimization 20 (1982); M. Hintermüller, K. Ito and K. Kunisch, "The primal-dual active set strategy as a

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.frobenius.active_set import solve_active_set
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
@@ -423,6 +423,9 @@ def solve_lockstep(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     W, lam, iterations = first.W, first.multipliers, np.array(first.iterations)
     assert W is not None and lam is not None
     ready = np.isfinite(lam).all(axis=-1) & (np.abs(W).max(axis=(-2, -1)) > 0)  # W = 0 cannot be improved
+    # Rows that even the least Frobenius norm misses may contradict each other: left to one-by-one solves.
+    doubtful = ready & _misses_rows(unit, W)
+    lam[doubtful], ready = np.nan, ready & ~doubtful
     if ready.any():
         picked = np.flatnonzero(ready)
         some = unit if len(picked) == len(ready) else UnitProblem(unit.problem.take(picked))
@@ -439,6 +442,14 @@ def solve_lockstep(unit: UnitProblem, norm: Norm, request: Request) -> Found:
                 lam[rows] = _to_numpy(multipliers) * some.inverse[part]
                 iterations[rows] += steps.cpu().numpy()
     return Found(W, lam, iterations, candidates=first.candidates)
+
+
+def _misses_rows(unit: UnitProblem, W: FloatArray) -> BoolArray:
+    """Where a least-norm solution misses a row by more than rounding, shape (B,)."""
+    problem = unit.problem
+    missed = problem.missed(problem.margins(W) - problem.rhs) * unit.inverse
+    size = np.sqrt(np.einsum("bij,bij->b", W, W))
+    return np.asarray(missed.max(axis=-1) > 1e-12 * np.maximum(size, unit.scale[:, 0]))
 
 
 def _chunk_size(unit: UnitProblem, place: torch.device) -> int:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.certificate import certify
 from attsvm.solvers.nuclear.spectra import pair_gap, schur_matrix, singular_triples, singular_values
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found, MarginSolution
@@ -286,4 +287,5 @@ def warm_polish(rows: UnitRows, request: Request, *, goal: float = 1e-11) -> Pol
 
 def report(rows: UnitRows, best: Polished, iterations: int, extras: Extras) -> Found:
     """A pair of unit rows in the coordinates and the scale of the problem."""
-    return Found(rows.lift(best.W), rows.restore_multipliers(best.lam), iterations, extras=extras)
+    W, lam = rows.lift(best.W), rows.restore_multipliers(best.lam)
+    return Found(W, lam, iterations, certificate=certify(rows.unit.problem, W, lam, "nuclear"), extras=extras)

@@ -16,6 +16,8 @@ from attsvm.solvers.certificate import certify
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.factored import Factors, augmented_lagrangian, solve_factored
 from attsvm.solvers.nuclear.interior import solve_interior
+from attsvm.solvers.nuclear.newton import active_map, symmetric
+from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found, RankLimit
 from attsvm.solvers.status import Status
@@ -25,7 +27,7 @@ __all__ = ["solve_rank_limited"]
 
 # Rows up to which the convex problem is left to the interior point method, as "auto" does.
 _INTERIOR_ROWS = 700
-# A start counts as feasible when its rows hold to this accuracy (unit rows, largest right-hand side 1).
+# A start counts as feasible when its rows hold to this accuracy, as certificates measure it.
 _FEASIBLE = 1e-7
 # Largest dense system of the Newton steps; beyond it the point keeps the accuracy of the first-order method.
 _DENSE_LIMIT = 1500
@@ -99,6 +101,43 @@ def _truncated(W: FloatArray, rank: int) -> FloatArray:
     return np.asarray((U[:, :rank] * sigma[:rank]) @ Vt[:rank])
 
 
+def _reduced_rank(rows: UnitRows, W: FloatArray, lam: FloatArray) -> FloatArray:
+    """A solution of smaller rank on the face of all solutions (Barvinok, Pataki), or W.
+
+    On the singular vectors of D that belong to 1 solutions are ``U S V^T`` with S positive semidefinite and linear
+    conditions. A direction that changes no row leads to the boundary of the cone, where the rank drops by one.
+    """
+    U, sigma, Vt = np.linalg.svd(rows.adjoint(rows.clipped(lam)), full_matrices=False)
+    r = int(np.count_nonzero(sigma >= (1.0 - 1e-4) * sigma[0]))
+    left, right = U[:, :r], Vt[:r].T
+    S = left.T @ W @ right
+    S = 0.5 * (S + S.T)
+    near = rows.equality | (lam > 1e-6) | (rows.values(W) - rows.rhs <= 1e-3 * np.abs(rows.rhs))
+    for _ in range(r - 1):
+        mapped = active_map(rows.a[near], rows.b[near], left, right)
+        _, singular, basis = np.linalg.svd(mapped, full_matrices=True)
+        if int(np.count_nonzero(singular > 1e-10)) == basis.shape[0]:
+            break
+        N = symmetric(basis[-1], left.shape[1])
+        values, vectors = np.linalg.eigh(S)
+        if values[0] <= 0:
+            break
+        root = vectors / np.sqrt(values)
+        change = np.linalg.eigvalsh(root.T @ N @ root)
+        step = -1.0 / change[0] if -change[0] >= change[-1] else -1.0 / change[-1]
+        S = S + step * N
+        values, vectors = np.linalg.eigh(S)
+        left, right, S = left @ vectors[:, 1:], right @ vectors[:, 1:], np.diag(values[1:])
+    return np.asarray(left @ S @ right.T)
+
+
+def _meets_small_sides(problem: MarginProblem, W: FloatArray) -> bool:
+    """Whether rows that ask for less than 1 are met relative to what they ask for, not only absolutely."""
+    slack = problem.margins(W) - problem.rhs
+    small = (problem.rhs != 0) & (np.abs(problem.rhs) < 1)
+    return bool((problem.missed(slack)[small] <= 1e-3 * np.abs(problem.rhs[small])).all())
+
+
 def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least nuclear norm over matrices of limited rank.
 
@@ -131,9 +170,12 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
     if convex.farkas is not None or convex.W is None or convex.multipliers is None:
         return convex
     problem, rows = unit.problem, unit.rows
-    cut = _truncated(convex.W, rank)
-    certificate = certify(problem, cut, convex.multipliers, norm)
-    if certificate.proved <= request.tolerance:
+    lam = convex.multipliers[rows.index] / unit.inverse[rows.index]
+    lower = rows.lift(_reduced_rank(rows, rows.reduce(convex.W), lam))
+    for cut in (_truncated(convex.W, rank), _truncated(lower, rank)):
+        certificate = certify(problem, cut, convex.multipliers, norm)
+        if certificate.proved > request.tolerance or not _meets_small_sides(problem, cut):
+            continue
         limit = RankLimit(
             True, certificate.lower_bound, float("nan"), 0, 0, (),
             f"a solution of the convex problem has rank at most {rank}: the answer is global",
@@ -149,8 +191,9 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
         point = augmented_lagrangian(rows, initial, tolerance=1e-8, rounds=request.max_iterations or 60, inner=100)
         evaluations += point.evaluations
         point = _refine(rows, point)
-        if float(rows.missed(point.W).max()) <= _FEASIBLE:
-            W = rows.lift(point.W)
+        W = rows.lift(point.W)
+        missed = problem.missed(problem.margins(W) - problem.rhs) / np.maximum(1.0, np.abs(problem.rhs))
+        if float(missed.max()) <= _FEASIBLE and _meets_small_sides(problem, W):
             size = float(np.linalg.svd(W, compute_uv=False).sum())
             found.append((size, W, _kkt_residual(rows, point.K, point.Q, point.lam)))
     norms = tuple(sorted(size for size, _, _ in found))
@@ -168,9 +211,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
         "the convex bound; other starts may give a smaller norm"
     )
     limit = RankLimit(is_global, bound, residual, starts, len(found), norms, message)
-    # A start that misses rows by more than the tolerance is no solution of anything: the certificate then decides.
-    feasible = certificate.primal_violation + certificate.primal_error <= max(request.tolerance, 10.0 * _FEASIBLE)
-    status = Status.LOCAL if feasible else None
+    status = Status.LOCAL
     return Found(
         W, convex.multipliers, evaluations, certificate=certificate, status=status, extras=Extras(rank_limit=limit)
     )

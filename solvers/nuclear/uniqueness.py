@@ -1,8 +1,8 @@
 """How far from each other two nuclear-norm solutions can be.
 
 Let D be the dual matrix divided by its largest singular value, ``e`` the proved difference between the norm of W and
-the lower bound, U1 and V1 the singular vectors of D with singular value (nearly) 1, r their number and ``g`` the distance
-of the next singular value from 1. Any optimal W' has a positive semidefinite ``X = [[P, W'], [W'^T, Q]]`` with
+the lower bound, U1 and V1 the singular vectors of D with singular value (nearly) 1, r their number and ``g`` the
+distance of the next singular value from 1. Any optimal W' has a positive semidefinite ``X = [[P, W'], [W'^T, Q]]`` with
 ``tr X = 2 ||W'||_*`` and ``<X, Z> <= 2 e`` for ``Z = [[I, -D], [-D^T, I]]``. Z is at least g on the complement of the
 r vectors ``(u_i, v_i) / sqrt(2)``, so the part of a square root of X outside their span has squared norm at most
 ``t = 2 e / g``, and W' differs from a matrix ``U1 S V1^T`` with S symmetric by at most

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
+from attsvm.validation import models
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
 from attsvm.validation.figures.polarization._protocols import KINDS
 
@@ -33,10 +34,10 @@ def induction(
 
     torch.set_num_threads(1)  # one core per run: the sweep fills the others
     chosen = {str(k): k for k in pol.ATTENTION_KINDS}[kind]
-    task = pol.InductionTask(symbols=symbols, length=length)
+    task = models.InductionTask(symbols=symbols, length=length)
     columns: dict[str, list[Any]] = {"accuracy": [], "scores": [], "pooled": [], "share": [], "pattern": []}
     for k in np.random.default_rng(seed).integers(2**31, size=trials):
-        model = pol.train_induction(
+        model = models.train_induction(
             chosen,
             task=task,
             heads=heads,
@@ -48,7 +49,7 @@ def induction(
             seed=int(k),
             device=device,
         )
-        report = pol.induction_report(model, task, samples=500)
+        report = models.induction_report(model, task, samples=500)
         tokens, _ = task.sample(200, torch.Generator().manual_seed(7), device)
         with torch.no_grad():
             attention = model(tokens, attention=True)[1]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
+from attsvm.validation import models
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
 from attsvm.validation.figures.polarization._protocols import KINDS
 
@@ -33,14 +34,14 @@ def flips(
 
     torch.set_num_threads(1)
     chosen = {str(k): k for k in pol.ATTENTION_KINDS}[kind]
-    task = pol.SetTask(vocabulary)
+    task = models.SetTask(vocabulary)
     columns: dict[str, list[float]] = {"rate": [], "control": [], "accuracy": []}
     for k in np.random.default_rng(seed).integers(2**31, size=trials):
-        model = pol.train_classifier(
+        model = models.train_classifier(
             chosen, task=task, layers=layers, heads=heads, dim=dim, mlp=not plain, layer_norm=not plain,
             embedding_scale=scale, lr=lr, steps=steps, batch=256, seed=int(k), device=device,
         )  # fmt: skip
-        found = pol.flip_rates(model, task, pairs=500)
+        found = models.flip_rates(model, task, pairs=500)
         columns["rate"].append(found.worst)
         columns["control"].append(found.control)
         columns["accuracy"].append(found.accuracy)

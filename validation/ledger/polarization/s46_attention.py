@@ -8,6 +8,7 @@ from math import comb
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
+from attsvm.validation import models
 from attsvm.validation.ledger.polarization._instances import Array
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
 
@@ -51,27 +52,27 @@ def _tied(formula: Callable[[Array, Array], int], rng: np.random.Generator, tria
 def _flip_order(formula: tuple[str, str], rng: np.random.Generator, trials: int) -> Measurement:
     """Flip rates of two kinds of attention (vocabulary 41, no MLP, no LayerNorm, reduced width)."""
     kinds = {str(kind): kind for kind in pol.ATTENTION_KINDS}
-    task, errors = pol.SetTask(41), []
+    task, errors = models.SetTask(41), []
     for _ in range(trials):
         seed = int(rng.integers(2**31))
         rates = []
         for name in formula:
-            model = pol.train_classifier(
+            model = models.train_classifier(
                 kinds[name], task=task, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
             )
-            rates.append(pol.flip_rates(model, task, pairs=100).worst)
+            rates.append(models.flip_rates(model, task, pairs=100).worst)
         errors.append(rates[1] - rates[0])
     return count(errors, -0.2, "second rate less the first; it must be lower by 0.2")
 
 
 def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, trials: int) -> Measurement:
     """Flip rates of softmax with the two numbers of heads: the second must be lower."""
-    task, kind, errors = pol.SetTask(41), pol.AttentionKind("softmax"), []
+    task, kind, errors = models.SetTask(41), pol.AttentionKind("softmax"), []
     for _ in range(trials):
         seed = int(rng.integers(2**31))
         rates = [
-            pol.flip_rates(
-                pol.train_classifier(
+            models.flip_rates(
+                models.train_classifier(
                     kind, task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
                 ),
                 task,
@@ -83,12 +84,12 @@ def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, trials: int)
     return count(errors, -0.05, "second rate less the first; it must be lower by 0.05")
 
 
-def _distinct(formula: Callable[[pol.SetTask, int], float], rng: np.random.Generator, trials: int) -> Measurement:
+def _distinct(formula: Callable[[models.SetTask, int], float], rng: np.random.Generator, trials: int) -> Measurement:
     import torch
 
     errors = []
     for _ in range(trials):
-        task, samples = pol.SetTask(41), 200
+        task, samples = models.SetTask(41), 200
         generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
         found = len({frozenset(row[:-1]) for row in task.sample(samples, generator)[0].tolist()})
         errors.append(abs(found - formula(task, samples)) / samples)
@@ -107,7 +108,7 @@ def _scores_agree(formula: bool, rng: np.random.Generator, trials: int) -> Measu
     return count(errors, 1e-9, "difference of the two scores")
 
 
-def _count_sets(task: pol.SetTask, samples: int) -> float:
+def _count_sets(task: models.SetTask, samples: int) -> float:
     """Distinct sets: all of them when there are few, nearly one per sample when there are many."""
     return float(min(samples, task.labels * comb(task.group, task.length)))
 

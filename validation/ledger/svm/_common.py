@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm import AttentionProblem, LinearHead
+from attsvm import AttentionProblem, LinearHead, attention
 from attsvm.validation.ledger.record import Measurement
 
 __all__ = [
@@ -195,12 +195,12 @@ def scaled(problem: AttentionProblem, W: Array, loss: str, selection: Any) -> tu
     """
     import torch
 
-    from attsvm.training.data import tensor_problem
-    from attsvm.training.gradient import attention_logits, scaled_gradient
+    from attsvm.training.gradient import scaled_gradient
+    from attsvm.training.tensors import tensor_problem
 
     data, matrix = tensor_problem(problem), torch.tensor(W)
     found = scaled_gradient(data, matrix, loss)
-    logits = attention_logits(data, matrix)[:, :, 0]
+    logits = attention.logits(data, matrix)[:, :, 0]
     chosen = torch.tensor(selection)[..., None]
     total = torch.logsumexp(logits, dim=-1)
     others = torch.logsumexp(logits.scatter(-1, chosen, -torch.inf), dim=-1)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.attention import token_logits
 from attsvm.losses import Loss
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
@@ -47,9 +48,9 @@ class LogExcess:
 
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.training.excess import LogExcess
+    >>> from attsvm.paths.log_excess import LogExcess
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
-    >>> objective = LogExcess(problem, problem.optimal_tokens(), attsvm.correlation)
+    >>> objective = LogExcess(problem, problem.optimal_tokens(), attsvm.correlation_loss)
     >>> value, gradient = objective(np.array([[5000.0]]))
     >>> value, gradient.item()
     (-5000.0, -1.0)
@@ -69,18 +70,9 @@ class LogExcess:
         self.gap = np.where(self.off, self.top - scores, 0.0)
         self.floor = float(loss(self.top).sum() / self.n)
 
-    def logits(self, W: FloatArray) -> FloatArray:
-        """``x_t^T W z``, masked tokens included, shape (n, K, T)."""
-        return np.asarray((self.Z @ W.T) @ self.X.transpose(0, 2, 1))
-
-    def likeliest(self, W: FloatArray) -> npt.NDArray[np.int64]:
-        """The token of highest probability of each query, shape (n, K)."""
-        allowed = self.off | (np.arange(self.off.shape[-1]) == self.selected)
-        return np.asarray(np.where(allowed, self.logits(W), -np.inf).argmax(axis=-1))
-
     def __call__(self, W: FloatArray) -> tuple[float, FloatArray]:
         """Value and gradient, shape (dx, dz); NaN and zeros where ``L(W) <= L_alpha``."""
-        logits = self.logits(W)
+        logits = token_logits(self.X, W, self.Z)  # masked tokens included, shape (n, K, T)
         off = np.where(self.off, logits - np.take_along_axis(logits, self.selected, axis=-1), -np.inf)
         largest = np.where(self.lonely, 0.0, off.max(axis=-1, keepdims=True))
         weights = np.exp(off - largest)  # s_t / e^c in [0, 1]

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import attsvm.dynamics.localization as loc
+from attsvm.validation import models
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    return loc.synthetic_corpus(6000, 80, seed=1)
+    return models.synthetic_corpus(6000, 80, seed=1)
 
 
 def test_generated_text_needs_attention(corpus):
@@ -31,27 +32,27 @@ def test_generated_text_needs_attention(corpus):
             document.append(int(following))
             names[int(following)] = names.get(int(following), 0) + 1
     assert len(names) == 16
-    again = loc.synthetic_corpus(6000, 80, seed=1)
+    again = models.synthetic_corpus(6000, 80, seed=1)
     np.testing.assert_array_equal(again.train, corpus.train)
-    assert not np.array_equal(loc.synthetic_corpus(6000, 80, seed=2).train, corpus.train)
+    assert not np.array_equal(models.synthetic_corpus(6000, 80, seed=2).train, corpus.train)
 
 
 def test_wikitext_files(tmp_path):
     (tmp_path / "train.txt").write_text(" the cat sat \n\n the <unk> dog \n")
     (tmp_path / "valid.txt").write_text("the bird\n")
-    corpus = loc.read_wikitext(tmp_path, vocabulary=3)
+    corpus = models.read_wikitext(tmp_path, vocabulary=3)
     assert corpus.vocabulary == 3
     assert corpus.train.tolist() == [2, 0, 0, 1, 2, 0, 0, 1]  # the, then rare words, <eos>
     assert corpus.valid.tolist() == [2, 0, 1]
     with pytest.raises(ValueError, match=re.escape("path must be a folder with wiki.train.tokens")):
-        loc.read_wikitext(tmp_path / "nowhere")
+        models.read_wikitext(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="vocabulary must be >= 3, got 2"):
-        loc.read_wikitext(tmp_path, vocabulary=2)
+        models.read_wikitext(tmp_path, vocabulary=2)
 
 
 def test_the_model_is_causal():
     torch.manual_seed(0)
-    model = loc.LanguageModel(50, d=16, T=6, layers=2)
+    model = models.LanguageModel(50, d=16, T=6, layers=2)
     tokens = torch.randint(50, (3, 6))
     changed = tokens.clone()
     changed[:, 4] = (changed[:, 4] + 1) % 50
@@ -62,19 +63,19 @@ def test_the_model_is_causal():
 
 def test_records_are_what_they_say(corpus):
     before = torch.random.get_rng_state()
-    run = loc.train_language_model(corpus, d=16, T=8, steps=30, record_every=20, seed=3)
+    run = models.train_language_model(corpus, d=16, T=8, steps=30, record_every=20, seed=3)
     torch.testing.assert_close(torch.random.get_rng_state(), before)
     assert run.steps.tolist() == [0, 20, 30]
     assert run.propagation.shape == (3, 8)
     assert ((run.propagation >= 0) & (run.propagation <= 1)).all()
     assert run.perplexity[-1] < run.perplexity[0]
     assert (run.entropy <= run.largest_entropy + 1e-6).all()
-    again = loc.train_language_model(corpus, d=16, T=8, steps=30, record_every=20, seed=3)
+    again = models.train_language_model(corpus, d=16, T=8, steps=30, record_every=20, seed=3)
     np.testing.assert_array_equal(run.perplexity, again.perplexity)
     # The first record against definitions: the same initial weights.
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        model = loc.LanguageModel(80, 16, 8)
+        model = models.LanguageModel(80, 16, 8)
     layer = next(iter(loc.qk_weights(model)))
     matrix = (layer.W_q[0].mT @ layer.W_k[0]).detach().double()
     assert run.trace[0] == pytest.approx(matrix.trace().item(), rel=1e-4)
@@ -89,8 +90,8 @@ def test_records_are_what_they_say(corpus):
 
 def test_the_regularizer_moves_trace_and_scale(corpus):
     settings = {"d": 16, "T": 8, "steps": 80, "record_every": 80, "lr": 1e-2}
-    free = loc.train_language_model(corpus, **settings)
-    held = loc.train_language_model(corpus, 100.0, 1.0, **settings)
+    free = models.train_language_model(corpus, **settings)
+    held = models.train_language_model(corpus, 100.0, 1.0, **settings)
     assert abs(held.trace[-1] - 1) < 0.1
     assert held.scale[-1] < 0.5 * free.scale[-1]
     assert held.entropy[-1] > free.entropy[-1]
@@ -99,11 +100,14 @@ def test_the_regularizer_moves_trace_and_scale(corpus):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: loc.synthetic_corpus(1000, 10), "vocabulary must be >= 50, got 10"),
-        (lambda: loc.synthetic_corpus(10, 100), "tokens must be >= 100, got 10"),
-        (lambda: loc.train_language_model(loc.synthetic_corpus(100, 50), T=32), "more than T = 32 words"),
-        (lambda: loc.train_language_model(loc.synthetic_corpus(1000, 50), T=8, steps=0), "steps must be >= 1, got 0"),
-        (lambda: loc.train_language_model(loc.synthetic_corpus(1000, 50), T=1), "T must be >= 2, got 1"),
+        (lambda: models.synthetic_corpus(1000, 10), "vocabulary must be >= 50, got 10"),
+        (lambda: models.synthetic_corpus(10, 100), "tokens must be >= 100, got 10"),
+        (lambda: models.train_language_model(models.synthetic_corpus(100, 50), T=32), "more than T = 32 words"),
+        (
+            lambda: models.train_language_model(models.synthetic_corpus(1000, 50), T=8, steps=0),
+            "steps must be >= 1, got 0",
+        ),
+        (lambda: models.train_language_model(models.synthetic_corpus(1000, 50), T=1), "T must be >= 2, got 1"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from attsvm.dynamics.polarization.attention import AttentionKind
 from attsvm.dynamics.polarization.metrics import sink_heads, sink_score
-from attsvm.dynamics.polarization.tasks import InductionTask, SetTask
-from attsvm.dynamics.polarization.transformer import SmallTransformer, TransformerSpec
+from attsvm.validation.models.small_transformer import SmallTransformer, TransformerSpec
+from attsvm.validation.models.symbol_tasks import InductionTask, SetTask
 
 __all__ = ["FlipRates", "InductionReport", "flip_rates", "induction_report", "train_classifier", "train_induction"]
 
@@ -49,7 +49,8 @@ def train_induction(
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import AttentionKind, InductionTask, induction_report, train_induction
+    >>> from attsvm.dynamics.polarization import AttentionKind
+    >>> from attsvm.validation.models import InductionTask, induction_report, train_induction
     >>> task = InductionTask(symbols=6, length=3)
     >>> model = train_induction(AttentionKind("softmax"), task=task, heads=1, dim=16, batch=16, steps=2)
     >>> induction_report(model, task, samples=32).scores.shape
@@ -121,7 +122,7 @@ def induction_report(
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import InductionTask, SmallTransformer, TransformerSpec, induction_report
+    >>> from attsvm.validation.models import InductionTask, SmallTransformer, TransformerSpec, induction_report
     >>> task = InductionTask(symbols=6, length=3)
     >>> spec = TransformerSpec(vocabulary=13, length=5, outputs=13, dim=16)
     >>> 0 <= induction_report(SmallTransformer(spec), task, samples=64).accuracy <= 1
@@ -175,7 +176,8 @@ def train_classifier(
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import AttentionKind, SetTask, flip_rates, train_classifier
+    >>> from attsvm.dynamics.polarization import AttentionKind
+    >>> from attsvm.validation.models import SetTask, flip_rates, train_classifier
     >>> task = SetTask(vocabulary=9, labels=2, length=3)
     >>> model = train_classifier(AttentionKind("softmax"), task=task, dim=16, batch=16, steps=3)
     >>> flip_rates(model, task, pairs=20).top.shape
@@ -263,7 +265,7 @@ def flip_rates(
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import SetTask, SmallTransformer, TransformerSpec, flip_rates
+    >>> from attsvm.validation.models import SetTask, SmallTransformer, TransformerSpec, flip_rates
     >>> spec = TransformerSpec(vocabulary=81, length=11, outputs=4, layers=1, dim=16, causal=False, positions="none")
     >>> 0 <= flip_rates(SmallTransformer(spec), pairs=20).worst <= 1
     True

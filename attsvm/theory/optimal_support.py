@@ -40,7 +40,7 @@ def misses_optimal_support(table: SelectionTable, optimal: Selection) -> npt.NDA
     --------
     >>> import attsvm
     >>> from attsvm.theory import solve_every_selection
-    >>> from attsvm.theory.always_support import misses_optimal_support
+    >>> from attsvm.theory.optimal_support import misses_optimal_support
     >>> problem = attsvm.random_problem(n=3, T=3, d=4, seed=0)
     >>> int(misses_optimal_support(solve_every_selection(problem), problem.optimal_tokens()).sum())
     2
@@ -82,7 +82,7 @@ def every_token_supports_bound(problem: AttentionProblem) -> float:
 
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.theory.always_support import every_token_supports_bound
+    >>> from attsvm.theory.optimal_support import every_token_supports_bound
     >>> problem = attsvm.AttentionProblem(np.eye(6).reshape(2, 3, 6), [1, 1], np.eye(2))
     >>> every_token_supports_bound(problem)
     0.0
@@ -122,7 +122,7 @@ def check_optimal_support(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.theory.always_support import check_optimal_support
+    >>> from attsvm.theory.optimal_support import check_optimal_support
     >>> problem = attsvm.random_problem(n=3, T=3, d=4, seed=0)
     >>> check_optimal_support(problem, problem.optimal_tokens()).detail
     '2 of 27 selections (0 infeasible) have no missed optimal token as support, e.g. [1, 0, 0]; 2 locally optimal'

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, real_array, require_finite
-from attsvm.problem import AttentionProblem
+from attsvm._display import html_table
+from attsvm.attention import log_attention
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution
 from attsvm.solvers import Status
@@ -36,7 +38,7 @@ class DecompositionStatus(StrEnum):
 
     Examples
     --------
-    >>> from attsvm.training.decompose import DecompositionStatus
+    >>> from attsvm.paths.decomposition import DecompositionStatus
     >>> DecompositionStatus.COMPLETE.advice
     'Both parts were found and certified.'
     """
@@ -135,6 +137,18 @@ class Decomposition:
             f"1token={self.correlation_1token:.4f})"
         )
 
+    def _repr_html_(self) -> str:
+        rows = {
+            "status": f"{self.status}: {self.status.advice}",
+            "tokens selected per query": f"{int(self.sizes.min())} to {int(self.sizes.max())}",
+            "ambiguous tokens": int(self.ambiguous.sum()),
+            "gamma": f"{self.gamma:.4g}",
+            "correlation of W with W_fin + gamma direction": f"{self.correlation_svmeq:.6f}",
+            "with the Gen-SVM direction": f"{self.correlation_mm:.6f}",
+            "with Att-SVM of the likeliest tokens": f"{self.correlation_1token:.6f}",
+        }
+        return html_table("Decomposition of attention weights", rows)
+
 
 def best_combination(W: FloatArray, F: FloatArray, D: FloatArray) -> tuple[float, float]:
     """The g >= 0 for which ``F + g D`` correlates best with W, and the one for which it is nearest to W.
@@ -155,7 +169,7 @@ def best_combination(W: FloatArray, F: FloatArray, D: FloatArray) -> tuple[float
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.training.decompose import best_combination
+    >>> from attsvm.paths.decomposition import best_combination
     >>> F, D = np.array([[2.0, 0.0]]), np.array([[0.0, 1.0]])
     >>> best_combination(F + 5 * D, F, D)
     (5.0, 5.0)
@@ -204,7 +218,7 @@ def decompose(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.training.decompose import decompose
+    >>> from attsvm.paths.decomposition import decompose
     >>> problem = attsvm.random_problem(n=2, T=4, d=6, seed=0)
     >>> W_fin = attsvm.finite_part(problem, [[0.7, 0.0, 0.3, 0.0], [0.0, 1.0, 0.0, 0.0]], [[0, 2], [1]]).W
     >>> W = W_fin + 100 * attsvm.gen_svm(problem, [[0, 2], [1]]).direction
@@ -212,7 +226,7 @@ def decompose(
     >>> parts.sizes.tolist(), round(parts.gamma, 4), round(parts.correlation_svmeq, 6)
     ([2, 1], 100.0, 1.0)
     """
-    if problem.batch is not None:
+    if require_problem(problem).batch is not None:
         raise ValueError("decompose takes one problem at a time; index the batch first, e.g. problem[0] and W[0]")
     if not 0 < masked <= selected < 1:
         raise ValueError(
@@ -223,7 +237,7 @@ def decompose(
         raise ValueError(f"W must have shape {(problem.dx, problem.dz)}, got {matrix.shape}")
     require_finite("W", matrix)
 
-    log_s = _log_probabilities(problem, matrix)
+    log_s = log_attention(problem, matrix)
     likeliest = log_s.argmax(axis=-1)
     members = (log_s > np.log(selected)) | (np.arange(problem.T) == likeliest[..., None])
     is_masked = problem.allowed & ~members & (log_s <= np.log(masked))
@@ -268,14 +282,6 @@ def decompose(
         _cosine(matrix, svmeq),
         _cosine(matrix, single.W if single.status.has_solution else None),
     )
-
-
-def _log_probabilities(problem: AttentionProblem, W: FloatArray) -> FloatArray:
-    Z = problem.Z.astype(np.float64).reshape(problem.n, problem.K, problem.dz)
-    logits = ((Z @ W.T) @ problem.X.astype(np.float64).transpose(0, 2, 1)).reshape(problem.allowed.shape)
-    logits = np.where(problem.allowed, logits, -np.inf)
-    logits -= logits.max(axis=-1, keepdims=True)
-    return np.asarray(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))
 
 
 def _status(finite: Solution | None, directional: Solution | None) -> DecompositionStatus:

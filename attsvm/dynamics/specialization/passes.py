@@ -217,7 +217,7 @@ def choose_pass(point: OrderParameters, samples: Samples, activation: str) -> Pl
     --------
     >>> import torch
     >>> from attsvm.dynamics.specialization import OrderParameters, draw_samples, flipping_spike
-    >>> from attsvm.dynamics.specialization.sweeps import choose_pass
+    >>> from attsvm.dynamics.specialization.passes import choose_pass
     >>> samples = draw_samples(flipping_spike(2.0, 2.0), L=2, H=0, n=8, generator=torch.Generator().manual_seed(0))
     >>> type(choose_pass(OrderParameters(torch.ones(1, 2).double()), samples, "softmax")).__name__
     'SharedPass'

@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
-from attsvm.heads import LinearHead
+from attsvm._display import html_table
+from attsvm.attention import likeliest
 from attsvm.local import SeparatingCone, separating_cone
 from attsvm.losses import Loss, get_loss
-from attsvm.problem import AttentionProblem
+from attsvm.paths.ball_search import BallSearch, Form, PathStatus, Point
+from attsvm.paths.log_excess import LogExcess
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.selection import Selection, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
-from attsvm.training.balls import BallSearch, Form, PathStatus, Point
-from attsvm.training.excess import LogExcess
 
 __all__ = ["PathStatus", "RegularizationPath", "regularization_path"]
 
@@ -83,6 +84,16 @@ class RegularizationPath:
         ends = f"radii {self.radii[0]:g}..{self.radii[-1]:g}, distance {self.distance[0]:.1e}..{self.distance[-1]:.1e}"
         return f"RegularizationPath({kind}{self.parameterization}, {ends}, {self.status[-1]})"
 
+    def _repr_html_(self) -> str:
+        rows: dict[str, object] = {
+            "parameterization": self.parameterization,
+            "kind": "local, in its separating cone" if self.is_local else "over the whole ball",
+            "predicted": repr(self.predicted),
+        }
+        for radius, distance, status in zip(self.radii, self.distance, self.status, strict=True):
+            rows[f"R = {radius:g}"] = f"1 - correlation {distance:.1e}, {status}"
+        return html_table("Regularization path", rows)
+
 
 def regularization_path(
     problem: AttentionProblem,
@@ -136,57 +147,75 @@ def regularization_path(
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.training.paths import regularization_path
+    >>> from attsvm.paths.regularization import regularization_path
     >>> path = regularization_path(attsvm.random_problem(n=3, T=4, d=4, seed=0), [5, 80, 320])
     >>> print(path.status[-1], bool(path.distance[-1] < 1e-3 < path.distance[0]))
     boundary True
     """
-    if problem.batch is not None:
+    if require_problem(problem).batch is not None:
         raise ValueError("a path belongs to one problem; index the batch first, e.g. problem[0]")
-    if not isinstance(problem.head, LinearHead):
-        raise ValueError(f"regularization paths need a LinearHead, got {type(problem.head).__name__}")
+    if problem.head is None or not problem.head.is_linear:
+        found = "no head" if problem.head is None else problem.head.name
+        raise ValueError(f"regularization paths need a LinearHead, got {found}")
     R = _read_radii(radii)
     form = _read_form(problem, parameterization, m)
     if starts < 1:
         raise ValueError(f"starts must be at least 1, got {starts}")
-    rule = get_loss(loss)
     chosen = read_selection(problem, selection)
-    best = problem.optimal_tokens().indices.reshape(problem.n, problem.K)
     scores = problem.scores()
     is_local = bool(
         (np.take_along_axis(scores, chosen.indices[..., None], axis=-1)[..., 0] < scores.max(axis=-1)).any()
     )
-    objective = LogExcess(problem, chosen, rule)
+    objective = LogExcess(problem, chosen, get_loss(loss))
     if not objective.gap.any():
         raise ValueError("all allowed tokens of a query score the same, for every query: the loss does not depend on W")
     predicted = _predict(problem, chosen, "frobenius" if form.m is None else "nuclear", form.m, solution)
     cone = separating_cone(problem, chosen)
     search = BallSearch(objective, form, cone if is_local else None, tolerance, max_iterations)
-    rng = np.random.default_rng(seed)
     target = predicted.W if is_local or predicted.status.has_solution else None  # infeasible local paths raise here
+    lengths = [form.length(float(radius)) for radius in R]
+    if is_local:
+        points = _follow_local(search, np.asarray(target), lengths)
+    else:
+        points = _follow(search, problem, target, lengths, starts, np.random.default_rng(seed))
+    return _collect(problem, parameterization, chosen, is_local, R, search, points, predicted, cone)
 
+
+def _follow_local(search: BallSearch, target: FloatArray, lengths: list[float]) -> list[Point | None]:
+    """Outwards in the cone of a selection, from its SVM and from the point before."""
     points: list[Point | None] = []
     branches: list[Point] = []
-    for radius in R:
-        length = form.length(float(radius))
-        if is_local:
-            tries = [form.lift(np.asarray(target)), *(point.theta for point in branches)]
-            found = search.explore(tries, branches, length, limit=1)
-            points.append(found[0] if found else None)
-            branches = found or branches
-            continue
+    for length in lengths:
+        tries = [search.form.lift(target), *(point.theta for point in branches)]
+        found = search.explore(tries, branches, length, limit=1)
+        points.append(found[0] if found else None)
+        branches = found or branches
+    return points
+
+
+def _follow(
+    search: BallSearch,
+    problem: AttentionProblem,
+    target: FloatArray | None,
+    lengths: list[float],
+    starts: int,
+    rng: np.random.Generator,
+) -> list[Point | None]:
+    """Several branches outwards, with fresh starts where the best does not select the optimal tokens; then back."""
+    form, best = search.form, problem.optimal_tokens().indices
+    points: list[Point | None] = []
+    branches: list[Point] = []
+    for length in lengths:
         if not branches:
             branches = _first_branches(search, rng, starts, length)
         else:
             branches = search.explore([_shaken(p.theta, form, rng) for p in branches], branches, length, starts)
-        if not (branches and (objective.likeliest(form.compose(branches[0].theta)) == best).all()):
+        if not (branches and np.array_equal(likeliest(problem, form.compose(branches[0].theta)), best)):
             tries = [p.theta for p in branches] + [rng.standard_normal(form.size) for _ in range(starts)]
             tries += [] if target is None else [form.lift(target)]
             branches = search.explore(tries, branches, length, starts)
         points.append(branches[0])
-    if not is_local:
-        points = _back(search, rng, [form.length(float(radius)) for radius in R], points)
-    return _collect(problem, parameterization, chosen, is_local, R, search, points, predicted, cone)
+    return _back(search, rng, lengths, points)
 
 
 def _first_branches(search: BallSearch, rng: np.random.Generator, starts: int, length: float) -> list[Point]:
@@ -277,7 +306,7 @@ def _collect(
         target = predicted.W
         sizes = np.linalg.norm(W, axis=(1, 2)) * np.linalg.norm(target)
         np.divide((W * target).sum(axis=(1, 2)), sizes, out=correlation, where=sizes > 0)
-    factors = None if form.m is None else [form.factors(theta) for theta in thetas]
+    factors = None if form.m is None else [form.parameters(theta) for theta in thetas]
     return RegularizationPath(
         problem,
         parameterization,
@@ -285,8 +314,8 @@ def _collect(
         is_local,
         radii,
         W,
-        None if factors is None else np.stack([K for K, _ in factors]),
-        None if factors is None else np.stack([Q for _, Q in factors]),
+        None if factors is None else np.stack([f["K"] for f in factors]),
+        None if factors is None else np.stack([f["Q"] for f in factors]),
         objective.floor + np.exp(log_excess),
         log_excess,
         correlation,

@@ -29,7 +29,7 @@ class InductionTask:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.polarization import InductionTask
+    >>> from attsvm.validation.models import InductionTask
     >>> task = InductionTask(symbols=5, length=3)
     >>> tokens, target = task.sample(2, torch.Generator().manual_seed(0))
     >>> tuple(tokens.shape), tuple(target.shape), task.vocabulary
@@ -95,7 +95,7 @@ class SetTask:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.polarization import SetTask
+    >>> from attsvm.validation.models import SetTask
     >>> task = SetTask(vocabulary=81)
     >>> tokens, labels = task.sample(3, torch.Generator().manual_seed(0))
     >>> bool((tokens[:, :-1] // task.group == labels[:, None]).all()), task.is_degenerate, SetTask(41).is_degenerate

@@ -102,7 +102,7 @@ class SmallTransformer(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.polarization import SmallTransformer, TransformerSpec
+    >>> from attsvm.validation.models import SmallTransformer, TransformerSpec
     >>> model = SmallTransformer(TransformerSpec(vocabulary=10, length=5, outputs=3, heads=2), seed=0)
     >>> logits, attention = model(torch.zeros(4, 5, dtype=torch.long), attention=True)
     >>> tuple(logits.shape), tuple(attention.shape)  # attention is (layer, head, sample, query, key)

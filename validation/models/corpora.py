@@ -52,7 +52,7 @@ def synthetic_corpus(tokens: int = 60_000, vocabulary: int = 500, seed: int | np
 
     Examples
     --------
-    >>> from attsvm.dynamics.localization import synthetic_corpus
+    >>> from attsvm.validation.models import synthetic_corpus
     >>> corpus = synthetic_corpus(tokens=1000, vocabulary=100)
     >>> len(corpus.train), len(corpus.valid), int(corpus.train.max()) < 100
     (900, 100, True)
@@ -104,7 +104,7 @@ def find_wikitext(folder: str | Path, part: str) -> Path:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from attsvm.dynamics.localization.text import find_wikitext
+    >>> from attsvm.validation.models.corpora import find_wikitext
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "wiki.train.raw").write_text("a b")
     >>> find_wikitext(folder, "train").name
@@ -131,7 +131,7 @@ def read_wikitext(path: str | Path, vocabulary: int = 10_000) -> Corpus:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from attsvm.dynamics.localization import read_wikitext
+    >>> from attsvm.validation.models import read_wikitext
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "wiki.train.tokens").write_text("a b a\nc a\n")
     >>> _ = (folder / "wiki.valid.tokens").write_text("a z\n")

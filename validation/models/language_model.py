@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.dynamics.localization.regularizer import locater_penalty, qk_scale, qk_trace, qk_weights
-from attsvm.dynamics.localization.text import Corpus
+from attsvm.validation.models.corpora import Corpus
 
 __all__ = ["LanguageModel", "LanguageRun", "train_language_model"]
 
@@ -62,7 +62,7 @@ class LanguageModel(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.localization import LanguageModel
+    >>> from attsvm.validation.models import LanguageModel
     >>> LanguageModel(vocabulary=60, d=8, T=6)(torch.zeros(2, 6, dtype=torch.long)).shape
     torch.Size([2, 6, 60])
     """
@@ -186,7 +186,7 @@ def train_language_model(
 
     Examples
     --------
-    >>> from attsvm.dynamics.localization import synthetic_corpus, train_language_model
+    >>> from attsvm.validation.models import synthetic_corpus, train_language_model
     >>> run = train_language_model(synthetic_corpus(2000, 60), k1=100.0, k2=1.0, d=16, T=8, steps=20, record_every=10)
     >>> run.steps.tolist(), run.propagation.shape
     ([0, 10, 20], (3, 8))

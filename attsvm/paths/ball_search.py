@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.local import SeparatingCone
-from attsvm.training.excess import LogExcess
+from attsvm.parameterizations import Parameterization, get_parameterization
+from attsvm.paths.log_excess import LogExcess
 
 __all__ = ["BallSearch", "Form", "PathStatus", "Point"]
 
@@ -36,7 +39,7 @@ class PathStatus(StrEnum):
 
     Examples
     --------
-    >>> from attsvm.training.balls import PathStatus
+    >>> from attsvm.paths.ball_search import PathStatus
     >>> PathStatus.BOUNDARY.advice
     'The minimizer uses the whole radius.'
     """
@@ -62,10 +65,20 @@ class Form:
     dz: int
     m: int | None  # None for W itself
 
+    @cached_property
+    def rule(self) -> Parameterization:
+        """How parameters make W."""
+        return get_parameterization("W" if self.m is None else "KQ")
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the parameters, in the order of the vector."""
+        return self.rule.shapes(self.dx, self.dz, self.m or 0)
+
     @property
     def size(self) -> int:
         """Number of parameters."""
-        return self.dx * self.dz if self.m is None else (self.dx + self.dz) * self.m
+        return sum(prod(shape) for shape in self.shapes.values())
 
     def length(self, radius: float) -> float:
         """Norm of the parameters that a radius allows."""
@@ -75,25 +88,20 @@ class Form:
         """The radius that allows parameters of this norm."""
         return float(length if self.m is None else 0.5 * length**2)
 
-    def factors(self, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """K and Q."""
-        assert self.m is not None
-        cut = self.dx * self.m
-        return theta[:cut].reshape(self.dx, self.m), theta[cut:].reshape(self.dz, self.m)
+    def parameters(self, theta: FloatArray) -> dict[str, FloatArray]:
+        """The vector cut into W, or into K and Q."""
+        ends = np.cumsum([prod(shape) for shape in self.shapes.values()])
+        parts = np.split(theta, ends[:-1])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def compose(self, theta: FloatArray) -> FloatArray:
         """W, shape (dx, dz)."""
-        if self.m is None:
-            return theta.reshape(self.dx, self.dz)
-        K, Q = self.factors(theta)
-        return np.asarray(K @ Q.T)
+        return np.asarray(self.rule.compose(self.parameters(theta)), dtype=np.float64)
 
     def pull_back(self, theta: FloatArray, G: FloatArray) -> FloatArray:
         """Gradient in the parameters from a gradient in W."""
-        if self.m is None:
-            return G.reshape(-1)
-        K, Q = self.factors(theta)
-        return np.concatenate([(G @ Q).reshape(-1), (G.T @ K).reshape(-1)])
+        pulled = self.rule.pull_back(self.parameters(theta), G)
+        return np.asarray(np.concatenate([pulled[name].reshape(-1) for name in self.shapes]))
 
     def norm(self, theta: FloatArray) -> float:
         """Norm of W that the radius bounds: Frobenius, or nuclear for factors."""
