@@ -148,11 +148,12 @@ class Certificate:
 
     @staticmethod
     def unknown(
-        batch: tuple[int, ...] = (), farkas: FarkasCertificate | None = None, bound: float = np.inf
+        batch: tuple[int, ...] = (), farkas: FarkasCertificate | None = None, bound: float = 0.0
     ) -> Certificate:
         """Of a solve that ended without W: infinite, never 0; ``bound`` is what is proved of the norm all the same."""
         inf: Any = np.full(batch, np.inf) if batch else float("inf")
-        return Certificate(inf, inf, inf, inf, inf, bound, inf, inf, farkas=farkas)
+        lower: Any = np.inf if farkas is not None else np.full(batch, bound) if batch else bound
+        return Certificate(inf, inf, inf, inf, inf, lower, inf, inf, farkas=farkas)
 
 
 class CertificateBatch(Protocol):
@@ -198,7 +199,7 @@ _ONE = _Arithmetic(
     most=lambda x: float(np.maximum.reduce(x)),
     larger=max,
     smaller=min,
-    count=np.count_nonzero,
+    count=lambda x: int(np.count_nonzero(x)),
     where=lambda condition, x, y: x if condition else y,
     plain=lambda x: x.item() if isinstance(x, (np.ndarray, np.generic)) else x,
 )

@@ -157,7 +157,10 @@ def find_farkas(problem: MarginProblem) -> Certificate | None:
     dead = zero_row_proof(problem)
     if dead is not None:
         return dead
-    rows = UnitProblem(problem).rows
+    unit = UnitProblem(problem)
+    if unit.trivial:  # also where no row is left
+        return None
+    rows = unit.rows
     features = (rows.a[:, :, None] * rows.b[:, None, :]).reshape(rows.m, -1)
     found = least_distance(features, rows.rhs, None if rows.inequalities_only else rows.equality)
     lam = rows.restore_multipliers(found.x)

@@ -11,11 +11,11 @@ import math
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certificate import certify
 from attsvm.solvers.farkas import certify_infeasible
 from attsvm.solvers.frobenius.least_distance import least_distance
-from attsvm.solvers.frobenius.pivoting import SmallResult, solve_small
+from attsvm.solvers.frobenius.pivoting import SmallResult, solve_active, solve_small
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
@@ -26,6 +26,8 @@ __all__ = ["by_distance", "in_norm_form", "proved", "solve_active_set"]
 # Certificates of well-posed problems are as good as rounding allows; anything above is worth refining.
 _ROUNDING = 1e-13
 _REFINEMENTS = 3
+# Multipliers of unit rows beyond this come from nearly cancelling rows: a batch refines them before it certifies.
+_STEEP = 1e3
 # Numbers in the written-out rows of one problem, and of one problem of a batch, that least distances may take.
 _DENSE_ENTRIES = 4_000_000
 _STACK_ENTRIES = 100_000
@@ -70,6 +72,19 @@ def _refined(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArra
         change[rows], _ = dpotrs(factor, (unit.c - unit.margins(W))[rows])
         x = x + change
         W = W + unit.adjoint(change)
+    return x, W
+
+
+def _refined_stack(
+    unit: UnitProblem, problems: IntArray, x: FloatArray, W: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """`_refined` for some problems of a batch at once; ``x`` and ``W`` are theirs."""
+    part = UnitProblem(unit.problem.take(problems))
+    active = (x != 0) | part.equality
+    for _ in range(_REFINEMENTS):
+        change, _ = solve_active(unit.gram[problems], np.where(active, part.c - part.margins(W), 0.0), active)
+        x = x + change
+        W = W + part.adjoint(change)
     return x, W
 
 
@@ -123,6 +138,9 @@ def _solve_stack(unit: UnitProblem, request: Request) -> Found:
         found = _pivot(unit, request)
         x, settled, iterations = np.where(found.settled[:, None], found.x, 0.0), found.settled, found.iterations
         W = unit.adjoint(x)
+        steep = np.flatnonzero(settled & (np.abs(x).max(axis=-1) > _STEEP))
+        if len(steep):
+            x[steep], W[steep] = _refined_stack(unit, steep, x[steep], W[steep])
     candidates = np.full((size, m), np.nan)
     left = np.flatnonzero(~settled)
     if len(left) and m * dx * dz <= _STACK_ENTRIES:

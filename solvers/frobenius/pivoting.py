@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["SmallResult", "solve_small"]
+__all__ = ["SmallResult", "solve_active", "solve_small"]
 
 # Rounds without a new smallest number of misplaced rows before only one row changes sides at a time, which cannot
 # cycle (Murty's rule).
@@ -212,7 +212,7 @@ def _pivot_stack(G: FloatArray, c: FloatArray, equality: BoolArray, active: Bool
     live, index = np.arange(size), np.arange(m)
     fewest, stalled = np.full(size, m + 1), np.zeros(size, dtype=np.int64)
     for count in range(1, limit + 1):
-        x, pivot = _solve_active(G, c, active)
+        x, pivot = solve_active(G, c, active)
         balance = c - _times(G, x)
         balance += x
         wanted = balance > np.maximum(1e-14, 1e-15 * np.sqrt(np.einsum("bk,bk->b", x, x)))[:, None]
@@ -242,8 +242,16 @@ def _pivot_stack(G: FloatArray, c: FloatArray, equality: BoolArray, active: Bool
     return out
 
 
-def _solve_active(G: FloatArray, c: FloatArray, active: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Solutions of the equations of the active rows and the smallest squared Cholesky pivots."""
+def solve_active(G: FloatArray, c: FloatArray, active: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Solutions of the equations of the active rows and the smallest squared Cholesky pivots, over a batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.frobenius.pivoting import solve_active
+    >>> solve_active(np.array([[[1.0, 0.5], [0.5, 1.0]]]), np.ones((1, 2)), np.array([[True, False]]))[0]
+    array([[1., 0.]])
+    """
     size, m = c.shape
     counts = active.sum(axis=1)
     k = int(counts.max())
