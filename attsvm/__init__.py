@@ -3,6 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from attsvm import attention
 from attsvm._lazy import load
 from attsvm.comparison import Report, compare
 from attsvm.generate import random_problem
@@ -80,6 +81,7 @@ __all__ = [
     "Status",
     "TrainOptions",
     "att_svm",
+    "attention",
     "attraction",
     "compare",
     "cone_init",
