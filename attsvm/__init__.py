@@ -8,12 +8,11 @@ from attsvm.comparison import Report, compare
 from attsvm.generate import random_problem
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.local import SeparatingCone, high_score_tokens, is_locally_optimal, low_score_tokens, separating_cone
-from attsvm.losses import Loss, correlation, exponential, get_loss, logistic
-from attsvm.problem import AttentionProblem
+from attsvm.losses import Loss, correlation_loss, exponential, get_loss, logistic
+from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
-from attsvm.solution import Solution, support_indices
-from attsvm.solution_batch import SolutionBatch
-from attsvm.solvers import Certificate, FarkasCertificate, InfeasibleError, Status
+from attsvm.solution import Solution, SolutionBatch, support_indices
+from attsvm.solvers import Certificate, FarkasCertificate, InfeasibleError, NoSolutionError, Status
 from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm, verify
 
 try:
@@ -24,19 +23,20 @@ except PackageNotFoundError:  # a source tree that was never installed
 # Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
     "Attraction": "attsvm.theory",
-    "Decomposition": "attsvm.training",
+    "Decomposition": "attsvm.paths",
     "Diagnosis": "attsvm.theory",
     "ProblemFileError": "attsvm.files",
-    "RegularizationPath": "attsvm.training",
+    "RegularizationPath": "attsvm.paths",
     "Run": "attsvm.training",
+    "TrainOptions": "attsvm.training",
     "attraction": "attsvm.theory",
     "cone_init": "attsvm.training",
-    "decompose": "attsvm.training",
+    "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
     "iter_locally_optimal": "attsvm.enumeration",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
-    "regularization_path": "attsvm.training",
+    "regularization_path": "attsvm.paths",
     "save_problem": "attsvm.files",
     "selection_graph": "attsvm.enumeration",
     "smoothness_constant": "attsvm.training",
@@ -65,6 +65,8 @@ __all__ = [
     "InfeasibleError",
     "LinearHead",
     "Loss",
+    "NoSolutionError",
+    "ProblemBatch",
     "ProblemFileError",
     "RegularizationPath",
     "ReluHead",
@@ -76,11 +78,12 @@ __all__ = [
     "Solution",
     "SolutionBatch",
     "Status",
+    "TrainOptions",
     "att_svm",
     "attraction",
     "compare",
     "cone_init",
-    "correlation",
+    "correlation_loss",
     "decompose",
     "diagnose",
     "exponential",

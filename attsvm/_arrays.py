@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+import mmap
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+# What formulas that serve NumPy and torch alike are written for.
+ArrayT = TypeVar("ArrayT", FloatArray, "Tensor")
+
+
+def is_tensor(value: object) -> TypeGuard[Tensor]:
+    """True for torch tensors, without importing torch."""
+    return hasattr(value, "detach")
+
+
+def namespace(array: object) -> Any:
+    """The module whose functions map this array: torch for tensors, else NumPy.
+
+    Examples
+    --------
+    >>> from attsvm._arrays import namespace
+    >>> namespace([1.0]).__name__
+    'numpy'
+    """
+    return sys.modules["torch"] if is_tensor(array) else np
 
 
 def _plain(name: str, value: Any) -> npt.NDArray[Any]:
-    if hasattr(value, "detach"):  # a torch tensor, recognised without importing torch
+    if is_tensor(value):
         value = value.detach().cpu()
         if str(value.dtype) in ("torch.bfloat16", "torch.float16"):
             value = value.float()
@@ -70,3 +94,34 @@ def freeze(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def own(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Read-only array that nobody else can write to: shared where that is so already, else a copy.
+
+    Axes that a broadcast repeats stay repeated: the copy is as small as what was given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm._arrays import own
+    >>> given = np.zeros(3)
+    >>> kept = own(given)
+    >>> given[:] = 1.0
+    >>> kept, own(kept) is kept
+    (array([0., 0., 0.]), True)
+    """
+    if _is_read_only(array):
+        return array
+    copy = array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)].copy()
+    copy.flags.writeable = False
+    return copy if copy.shape == array.shape else np.broadcast_to(copy, array.shape)
+
+
+def _is_read_only(array: npt.NDArray[Any]) -> bool:
+    base: object = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return base is None or isinstance(base, mmap.mmap)  # a file opened for reading

@@ -97,7 +97,7 @@ def is_locally_optimal(
     chosen = read_selection(problem, selection)
     solved: Any = solution
     if solved is None:
-        solved = att_svm(problem, chosen, norm, solver=solver, support_tolerance=support_tolerance, **options)
+        solved = att_svm(problem, chosen, norm=norm, solver=solver, support_tolerance=support_tolerance, **options)
     elif problem.batch is not None:
         raise ValueError("solution= goes with a single problem; index the batch first")
     elif not (isinstance(solved.selection, Selection) and solved.selection == chosen):
@@ -108,7 +108,7 @@ def is_locally_optimal(
             raise RuntimeError(
                 f"local optimality is undecided: the solves of problems {undecided[:5]} are not certified"
             )
-        feasible = np.array([status is Status.OPTIMAL for status in solved.status])
+        feasible = np.asarray(solved.status == "optimal")
         beaten = (solved.support & high_score_tokens(problem, chosen)).reshape(problem.batch, -1).any(axis=1)
         return feasible & ~beaten
     return _decide(problem, chosen, solved)

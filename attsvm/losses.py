@@ -3,21 +3,25 @@
 Assumption A asks, on a bounded interval, for ``|l'| <= M1`` and ``l'`` to be M0-Lipschitz. The theory
 uses ``l' < 0`` throughout, which "strictly decreasing" does not give (``-u^3`` is flat at 0); the
 three losses here have it.
+
+A loss is one object: three functions of arrays or tensors. Training, paths, diagnoses and constants all use it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LOSSES", "Loss", "LossConstants", "correlation", "exponential", "get_loss", "logistic"]
+from attsvm._arrays import FloatArray, is_tensor, namespace
+from attsvm._callables import ArrayFunction
 
-FloatArray = npt.NDArray[np.float64]
-_Function = Callable[[FloatArray], FloatArray]
+__all__ = ["LOSSES", "Loss", "LossConstants", "correlation_loss", "exponential", "get_loss", "logistic"]
+
+_GRID = 2001
 
 
 class LossConstants(NamedTuple):
@@ -35,37 +39,63 @@ class LossConstants(NamedTuple):
     M1: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Loss:
     """A loss ``l(u)`` of the signed prediction ``u = Y h``.
 
-    Attributes
+    Parameters
     ----------
     name : str
     value, derivative, second : callable
-        ``l``, ``l'`` and ``l''`` elementwise on arrays.
-    curvature_peak : float or None
+        ``l``, ``l'`` and ``l''`` elementwise, on NumPy arrays, torch tensors or both: each is called with what it maps.
+    curvature_peak : float, optional
         Where ``l''`` is largest, if inside the real line; ``l''`` decreases away from it.
 
     Examples
     --------
-    >>> from attsvm.losses import logistic
-    >>> float(logistic.derivative(0.0)), float(logistic.second(0.0))
+    >>> import attsvm
+    >>> float(attsvm.logistic.derivative(0.0)), float(attsvm.logistic.second(0.0))
     (-0.5, 0.25)
+    >>> cubic = attsvm.Loss("cubic", lambda u: (1 - u) ** 3, lambda u: -3 * (1 - u) ** 2, lambda u: 6 * (1 - u))
+    >>> print(attsvm.train(attsvm.random_problem(n=2, T=3, d=4), steps=10, loss=cubic).status)
+    finished
     """
 
     name: str
-    value: _Function
-    derivative: _Function
-    second: _Function
-    curvature_peak: float | None = None
+    value: ArrayFunction
+    derivative: ArrayFunction
+    second: ArrayFunction
+    curvature_peak: float | None
+
+    def __init__(
+        self,
+        name: str,
+        value: Callable[[Any], Any],
+        derivative: Callable[[Any], Any],
+        second: Callable[[Any], Any],
+        curvature_peak: float | None = None,
+    ) -> None:
+        for field, given in (("value", value), ("derivative", derivative), ("second", second)):
+            if not callable(given):
+                raise TypeError(f"{field} of loss {name!r} must be callable, got {type(given).__name__}")
+            object.__setattr__(self, field, ArrayFunction(given, f"{field} of loss {name!r}"))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "curvature_peak", curvature_peak)
 
     def __call__(self, u: npt.ArrayLike) -> FloatArray:
         """Evaluate the loss elementwise."""
-        return self.value(np.asarray(u, dtype=np.float64))
+        return self.value(u)
+
+    def __repr__(self) -> str:
+        return f"Loss({self.name!r})"
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether this is one of the three losses of the library, which satisfy Assumption A everywhere."""
+        return self in LOSSES.values()
 
     def constants(self, low: float, high: float) -> LossConstants:
-        """M0 and M1 of Assumption A on ``[low, high]``, exact for the three losses of this module.
+        """M0 and M1 of Assumption A on ``[low, high]``: exact for the library's losses, on a grid for any other.
 
         Parameters
         ----------
@@ -81,43 +111,71 @@ class Loss:
         """
         if not (np.isfinite(low) and np.isfinite(high) and low <= high):
             raise ValueError(f"low and high must be finite with low <= high, got {low} and {high}")
-        points = [low, high]
+        # l' and l'' of the library's losses are largest at an end, or at the peak.
+        points = [low, high] if self.is_standard else np.linspace(low, high, _GRID).tolist()
         if self.curvature_peak is not None:
             points.append(min(max(self.curvature_peak, low), high))
         at = np.asarray(points, dtype=np.float64)
         return LossConstants(float(np.abs(self.second(at)).max()), float(np.abs(self.derivative(at)).max()))
 
 
-def _sigmoid(u: npt.ArrayLike) -> FloatArray:
-    u = np.asarray(u, dtype=np.float64)
+# Arrays and tensors alike.
+
+
+def _sigmoid(u: Any) -> Any:
+    if is_tensor(u):
+        return u.sigmoid()
     small = np.exp(-np.abs(u))  # never overflows
     return np.asarray(np.where(u >= 0, 1.0, small) / (1.0 + small))
 
 
-def _exp_minus(u: npt.ArrayLike) -> FloatArray:
-    return np.asarray(np.exp(-np.asarray(u, dtype=np.float64)))
+def _softplus(u: Any) -> Any:
+    if is_tensor(u):
+        return namespace(u).nn.functional.softplus(u, threshold=1e9)  # it must not turn linear early
+    return np.asarray(np.logaddexp(0.0, u))
 
 
-logistic = Loss(
-    "logistic",
-    value=lambda u: np.asarray(np.logaddexp(0.0, -np.asarray(u, dtype=np.float64))),
-    derivative=lambda u: -_sigmoid(-np.asarray(u, dtype=np.float64)),
-    second=lambda u: _sigmoid(u) * _sigmoid(-np.asarray(u, dtype=np.float64)),
-    curvature_peak=0.0,
-)
-exponential = Loss("exponential", value=_exp_minus, derivative=lambda u: -_exp_minus(u), second=_exp_minus)
-correlation = Loss(
-    "correlation",
-    value=lambda u: -np.asarray(u, dtype=np.float64),
-    derivative=lambda u: -np.ones_like(np.asarray(u, dtype=np.float64)),
-    second=lambda u: np.zeros_like(np.asarray(u, dtype=np.float64)),
-)
+def _logistic(u: Any) -> Any:
+    return _softplus(-u)
 
-LOSSES = {loss.name: loss for loss in (logistic, exponential, correlation)}
+
+def _logistic_slope(u: Any) -> Any:
+    return -_sigmoid(-u)
+
+
+def _logistic_second(u: Any) -> Any:
+    return _sigmoid(u) * _sigmoid(-u)
+
+
+def _exponential(u: Any) -> Any:
+    return namespace(u).exp(-u)
+
+
+def _exponential_slope(u: Any) -> Any:
+    return -namespace(u).exp(-u)
+
+
+def _minus(u: Any) -> Any:
+    return -u
+
+
+def _minus_one(u: Any) -> Any:
+    return -namespace(u).ones_like(u)
+
+
+def _nothing(u: Any) -> Any:
+    return namespace(u).zeros_like(u)
+
+
+logistic = Loss("logistic", _logistic, _logistic_slope, _logistic_second, curvature_peak=0.0)
+exponential = Loss("exponential", _exponential, _exponential_slope, _exponential)
+correlation_loss = Loss("correlation", _minus, _minus_one, _nothing)
+
+LOSSES = {loss.name: loss for loss in (logistic, exponential, correlation_loss)}
 
 
 def get_loss(loss: str | Loss) -> Loss:
-    """Look a loss up by name.
+    """Look a loss up by name; a `Loss` is returned as it is.
 
     Examples
     --------
@@ -127,6 +185,8 @@ def get_loss(loss: str | Loss) -> Loss:
     """
     if isinstance(loss, Loss):
         return loss
+    if not isinstance(loss, str):
+        raise TypeError(f"loss must be one of {sorted(LOSSES)} or a Loss, got {type(loss).__name__}")
     if loss not in LOSSES:
         raise ValueError(f"loss must be one of {sorted(LOSSES)} or a Loss, got {loss!r}")
     return LOSSES[loss]

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, FloatArray, bool_array, freeze, real_array, require_finite
-from attsvm.heads import Head
+from attsvm._arrays import BoolArray, FloatArray, freeze, own, real_array, require_finite
+from attsvm._display import html_table
+from attsvm._problem_input import check_shapes, read_labels, read_mask
+from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
 from attsvm.selection import Selection
 
-__all__ = ["AttentionProblem"]
+__all__ = ["AttentionProblem", "ProblemBatch", "require_problem"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class AttentionProblem:
     """n sequences of T tokens, one or K queries per sequence, a label per query and a head.
+
+    A batch of problems has one more leading axis on X, Y, Z and mask (and on the head's parameters if they differ).
+    Arrays are copied, unless they are read-only already: changing what was passed in does not change the problem.
 
     Parameters
     ----------
@@ -30,22 +35,21 @@ class AttentionProblem:
         Labels, +1 or -1; all +1 when omitted.
     Z : array_like, shape (n, dz) or (n, K, dz)
         Queries.
-    head : callable, optional
-        Maps vectors ``(..., dx)`` to numbers ``(...)``: `LinearHead`, `ReluHead`, `ConcaveHead` or any
-        callable. Needed for scores.
+    head : Head or callable, optional
+        Maps vectors ``(..., dx)`` to numbers ``(...)``: `LinearHead`, `ReluHead`, `ConcaveHead`, a `Head` of your own
+        or any callable. Needed for scores.
     mask : array_like of bool, shape (n, T) or (n, K, T), optional
         True where attention is allowed. Tokens that no query may see are padding: their entries are
         ignored and stored as 0.
-
-    A batch of problems has one more leading axis on X, Y, Z and mask (and on the head's parameters if
-    they differ).
 
     Examples
     --------
     >>> import numpy as np
     >>> import attsvm
     >>> X = np.array([[[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]])
-    >>> problem = attsvm.AttentionProblem(X, Y=[1], Z=[[1.0, 0.0]], head=attsvm.LinearHead([0.0, 1.0]))
+    >>> problem = attsvm.AttentionProblem(X, Z=[[1.0, 0.0]], head=attsvm.LinearHead([0.0, 1.0]))
+    >>> problem
+    AttentionProblem(n=1, T=3, dx=2, dz=2, LinearHead)
     >>> problem.scores()
     array([[0., 1., 0.]])
     >>> problem.optimal_tokens().indices
@@ -55,53 +59,75 @@ class AttentionProblem:
     X: FloatArray
     Y: npt.NDArray[np.float64]
     Z: FloatArray
-    head: Head | None = None
-    mask: BoolArray | None = None
-    _lead: int = field(init=False, repr=False, default=0)
+    head: Head | None
+    mask: BoolArray | None
+    _lead: int = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        X, Z = real_array("X", self.X), real_array("Z", self.Z)
-        if X.ndim not in (3, 4):
-            raise ValueError(f"X must have shape (n, T, dx) or (batch, n, T, dx), got {X.shape}")
-        lead = X.ndim - 3
-        if 0 in X.shape:
-            raise ValueError(f"X must hold at least one sequence and one dimension, got shape {X.shape}")
-        if X.shape[-2] < 2:
-            raise ValueError(
-                "X must hold at least T = 2 tokens per sequence, got T = 1: there is nothing to select from"
+    def __init__(
+        self,
+        X: npt.ArrayLike,
+        Y: npt.ArrayLike | None = None,
+        Z: npt.ArrayLike | None = None,
+        head: Head | Callable[[Any], Any] | None = None,
+        mask: npt.ArrayLike | None = None,
+    ) -> None:
+        if Z is None:
+            raise TypeError(
+                "Z is missing: give the queries, shape (n, dz) or (n, K, dz), or use AttentionProblem.self_attention"
             )
-        sequences = X.shape[: lead + 1]
-        shape = f"{(*sequences, 'dz')} or {(*sequences, 'K', 'dz')}".replace("'", "")
-        if Z.ndim not in (lead + 2, lead + 3) or Z.shape[: lead + 1] != sequences or 0 in Z.shape:
-            raise ValueError(f"Z must have shape {shape} to go with X of shape {X.shape}, got {Z.shape}")
-        object.__setattr__(self, "_lead", lead)
-        queries = Z.shape[:-1]
-        object.__setattr__(self, "Y", _read_labels(self.Y, sequences, queries))
-        if self.mask is not None:
-            mask = _read_mask(self.mask, sequences, queries, X.shape[-2])
-            object.__setattr__(self, "mask", freeze(mask))
-            seen = np.asarray(mask if mask.ndim == lead + 2 else mask.any(axis=-2))
-            require_finite("X", X, where=np.broadcast_to(seen[..., None], X.shape))
-            if not seen.all():
-                X = np.where(seen[..., None], X, X.dtype.type(0))
-        else:
-            require_finite("X", X)
-        require_finite("Z", Z)
-        object.__setattr__(self, "X", freeze(X))
-        object.__setattr__(self, "Z", freeze(Z))
+        tokens, queries = real_array("X", X), real_array("Z", Z)
+        lead = check_shapes(tokens, queries)
+        sequences, per_query = tokens.shape[: lead + 1], queries.shape[:-1]
+        seen: BoolArray | None = None
+        allowed: BoolArray | None = None
+        if mask is not None:
+            allowed = read_mask(mask, sequences, per_query, tokens.shape[-2])
+            seen = np.asarray(allowed if allowed.ndim == lead + 2 else allowed.any(axis=-2))[..., None]
+        require_finite("X", tokens, where=None if seen is None else np.broadcast_to(seen, tokens.shape))
+        require_finite("Z", queries)
+        if seen is not None and not seen.all():
+            tokens = np.where(seen, tokens, tokens.dtype.type(0))
+            tokens.flags.writeable = False  # nobody else has it
+        values = {
+            "X": own(tokens),
+            "Y": read_labels(Y, sequences, per_query),
+            "Z": own(queries),
+            "head": as_head(head),
+            "mask": None if allowed is None else own(allowed),
+            "_lead": lead,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
         self._check_head()
 
     def _check_head(self) -> None:
         if self.head is None:
             return
-        if not callable(self.head):
-            raise ValueError(f"head must be callable on arrays of tokens (..., dx), got {type(self.head).__name__}")
-        expected = getattr(self.head, "dim", None)
-        if isinstance(expected, int) and expected != self.dx:
-            raise ValueError(f"head expects tokens of dimension {expected}, but X has dx = {self.dx}")
-        heads = getattr(self.head, "batch", None)
-        if isinstance(heads, int) and heads != self.batch:
-            raise ValueError(f"head holds a batch of {heads}, but X has batch {self.batch}")
+        if self.head.dim is not None and self.head.dim != self.dx:
+            raise ValueError(f"head expects tokens of dimension {self.head.dim}, but X has dx = {self.dx}")
+        if self.head.batch is not None and self.head.batch != self.batch:
+            raise ValueError(f"head holds a batch of {self.head.batch}, but X has batch {self.batch}")
+
+    # -- what it looks like -------------------------------------------------------------------------
+
+    def _sizes(self) -> dict[str, int]:
+        sizes = {"n": self.n, "T": self.T, "dx": self.dx, "dz": self.dz}
+        sizes |= {"K": self.K} if self.multi_query else {}
+        return sizes if self.batch is None else {"batch": self.batch, **sizes}
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={size}" for name, size in self._sizes().items()]
+        parts.append("no head" if self.head is None else self.head.name)
+        parts += ["masked"] if self.mask is not None else []
+        parts += ["float32"] if self.X.dtype == np.float32 else []
+        return f"AttentionProblem({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        labels = f"{int((self.Y > 0).sum())} positive, {int((self.Y < 0).sum())} negative"
+        hidden = "none" if self.mask is None else f"{1 - float(self.allowed.mean()):.1%} of the pairs"
+        title = "Attention problem" if self.batch is None else "Batch of attention problems"
+        head = "none" if self.head is None else self.head.name
+        return html_table(title, {**self._sizes(), "head": head, "labels": labels, "masked": hidden})
 
     # -- sizes ------------------------------------------------------------------------------------
 
@@ -166,7 +192,7 @@ class AttentionProblem:
     def _scores(self) -> npt.NDArray[np.float64]:
         if self.head is None:
             raise ValueError("scores need a prediction head: pass head=attsvm.LinearHead(v) or any callable")
-        values = np.asarray(self.head(self.X), dtype=np.float64)
+        values = self.head(self.X).astype(np.float64, copy=False)
         if values.shape != self.X.shape[:-1]:
             raise ValueError(
                 f"head must map tokens of shape {self.X.shape} to numbers of shape {self.X.shape[:-1]}, "
@@ -213,11 +239,12 @@ class AttentionProblem:
             raise TypeError("only a batch of problems can be indexed; this is a single problem")
         if not -self.batch <= index < self.batch:
             raise IndexError(f"problem {index} is out of range for a batch of {self.batch}")
-        head = self.head
-        if isinstance(getattr(head, "batch", None), int):
-            head = head[index]  # type: ignore[index]
         return AttentionProblem(
-            self.X[index], self.Y[index], self.Z[index], head, None if self.mask is None else self.mask[index]
+            self.X[index],
+            self.Y[index],
+            self.Z[index],
+            None if self.head is None else self.head[index],
+            None if self.mask is None else self.mask[index],
         )
 
     def __iter__(self) -> Iterator[AttentionProblem]:
@@ -225,7 +252,7 @@ class AttentionProblem:
             raise TypeError("only a batch of problems can be iterated over; this is a single problem")
         return (self[b] for b in range(self.batch))
 
-    def repeat(self, times: int) -> AttentionProblem:
+    def repeat(self, times: int) -> ProblemBatch:
         """A batch that holds this problem ``times`` times (arrays are shared, not copied).
 
         Examples
@@ -238,22 +265,35 @@ class AttentionProblem:
             raise ValueError("only a single problem can be repeated; this is a batch")
         if times < 1:
             raise ValueError(f"times must be at least 1, got {times}")
-        arrays = (self.X, self.Y, self.Z, self.mask)
-        X, Y, Z, mask = (None if a is None else np.broadcast_to(a, (times, *a.shape)) for a in arrays)
-        return AttentionProblem(X, Y, Z, self.head, mask)  # type: ignore[arg-type]
+
+        def repeated(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return np.broadcast_to(array, (times, *array.shape))
+
+        mask = None if self.mask is None else repeated(self.mask)
+        return ProblemBatch(repeated(self.X), repeated(self.Y), repeated(self.Z), self.head, mask)
 
     # -- constructors -----------------------------------------------------------------------------
 
     @classmethod
     def cross_attention(
-        cls, X: Any, Z: Any, Y: Any = None, head: Head | None = None, mask: Any = None
+        cls,
+        X: npt.ArrayLike,
+        Z: npt.ArrayLike,
+        Y: npt.ArrayLike | None = None,
+        head: Head | Callable[[Any], Any] | None = None,
+        mask: npt.ArrayLike | None = None,
     ) -> AttentionProblem:
         """Queries given on their own, independent of the tokens."""
         return cls(X, Y, Z, head, mask)
 
     @classmethod
     def self_attention(
-        cls, X: Any, Y: Any = None, head: Head | None = None, query: int = 0, mask: Any = None
+        cls,
+        X: npt.ArrayLike,
+        Y: npt.ArrayLike | None = None,
+        head: Head | Callable[[Any], Any] | None = None,
+        query: int = 0,
+        mask: npt.ArrayLike | None = None,
     ) -> AttentionProblem:
         """One query per sequence, a chosen row of X (the first by default).
 
@@ -273,7 +313,12 @@ class AttentionProblem:
 
     @classmethod
     def sequences(
-        cls, X: Any, Y: Any = None, head: Head | None = None, causal: bool = False, mask: Any = None
+        cls,
+        X: npt.ArrayLike,
+        Y: npt.ArrayLike | None = None,
+        head: Head | Callable[[Any], Any] | None = None,
+        causal: bool = False,
+        mask: npt.ArrayLike | None = None,
     ) -> AttentionProblem:
         """Every token is a query (``Z = X``); with ``causal`` query k sees tokens 0..k only.
 
@@ -301,7 +346,13 @@ class AttentionProblem:
         return problem.with_causal_mask() if causal else problem
 
     @classmethod
-    def from_ragged(cls, tokens: Sequence[Any], Z: Any, Y: Any = None, head: Head | None = None) -> AttentionProblem:
+    def from_ragged(
+        cls,
+        tokens: Sequence[npt.ArrayLike],
+        Z: npt.ArrayLike,
+        Y: npt.ArrayLike | None = None,
+        head: Head | Callable[[Any], Any] | None = None,
+    ) -> AttentionProblem:
         """Pad sequences of different lengths and mask the padding.
 
         Parameters
@@ -339,28 +390,26 @@ class AttentionProblem:
         return replace(self, mask=self.allowed & past)
 
 
-def _read_labels(labels: Any, sequences: tuple[int, ...], queries: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    if labels is None:
-        return np.asarray(freeze(np.ones(queries)))
-    Y = real_array("Y", labels).astype(np.float64, copy=False)
-    if Y.shape not in (sequences, queries):
-        shapes = " or ".join(str(s) for s in dict.fromkeys((sequences, queries)))
-        raise ValueError(f"Y must have shape {shapes}, got {Y.shape}")
-    wrong = np.argwhere((Y != 1) & (Y != -1))
-    if len(wrong):
-        index = tuple(int(i) for i in wrong[0])
-        raise ValueError(f"Y must hold labels +1 or -1, but Y[{', '.join(map(str, index))}] is {Y[index]:g}")
-    if Y.shape != queries:
-        Y = np.broadcast_to(Y[..., None], queries)
-    return np.asarray(freeze(Y))
+if TYPE_CHECKING:
+
+    class ProblemBatch(AttentionProblem):
+        """A batch of problems, for type checkers: one more leading axis than `AttentionProblem`."""
+
+else:
+    ProblemBatch = AttentionProblem
 
 
-def _read_mask(value: Any, sequences: tuple[int, ...], queries: tuple[int, ...], T: int) -> BoolArray:
-    mask = bool_array("mask", value)
-    shapes = dict.fromkeys(((*sequences, T), (*queries, T)))
-    if mask.shape not in shapes:
-        raise ValueError(f"mask must have shape {' or '.join(map(str, shapes))}, got {mask.shape}")
-    empty = np.argwhere(~mask.any(axis=-1))
-    if len(empty):
-        raise ValueError(f"mask must leave at least one token to every query, but {empty[0].tolist()} has none")
-    return mask
+def require_problem(value: object, name: str = "problem") -> AttentionProblem:
+    """The value itself if it is a problem; else a TypeError that says what was given.
+
+    Examples
+    --------
+    >>> from attsvm.problem import require_problem
+    >>> require_problem([1.0])
+    Traceback (most recent call last):
+        ...
+    TypeError: problem must be an AttentionProblem, got list
+    """
+    if not isinstance(value, AttentionProblem):
+        raise TypeError(f"{name} must be an AttentionProblem, got {type(value).__name__}")
+    return value

@@ -1,8 +1,9 @@
 import re
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
+import torch
 
 import attsvm
 from attsvm import AttentionProblem, LinearHead
@@ -230,3 +231,51 @@ def test_bad_random_problems_are_named(arguments, message, monkeypatch):
     monkeypatch.setattr("attsvm.generate._MAX_REDRAWS", 5)
     with pytest.raises(ValueError, match=re.escape(message)):
         attsvm.random_problem(**({"n": 2, "T": 3, "d": 4} | arguments))
+
+
+def test_labels_may_be_omitted(rng):
+    X, Z, v = rng.standard_normal((3, 4, 5)), rng.standard_normal((3, 5)), rng.standard_normal(5)
+    problem = AttentionProblem(X, Z=Z, head=LinearHead(v))
+    np.testing.assert_array_equal(problem.Y, np.ones(3))
+    np.testing.assert_allclose(problem.scores(), X @ v, rtol=1e-12)
+    assert attsvm.att_svm(problem, [0, 1, 2]).status == "optimal"
+    assert AttentionProblem(X, Z=rng.standard_normal((3, 2, 5))).Y.shape == (3, 2)
+    bare = AttentionProblem(X, Z=Z)
+    assert attsvm.att_svm(bare, [0, 1, 2]).status == "optimal"
+    assert attsvm.decompose(bare, rng.standard_normal((5, 5))).status == "complete"
+    with pytest.raises(ValueError, match="scores need a prediction head"):
+        attsvm.att_svm(bare)
+    with pytest.raises(TypeError, match="Z is missing: give the queries"):
+        AttentionProblem(X)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor], ids=["numpy", "torch"])
+def test_a_problem_does_not_change_with_what_was_passed_in(rng, convert):
+    given = {
+        "X": convert(rng.standard_normal((3, 4, 5))),
+        "Y": convert(np.array([1.0, -1.0, 1.0])),
+        "Z": convert(rng.standard_normal((3, 5))),
+        "mask": convert(np.arange(4) < np.array([[4], [3], [2]])),
+    }
+    v = convert(rng.standard_normal(5))
+    problem = AttentionProblem(head=LinearHead(v), **given)
+    before = {name: np.array(getattr(problem, name)) for name in given}
+    scores = np.array(problem.scores())
+    for array in (given["X"], given["Y"], given["Z"], v):
+        array[:] = -array
+    given["mask"][:] = True
+    for name, value in before.items():
+        np.testing.assert_array_equal(getattr(problem, name), value)
+        assert not getattr(problem, name).flags.writeable
+    np.testing.assert_array_equal(AttentionProblem(**before, head=problem.head).scores(), scores)
+
+
+def test_read_only_memory_is_shared_and_repeated_memory_stays_repeated(rng):
+    problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+    assert np.shares_memory(problem.repeat(1000).X, problem.X)
+    assert np.shares_memory(replace(problem, Y=-problem.Y).X, problem.X)
+    X = rng.standard_normal((2, 3, 4))
+    wide = AttentionProblem(np.broadcast_to(X, (1000, 2, 3, 4)), Z=np.broadcast_to(X[:, 0], (1000, 2, 4)))
+    assert wide.X.strides[0] == 0  # one copy of X, not a thousand
+    X[:] = 0.0
+    assert wide.X.all()

@@ -46,7 +46,7 @@ def example_problem(kind: Kind, head: HeadKind, seed: int, **sizes: Any) -> atts
     """
     causal = kind is Kind.CAUSAL
     name: Any = "sequence" if causal else kind.value
-    problem = attsvm.random_problem(kind=name, causal=causal, seed=seed, **sizes)
+    problem: attsvm.AttentionProblem = attsvm.random_problem(kind=name, causal=causal, seed=seed, **sizes)
     if head is HeadKind.LINEAR:
         return problem
     made: attsvm.ReluHead | attsvm.ConcaveHead

@@ -76,7 +76,7 @@ def command(
         print_json({"problem": problem_record(read.problem), "run": run_record(run), "versions": versions("torch")})
     elif not quiet:
         screen = console()
-        screen.print(_table(run, f"{file}: {run.parameterization}, {run.settings['optimizer']}, seed {seed}"))
+        screen.print(_table(run, f"{file}: {run.parameterization}, {run.options.optimizer}, seed {seed}"))
         screen.print(f"{run.status} after {int(run.steps)} steps: {run.status.advice}", markup=False)
         if out is not None:
             screen.print(f"wrote {out}", markup=False)
@@ -92,7 +92,7 @@ def run_record(run: Any) -> dict[str, Any]:
         "parameterization": run.parameterization,
         "status": str(run.status),
         "steps": int(run.steps),
-        "settings": {name: value for name, value in run.settings.items() if name != "snapshots"},
+        "settings": {name: value for name, value in run.options.to_dict().items() if name != "snapshots"},
         "W": run.W.tolist(),
         "history": {name: getattr(h, name).tolist() for name in names},
     }
@@ -108,7 +108,7 @@ def save_run(out: Path, run: Any) -> None:
     names = ("steps", "W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
     arrays = {name: getattr(h, name) for name in names}
     arrays |= {f"final_{name}": value for name, value in run.parameters.items()}
-    save_arrays(out, arrays | {"settings": json.dumps(run.settings), "status": str(run.status)})
+    save_arrays(out, arrays | {"settings": json.dumps(run.options.to_dict()), "status": str(run.status)})
 
 
 def _table(run: Any, title: str) -> Any:

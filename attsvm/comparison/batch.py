@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.comparison.report import Comparison, Report, build_report
 from attsvm.comparison.tables import batch_table
-from attsvm.solution_batch import SolutionBatch
+from attsvm.solution import SolutionBatch
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
+    from attsvm.problem import ProblemBatch
     from attsvm.training.run import Run
 
 __all__ = ["BatchReport", "compare_batch"]
@@ -118,7 +119,8 @@ class BatchReport:
 
 def compare_batch(run: Run, *solutions: object, solver: str = "auto") -> BatchReport:
     """Compare every run of a batch; see `attsvm.compare`."""
-    own = att_svm(run.problem, run.selection, norm=run.norm or "frobenius", solver=solver)
+    problems = cast("ProblemBatch", run.problem)
+    own = att_svm(problems, run.selection, norm=run.norm or "frobenius", solver=solver)
     columns = []
     for column in solutions:
         if not isinstance(column, SolutionBatch):

@@ -7,9 +7,10 @@ import numpy.typing as npt
 
 from attsvm.problem import AttentionProblem
 from attsvm.rows import selection_rows
+from attsvm.selection import SelectionLike
 from attsvm.solvers import get_norm
 
-__all__ = ["attention_maps", "correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin"]
+__all__ = ["correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -73,40 +74,8 @@ def effective_rank(W: npt.ArrayLike) -> FloatArray:
     return np.asarray(np.where(total[..., 0] > 0, np.exp(entropy), 0.0))
 
 
-def attention_maps(problem: AttentionProblem, weights: FloatArray) -> FloatArray:
-    """Attention probabilities of every query under each W.
-
-    Parameters
-    ----------
-    problem : AttentionProblem
-        Not a batch.
-    weights : ndarray, shape (S, dx, dz)
-
-    Returns
-    -------
-    ndarray, shape (S, queries, T)
-        Queries in C order of (n, K); 0 where masked.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import attsvm
-    >>> from attsvm.comparison.metrics import attention_maps
-    >>> problem = attsvm.random_problem(n=2, T=4, d=3, seed=0)
-    >>> attention_maps(problem, np.zeros((1, 3, 3)))[0, 0]
-    array([0.25, 0.25, 0.25, 0.25])
-    """
-    n, T = problem.n, problem.T
-    Z = problem.Z.reshape(n, problem.K, problem.dz)
-    logits = np.einsum("ntx,sxz,nkz->snkt", problem.X, weights, Z, optimize=True)
-    logits = np.where(problem.allowed.reshape(n, problem.K, T), logits, -np.inf)
-    terms = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    maps = terms / terms.sum(axis=-1, keepdims=True)
-    return np.asarray(maps.reshape(len(weights), n * problem.K, T))
-
-
 def reached_margin(
-    problem: AttentionProblem, W: npt.ArrayLike, selection: object, norm: str = "frobenius"
+    problem: AttentionProblem, W: npt.ArrayLike, selection: SelectionLike, norm: str = "frobenius"
 ) -> FloatArray:
     """Smallest margin of ``W / ||W||`` for a selection: at most ``1 / ||W_SVM||``, and equal to it at the optimum.
 

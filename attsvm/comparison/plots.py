@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attsvm.comparison.metrics import attention_maps
+from attsvm.attention import probabilities
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ def _axes(count: int, width: float) -> Sequence[Axes]:
 
 def attention_map(run: Run) -> np.ndarray:
     """Attention probabilities at the end of a single run, one row per query, shape (n*K, T)."""
-    return np.asarray(attention_maps(run.problem, run.W[None])[0])
+    return probabilities(run.problem, run.W).reshape(-1, run.problem.T)
 
 
 def plot_attention(run: Run, axis: Axes | None = None) -> Axes:

@@ -21,7 +21,7 @@ from attsvm.comparison.tables import report_table, svm_name
 from attsvm.local import is_locally_optimal
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
-from attsvm.solution import Solution
+from attsvm.solution import Solution, SolutionBatch
 from attsvm.solvers import Status
 from attsvm.svm import att_svm
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
     from attsvm.comparison.batch import BatchReport
-    from attsvm.solution_batch import SolutionBatch
     from attsvm.training.run import Run
 
 __all__ = ["Comparison", "Report", "compare"]
@@ -172,15 +171,14 @@ def _compare_one(run: Run, solution: Solution, own: bool) -> Comparison:
     S = len(h)
     label = _label(solution, own)
     chosen = solution.selection
-    is_selection = isinstance(chosen, Selection)
     match = np.zeros(S, dtype=bool)
-    if is_selection:
+    if isinstance(chosen, Selection):
         match = (h.selection == np.asarray(chosen)).reshape(S, -1).all(axis=1)
     if not solution.status.has_solution:
         nothing = np.full(S, np.nan)
         return Comparison(label, solution, nothing, nothing, nothing, match, float("nan"))
     margin = np.full(S, np.nan)
-    if is_selection and solution.margin > 0:
+    if isinstance(chosen, Selection) and solution.margin > 0:
         margin = reached_margin(run.problem, h.W, chosen, solution.norm_name) / solution.margin
     error = misalignment(h.W, solution.W)
     return Comparison(label, solution, correlation(h.W, solution.W), error, margin, match, fitted_rate(h.steps, error))

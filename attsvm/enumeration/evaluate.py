@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.enumeration.space import SelectionSpace
-from attsvm.solvers.batch import BatchSolution
-from attsvm.solvers.batch_solve import solve_batch
+from attsvm.solvers import MarginSolutionBatch, solve_batch
 
 __all__ = ["Verdicts", "full_verdicts", "lower_verdicts"]
 
@@ -52,10 +51,10 @@ class Verdicts:
     conflict: BoolArray
 
 
-def _read(space: SelectionSpace, selections: IntArray, found: BatchSolution, tolerance: float) -> Verdicts:
+def _read(space: SelectionSpace, selections: IntArray, found: MarginSolutionBatch, tolerance: float) -> Verdicts:
     optimal = np.asarray(found.status == "optimal")
     infeasible = np.asarray(found.status == "infeasible")
-    worst = np.maximum(found.gap, np.maximum(found.primal_violation, found.dual_violation))
+    worst = found.certificate.worst
     norm = np.where(optimal, found.norm, np.where(infeasible, np.inf, np.nan))
     margins = space.margins(selections, found)
     support = (np.abs(margins - 1.0) <= tolerance) & space.allowed & optimal[:, None, None]
@@ -63,10 +62,10 @@ def _read(space: SelectionSpace, selections: IntArray, found: BatchSolution, tol
     reached = (margins <= 1.0 + tolerance) & space.higher(selections)
     beaten = reached.reshape(len(selections), -1).any(axis=1)
     conflict = np.zeros(selections.shape, dtype=bool)
-    if infeasible.any():
-        used = np.abs(np.nan_to_num(found.farkas)) > 0
-        for query in range(space.q):
-            conflict[:, query] = used[:, found.batch.owner == query].any(axis=1) & infeasible
+    for i in np.flatnonzero(infeasible):
+        farkas = found[int(i)].certificate.farkas
+        if farkas is not None:
+            conflict[i, farkas.owners] = True
     return Verdicts(norm, worst, optimal, optimal & ~beaten, ~optimal & ~infeasible, support, conflict)
 
 

@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.enumeration.space import SelectionSpace
-from attsvm.solvers.batch import MarginBatch
-from attsvm.solvers.batch_solve import solve_batch
+from attsvm.solvers import MarginProblem, solve_batch
 
 __all__ = ["CompletionBound", "partial_norms"]
 
@@ -73,7 +72,8 @@ def partial_norms(space: SelectionSpace, partial: IntArray, queries: IntArray, n
     some = keep.reshape(len(partial), -1).any(axis=1)
     if some.any():
         found = solve_batch(space.rows(partial[some], keep[some], queries), norm, rescue=False)
-        out[some] = np.where(found.status == "failed", 0.0, found.lower_bound)  # infinite where infeasible
+        # Infinite where infeasible; what is proved of the norm otherwise.
+        out[some] = np.where(found.status == "failed", 0.0, found.certificate.lower_bound)
     return out
 
 
@@ -212,12 +212,12 @@ class CompletionBound:
         rhs = np.concatenate([np.ones((size, depth * (T - 1))), np.zeros((size, q * (T - 1)))], axis=1)
         rhs = rhs - np.matmul(a, center[..., None])[..., 0]
         used = valid.any(axis=0)
-        batch = MarginBatch(
+        batch = MarginProblem(
             a[:, used], np.ones((size, 1, 1)), np.zeros(int(used.sum()), dtype=np.int64),
-            valid[:, used], rhs[:, used], equality[:, used],
+            rhs[:, used], equality[:, used], valid[:, used],
         )  # fmt: skip
-        guess = np.broadcast_to((np.arange(a.shape[1]) < depth * (T - 1))[used], batch.valid.shape)
+        guess = np.broadcast_to((np.arange(a.shape[1]) < depth * (T - 1))[used], batch.rhs.shape).astype(np.float64)
         found = solve_batch(batch, "frobenius", rescue=False, max_iterations=_ITERATIONS, warm_start=guess)
         # The lower bound is proved for any multipliers, so an inaccurate solve only weakens it.
-        lower = np.where(found.status == "failed", 0.0, found.lower_bound)
+        lower = np.where(found.status == "failed", 0.0, found.certificate.lower_bound)
         return np.asarray(np.sqrt(np.maximum(lower**2 - (center**2).sum(axis=1), 0.0)))

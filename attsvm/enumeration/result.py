@@ -169,7 +169,7 @@ class LocalOptima:
 
     def solution(self, index: int) -> Solution:
         """The SVM of a listed selection, solved anew: W, support and the whole certificate."""
-        solved: Solution = att_svm(self.problem, self.items[index].selection, self.norm_name)
+        solved: Solution = att_svm(self.problem, self.items[index].selection, norm=self.norm_name)
         return solved
 
     def W(self, index: int) -> FloatArray:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.problem import AttentionProblem
-from attsvm.solvers.batch import BatchSolution, MarginBatch
+from attsvm.solvers import MarginProblem, MarginSolutionBatch
 
 __all__ = ["SelectionSpace"]
 
@@ -154,7 +154,7 @@ class SelectionSpace:
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def rows(self, selections: IntArray, keep: BoolArray, queries: IntArray | None = None) -> MarginBatch:
+    def rows(self, selections: IntArray, keep: BoolArray, queries: IntArray | None = None) -> MarginProblem:
         """Rows ``x_alpha - x_t`` wherever ``keep``; every selection must keep at least one.
 
         Duplicate tokens make a zero row, which no W satisfies: the solver proves it.
@@ -175,9 +175,9 @@ class SelectionSpace:
         used = valid.any(axis=0)  # no row of the batch is padding in all its problems
         Z = np.broadcast_to(self.queries[which], (size, len(which), self.queries.shape[1]))
         owner = np.repeat(columns, self.T - 1)
-        return MarginBatch(a.reshape(size, -1, tokens.shape[-1])[:, used], Z, owner[used], valid=valid[:, used])
+        return MarginProblem(a.reshape(size, -1, tokens.shape[-1])[:, used], Z, owner[used], valid=valid[:, used])
 
-    def margins(self, selections: IntArray, found: BatchSolution) -> FloatArray:
+    def margins(self, selections: IntArray, found: MarginSolutionBatch) -> FloatArray:
         """``(x_alpha - x_t)^T W z`` for all queries and tokens, NaN where there is no W; shape (B, q, T)."""
         keys = self.queries @ found.W.swapaxes(1, 2)  # (B, q, dx')
         logits = np.matmul(self.tokens, keys[..., None])[..., 0]

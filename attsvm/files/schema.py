@@ -15,34 +15,51 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.files.errors import ProblemFileError
-from attsvm.heads import ConcaveHead, Head, LinearHead, ReluHead
+from attsvm.heads import Head, stored_heads
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection, read_selection
 
-__all__ = ["ARRAYS", "HEADS", "SCHEMA", "TEXTS", "Content", "check_claim", "decoded_bytes", "to_content", "to_problem"]
+__all__ = [
+    "PROBLEM_ARRAYS",
+    "SCHEMA",
+    "TEXTS",
+    "Content",
+    "check_claim",
+    "decoded_bytes",
+    "known_arrays",
+    "to_content",
+    "to_problem",
+]
 
 SCHEMA = "attsvm.problem/1"
 
 TEXTS = frozenset({"schema", "head"})
 # Kinds of numbers (numpy's letters) and most axes of each array, that of a batch included.
-ARRAYS: Mapping[str, tuple[str, int]] = {
+PROBLEM_ARRAYS: Mapping[str, tuple[str, int]] = {
     "X": ("fiu", 4),
     "Y": ("fiu", 3),
     "Z": ("fiu", 4),
     "mask": ("biu", 4),
-    "head_v": ("fiu", 2),
-    "head_V": ("fiu", 3),
-    "head_lam": ("fiu", 0),
     "selection": ("iu", 3),
 }
-# What each kind of head needs, in the order of its parameters.
-HEADS: Mapping[str, tuple[type | None, tuple[str, ...]]] = {
-    "none": (None, ()),
-    "linear": (LinearHead, ("head_v",)),
-    "relu": (ReluHead, ("head_V",)),
-    "concave": (ConcaveHead, ("head_v", "head_lam")),
-}
 _KIND_NAMES = {"fiu": "real numbers", "biu": "booleans", "iu": "integers"}
+
+
+def known_arrays() -> dict[str, tuple[str, int]]:
+    """Every array that a file may hold: those of a problem and the parameters of all heads, as ``head_<name>``.
+
+    Examples
+    --------
+    >>> from attsvm.files.schema import known_arrays
+    >>> known_arrays()["head_V"], known_arrays()["head_lam"]
+    (('fiu', 3), ('fiu', 0))
+    """
+    found = dict(PROBLEM_ARRAYS)
+    for cls in stored_heads().values():
+        for name, axes in cls.parameters.items():
+            entry = f"head_{name}"
+            found[entry] = ("fiu", max(found.get(entry, ("", 0))[1], len(axes) + 1 if axes else 0))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +72,11 @@ class Content:
 
 def check_claim(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """Refuse an array by its header alone: unknown name, wrong kind of numbers, too many axes."""
-    if name not in ARRAYS:
-        known = ", ".join([*sorted(TEXTS), *ARRAYS])
+    arrays = known_arrays()
+    if name not in arrays:
+        known = ", ".join([*sorted(TEXTS), *arrays])
         raise ProblemFileError(f"unknown entry {name[:40]!r}; schema {SCHEMA} has {known}")
-    kinds, axes = ARRAYS[name]
+    kinds, axes = arrays[name]
     if dtype.kind not in kinds or dtype.itemsize > 8:
         raise ProblemFileError(f"{name} must hold {_KIND_NAMES[kinds]}, got dtype {dtype}")
     if len(shape) > axes:
@@ -72,25 +90,27 @@ def decoded_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 
 
 def to_content(problem: AttentionProblem, selection: Selection | None) -> Content:
-    """The entries of a problem; a head that is not of the library is refused."""
+    """The entries of a problem; a head without a kind of its own is refused."""
     arrays: dict[str, npt.NDArray[Any]] = {"X": problem.X, "Y": problem.Y, "Z": problem.Z}
     if problem.mask is not None:
         arrays["mask"] = problem.mask
     kind = _head_kind(problem.head)
-    for entry in HEADS[kind][1]:
-        arrays[entry] = np.asarray(getattr(problem.head, entry.removeprefix("head_")))
+    for name in () if problem.head is None else problem.head.parameters:
+        arrays[f"head_{name}"] = np.asarray(getattr(problem.head, name))
     if selection is not None:
         arrays["selection"] = selection.indices
     return Content({"schema": SCHEMA, "head": kind}, arrays)
 
 
 def _head_kind(head: Head | None) -> str:
-    for kind, (cls, _) in HEADS.items():
-        if (head is None and cls is None) or (cls is not None and type(head) is cls):
+    if head is None:
+        return "none"
+    for kind, cls in stored_heads().items():
+        if type(head) is cls:
             return kind
     raise ProblemFileError(
-        f"a head of type {type(head).__name__} is code and cannot be stored; "
-        "use LinearHead, ReluHead or ConcaveHead, or save the problem with head=None"
+        f"a head of type {head.name} is code and cannot be stored; use LinearHead, ReluHead, ConcaveHead or a Head "
+        "with a kind of its own, or save the problem with head=None"
     )
 
 
@@ -112,12 +132,13 @@ def to_problem(content: Content) -> tuple[AttentionProblem, Selection | None]:
 
 
 def _read_head(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Head | None:
-    if kind not in HEADS:
-        raise ProblemFileError(f"head must be one of {', '.join(HEADS)}, got {kind[:40]!r}")
-    cls, needed = HEADS[kind]
+    heads = stored_heads()
+    if kind != "none" and kind not in heads:
+        raise ProblemFileError(f"head must be one of {', '.join(['none', *heads])}, got {kind[:40]!r}")
+    names = () if kind == "none" else tuple(heads[kind].parameters)
+    needed = [f"head_{name}" for name in names]
     given = {name for name in arrays if name.startswith("head_")}
     for name in sorted(given ^ set(needed)):
         problem = "needs the entry" if name in needed else "does not take the entry"
         raise ProblemFileError(f"a head of kind {kind!r} {problem} {name!r}")
-    head: Head | None = None if cls is None else cls(*(arrays[name] for name in needed))
-    return head
+    return None if kind == "none" else heads[kind](**{name: arrays[f"head_{name}"] for name in names})

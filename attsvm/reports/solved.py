@@ -33,7 +33,7 @@ def problem_record(problem: AttentionProblem, selection: Selection | None = None
     record: Record = {
         "n": problem.n, "T": problem.T, "K": problem.K if problem.multi_query else None, "dx": problem.dx,
         "dz": problem.dz, "rows": rows, "masked": problem.mask is not None,
-        "head": None if problem.head is None else type(problem.head).__name__,
+        "head": None if problem.head is None else problem.head.name,
     }  # fmt: skip
     if selection is not None:
         record["selection"] = selection.indices.tolist()

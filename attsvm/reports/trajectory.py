@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from attsvm.attention import probabilities
 from attsvm.comparison import Report
-from attsvm.comparison.metrics import attention_maps
 
 __all__ = ["MOST_QUERIES", "MOST_TOKENS", "run_content"]
 
@@ -37,10 +37,10 @@ def run_content(report: Report) -> dict[str, Any]:
     """
     run = report.run
     h = run.history
-    maps = attention_maps(run.problem, h.W)[:, :MOST_QUERIES, :MOST_TOKENS]
+    maps = probabilities(run.problem, h.W).reshape(len(h), -1, run.problem.T)[:, :MOST_QUERIES, :MOST_TOKENS]
     return {
         "parameterization": run.parameterization,
-        "optimizer": str(run.settings["optimizer"]),
+        "optimizer": run.options.optimizer,
         "status": str(run.status),
         "convergence": report.convergence,
         "rank": report.rank,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.attention import logits, probabilities
 from attsvm.local import high_score_tokens
 from attsvm.losses import Loss
 from attsvm.problem import AttentionProblem
@@ -100,7 +101,7 @@ def solve_selection(problem: AttentionProblem, selection: Selection, norm: str) 
     doubled = np.take_along_axis(duplicated_tokens(problem), selection.indices[..., None], axis=-1)
     if doubled.any():
         return None
-    solution: Solution = att_svm(problem, selection, norm)
+    solution: Solution = att_svm(problem, selection, norm=norm)
     return solution
 
 
@@ -164,10 +165,8 @@ def interpolating_multipliers(rows: AttentionRows) -> tuple[FloatArray, float]:
     from scipy.optimize import nnls
 
     p = rows.margin_problem
-    a, b = p.a.astype(np.float64), p.queries.astype(np.float64)[p.owner]
-    sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    scale = 1.0 / np.where(sizes > 0, sizes, 1.0)  # unit diagonal: the signs of the multipliers do not change
-    G = (a @ a.T) * (b @ b.T) * scale[:, None] * scale
+    scale = 1.0 / np.where(p.row_norms > 0, p.row_norms, 1.0)  # unit diagonal: the multipliers keep their signs
+    G = p.gram() * scale[:, None] * scale
     eigenvalues = np.linalg.eigvalsh(G)
     if eigenvalues[0] > 1e-10 * eigenvalues[-1]:
         scaled = np.linalg.solve(G, scale)
@@ -255,16 +254,15 @@ def gradient_at_zero(problem: AttentionProblem, loss: Loss) -> FloatArray:
     >>> import attsvm
     >>> from attsvm.theory.assumptions import gradient_at_zero
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
-    >>> gradient_at_zero(problem, attsvm.correlation)
+    >>> gradient_at_zero(problem, attsvm.correlation_loss)
     array([[-0.25]])
     """
     assert problem.head is not None
-    X, allowed = query_tokens(problem), problem.allowed.reshape(-1, problem.T)
-    labels = problem.Y.reshape(-1)
-    s = allowed / allowed.sum(axis=1, keepdims=True)
+    X, labels = query_tokens(problem), problem.Y.reshape(-1)
+    s = probabilities(problem, np.zeros((problem.dx, problem.dz))).reshape(-1, problem.T)
     mixed = np.einsum("qt,qtd->qd", s, X)
     slopes = labels[:, None] * head_slopes(problem, mixed)
-    prediction = labels * np.asarray(problem.head(mixed), dtype=np.float64)
+    prediction = labels * problem.head(mixed)
     in_logits = s * (slopes - (s * slopes).sum(axis=1, keepdims=True)) * loss.derivative(prediction)[:, None]
     pulled = np.einsum("qt,qtd->qd", in_logits, X)
     return np.asarray(pulled.T @ problem.Z.astype(np.float64).reshape(-1, problem.dz) / problem.n)
@@ -285,15 +283,14 @@ def check_first_step(problem: AttentionProblem, optimal: Selection, loss: Loss) 
     """
     gradient = gradient_at_zero(problem, loss)
     size = float(np.linalg.norm(gradient))
-    Z = problem.Z.astype(np.float64).reshape(-1, problem.dz)
-    logits = np.einsum("qtd,de,qe->qt", query_tokens(problem), gradient, Z, optimize=True)
+    values = logits(problem, gradient).reshape(-1, problem.T)
     best = optimal.indices.reshape(-1, 1)
     others = problem.allowed.reshape(-1, problem.T) & (np.arange(problem.T) != best)
-    iota = float((logits - np.take_along_axis(logits, best, axis=1))[others].min())
-    values = {"iota": iota, "gradient": size, "mu": iota / size if size > 0 else 0.0}
+    iota = float((values - np.take_along_axis(values, best, axis=1))[others].min())
+    found = {"iota": iota, "gradient": size, "mu": iota / size if size > 0 else 0.0}
     if iota > 0:
-        return Check("C", "holds", values, f"iota = {iota:.3g}, so mu < iota / |grad L(0)| = {values['mu']:.3g}")
-    return Check("C", "fails", values, f"iota = {iota:.3g}: the first step ranks another token over an optimal one")
+        return Check("C", "holds", found, f"iota = {iota:.3g}, so mu < iota / |grad L(0)| = {found['mu']:.3g}")
+    return Check("C", "fails", found, f"iota = {iota:.3g}: the first step ranks another token over an optimal one")
 
 
 def check_local(problem: AttentionProblem, selection: Selection, solution: Solution | None) -> Check:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attsvm.problem import AttentionProblem
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.selection import Selection
 from attsvm.solvers import get_norm
 from attsvm.theory.check import plain
@@ -28,8 +28,8 @@ SATURATED = 1e-6
 GRAPH_LIMIT = 20_000
 
 
-def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Wilson's score interval of a share, 95 % by default; sensible for counts of 0 and 1.
+def wilson_interval(count: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a share; sensible for counts of 0 and 1.
 
     Examples
     --------
@@ -37,11 +37,10 @@ def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> tup
     >>> tuple(round(end, 4) for end in wilson_interval(0, 100))
     (0.0, 0.037)
     """
-    share, spread = count / total, z**2 / total
-    centre = (share + spread / 2) / (1 + spread)
-    half = z * np.sqrt(share * (1 - share) / total + spread / (4 * total)) / (1 + spread)
-    low = 0.0 if count == 0 else float(centre - half)
-    return low, 1.0 if count == total else float(centre + half)
+    from scipy.stats import binomtest
+
+    interval = binomtest(count, total).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +88,7 @@ class Reached:
         return {"selection": plain(self.selection.indices)} | {name: plain(getattr(self, name)) for name in names}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Attraction:
     """Tally of the selections reached from many starts; ``print`` shows it as a table.
 
@@ -146,11 +145,15 @@ class Attraction:
             "starts": self.starts,
             "parameterization": self.run.parameterization,
             "norm": self.norm,
-            "steps": self.run.settings["steps"],
+            "steps": self.run.options.steps,
             "counts": self.counts,
             "spearman": plain(self.spearman),
             "selections": [row.to_dict() for row in self.rows],
         }
+
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        return f"Attraction({self.starts} starts, {self.norm}, {len(self.rows)} selections reached: {ends})"
 
     def __str__(self) -> str:
         from attsvm.theory.tables import attraction_text
@@ -211,7 +214,7 @@ def attraction(
     >>> found.starts, sum(row.count for row in found.rows), set(found.counts) <= {"Global", "Local"}
     (20, 20, True)
     """
-    if problem.batch is not None:
+    if require_problem(problem).batch is not None:
         raise ValueError("attraction takes one problem; index the batch first, e.g. problem[0]")
     if not isinstance(starts, (int, np.integer)) or isinstance(starts, bool) or starts < 1:
         raise ValueError(f"starts must be an integer >= 1, got {starts!r}")

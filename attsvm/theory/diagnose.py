@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from attsvm.heads import ConcaveHead, LinearHead
+from attsvm._display import html_table
 from attsvm.losses import Loss, get_loss
-from attsvm.problem import AttentionProblem
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.selection import Selection, read_selection
-from attsvm.theory.always_support import check_optimal_support
 from attsvm.theory.assumptions import (
     check_all_support,
     check_equal_scores,
@@ -25,12 +25,13 @@ from attsvm.theory.assumptions import (
 from attsvm.theory.check import Check, plain, verdict_of
 from attsvm.theory.loss_check import check_loss, prediction_range
 from attsvm.theory.mixtures import check_head
+from attsvm.theory.optimal_support import check_optimal_support
 from attsvm.theory.prediction import judge_theorems, predict
 
 __all__ = ["Diagnosis", "diagnose"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis:
     """What the theory says about a problem; ``print`` shows it as tables.
 
@@ -90,6 +91,16 @@ class Diagnosis:
             "prediction": dict(self.prediction),
         }
 
+    def __repr__(self) -> str:
+        counts = Counter(check.verdict for check in self.checks)
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        return f"Diagnosis({self.norm}, assumptions: {verdicts}; applies: {', '.join(self.applies) or 'no theorem'})"
+
+    def _repr_html_(self) -> str:
+        judged = {check.name: f"{check.verdict}: {check.detail}" for check in (*self.checks, *self.theorems)}
+        title = f"Diagnosis, {self.norm} norm; applies: {', '.join(self.applies) or 'no theorem'}"
+        return html_table(title, judged | {f"prediction for {name}": text for name, text in self.prediction.items()})
+
     def __str__(self) -> str:
         from attsvm.theory.tables import diagnosis_text
 
@@ -97,9 +108,9 @@ class Diagnosis:
 
 
 def _check_linear(problem: AttentionProblem) -> Check:
-    head = problem.head
-    linear = isinstance(head, LinearHead) or (isinstance(head, ConcaveHead) and head.lam == 0)
-    text = "h(x) = v . x" if linear else f"{type(head).__name__}: Theorems 3 to 5 are stated for linear heads"
+    assert problem.head is not None
+    linear = problem.head.is_linear
+    text = "h(x) = v . x" if linear else f"{problem.head.name}: Theorems 3 to 5 are stated for linear heads"
     return Check("linear head", verdict_of(linear), {}, text)
 
 
@@ -147,7 +158,7 @@ def diagnose(
     >>> diagnosis["D"].verdict, diagnosis["B.1"].verdict
     ('fails', 'fails')
     """
-    if problem.batch is not None:
+    if require_problem(problem).batch is not None:
         raise ValueError("diagnose takes one problem; index the batch first, e.g. problem[0]")
     if norm not in ("frobenius", "nuclear"):
         raise ValueError(f"norm must be 'frobenius' (for W) or 'nuclear' (for (K, Q)), got {norm!r}")

@@ -106,7 +106,7 @@ def solve_some_selections(problem: AttentionProblem, indices: npt.ArrayLike, nor
         part = start + np.flatnonzero(~hopeless[start : start + _CHUNK])
         if not len(part):
             continue
-        solved = att_svm(problem.repeat(len(part)), chosen[part], norm)
+        solved = att_svm(problem.repeat(len(part)), chosen[part], norm=norm)
         feasible[part] = [status.has_solution for status in solved.status]
         decided[part] = [status.is_certified for status in solved.status]
         margin[part] = np.where([status is Status.INFEASIBLE for status in solved.status], 0.0, solved.margin)

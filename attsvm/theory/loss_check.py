@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.heads import LinearHead
-from attsvm.losses import LOSSES, Loss
+from attsvm.losses import Loss
 from attsvm.problem import AttentionProblem
 from attsvm.theory.check import Check
 from attsvm.theory.mixtures import sampled_predictions
@@ -37,7 +36,7 @@ def prediction_range(problem: AttentionProblem, seed: int = 0) -> tuple[float, f
     """
     scores = problem.scores()[problem.allowed]
     low, high = float(scores.min()), float(scores.max())
-    if isinstance(problem.head, LinearHead):
+    if problem.head is not None and problem.head.is_linear:
         return low, high, True
     sampled = sampled_predictions(problem, seed)
     return min(low, float(sampled.min())), max(high, float(sampled.max())), False
@@ -57,7 +56,7 @@ def check_loss(loss: Loss, low: float, high: float) -> Check:
     >>> check_loss(attsvm.logistic, -1.0, 2.0).verdict, check_loss(cubic, -1.0, 2.0).verdict
     ('holds', 'fails')
     """
-    if any(loss is known for known in LOSSES.values()):
+    if loss.is_standard:
         M0, M1 = loss.constants(low, high)
         slope = float(loss.derivative(np.array([high])).max())  # l' increases: all three losses are convex
         values = {"M0": M0, "M1": M1, "largest slope": slope, "interval": [low, high]}

@@ -2,8 +2,8 @@
 
 For a concave ``g = Y h`` the ratio ``(g(x_alpha) - g(x_alpha + e (x - x_alpha))) / e`` does not decrease in e, so that
 the largest constant c of Assumption E is its limit at e = 0, the directional derivative: linear in the mixture wherever
-g is differentiable, and so decided by the single tokens. For a convex g the vertices decide, too. The heads of the
-library are therefore judged exactly; any other callable is sampled.
+g is differentiable, and so decided by the single tokens. For a convex g the vertices decide, too. Heads that say how
+they bend, those of the library among them, are therefore judged exactly; any other head is sampled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.local import low_score_tokens
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
@@ -24,22 +23,15 @@ __all__ = ["check_head", "head_slopes", "sampled_predictions"]
 FloatArray = npt.NDArray[np.float64]
 
 _SAMPLES = 200
-_DIFFERENCE = 1e-6  # central differences: error about 1e-12 + 1e-10 |h|
 
 
 def head_slopes(problem: AttentionProblem, points: FloatArray) -> FloatArray:
-    """``grad h(point_q) . x_t`` per query q and token t of its sequence.
-
-    Exact for the heads of the library; central differences along each token for any other callable.
+    """``grad h(point_q) . x_t`` per query q and token t of its sequence, shape (n*K, T).
 
     Parameters
     ----------
     problem : AttentionProblem
     points : ndarray, shape (n*K, dx)
-
-    Returns
-    -------
-    ndarray, shape (n*K, T)
 
     Examples
     --------
@@ -50,19 +42,9 @@ def head_slopes(problem: AttentionProblem, points: FloatArray) -> FloatArray:
     >>> head_slopes(problem, np.array([[1.0]]))
     array([[ 1., -1.]])
     """
-    X = query_tokens(problem)
-    head = problem.head
-    if isinstance(head, LinearHead):
-        return np.asarray(X @ head.v, dtype=np.float64)
-    if isinstance(head, ConcaveHead):
-        return np.asarray(X @ head.v - 2 * head.lam * (X @ points[:, :, None])[..., 0])
-    if isinstance(head, ReluHead):
-        active = (points @ head.V > 0).astype(np.float64)
-        return np.asarray(((X @ head.V) * active[:, None]).sum(axis=-1))
-    assert head is not None
-    step = _DIFFERENCE * X
-    ahead, behind = (np.asarray(head(points[:, None] + sign * step), dtype=np.float64) for sign in (1.0, -1.0))
-    return (ahead - behind) / (2 * _DIFFERENCE)
+    assert problem.head is not None
+    _, slopes = problem.head.along(query_tokens(problem))(points[:, None])
+    return np.asarray(slopes[:, 0], dtype=np.float64)
 
 
 def query_tokens(problem: AttentionProblem) -> FloatArray:
@@ -96,15 +78,15 @@ def sampled_predictions(problem: AttentionProblem, seed: int = 0, samples: int =
     for q, allowed in enumerate(problem.allowed.reshape(-1, problem.T)):
         tokens = X[q, allowed]
         mixed = _mixtures(rng, len(tokens), samples) @ tokens
-        rows.append(labels[q] * np.asarray(problem.head(mixed), dtype=np.float64))
+        rows.append(labels[q] * problem.head(mixed))
     return np.stack(rows)
 
 
 def check_head(problem: AttentionProblem, selection: Selection, name: str = "E", seed: int = 0) -> Check:
     """Assumption E for a selection: ``Y h(x(s)) <= gamma_alpha - c (1 - s_alpha)`` over mixtures of low-score tokens.
 
-    Exact for the heads of the library. For any other callable mixtures are sampled: a counterexample decides,
-    none leaves the verdict "unknown".
+    Exact for heads with a known ``bend``, as those of the library. For any other mixtures are sampled: a counterexample
+    decides, none leaves the verdict "unknown".
 
     Examples
     --------
@@ -122,10 +104,11 @@ def check_head(problem: AttentionProblem, selection: Selection, name: str = "E",
     low = low_score_tokens(problem, selection).reshape(-1, problem.T)
     if not low.any():
         return Check(name, "holds", {"c": np.inf}, "no token scores less than a selected one: nothing to mix")
-    if isinstance(problem.head, LinearHead):
+    assert problem.head is not None
+    if problem.head.is_linear:
         c, _, _ = _vertex_constant(problem, selection, low)
         return Check(name, "holds", {"c": c}, f"linear head; c = {c:.3g} is the smallest lead of a selected token (94)")
-    if isinstance(problem.head, ConcaveHead | ReluHead):
+    if problem.head.bend is not None:
         return _exact(problem, selection, low, name, seed)
     return _sampled(problem, selection, low, name, seed)
 
@@ -145,11 +128,12 @@ def _smallest(values: FloatArray, where: Any) -> tuple[float, int, int]:
 
 def _exact(problem: AttentionProblem, selection: Selection, low: Any, name: str, seed: int) -> Check:
     head = problem.head
+    assert head is not None
     chosen = selection.indices.reshape(-1, 1)
     labels = problem.Y.reshape(-1)
     anchors = np.take_along_axis(query_tokens(problem), chosen[..., None], axis=1)[:, 0]
-    convex = labels > 0 if isinstance(head, ReluHead) else labels < 0
-    if isinstance(head, ReluHead) and bool(((anchors @ head.V == 0) & (~convex & low.any(axis=1))[:, None]).any()):
+    convex = labels > 0 if head.bend == "convex" else labels < 0
+    if bool((head.kinks(anchors) & ~convex & low.any(axis=1)).any()):
         return _sampled(problem, selection, low, name, seed)  # a kink at the selected token: no gradient there
     scores = problem.scores().reshape(-1, problem.T)
     lead = np.take_along_axis(scores, chosen, axis=1) - np.where(low, scores, 0.0)
@@ -175,7 +159,7 @@ def _best_on_segment(problem: AttentionProblem, anchor: FloatArray, q: int, t: i
     weight = np.concatenate([np.geomspace(1e-9, 0.01, 200), np.linspace(0.01, 1.0, 400)[1:]])
     points = anchor + weight[:, None] * (query_tokens(problem)[q, t] - anchor)
     label = float(problem.Y.reshape(-1)[q])
-    gain = label * (np.asarray(problem.head(points)) - np.asarray(problem.head(anchor[None])))
+    gain = label * (problem.head(points) - problem.head(anchor[None]))
     k = int(gain.argmax())
     return {"weight": float(weight[k]), "gain": float(gain[k])}
 
@@ -189,8 +173,8 @@ def _sampled(problem: AttentionProblem, selection: Selection, low: Any, name: st
         tokens = np.concatenate([[chosen[q]], np.flatnonzero(low[q])])
         weights = _mixtures(rng, len(tokens), _SAMPLES)
         weights = weights[weights[:, 0] < 1 - 1e-9]
-        predictions = labels[q] * np.asarray(problem.head(weights @ X[q, tokens]), dtype=np.float64)
-        lead = float(labels[q] * np.asarray(problem.head(X[q, tokens[:1]]), dtype=np.float64)[0]) - predictions
+        predictions = labels[q] * problem.head(weights @ X[q, tokens])
+        lead = float(labels[q] * problem.head(X[q, tokens[:1]])[0]) - predictions
         ratio = lead / (1.0 - weights[:, 0])
         k = int(ratio.argmin())
         if ratio[k] < smallest:

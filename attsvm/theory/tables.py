@@ -63,7 +63,7 @@ def attraction_text(found: Attraction, most: int = 20) -> str:
     """The most frequent selections, exceptions, and the rank correlation with the margin."""
     run = found.run
     table = Table(
-        title=f"{found.starts} starts, {run.parameterization}, {run.settings['steps']} steps, {found.norm} supports"
+        title=f"{found.starts} starts, {run.parameterization}, {run.options.steps} steps, {found.norm} supports"
     )
     for name in ("selection", "starts"):
         table.add_column(name, justify="left" if name == "selection" else "right")

@@ -8,11 +8,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from attsvm.training.data import TensorProblem
+from attsvm.losses import get_loss
+from attsvm.training.options import TrainOptions
 from attsvm.training.parameters import Parameters
+from attsvm.training.tensors import TensorProblem
 
 if TYPE_CHECKING:
     from attsvm.training.step import TrainingState
@@ -20,12 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["fingerprint", "load_checkpoint", "save_checkpoint"]
 
 
-def fingerprint(settings: dict[str, Any], data: TensorProblem, parameters: Parameters) -> str:
-    """Digest of the settings, the data and the starting point: a checkpoint of another run is refused."""
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+# A loss is told from another of the same name by its slopes here.
+_PROBES = np.linspace(-8.0, 8.0, 65)
+
+
+def fingerprint(options: TrainOptions, data: TensorProblem, parameters: Parameters) -> str:
+    """Digest of the options, the data and the starting point: a checkpoint of another run is refused."""
+    digest = hashlib.sha256(json.dumps(options.to_dict(), sort_keys=True, default=str).encode())
+    digest.update(get_loss(options.loss).derivative(_PROBES).astype(np.float64).tobytes())
     for tensor in (data.X, data.Z, data.Y, data.allowed, *parameters.values()):
-        if tensor.device.type != "meta":
-            digest.update(tensor.detach().to("cpu").contiguous().numpy().tobytes())
+        digest.update(tensor.detach().to("cpu").contiguous().numpy().tobytes())
+    if options.key_matrix is not None:
+        digest.update(np.asarray(options.key_matrix, dtype=np.float64).tobytes())
     return digest.hexdigest()
 
 

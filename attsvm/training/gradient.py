@@ -18,20 +18,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attsvm.training.data import TensorProblem
+from attsvm.attention import likeliest, log_attention, probabilities
+from attsvm.attention import logits as attention_logits
+from attsvm.losses import Loss, get_loss
+from attsvm.training.tensors import TensorProblem
 
-__all__ = [
-    "AttentionState",
-    "ScaledGradient",
-    "attention_logits",
-    "attention_state",
-    "loss_slope",
-    "loss_value",
-    "naive_gradient",
-    "scaled_gradient",
-]
-
-LOSS_NAMES = ("logistic", "exponential", "correlation")
+__all__ = ["AttentionState", "ScaledGradient", "attention_state", "naive_gradient", "scaled_gradient"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,71 +59,14 @@ class AttentionState:
     loss: Tensor
 
 
-def attention_logits(data: TensorProblem, W: Tensor) -> Tensor:
-    """Logits ``x_t^T W z``, -inf where masked, shape (B, n, K, T).
-
-    Examples
-    --------
-    >>> import torch
-    >>> import attsvm
-    >>> from attsvm.training.data import tensor_problem
-    >>> from attsvm.training.gradient import attention_logits
-    >>> data = tensor_problem(attsvm.random_problem(n=2, T=3, d=4))
-    >>> attention_logits(data, torch.zeros(1, 4, 4, dtype=torch.float64)).abs().sum().item()
-    0.0
-    """
-    B, n, K, dz = data.Z.shape
-    keys = torch.bmm(data.Z.reshape(B, n * K, dz), W.transpose(1, 2)).reshape(B, n, K, -1)
-    logits = keys @ data.X.transpose(2, 3)
-    return logits if data.masked is None else logits.masked_fill(data.masked, -torch.inf)
-
-
-def loss_value(name: str, u: Tensor) -> Tensor:
-    """Loss, elementwise.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attsvm.training.gradient import loss_value
-    >>> loss_value("correlation", torch.tensor(2.0)).item()
-    -2.0
-    """
-    if name == "logistic":
-        return torch.nn.functional.softplus(-u, threshold=1e9)  # softplus must not turn linear early
-    if name == "exponential":
-        return torch.exp(-u)
-    if name == "correlation":
-        return -u
-    raise ValueError(f"loss must be one of {sorted(LOSS_NAMES)}, got {name!r}")
-
-
-def loss_slope(name: str, u: Tensor) -> Tensor:
-    """Derivative of the loss, elementwise.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attsvm.training.gradient import loss_slope
-    >>> loss_slope("logistic", torch.tensor(0.0)).item()
-    -0.5
-    """
-    if name == "logistic":
-        return torch.sigmoid(-u).neg_()
-    if name == "exponential":
-        return torch.exp(-u).neg_()
-    if name == "correlation":
-        return torch.full_like(u, -1.0)
-    raise ValueError(f"loss must be one of {sorted(LOSS_NAMES)}, got {name!r}")
-
-
-def scaled_gradient(data: TensorProblem, W: Tensor, loss: str) -> ScaledGradient:
+def scaled_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledGradient:
     """Gradient of ``(1/n) sum_i sum_k l(Y_ik h(X_i^T s_ik))`` in W, in the log domain.
 
     Parameters
     ----------
     data : TensorProblem
     W : Tensor, shape (B, dx, dz)
-    loss : {"logistic", "exponential", "correlation"}
+    loss : str or Loss
 
     Examples
     --------
@@ -139,7 +74,7 @@ def scaled_gradient(data: TensorProblem, W: Tensor, loss: str) -> ScaledGradient
 
     >>> import torch
     >>> import attsvm
-    >>> from attsvm.training.data import tensor_problem
+    >>> from attsvm.training.tensors import tensor_problem
     >>> from attsvm.training.gradient import scaled_gradient
     >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
     >>> gradient = scaled_gradient(tensor_problem(problem), torch.full((1, 1, 1), 5000.0).double(), "correlation")
@@ -149,49 +84,75 @@ def scaled_gradient(data: TensorProblem, W: Tensor, loss: str) -> ScaledGradient
     logits = attention_logits(data, W)
     top, selected = logits.max(dim=-1, keepdim=True)
     off = (logits - top).scatter_(-1, selected, -torch.inf)  # relative to the selected token, without it
-    rest = off.exp().sum(-1, keepdim=True)  # (1 - s_a) / s_a
-    largest = off.amax(dim=-1, keepdim=True)
-    if data.lonely is not None:
-        largest = largest.masked_fill(data.lonely, 0.0)
-    log_off = largest - rest.log1p()  # the largest off-token log-probability
-    weights = (off - largest).exp_()  # s_t / exp(log_off) for t != a, in [0, 1]
-
+    odds = off.exp()
+    rest = odds.sum(-1, keepdim=True)  # (1 - s_a) / s_a
     slopes, value = _slopes(data, logits, top, rest)
     slope_selected = slopes.gather(-1, selected)
-    weighted = weights * (slope_selected - slopes)
+    gap = slope_selected - slopes
+    # A token that is worth as much as the selected one has no gradient of its own, however likely it is.
+    felt = off.masked_fill(gap == 0, -torch.inf) if data.irregular else off
+    largest = felt.amax(dim=-1, keepdim=True)
+    if data.irregular or data.idle is not None:
+        largest = largest.masked_fill(torch.isneginf(largest), 0.0)  # nothing is felt
+    log_off = largest - rest.log1p()  # the largest off-token log-probability that counts
+    weights = (felt - largest).exp_()  # s_t / exp(log_off) for t != a, in [0, 1]
+
+    weighted = weights * gap
     scaled_mean = weighted.sum(-1, keepdim=True)  # mean / exp(log_off)
     mean = scaled_mean * log_off.exp()
     in_logits = (weights * mean).sub_(weighted)
+    if data.irregular:
+        in_logits += torch.where(gap == 0, odds, 0.0) * (scaled_mean / (1.0 + rest))
     in_logits.scatter_(-1, selected, scaled_mean / (1.0 + rest))
 
-    slope = loss_slope(loss, slope_selected - mean if value is None else value.unsqueeze(-1))
-    if data.lonely is not None:
-        log_off = log_off.masked_fill(data.lonely, -torch.inf)
-    log_scale = log_off.amax(dim=(1, 2, 3))  # factor the largest query of each problem out
-    if data.lonely is not None:
-        log_scale = log_scale.masked_fill(torch.isinf(log_scale), 0.0)
-    n = data.X.shape[1]
-    in_logits *= slope * (log_off - log_scale.reshape(-1, 1, 1, 1)).exp_().div_(n)
+    slope = get_loss(loss).derivative(slope_selected - mean if value is None else value.unsqueeze(-1))
+    log_scale = _factor_out(data, in_logits, slope, log_off)
     return ScaledGradient(_outer(in_logits, data), log_scale)
 
 
-def attention_state(data: TensorProblem, W: Tensor, loss: str) -> AttentionState:
+def _factor_out(data: TensorProblem, in_logits: Tensor, slope: Tensor, log_off: Tensor) -> Tensor:
+    """Multiply the gradients of all queries by their scales (in place), with the largest of each problem left out.
+
+    Returns
+    -------
+    Tensor, shape (B,)
+        Logarithm of what was left out. Only queries that contribute decide it: one with a zero gradient (tokens of
+        equal value, hidden units all off, a zero query, a loss that is flat there) would hide all that are smaller.
+    """
+    n = data.X.shape[1]
+    if data.irregular:
+        in_logits *= slope
+        size = in_logits.abs().amax(dim=-1, keepdim=True)
+        in_logits /= torch.where(size > 0, size, 1.0)
+        log_query, slope = log_off + size.log(), torch.ones_like(slope)
+    else:
+        log_query = log_off
+    if data.idle is not None:
+        log_query = log_query.masked_fill(data.idle, -torch.inf)
+    log_scale = log_query.amax(dim=(1, 2, 3))  # factor the largest query of each problem out
+    if data.irregular or data.idle is not None:
+        log_scale = log_scale.masked_fill(torch.isneginf(log_scale), 0.0)
+    in_logits *= slope * (log_query - log_scale.reshape(-1, 1, 1, 1)).exp_().div_(n)
+    return log_scale
+
+
+def attention_state(data: TensorProblem, W: Tensor, loss: str | Loss) -> AttentionState:
     """Log-probabilities, most likely tokens and loss, for reports.
 
     Examples
     --------
     >>> import torch
     >>> import attsvm
-    >>> from attsvm.training.data import tensor_problem
+    >>> from attsvm.training.tensors import tensor_problem
     >>> from attsvm.training.gradient import attention_state
     >>> data = tensor_problem(attsvm.random_problem(n=2, T=4, d=3))
     >>> attention_state(data, torch.zeros(1, 3, 3, dtype=torch.float64), "logistic").log_probabilities.exp()[0, 0, 0]
     tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
     """
-    logits = attention_logits(data, W)
-    log_s = torch.log_softmax(logits, dim=-1)
+    log_s = log_attention(data, W)
     value = data.Y * data.head(log_s.exp() @ data.X)[0]
-    return AttentionState(log_s, logits.argmax(-1), loss_value(loss, value).sum(dim=(1, 2)) / data.X.shape[1])
+    average = get_loss(loss).value(value).sum(dim=(1, 2)) / data.X.shape[1]
+    return AttentionState(log_s, likeliest(data, W), average)
 
 
 def _slopes(data: TensorProblem, logits: Tensor, top: Tensor, rest: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -210,7 +171,7 @@ def _outer(in_logits: Tensor, data: TensorProblem) -> Tensor:
     return torch.bmm(pulled.reshape(B, n * K, -1).transpose(1, 2), data.Z.reshape(B, n * K, dz))
 
 
-def naive_gradient(data: TensorProblem, W: Tensor, loss: str) -> ScaledGradient:
+def naive_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledGradient:
     """The same gradient in plain arithmetic, as published code computes it: rounding noise once saturated.
 
     Kept for comparisons.
@@ -219,7 +180,7 @@ def naive_gradient(data: TensorProblem, W: Tensor, loss: str) -> ScaledGradient:
     --------
     >>> import torch
     >>> import attsvm
-    >>> from attsvm.training.data import tensor_problem
+    >>> from attsvm.training.tensors import tensor_problem
     >>> from attsvm.training.gradient import naive_gradient, scaled_gradient
     >>> data = tensor_problem(attsvm.random_problem(n=2, T=3, d=4))
     >>> W = torch.ones(1, 4, 4, dtype=torch.float64)
@@ -228,9 +189,9 @@ def naive_gradient(data: TensorProblem, W: Tensor, loss: str) -> ScaledGradient:
     >>> torch.allclose(plain.direction, exact.direction * exact.log_scale.exp()[:, None, None])
     True
     """
-    s = torch.softmax(attention_logits(data, W), dim=-1)
+    s = probabilities(data, W)
     value, slopes = data.head(s @ data.X)
     slopes = data.Y.unsqueeze(-1) * slopes
     in_logits = s * (slopes - (s * slopes).sum(-1, keepdim=True))
-    in_logits = in_logits * (loss_slope(loss, data.Y * value) / data.X.shape[1]).unsqueeze(-1)
+    in_logits = in_logits * (get_loss(loss).derivative(data.Y * value) / data.X.shape[1]).unsqueeze(-1)
     return ScaledGradient(_outer(in_logits, data), torch.zeros(data.batch, dtype=W.dtype, device=W.device))

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from attsvm._arrays import real_array
+from attsvm.losses import Loss, get_loss
+from attsvm.parameterizations import Parameterization
 from attsvm.problem import AttentionProblem
-from attsvm.training.data import TensorProblem
 from attsvm.training.gradient import scaled_gradient
+from attsvm.training.options import TrainOptions
 from attsvm.training.parameters import Parameters
+from attsvm.training.tensors import TensorProblem
 
 __all__ = ["cone_init", "initial_parameters", "separating_init"]
 
@@ -51,7 +54,7 @@ def cone_init(
     return np.asarray(radius * (correlation * D + np.sqrt(1 - correlation**2) * noise))
 
 
-def separating_init(data: TensorProblem, loss: str, radius: float) -> Tensor:
+def separating_init(data: TensorProblem, loss: Loss, radius: float) -> Tensor:
     """``-radius * grad L(0) / |grad L(0)|``, the first step of Theorem 4 (Assumption C asks that it separates)."""
     B, dx, dz = data.batch, data.X.shape[-1], data.Z.shape[-1]
     zero = torch.zeros(B, dx, dz, dtype=data.X.dtype, device=data.X.device)
@@ -78,48 +81,39 @@ def _uniform(data: TensorProblem, shape: tuple[int, ...], bound: float, rng: np.
 
 
 def initial_parameters(
-    problem: AttentionProblem,
-    data: TensorProblem,
-    parameterization: str,
-    init: Any,
-    *,
-    m: int,
-    loss: str,
-    radius: float,
-    seed: int | np.random.Generator,
-    prompt_dim: int,
+    problem: AttentionProblem, data: TensorProblem, form: Parameterization, options: TrainOptions
 ) -> Parameters:
     """Parameters at step 0.
 
-    ``init`` is "zero", "uniform" (every entry uniform in ``+-1/sqrt(fan_in)``, what torch's Linear layers do),
+    ``options.init`` is "zero", "uniform" (every entry uniform in ``+-1/sqrt(fan_in)``, what torch's Linear layers do),
     "separating" (Theorem 4's first step of length ``radius``, W only), or arrays: W, or the pair (K, Q), or p.
     """
-    rng = np.random.default_rng(seed)
-    dx, dz = problem.dx, problem.dz
-    shapes: dict[str, tuple[int, ...]] = {
-        "W": {"W": (dx, dz)},
-        "KQ": {"K": (dx, m), "Q": (dz, m)},
-        "prompt": {"p": (prompt_dim,)},
-    }[parameterization]  # type: ignore[assignment]
+    init, name = options.init, form.name
+    shapes = form.shapes(problem.dx, problem.dz, options.m or min(problem.dx, problem.dz))
     if isinstance(init, str):
-        if init == "zero":
-            if parameterization == "KQ":
-                raise ValueError(
-                    "init='zero' is a stationary point of (K, Q): start from init='uniform' or give (K, Q)"
-                )
-            return {n: torch.zeros(data.batch, *s, dtype=data.X.dtype, device=data.X.device) for n, s in shapes.items()}
-        if init == "uniform":
-            fan_in = {"W": dz, "K": dx, "Q": dz, "p": prompt_dim}
-            return {n: _uniform(data, s, fan_in[n] ** -0.5, rng) for n, s in shapes.items()}
-        if init == "separating" and parameterization == "W":
-            return {"W": separating_init(data, loss, radius)}
-        raise ValueError(
-            "init must be 'zero', 'uniform', 'separating' (parameterization 'W' only) or arrays, "
-            f"got {init!r} with parameterization {parameterization!r}"
-        )
-    if parameterization == "KQ":
+        return _named_start(data, form, shapes, options)
+    if name == "KQ":
         if not (isinstance(init, tuple) and len(init) == 2):
             raise ValueError("init for parameterization 'KQ' must be a name or a pair (K, Q)")
         return {n: _given(problem, n, value, shapes[n], data) for n, value in zip("KQ", init, strict=True)}
-    (name,) = shapes
-    return {name: _given(problem, "init", init, shapes[name], data)}
+    (only,) = shapes
+    return {only: _given(problem, "init", init, shapes[only], data)}
+
+
+def _named_start(
+    data: TensorProblem, form: Parameterization, shapes: dict[str, tuple[int, ...]], options: TrainOptions
+) -> Parameters:
+    if options.init == "zero":
+        if form.name == "KQ":
+            raise ValueError("init='zero' is a stationary point of (K, Q): start from init='uniform' or give (K, Q)")
+        return {n: data.X.new_zeros(data.batch, *shape) for n, shape in shapes.items()}
+    if options.init == "uniform":
+        rng = np.random.default_rng(options.seed)
+        fan_in = {n: shape[-1] if n == "W" else shape[0] for n, shape in shapes.items()}
+        return {n: _uniform(data, shape, fan_in[n] ** -0.5, rng) for n, shape in shapes.items()}
+    if options.init == "separating" and form.name == "W":
+        return {"W": separating_init(data, get_loss(options.loss), options.radius)}
+    raise ValueError(
+        "init must be 'zero', 'uniform', 'separating' (parameterization 'W' only) or arrays, "
+        f"got {options.init!r} with parameterization {form.name!r}"
+    )

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._display import html_table
+from attsvm.losses import get_loss
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
+from attsvm.training.options import TrainOptions
 
 __all__ = ["History", "Run", "RunStatus"]
 
 FloatArray = npt.NDArray[np.float64]
+
+# What a snapshot records of every problem, in the order of `History`.
+SNAPSHOT_NAMES = ("W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
 
 _ADVICE = {
     "finished": "All steps were taken.",
@@ -47,7 +54,7 @@ class RunStatus(StrEnum):
         return _ADVICE[self.value]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class History:
     """Snapshots along a run; S of them at log-spaced steps. Batched runs have an axis B after S.
 
@@ -80,8 +87,11 @@ class History:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def __repr__(self) -> str:
+        return f"History({len(self)} snapshots, steps {self.steps[0]}..{self.steps[-1]})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """A training run of one problem, or of a batch.
 
@@ -98,8 +108,15 @@ class Run:
     status : RunStatus, or tuple of RunStatus for a batch
     steps : ndarray of int
         Steps taken, a number or one per problem.
-    settings : dict
-        What was asked for, for the record.
+    options : TrainOptions
+        What was asked for.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> run = attsvm.train(attsvm.random_problem(n=3, T=4, d=6, seed=0), steps=300)
+    >>> run  # doctest: +ELLIPSIS
+    Run(W, normalized_gd, finished after 300 steps, |W|=..., loss=...)
     """
 
     problem: AttentionProblem
@@ -110,7 +127,7 @@ class Run:
     history: History
     status: Any
     steps: npt.NDArray[np.int64]
-    settings: dict[str, Any] = field(repr=False, default_factory=dict)
+    options: TrainOptions
 
     @property
     def selection(self) -> Selection:
@@ -128,7 +145,7 @@ class Run:
         h = self.history
         history = History(
             h.steps,
-            *(getattr(h, name)[:, index] for name in _PER_PROBLEM),
+            *(getattr(h, name)[:, index] for name in SNAPSHOT_NAMES),
         )
         return Run(
             self.problem[index],
@@ -139,8 +156,35 @@ class Run:
             history,
             self.status[index],
             self.steps[index],
-            self.settings,
+            self.options,
         )
 
+    def _ends(self) -> str:
+        if self.batch is None:
+            return f"{self.status} after {int(self.steps)} steps"
+        counts = Counter(str(status) for status in self.status)
+        return ", ".join(f"{count} {status}" for status, count in counts.most_common())
 
-_PER_PROBLEM = ("W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
+    def _last(self, name: str) -> str:
+        values = np.asarray(getattr(self.history, name)[-1])
+        return f"{float(np.median(values)):.4g}{'' if values.ndim == 0 else ' (median)'}"
+
+    def __repr__(self) -> str:
+        many = "" if self.batch is None else f"batch of {self.batch}, "
+        size = f"|W|={self._last('norm')}, loss={self._last('loss')}"
+        return f"Run({many}{self.parameterization}, {self.options.optimizer}, {self._ends()}, {size})"
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "problem": repr(self.problem),
+            "parameterization": self.parameterization,
+            "optimizer": self.options.optimizer,
+            "loss function": get_loss(self.options.loss).name,
+            "ended": self._ends(),
+            "|W|": self._last("norm"),
+            "loss": self._last("loss"),
+            "log gradient": self._last("log_gradient"),
+            "log probability off the selected tokens": self._last("log_rest"),
+            "snapshots": len(self.history),
+        }
+        return html_table("Training run" if self.batch is None else "Batch of training runs", rows)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from attsvm.training.data import TensorProblem
+from attsvm.losses import Loss, get_loss
+from attsvm.parameterizations import Parameterization, get_parameterization
+from attsvm.problem import AttentionProblem
 from attsvm.training.gradient import attention_state, naive_gradient, scaled_gradient
 from attsvm.training.optimizers import Optimizer
-from attsvm.training.parameters import Parameterization, Parameters, scale_each, squared_norms
+from attsvm.training.options import TrainOptions
+from attsvm.training.parameters import Parameters, scale_each, squared_norms
 from attsvm.training.run import RunStatus
+from attsvm.training.smoothness import smoothness_constant
+from attsvm.training.tensors import TensorProblem
 
-__all__ = ["CODES", "RUNNING", "Method", "TrainingState", "take_snapshot", "training_step"]
+__all__ = ["CODES", "RUNNING", "Method", "TrainingState", "make_method", "take_snapshot", "training_step"]
 
 CODES = tuple(RunStatus)
 RUNNING = -1
@@ -25,7 +31,7 @@ class Method:
 
     parameterization: Parameterization
     optimizer: Optimizer
-    loss: str
+    loss: Loss
     arithmetic: str
     lr: Tensor  # (B,)
     log_ridge: float | None
@@ -37,6 +43,21 @@ class Method:
         if self.decay_after is None or k <= self.decay_after:
             return self.lr
         return self.lr * (self.decay_after / k)
+
+
+def make_method(problem: AttentionProblem, data: TensorProblem, options: TrainOptions) -> Method:
+    """What the options mean for a problem: one step size per problem, the key matrix on the device."""
+    recipe, loss = options.recipe(), get_loss(options.loss)
+    if options.lr is None and recipe.optimizer.name == "gd":
+        rates = 1.0 / np.atleast_1d(smoothness_constant(problem, loss))
+    else:
+        rates = np.full(data.batch, 0.1 if options.lr is None else options.lr)
+    rate = torch.tensor(rates, dtype=data.X.dtype, device=data.X.device)
+    M = options.key_matrix
+    form = get_parameterization(options.parameterization, None if M is None else data.X.new_tensor(np.asarray(M)))
+    return Method(
+        form, recipe.optimizer, loss, options.arithmetic, rate, recipe.log_ridge, recipe.decay_after, options.stop_norm
+    )
 
 
 @dataclass(frozen=True, eq=False)

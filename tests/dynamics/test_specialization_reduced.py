@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm.dynamics.specialization as sp
-from attsvm.dynamics.specialization.sweeps import PlainPass, SharedPass, choose_pass
+from attsvm.dynamics.specialization.passes import PlainPass, SharedPass, choose_pass
 
 PRIORS = {
     "flip": sp.flipping_spike(2.0, 3.0),

@@ -17,7 +17,7 @@ def brute_force(problem, norm="frobenius", solver="cvxpy"):
     infeasible = 0
     for tokens in itertools.product(*choices):
         selection = np.reshape(tokens, problem.query_shape)
-        solution = attsvm.att_svm(problem, selection, norm, solver=solver)
+        solution = attsvm.att_svm(problem, selection, norm=norm, solver=solver)
         infeasible += solution.status == "infeasible"
         if attsvm.is_locally_optimal(problem, selection, norm, solution=solution):
             found.append((solution.margin, tuple(int(t) for t in tokens)))

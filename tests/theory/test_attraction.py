@@ -86,7 +86,7 @@ def test_factors_are_judged_by_the_nuclear_norm():
     found = attraction(problem, starts=20, steps=400, parameterization="KQ", optimizer="ridge_decay")
     assert found.norm == "nuclear"
     row = found.rows[0]
-    assert row.margin == pytest.approx(attsvm.att_svm(problem, row.selection, "nuclear").margin, rel=1e-5)
+    assert row.margin == pytest.approx(attsvm.att_svm(problem, row.selection, norm="nuclear").margin, rel=1e-5)
     assert attraction(problem, starts=4, steps=2, parameterization="KQ", norm="frobenius").norm == "frobenius"
 
 
@@ -129,7 +129,7 @@ def test_other_optimizers_are_judged_by_the_norm_they_follow():
     found = attraction(problem, starts=6, steps=200, optimizer="sign", lr=0.02)
     assert found.norm == "linf"
     row = found.rows[0]
-    assert row.margin == pytest.approx(attsvm.att_svm(problem, row.selection, "linf").margin, rel=1e-5)
+    assert row.margin == pytest.approx(attsvm.att_svm(problem, row.selection, norm="linf").margin, rel=1e-5)
 
 
 def test_wilson_interval_covers():

@@ -9,10 +9,10 @@ from attsvm import AttentionProblem, ConcaveHead, LinearHead, Loss, ReluHead
 from attsvm.enumeration import locally_optimal_selections
 from attsvm.rows import selection_rows
 from attsvm.theory import Diagnosis, count_selections, diagnose, solve_every_selection
-from attsvm.theory.always_support import check_optimal_support, every_token_supports_bound, misses_optimal_support
 from attsvm.theory.assumptions import check_all_support, gradient_at_zero, interpolating_multipliers
 from attsvm.theory.loss_check import check_loss
 from attsvm.theory.mixtures import check_head
+from attsvm.theory.optimal_support import check_optimal_support, every_token_supports_bound, misses_optimal_support
 
 CUBIC = Loss("cubic", lambda u: -(u**3), lambda u: -3 * u**2, lambda u: -6 * u)
 
@@ -224,7 +224,7 @@ def brute_force_D(problem, norm="frobenius"):
     local = []
     holds = True
     for alpha in product(range(problem.T), repeat=problem.n):
-        solution = attsvm.att_svm(problem, list(alpha), norm)
+        solution = attsvm.att_svm(problem, list(alpha), norm=norm)
         if not solution.status.has_solution:
             continue
         if attsvm.is_locally_optimal(problem, list(alpha), norm, solution=solution):

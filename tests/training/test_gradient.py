@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import attsvm
-from attsvm.training.data import tensor_problem
-from attsvm.training.gradient import attention_logits, loss_value, naive_gradient, scaled_gradient
+from attsvm.attention import logits as attention_logits
+from attsvm.training.gradient import naive_gradient, scaled_gradient
+from attsvm.training.tensors import tensor_problem
 
 LOSSES = ["logistic", "exponential", "correlation"]
 
@@ -41,7 +42,7 @@ def autograd(data, W, loss, head):
         h = torch.relu(composed @ torch.tensor(head.V.copy())).sum(-1)
     else:
         h = head(composed)
-    value = loss_value(loss, data.Y * h).sum(dim=(1, 2)) / data.X.shape[1]
+    value = attsvm.get_loss(loss).value(data.Y * h).sum(dim=(1, 2)) / data.X.shape[1]
     return torch.autograd.grad(value.sum(), W)[0]
 
 
@@ -163,3 +164,83 @@ def test_heads_that_torch_cannot_read_are_named(rng):
         tensor_problem(replace(problem, head=None))
     with pytest.raises(ValueError, match="loss must be one of"):
         attsvm.train(attsvm.random_problem(n=2, T=3, d=4, seed=0), loss="hinge")
+
+
+def linear_in_mpmath(v):
+    v = [mpmath.mpf(float(e)) for e in v]
+    return lambda x: (mpmath.fsum(a * b for a, b in zip(v, x, strict=True)), v)
+
+
+def relu_in_mpmath(V):
+    columns = [[mpmath.mpf(float(e)) for e in column] for column in np.asarray(V).T]
+
+    def slope(x):
+        hidden = [mpmath.fsum(a * b for a, b in zip(c, x, strict=True)) for c in columns]
+        on = [c for c, h in zip(columns, hidden, strict=True) if h > 0]
+        return mpmath.fsum(h for h in hidden if h > 0), [mpmath.fsum(c[e] for c in on) for e in range(len(x))]
+
+    return slope
+
+
+def hidden_by_a_query_without_gradient(name):
+    """Problems in which one query has no gradient at all while the other is saturated; its W; and its exact head."""
+    pair = [[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]]
+    v, eye = [0.0, 1.0], np.eye(2)
+    if name == "tied scores":
+        return attsvm.AttentionProblem(pair, [1, 1], eye, attsvm.LinearHead(v)), [[0.1, 0.0], [0.3, 2000.0]], v
+    if name == "zero query":
+        X = [[[0.2, 1.0], [0.5, 0.0]], [[0.1, 1.0], [0.3, 0.0]]]
+        return attsvm.AttentionProblem(X, [1, 1], [[0.0, 0.0], [0.5, 1.0]], attsvm.LinearHead(v)), 1500 * eye, v
+    if name == "one token":
+        mask = [[True, False], [True, True]]
+        return attsvm.AttentionProblem(pair, [1, 1], eye, attsvm.LinearHead(v), mask), 1500 * eye, v
+    if name == "tie within a query":  # two likely tokens are worth the same; only the third has a gradient
+        X = [[[1.0, 1.0], [0.9, 1.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0], [0.0, -1.0]]]
+        return attsvm.AttentionProblem(X, [1, 1], eye, attsvm.LinearHead(v)), [[1200.0, 0.0], [900.0, 2500.0]], v
+    if name == "flat loss":  # l'(u) = -e^-u underflows for the first query, and is too small to square for the second
+        X = [[[0.0, 800.0], [0.0, 790.0]], [[0.0, 500.0], [0.1, 499.0]]]
+        return attsvm.AttentionProblem(X, [1, 1], eye, attsvm.LinearHead(v)), [[0.01, 0.0], [0.2, 0.3]], v
+    assert name == "dead ReLU"
+    X = [[[-1.0, -2.0], [-2.0, -1.0]], [[1.0, 2.0], [0.5, 0.25]]]
+    return attsvm.AttentionProblem(X, [1, 1], eye, attsvm.ReluHead(eye)), [[0.1, 0.2], [0.0, 1200.0]], None
+
+
+SILENT = ["tied scores", "zero query", "one token", "tie within a query", "flat loss", "dead ReLU"]
+
+
+@pytest.mark.parametrize("name", SILENT)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_query_without_gradient_does_not_hide_the_others(name, loss):
+    problem, W, v = hidden_by_a_query_without_gradient(name)
+    gradient = scaled_gradient(tensor_problem(problem), torch.tensor(np.array(W))[None], loss)
+    ours = gradient.direction[0].numpy()
+    exact = relu_in_mpmath(problem.head.V) if v is None else linear_in_mpmath(v)
+    if name == "one token":  # a query of one token has the gradient of one whose tokens are all the same
+        X = np.array(problem.X)
+        X[0, 1] = X[0, 0]
+        problem = replace(problem, X=X, mask=None)
+    unit, log_size = exact_direction(problem, np.array(W), loss, exact)
+    size = np.linalg.norm(ours)
+    assert size > 1e-100  # of moderate size: it can be squared
+    assert np.linalg.norm(ours / size - unit) <= 1e-10
+    assert np.log(size) + gradient.log_scale.item() == pytest.approx(log_size, abs=1e-9)
+
+
+def test_problems_without_any_gradient_are_zero_beside_others_that_are_not():
+    problem, W, _ = hidden_by_a_query_without_gradient("tied scores")
+    stuck = replace(problem, head=attsvm.LinearHead([0.0, 0.0]))
+    both = attsvm.AttentionProblem(
+        np.stack([problem.X, stuck.X]),
+        np.stack([problem.Y, stuck.Y]),
+        np.stack([problem.Z, stuck.Z]),
+        attsvm.LinearHead(np.stack([problem.head.v, stuck.head.v])),
+    )
+    gradient = scaled_gradient(tensor_problem(both), torch.tensor(np.array([W, W])), "logistic")
+    assert gradient.direction[1].abs().sum() == 0
+    assert gradient.log_scale[1] == 0
+    alone = scaled_gradient(tensor_problem(problem), torch.tensor(np.array(W))[None], "logistic")
+    torch.testing.assert_close(gradient.direction[:1], alone.direction, rtol=0, atol=0)
+    zero = replace(problem, Z=np.zeros((2, 2)))
+    found = scaled_gradient(tensor_problem(zero), torch.tensor(np.array(W))[None], "logistic")
+    assert found.direction.abs().sum() == 0
+    assert torch.isfinite(found.log_scale).all()

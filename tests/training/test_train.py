@@ -8,13 +8,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attsvm
+from attsvm.parameterizations import get_parameterization
 from attsvm.training import RunStatus, snapshot_steps
 from attsvm.training import loop as loop_module
-from attsvm.training.data import TensorProblem, tensor_problem
 from attsvm.training.gradient import scaled_gradient
 from attsvm.training.optimizers import get_optimizer
-from attsvm.training.parameters import get_parameterization
 from attsvm.training.step import Method, TrainingState, training_step
+from attsvm.training.tensors import TensorProblem, tensor_problem
 
 OPTIMIZERS = [
     "normalized_gd",
@@ -263,6 +263,18 @@ def test_stationary_points_are_named():
     assert saddle.status is RunStatus.STATIONARY
 
 
+def test_descent_goes_on_beside_a_query_without_gradient():
+    # The first query has tied scores; the second alone decides, and its gradient falls to e^-800.
+    X = [[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]]
+    problem = attsvm.AttentionProblem(X, [1, 1], np.eye(2), attsvm.LinearHead([0.0, 1.0]))
+    run = attsvm.train(problem, steps=8000)
+    assert run.status is RunStatus.FINISHED
+    assert run.steps == 8000
+    # Every step moves W[1, 1] by lr = 0.1: nothing else has a gradient.
+    assert run.W[1, 1] - run.history.W[0][1, 1] == pytest.approx(800.0, rel=1e-9)
+    assert run.history.log_gradient[-1] == pytest.approx(-800.0, abs=3.0)
+
+
 def test_values_that_are_not_finite_end_the_problem_with_the_last_good_w():
     problem = small()
     run = attsvm.train(problem, steps=200, optimizer="sign", lr=1e308)
@@ -338,7 +350,8 @@ def test_no_step_leaves_the_device(optimizer, parameterization, arithmetic):
         )  # fmt: skip
         parameters = {"W": fake(4, 6, 7)} if parameterization == "W" else {"K": fake(4, 6, 3), "Q": fake(4, 7, 3)}
         rule = get_optimizer(optimizer)
-        method = Method(get_parameterization(parameterization), rule, "logistic", arithmetic, fake(4), -50.0, 2, 9.0)
+        form = get_parameterization(parameterization)
+        method = Method(form, rule, attsvm.logistic, arithmetic, fake(4), -50.0, 2, 9.0)
         state = TrainingState(parameters, rule.init(parameters), fake(4, dtype=torch.int64), fake(4, dtype=torch.int64))
         for k in (1, 2, 3):
             state = training_step(data, state, method, k)

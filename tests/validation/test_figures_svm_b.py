@@ -10,9 +10,9 @@ from hypothesis.extra.numpy import arrays
 
 import attsvm
 from attsvm import AttentionProblem, ConcaveHead, ReluHead
-from attsvm.training.data import tensor_problem
-from attsvm.training.decompose import decompose
+from attsvm.paths.decomposition import decompose
 from attsvm.training.gradient import scaled_gradient
+from attsvm.training.tensors import tensor_problem
 from attsvm.validation.figures.framework import Context, Options
 from attsvm.validation.figures.run import run_figure
 from attsvm.validation.figures.svm import fig01, fig07, fig09, fig10

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import attsvm
-from attsvm.solvers.threads import torch_threads
+from attsvm.validation.bench.measure import measure, one_thread
 
 __all__ = ["training_throughput"]
 
@@ -36,7 +35,7 @@ def _matmul_seconds(problem: attsvm.AttentionProblem, parameterization: str, rep
     """Seconds of the matrix products of one step alone."""
     import torch
 
-    from attsvm.training.data import tensor_problem
+    from attsvm.training.tensors import tensor_problem
 
     data = tensor_problem(problem)
     B, n, K, dz = data.Z.shape
@@ -53,44 +52,28 @@ def _matmul_seconds(problem: attsvm.AttentionProblem, parameterization: str, rep
     return (time.perf_counter() - start) / repeats
 
 
-def training_throughput(batch: int = 500, steps: int = 300, seed: int = 0) -> list[dict[str, Any]]:
-    """One record per parameterization, measured in turn with the peer in this process.
+def training_throughput(seed: int, *, batch: int = 500, steps: int = 300) -> dict[str, dict[str, float]]:
+    """Seconds per problem and step and their ratio to the peer's, both in turn in this process, for one draw.
 
     Examples
     --------
     >>> from attsvm.validation.bench.training import training_throughput
-    >>> [row["parameterization"] for row in training_throughput(batch=2, steps=3)]
-    ['W', 'KQ']
+    >>> list(training_throughput(0, batch=2, steps=3))
+    ['attsvm W', 'attsvm KQ']
     """
-    import torch
-
     problem = attsvm.random_problem(n=5, T=5, d=10, batch=batch, seed=seed)
-    with torch_threads(torch.device("cpu")):  # the peer is faster on one thread, too
-        return _throughput(problem, steps)
+    with one_thread():  # the peer is faster on one thread, too
+        _literature_loop(problem[0], 20)  # warm-up
+        return {f"attsvm {name}": _throughput(problem, name, batch, steps) for name in ("W", "KQ")}
 
 
-def _throughput(problem: attsvm.AttentionProblem, steps: int) -> list[dict[str, Any]]:
-    batch = problem.batch or 1
-    _literature_loop(problem[0], 20)  # warm-up
-    rows = []
-    for parameterization in ("W", "KQ"):
-        attsvm.train(problem, parameterization, steps=5, snapshots=2)
-        ours, peer, products = float("inf"), float("inf"), float("inf")
-        for _ in range(3):
-            start = time.perf_counter()
-            attsvm.train(problem, parameterization, steps=steps, snapshots=3)
-            ours = min(ours, (time.perf_counter() - start) / steps)
-            peer = min(peer, _literature_loop(problem[0], steps))
-            products = min(products, _matmul_seconds(problem, parameterization))
-        rows.append(
-            {
-                "parameterization": parameterization,
-                "batch": batch,
-                "per_step": ours / batch,
-                "steps_per_second": 1.0 / ours,
-                "peer_per_step": peer,
-                "ratio": peer / (ours / batch),
-                "matmul_share": products / ours,
-            }
-        )
-    return rows
+def _throughput(problem: attsvm.AttentionProblem, parameterization: str, batch: int, steps: int) -> dict[str, float]:
+    attsvm.train(problem, parameterization, steps=5, snapshots=2)
+    ours = measure(lambda p: attsvm.train(p, parameterization, steps=steps, snapshots=3), lambda: problem).seconds
+    peer = _literature_loop(problem[0], steps)
+    return {
+        "seconds": ours / steps / batch,
+        "times as fast as the autograd loop": peer / (ours / steps / batch),
+        "peer's seconds": peer,
+        "share of matrix products": _matmul_seconds(problem, parameterization) * steps / ours,
+    }

@@ -1,6 +1,6 @@
 """When attention localizes: the eigenspectrum of W_QK and which tokens pass a gradient.
 
-Everything but the regularizer and the language model runs on NumPy; those two load torch at first use.
+Everything but the regularizer runs on NumPy; that one loads torch at first use.
 """
 
 from typing import Any
@@ -48,12 +48,9 @@ from attsvm.dynamics.localization.propagation import (
 )
 from attsvm.dynamics.localization.spectrum import QKSpectrum, qk_spectrum, read_qk
 from attsvm.dynamics.localization.summary import LocalizationSummary, summarize
-from attsvm.dynamics.localization.text import Corpus, read_wikitext, synthetic_corpus
 from attsvm.dynamics.localization.walks import Covariance, random_walks, read_covariance
 
 _LAZY = {
-    "LanguageModel": "language",
-    "LanguageRun": "language",
     "QKWeights": "regularizer",
     "locater": "regularizer",
     "locater_gradients": "regularizer",
@@ -61,15 +58,11 @@ _LAZY = {
     "qk_scale": "regularizer",
     "qk_trace": "regularizer",
     "qk_weights": "regularizer",
-    "train_language_model": "language",
 }
 
 __all__ = [
-    "Corpus",
     "Covariance",
     "Inequality",
-    "LanguageModel",
-    "LanguageRun",
     "LocalizationSummary",
     "Propagation",
     "QKSpectrum",
@@ -102,7 +95,6 @@ __all__ = [
     "random_walks",
     "read_covariance",
     "read_qk",
-    "read_wikitext",
     "rho",
     "rho_limit",
     "rho_slope",
@@ -114,14 +106,12 @@ __all__ = [
     "softmax_expansion",
     "spectral_norm",
     "summarize",
-    "synthetic_corpus",
     "token_diameter",
     "token_logits",
     "trace_above_norm",
     "trace_below_inverse",
     "trace_below_norm",
     "trace_below_scale",
-    "train_language_model",
     "upper_tail",
     "vanishing_rate",
     "walk_moment",

@@ -1,7 +1,7 @@
 """How gradient flow polarizes attention: the value-softmax model, its invariants and bounds, sinks and flips.
 
-The flows are NumPy and SciPy; plain gradient descent (`descent`) and the small transformers (`attention`,
-`transformer`, `tasks`, `experiments`) are torch and are loaded at first use.
+The flows are NumPy and SciPy; plain gradient descent (`descent`) and the attention functions of Table 1 (`attention`)
+are torch and are loaded at first use.
 """
 
 from typing import Any
@@ -65,17 +65,9 @@ _LAZY = {
     "ATTENTION_KINDS": "attention",
     "AttentionKind": "attention",
     "Descent": "descent",
-    "InductionTask": "tasks",
-    "SetTask": "tasks",
-    "SmallTransformer": "transformer",
-    "TransformerSpec": "transformer",
     "attention_weights": "attention",
     "descend": "descent",
     "descend_tied": "descent",
-    "flip_rates": "experiments",
-    "induction_report": "experiments",
-    "train_classifier": "experiments",
-    "train_induction": "experiments",
 }
 
 
@@ -98,17 +90,13 @@ __all__ = [
     "FlowError",
     "FullFlow",
     "GapFlow",
-    "InductionTask",
     "KLLoss",
     "LogisticLoss",
     "Normalization",
     "RegressionLimit",
     "RowFlow",
-    "SetTask",
-    "SmallTransformer",
     "SquareLoss",
     "TiedFlow",
-    "TransformerSpec",
     "VectorLoss",
     "aligned_flow",
     "aligned_loss",
@@ -121,13 +109,11 @@ __all__ = [
     "elementwise_drift",
     "entropy_margin",
     "explicit_ratio_margin",
-    "flip_rates",
     "full_flow",
     "full_rates",
     "gap_flow",
     "get_normalization",
     "identity_drift",
-    "induction_report",
     "invariant_drift",
     "local_exponents",
     "log_aligned_rate",
@@ -152,8 +138,6 @@ __all__ = [
     "tangent_kernel",
     "tied_flow",
     "tied_rates",
-    "train_classifier",
-    "train_induction",
     "two_token_drift",
     "two_token_winner",
     "uniform_sparsity",

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from attsvm.dynamics.specialization.order import OrderParameters
+from attsvm.dynamics.specialization.passes import PlainPass, choose_pass
 from attsvm.dynamics.specialization.samples import Samples
-from attsvm.dynamics.specialization.sweeps import PlainPass, choose_pass
 
 __all__ = ["LossEstimate", "ReducedGradient", "reduced_gradient", "reduced_loss", "score_noise"]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from attsvm.dynamics.localization.text import find_wikitext
+from attsvm.validation.models.corpora import find_wikitext
 
 __all__ = ["WIKITEXT_VARIABLE", "TextTransformer", "chunked", "generated_text", "load_text", "peak_ratio"]
 

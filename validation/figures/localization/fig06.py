@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.dynamics.localization import read_wikitext, synthetic_corpus
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.models.corpora import read_wikitext, synthetic_corpus
 
 __all__ = ["FIGURE", "draw", "language_runs", "run"]
 
@@ -42,7 +42,7 @@ def language_runs(
     """
     import torch
 
-    from attsvm.dynamics.localization import train_language_model
+    from attsvm.validation.models import train_language_model
 
     corpus = synthetic_corpus(tokens, vocabulary) if wikitext is None else read_wikitext(wikitext, vocabulary)
     before = torch.get_num_threads()

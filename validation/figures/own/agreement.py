@@ -16,7 +16,7 @@ __all__ = ["BACKENDS", "FIGURE", "compare_backends", "feasible_draws", "instance
 
 BACKENDS = {
     "frobenius": ("cvxpy:CLARABEL", "cvxpy:SCS", "cvxpy:OSQP", "active_set", "projected"),
-    "nuclear": ("cvxpy:CLARABEL", "cvxpy:SCS", "nuclear_interior", "nuclear_factored", "nuclear_conic"),
+    "nuclear": ("cvxpy:CLARABEL", "cvxpy:SCS", "interior", "factored", "lockstep"),
 }
 _CORNERS = ((1, 2, 1), (1, 2, 2), (10, 10, 20), (10, 2, 20), (1, 10, 20))
 _KINDS: tuple[Literal["cross", "self"], ...] = ("cross", "self")
@@ -46,7 +46,8 @@ def instances(count: int, seed: int = 0, corners: bool = True) -> Iterator[attsv
 
 def _outside(W: np.ndarray, rows: MarginProblem) -> float:
     """Relative size of the part of W outside the spans of the token differences and of the queries."""
-    left, right = (np.linalg.svd(part.T, full_matrices=False) for part in (rows.a, rows.queries))
+    pairs = rows.rows.gather(np.arange(rows.m))
+    left, right = (np.linalg.svd(part.T, full_matrices=False) for part in (pairs.a, pairs.queries))
     P, R = (basis[0][:, basis[1] > 1e-10 * basis[1][0]] for basis in (left, right))
     return float(np.linalg.norm(W - P @ (P.T @ W @ R) @ R.T) / np.linalg.norm(W))
 

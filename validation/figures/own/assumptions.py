@@ -11,8 +11,8 @@ from attsvm.enumeration import locally_optimal_selections
 from attsvm.records import share
 from attsvm.sweeps import columns_of
 from attsvm.theory import attraction, solve_every_selection
-from attsvm.theory.always_support import misses_optimal_support
 from attsvm.theory.assumptions import check_all_support, check_first_step
+from attsvm.theory.optimal_support import misses_optimal_support
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
 
 __all__ = ["FIGURE", "assumption_flags", "ends_of_starts", "run"]

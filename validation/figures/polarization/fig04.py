@@ -8,6 +8,7 @@ import numpy as np
 
 from attsvm.dynamics import polarization as pol
 from attsvm.sweeps import columns_of
+from attsvm.validation import models
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.polarization._protocols import KINDS, legacy_seeds
 
@@ -31,14 +32,14 @@ def induction(
 
     torch.set_num_threads(1)  # one core per run: the sweep fills the others
     chosen = {str(k): k for k in pol.ATTENTION_KINDS}[kind]
-    task = pol.InductionTask(symbols=symbols, length=length)
+    task = models.InductionTask(symbols=symbols, length=length)
 
     def row(draw: int) -> dict[str, Any]:
-        model = pol.train_induction(
+        model = models.train_induction(
             chosen, task=task, heads=heads, dim=dim, auxiliary=auxiliary, lr=lr, batch=batch, steps=steps, seed=draw,
             device=device,
         )  # fmt: skip
-        report = pol.induction_report(model, task, samples=500)
+        report = models.induction_report(model, task, samples=500)
         tokens, _ = task.sample(200, torch.Generator().manual_seed(7), device)
         with torch.no_grad():
             attention = model(tokens, attention=True)[1]

@@ -8,6 +8,7 @@ import numpy as np
 
 from attsvm.dynamics import polarization as pol
 from attsvm.sweeps import columns_of
+from attsvm.validation import models
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.figures.polarization._protocols import KINDS, legacy_seeds
 
@@ -31,14 +32,14 @@ def flips(
 
     torch.set_num_threads(1)
     chosen = {str(k): k for k in pol.ATTENTION_KINDS}[kind]
-    task = pol.SetTask(vocabulary)
+    task = models.SetTask(vocabulary)
 
     def row(draw: int) -> dict[str, float]:
-        model = pol.train_classifier(
+        model = models.train_classifier(
             chosen, task=task, layers=layers, heads=heads, dim=dim, mlp=not plain, layer_norm=not plain,
             embedding_scale=scale, lr=lr, steps=steps, batch=256, seed=draw, device=device,
         )  # fmt: skip
-        found = pol.flip_rates(model, task, pairs=500)
+        found = models.flip_rates(model, task, pairs=500)
         return {"rate": found.worst, "control": found.control, "accuracy": found.accuracy}
 
     return columns_of(map(row, legacy_seeds(trials, seed)))

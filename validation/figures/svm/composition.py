@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 import attsvm
 from attsvm import AttentionProblem, ReluHead
+from attsvm.attention import probabilities
 from attsvm.comparison.metrics import misalignment
-from attsvm.training.decompose import Decomposition, DecompositionStatus, decompose
+from attsvm.paths.decomposition import Decomposition, DecompositionStatus, decompose
 from attsvm.validation.figures.framework import Context
 
 __all__ = [
@@ -115,9 +116,7 @@ def attention(problems: AttentionProblem, W: FloatArray) -> FloatArray:
     >>> attention(problems, np.zeros((2, 4, 4)))[0, 0]
     array([0.25, 0.25, 0.25, 0.25])
     """
-    logits = np.einsum("bitd,bde,bie->bit", problems.X, W, problems.Z, optimize=True)
-    s = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(s / s.sum(axis=-1, keepdims=True))
+    return probabilities(problems, W)
 
 
 def filter_reason(s: FloatArray, selected: float, masked: float) -> npt.NDArray[np.str_]:
@@ -218,7 +217,7 @@ def dead_queries(parts: Decomposition) -> npt.NDArray[np.bool_]:
     --------
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.training.decompose import decompose
+    >>> from attsvm.paths.decomposition import decompose
     >>> from attsvm.validation.figures.svm.composition import dead_queries
     >>> X = np.array([[[1.0], [2.0]], [[-1.0], [-2.0]]])
     >>> problem = attsvm.AttentionProblem(X, np.ones(2), np.ones((2, 1)), attsvm.ReluHead(np.eye(1)))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import attsvm
 from attsvm import AttentionProblem, ConcaveHead
 from attsvm.comparison.metrics import misalignment
-from attsvm.training.decompose import DecompositionStatus, decompose
+from attsvm.paths.decomposition import DecompositionStatus, decompose
 from attsvm.validation.figures.svm.composition import attention, filter_reason, unit
 
 __all__ = ["concave_runs", "lemma_instances", "lemma_runs", "orthonormal_sequences", "simplex_projection"]

@@ -17,7 +17,7 @@ _COLOURS = ("tab:blue", "tab:green", "tab:red")
 _MARKERS = ("v", "o", "d")
 
 
-def certified_ranks(problems: attsvm.AttentionProblem, norm: str) -> dict[str, npt.NDArray[Any]]:
+def certified_ranks(problems: attsvm.ProblemBatch, norm: str) -> dict[str, npt.NDArray[Any]]:
     """Ranks of the certified solutions for the optimal tokens of a batch.
 
     Returns
@@ -60,12 +60,12 @@ def certified_ranks(problems: attsvm.AttentionProblem, norm: str) -> dict[str, n
     return found
 
 
-def _take(problems: attsvm.AttentionProblem, index: npt.NDArray[np.intp]) -> attsvm.AttentionProblem:
+def _take(problems: attsvm.ProblemBatch, index: npt.NDArray[np.intp]) -> attsvm.ProblemBatch:
     if len(index) == len(problems.X):
         return problems
     head = problems.head
     assert isinstance(head, attsvm.LinearHead)
-    return attsvm.AttentionProblem(
+    return attsvm.ProblemBatch(
         problems.X[index], problems.Y[index], problems.Z[index], attsvm.LinearHead(head.v[index])
     )
 

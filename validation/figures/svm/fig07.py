@@ -43,13 +43,12 @@ def alignment(
                 problems, p, steps=steps, lr=0.1, seed=seed + 1, arithmetic=a, device=device,
                 snapshots=list(range(0, steps + 1, every)), **(PUBLISHED_KQ if p == "KQ" else {}),
             )  # fmt: skip
-            columns |= {f"{p} {a} {name}": values for name, values in _followed(run).items()}
+            columns |= {f"{p} {a} {name}": values for name, values in _followed(problems, run).items()}
     return columns
 
 
-def _followed(run: Run) -> dict[str, Any]:
+def _followed(problems: attsvm.ProblemBatch, run: Run) -> dict[str, Any]:
     """Columns of one batched run."""
-    problems = run.problem
     columns: dict[str, Any] = {"max_probability": run.history.max_probability.T}
     for norm in ("frobenius", "nuclear"):
         solutions = attsvm.att_svm(problems, run.selection, norm=norm)

@@ -59,8 +59,9 @@ def published_rank(problem: attsvm.AttentionProblem, solver: str) -> int:
     import cvxpy as cp
 
     rows = selection_rows(problem).margin_problem
+    pairs = rows.rows.gather(np.arange(rows.m))
     W = cp.Variable(rows.shape)
-    constraints = [a @ W @ rows.queries[o] >= 1 for a, o in zip(rows.a, rows.owner, strict=True)]
+    constraints = [a @ W @ z >= 1 for a, z in zip(pairs.a, pairs.right, strict=True)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         cp.Problem(cp.Minimize(cp.normNuc(W)), constraints).solve(solver=solver)

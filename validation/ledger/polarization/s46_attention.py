@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
+from attsvm.validation import models
 from attsvm.validation.ledger.polarization._instances import Array
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
@@ -50,27 +51,27 @@ def _tied(formula: Callable[[Array, Array], int], rng: np.random.Generator, k: i
 def _flip_order(formula: tuple[str, str], rng: np.random.Generator, trials: int) -> Measurement:
     """Flip rates of two kinds of attention (vocabulary 41, no MLP, no LayerNorm, reduced width)."""
     kinds = {str(kind): kind for kind in pol.ATTENTION_KINDS}
-    task, errors = pol.SetTask(41), []
+    task, errors = models.SetTask(41), []
     for _ in range(trials):
         seed = int(rng.integers(2**31))
         rates = []
         for name in formula:
-            model = pol.train_classifier(
+            model = models.train_classifier(
                 kinds[name], task=task, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
             )
-            rates.append(pol.flip_rates(model, task, pairs=100).worst)
+            rates.append(models.flip_rates(model, task, pairs=100).worst)
         errors.append(rates[1] - rates[0])
     return count(errors, -0.2, "second rate less the first; it must be lower by 0.2")
 
 
 def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, trials: int) -> Measurement:
     """Flip rates of softmax with the two numbers of heads: the second must be lower."""
-    task, kind, errors = pol.SetTask(41), pol.AttentionKind("softmax"), []
+    task, kind, errors = models.SetTask(41), pol.AttentionKind("softmax"), []
     for _ in range(trials):
         seed = int(rng.integers(2**31))
         rates = [
-            pol.flip_rates(
-                pol.train_classifier(
+            models.flip_rates(
+                models.train_classifier(
                     kind, task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
                 ),
                 task,
@@ -83,10 +84,10 @@ def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, trials: int)
 
 
 @each(0.02, "error of the number of distinct inputs, relative to the sample")
-def _distinct(formula: Callable[[pol.SetTask, int], float], rng: np.random.Generator, k: int) -> Any:
+def _distinct(formula: Callable[[models.SetTask, int], float], rng: np.random.Generator, k: int) -> Any:
     import torch
 
-    task, samples = pol.SetTask(41), 200
+    task, samples = models.SetTask(41), 200
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     found = len({frozenset(row[:-1]) for row in task.sample(samples, generator)[0].tolist()})
     return abs(found - formula(task, samples)) / samples
@@ -102,7 +103,7 @@ def _scores_agree(formula: bool, rng: np.random.Generator, k: int) -> Any:
     return np.abs(pol.sink_score(weights) - pol.sink_score(weights, how="ratio_of_sums")).max()
 
 
-def _count_sets(task: pol.SetTask, samples: int) -> float:
+def _count_sets(task: models.SetTask, samples: int) -> float:
     """Distinct sets: all of them when there are few, nearly one per sample when there are many."""
     return float(min(samples, task.labels * comb(task.group, task.length)))
 

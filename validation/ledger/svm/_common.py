@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm import AttentionProblem, LinearHead
+from attsvm import AttentionProblem, LinearHead, ProblemBatch, attention
 
 __all__ = [
     "LOSS_NAMES",
@@ -56,7 +56,7 @@ def rotation(rng: Rng, d: int) -> Array:
     return np.asarray(q * np.sign(np.diag(r)))
 
 
-def batch_of(problems: list[AttentionProblem]) -> AttentionProblem:
+def batch_of(problems: list[AttentionProblem]) -> ProblemBatch:
     """One batch from problems of one shape with linear heads.
 
     Examples
@@ -67,7 +67,7 @@ def batch_of(problems: list[AttentionProblem]) -> AttentionProblem:
     2
     """
     heads = [p.head.v for p in problems if isinstance(p.head, LinearHead)]
-    return AttentionProblem(
+    return ProblemBatch(
         np.stack([p.X for p in problems]),
         np.stack([p.Y for p in problems]),
         np.stack([p.Z for p in problems]),
@@ -178,12 +178,12 @@ def scaled(problem: AttentionProblem, W: Array, loss: str, selection: Any) -> tu
     """
     import torch
 
-    from attsvm.training.data import tensor_problem
-    from attsvm.training.gradient import attention_logits, scaled_gradient
+    from attsvm.training.gradient import scaled_gradient
+    from attsvm.training.tensors import tensor_problem
 
     data, matrix = tensor_problem(problem), torch.tensor(W)
     found = scaled_gradient(data, matrix, loss)
-    logits = attention_logits(data, matrix)[:, :, 0]
+    logits = attention.logits(data, matrix)[:, :, 0]
     chosen = torch.tensor(selection)[..., None]
     total = torch.logsumexp(logits, dim=-1)
     others = torch.logsumexp(logits.scatter(-1, chosen, -torch.inf), dim=-1)

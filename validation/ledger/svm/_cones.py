@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import AttentionProblem
+from attsvm import AttentionProblem, attention
 from attsvm.validation.ledger.svm._common import Array, Rng, seed_of
 
 __all__ = ["feasible_problem", "in_cone", "margins"]
@@ -24,7 +24,7 @@ def margins(p: AttentionProblem, W: Array) -> Array:
     >>> round(float(margins(p, attsvm.att_svm(p).W).min()), 6)
     1.0
     """
-    logits = np.einsum("itd,de,ie->it", p.X, W, p.Z)
+    logits = attention.logits(p, W)
     best = p.optimal_tokens().indices[:, None]
     gaps = np.take_along_axis(logits, best, axis=1) - logits
     np.put_along_axis(gaps, best, np.inf, axis=1)

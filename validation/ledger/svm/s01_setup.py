@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import AttentionProblem, LinearHead
+from attsvm import AttentionProblem, LinearHead, attention
 from attsvm.solvers import Status
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, make, risk, rotation, seed_of
@@ -18,17 +18,12 @@ __all__ = ["CLAIMS"]
 @each(1e-12, "relative error of the risk")
 def _erm(formula: Any, rng: Rng, k: int) -> Any:
     """A formula for the risk of (K, Q) against the library's forward pass on the product."""
-    import torch
-
-    from attsvm.training.data import tensor_problem
-    from attsvm.training.gradient import attention_state
-
     loss = LOSS_NAMES[k % 3]
     p = attsvm.random_problem(3, 4, 5, seed=rng, kind="self" if k % 2 else "cross")
     K, Q = rng.normal(size=(2, 5, 3))
     own = formula(p.X, p.Y, p.Z, p.head.v, K, Q, attsvm.get_loss(loss))  # type: ignore[union-attr]
-    state = attention_state(tensor_problem(p), torch.tensor((K @ Q.T)[None]), loss)
-    return abs(own - state.loss.item()) / abs(state.loss.item())
+    exact = float(attention.risk(p, K @ Q.T, loss))
+    return abs(own - exact) / abs(exact)
 
 
 def _erm_printed(X: Array, Y: Array, Z: Array, v: Array, K: Array, Q: Array, loss: Any) -> float:
@@ -126,7 +121,7 @@ def _star_set(formula: Any, rng: Rng, trials: int) -> Measurement:
         size = rng.uniform(0.3, 3)
         X = np.stack([[size * U[:, i], 0 * U[:, i]] for i in range(2)])
         p = make(X, [1, 1], V.T, U.sum(axis=1))
-        best = attsvm.att_svm(p, [0, 0], "nuclear").norm
+        best = attsvm.att_svm(p, [0, 0], norm="nuclear").norm
         for c in (a, b):
             W = U @ formula(c) @ V.T / size
             margins = [X[i, 0] @ W @ V[:, i] for i in range(2)]

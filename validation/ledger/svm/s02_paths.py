@@ -187,8 +187,6 @@ def _kq_svm(formula: Any, rng: Rng, k: int) -> Any:
 
 def _generic(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Verdicts of the certificate of uniqueness against a predicted one: random data, and the degenerate example."""
-    from attsvm.solvers.uniqueness import certify_uniqueness
-
     wrong = []
     for k in range(trials):
         degenerate = k % 4 == 0
@@ -197,8 +195,7 @@ def _generic(formula: Any, rng: Rng, trials: int) -> Measurement:
             p = make(X, [1, 1], np.eye(2), [1.0, 1.0])
         else:
             p = attsvm.random_problem(3, 3, 4, seed=seed_of(rng))
-        s = attsvm.att_svm(p, norm="nuclear")
-        found = certify_uniqueness(s.rows.margin_problem, s.W, s.result.multipliers)
+        found = attsvm.att_svm(p, norm="nuclear").result.uniqueness
         if found.verdict != "undecided":
             wrong.append(float((found.verdict == "unique") != formula(degenerate)))
     return count(wrong, 0.5, "certified unique or not, undecided ones left out; every fourth problem is degenerate")

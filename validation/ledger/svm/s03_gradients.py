@@ -7,16 +7,12 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import AttentionProblem, LinearHead
+from attsvm import AttentionProblem, LinearHead, attention
+from attsvm.softmax import softmax
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, autograd, make, seed_of
 
 __all__ = ["CLAIMS"]
-
-
-def _softmax(h: Array) -> Array:
-    e = np.exp(h - h.max(axis=-1, keepdims=True))
-    return np.asarray(e / e.sum(axis=-1, keepdims=True))
 
 
 def _jacobian(s: Array) -> Array:
@@ -26,7 +22,7 @@ def _jacobian(s: Array) -> Array:
 def _terms(p: AttentionProblem, W: Array, loss: str) -> tuple[Array, Array, Array]:
     """``X_i^T S' gamma_i`` (n, d), ``z_i`` (n, d) and ``l'_i`` (n,): the factors of equation (15)."""
     scores = p.scores()
-    s = _softmax(np.einsum("itd,de,ie->it", p.X, W, p.Z))
+    s = attention.probabilities(p, W)
     pulled = np.einsum("itd,itu,iu->id", p.X, _jacobian(s), scores)
     return pulled, p.Z, attsvm.get_loss(loss).derivative((s * scores).sum(axis=1))
 
@@ -65,14 +61,14 @@ def _pairs(rng: Rng, trials: int) -> list[tuple[Array, Array]]:
 
 
 def _jacobian_norm(formula: float, rng: Rng, trials: int) -> Measurement:
-    norms = [np.linalg.norm(_jacobian(_softmax(h))) for h, _ in _pairs(rng, trials)]
+    norms = [np.linalg.norm(_jacobian(softmax(h))) for h, _ in _pairs(rng, trials)]
     return count(np.array(norms) - formula, 1e-12, "Frobenius norm of S' minus the bound")
 
 
 def _lipschitz(function: Any) -> Any:
     def measure(formula: float, rng: Rng, trials: int) -> Measurement:
         ratios = [
-            np.linalg.norm(function(_softmax(h)) - function(_softmax(g))) / np.linalg.norm(h - g)
+            np.linalg.norm(function(softmax(h)) - function(softmax(g))) / np.linalg.norm(h - g)
             for h, g in _pairs(rng, trials)
         ]
         return count(np.array(ratios) - formula, 1e-6, "largest difference quotient minus the constant")
@@ -151,7 +147,7 @@ def _lemma8(formula: Any, rng: Rng, k: int) -> Any:
     if k % 2:
         a, g = np.full(T, -1.0), np.zeros(T)
         a[0], g[0] = 1.0, 1.0
-    s = _softmax(rng.normal(size=T) * rng.uniform(0.1, 5))
+    s = softmax(rng.normal(size=T) * rng.uniform(0.1, 5))
     error = abs(a @ _jacobian(s) @ g - ((a[0] - a) * s * (g[0] - g)).sum())
     # 1e-14: rounding, which matters once s_1 is close to 1
     return (error - 1e-14) / formula(np.ptp(g), np.abs(a).max(), s[0])
@@ -161,19 +157,14 @@ def _descent(formula: Any, rng: Rng, trials: int) -> Measurement:
     errors = []
     for k in range(trials):
         loss = LOSS_NAMES[k % 3]
-        rule = attsvm.get_loss(loss)
         p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
         eta = rng.uniform(0.1, 1) / float(np.asarray(attsvm.smoothness_constant(p, loss)))
         W = rng.normal(size=(4, 4)) * rng.uniform(0, 3)
-
-        def risk(V: Array, p: Any = p, rule: Any = rule) -> float:
-            s = _softmax(np.einsum("itd,de,ie->it", p.X, V, p.Z))
-            return float(rule((s * p.scores()).sum(axis=1)).mean())
-
         for _ in range(10):
             g = _gradient(p, W, loss)
             new = W - eta * g
-            errors.append(risk(new) - risk(W) - formula(eta, float((g * g).sum())))
+            change = float(attention.risk(p, new, loss) - attention.risk(p, W, loss))
+            errors.append(change - formula(eta, float((g * g).sum())))
             W = new
     return count(errors, 1e-15, "loss change minus the bound")
 

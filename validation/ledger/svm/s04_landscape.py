@@ -39,6 +39,10 @@ def exact_test(p: AttentionProblem) -> bool:
     return bool(residual <= 1e-6 and multipliers.min() >= -_SIGN * np.abs(multipliers).max())
 
 
+def _checked(p: AttentionProblem) -> bool:
+    return bool(check_all_support(attsvm.att_svm(p))[0])
+
+
 def proxy_test(p: AttentionProblem) -> bool:
     """The published stand-in for B.1: average margin below 1.1.
 
@@ -77,8 +81,7 @@ def _coincides(formula: Any, rng: Rng, k: int) -> Any:
 def _interpolator(p: AttentionProblem) -> Array:
     """The minimum-norm matrix whose margins are all 1."""
     rows = selection_rows(p).margin_problem
-    features = np.einsum("md,me->mde", rows.a, rows.queries[rows.owner]).reshape(rows.m, -1)
-    return np.asarray((np.linalg.pinv(features) @ np.ones(rows.m)).reshape(rows.shape))
+    return np.asarray((np.linalg.pinv(rows.features()) @ np.ones(rows.m)).reshape(rows.shape))
 
 
 def _posit(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -116,6 +119,10 @@ def _some_B(rng: Rng, k: int) -> AttentionProblem:
 def _has_B(p: AttentionProblem) -> bool:
     optimal = p.optimal_tokens()
     return exact_test(p) or bool(check_equal_scores(p, optimal))
+
+
+def _feasible_B(p: AttentionProblem) -> bool:
+    return _has_B(p) and attsvm.att_svm(p).status is Status.OPTIMAL
 
 
 @each_case("<grad L(W), W_mm> < 0 at 40 random W; feasible data, losses with l' < 0")
@@ -215,7 +222,7 @@ CLAIMS = (
         Verdict.FAILS,
         _all_support,
         proxy_test,
-        lambda p: bool(check_all_support(attsvm.att_svm(p))[0]),
+        _checked,
         "test G^-1 1 >= 0 exactly",
         "the proxy is wrong on 36/120, the exact test on 0/120",
         trials=120,
@@ -248,7 +255,7 @@ CLAIMS = (
         Verdict.FAILS,
         _thm3,
         _has_B,
-        lambda p: _has_B(p) and attsvm.att_svm(p).status is Status.OPTIMAL,
+        _feasible_B,
         "assume Att-SVM feasible too (B.2 does not give it), and l' < 0",
         (
             "sequences repeated with the opposite query satisfy B.2 and have grad L(0) = 0; none of the feasible "

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import AttentionProblem
+from attsvm import AttentionProblem, attention
 from attsvm.theory.assumptions import check_first_step, check_unique
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, implication
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Rng, autograd, batch_of, cosine, make, seed_of
@@ -32,7 +32,7 @@ def _first_step(formula: Any, rng: Rng, k: int) -> Any:
     loss = LOSS_NAMES[k % 3]
     p = attsvm.random_problem(3, 4, 12, seed=seed_of(rng))
     step = -autograd(p, (np.zeros((12, 12)),), loss)[0]
-    selected = np.einsum("itd,de,ie->it", p.X, step, p.Z).argmax(axis=1)
+    selected = attention.likeliest(p, step)
     return float(formula(p, loss) != np.array_equal(selected, p.optimal_tokens().indices))
 
 
@@ -79,7 +79,7 @@ def _smallest(formula: Any, rng: Rng, k: int) -> Any:
     W = s.W + rng.normal(size=s.W.shape)
     gaps = margins(p, W)
     others = gaps[np.isfinite(gaps)].reshape(p.n, -1)
-    logits = [x @ W @ z for x, z in zip(p.X, p.Z, strict=True)]
+    logits = attention.logits(p, W)
     best = p.optimal_tokens().indices
     exact = min(h[b] - h[t] for h, b in zip(logits, best, strict=True) for t in range(p.T) if t != b)
     return abs(formula(others) - exact)

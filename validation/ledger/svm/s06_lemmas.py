@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import AttentionProblem
+from attsvm import AttentionProblem, attention
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Rng, autograd, make, rotation, scaled, seed_of
 from attsvm.validation.ledger.svm._cones import feasible_problem, in_cone, margins
@@ -144,10 +144,8 @@ def _eq43(formula: Any, rng: Rng, k: int) -> Any:
     W = rng.normal(size=s.W.shape)
     gradient = autograd(p, (W,), loss)[0]
     left = -(gradient * W).sum() / np.linalg.norm(W)
-    h = np.einsum("itd,de,ie->it", p.X, s.norm * W / np.linalg.norm(W), p.Z)
-    logits = np.einsum("itd,de,ie->it", p.X, W, p.Z)
-    a = np.exp(logits - logits.max(axis=1, keepdims=True))
-    a /= a.sum(axis=1, keepdims=True)
+    h = attention.logits(p, s.norm * W / np.linalg.norm(W))
+    a = attention.probabilities(p, W)
     g = p.scores()
     slope = attsvm.get_loss(loss).derivative((a * g).sum(axis=1))
     right = -(slope * ((h * a * g).sum(axis=1) - (h * a).sum(axis=1) * (a * g).sum(axis=1))).mean()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import AttentionProblem, LinearHead
+from attsvm import AttentionProblem, LinearHead, attention
 from attsvm.theory import solve_every_selection
 from attsvm.theory.assumptions import check_unique
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case
@@ -97,8 +97,9 @@ def _local_selection(rng: Rng, empty: bool = False) -> _Local:
         found = table.indices[table.locally_optimal & (table.indices != best).any(axis=1) & full]
         if not len(found):
             continue
-        s = attsvm.att_svm(p, found[int(rng.integers(len(found)))])
-        alpha, support, margins = s.selection.indices, s.support, s.token_margins()
+        alpha = found[int(rng.integers(len(found)))]
+        s = attsvm.att_svm(p, alpha)
+        support, margins = s.support, s.token_margins()
         other = ~support & (np.arange(p.T) != alpha[:, None])
         slack = np.where(other, margins - 1, np.inf).min()
         z = np.linalg.norm(p.Z, axis=1)
@@ -197,9 +198,7 @@ def _non_support(formula: Any, rng: Rng, trials: int) -> Measurement:
         q = _local_selection(rng, empty=k % 2 == 1)
         p, R = q.problem, q.radius
         W = attsvm.cone_init(q.W, R, 1 - q.mu * rng.uniform(0, 1), rng)
-        logits = np.einsum("itd,de,ie->it", p.X, W, p.Z)
-        s = np.exp(logits - logits.max(axis=1, keepdims=True))
-        s /= s.sum(axis=1, keepdims=True)
+        s = attention.probabilities(p, W)
         for i, a in enumerate(q.alpha):
             other = ~q.support[i] & (np.arange(p.T) != a)
             if other.any():

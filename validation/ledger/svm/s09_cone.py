@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import AttentionProblem, ReluHead
+from attsvm import AttentionProblem, ReluHead, attention
 from attsvm.theory import solve_every_selection
 from attsvm.theory.assumptions import check_support_sets, check_unique
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
@@ -25,7 +25,7 @@ def _cone_value(formula: Any, rng: Rng, trials: int) -> Measurement:
         if not (cone.high.any(axis=-1) & cone.low.any(axis=-1)).all():
             continue
         W = rng.normal(size=(4, 4))
-        h = np.einsum("itd,de,ike->ikt", p.X, W, p.Z) / np.linalg.norm(W)
+        h = attention.logits(p, W) / np.linalg.norm(W)
         best = np.where(cone.low, h, -np.inf).max(axis=-1) - np.where(cone.high, h, -np.inf).max(axis=-1)
         errors.append(abs(formula(best) - cone.value(W)))
     return count(errors, 1e-12, "difference from the largest eps of the cone, K = 3 queries")
@@ -195,18 +195,10 @@ def _inverse(formula: Any, rng: Rng, k: int) -> Any:
 @each(1e-12, "difference from the risk (SERM-W) of the product, K = 3 queries")
 def _sum_over_queries(formula: Any, rng: Rng, k: int) -> Any:
     """The risk of (K, Q) must be that of W = K Q^T."""
-    import torch
-
-    from attsvm.training.data import tensor_problem
-    from attsvm.training.gradient import attention_state
-
     p = attsvm.random_problem(2, 3, 4, seed=seed_of(rng), queries=3)
     W = rng.normal(size=(4, 4))
-    h = np.einsum("itd,de,ike->ikt", p.X, W, p.Z)
-    s = np.exp(h - np.logaddexp.reduce(h, axis=-1)[..., None])
-    losses = attsvm.logistic((s * p.scores()).sum(axis=-1))
-    exact = attention_state(tensor_problem(p), torch.tensor(W[None]), "logistic").loss.item()
-    return abs(formula(losses) - exact)
+    losses = attsvm.logistic((attention.probabilities(p, W) * p.scores()).sum(axis=-1))
+    return abs(formula(losses) - float(attention.risk(p, W)))
 
 
 CLAIMS = (

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import AttentionProblem
-from attsvm.training.decompose import best_combination
+from attsvm import AttentionProblem, attention
+from attsvm.paths.decomposition import best_combination
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
 from attsvm.validation.ledger.svm._common import Array, Rng, cosine, rotation, seed_of
 
@@ -100,9 +100,7 @@ def _decomposition(formula: Any, rng: Rng, k: int) -> Any:
     finite = attsvm.finite_part(p, target, sets).W if max(map(len, sets)) > 1 else np.zeros((8, 8))
     mm = attsvm.gen_svm(p, sets)
     W = formula(finite, mm.W, 60.0)
-    logits = np.einsum("itd,de,ie->it", p.X, W, p.Z)
-    s = np.exp(logits - np.logaddexp.reduce(logits, axis=1)[:, None])
-    return float(np.abs(s - target).max())
+    return float(np.abs(attention.probabilities(p, W) - target).max())
 
 
 @each(1e-7, "best correlation on a grid minus that at the formula's gamma")
@@ -121,7 +119,7 @@ def _relu_runs(formula: Any, rng: Rng, trials: int) -> Measurement:
     Published arithmetic, as in Figure 9: its normalizer fades out near the minimum. Exact steps of fixed length
     keep jumping about the finite mixture, and end at four times the distance.
     """
-    from attsvm.training.decompose import decompose
+    from attsvm.paths.decomposition import decompose
 
     d = 6
     base = attsvm.random_problem(3, 4, d, batch=trials, seed=seed_of(rng))

@@ -30,7 +30,7 @@ def _floor(parameterization: str, norm: str, steps: int, needed: float) -> Any:
         """Median 1 - corr with the SVM of the selected tokens under given training options (n=6, T=8, d=10)."""
         p = attsvm.random_problem(6, 8, 10, batch=trials, seed=seed_of(rng))
         run = attsvm.train(p, parameterization, steps=steps, snapshots=2, seed=seed_of(rng), **formula)
-        solved = attsvm.att_svm(p, run.selection, norm)
+        solved = attsvm.att_svm(p, run.selection, norm=norm)
         distance = 1 - cosine(run.W, solved.W)
         detail = f"median 1 - corr after {steps} steps over {trials} problems, n = 6, T = 8, d = 10"
         return count([float(np.nanmedian(distance))], needed, detail)
@@ -54,7 +54,7 @@ def _inner_dimension(formula: Any, rng: Rng, trials: int) -> Measurement:
         if not formula(m, 5):
             continue
         run = attsvm.train(p, "KQ", steps=1500, m=m, seed=seed_of(rng), snapshots=2, **_PUBLISHED_KQ)
-        solved = attsvm.att_svm(p, run.selection, "nuclear")
+        solved = attsvm.att_svm(p, run.selection, norm="nuclear")
         errors.append(float((1 - cosine(run.W, solved.W)).mean()))
     return count(errors, 0.05, "mean 1 - corr with the nuclear-norm solution, n = T = 5, d = 20")
 

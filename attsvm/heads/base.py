@@ -1,0 +1,239 @@
+"""What a prediction head is: one class that serves scores, training, Assumption E and problem files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm._arrays import ArrayT, BoolArray, FloatArray, is_tensor, namespace, own, real_array, require_finite
+from attsvm._callables import ArrayFunction
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Bend", "Head", "stored_heads"]
+
+Bend = Literal["linear", "convex", "concave"]
+
+_DIFFERENCE = 1e-6  # central differences: error about 1e-12 + 1e-10 |h|
+
+
+class Head(ABC):
+    """A prediction head; derive from it to make a new one.
+
+    A subclass is a frozen dataclass (``eq=False``) whose fields are listed in ``parameters`` with the names of their
+    axes: ``{"V": ("d", "width")}`` is a matrix whose first axis is that of the tokens, ``{"lam": ()}`` a number. Every
+    array may carry a leading batch axis. With `project` and `lift` the same lines serve one head and a batch of them,
+    arrays and tensors. Only `value` must be written; `gradient` makes slopes exact and cheap, `bend` lets Assumption E
+    be decided rather than sampled, and a ``kind`` of its own lets problems with the head be saved.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import attsvm
+    >>> from attsvm.heads import Head
+    >>> @dataclass(frozen=True, eq=False)
+    ... class SquaredHead(Head):
+    ...     parameters = {"v": ("d",)}
+    ...     bend = "convex"
+    ...     v: object
+    ...     def value(self, x):
+    ...         return self.project("v", x) ** 2
+    ...     def gradient(self, x):
+    ...         return self.lift("v", 2 * self.project("v", x))
+    >>> SquaredHead([1.0, 2.0])([[1.0, 1.0], [1.0, 0.0]])
+    array([9., 1.])
+    """
+
+    kind: ClassVar[str | None] = None  # its name in problem files
+    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    bend: ClassVar[Bend | None] = None  # what is known of h as a function: linear, convex, concave, or nothing
+
+    def __post_init__(self) -> None:
+        for name, axes in self.parameters.items():
+            object.__setattr__(self, name, _read_parameter(name, getattr(self, name), axes))
+        batches = {size for name in self.parameters if (size := self._batch_of(name)) is not None}
+        if len(batches) > 1:
+            raise ValueError(f"parameters must agree on the batch, got {sorted(batches)}")
+
+    # -- sizes ------------------------------------------------------------------------------------
+
+    def _batch_of(self, name: str) -> int | None:
+        array = np.asarray(getattr(self, name))
+        return int(array.shape[0]) if array.ndim > len(self.parameters[name]) else None
+
+    @property
+    def dim(self) -> int | None:
+        """Dimension of the tokens; None when any will do."""
+        for name, axes in self.parameters.items():
+            if "d" in axes:
+                return int(getattr(self, name).shape[axes.index("d") - len(axes)])
+        return None
+
+    @property
+    def batch(self) -> int | None:
+        """Number of heads, None for a single one."""
+        return next((size for name in self.parameters if (size := self._batch_of(name)) is not None), None)
+
+    @property
+    def name(self) -> str:
+        """For messages and reports."""
+        return type(self).__name__
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether ``h(x) = v . x`` for some v."""
+        return self.bend == "linear"
+
+    def __getitem__(self, index: int) -> Self:
+        batched = [name for name in self.parameters if self._batch_of(name) is not None]
+        return replace(self, **{name: getattr(self, name)[index] for name in batched}) if batched else self  # type: ignore[type-var]
+
+    # -- the function -----------------------------------------------------------------------------
+
+    @overload
+    def __call__(self, x: Tensor) -> Tensor: ...
+    @overload
+    def __call__(self, x: npt.ArrayLike) -> FloatArray: ...
+    def __call__(self, x: Any) -> Any:
+        """Evaluate the head on vectors (..., d): an array gives an array, a tensor a tensor."""
+        return self.value(x) if is_tensor(x) else np.asarray(self.value(np.asarray(x)))
+
+    @abstractmethod
+    def value(self, x: ArrayT) -> ArrayT:
+        """``h`` at vectors (..., d), shape (...)."""
+
+    def gradient(self, x: ArrayT) -> ArrayT | None:
+        """``grad h`` at vectors (..., d), same shape; None (the default) when there is no formula."""
+        return None
+
+    def along(self, tokens: ArrayT) -> Callable[[ArrayT], tuple[ArrayT, ArrayT]]:
+        """Values and slopes ``grad h(point) . x_t`` at points, with what depends on the tokens alone computed once.
+
+        Slopes come from `gradient` where there is one; else from autograd for tensors, from central differences for
+        arrays.
+
+        Parameters
+        ----------
+        tokens : array or tensor, shape (..., T, d)
+
+        Returns
+        -------
+        callable
+            Points (..., K, d) to values (..., K) and slopes, shape (..., K, T) or, where all points share them,
+            (..., 1, T).
+
+        Examples
+        --------
+        >>> import attsvm
+        >>> import numpy as np
+        >>> value, slopes = attsvm.ConcaveHead([2.0], lam=0.5).along(np.array([[1.0], [-1.0]]))(np.array([[1.0]]))
+        >>> value, slopes
+        (array([1.5]), array([[ 1., -1.]]))
+        """
+
+        def evaluate(points: ArrayT) -> tuple[ArrayT, ArrayT]:
+            value, gradient = self._with_gradient(points)
+            slopes: ArrayT = self._differences(points, tokens) if gradient is None else gradient @ _turned(tokens)
+            return value, slopes
+
+        return evaluate
+
+    def _with_gradient(self, points: Any) -> Any:
+        """Values, and gradients (None for arrays without a formula)."""
+        gradient = self.gradient(points)
+        if gradient is None and is_tensor(points):
+            return ArrayFunction(self.value, "head").value_and_gradient(points)
+        return self.value(points), gradient
+
+    def _differences(self, points: Any, tokens: Any) -> Any:
+        step = _DIFFERENCE * tokens[..., None, :, :]
+        ahead, behind = (self(points[..., None, :] + sign * step) for sign in (1.0, -1.0))
+        return np.asarray((ahead - behind) / (2 * _DIFFERENCE))
+
+    def kinks(self, points: FloatArray) -> BoolArray:
+        """Where the head has no gradient, shape (...) for points (..., d); nowhere unless overridden."""
+        return np.zeros(points.shape[:-1], dtype=bool)
+
+    # -- products with a parameter, alone or in a batch, of arrays or tensors -------------------------
+
+    def parameter(self, name: str, like: ArrayT) -> ArrayT:
+        """A parameter as an array or tensor of the kind of ``like``, its batch axis aligned with the first of it."""
+        value = np.asarray(getattr(self, name))
+        missing = like.ndim - value.ndim
+        if self._batch_of(name) is not None and missing > 0:
+            value = value.reshape(value.shape[0], *[1] * missing, *value.shape[1:])
+        aligned: ArrayT = _of_kind(value, like)
+        return aligned
+
+    def project(self, name: str, x: ArrayT) -> ArrayT:
+        """``x . v`` (...) for a vector v, ``x V`` (..., width) for a matrix V, at vectors x (..., d)."""
+        batched, vector, tensor = self._batch_of(name) is not None, len(self.parameters[name]) == 1, is_tensor(x)
+        product: ArrayT
+        if vector and tensor:
+            product = (x * self.parameter(name, x)).sum(-1)  # no matrix product: a batch then rounds like its members
+        elif not batched or (x.ndim > 2 and tensor):
+            product = x @ self.parameter(name, x)
+        else:
+            rule = "b...d,bd->b..." if vector else "b...d,bdw->b...w"
+            product = namespace(x).einsum(rule, x, _of_kind(getattr(self, name), x))
+        return product
+
+    def lift(self, name: str, c: ArrayT) -> ArrayT:
+        """The adjoint of `project`: ``c v`` for numbers c (...), ``V c`` for vectors c (..., width); shape (..., d)."""
+        lifted: ArrayT
+        if len(self.parameters[name]) == 1:
+            column: Any = c[..., None]
+            lifted = column * self.parameter(name, column)
+        elif self._batch_of(name) is None:
+            lifted = c @ _turned(self.parameter(name, c))
+        else:
+            lifted = namespace(c).einsum("b...w,bdw->b...d", c, _of_kind(getattr(self, name), c))
+        return lifted
+
+
+def _turned(array: Any) -> Any:
+    """Matrices transposed."""
+    return array.swapaxes(-1, -2)
+
+
+def _of_kind(array: npt.NDArray[Any], like: Any) -> Any:
+    return like.new_tensor(array) if is_tensor(like) else array
+
+
+def _read_parameter(name: str, value: npt.ArrayLike, axes: tuple[str, ...]) -> FloatArray | float:
+    array = real_array(name, value)
+    if not axes:
+        if array.ndim or not np.isfinite(array):
+            raise ValueError(f"{name} must be a finite number, got {value!r}")
+        return float(array)
+    if array.ndim not in (len(axes), len(axes) + 1) or 0 in array.shape:
+        shape = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
+        raise ValueError(f"{name} must have shape {shape}, optionally with a leading batch axis, got {array.shape}")
+    require_finite(name, array)
+    return own(array)
+
+
+def stored_heads() -> dict[str, type[Head]]:
+    """Heads that problem files can name, by their ``kind``: every subclass that the program has defined.
+
+    Examples
+    --------
+    >>> from attsvm.heads import stored_heads
+    >>> {"linear", "relu", "concave"} <= set(stored_heads())
+    True
+    """
+    found: dict[str, type[Head]] = {}
+    waiting = list(Head.__subclasses__())
+    while waiting:
+        cls = waiting.pop(0)
+        waiting += cls.__subclasses__()
+        kind = vars(cls).get("kind")
+        if isinstance(kind, str):
+            found[kind] = cls
+    return found

@@ -1,0 +1,85 @@
+"""Parameterizations of the attention weights: W itself, factors (K, Q), or a prompt; for arrays and tensors alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from attsvm._arrays import ArrayT
+
+__all__ = ["Parameterization", "get_parameterization"]
+
+Name = Literal["W", "KQ", "prompt"]
+
+
+@dataclass(frozen=True, eq=False)
+class Parameterization:
+    """How parameters make W, and how a gradient in W is pulled back to them.
+
+    Parameters may carry any leading axes.
+
+    Attributes
+    ----------
+    name : {"W", "KQ", "prompt"}
+    key_matrix : array or tensor, shape (dx, r), or None
+        For "prompt": the fixed key matrix M of ``softmax(X M p)``; the identity by default.
+    """
+
+    name: Name
+    key_matrix: Any = None
+
+    @property
+    def norm(self) -> str:
+        """Norm whose SVM theory predicts for normalized gradient descent."""
+        return "nuclear" if self.name == "KQ" else "frobenius"
+
+    def shapes(self, dx: int, dz: int, m: int) -> dict[str, tuple[int, ...]]:
+        """Shape of each parameter; ``m`` is the inner dimension of (K, Q)."""
+        if self.name == "W":
+            return {"W": (dx, dz)}
+        if self.name == "KQ":
+            return {"K": (dx, m), "Q": (dz, m)}
+        return {"p": (dx if self.key_matrix is None else int(self.key_matrix.shape[-1]),)}
+
+    def compose(self, parameters: Mapping[str, ArrayT]) -> ArrayT:
+        """W, shape (..., dx, dz)."""
+        if self.name == "W":
+            return parameters["W"]
+        if self.name == "KQ":
+            return parameters["K"] @ parameters["Q"].swapaxes(-1, -2)
+        # One trained vector p, logits x^T M p: W is the column M p and every query is 1.
+        p = parameters["p"][..., None]
+        return p if self.key_matrix is None else self.key_matrix @ p
+
+    def pull_back(self, parameters: Mapping[str, ArrayT], G: ArrayT) -> dict[str, ArrayT]:
+        """Gradients in the parameters from a gradient in W."""
+        if self.name == "W":
+            return {"W": G}
+        if self.name == "KQ":
+            # (20a) and (20b) are printed with the transposes exchanged; with W = K Q^T the chain rule gives these.
+            return {"K": G @ parameters["Q"], "Q": G.swapaxes(-1, -2) @ parameters["K"]}
+        pulled = G if self.key_matrix is None else self.key_matrix.swapaxes(-1, -2) @ G
+        return {"p": pulled[..., 0]}
+
+
+def get_parameterization(name: str, key_matrix: Any = None) -> Parameterization:
+    """Look a parameterization up: "W", "KQ" or "prompt".
+
+    Parameters
+    ----------
+    name : str
+    key_matrix : array or tensor, shape (dx, r), optional
+        For "prompt".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.parameterizations import get_parameterization
+    >>> KQ = get_parameterization("KQ")
+    >>> KQ.compose({"K": np.ones((2, 3)), "Q": np.ones((5, 3))}).shape, KQ.norm
+    ((2, 5), 'nuclear')
+    """
+    if name not in ("W", "KQ", "prompt"):
+        raise ValueError(f"parameterization must be 'W', 'KQ' or 'prompt', got {name!r}")
+    return Parameterization(name, key_matrix)  # type: ignore[arg-type]

@@ -1,0 +1,14 @@
+"""Where weights lead: regularization paths over growing balls, and trained weights split into their limits (NumPy)."""
+
+from attsvm.paths.ball_search import PathStatus
+from attsvm.paths.decomposition import Decomposition, DecompositionStatus, decompose
+from attsvm.paths.regularization import RegularizationPath, regularization_path
+
+__all__ = [
+    "Decomposition",
+    "DecompositionStatus",
+    "PathStatus",
+    "RegularizationPath",
+    "decompose",
+    "regularization_path",
+]

@@ -1,0 +1,210 @@
+"""Everything that can be asked of training, as one frozen object, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+import torch
+
+from attsvm.losses import Loss, get_loss
+from attsvm.parameterizations import get_parameterization
+from attsvm.training.optimizers import Optimizer, get_optimizer
+
+__all__ = ["Recipe", "TrainOptions", "TrainSettings", "snapshot_steps"]
+
+
+class TrainSettings(TypedDict, total=False):
+    """Keywords of `attsvm.train`: the fields of `TrainOptions` but for the first two, which may also go by position."""
+
+    lr: float | None
+    optimizer: str
+    init: Any
+    m: int | None
+    device: torch.device | str | None
+    seed: int | np.random.Generator
+    loss: str | Loss
+    dtype: torch.dtype
+    arithmetic: Literal["log", "naive"]
+    normalization: Literal["joint", "factor"] | None
+    log_ridge: float | None
+    decay_after: int | None
+    radius: float
+    stop_norm: float | None
+    stop_direction: float | None
+    snapshots: int | Sequence[int]
+    progress: bool
+    checkpoint: str | Path | None
+    resume: bool
+    key_matrix: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """What an optimizer's name stands for: a rule, a ridge and a decay of the step."""
+
+    optimizer: Optimizer
+    log_ridge: float | None
+    decay_after: int | None
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Settings of `attsvm.train`, checked when they are made; `dataclasses.replace` changes some of them.
+
+    Parameters
+    ----------
+    parameterization : {"W", "KQ", "prompt"}
+        W itself, W = K Q^T, or one vector p with logits ``x^T M p`` (needs queries Z = 1, shape (n, 1)).
+    steps : int
+    lr : float, optional
+        0.1 by default; for ``optimizer="gd"`` the largest step of the descent lemma, ``1 / L_W``.
+    optimizer : str
+        "normalized_gd" (the papers'), "gd", "adam", "spectral", "sign", "steepest:<norm>", "mirror:l<p>", or
+        "ridge_decay": the recipe for (K, Q), normalized descent with a ridge of e^-200 and a step that
+        decays as 1/k after a quarter of the steps.
+    init : str or arrays
+        "uniform" (+-1/sqrt(fan_in)), "zero", "separating" (Theorem 4's first step), or W / (K, Q) / p.
+    m : int, optional
+        Inner dimension of (K, Q); min(dx, dz) by default.
+    device, dtype
+        Where and in what precision to train.
+    seed : int or Generator
+    loss : str or Loss
+        "logistic", "exponential", "correlation", or a `Loss` of your own.
+    arithmetic : {"log", "naive"}
+        Exact log-domain gradients, or the published arithmetic (which stalls once the softmax saturates).
+    normalization : {"joint", "factor"}, optional
+        For normalized descent on (K, Q); "joint" by default.
+    log_ridge : float, optional
+        Logarithm of a ridge added to the gradient in the log domain.
+    decay_after : int, optional
+        Step after which lr decays as 1/k.
+    radius : float
+        Length of the first step for ``init="separating"``.
+    stop_norm : float, optional
+        Stop a problem when ``|W|_F`` reaches this.
+    stop_direction : float, optional
+        Stop a problem when ``1 - corr`` between consecutive snapshots falls below this.
+    snapshots : int or sequence of int
+        About how many log-spaced snapshots to keep, or the steps to keep (0 and the last are always kept).
+    progress : bool
+        Show a progress bar.
+    checkpoint : path, optional
+        Save the whole state there at every snapshot, atomically.
+    resume : bool
+        Continue from ``checkpoint`` if the file exists, bit for bit as if never stopped.
+    key_matrix : array_like, shape (dx, r), optional
+        M of the prompt model.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> options = attsvm.TrainOptions(steps=50, loss=attsvm.exponential)
+    >>> attsvm.train(attsvm.random_problem(n=3, T=4, d=6, seed=0), options).options.loss
+    Loss('exponential')
+    """
+
+    parameterization: str = "W"
+    steps: int = 2000
+    lr: float | None = None
+    optimizer: str = "normalized_gd"
+    init: Any = "uniform"
+    m: int | None = None
+    device: torch.device | str | None = None
+    seed: int | np.random.Generator = 0
+    loss: str | Loss = "logistic"
+    dtype: torch.dtype = torch.float64
+    arithmetic: str = "log"
+    normalization: str | None = None
+    log_ridge: float | None = None
+    decay_after: int | None = None
+    radius: float = 1.0
+    stop_norm: float | None = None
+    stop_direction: float | None = None
+    snapshots: int | Sequence[int] = 60
+    progress: bool = False
+    checkpoint: str | Path | None = None
+    resume: bool = False
+    key_matrix: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, int | np.integer) or self.steps < 0:
+            raise ValueError(f"steps must be an integer >= 0, got {self.steps!r}")
+        get_parameterization(self.parameterization)
+        self.snapshot_steps()
+        if self.m is not None and (self.parameterization != "KQ" or self.m < 1):
+            raise ValueError(f"m is the inner dimension of parameterization 'KQ' and must be >= 1, got m={self.m}")
+        if self.arithmetic not in ("log", "naive"):
+            raise ValueError(f"arithmetic must be 'log' or 'naive', got {self.arithmetic!r}")
+        if self.lr is not None and not (np.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"lr must be a positive number, got {self.lr}")
+        if self.stop_norm is not None and not self.stop_norm > 0:
+            raise ValueError(f"stop_norm must be positive, got {self.stop_norm}")
+        if self.recipe().optimizer.name == "gd" and self.lr is None and self.parameterization != "W":
+            raise ValueError("lr must be given for optimizer 'gd' on factors: their smoothness changes along the way")
+        if self.resume and self.checkpoint is None:
+            raise ValueError("resume=True needs checkpoint=PATH")
+        object.__setattr__(self, "loss", get_loss(self.loss))
+
+    def snapshot_steps(self) -> list[int]:
+        """Steps at which a snapshot is taken."""
+        return snapshot_steps(self.steps, self.snapshots)
+
+    def recipe(self) -> Recipe:
+        """The update rule with its ridge and its decay."""
+        name, log_ridge, decay_after = self.optimizer, self.log_ridge, self.decay_after
+        if name == "ridge_decay":  # for (K, Q): see the table in docs/training.md
+            name = "normalized_gd"
+            log_ridge = -200.0 if log_ridge is None else log_ridge
+            decay_after = max(1, self.steps // 4) if decay_after is None else decay_after
+        # Published code adds the machine epsilon to the norm; with exact gradients there is nothing to protect from.
+        floor = float(np.finfo(np.float64).eps) if self.arithmetic == "naive" else 0.0
+        return Recipe(get_optimizer(name, self.normalization or "joint", floor), log_ridge, decay_after)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What decides the outcome, as plain data for records and checkpoints."""
+        return {
+            "parameterization": self.parameterization,
+            "steps": int(self.steps),
+            "lr": self.lr,
+            "optimizer": self.optimizer,
+            "loss": get_loss(self.loss).name,
+            "m": self.m,
+            "dtype": str(self.dtype),
+            "arithmetic": self.arithmetic,
+            "normalization": self.normalization,
+            "log_ridge": self.log_ridge,
+            "decay_after": self.decay_after,
+            "stop_norm": self.stop_norm,
+            "stop_direction": self.stop_direction,
+            "snapshots": self.snapshot_steps(),
+            "init": self.init if isinstance(self.init, str) else "given",
+            "radius": self.radius,
+            "seed": int(self.seed) if isinstance(self.seed, int | np.integer) else "generator",
+        }
+
+
+def snapshot_steps(steps: int, wanted: int | Sequence[int]) -> list[int]:
+    """About ``wanted`` log-spaced steps, or the wanted steps, with 0 and ``steps`` included.
+
+    Examples
+    --------
+    >>> from attsvm.training import snapshot_steps
+    >>> snapshot_steps(1000, 4), snapshot_steps(1000, [30, 70])
+    ([0, 1, 10, 100, 1000], [0, 30, 70, 1000])
+    """
+    if not isinstance(wanted, int):
+        outside = [k for k in wanted if not 0 <= k <= steps]
+        if outside:
+            raise ValueError(f"snapshots must lie in [0, {steps}], got {outside[0]}")
+        return sorted({0, steps, *(int(k) for k in wanted)})
+    if wanted < 2:
+        raise ValueError(f"snapshots must be at least 2, got {wanted}")
+    if steps == 0:
+        return [0]
+    spaced = np.geomspace(1, steps, wanted).round().astype(int)
+    return sorted({0, steps, *spaced.tolist()})

@@ -1,0 +1,304 @@
+"""Training on the two tasks, and what the trained attention does: sinks of the second layer, one-token flips."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from attsvm.dynamics.polarization.attention import AttentionKind
+from attsvm.dynamics.polarization.metrics import sink_heads, sink_score
+from attsvm.validation.models.small_transformer import SmallTransformer, TransformerSpec
+from attsvm.validation.models.symbol_tasks import InductionTask, SetTask
+
+__all__ = ["FlipRates", "InductionReport", "flip_rates", "induction_report", "train_classifier", "train_induction"]
+
+
+def train_induction(
+    kind: AttentionKind,
+    *,
+    task: InductionTask | None = None,
+    heads: int = 4,
+    dim: int = 64,
+    positions: str = "add",
+    auxiliary: float = 0.2,
+    lr: float = 1e-3,
+    batch: int = 128,
+    steps: int = 1500,
+    seed: int = 0,
+    device: Any = None,
+) -> SmallTransformer:
+    """Train a two-layer causal transformer on fresh samples of the induction task with AdamW.
+
+    The loss is ``L_induction + auxiliary * L_random``: the last position predicts the continuation, the others (BOS
+    and the random tokens, t' among their targets) predict what comes next and so should stay constant.
+
+    Parameters
+    ----------
+    kind : AttentionKind
+    task : InductionTask, optional
+        49 symbols, k = 10, t' != t by default.
+    heads, dim, positions
+        As in `TransformerSpec`; the feed-forward width is 4 dim.
+    auxiliary : float
+        lambda.
+    lr, batch, steps, seed, device
+
+    Examples
+    --------
+    >>> from attsvm.dynamics.polarization import AttentionKind
+    >>> from attsvm.validation.models import InductionTask, induction_report, train_induction
+    >>> task = InductionTask(symbols=6, length=3)
+    >>> model = train_induction(AttentionKind("softmax"), task=task, heads=1, dim=16, batch=16, steps=2)
+    >>> induction_report(model, task, samples=32).scores.shape
+    torch.Size([1])
+    """
+    chosen = InductionTask() if task is None else task
+    if steps < 1 or batch < 1:
+        raise ValueError(f"steps and batch must be at least 1, got {steps} and {batch}")
+    spec = TransformerSpec(
+        vocabulary=chosen.vocabulary,
+        length=chosen.width,
+        outputs=chosen.vocabulary,
+        kind=kind,
+        layers=2,
+        heads=heads,
+        dim=dim,
+        feedforward=4 * dim,
+        positions=positions,
+    )
+    model = SmallTransformer(spec, seed=seed).to(device)
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    for _ in range(steps):
+        tokens, following = chosen.sample(batch, generator, device)
+        logits, _ = model(tokens)
+        loss = cross_entropy(logits[:, -1], following)
+        if auxiliary:
+            loss = loss + auxiliary * cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        optimizer.step()
+    return model
+
+
+@dataclass(frozen=True, eq=False)
+class InductionReport:
+    """What the second layer of an induction model does.
+
+    Attributes
+    ----------
+    accuracy : float
+        Of the continuation; runs below 0.95 are discarded in the published protocol.
+    scores, pooled_scores : Tensor, shape (heads,)
+        Sink scores as mean of ratios and as ratio of sums.
+    sinks : Tensor of bool, shape (heads,)
+    """
+
+    accuracy: float
+    scores: Tensor
+    pooled_scores: Tensor
+    sinks: Tensor
+
+    @property
+    def sink_share(self) -> float:
+        """Proportion of sink heads."""
+        return float(self.sinks.double().mean())
+
+
+def induction_report(
+    model: SmallTransformer, task: InductionTask | None = None, *, samples: int = 1000, seed: int = 1_000_003
+) -> InductionReport:
+    """Accuracy and sink scores of the last layer on held-out samples.
+
+    Parameters
+    ----------
+    model : SmallTransformer
+    task : InductionTask, optional
+    samples, seed : int
+
+    Examples
+    --------
+    >>> from attsvm.validation.models import InductionTask, SmallTransformer, TransformerSpec, induction_report
+    >>> task = InductionTask(symbols=6, length=3)
+    >>> spec = TransformerSpec(vocabulary=13, length=5, outputs=13, dim=16)
+    >>> 0 <= induction_report(SmallTransformer(spec), task, samples=64).accuracy <= 1
+    True
+    """
+    chosen = InductionTask() if task is None else task
+    device = next(model.parameters()).device
+    tokens, following = chosen.sample(samples, torch.Generator().manual_seed(seed), device)
+    with torch.no_grad():
+        logits, attention = model(tokens, attention=True)
+    assert attention is not None
+    # Queries 1..k-1 of BOS t_1 .. t_k t': at t_k and t' something can be predicted (appendix E.1 drops -1 and -2).
+    last = attention[-1:]
+    return InductionReport(
+        accuracy=float((logits[:, -1].argmax(-1) == following).double().mean()),
+        scores=sink_score(last)[0],
+        pooled_scores=sink_score(last, how="ratio_of_sums")[0],
+        sinks=sink_heads(last)[0],
+    )
+
+
+def train_classifier(
+    kind: AttentionKind,
+    *,
+    task: SetTask | None = None,
+    layers: int = 1,
+    heads: int = 1,
+    dim: int = 64,
+    layer_norm: bool = True,
+    mlp: bool = True,
+    embedding_scale: float = 1.0,
+    lr: float = 1e-3,
+    batch: int = 256,
+    steps: int = 400,
+    seed: int = 0,
+    device: Any = None,
+) -> SmallTransformer:
+    """Train a transformer without positions to classify sets, read out at CLS.
+
+    On a degenerate task each label has one set and the model does not see the order: the batch is then replaced by
+    the K sets weighted by how often a batch holds them, which is the same gradient at a fraction of the cost.
+
+    Parameters
+    ----------
+    kind : AttentionKind
+    task : SetTask, optional
+        Vocabulary 81 by default.
+    layers, heads, dim, layer_norm, mlp, embedding_scale
+        As in `TransformerSpec`; the feed-forward width is 4 dim.
+    lr, batch, steps, seed, device
+
+    Examples
+    --------
+    >>> from attsvm.dynamics.polarization import AttentionKind
+    >>> from attsvm.validation.models import SetTask, flip_rates, train_classifier
+    >>> task = SetTask(vocabulary=9, labels=2, length=3)
+    >>> model = train_classifier(AttentionKind("softmax"), task=task, dim=16, batch=16, steps=3)
+    >>> flip_rates(model, task, pairs=20).top.shape
+    torch.Size([1, 1])
+    """
+    chosen = SetTask() if task is None else task
+    if steps < 1 or batch < 1:
+        raise ValueError(f"steps and batch must be at least 1, got {steps} and {batch}")
+    spec = TransformerSpec(
+        vocabulary=chosen.vocabulary,
+        length=chosen.width,
+        outputs=chosen.labels,
+        kind=kind,
+        layers=layers,
+        heads=heads,
+        dim=dim,
+        feedforward=4 * dim,
+        causal=False,
+        layer_norm=layer_norm,
+        mlp=mlp,
+        positions="none",
+        embedding_scale=embedding_scale,
+    )
+    model = SmallTransformer(spec, seed=seed).to(device)
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    sets, names = _all_sets(chosen, device) if chosen.is_degenerate else (None, None)
+    for _ in range(steps):
+        if sets is not None and names is not None:
+            drawn = torch.randint(chosen.labels, (batch,), generator=generator)
+            share = torch.bincount(drawn, minlength=chosen.labels).to(device) / batch
+            loss = (share * cross_entropy(model(sets)[0][:, -1], names, reduction="none")).sum()
+        else:
+            tokens, labels = chosen.sample(batch, generator, device)
+            loss = cross_entropy(model(tokens)[0][:, -1], labels)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        optimizer.step()
+    return model
+
+
+def _all_sets(task: SetTask, device: Any) -> tuple[Tensor, Tensor]:
+    tokens = torch.arange(task.vocabulary - 1).view(task.labels, task.group)
+    cls = torch.full((task.labels, 1), task.vocabulary - 1)
+    return torch.cat([tokens, cls], 1).to(device), torch.arange(task.labels, device=device)
+
+
+@dataclass(frozen=True, eq=False)
+class FlipRates:
+    """How often one swapped token turns the prediction into the donor's label.
+
+    Attributes
+    ----------
+    top : Tensor, shape (layer, head)
+        Swapping the most attended tokens of the two inputs.
+    control : float
+        Swapping tokens at random.
+    accuracy : float
+        On unchanged inputs.
+    """
+
+    top: Tensor
+    control: float
+    accuracy: float
+
+    @property
+    def worst(self) -> float:
+        """Largest rate over layers and heads, the published number."""
+        return float(self.top.max())
+
+
+def flip_rates(
+    model: SmallTransformer, task: SetTask | None = None, *, pairs: int = 500, seed: int = 1_000_003
+) -> FlipRates:
+    """Adversarial one-token flips of a classifier (appendix E.3).
+
+    Two inputs with different labels exchange the token that CLS attends to most (for each layer and head); a flip
+    succeeds when the prediction becomes the donor's label. A change to a third label does not count.
+
+    Parameters
+    ----------
+    model : SmallTransformer
+    task : SetTask, optional
+    pairs, seed : int
+
+    Examples
+    --------
+    >>> from attsvm.validation.models import SetTask, SmallTransformer, TransformerSpec, flip_rates
+    >>> spec = TransformerSpec(vocabulary=81, length=11, outputs=4, layers=1, dim=16, causal=False, positions="none")
+    >>> 0 <= flip_rates(SmallTransformer(spec), pairs=20).worst <= 1
+    True
+    """
+    chosen = SetTask() if task is None else task
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
+    tokens, labels = chosen.sample(8 * pairs, generator, device)
+    first, second = tokens[: 4 * pairs], tokens[4 * pairs :]
+    differ = (labels[: 4 * pairs] != labels[4 * pairs :]).nonzero()[:, 0][:pairs]
+    if len(differ) < pairs:
+        raise ValueError(f"only {len(differ)} of {pairs} pairs have different labels; sample again with another seed")
+    x = torch.cat([first[differ], second[differ]])  # each input ...
+    donor = torch.cat([second[differ], first[differ]])  # ... beside its donor
+    own = torch.cat([labels[differ], labels[4 * pairs + differ]])
+    other = torch.cat([labels[4 * pairs + differ], labels[differ]])
+    with torch.no_grad():
+        logits, attention = model(x, attention=True)
+        assert attention is not None
+        accuracy = float((logits[:, -1].argmax(-1) == own).double().mean())
+        best = attention[..., -1, :-1].argmax(-1)  # (layer, head, sample): CLS queries, CLS itself left out
+        rates = torch.stack([torch.stack([_flipped(model, x, donor, other, row) for row in layer]) for layer in best])
+        random = torch.randint(chosen.length, (len(x),), generator=generator).to(device)
+        control = _flipped(model, x, donor, other, random)
+    return FlipRates(rates, float(control), accuracy)
+
+
+def _flipped(model: SmallTransformer, x: Tensor, donor: Tensor, other: Tensor, place: Tensor) -> Tensor:
+    """Share of inputs whose prediction becomes the donor's label when each exchanges the token at ``place``."""
+    rows = torch.arange(len(x), device=x.device)
+    half = len(x) // 2
+    partner = torch.cat([place[half:], place[:half]])  # the donor's own place
+    changed = x.clone()
+    changed[rows, place] = donor[rows, partner]
+    logits: Tensor = model(changed)[0]
+    return (logits[:, -1].argmax(-1) == other).double().mean()
