@@ -223,6 +223,13 @@ class AttentionProblem:
         """
         if not tolerance >= 0:
             raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+        return self._optimal if tolerance == 0 else self._tokens_within(tolerance)
+
+    @cached_property
+    def _optimal(self) -> Selection:
+        return self._tokens_within(0.0)
+
+    def _tokens_within(self, tolerance: float) -> Selection:
         scores = self.scores()
         best = scores.max(axis=-1, keepdims=True)
         return Selection(scores.argmax(axis=-1), tied=scores >= best - tolerance)

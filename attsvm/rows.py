@@ -13,6 +13,7 @@ from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectedSetsLike, Selection, SelectionLike, read_selected_sets, read_selection
 from attsvm.solvers import MarginProblem, PairRows
+from attsvm.solvers.rows import Remainder
 
 __all__ = [
     "AttentionRows",
@@ -86,7 +87,7 @@ def _differences(
     """
     step = max(1, _CHUNK_ELEMENTS // X.shape[-1])
     if len(token) <= step:
-        return np.subtract(X[sequence, anchors.take(owner)], X[sequence, token], dtype=np.float64)
+        return np.asarray(np.subtract(X[sequence, anchors.take(owner)], X[sequence, token], dtype=np.float64))
     out = np.empty((len(token), X.shape[-1]))
     for start in range(0, len(token), step):
         rows = slice(start, start + step)
@@ -120,31 +121,36 @@ def _build(
     kept, sides, equal = per_row(keep), per_row(rhs), per_row(equality)
     if kept is not None and not kept.any(axis=-1).all():
         raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to separate")
-    block: int | None = T - 1
+    X, block = problem.X, T - 1
+
+    def rest_of(tokens: npt.NDArray[np.floating], chosen: IntArray, others: IntArray, owner: IntArray) -> Remainder:
+        def remainder(index: IntArray) -> FloatArray:
+            i = owner[index] // K
+            return _lost(tokens[i, chosen[owner[index]]], tokens[i, others[index]])
+
+        return remainder
+
     if lead:
         b = np.arange(lead[0])[:, None]
-        picked = problem.X[b, np.arange(q) // K, anchors].astype(np.float64, copy=False)
-        a = np.repeat(picked, T - 1, axis=1) - problem.X[b, sequence, token]
-        if kept is not None and not kept.all():
-            return AttentionRows(MarginProblem(a, Z, owner, sides, equal, valid=kept), token, query_shape, T, anchors)
-        pairs = PairRows.trusted(a, Z, owner, None, block)
-        return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
+        picked = X[b, np.arange(q) // K, anchors].astype(np.float64, copy=False)
+        a = np.repeat(picked, T - 1, axis=1) - X[b, sequence, token]
+        if kept is not None and not kept.all():  # rows that do not exist are void
+            a, sides = np.where(kept[..., None], a, 0.0), np.where(kept, 1.0 if sides is None else sides, 0.0)
+            equal = None if equal is None else equal & kept
+        else:
+            kept = None
+        pairs = PairRows.trusted(a, Z, owner, lambda k: rest_of(X[k], anchors[k], token[k], owner), block)
+        return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, kept), token, query_shape, T, anchors)
     if kept is not None and not kept.all():
-        token, owner, sequence, block = token[kept], owner[kept], sequence[kept], None
+        token, owner, sequence, block = token[kept], owner[kept], sequence[kept], 0
         sides = None if sides is None else sides[kept]
         equal = None if equal is None else equal[kept]
-    X = problem.X
     if K == 1 and block and X.size <= _CHUNK_ELEMENTS:  # all differences at once, then without the selected token's own
         picked = X[np.arange(q), anchors].astype(np.float64, copy=False)
         a = (picked[:, None] - X)[others]
     else:
         a = _differences(X, sequence, anchors, owner, token)
-
-    def remainder(index: IntArray) -> FloatArray:
-        i = sequence[index]
-        return _lost(X[i, anchors[owner[index]]], X[i, token[index]])
-
-    pairs = PairRows.trusted(a, Z, owner, remainder, block)
+    pairs = PairRows.trusted(a, Z, owner, lambda _: rest_of(X, anchors, token, owner), block or None)
     return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
 
 

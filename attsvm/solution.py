@@ -35,8 +35,7 @@ def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
     """Numerical ranks over leading axes: singular values above ``max(1e-8, sqrt(gap))`` times the largest."""
     singular = np.linalg.svd(W, compute_uv=False)
     cut = np.maximum(1e-8, np.sqrt(gap))[..., None] * singular[..., :1]
-    ranks: IntArray = np.count_nonzero((singular > cut) & (singular > 0), axis=-1)
-    return ranks
+    return np.asarray(np.count_nonzero((singular > cut) & (singular > 0), axis=-1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,11 +148,12 @@ class Certificate:
 
     @staticmethod
     def unknown(
-        batch: tuple[int, ...] = (), farkas: FarkasCertificate | None = None, bound: float = np.inf
+        batch: tuple[int, ...] = (), farkas: FarkasCertificate | None = None, bound: float = 0.0
     ) -> Certificate:
         """Of a solve that ended without W: infinite, never 0; ``bound`` is what is proved of the norm all the same."""
         inf: Any = np.full(batch, np.inf) if batch else float("inf")
-        return Certificate(inf, inf, inf, inf, inf, bound, inf, inf, farkas=farkas)
+        lower: Any = np.inf if farkas is not None else np.full(batch, bound) if batch else bound
+        return Certificate(inf, inf, inf, inf, inf, lower, inf, inf, farkas=farkas)
 
 
 class CertificateBatch(Protocol):
@@ -198,7 +199,7 @@ _ONE = _Arithmetic(
     most=lambda x: float(np.maximum.reduce(x)),
     larger=max,
     smaller=min,
-    count=np.count_nonzero,
+    count=lambda x: int(np.count_nonzero(x)),
     where=lambda condition, x, y: x if condition else y,
     plain=lambda x: x.item() if isinstance(x, (np.ndarray, np.generic)) else x,
 )
@@ -242,8 +243,9 @@ def _rank_certificate(
     with np.errstate(divide="ignore", invalid="ignore"):
         resolution = np.where(rank == singular.shape[-1], 0.0, np.where(room > 0, excess / room, np.inf))
         singular_gap = np.where((numerical > 0) & (following > 0), last / following, np.inf)
-    numbers = (plain(np.asarray(x)) for x in (rank, resolution, numerical, tol, dual_gap, singular_gap))
-    return RankCertificate(*numbers, dual_singular_values=scaled)
+    parts = (rank, resolution, numerical, tol, dual_gap, singular_gap)
+    numbers: list[Any] = [*(plain(np.asarray(part)) for part in parts), scaled]
+    return RankCertificate(*numbers)
 
 
 def _singular_values(matrix: FloatArray) -> FloatArray:
@@ -330,7 +332,7 @@ def _measure(
         # price of what is missed is taken from the multipliers, which is right to first order.
         missed = violation + primal_error
         if problem.is_plain:
-            price = where(missed < 1.0, missed / where(missed < 1.0, 1.0 - missed, 1.0), np.inf) * value
+            price = where(missed < 1.0, missed * value / where(missed < 1.0, 1.0 - missed, 1.0), np.inf)
         else:
             price = 2.0 * missed * dot(weights, allowance)
         rank = _rank_certificate(*spectra, gap, excess + price, rank_tolerance, blur, plain)
@@ -340,8 +342,8 @@ def _measure(
 
 def _frobenius(matrix: FloatArray) -> Any:
     if matrix.ndim == 2:
-        flat = matrix.ravel()
-        return math.sqrt(flat.dot(flat))
+        entries = matrix.ravel()
+        return math.sqrt(entries.dot(entries))
     flat = matrix.reshape(len(matrix), -1)
     return np.sqrt(np.vecdot(flat, flat))
 

@@ -117,7 +117,10 @@ def solve(
                 if spec.devices
                 else _solve_one(spec, problem, norm, request)
             )
-        if spec.batched:
+        if not len(problem):
+            return _solved_nothing(spec, problem, norm, goal)
+        # A budget of pivoting rounds is one problem's: a batch is then solved one by one, as each would be alone.
+        if spec.batched and (spec.devices or max_iterations is None):
             return _solve_batched(spec, problem, norm, request)
         return _solve_each(spec, problem, norm, request)
 
@@ -183,6 +186,16 @@ def _solve_one(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Re
     )
 
 
+def _solved_nothing(spec: SolverSpec, problem: MarginProblem, norm: Norm, tolerance: float) -> MarginSolution:
+    """The solution of a batch without problems."""
+    status: Any = np.empty(0, dtype=object)
+    counts: Any = np.zeros(0, dtype=np.int64)
+    return MarginSolution(
+        problem, norm, status, Certificate.unknown((0,)), np.zeros((0, problem.m)), spec.name, counts,
+        0.0, tolerance, np.zeros((0, *problem.shape)), _no_rescues(0),
+    )  # fmt: skip
+
+
 def _is_open(found: Found, request: Request) -> bool:
     """Whether float64 leaves something to decide: no proof, or rows that are missed by more than rounding explains."""
     if found.farkas is not None or (found.W is not None and not found.W.any()):
@@ -238,7 +251,7 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
         return _solve_each(spec, batch, norm, replace(request, device=None))
     found = spec.load()(unit, norm, request)
     assert found.W is not None and found.multipliers is not None
-    usable = np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1)
+    usable = np.asarray(np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1))
     W = np.where(usable[:, None, None], found.W, 0.0)
     lam = np.where(usable[:, None], found.multipliers, 0.0)
     certificate: Any = certify(batch, W, lam, norm)
@@ -251,18 +264,19 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
     open_ones = np.flatnonzero((code == 1) | (code == 3))
     status: Any = _CODES[code]
     result = MarginSolution(
-        batch, norm, status, _blanked(certificate, code >= 2), np.where(code[:, None] < 2, lam, np.nan), spec.name,
-        found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan), _rescue_flags(code),
-        {i: farkas for i, farkas in proofs.items()},
+        batch, norm, status, _blanked(certificate, code), np.where(code[:, None] < 2, lam, np.nan), spec.name,
+        found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan),
+        _no_rescues(len(code)), proofs,
     )  # fmt: skip
-    if len(open_ones) and request.options.get("rescue", request.options.get("dtype") is None):
+    limited = request.options.get("dtype") is not None or request.max_iterations is not None
+    if len(open_ones) and request.options.get("rescue", not limited):
         result = _rescued(result, open_ones, norm, request)
     result = replace(result, seconds=time.perf_counter() - begin)
     return result[0] if single else result
 
 
-def _rescue_flags(code: npt.NDArray[np.int64]) -> Extras:
-    flags: Any = np.zeros(len(code), dtype=bool)
+def _no_rescues(size: int) -> Extras:
+    flags: Any = np.zeros(size, dtype=bool)
     return Extras(rescued=flags)
 
 
@@ -279,11 +293,13 @@ def _proofs(batch: MarginProblem, candidates: FloatArray | None, undecided: Bool
     return proofs
 
 
-def _blanked(certificate: Any, without: BoolArray) -> Any:
+def _blanked(certificate: Any, code: npt.NDArray[np.int64]) -> Any:
     """The certificate of a batch with infinities where there is no solution."""
+    without = code >= 2
     if not without.any():
         return certificate
-    unknown: Any = Certificate.unknown((len(without),))
+    unknown: Any = Certificate.unknown((len(code),))
+    unknown = replace(unknown, lower_bound=np.where(code == 2, np.inf, 0.0))  # nothing is proved by a failure
     parts = {
         name: np.where(without, getattr(unknown, name), getattr(certificate, name))
         for name in ("primal_violation", "dual_violation", "gap", "complementarity", "norm", "lower_bound",

@@ -105,10 +105,13 @@ class MarginProblem:
         if rhs is None:
             sides = np.ones(shape)
         else:
+            given = _per_row("rhs", rhs, shape, "finite numbers")
             try:
-                sides = _per_row("rhs", rhs, shape, "finite numbers").astype(np.float64)
+                sides = given.astype(np.float64)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"rhs must be {shape[-1]} finite numbers, one per row of a: {error}") from error
+                raise ValueError(
+                    f"rhs must be {shape[-1]} finite numbers, one per row of a, got dtype {given.dtype}"
+                ) from error
             if not np.isfinite(sides).all():
                 raise ValueError(f"rhs must be {shape[-1]} finite numbers, one per row of a, got NaN or infinity")
         if equality is None:
@@ -212,7 +215,7 @@ class MarginProblem:
     def gram(self) -> FloatArray:
         """Gram matrix of the rows, shape (*batch, m, m). For small problems and references."""
         rows = self.rows if isinstance(self.rows, PairRows) else self.rows.gather(np.arange(self.m))
-        return rows.gram()
+        return rows.gram
 
     def __len__(self) -> int:
         if not self.batch:

@@ -22,7 +22,7 @@ from attsvm.solvers.status import Status
 if TYPE_CHECKING:
     from attsvm.solvers.exact import ExactFarkas, ExactRows
 
-__all__ = ["ExactCertificate", "exact_certificate", "exact_rows_of", "settle_exactly"]
+__all__ = ["ExactCertificate", "exact_certificate", "exact_proof", "exact_rows_of", "settle_exactly"]
 
 # Rows times entries of W up to which a solve that ended open is taken up in exact arithmetic (below about a second).
 _ENTRIES = 8_000
@@ -185,6 +185,24 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
             return found
     proof = exact_feasibility(rows, found.W if usable else None, known).proof
     return found if proof is None else _refuted(problem, proof, found)
+
+
+def exact_proof(problem: MarginProblem) -> Certificate | None:
+    """A proof of infeasibility in rationals, if there is one and the problem is small enough to look for it.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.reproof import exact_proof
+    >>> exact_proof(MarginProblem([[1.0], [1.0]], [[1.0]], [0, 0], [1.0, 2.0], [True, True])).farkas.proof
+    'rationals'
+    """
+    from attsvm.solvers.exact import exact_feasibility
+
+    if problem.m * problem.shape[0] * problem.shape[1] > _ENTRIES:
+        return None
+    proof = exact_feasibility(exact_rows_of(problem)).proof
+    return None if proof is None else _refuted(problem, proof, Found()).farkas
 
 
 def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:

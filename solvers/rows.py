@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import CHUNK_ELEMENTS, FloatArray, IntArray, real_array, to_numpy
 
 __all__ = ["PairRows", "Rows"]
+
+Remainder: TypeAlias = Callable[[IntArray], FloatArray]
+"""What rounding took from the left factors of the rows of an index, shape (len(index), dx)."""
 
 # Below this many entries a dense matrix of the weights of each query's rows is cheaper than a sparse one.
 _DENSE_PICKS = 1 << 14
@@ -124,7 +127,7 @@ class PairRows:
         if whose.size and (whose.min() < 0 or whose.max() >= q):
             raise ValueError(f"owner must lie in [0, {q}), got {whose.min()} to {whose.max()}")
         self.owner = whose.astype(np.int64, copy=False)
-        self._remainder: Callable[[IntArray], FloatArray] | None = None
+        self._remainder_of: Callable[[int], Remainder] | None = None
 
     @classmethod
     def trusted(
@@ -132,24 +135,24 @@ class PairRows:
         a: npt.NDArray[np.floating[Any]],
         queries: npt.NDArray[np.floating[Any]],
         owner: IntArray,
-        remainder: Callable[[IntArray], FloatArray] | None = None,
+        remainder_of: Callable[[int], Remainder] | None = None,
         block: int | None = None,
     ) -> PairRows:
         """From arrays that are known to be right: no look at the data.
 
-        ``block`` is the property of that name, where it is known. ``remainder(index)`` gives what rounding took from
-        the left factors of some rows, for exact proofs about rows that are differences; None where ``a`` is what was
-        given.
+        ``block`` is the property of that name, where it is known. ``remainder_of(problem)(index)`` gives what rounding
+        took from the left factors of some rows, for exact proofs about rows that are differences; None where ``a`` is
+        what was given. One problem has number 0.
         """
         rows = cls.__new__(cls)
-        rows.a, rows.queries, rows.owner, rows._remainder = a, queries, owner, remainder
+        rows.a, rows.queries, rows.owner, rows._remainder_of = a, queries, owner, remainder_of
         if block is not None:
             rows.block = block
         return rows
 
     def exact_left(self) -> npt.NDArray[Any]:
         """Left factors as they are, or as fractions where rounding took something from them, shape (m, dx)."""
-        rest = None if self._remainder is None else self._remainder(np.arange(self.m))
+        rest = None if self._remainder_of is None else self._remainder_of(0)(np.arange(self.m))
         if rest is None or not rest.any():
             return self.a.astype(np.float64, copy=False)
         exact = np.array([[Fraction(x) for x in row] for row in self.a.tolist()], dtype=object)
@@ -248,9 +251,9 @@ class PairRows:
         keys = self.queries @ W.mT  # (*batch, q, dx): the direction along which each query measures
         if self.block and self.a.dtype == np.float64:
             blocks = self.a.reshape(*self.batch, self.q, self.block, -1)
-            return np.matmul(blocks, keys[..., None]).reshape(*self.batch, self.m)
+            return np.asarray(np.matmul(blocks, keys[..., None]).reshape(*self.batch, self.m))
         if self.batch:
-            return np.vecdot(self.a.astype(np.float64, copy=False), self._of_rows(keys))
+            return np.asarray(np.vecdot(self.a.astype(np.float64, copy=False), self._of_rows(keys)))
         out = np.empty(self.m)
         for rows in self._chunks():
             part = self.a[rows].astype(np.float64, copy=False)
@@ -279,7 +282,7 @@ class PairRows:
         if self.block and self.a.dtype == np.float64:
             blocks = self.a.reshape(*self.batch, self.q, self.block, -1)
             combined = np.matmul(lam.reshape(*self.batch, self.q, 1, self.block), blocks)[..., 0, :]
-            return np.matmul(combined.mT, self.queries)
+            return np.asarray(np.matmul(combined.mT, self.queries))
         if self.batch:
             return np.asarray((self.a * lam[..., None]).mT @ self.right.astype(np.float64, copy=False))
         combined = np.zeros((self.q, self.shape[0]))
@@ -311,35 +314,40 @@ class PairRows:
         rows = np.asarray(index)
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
-        rest = self._remainder
-        inner = None if rest is None else lambda part: rest(rows[part])
+        rest = self._remainder_of
+        inner = None if rest is None else lambda k: lambda part: rest(k)(rows[part])
         return PairRows.trusted(self.a[..., rows, :], self.queries, self.owner[..., rows], inner)
 
     def scaled(self, left: int, right: int) -> PairRows:
         """Left factors times ``2^left``, queries times ``2^right``: exact unless they leave the range."""
         a, queries = self.a.astype(np.float64), self.queries.astype(np.float64)
-        rest = self._remainder
-        inner = None if rest is None else lambda part: np.ldexp(rest(part), left)
+        rest = self._remainder_of
+        inner = None if rest is None else lambda k: lambda part: np.ldexp(rest(k)(part), left)
         return PairRows.trusted(np.ldexp(a, left), np.ldexp(queries, right), self.owner, inner, self.block)
 
     def __getitem__(self, problem: int) -> PairRows:
         if not self.batch:
             raise IndexError("these rows belong to one problem; only a batch of rows can be indexed")
         owner = self.owner if self.owner.ndim == 1 else self.owner[problem]
+        rest = self._remainder_of
+        inner = None if rest is None else lambda _: rest(problem)
         block = self.block if self.owner.ndim == 1 else None
-        return PairRows.trusted(self.a[problem], self.queries[problem], owner, None, block)
+        return PairRows.trusted(self.a[problem], self.queries[problem], owner, inner, block)
 
     def take(self, problems: IntArray) -> PairRows:
         """Rows of some problems of a batch."""
         owner = self.owner if self.owner.ndim == 1 else self.owner[problems]
+        rest = self._remainder_of
+        inner = None if rest is None else lambda k: rest(int(problems[k]))
         block = self.block if self.owner.ndim == 1 else None
-        return PairRows.trusted(self.a[problems], self.queries[problems], owner, None, block)
+        return PairRows.trusted(self.a[problems], self.queries[problems], owner, inner, block)
 
     def features(self) -> FloatArray:
         """Dense rows ``vec(a_k b_k^T)`` in C order, shape (*batch, m, dx*dz). For small problems and references."""
         dense = self.a[..., :, None].astype(np.float64) * self.right[..., None, :]
         return np.asarray(dense.reshape(*dense.shape[:-2], -1), dtype=np.float64)
 
+    @cached_property
     def gram(self) -> FloatArray:
         """Gram matrix ``G_jk = (a_j . a_k)(b_j . b_k)``, shape (*batch, m, m). For small problems and references."""
         a, queries = self.a.astype(np.float64, copy=False), self.queries.astype(np.float64, copy=False)

@@ -272,7 +272,7 @@ def _stacked(certificates: list[Certificate]) -> Certificate:
     columns: list[Any] = [
         np.stack([np.asarray(getattr(r or blank, part.name)) for r in ranks]) for part in fields(known)
     ]
-    return Certificate(*numbers, rank_certificate=type(known)(*columns))
+    return replace(Certificate(*numbers), rank_certificate=type(known)(*columns))
 
 
 def conclude(

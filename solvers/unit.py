@@ -17,11 +17,14 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.rows import PairRows
 
 __all__ = ["UnitProblem", "UnitRows", "scaled_to_range", "span"]
 
 # Columns of workspace per column of a factorization: enough for blocked code.
 _BLOCK = 64
+# Rows below which one Gram matrix is as fast as the row norms.
+_GRAM_ROWS = 100
 # Row norms outside this range have squares that leave that of float64.
 _SMALLEST, _LARGEST = 2.0**-400, 2.0**400
 
@@ -50,7 +53,7 @@ class UnitProblem:
     """
 
     def __init__(self, problem: MarginProblem) -> None:
-        norms = problem.row_norms
+        norms = _norms(problem)
         self.problem = problem
         self.equality = problem.equality
         least, most = np.minimum.reduce(norms, axis=None), np.maximum.reduce(norms, axis=None)
@@ -99,8 +102,7 @@ class UnitProblem:
     @cached_property
     def gram(self) -> FloatArray:
         """Gram matrix of the unit rows, shape (*batch, m, m); a zero row has diagonal 1, so its multiplier is 0."""
-        gram = self.problem.gram()
-        gram *= self.inverse[..., None]
+        gram = self.problem.gram() * self.inverse[..., None]
         gram *= self.inverse[..., None, :]
         if self.has_zero_rows:
             diagonal = np.einsum("...kk->...k", gram)
@@ -127,6 +129,15 @@ class UnitProblem:
             right,
             self,
         )
+
+
+def _norms(problem: MarginProblem) -> FloatArray:
+    """Row norms; of one small problem by its Gram matrix, which is needed next and has them on its diagonal."""
+    rows = problem.rows
+    if isinstance(rows, PairRows) and not rows.batch and rows.m < _GRAM_ROWS and rows.a.dtype == np.float64:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            rows.row_norms = np.sqrt(rows.gram.diagonal())
+    return rows.row_norms
 
 
 def _leaves_range(problem: MarginProblem) -> bool:

@@ -36,6 +36,16 @@ def seeded_rows(n: int, per: int, d: int, seed: int = 0) -> MarginProblem:
     return random_rows(np.random.default_rng(seed), n, per + 1, d)
 
 
+def sphere_rows(size: int, n: int, T: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A batch of differences of unit vectors, n queries with T - 1 rows each: always feasible for n <= d."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((size, n, T, d))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    z = rng.standard_normal((size, n, d))
+    z /= np.linalg.norm(z, axis=-1, keepdims=True)
+    return (x[:, :, :1] - x[:, :, 1:]).reshape(size, n * (T - 1), d), z, np.repeat(np.arange(n), T - 1)
+
+
 def _singular(matrix: np.ndarray) -> np.ndarray:
     return np.linalg.svd(matrix, compute_uv=False)
 

@@ -2,8 +2,7 @@
 
 With unit rows, Gram matrix G and right-hand side c, the multipliers solve the complementarity problem
 ``x >= 0, G x - c >= 0, x . (G x - c) = 0`` (x free and ``G x = c`` on equality rows). `pivoting` finds the active rows,
-for one problem or a batch; dependent rows go to `least_distance`. What neither certifies for one problem (norms
-of 1e6 and more, where float64's Gram matrices end) goes to `dual_steps`, which works on the rows themselves.
+for one problem or a batch; dependent rows, and what Gram matrices in float64 cannot settle, go to `least_distance`.
 """
 
 from __future__ import annotations
@@ -12,22 +11,23 @@ import math
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certificate import certify
 from attsvm.solvers.farkas import certify_infeasible
-from attsvm.solvers.frobenius.dual_steps import dual_active_set
 from attsvm.solvers.frobenius.least_distance import least_distance
-from attsvm.solvers.frobenius.pivoting import SmallResult, solve_small
+from attsvm.solvers.frobenius.pivoting import SmallResult, solve_active, solve_small
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["exact_by_steps", "in_norm_form", "proved", "solve_active_set"]
+__all__ = ["by_distance", "in_norm_form", "proved", "solve_active_set"]
 
 # Certificates of well-posed problems are as good as rounding allows; anything above is worth refining.
 _ROUNDING = 1e-13
 _REFINEMENTS = 3
+# Multipliers of unit rows beyond this come from nearly cancelling rows: a batch refines them before it certifies.
+_STEEP = 1e3
 # Numbers in the written-out rows of one problem, and of one problem of a batch, that least distances may take.
 _DENSE_ENTRIES = 4_000_000
 _STACK_ENTRIES = 100_000
@@ -75,32 +75,20 @@ def _refined(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArra
     return x, W
 
 
-def exact_by_steps(unit: UnitProblem, active: BoolArray, steps: int, norm: Norm) -> Found:
-    """The dual method on written-out rows, started from rows believed to be active.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.solvers import MarginProblem, get_norm
-    >>> from attsvm.solvers.frobenius.active_set import exact_by_steps
-    >>> from attsvm.solvers.unit import UnitProblem
-    >>> rows = UnitProblem(MarginProblem([[1.0], [4.0]], [[1.0]], [0, 0]))
-    >>> exact_by_steps(rows, np.zeros(2, dtype=bool), 10, get_norm("frobenius")).W
-    array([[1.]])
-    """
-    rows = unit.rows
-    outcome = dual_active_set(rows, np.flatnonzero(active[rows.index]), steps)
-    x = np.zeros(unit.m)
-    x[rows.index] = outcome.multipliers
-    if outcome.conflict:
-        proof = certify_infeasible(unit.problem, x * unit.inverse)
-        if proof is not None:
-            return Found(farkas=proof, iterations=outcome.steps)
-    W, lam = in_norm_form(unit, x, rows.lift(outcome.W) / unit.scale)
-    return Found(W, lam, outcome.steps, certificate=certify(unit.problem, W, lam, norm))
+def _refined_stack(
+    unit: UnitProblem, problems: IntArray, x: FloatArray, W: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """`_refined` for some problems of a batch at once; ``x`` and ``W`` are theirs."""
+    part = UnitProblem(unit.problem.take(problems))
+    active = (x != 0) | part.equality
+    for _ in range(_REFINEMENTS):
+        change, _ = solve_active(unit.gram[problems], np.where(active, part.c - part.margins(W), 0.0), active)
+        x = x + change
+        W = W + part.adjoint(change)
+    return x, W
 
 
-def _by_distance(unit: UnitProblem, norm: Norm) -> Found | None:
+def by_distance(unit: UnitProblem, norm: Norm) -> Found | None:
     """One problem with dependent rows: the nearest point or a proof; None when it is left open."""
     rows = unit.rows
     features = (rows.a[:, :, None] * rows.b[:, None, :]).reshape(rows.m, -1)
@@ -150,6 +138,9 @@ def _solve_stack(unit: UnitProblem, request: Request) -> Found:
         found = _pivot(unit, request)
         x, settled, iterations = np.where(found.settled[:, None], found.x, 0.0), found.settled, found.iterations
         W = unit.adjoint(x)
+        steep = np.flatnonzero(settled & (np.abs(x).max(axis=-1) > _STEEP))
+        if len(steep):
+            x[steep], W[steep] = _refined_stack(unit, steep, x[steep], W[steep])
     candidates = np.full((size, m), np.nan)
     left = np.flatnonzero(~settled)
     if len(left) and m * dx * dz <= _STACK_ENTRIES:
@@ -167,7 +158,7 @@ def _solve_stack(unit: UnitProblem, request: Request) -> Found:
 def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least Frobenius norm by active-set methods: exact, for up to a few thousand rows, one problem or a batch.
 
-    ``max_iterations`` limits pivoting rounds (``50 + 2 m`` by default) and single-row steps (``100 + 10 m``).
+    ``max_iterations`` limits the rounds of pivoting, ``50 + 2 m`` by default; with a limit nothing else is tried.
 
     Examples
     --------
@@ -180,24 +171,16 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if unit.problem.batch:
         return _solve_stack(unit, request)
     best: Found | None = None
-    active, rounds = unit.equality, 0
+    rounds = 0
     if unit.m <= unit.problem.shape[0] * min(unit.problem.shape[1], unit.problem.q):
         result = _pivot(unit, request)
         rounds = int(result.iterations)
         if result.settled:
             x, W = result.x, unit.adjoint(result.x)
-            best, active = _certified(unit, norm, x, W, rounds), (x > 0) | unit.equality
+            best = _certified(unit, norm, x, W, rounds)
             if best.certificate is not None and best.certificate.worst > _ROUNDING:
                 best = _better(best, _certified(unit, norm, *_refined(unit, x, W), rounds))
             if proved(best) <= request.tolerance:
                 return best
-    if request.max_iterations is None:
-        near = _by_distance(unit, norm)
-        if near is not None:
-            best = _better(best, near)
-            if best.farkas is not None or proved(best) <= request.tolerance:
-                return best
-    steps = 100 + 10 * unit.m if request.max_iterations is None else request.max_iterations - rounds
-    if steps <= 0 and best is not None:
-        return best
-    return _better(best, exact_by_steps(unit, active, max(steps, 1), norm))
+    near = by_distance(unit, norm) if request.max_iterations is None else None
+    return best or Found(iterations=rounds) if near is None else _better(best, near)

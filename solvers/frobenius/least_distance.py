@@ -78,5 +78,7 @@ def least_distance(rows: FloatArray, c: FloatArray, equality: BoolArray | None =
         )
         x[i], count[i] = info["lam"], info["iterations"]
     np.negative(x, out=x)  # multipliers of lower bounds are negative there
-    shaped = (f.reshape(batch + f.shape[1:])[()] for f in (x, w, flag == 1, flag == -1, count))
-    return DistanceResult(*shaped)
+    settled, ray = flag == 1, flag == -1
+    if not batch:
+        return DistanceResult(x[0], w[0], settled[0], ray[0], count[0])
+    return DistanceResult(x, w, settled, ray, count)

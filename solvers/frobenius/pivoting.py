@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["SmallResult", "solve_small"]
+__all__ = ["SmallResult", "solve_active", "solve_small"]
 
 # Rounds without a new smallest number of misplaced rows before only one row changes sides at a time, which cannot
 # cycle (Murty's rule).
@@ -107,20 +107,18 @@ def solve_small(
         if ended:
             return SmallResult(x, np.True_, np.int64(rounds))  # type: ignore[arg-type]
         many = solve_small(gram[None], c[None], None if equality is None else equality[None], None, limit)
-        return SmallResult(*(field[0] for field in many))
-    batch, m = c.shape[:-1], c.shape[-1]
-    size = int(np.prod(batch))
+        return SmallResult(many.x[0], many.settled[0], many.iterations[0])
+    size, m = c.shape
     out = SmallResult(np.zeros((size, m)), np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64))
-    G, target = gram.reshape(size, m, m), c.reshape(size, m)
-    free = np.zeros((size, m), dtype=bool) if equality is None else equality.reshape(size, m)
+    free = np.zeros((size, m), dtype=bool) if equality is None else equality
     step = max(1, _CHUNK_NUMBERS // (m * m))
     for k in range(0, size, step):
         part = slice(k, k + step)
-        active = _guess(G[part], target[part], free[part]) if start is None else start.reshape(size, m)[part]
-        found = _pivot_stack(G[part], target[part], free[part], active | free[part], most)
+        active = _guess(gram[part], c[part], free[part]) if start is None else start[part]
+        found = _pivot_stack(gram[part], c[part], free[part], active | free[part], most)
         for field, value in zip(out, found, strict=True):
             field[part] = value
-    return SmallResult(*(field.reshape(batch + field.shape[1:]) for field in out))
+    return out
 
 
 @lru_cache(maxsize=64)
@@ -214,7 +212,7 @@ def _pivot_stack(G: FloatArray, c: FloatArray, equality: BoolArray, active: Bool
     live, index = np.arange(size), np.arange(m)
     fewest, stalled = np.full(size, m + 1), np.zeros(size, dtype=np.int64)
     for count in range(1, limit + 1):
-        x, pivot = _solve_active(G, c, active)
+        x, pivot = solve_active(G, c, active)
         balance = c - _times(G, x)
         balance += x
         wanted = balance > np.maximum(1e-14, 1e-15 * np.sqrt(np.einsum("bk,bk->b", x, x)))[:, None]
@@ -244,8 +242,16 @@ def _pivot_stack(G: FloatArray, c: FloatArray, equality: BoolArray, active: Bool
     return out
 
 
-def _solve_active(G: FloatArray, c: FloatArray, active: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Solutions of the equations of the active rows and the smallest squared Cholesky pivots."""
+def solve_active(G: FloatArray, c: FloatArray, active: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Solutions of the equations of the active rows and the smallest squared Cholesky pivots, over a batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.frobenius.pivoting import solve_active
+    >>> solve_active(np.array([[[1.0, 0.5], [0.5, 1.0]]]), np.ones((1, 2)), np.array([[True, False]]))[0]
+    array([[1., 0.]])
+    """
     size, m = c.shape
     counts = active.sum(axis=1)
     k = int(counts.max())
@@ -301,7 +307,7 @@ def _solve_together(system: FloatArray, right: FloatArray, used: BoolArray) -> t
 def _cholesky(stack: FloatArray) -> FloatArray:
     """Lower factors; where there is none, one whose pivots are too small to be believed."""
     try:
-        return np.linalg.cholesky(stack)
+        return np.asarray(np.linalg.cholesky(stack), dtype=np.float64)
     except np.linalg.LinAlgError:
         if len(stack) == 1:
             return np.asarray(np.eye(stack.shape[1])[None] * _PIVOT)

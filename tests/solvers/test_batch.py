@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attsvm.solvers import MarginProblem, MarginSolutionBatch, Status, certify, find_farkas, solve
-from kkt import assert_infeasible, assert_optimal
+from attsvm.solvers import MarginProblem, MarginSolutionBatch, Status, certify, find_farkas, solve, solve_batch
+from kkt import assert_infeasible, assert_optimal, sphere_rows
 
 NORMS = ("frobenius", "nuclear")
 # What batches reach in float64, in both norms.
 TOLERANCE = 1e-8
-
-
-def sphere_rows(size: int, n: int, T: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Differences of unit vectors, n queries with T - 1 rows each: always feasible for n <= d."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((size, n, T, d))
-    x /= np.linalg.norm(x, axis=-1, keepdims=True)
-    z = rng.standard_normal((size, n, d))
-    z /= np.linalg.norm(z, axis=-1, keepdims=True)
-    return (x[:, :, :1] - x[:, :, 1:]).reshape(size, n * (T - 1), d), z, np.repeat(np.arange(n), T - 1)
 
 
 def gaussian_batch(size: int, m: int, q: int, dx: int, dz: int, seed: int) -> MarginProblem:
@@ -227,22 +219,38 @@ def test_all_selections_of_one_problem() -> None:
     assert result.certificate.gap.max() <= TOLERANCE
 
 
-def test_warm_start_and_iteration_limit() -> None:
+def test_warm_start() -> None:
     batch = MarginProblem(*sphere_rows(20, 4, 6, 5, seed=16))
     cold = solve(batch)
     warm = solve(batch, warm_start=cold)
     assert warm.iterations.max() <= 2 < cold.iterations.max()
     np.testing.assert_allclose(warm.norm, cold.norm, rtol=1e-8)
-    rescued = solve(batch, max_iterations=1)
-    assert rescued.extras.rescued.any()
-    assert (rescued.status == "optimal").all()
-    np.testing.assert_allclose(rescued.norm, cold.norm, rtol=1e-8)
 
 
-def test_empty_batch() -> None:
-    result = solve(MarginProblem(np.ones((0, 2, 3)), np.ones((0, 1, 3)), [0, 0]), "nuclear")
+def test_a_limit_of_iterations_holds_for_every_problem() -> None:
+    batch = MarginProblem(*sphere_rows(20, 4, 6, 5, seed=16))
+    stopped = solve(batch, max_iterations=1)
+    unfinished = stopped.status == "inaccurate"
+    assert unfinished.any()
+    assert (stopped.certificate.worst[unfinished] > TOLERANCE).all()
+    for i in range(20):
+        assert stopped.status[i] is solve(batch[i], max_iterations=1).status
+    assert not stopped.extras.rescued.any()
+    nuclear = solve(batch, "nuclear", max_iterations=2)
+    assert (nuclear.status == "inaccurate").all()
+    assert (nuclear.certificate.worst > TOLERANCE).all()
+    rescued = solve(batch, "nuclear", max_iterations=2, rescue=True)
+    assert rescued.extras.rescued.all()
+    check(rescued)
+
+
+@pytest.mark.parametrize("norm", [*NORMS, "l1"])
+def test_empty_batch(norm: str) -> None:
+    result = solve(MarginProblem(np.ones((0, 2, 3)), np.ones((0, 1, 3)), [0, 0]), norm)
     assert len(result) == 0
     assert result.W.shape == (0, 3, 3)
+    assert result.norm.shape == result.status.shape == result.iterations.shape == (0,)
+    assert result.multipliers.shape == (0, 2)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -280,3 +288,29 @@ def test_dependent_but_consistent_equalities_are_not_called_infeasible():
         for i, problem in enumerate(problems):
             if found.status[i] == "optimal":  # the only solution there is
                 assert np.abs(problem.margins(found.W[i]) - problem.rhs).max() <= 1e-6
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_float32_rows_are_solved_in_float64(norm: str) -> None:
+    a, z, owner = sphere_rows(10, 4, 4, 8, seed=14)
+    kept = MarginProblem(a.astype(np.float32), z.astype(np.float32), owner)
+    assert kept.rows.a.dtype == np.float32
+    check(solve(kept, norm))
+
+
+def test_bad_arguments_are_named() -> None:
+    batch = MarginProblem(np.ones((2, 3, 1)), np.ones((2, 1, 1)), [0, 0, 0])
+    for message, options in (
+        ("tolerance must be positive", {"tolerance": 0.0}),
+        ("max_iterations must be an integer of at least 1", {"max_iterations": 0}),
+        (
+            re.escape("warm_start must hold multipliers of shape (2, 3), one per row, got (3,)"),
+            {"warm_start": np.ones(3)},
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            solve(batch, **options)
+    with pytest.raises(ValueError, match="solve_batch takes a batch of problems; use solve for one"):
+        solve_batch(batch[0])
+    with pytest.raises(TypeError, match="solver 'active_set' takes no option 'chunk'"):
+        solve(batch, chunk=3)

@@ -49,5 +49,3 @@ def test_float32_rows_stay_float32_and_results_are_float64(rng):
     assert single.rows.a.dtype == np.float32
     assert single.margins(np.eye(4)).dtype == np.float64
     assert single.adjoint(np.ones(single.m)).dtype == np.float64
-
-

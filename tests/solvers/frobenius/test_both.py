@@ -282,5 +282,3 @@ def test_scaling_rotation_permutation_and_duality(run, seed, n, T, d, dz):
 
     scaled = solve(replaced(problem, rhs=3.0 * problem.rhs, queries=2.0 * problem.rows.queries), solver=run)
     np.testing.assert_allclose(scaled.W, 1.5 * result.W, atol=1e-7 * norm)
-
-

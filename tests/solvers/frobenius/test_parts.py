@@ -8,6 +8,8 @@ from attsvm.solvers.driver import Driver
 from attsvm.solvers.frobenius.dual import Dual
 from attsvm.solvers.frobenius.dual_steps import dual_active_set
 from attsvm.solvers.frobenius.free_rows import FreeRows, conjugate_gradient
+from attsvm.solvers.frobenius.least_distance import least_distance
+from attsvm.solvers.frobenius.pivoting import solve_small
 from attsvm.solvers.frobenius.projected import _projected_newton
 from attsvm.solvers.unit import UnitProblem
 from kkt import dense_rows, random_rows
@@ -60,3 +62,39 @@ def test_dual_steps_stop_at_their_limit(rng):
     problem = random_rows(rng, 7, 6, 9)
     outcome = dual_active_set(UnitProblem(problem).rows, np.array([], dtype=np.int64), 2)
     assert not outcome.finished and outcome.steps == 2
+
+
+def test_dependent_rows_leave_the_pivoting() -> None:
+    """Pivoting cannot settle dependent or contradicting rows; least distances do, and tell the two apart."""
+    rng = np.random.default_rng(18)
+    a = rng.standard_normal((4, 6, 5))
+    a[:2, 3:] = a[:2, :3]  # repeated rows
+    a[2:, 3] = -a[2:, 0]  # contradicting rows
+    unit = UnitProblem(MarginProblem(a, np.ones((4, 1, 2)), np.zeros(6, dtype=int)))
+    assert not solve_small(unit.gram, unit.c).settled[2:].any()
+    features = unit.problem.features() * unit.inverse[..., None]
+    found = least_distance(features, unit.c)
+    assert found.settled.tolist() == [True, True, False, False]
+    assert found.ray.tolist() == [False, False, True, True]
+    for i in range(2):
+        np.testing.assert_allclose(features[i].T @ found.x[i], found.w[i], atol=1e-12)
+        assert (features[i] @ found.w[i] - unit.c[i]).min() >= -1e-12
+    left_over = np.einsum("bk,bkd->bd", found.x[2:], features[2:])
+    assert np.abs(left_over).max() <= 1e-9 * found.x[2:].max()  # an exact cancellation, up to rounding
+
+
+@pytest.mark.parametrize("size", [1, 5, 40])
+def test_pivoting_of_one_problem_and_of_stacks(rng, size) -> None:
+    """The same complementarity conditions whichever way the rows are found; equality rows have free multipliers."""
+    problems = [random_rows(rng, 5, 6, 9, equalities=k % 3) for k in range(size)]
+    unit = UnitProblem(MarginProblem.stack(problems))
+    many = solve_small(unit.gram, unit.c, unit.equality)
+    assert many.settled.all()
+    for i in range(size):
+        one = solve_small(unit.gram[i], unit.c[i], unit.equality[i], start=many.x[i] != 0)
+        np.testing.assert_allclose(one.x, many.x[i], atol=1e-9)
+        slack = unit.gram[i] @ many.x[i] - unit.c[i]
+        free = unit.equality[i]
+        assert np.abs(slack[free]).max(initial=0.0) <= 1e-12
+        assert min(many.x[i][~free].min(), slack[~free].min()) >= -1e-12
+        assert np.abs(many.x[i] * slack).max() <= 1e-12

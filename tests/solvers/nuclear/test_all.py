@@ -90,7 +90,9 @@ def degenerate() -> dict[str, MarginProblem]:
             np.r_[rhs, rhs],
             np.r_[equality, equality],
         ),
-        "uneven rows": MarginProblem(base.rows.a * 10.0 ** rng.uniform(-2, 2, (base.m, 1)), base.rows.queries, base.owner),
+        "uneven rows": MarginProblem(
+            base.rows.a * 10.0 ** rng.uniform(-2, 2, (base.m, 1)), base.rows.queries, base.owner
+        ),
         "nearly infeasible": MarginProblem([[1.0, 0.0], [-1.0, 2e-4]], [[1.0, 0.0]], [0, 0]),  # norm 1e4
     }
 
@@ -208,5 +210,3 @@ def test_active_map_evaluates_rows() -> None:
     packed = np.array([1.0, np.sqrt(2.0) * 2.0, 3.0])
     values = np.einsum("kd,de,ke->k", a, left @ S @ right.T, b)
     np.testing.assert_allclose(active_map(a, b, left, right) @ packed, values, atol=1e-12)
-
-

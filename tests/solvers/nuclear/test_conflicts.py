@@ -63,5 +63,3 @@ def test_dependent_equalities_are_no_proof_of_infeasibility(solver: str, seed: i
     combination = np.linalg.svd(problem.features())[0][:, -1]
     assert certify_infeasible(problem, combination) is None
     assert certify_infeasible(problem, -combination) is None
-
-

@@ -112,7 +112,10 @@ def test_equality_rows() -> None:
         ({"rank": 1.0}, "rank must be an integer of at least 1, got 1.0"),
         ({"rank": 1, "starts": 0}, "starts must be at least 1, got 0"),
         ({"rank": 1, "norm": "frobenius"}, "rank=1 limits the nuclear-norm problem; use norm='nuclear', got"),
-        ({"rank": 1, "solver": "interior"}, "solver 'interior' does not support norm 'nuclear' with rank=1; use one of"),
+        (
+            {"rank": 1, "solver": "interior"},
+            "solver 'interior' does not support norm 'nuclear' with rank=1; use one of",
+        ),
     ],
 )
 def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
