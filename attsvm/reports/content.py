@@ -14,7 +14,7 @@ from attsvm.records import plain, versions
 from attsvm.reports.graph import graph_content
 from attsvm.reports.solved import problem_record, solution_record
 from attsvm.reports.trajectory import run_content
-from attsvm.selection import Selection, read_selection
+from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
 
@@ -33,7 +33,7 @@ RUNS = {"W": "normalized_gd", "KQ": "ridge_decay"}
 class ReportOptions(TypedDict, total=False):
     """Keywords of `build_content`, which say what a page holds."""
 
-    selection: object
+    selection: SelectionLike
     steps: int
     seed: int
     device: str | None
@@ -45,7 +45,7 @@ class ReportOptions(TypedDict, total=False):
 def build_content(
     problem: AttentionProblem,
     *,
-    selection: object = None,
+    selection: SelectionLike = None,
     steps: int = 5000,
     seed: int = 0,
     device: str | None = None,
