@@ -121,31 +121,38 @@ def proved(found: Found | None) -> float:
     return np.inf if found is None or found.certificate is None else found.certificate.proved
 
 
-def _pivot(unit: UnitProblem, request: Request) -> SmallResult:
-    known = request.multipliers(unit.problem)
+def _can_be_independent(unit: UnitProblem) -> bool:
+    """Whether there are no more rows than dimensions: otherwise every Gram matrix is singular."""
+    dx, dz = unit.problem.shape
+    return unit.m <= dx * min(dz, unit.problem.q)
+
+
+def _pivot(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> SmallResult:
     start = None if known is None else known != 0
     equality = unit.equality if unit.has_equalities else None
-    return solve_small(unit.gram, unit.c, equality, start, request.max_iterations)
+    return solve_small(unit.gram, unit.c, equality, start, limit)
 
 
-def _solve_stack(unit: UnitProblem, request: Request) -> Found:
+def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> Found:
     """A batch: pivoting where the rows can be independent, least distances for the others that are small enough."""
     dx, dz = unit.problem.shape
     size, m = unit.c.shape
     x, W = np.zeros((size, m)), np.zeros((size, dx, dz))
     settled, iterations = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64)
-    if m <= dx * dz:
-        found = _pivot(unit, request)
-        x, settled, iterations = np.where(found.settled[:, None], found.x, 0.0), found.settled, found.iterations
+    pivots = _can_be_independent(unit)
+    if pivots:
+        found = _pivot(unit, known, limit)
+        # What a limit stopped is a result, if not a good one; otherwise unsettled rows are dependent.
+        settled, iterations = found.settled | (limit is not None), found.iterations
+        x = np.where(settled[:, None], unit.problem.clipped(found.x), 0.0)
         W = unit.adjoint(x)
-        steep = np.flatnonzero(settled & (np.abs(x).max(axis=-1) > _STEEP))
+        steep = np.flatnonzero(found.settled & (np.abs(x).max(axis=-1) > _STEEP))
         if len(steep):
             x[steep], W[steep] = _refined_stack(unit, steep, x[steep], W[steep])
     candidates = np.full((size, m), np.nan)
     left = np.flatnonzero(~settled)
     if len(left) and m * dx * dz <= _STACK_ENTRIES:
-        rows = unit.problem.rows.gather(np.arange(m)) if len(left) == size else unit.problem.rows.take(left)
-        features = rows.gather(np.arange(m)).features() * unit.inverse[left][..., None]
+        features = unit.problem.rows.take(left).gather(np.arange(m)).features() * unit.inverse[left][..., None]
         result = least_distance(features, unit.c[left], unit.equality[left] if unit.has_equalities else None)
         x[left], W[left] = np.where(result.settled[:, None], result.x, 0.0), result.w.reshape(-1, dx, dz)
         settled[left], iterations[left] = result.settled, iterations[left] + result.iterations
@@ -158,7 +165,7 @@ def _solve_stack(unit: UnitProblem, request: Request) -> Found:
 def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least Frobenius norm by active-set methods: exact, for up to a few thousand rows, one problem or a batch.
 
-    ``max_iterations`` limits the rounds of pivoting, ``50 + 2 m`` by default; with a limit nothing else is tried.
+    ``max_iterations`` limits the rounds of pivoting, ``50 + 2 m`` by default; what it stops is returned as it is.
 
     Examples
     --------
@@ -168,19 +175,20 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     array([[0.5],
            [1. ]])
     """
+    known, limit = request.multipliers(unit.problem), request.max_iterations
     if unit.problem.batch:
-        return _solve_stack(unit, request)
+        return _solve_stack(unit, known, limit)
     best: Found | None = None
-    rounds = 0
-    if unit.m <= unit.problem.shape[0] * min(unit.problem.shape[1], unit.problem.q):
-        result = _pivot(unit, request)
+    if _can_be_independent(unit):
+        result = _pivot(unit, known, limit)
         rounds = int(result.iterations)
-        if result.settled:
-            x, W = result.x, unit.adjoint(result.x)
+        if result.settled or limit is not None:
+            x = result.x if result.settled else unit.problem.clipped(result.x)
+            W = unit.adjoint(x)
             best = _certified(unit, norm, x, W, rounds)
-            if best.certificate is not None and best.certificate.worst > _ROUNDING:
+            if result.settled and best.certificate is not None and best.certificate.worst > _ROUNDING:
                 best = _better(best, _certified(unit, norm, *_refined(unit, x, W), rounds))
-            if proved(best) <= request.tolerance:
+            if limit is not None or proved(best) <= request.tolerance:
                 return best
-    near = by_distance(unit, norm) if request.max_iterations is None else None
-    return best or Found(iterations=rounds) if near is None else _better(best, near)
+    near = by_distance(unit, norm)
+    return best or Found() if near is None else _better(best, near)
