@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, FloatArray, freeze, own, real_array, require_finite
-from attsvm._display import html_table
 from attsvm._problem_input import check_shapes, read_labels, read_mask
 from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
+from attsvm.records import html_table
 from attsvm.selection import Selection
 
 __all__ = ["AttentionProblem", "ProblemBatch", "require_problem"]

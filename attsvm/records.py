@@ -33,6 +33,7 @@ __all__ = [
     "atomic_write",
     "console",
     "environment",
+    "html_table",
     "mean_of",
     "plain",
     "render",
@@ -350,6 +351,18 @@ def _escaped(text: str) -> str:
 
 def _markdown_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;") or "-"
+
+
+def html_table(title: str, facts: Mapping[str, object]) -> str:
+    """Names and values as a table for notebooks.
+
+    Examples
+    --------
+    >>> from attsvm.records import html_table
+    >>> "<td>finished</td>" in html_table("Run", {"status": "finished"})
+    True
+    """
+    return Table(title, ("", ""), [(name, str(value)) for name, value in facts.items()], align="ll").html()
 
 
 def render(shown: RenderableType, width: int = 120) -> str:

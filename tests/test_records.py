@@ -41,6 +41,15 @@ def test_the_share_has_wilsons_interval(pair):
         assert (p - end) ** 2 == pytest.approx(z2 * end * (1 - end) / total, rel=1e-6, abs=1e-14)
 
 
+def test_the_share_covers():
+    rng = np.random.default_rng(0)
+    true, total = 0.1, 200
+    found = [share(int(c), total) for c in rng.binomial(total, true, size=2000)]
+    inside = [interval.low <= true <= interval.high for interval in found]
+    assert 0.93 <= np.mean(inside) <= 0.97  # 95 %, three standard errors of 0.5 points and the steps of a count
+    assert share(50, 50).high == 1.0 and share(0, 50).low == 0.0
+
+
 def test_plain_values_of_every_kind():
     @dataclasses.dataclass
     class Pair:

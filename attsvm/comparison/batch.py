@@ -15,6 +15,9 @@ from attsvm.solution import SolutionBatch
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
     from attsvm.problem import ProblemBatch
     from attsvm.training.run import Run
 
@@ -96,7 +99,7 @@ class BatchReport:
             "solutions": {label: self.summary(label) for label in self.labels},
         }
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
         """Draw median and quantiles of 1 - correlation along training."""
         from attsvm.comparison.plots import plot_batch
 

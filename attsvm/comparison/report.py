@@ -26,6 +26,11 @@ from attsvm.solvers import Status
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
     from attsvm.comparison.batch import BatchReport
     from attsvm.training.run import Run
 
@@ -129,7 +134,7 @@ class Report:
             ],
         }  # fmt: skip
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, axes: Sequence[Axes] | None = None) -> Figure | SubFigure:
         """Draw 1 - correlation, norm and attention; see `attsvm.comparison.plots.plot_report`."""
         from attsvm.comparison.plots import plot_report
 

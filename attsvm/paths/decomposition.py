@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, real_array, require_finite
-from attsvm._display import html_table
 from attsvm.attention import log_attention
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_table
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution
 from attsvm.solvers import Status

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
-from attsvm._display import html_table
 from attsvm.attention import likeliest
 from attsvm.local import SeparatingCone, separating_cone
 from attsvm.losses import Loss, get_loss
 from attsvm.paths.ball_search import BallSearch, Form, PathStatus, Point
 from attsvm.paths.log_excess import LogExcess
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_table
 from attsvm.selection import Selection, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm

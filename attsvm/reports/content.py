@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -14,14 +14,14 @@ from attsvm.records import plain, versions
 from attsvm.reports.graph import graph_content
 from attsvm.reports.solved import problem_record, solution_record
 from attsvm.reports.trajectory import run_content
-from attsvm.selection import Selection, read_selection
+from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
     from attsvm.training.run import Run
 
-__all__ = ["NORMS", "RUNS", "Progress", "build_content"]
+__all__ = ["NORMS", "RUNS", "Progress", "ReportOptions", "build_content"]
 
 Progress = Callable[[str, int, int], object]
 
@@ -30,13 +30,25 @@ NORMS = ("frobenius", "nuclear")
 RUNS = {"W": "normalized_gd", "KQ": "ridge_decay"}
 
 
+class ReportOptions(TypedDict, total=False):
+    """Keywords of `build_content`, which say what a page holds."""
+
+    selection: SelectionLike
+    steps: int
+    seed: int
+    device: str | None
+    graph_limit: int
+    name: str
+    progress: Progress | None
+
+
 def build_content(
     problem: AttentionProblem,
     *,
-    selection: Any = None,
+    selection: SelectionLike = None,
     steps: int = 5000,
     seed: int = 0,
-    device: Any = None,
+    device: str | None = None,
     graph_limit: int = 3000,
     name: str = "problem",
     progress: Progress | None = None,

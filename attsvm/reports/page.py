@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from attsvm.problem import AttentionProblem
 from attsvm.records import atomic_write, environment
-from attsvm.reports.content import build_content
+from attsvm.reports.content import ReportOptions, build_content
 from attsvm.reports.markup import embed_json, escape, section
 from attsvm.reports.sections import diagnosis, graph, solutions, summary, training
 
@@ -71,7 +71,7 @@ def render_page(content: dict[str, Any]) -> str:
     )
 
 
-def write_report(problem: AttentionProblem, path: str | Path, **options: Any) -> None:
+def write_report(problem: AttentionProblem, path: str | Path, **options: Unpack[ReportOptions]) -> None:
     """Write one HTML page about a problem, atomically.
 
     Parameters

@@ -52,7 +52,7 @@ class Sweep:
     def __iter__(self) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
         return iter(zip(self.cells, self.columns, strict=True))
 
-    def where(self, **parameters: Any) -> dict[str, np.ndarray]:
+    def where(self, **parameters: object) -> dict[str, np.ndarray]:
         """The columns of the one cell with these parameters."""
         found = [c for cell, c in self if all(cell.get(k) == v for k, v in parameters.items())]
         if len(found) != 1:
@@ -66,7 +66,7 @@ class Sweep:
                 yield {**cell, "trial": trial, **{k: _scalar(v[trial]) for k, v in columns.items()}}
 
 
-def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def columns_of(rows: Iterable[Mapping[str, object]]) -> dict[str, list[Any]]:
     """One list per name, from one row per trial: what a task of a sweep returns.
 
     Examples

@@ -6,7 +6,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.records import plain
-from attsvm.sweeps.plan import Chunk, Plan, Task, make_plan
+from attsvm.sweeps.plan import Chunk, Grid, Plan, Task, make_plan
 from attsvm.sweeps.result import Sweep, join_columns
 from attsvm.sweeps.store import Store
 
@@ -29,9 +29,9 @@ Progress = Callable[[int, int], None]
 
 def sweep(
     fn: Task,
-    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
+    grid: Grid,
     trials: int,
-    executor: Any = None,
+    executor: object = None,
     store: str | Path = "results.sqlite",
     *,
     seed: int = 0,

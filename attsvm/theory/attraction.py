@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import plain, share
 from attsvm.selection import Selection
 from attsvm.solvers import get_norm
-from attsvm.theory.check import plain
 from attsvm.theory.exhaustive import count_selections, solve_some_selections
 
 if TYPE_CHECKING:
     from attsvm.training.run import Run
 
-__all__ = ["Attraction", "Reached", "attraction", "wilson_interval"]
+__all__ = ["Attraction", "Reached", "attraction"]
 
 KINDS = ("Global", "Local", "Not local", "Undecided")
 
@@ -26,21 +26,6 @@ KINDS = ("Global", "Local", "Not local", "Undecided")
 SATURATED = 1e-6
 
 GRAPH_LIMIT = 20_000
-
-
-def wilson_interval(count: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval of a share; sensible for counts of 0 and 1.
-
-    Examples
-    --------
-    >>> from attsvm.theory.attraction import wilson_interval
-    >>> tuple(round(end, 4) for end in wilson_interval(0, 100))
-    (0.0, 0.037)
-    """
-    from scipy.stats import binomtest
-
-    interval = binomtest(count, total).proportion_ci(method="wilson")
-    return float(interval.low), float(interval.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,12 +232,13 @@ def _tally(problem: AttentionProblem, run: Run, norm: str) -> tuple[Reached, ...
     for k in np.lexsort((np.arange(len(counts)), -table.margin, -counts)):
         here = np.flatnonzero(member.reshape(-1) == k)
         local = "Global" if np.array_equal(distinct[k], best) else "Local"
+        found = share(int(counts[k]), len(ends))
         rows.append(
             Reached(
                 Selection(table.indices[k]),
                 int(counts[k]),
-                float(counts[k] / len(ends)),
-                wilson_interval(int(counts[k]), len(ends)),
+                found.value,
+                (found.low, found.high),
                 float(table.margin[k]),
                 float(scores[np.arange(len(best)), distinct[k]].mean()),
                 "Undecided" if not table.decided[k] else local if table.locally_optimal[k] else "Not local",

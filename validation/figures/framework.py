@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from attsvm.records import Interval, Table, mean_of, share_of
 from attsvm.sweeps import Sweep, sweep
+from attsvm.sweeps.plan import Grid, Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -157,8 +158,8 @@ class Context:
 
     def sweep(
         self,
-        fn: Callable[..., Mapping[str, Any]],
-        grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
+        fn: Task,
+        grid: Grid,
         trials: int | None = None,
         *,
         chunk: int = 100,

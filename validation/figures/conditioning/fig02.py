@@ -14,18 +14,9 @@ __all__ = ["FIGURE", "draw", "run", "vision_student"]
 
 
 def vision_student(
-    trials: int,
-    seed: int,
-    *,
-    log10_ratio: float,
-    lr: float,
-    epochs: int,
-    limit: int,
-    dim: int,
-    layers: int,
-    patch: int,
-    device: str | None = None,
-) -> dict[str, Any]:
+    trials: int, seed: int, *, log10_ratio: float, lr: float, epochs: int, limit: int, dim: int, layers: int,
+    patch: int, device: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Train students of a random teacher whose class-token attention has a given sparsity ratio.
 
     Examples

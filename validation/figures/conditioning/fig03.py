@@ -16,19 +16,9 @@ _EVERY = 25
 
 
 def text_training(
-    trials: int,
-    seed: int,
-    *,
-    task: str,
-    optimizer: str,
-    lr: float,
-    steps: int,
-    length: int,
-    dim: int,
-    words: int,
-    vocabulary: int,
-    device: str | None = None,
-) -> dict[str, Any]:
+    trials: int, seed: int, *, task: str, optimizer: str, lr: float, steps: int, length: int, dim: int, words: int,
+    vocabulary: int, device: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Train on batches of 32 chunks; loss over the first loss and max/min of attention every 25 steps.
 
     Examples
