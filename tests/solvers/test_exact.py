@@ -157,7 +157,7 @@ def test_least_norm_agrees_with_the_solver():
         n, T, d = (int(v) for v in (rng.integers(1, 6), rng.integers(2, 6), rng.integers(2, 7)))
         problem = random_rows(rng, n, T, d)
         answer = solve(problem)
-        rows = exact_rows(problem.a, problem.queries, problem.owner)
+        rows = exact_rows(problem.rows.a, problem.rows.queries, problem.owner)
         best = exact_least_norm(rows, answer.multipliers if answer.status == "optimal" else None)
         assert (answer.status == "infeasible") == isinstance(best, ExactFarkas), trial
         if isinstance(best, ExactFarkas):
@@ -202,13 +202,13 @@ def test_exact_violation_sees_what_float_margins_hide():
     X = r.normal(size=(3, 2, 2)) * 10.0 ** r.uniform(-6, 6, (3, 2, 1))
     problem = MarginProblem(X[:, 0] - X[:, 1], X[:, 0], np.arange(3))
     W = np.array([[float.fromhex(x) for x in row] for row in FALSE_OPTIMUM])
-    rows = exact_rows(problem.a, problem.queries, problem.owner)
-    truth = margins(problem.a, problem.queries, problem.owner, W)
+    rows = exact_rows(problem.rows.a, problem.rows.queries, problem.owner)
+    truth = margins(problem.rows.a, problem.rows.queries, problem.owner, W)
     assert [Fraction(int(v.p), int(v.q)) for v in rows.margins(W)] == truth
     assert float(truth[0]) == pytest.approx(-193.008, abs=1e-3)
     assert to_float(rows.violation(W)) == pytest.approx(194.008, abs=1e-3)
     # The running error bound of float margins says that these mean nothing.
-    sizes = norm_bounds(problem.a)[1], norm_bounds(W, axes=2)[1], norm_bounds(problem.queries)[1]
+    sizes = norm_bounds(problem.rows.a)[1], norm_bounds(W, axes=2)[1], norm_bounds(problem.rows.queries)[1]
     error = margin_error(*sizes, (2, 2))
     assert np.abs(problem.margins(W) - [float(v) for v in truth])[0] <= error[0]
     assert error[0] > 194
@@ -379,7 +379,7 @@ def test_enclosures_hold_for_other_optimal_points(seed):
     """Bounds from a poor pair (W, lam) must hold for a good solution of the same problem."""
     rng = np.random.default_rng(seed)
     problem = random_rows(rng, 3, 3, 4)
-    rows = exact_rows(problem.a, problem.queries, problem.owner)
+    rows = exact_rows(problem.rows.a, problem.rows.queries, problem.owner)
     good = solve(problem, "nuclear")
     assert good.status == "optimal"
     sharp = nuclear_enclosure(rows, good.W, good.multipliers)
@@ -406,7 +406,7 @@ def test_repair_gives_a_feasible_matrix_nearby():
     rng = np.random.default_rng(1)
     for equalities in (0, 2):
         problem = random_rows(rng, 3, 3, 5, equalities=equalities)
-        rows = exact_rows(problem.a, problem.queries, problem.owner, problem.rhs, problem.equality)
+        rows = exact_rows(problem.rows.a, problem.rows.queries, problem.owner, problem.rhs, problem.equality)
         W = solve(problem, "nuclear").W
         bent = W * (1 - 1e-9) + 1e-12 * rng.standard_normal(W.shape)
         near = repair(rows, bent)
