@@ -92,7 +92,9 @@ def test_margins_of_a_solution_at_mixed_scales(seed):
     X = r.normal(size=(3, 2, 2)) * 10.0 ** r.uniform(-6, 6, (3, 2, 1))
     problem = MarginProblem(X[:, 0] - X[:, 1], X[:, 0], np.arange(3))
     W = solve(problem).W
-    bound = margin_error(norm_bounds(problem.rows.a)[1], norm_bounds(W, axes=2)[1], norm_bounds(problem.rows.queries)[1], (2, 2))
+    bound = margin_error(
+        norm_bounds(problem.rows.a)[1], norm_bounds(W, axes=2)[1], norm_bounds(problem.rows.queries)[1], (2, 2)
+    )
     truth = exact_margins(X[:, 0], X[:, 1], problem.rows.queries, problem.owner, W)
     computed = problem.margins(W)
     assert all(abs(Fraction(float(c)) - t) <= b for c, t, b in zip(computed, truth, bound, strict=True))
