@@ -13,7 +13,7 @@ from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectedSetsLike, Selection, SelectionLike, read_selected_sets, read_selection
 from attsvm.solvers import MarginProblem, PairRows
-from attsvm.solvers.rows import Remainder
+from attsvm.solvers.pairs import Remainder
 
 __all__ = [
     "AttentionRows",
