@@ -14,7 +14,7 @@ TARGET = Path(__file__).parent / "images" / "solve_flow.svg"
 
 WIDTH, ROW, LEFT = 940, 30, 20
 STAGES = (
-    ("read", "MarginProblem: rows (a protocol), right-hand sides, senses; one problem or a batch axis", "problem.py, rows.py"),
+    ("read", "MarginProblem: rows (a protocol), right-hand sides, senses; one or a batch axis", "problem.py, rows.py"),
     ("choose", "the first line of the table that fits norm, rows, rank, device", "registry.py"),
     ("unit rows", "each row divided by its norm; powers of two first where squares leave the range", "unit.py"),
     ("settle", "a zero row that asks for something is a proof; W = 0 may be the answer", "farkas.py"),
@@ -60,13 +60,15 @@ def picture() -> str:
         parts.append(_box(y, name, text, place, "stage"))
         y += ROW
     style = (
-        "text{font:13px sans-serif;fill:#1b2733}.name{font-weight:600}.place{text-anchor:end;fill:#5b6b7b;font-size:12px}"
+        "text{font:13px sans-serif;fill:#1b2733}.name{font-weight:600}"
+        ".place{text-anchor:end;fill:#5b6b7b;font-size:12px}"
         ".label{fill:#5b6b7b}.stage rect{fill:#e8f0fa;stroke:#7da3cf}.method rect{fill:#fdf3e3;stroke:#d8a657}"
     )
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 10}" role="img" '
-        f'aria-label="How a solve flows"><style>{style}</style><rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
+        f'aria-label="How a solve flows"><style>{style}</style><rect width="100%" height="100%" fill="#fff"/>\n'
+        f"{body}\n</svg>\n"
     )
 
 
