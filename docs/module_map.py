@@ -17,16 +17,17 @@ PICTURE = ROOT / "docs" / "images" / "modules.svg"
 
 # What is imported stands below, or in the same layer further left. A unit is a module or a folder of attsvm.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "ground": ("_arrays", "_lazy", "records"),  # for everybody
-    "numerics and functions": ("solvers", "heads", "losses", "softmax_spectrum", "softmax"),
-    "tokens and selections": ("selection", "problem", "generate", "files"),
-    "rows": ("rows",),
-    "W and its certificate": ("solution", "solution_batch", "svm"),
-    "local optimality": ("local",),
-    "descent, lists, sibling models": ("training", "enumeration", "dynamics"),
+    "ground": ("_arrays", "_callables", "_display", "_lazy", "records"),  # for everybody
+    "numerics and functions": ("solvers", "heads", "losses", "softmax_spectrum", "softmax", "parameterizations"),
+    "tokens and selections": ("selection", "_problem_input", "problem", "generate", "files"),
+    "rows and attention": ("rows", "attention"),
+    "W and its certificate": ("solution", "svm"),
+    "local optimality": ("exact", "local"),
+    "descent, lists, sibling models": ("training", "paths", "enumeration", "dynamics"),
     "theory against training": ("comparison", "theory"),
     "sweeps and pages": ("sweeps", "reports"),
     "public names": ("attsvm",),
+    "what validation draws from": ("validation.models", "validation.fuzz_families"),
     "validation": ("validation.bench", "validation.figures", "validation.ledger"),
     "command line": ("cli",),
 }
