@@ -17,23 +17,18 @@ PICTURE = ROOT / "docs" / "images" / "modules.svg"
 
 # What is imported stands below, or in the same layer further left. A unit is a module or a folder of attsvm.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "ground": ("_arrays", "_callables", "_lazy", "_problem_input", "records"),  # for everybody
-    "numerics and functions": ("solvers", "heads", "losses", "parameterizations", "softmax_spectrum", "softmax"),
-    "tokens and selections": ("selection", "problem", "generate", "files"),
-    "rows and logits": ("exact", "rows", "attention"),
+    "ground": ("_arrays", "_callables", "_display", "_lazy", "records"),  # for everybody
+    "numerics and functions": ("solvers", "heads", "losses", "softmax_spectrum", "softmax", "parameterizations"),
+    "tokens and selections": ("selection", "_problem_input", "problem", "generate", "files"),
+    "rows and attention": ("rows", "attention"),
     "W and its certificate": ("solution", "svm"),
-    "local optimality": ("local",),
-    "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
+    "local optimality": ("exact", "local"),
+    "descent, lists, sibling models": ("training", "paths", "enumeration", "dynamics"),
     "theory against training": ("comparison", "theory"),
     "sweeps and pages": ("sweeps", "reports"),
     "public names": ("attsvm",),
-    "validation": (
-        "validation.fuzz_families",
-        "validation.bench",
-        "validation.models",
-        "validation.figures",
-        "validation.ledger",
-    ),
+    "what validation draws from": ("validation.models", "validation.fuzz_families"),
+    "validation": ("validation.bench", "validation.figures", "validation.ledger"),
     "command line": ("cli",),
 }
 # The way of the data, one direction only, and where each thing is made.

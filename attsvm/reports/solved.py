@@ -62,7 +62,7 @@ def solution_record(solution: Solution) -> Record:
     if certificate.farkas is not None:
         queries = [solution.rows.query_index(int(o)) for o in solution.conflicting_queries]
         farkas: Record = {"sequences": sorted({query[0] for query in queries})}
-        farkas |= {name: getattr(certificate.farkas, name) for name in ("residual", "excluded_norm")}
+        farkas |= {name: getattr(certificate.farkas, name) for name in ("proof", "residual", "excluded_norm")}
         if solution.problem.multi_query:
             farkas["queries"] = [list(query) for query in queries]
         return record | {"farkas": farkas}
@@ -80,7 +80,7 @@ def solution_record(solution: Solution) -> Record:
         record["locally_optimal"] = is_locally_optimal(solution.problem, solution.selection, solution=solution)
     rank = certificate.rank_certificate
     if rank is not None:
-        ranked = ("rank", "singular_gap", "dual_gap", "outside_mass")
+        ranked = ("rank", "resolution", "singular_gap", "dual_gap")
         record["certificate"] |= {name: getattr(rank, name) for name in ranked}
     return record
 
@@ -159,11 +159,14 @@ def support_table(problem: AttentionProblem, selection: Selection, records: Sequ
     )
 
 
+_PROOFS = {"zero row": "a zero row", "rounding bounds": "bounds on rounding", "rationals": "rational arithmetic"}
+
+
 def farkas_line(record: Record, advice: str = "") -> str:
     """What the proof of infeasibility says."""
     farkas = record["farkas"]
-    residual, excluded = (_number(farkas[name], ".0e") for name in ("residual", "excluded_norm"))
     return (
-        f"{_name(record)} is infeasible: sequences {farkas['sequences']} conflict. The combination of their "
-        f"rows cancels to {residual}, so no W of norm below {excluded} satisfies them. {advice}"
+        f"{_name(record)} is infeasible: sequences {farkas['sequences']} conflict. A combination of their rows cancels "
+        f"to {_number(farkas['residual'], '.0e')} in float64 and, proved by {_PROOFS[farkas['proof']]}, exactly: no W "
+        f"satisfies them. {advice}"
     ).rstrip()
