@@ -80,7 +80,7 @@ def solution_record(solution: Solution) -> Record:
         record["locally_optimal"] = is_locally_optimal(solution.problem, solution.selection, solution=solution)
     rank = certificate.rank_certificate
     if rank is not None:
-        ranked = ("rank", "singular_gap", "dual_gap", "outside_mass")
+        ranked = ("rank", "resolution", "singular_gap", "dual_gap")
         record["certificate"] |= {name: getattr(rank, name) for name in ranked}
     return record
 
