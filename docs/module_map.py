@@ -17,18 +17,23 @@ PICTURE = ROOT / "docs" / "images" / "modules.svg"
 
 # What is imported stands below, or in the same layer further left. A unit is a module or a folder of attsvm.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "ground": ("_arrays", "_callables", "_display", "_lazy", "records"),  # for everybody
-    "numerics and functions": ("solvers", "heads", "losses", "softmax_spectrum", "softmax", "parameterizations"),
-    "tokens and selections": ("selection", "_problem_input", "problem", "generate", "files"),
-    "rows and attention": ("rows", "attention"),
+    "ground": ("_arrays", "_callables", "_lazy", "_problem_input", "records"),  # for everybody
+    "numerics and functions": ("solvers", "heads", "losses", "parameterizations", "softmax_spectrum", "softmax"),
+    "tokens and selections": ("selection", "problem", "generate", "files"),
+    "rows and logits": ("exact", "rows", "attention"),
     "W and its certificate": ("solution", "svm"),
-    "local optimality": ("exact", "local"),
-    "descent, lists, sibling models": ("training", "paths", "enumeration", "dynamics"),
+    "local optimality": ("local",),
+    "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
     "theory against training": ("comparison", "theory"),
     "sweeps and pages": ("sweeps", "reports"),
     "public names": ("attsvm",),
-    "what validation draws from": ("validation.models", "validation.fuzz_families"),
-    "validation": ("validation.bench", "validation.figures", "validation.ledger"),
+    "validation": (
+        "validation.fuzz_families",
+        "validation.bench",
+        "validation.models",
+        "validation.figures",
+        "validation.ledger",
+    ),
     "command line": ("cli",),
 }
 # The way of the data, one direction only, and where each thing is made.
@@ -112,7 +117,7 @@ def against_the_layers(graph: nx.DiGraph) -> list[str]:
 _WIDTH, _LEFT, _TOP, _ROW, _BOX = 1160, 210, 170, 78, 34
 _STYLE = """text{font:14px sans-serif;fill:#222}.name{font-size:13px;fill:#666}.data{font-weight:bold;font-size:13px}
 .small{font-size:12px;fill:#555}rect{fill:#fff;stroke:#557;stroke-width:1.2;rx:6}.way{fill:#fdf0d5;stroke:#b7791f}
-.band{fill:#f4f6f9;stroke:none}path{fill:none;stroke:#8a94a6;stroke-width:1.1}.flow{stroke:#b7791f;stroke-width:2}"""
+.band{fill:#f4f6f9;stroke:none}path{fill:none;stroke:#8a94a6;stroke-width:1.1}.far{stroke:#c9d0dc}.flow{stroke:#b7791f;stroke-width:2}"""
 
 
 def _size(unit: str) -> float:
@@ -141,7 +146,8 @@ def _edge(at: dict[str, tuple[float, float, float]], upper: str, lower: str) -> 
             return f'<path d="M{a[0]:.0f},{y1 - _BOX / 2:.0f} L{b[0] + b[2]:.0f},{y1 - _BOX / 2:.0f}"/>'
         return f'<path d="M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + 28:.0f} {x2:.0f},{y1 + 28:.0f} {x2:.0f},{y1:.0f}"/>'
     bend = min(60.0, (y2 - y1) / 2)
-    return f'<path d="M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} {x2:.0f},{y2:.0f}"/>'
+    far = ' class="far"' if y2 - y1 > 2 * _ROW else ""
+    return f'<path{far} d="M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} {x2:.0f},{y2:.0f}"/>'
 
 
 def _flow() -> list[str]:

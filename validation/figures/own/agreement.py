@@ -10,14 +10,16 @@ import numpy as np
 
 import attsvm
 from attsvm.solvers import MarginProblem, Status
+from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, share_of
 
-__all__ = ["BACKENDS", "FIGURE", "compare_backends", "feasible_draws", "instances", "run"]
+__all__ = ["BACKENDS", "FIGURE", "PAIRS", "compare_backends", "feasible_draws", "instances", "run"]
 
 BACKENDS = {
     "frobenius": ("cvxpy:CLARABEL", "cvxpy:SCS", "cvxpy:OSQP", "active_set", "projected"),
     "nuclear": ("cvxpy:CLARABEL", "cvxpy:SCS", "interior", "factored", "lockstep"),
 }
+PAIRS = [(norm, backend) for norm, backends in BACKENDS.items() for backend in backends]
 _CORNERS = ((1, 2, 1), (1, 2, 2), (10, 10, 20), (10, 2, 20), (1, 10, 20))
 _KINDS: tuple[Literal["cross", "self"], ...] = ("cross", "self")
 
@@ -52,38 +54,40 @@ def _outside(W: np.ndarray, rows: MarginProblem) -> float:
     return float(np.linalg.norm(W - P @ (P.T @ W @ R) @ R.T) / np.linalg.norm(W))
 
 
-def compare_backends(trials: int, seed: int, *, norm: str, corners: bool) -> dict[str, Any]:
-    """Solve every instance with every backend of a norm and compare with the best certificate.
+def _against_the_best(problem: attsvm.AttentionProblem, norm: str) -> Iterator[tuple[Any, ...]]:
+    """Status, difference, gap, part outside the spans and excess rank of every backend of a norm."""
+    solutions = [attsvm.att_svm(problem, norm=norm, solver=backend) for backend in BACKENDS[norm]]
+    solved = [s for s in solutions if s.status.has_solution]
+    best = min(solved, key=lambda s: s.certificate.worst, default=None)
+    for s in solutions:
+        if best is not None and s.status.has_solution:
+            difference, excess = abs(s.norm - best.norm) / best.norm, s.rank - min(problem.n, problem.dx)
+            yield str(s.status), difference, s.certificate.gap, _outside(s.W, s.rows.margin_problem), excess
+        else:
+            agreed = best is None and s.status is Status.INFEASIBLE
+            yield str(s.status), 0.0 if agreed else float("inf"), 0.0, 0.0, 0
 
-    Every column has one list per instance, with one entry per backend: ``difference`` of the norm (0 when both say
-    infeasible, infinite when they disagree on feasibility), ``gap``, ``outside`` of the spans, and ``excess``, the
+
+def compare_backends(trials: int, seed: int, *, corners: bool) -> dict[str, Any]:
+    """Solve every instance with every backend and compare with the best certificate in its norm.
+
+    Every column has one list per instance, with one entry per pair of `PAIRS`: ``difference`` of the norm (0 when both
+    say infeasible, infinite when they disagree on feasibility), ``gap``, ``outside`` of the spans, and ``excess``, the
     numerical rank minus min(n, d), which Lemma 1 says is never positive.
 
     Examples
     --------
     >>> from attsvm.validation.figures.own.agreement import compare_backends
-    >>> found = compare_backends(1, 0, norm="frobenius", corners=True)
+    >>> found = compare_backends(1, 0, corners=True)
     >>> max(found["difference"][0]) < 1e-6
     True
     """
-    columns: dict[str, list[Any]] = {name: [] for name in ("status", "difference", "gap", "outside", "excess")}
-    for problem in instances(trials, seed, corners):
-        solutions = [attsvm.att_svm(problem, norm=norm, solver=backend) for backend in BACKENDS[norm]]
-        solved = [s for s in solutions if s.status.has_solution]
-        best = min(solved, key=lambda s: s.certificate.worst, default=None)
-        rows = []
-        for s in solutions:
-            if best is not None and s.status.has_solution:
-                excess = s.rank - min(problem.n, problem.dx)
-                difference = abs(s.norm - best.norm) / best.norm
-                rows.append((difference, s.certificate.gap, _outside(s.W, s.rows.margin_problem), excess))
-            else:
-                agreed = best is None and s.status is Status.INFEASIBLE
-                rows.append((0.0 if agreed else float("inf"), 0.0, 0.0, 0))
-        values = ([str(s.status) for s in solutions], *zip(*rows, strict=True))
-        for name, entry in zip(columns, values, strict=True):
-            columns[name].append(entry)
-    return columns
+
+    def row(problem: attsvm.AttentionProblem) -> dict[str, Any]:
+        values = zip(*(found for norm in BACKENDS for found in _against_the_best(problem, norm)), strict=True)
+        return dict(zip(("status", "difference", "gap", "outside", "excess"), values, strict=True))
+
+    return columns_of(map(row, instances(trials, seed, corners)))
 
 
 def feasible_draws(trials: int, seed: int, *, kind: Literal["cross", "self"]) -> dict[str, Any]:
@@ -107,22 +111,20 @@ def feasible_draws(trials: int, seed: int, *, kind: Literal["cross", "self"]) ->
 def run(context: Context) -> Outcome:
     """The worst disagreement per norm and backend, and feasibility."""
     s = context.settings
-    rows = []
-    refuted = []
-    for norm, backends in BACKENDS.items():
-        parts = [
-            context.sweep(compare_backends, [{"norm": norm, "corners": corners}], trials, chunk=20, name=name)
-            for corners, trials, name in ((True, len(_CORNERS), f"{norm}, corners"), (False, s["trials"], norm))
-        ]
-        found = {name: np.concatenate([part.columns[0][name] for part in parts]) for name in parts[0].columns[0]}
-        for k, backend in enumerate(backends):
-            status, difference, gap, outside, excess = (found[name][:, k] for name in found)
-            optimal, infeasible = (int((status == str(x)).sum()) for x in (Status.OPTIMAL, Status.INFEASIBLE))
-            worst = (f"{float(values.max()):.1e}" for values in (difference, gap, outside))
-            above = int((excess > 0).sum())
-            rows.append((norm, backend, optimal, infeasible, len(status) - optimal - infeasible, *worst, above))
-            if above:
-                refuted.append(f"Lemma 1: rank <= min(n, d), {norm}, {backend}")
+    parts = [
+        context.sweep(compare_backends, [{"corners": corners}], trials, chunk=20, name=name).columns[0]
+        for corners, trials, name in ((True, len(_CORNERS), "corners"), (False, s["trials"], "random sizes"))
+    ]
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    rows, refuted = [], []
+    for k, (norm, backend) in enumerate(PAIRS):
+        status, difference, gap, outside, excess = (found[name][:, k] for name in found)
+        optimal, infeasible = (int((status == str(x)).sum()) for x in (Status.OPTIMAL, Status.INFEASIBLE))
+        worst = (f"{float(values.max()):.1e}" for values in (difference, gap, outside))
+        above = int((excess > 0).sum())
+        rows.append((norm, backend, optimal, infeasible, len(status) - optimal - infeasible, *worst, above))
+        if above:
+            refuted.append(f"Lemma 1: rank <= min(n, d), {norm}, {backend}")
     feasible = context.sweep(feasible_draws, [{"kind": kind} for kind in _KINDS], chunk=50, name="feasible")
     shares = {cell["kind"]: columns["feasible"] for cell, columns in feasible}
     refuted += [f"Theorem 1, {kind}-attention: every draw is feasible" for kind in _KINDS if not shares[kind].all()]
