@@ -18,16 +18,20 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.exact.guess import guess_by_floats, row_sizes
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, rational_matrix, to_float
-from attsvm.solvers.exact.simplex import PRIMES, pivot_columns, solve_inequalities
+from attsvm.solvers.exact.simplex import PRIMES, Vertex, pivot_columns, solve_inequalities
 
 if TYPE_CHECKING:
-    from flint import fmpq, fmpq_mat
+    from flint import fmpq, fmpq_mat, fmpz_mat
 
-__all__ = ["ExactFeasibility", "exact_farkas", "exact_feasibility"]
+__all__ = ["ExactFeasibility", "exact_farkas", "exact_feasibility", "rows_by_weight"]
 
 # A multiplier below this share of the largest (times row norms) is taken for a zero of the solver.
 _NOISE = 1e-9
+# Exact pivots before a float linear program is asked for a better start.
+_FIRST_PIVOTS = 6
+_FEW_COLUMNS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +105,34 @@ def _components(rows: ExactRows, prime: int) -> list[_Component]:
     return out
 
 
+def _solve_rows(
+    matrix: fmpz_mat, levels: list[fmpq], equality: list[bool], order: Sequence[int] | None, prime: int
+) -> Vertex:
+    """A few exact pivots; if they do not end, the guess of a float linear program and as many as it takes."""
+    from flint import fmpq, fmpq_mat
+
+    cone = all(level > 0 for level in levels) and not any(equality)
+    # Positive levels can be changed at will: rows of one size make pivots and guesses blind to the scale of the data.
+    even = [fmpq(size) for size in row_sizes(matrix)] if cone else levels
+    patience = _FIRST_PIVOTS if matrix.ncols() <= _FEW_COLUMNS else 1
+    vertex = solve_inequalities(matrix, even, equality, order, prime, max_pivots=patience)
+    if vertex.point is None and vertex.multipliers is None:
+        point, tight = guess_by_floats(matrix, even, equality)
+        if point is not None:
+            margins = (matrix * fmpq_mat(matrix.ncols(), 1, point)).entries()
+            met = all(
+                v > 0 if cone else v == b if e else v >= b for v, b, e in zip(margins, even, equality, strict=True)
+            )
+            vertex = Vertex(point, None, vertex.pivots) if met else vertex
+        if vertex.point is None:
+            vertex = solve_inequalities(matrix, even, equality, tight, prime)
+    if vertex.point is None or not cone:
+        return vertex
+    margins = (matrix * fmpq_mat(matrix.ncols(), 1, vertex.point)).entries()
+    growth = max(level / v for level, v in zip(levels, margins, strict=True))
+    return Vertex([growth * x for x in vertex.point], None, vertex.pivots)
+
+
 def _solve_component(
     rows: ExactRows, part: _Component, order: Sequence[int], prime: int
 ) -> tuple[fmpq_mat | None, dict[int, fmpq] | None, int]:
@@ -108,18 +140,12 @@ def _solve_component(
     from flint import fmpq_mat, fmpz_mat
 
     dx = rows.shape[0]
-    coordinates = [[rows.right[int(rows.owner[k])][c] for c in part.columns] for k in part.rows]
     width = len(part.columns)
-    entries = [x * b for k, right in zip(part.rows, coordinates, strict=True) for x in rows.left[k] for b in right]
-    matrix = fmpz_mat(len(part.rows), dx * width, entries)
+    right = {k: [rows.right[int(rows.owner[k])][c] for c in part.columns] for k in part.rows}
+    matrix = fmpz_mat(len(part.rows), dx * width, [x * b for k in part.rows for x in rows.left[k] for b in right[k]])
     place = {k: i for i, k in enumerate(part.rows)}
-    vertex = solve_inequalities(
-        matrix,
-        [rows.levels[k] for k in part.rows],
-        [bool(rows.equality[k]) for k in part.rows],
-        [place[k] for k in order if k in place],
-        prime,
-    )
+    levels, equality = [rows.levels[k] for k in part.rows], [bool(rows.equality[k]) for k in part.rows]
+    vertex = _solve_rows(matrix, levels, equality, [place[k] for k in order if k in place], prime)
     if vertex.point is not None:
         return fmpq_mat(dx, width, vertex.point), None, vertex.pivots
     assert vertex.multipliers is not None
@@ -194,7 +220,7 @@ def _row_sizes(rows: ExactRows) -> FloatArray:
     return np.array(out)
 
 
-def _by_weight(rows: ExactRows, multipliers: npt.ArrayLike) -> tuple[list[int], list[int]]:
+def rows_by_weight(rows: ExactRows, multipliers: npt.ArrayLike) -> tuple[list[int], list[int]]:
     """Rows by falling weight of float multipliers, and those whose weight is more than noise."""
     y = np.asarray(multipliers, dtype=np.float64)
     if y.shape != (rows.m,):
@@ -229,7 +255,7 @@ def exact_farkas(rows: ExactRows, multipliers: npt.ArrayLike | None = None) -> E
     True
     """
     if multipliers is not None:
-        _, support = _by_weight(rows, multipliers)
+        _, support = rows_by_weight(rows, multipliers)
         if support and len(support) < rows.m:
             part = exact_feasibility(_subset(rows, support)).proof
             if part is not None:
@@ -255,9 +281,10 @@ def exact_feasibility(
     --------
     >>> from attsvm.solvers.exact import exact_feasibility, exact_rows
     >>> S = 1e15
-    >>> answer = exact_feasibility(exact_rows([[S, 0.0], [-S, 1.0]], [[1.0]], [0, 0]))
-    >>> answer.feasible, answer.W.ravel()
-    (True, array([Fraction(1, 1000000000000000), Fraction(2, 1)], dtype=object))
+    >>> rows = exact_rows([[S, 0.0], [-S, 1.0]], [[1.0]], [0, 0])
+    >>> answer = exact_feasibility(rows)
+    >>> answer.feasible, str(rows.violation(answer.W))
+    (True, '0')
     """
     if W is not None:
         given = rational_matrix("W", W, rows.shape)
@@ -265,7 +292,7 @@ def exact_feasibility(
             matrix = given if growth == 0 else given * (1 + rational_power(growth))
             if rows.violation(matrix) == 0:
                 return ExactFeasibility(matrix, None)
-    order = range(rows.m) if multipliers is None else _by_weight(rows, multipliers)[0]
+    order = range(rows.m) if multipliers is None else rows_by_weight(rows, multipliers)[0]
     for prime in PRIMES:
         decided = _decide(rows, order, prime)
         if decided is not None:

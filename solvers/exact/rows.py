@@ -62,7 +62,8 @@ def rational_matrix(name: str, value: npt.ArrayLike | fmpq_mat, shape: tuple[int
         array = np.asarray(value)
         if array.ndim != 2 or (array.dtype != object and not np.isfinite(array).all()):
             raise ValueError(f"{name} must be a finite matrix, got shape {array.shape}")
-        got, matrix = array.shape, fmpq_mat(*array.shape, [rational(x) for x in array.ravel()])
+        got = (array.shape[0], array.shape[1])
+        matrix = fmpq_mat(*got, [rational(x) for x in array.ravel()])
     if shape is not None and got != shape:
         raise ValueError(f"{name} must have shape {shape}, got {got}")
     return matrix
@@ -98,11 +99,16 @@ def to_float(value: fmpq) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
+def _ratio(value: Any) -> tuple[int, int]:
+    number = rational(value)
+    return int(number.p), int(number.q)
+
+
 def _primitive(values: Sequence[Any]) -> tuple[list[int], fmpq]:
     """Integers without common factor and the positive scale that turns them back into the values."""
     from flint import fmpq
 
-    ratios = [(int(r.p), int(r.q)) for r in map(rational, values)]
+    ratios = [x.as_integer_ratio() if isinstance(x, float | int | Fraction) else _ratio(x) for x in values]
     bottom = lcm(*(q for _, q in ratios))
     whole = [p * (bottom // q) for p, q in ratios]
     common = gcd(*whole)
@@ -259,7 +265,7 @@ class ExactRows:
         Signs, ``sum_k y_k a_k b_k^T = 0`` and ``rhs . y > 0`` are checked exactly, on the data as given.
         """
         used = list(range(self.m)) if rows is None else [int(k) for k in rows]
-        taken = [(k, y) for k, y in zip(used, values, strict=True) if y != 0]
+        taken = sorted(((k, y) for k, y in zip(used, values, strict=True) if y != 0), key=lambda pair: pair[0])
         value = sum((self.rhs[k] * y for k, y in taken), start=rational(0))
         if value <= 0 or any(y < 0 and not self.equality[k] for k, y in taken):
             return None
@@ -309,6 +315,8 @@ def exact_rows(
     equal = np.zeros(m, dtype=bool) if equality is None else np.asarray(equality, dtype=bool)
     if levels.shape != (m,) or equal.shape != (m,):
         raise ValueError(f"rhs and equality must have shape ({m},), got {levels.shape} and {equal.shape}")
+    if levels.dtype != object and not np.isfinite(levels).all():
+        raise ValueError("rhs must be finite")
     left = [_primitive(row) for row in arrays["a"].tolist()]
     right = [_primitive(row) for row in arrays["queries"].tolist()]
     scale = [s * right[j][1] for (_, s), j in zip(left, index.tolist(), strict=True)]

@@ -22,12 +22,12 @@ __all__ = ["PRIMES", "Vertex", "independent_rows", "pivot_columns", "solve_inequ
 # The largest primes below 2^63: the second is for the day on which the first divides a determinant.
 PRIMES = (2**63 - 25, 2**63 - 165)
 # Pivots by the largest violation before Bland's rule takes over.
-_GREEDY_PIVOTS = 60
+_GREEDY_PIVOTS = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Vertex:
-    """Outcome of `solve_inequalities`: exactly one of the two is set.
+    """Outcome of `solve_inequalities`: one of the two is set, none if it gave up.
 
     Attributes
     ----------
@@ -89,10 +89,6 @@ def _pick(matrix: fmpz_mat, rows: Sequence[int], columns: Sequence[int]) -> fmpz
     return fmpz_mat(len(rows), len(columns), [matrix[r, c] for r in rows for c in columns])
 
 
-def _slacks(matrix: fmpz_mat, point: fmpq_mat, levels: fmpq_mat) -> list[fmpq]:
-    return (matrix * point - levels).entries()
-
-
 def _entering(slacks: list[fmpq], equality: Sequence[bool], greedy: bool) -> int | None:
     """A row that is missed: an equality first, then the least index or the largest violation."""
     missed = [k for k, s in enumerate(slacks) if s != 0 and (equality[k] or s < 0)]
@@ -104,12 +100,47 @@ def _entering(slacks: list[fmpq], equality: Sequence[bool], greedy: bool) -> int
     return min(missed, key=lambda k: slacks[k]) if greedy else missed[0]
 
 
+class _Basis:
+    """Independent rows that span all, and the columns on which they are independent."""
+
+    def __init__(self, matrix: fmpz_mat, equality: Sequence[bool], order: Sequence[int] | None, prime: int) -> None:
+        guess = list(range(matrix.nrows())) if order is None else list(order)
+        guess.sort(key=lambda k: not equality[k])  # equalities never leave, so they enter first
+        self.rows = independent_rows(matrix, guess, prime)
+        every = range(matrix.ncols())
+        self.columns = pivot_columns(_pick(matrix, self.rows, every), prime) if self.rows else []
+        self.core = _pick(matrix, range(matrix.nrows()), self.columns)
+
+    def square(self) -> fmpq_mat:
+        from flint import fmpq_mat
+
+        return fmpq_mat(_pick(self.core, self.rows, range(len(self.columns))))
+
+    def vertex(self, levels: Sequence[fmpq]) -> fmpq_mat:
+        """The point that meets the basic rows with equality."""
+        from flint import fmpq_mat
+
+        if not self.rows:
+            return fmpq_mat(0, 1)
+        return self.square().solve(fmpq_mat(len(self.rows), 1, [levels[k] for k in self.rows]))
+
+    def weights(self, row: int) -> list[fmpq]:
+        """``d`` with ``row = sum_i d_i (basic row i)``."""
+        from flint import fmpq_mat
+
+        if not self.rows:
+            return []
+        size = len(self.columns)
+        return self.square().transpose().solve(fmpq_mat(size, 1, [self.core[row, c] for c in range(size)])).entries()
+
+
 def solve_inequalities(
     matrix: fmpz_mat,
     levels: Sequence[fmpq],
     equality: Sequence[bool],
     order: Sequence[int] | None = None,
     prime: int = PRIMES[0],
+    max_pivots: int | None = None,
 ) -> Vertex:
     """A w with ``(M w)_k >= levels_k`` (``=`` where equality), or a proof that there is none.
 
@@ -124,6 +155,8 @@ def solve_inequalities(
     prime : int
         For the guess of the rank. The point always solves the rows; the multipliers cancel them unless the rank
         modulo this prime is too small, which the caller excludes by checking them.
+    max_pivots : int, optional
+        Give up after so many exchanges (both answers are then None).
 
     Examples
     --------
@@ -136,33 +169,28 @@ def solve_inequalities(
     """
     from flint import fmpq, fmpq_mat
 
-    m = matrix.nrows()
-    guess = list(range(m)) if order is None else list(order)
-    guess.sort(key=lambda k: not equality[k])  # equalities never leave the basis, so they enter first
-    basis = independent_rows(matrix, guess, prime)
-    columns = pivot_columns(_pick(matrix, basis, range(matrix.ncols())), prime) if basis else []
-    core = _pick(matrix, range(m), columns)
-    right = fmpq_mat(m, 1, list(levels))
+    basis = _Basis(matrix, equality, order, prime)
+    right = fmpq_mat(matrix.nrows(), 1, list(levels))
     pivots, seen, greedy = 0, set(), True
     while True:
-        square = fmpq_mat(_pick(core, basis, range(len(basis))))
-        point = square.solve(fmpq_mat(len(basis), 1, [levels[k] for k in basis])) if basis else fmpq_mat(0, 1)
-        slacks = _slacks(core, point, right) if basis else [-level for level in levels]
+        point = basis.vertex(levels)
+        slacks = (basis.core * point - right).entries()
         entering = _entering(slacks, equality, greedy)
         if entering is None:
             full = [fmpq(0)] * matrix.ncols()
-            for place, c in enumerate(columns):
+            for place, c in enumerate(basis.columns):
                 full[c] = point[place, 0]
             return Vertex(full, None, pivots)
-        row = fmpq_mat(len(basis), 1, [core[entering, c] for c in range(len(basis))])
-        weights = square.transpose().solve(row).entries() if basis else []
         sign = 1 if slacks[entering] < 0 else -1  # an equality missed from above enters with a negative multiplier
-        leaving = [k for k, d in zip(basis, weights, strict=True) if sign * d > 0 and not equality[k]]
+        weights = dict(zip(basis.rows, basis.weights(entering), strict=True))
+        leaving = [k for k, d in weights.items() if sign * d > 0 and not equality[k]]
         if not leaving:
-            proof = {entering: fmpq(sign)} | {k: -sign * d for k, d in zip(basis, weights, strict=True) if d != 0}
+            proof = {entering: fmpq(sign)} | {k: -sign * d for k, d in weights.items() if d != 0}
             return Vertex(None, proof, pivots)
-        basis[basis.index(min(leaving))] = entering
+        if pivots == max_pivots:
+            return Vertex(None, None, pivots)
+        basis.rows[basis.rows.index(min(leaving))] = entering
         pivots += 1
-        key = frozenset(basis)
+        key = frozenset(basis.rows)
         greedy = greedy and key not in seen and pivots < _GREEDY_PIVOTS
         seen.add(key)
