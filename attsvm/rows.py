@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,14 @@ from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectedSetsLike, SelectionLike, read_selected_sets, read_selection
 from attsvm.solvers import MarginProblem, PairRows
 
-__all__ = ["AttentionRows", "difference_rows", "finite_part_rows", "gen_svm_rows", "selection_rows"]
+__all__ = [
+    "AttentionRows",
+    "difference_rows",
+    "finite_part_rows",
+    "gen_svm_rows",
+    "rows_of_selections",
+    "selection_rows",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -85,6 +93,25 @@ def difference_rows(
     return out
 
 
+class _BatchRows(PairRows):
+    """Pair rows of a batch that still know what rounding took from their differences, problem by problem."""
+
+    lost: Callable[[int, IntArray], FloatArray]
+
+    def __getitem__(self, problem: int) -> PairRows:
+        owner = self.owner if self.owner.ndim == 1 else self.owner[problem]
+        return PairRows.trusted(self.a[problem], self.queries[problem], owner, lambda index: self.lost(problem, index))
+
+    def take(self, problems: IntArray) -> PairRows:
+        """Rows of some problems of a batch."""
+        index = np.arange(len(self.a))[problems]
+        owner = self.owner if self.owner.ndim == 1 else self.owner[index]
+        rows = _BatchRows.trusted(self.a[index], self.queries[index], owner)
+        assert isinstance(rows, _BatchRows)
+        rows.lost = lambda problem, part: self.lost(int(index[problem]), part)
+        return rows
+
+
 def _build(
     problem: AttentionProblem,
     anchors: IntArray,
@@ -94,15 +121,14 @@ def _build(
 ) -> AttentionRows:
     """Rows of ``anchor - token`` for every token but the anchor, wherever keep.
 
-    ``keep``, ``rhs`` and ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``.
+    ``anchors`` has shape (*batch, n*K), where one problem may meet a batch of anchors; ``keep``, ``rhs`` and
+    ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``.
     """
     T, K, q = problem.T, problem.K, anchors.shape[-1]
-    Z = problem.Z.reshape(*anchors.shape, problem.dz)
     query_shape = problem.query_shape[-2 if problem.multi_query else -1 :]
     others = np.arange(T - 1)
     token = (others + (others >= anchors[..., None])).reshape(*anchors.shape[:-1], -1)
     owner = np.repeat(np.arange(q), T - 1)
-    sequence = owner // K
 
     def per_row(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         flat = values.reshape(*anchors.shape[:-1], q * T)
@@ -113,30 +139,57 @@ def _build(
         raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to separate")
     sides = None if rhs is None else per_row(rhs)
     equal = None if equality is None else per_row(equality)
-    if problem.batch is not None:
-        b = np.arange(problem.batch)[:, None]
-        picked = problem.X[b, np.arange(q) // K, anchors].astype(np.float64, copy=False)
-        a = np.repeat(picked, T - 1, axis=1) - problem.X[b, sequence, token]
-        rows = (
-            MarginProblem.from_rows(PairRows.trusted(a, Z, owner), sides, equal)
-            if kept is None or kept.all()
-            else MarginProblem(a, Z, owner, sides, equal, valid=kept)
-        )
-        return AttentionRows(rows, token, query_shape, T, anchors)
-    if kept is not None and not kept.all():
-        index = np.flatnonzero(kept)
-        token, owner, sequence = token[index], owner[index], sequence[index]
-        sides = None if sides is None else sides[index]
-        equal = None if equal is None else equal[index]
-    X = problem.X
+    if kept is not None:
+        used = kept.reshape(-1, kept.shape[-1]).any(axis=0)  # a row that is in none of the problems is left out
+        if not used.all():
+            token, owner, kept = token[..., used], owner[used], kept[..., used]
+            sides = None if sides is None else sides[..., used]
+            equal = None if equal is None else equal[..., used]
+        kept = None if kept.all() else kept
+    if anchors.ndim > 1:
+        margin_problem = _batch_problem(problem, anchors, token, owner, kept, sides, equal)
+        return AttentionRows(margin_problem, token, query_shape, T, anchors)
+    X, sequence = problem.X, owner // K
     a = difference_rows(X, sequence, anchors, owner, token)
 
     def remainder(index: IntArray) -> FloatArray:
         i = sequence[index]
         return _lost(X[i, anchors[owner[index]]], X[i, token[index]])
 
-    pairs = PairRows.trusted(a, Z, owner, remainder)
+    pairs = PairRows.trusted(a, problem.Z.reshape(q, problem.dz), owner, remainder)
     return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
+
+
+def _batch_problem(
+    problem: AttentionProblem,
+    anchors: IntArray,
+    token: IntArray,
+    owner: IntArray,
+    kept: BoolArray | None,
+    sides: npt.NDArray[np.generic] | None,
+    equal: npt.NDArray[np.generic] | None,
+) -> MarginProblem:
+    """Rows of a batch of problems, or of one problem with a batch of anchors; void where not kept."""
+    X, K = problem.X, problem.K
+    q, sequence = anchors.shape[-1], owner // K
+    whose: tuple[IntArray, ...] = () if problem.batch is None else (np.arange(problem.batch)[:, None],)
+    picked = X[*whose, np.arange(q) // K, anchors].astype(np.float64, copy=False)
+    a = picked[:, owner] - X[*whose, sequence, token]
+    if kept is not None:
+        a = np.where(kept[..., None], a, 0.0)
+        sides = np.where(kept, 1.0 if sides is None else sides, 0.0)
+        equal = None if equal is None else equal & kept
+    Z = problem.Z.reshape(-1, q, problem.dz) if problem.batch is not None else problem.Z.reshape(q, problem.dz)
+    rows = _BatchRows.trusted(a, np.broadcast_to(Z, (len(anchors), q, problem.dz)), owner)
+    assert isinstance(rows, _BatchRows)
+
+    def lost(b: int, index: IntArray) -> FloatArray:
+        tokens, i = (X if problem.batch is None else X[b]), sequence[index]
+        rest = _lost(tokens[i, anchors[b, owner[index]]], tokens[i, token[b, index]])
+        return rest if kept is None else np.where(kept[b, index, None], rest, 0.0)
+
+    rows.lost = lost
+    return MarginProblem.from_rows(rows, sides, equal, kept)
 
 
 def _lost(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> FloatArray:
@@ -165,6 +218,32 @@ def selection_rows(problem: AttentionProblem, selection: SelectionLike = None) -
     anchors = chosen.indices.reshape(*_lead(problem), -1)
     keep = None if problem.mask is None else problem.allowed.reshape(*anchors.shape, problem.T)
     return _build(problem, anchors, keep, None, None)
+
+
+def rows_of_selections(problem: AttentionProblem, selections: IntArray, keep: BoolArray | None = None) -> AttentionRows:
+    """Rows of many selections of one problem, as a batch of margin problems: those of `selection_rows` for each.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        A single one.
+    selections : ndarray of int, shape (S, n*K)
+        Tokens of the queries in C order; nothing is checked.
+    keep : ndarray of bool, shape (S, n*K, T), optional
+        Rows that count; those of all allowed tokens by default. Every selection must keep at least one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attsvm
+    >>> from attsvm.rows import rows_of_selections
+    >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+    >>> rows_of_selections(problem, np.array([[0, 1], [2, 2], [1, 1]])).margin_problem
+    MarginProblem(3 problems, 4 rows, 2 queries, W 4 x 4)
+    """
+    if keep is None and problem.mask is not None:
+        keep = np.broadcast_to(problem.allowed.reshape(-1, problem.T), (*selections.shape, problem.T))
+    return _build(problem, selections, keep, None, None)
 
 
 def _lead(problem: AttentionProblem) -> tuple[int, ...]:
