@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.float64]
+_Entry = TypeVar("_Entry", bound=np.generic)
 
 # Differences formed at once (32 MiB of float64), so that building rows needs no second copy of them.
 _CHUNK_ELEMENTS = 1 << 22
@@ -64,6 +66,12 @@ class AttentionRows:
             b, k = np.nonzero(rows.valid)
             out[b, np.broadcast_to(place, numbers.shape)[b, k]] = numbers[b, k]
         return out.reshape(*rows.batch, *self.query_shape, self.T)
+
+    def pick(self, grid: npt.NDArray[_Entry]) -> npt.NDArray[_Entry]:
+        """The inverse of `scatter`: of an array ``(*batch, *query_shape, T)`` the entry of every row, (*batch, m)."""
+        rows = self.margin_problem
+        place = np.broadcast_to(rows.owner * self.T + self.token, (*rows.batch, rows.m))
+        return np.take_along_axis(grid.reshape(*rows.batch, rows.q * self.T), place, axis=-1)
 
     def query_index(self, owner: int) -> tuple[int, ...]:
         """The (i,) or (i, k) of a query."""

@@ -16,7 +16,7 @@ from attsvm.comparison.metrics import (
     numerical_rank,
     reached_margin,
 )
-from attsvm.local import is_locally_optimal
+from attsvm.optimality import is_locally_optimal
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
 from attsvm.solution import Solution

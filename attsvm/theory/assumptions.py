@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.local import high_score_tokens
 from attsvm.losses import Loss
+from attsvm.optimality import high_score_tokens
 from attsvm.problem import AttentionProblem
 from attsvm.rows import AttentionRows
 from attsvm.selection import Selection

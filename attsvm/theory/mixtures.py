@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
-from attsvm.local import low_score_tokens
+from attsvm.optimality import low_score_tokens
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
 from attsvm.theory.check import Check

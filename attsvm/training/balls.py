@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.local import SeparatingCone
+from attsvm.optimality import SeparatingCone
 from attsvm.training.excess import LogExcess
 
 __all__ = ["BallSearch", "Form", "PathStatus", "Point"]

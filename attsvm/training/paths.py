@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
 from attsvm.heads import LinearHead
-from attsvm.local import SeparatingCone, separating_cone
 from attsvm.losses import Loss, get_loss
+from attsvm.optimality import SeparatingCone, separating_cone
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection, read_selection
 from attsvm.solution import Solution
