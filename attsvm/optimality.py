@@ -24,6 +24,7 @@ __all__ = [
     "high_score_tokens",
     "is_locally_optimal",
     "low_score_tokens",
+    "prove",
     "separating_cone",
 ]
 
@@ -149,7 +150,7 @@ def is_locally_optimal(
         raise ValueError("solution was computed for another selection")
     else:
         solved = solution
-    proof = _proof(solved)
+    proof = prove(solved)
     if proof.undecided.any():
         which = np.flatnonzero(proof.undecided).tolist()
         where = "" if problem.batch is None else f" for problems {which[:5]}"
@@ -157,7 +158,17 @@ def is_locally_optimal(
     return bool(proof.local[0]) if problem.batch is None else proof.local
 
 
-def _proof(solution: Solution | SolutionBatch) -> LocalProof:
+def prove(solution: Solution | SolutionBatch) -> LocalProof:
+    """What is proved about local optimality of the tokens of a solved Att-SVM, without raising.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.optimality import prove
+    >>> proof = prove(attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=5, seed=0)))
+    >>> bool(proof.local[0]), bool(proof.undecided[0])
+    (True, False)
+    """
     if not isinstance(solution.selection, Selection):
         raise ValueError("local optimality is about one token per query; this solution selects sets of tokens")
     return prove_local(solution.rows, solution.result, high_score_tokens(solution.problem, solution.selection))
@@ -170,6 +181,22 @@ class Convergence(StrEnum):
     LOCAL = "Local"
     NOT_LOCAL = "Not local"
     UNDECIDED = "Undecided"
+
+    @classmethod
+    def of(cls, *, local: bool, undecided: bool, optimal: bool) -> Convergence:
+        """By what is proved of the tokens at the end, and whether they are the optimal ones.
+
+        Examples
+        --------
+        >>> from attsvm.optimality import Convergence
+        >>> str(Convergence.of(local=True, undecided=False, optimal=False))
+        'Local'
+        """
+        if undecided:
+            return cls.UNDECIDED
+        if not local:
+            return cls.NOT_LOCAL
+        return cls.GLOBAL if optimal else cls.LOCAL
 
     @property
     def is_local(self) -> bool:
@@ -203,16 +230,14 @@ def convergence_of(solution: Solution | SolutionBatch) -> Convergence | npt.NDAr
     >>> print(convergence_of(attsvm.att_svm(problem)))
     Global
     """
-    proof = _proof(solution)
-    problem, chosen = solution.problem, np.asarray(solution.selection)
-    same = chosen == problem.optimal_tokens().indices
-    best = np.atleast_1d(same.reshape(len(proof.local), -1).all(axis=1))
+    proof = prove(solution)
+    same = np.asarray(solution.selection) == solution.problem.optimal_tokens().indices
+    best = same.reshape(len(proof.local), -1).all(axis=1)
     kinds = np.empty(len(proof.local), dtype=object)
     kinds[:] = [
-        Convergence.UNDECIDED if open_ else Convergence.NOT_LOCAL if not local
-        else Convergence.GLOBAL if top else Convergence.LOCAL
-        for local, open_, top in zip(proof.local, proof.undecided, best, strict=True)
-    ]  # fmt: skip
+        Convergence.of(local=bool(local), undecided=bool(undecided), optimal=bool(optimal))
+        for local, undecided, optimal in zip(proof.local, proof.undecided, best, strict=True)
+    ]
     return kinds if isinstance(solution, SolutionBatch) else Convergence(kinds[0])
 
 

@@ -18,11 +18,11 @@ from rich.table import Table
 
 import attsvm
 from attsvm.comparison.tables import render
-from attsvm.enumeration import locally_optimal_selections
-from attsvm.theory import SelectionTable, attraction, solve_every_selection
-from attsvm.theory.always_support import misses_optimal_support
-from attsvm.theory.assumptions import check_all_support, check_first_step
+from attsvm.enumeration import SelectionTable, locally_optimal_selections, solve_every_selection
+from attsvm.theory import attraction
+from attsvm.theory.assumptions import check_first_step
 from attsvm.theory.attraction import wilson_interval
+from attsvm.theory.support_assumptions import check_all_support, misses_optimal_support
 from attsvm.validation.report import console, environment
 
 __all__ = ["AssumptionRow", "EndsRow", "assumption_row", "ends_row", "main"]

@@ -96,7 +96,7 @@ def _record(found: Any) -> dict[str, Any]:
         "bound": found.bound,
         "counts": found.counts.as_dict(),
         "seconds": found.seconds,
-        "undecided": [selection.indices.tolist() for selection in found.undecided],
+        "undecided": [{"tokens": u.selection.indices.tolist(), "reason": u.reason} for u in found.undecided],
         "selections": [
             {"tokens": item.selection.indices.tolist(), "margin": item.margin, "norm": item.norm, "gap": item.gap}
             for item in found

@@ -39,7 +39,7 @@ _LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("certified rank", lambda r: str(r["certificate"].get("rank", "-"))),
     ("singular-value gap", lambda r: _power(r["certificate"].get("singular_gap"))),
     ("support tokens", lambda r: str(sum(map(len, r["support"])))),
-    ("locally optimal", lambda r: "yes" if r["locally_optimal"] else "no"),
+    ("locally optimal", lambda r: {True: "yes", False: "no", None: "undecided"}[r["locally_optimal"]]),
     ("relative duality gap", lambda r: f"{r['certificate']['gap']:.0e}"),
     ("primal violation", lambda r: f"{r['certificate']['primal_violation']:.0e}"),
     ("dual violation", lambda r: f"{r['certificate']['dual_violation']:.0e}"),

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.comparison.report import Comparison, Report, build_report
+from attsvm.optimality import Convergence, convergence_of
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class BatchReport:
     def convergence_counts(self) -> dict[str, int]:
         """How many runs ended Global, Local, Not local (or Undecided)."""
         counts = Counter(r.convergence for r in self.reports)
-        return {name: counts[name] for name in ("Global", "Local", "Not local", "Undecided") if counts[name]}
+        return {str(kind): counts[kind] for kind in Convergence if counts[kind]}
 
     def summary(self, label: str | None = None, snapshot: int = -1) -> dict[str, float]:
         """Mean, median, 10 % and 90 % quantiles of ``1 - correlation`` at a snapshot, over the solved problems."""
@@ -111,5 +112,6 @@ def compare_batch(run: Run, *solutions: Any, solver: str = "auto") -> BatchRepor
     for column in solutions:
         if len(column) != run.batch:
             raise ValueError(f"a batch of {run.batch} runs needs batches of {run.batch} solutions, got {len(column)}")
-    reports = (build_report(run[b], own[b], tuple(column[b] for column in solutions)) for b in range(run.batch or 0))
+    kinds = convergence_of(own)
+    reports = (build_report(run[b], own[b], tuple(c[b] for c in solutions), kinds[b]) for b in range(run.batch or 0))
     return BatchReport(run, tuple(reports))

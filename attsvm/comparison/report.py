@@ -16,11 +16,9 @@ from attsvm.comparison.metrics import (
     numerical_rank,
     reached_margin,
 )
-from attsvm.optimality import is_locally_optimal
-from attsvm.problem import AttentionProblem
+from attsvm.optimality import Convergence, convergence_of
 from attsvm.selection import Selection
 from attsvm.solution import Solution
-from attsvm.solvers import Status
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
@@ -66,8 +64,9 @@ class Report:
     Attributes
     ----------
     run : Run
-    convergence : {"Global", "Local", "Not local", "Undecided"}
-        By local optimality of the tokens selected at the end, with the support of the run's own norm.
+    convergence : Convergence
+        "Global", "Local", "Not local" or "Undecided",
+        by local optimality of the tokens selected at the end, with the support of the run's own norm.
     rank, effective_rank : int, float
         Of W at the end.
     comparisons : tuple of Comparison
@@ -75,7 +74,7 @@ class Report:
     """
 
     run: Run
-    convergence: str
+    convergence: Convergence
     rank: int
     effective_rank: float
     comparisons: tuple[Comparison, ...]
@@ -112,7 +111,7 @@ class Report:
             "parameterization": self.run.parameterization,
             "steps": int(self.run.steps),
             "status": str(self.run.status),
-            "convergence": self.convergence,
+            "convergence": str(self.convergence),
             "selection": self.run.selection.indices.tolist(),
             "W_norm": float(h.norm[-1]),
             "loss": float(h.loss[-1]),
@@ -174,18 +173,6 @@ def _compare_one(run: Run, solution: Solution, own: bool) -> Comparison:
     return Comparison(label, solution, correlation(h.W, solution.W), error, margin, match, fitted_rate(h.steps, error))
 
 
-def convergence_class(problem: AttentionProblem, own: Solution) -> str:
-    """Class of convergence by Definition 2, with the support of the solution's norm."""
-    if own.status is Status.INFEASIBLE:
-        return "Not local"
-    if own.status is not Status.OPTIMAL:
-        return "Undecided"
-    if not is_locally_optimal(problem, own.selection, solution=own):
-        return "Not local"
-    best = problem.optimal_tokens().indices
-    return "Global" if np.array_equal(np.asarray(own.selection), best) else "Local"
-
-
 def compare(run: Run, *solutions: Any, solver: str = "auto") -> Any:
     """Compare a run with SVM solutions; the SVM of the run's own tokens and norm always comes first.
 
@@ -207,7 +194,7 @@ def compare(run: Run, *solutions: Any, solver: str = "auto") -> Any:
     >>> import attsvm
     >>> problem = attsvm.random_problem(n=3, T=4, d=6, seed=0)
     >>> report = attsvm.compare(attsvm.train(problem, steps=1000), attsvm.att_svm(problem))
-    >>> report.convergence, bool(report.comparisons[1].correlation[-1] > 0.99)
+    >>> str(report.convergence), bool(report.comparisons[1].correlation[-1] > 0.99)
     ('Global', True)
     """
     if run.batch is not None:
@@ -219,8 +206,8 @@ def compare(run: Run, *solutions: Any, solver: str = "auto") -> Any:
     return build_report(run, own, solutions)
 
 
-def build_report(run: Run, own: Solution, solutions: Any) -> Report:
-    """A report from solved pieces."""
+def build_report(run: Run, own: Solution, solutions: Any, kind: Convergence | None = None) -> Report:
+    """A report from solved pieces; the class of convergence is worked out if not given."""
     for solution in solutions:
         if not isinstance(solution, Solution):
             raise ValueError(f"compare takes Solution objects, got {type(solution).__name__}")
@@ -232,7 +219,7 @@ def build_report(run: Run, own: Solution, solutions: Any) -> Report:
     comparisons = (_compare_one(run, own, True), *(_compare_one(run, s, False) for s in solutions))
     return Report(
         run,
-        convergence_class(run.problem, own),
+        kind or convergence_of(own),
         int(numerical_rank(run.W)),
         float(effective_rank(run.W)),
         comparisons,

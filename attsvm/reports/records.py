@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 import attsvm
+from attsvm.optimality import Convergence, convergence_of
 
 __all__ = ["finite", "problem_record", "solution_record", "versions"]
 
@@ -107,7 +108,8 @@ def solution_record(solution: attsvm.Solution) -> dict[str, Any]:
         },
     }
     if solution.problem.head is not None and isinstance(solution.selection, attsvm.Selection):
-        record["locally_optimal"] = attsvm.is_locally_optimal(solution.problem, solution.selection, solution=solution)
+        kind = convergence_of(solution)
+        record["locally_optimal"] = None if kind is Convergence.UNDECIDED else kind.is_local
     rank = certificate.rank_certificate
     if rank is not None:
         record["certificate"] |= {

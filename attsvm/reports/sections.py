@@ -82,7 +82,7 @@ def solutions(content: dict[str, Any]) -> str:
         ("numerical rank", lambda r: str(r["rank"])),
         ("certified rank", lambda r: str(r["certificate"].get("rank", "-"))),
         ("support tokens", lambda r: str(sum(map(len, r["support"])))),
-        ("locally optimal", lambda r: badge("yes" if r["locally_optimal"] else "no")),
+        ("locally optimal", lambda r: badge({True: "yes", False: "no", None: "undecided"}[r["locally_optimal"]])),
         ("relative duality gap", lambda r: _number(r["certificate"]["gap"], ".1e")),
         ("primal violation", lambda r: _number(r["certificate"]["primal_violation"], ".1e")),
         ("dual violation", lambda r: _number(r["certificate"]["dual_violation"], ".1e")),

@@ -10,9 +10,7 @@ from attsvm.heads import ConcaveHead, LinearHead
 from attsvm.losses import Loss, get_loss
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection, read_selection
-from attsvm.theory.always_support import check_optimal_support
 from attsvm.theory.assumptions import (
-    check_all_support,
     check_equal_scores,
     check_feasible,
     check_first_step,
@@ -26,6 +24,7 @@ from attsvm.theory.check import Check, plain, verdict_of
 from attsvm.theory.loss_check import check_loss, prediction_range
 from attsvm.theory.mixtures import check_head
 from attsvm.theory.prediction import judge_theorems, predict
+from attsvm.theory.support_assumptions import check_all_support, check_optimal_support
 
 __all__ = ["Diagnosis", "diagnose"]
 

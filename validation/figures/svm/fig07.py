@@ -8,6 +8,7 @@ import numpy as np
 
 import attsvm
 from attsvm.comparison.metrics import correlation, misalignment
+from attsvm.optimality import convergence_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
 from attsvm.validation.figures.svm.convergence import NORM_OF, PUBLISHED_KQ
 
@@ -58,9 +59,7 @@ def _followed(run: Run) -> dict[str, Any]:
         columns[norm] = correlation(run.history.W, solutions.W).T
         columns[f"{norm}_final"] = misalignment(run.W, solutions.W)
         if norm == NORM_OF[run.parameterization]:  # Definition 2 in the norm of the parameterization
-            beaten = (solutions.support & attsvm.high_score_tokens(problems, run.selection)).any(axis=(-2, -1))
-            solved = np.array([status is attsvm.Status.OPTIMAL for status in solutions.status])
-            columns["is_local"] = solved & ~beaten
+            columns["is_local"] = np.array([kind.is_local for kind in convergence_of(solutions)])
     columns["is_global"] = (run.selection.indices == problems.optimal_tokens().indices).all(axis=-1)
     return columns
 
