@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.comparison.tables import svm_name
-from attsvm.local import is_locally_optimal
+from attsvm.optimality import Convergence, convergence_of
 from attsvm.problem import AttentionProblem
 from attsvm.records import Table
 from attsvm.selection import Selection
@@ -77,7 +77,8 @@ def solution_record(solution: Solution) -> Record:
         "certificate": {name: getattr(certificate, name) for name in proved},
     }
     if solution.problem.head is not None and isinstance(solution.selection, Selection):
-        record["locally_optimal"] = is_locally_optimal(solution.problem, solution.selection, solution=solution)
+        kind = convergence_of(solution)
+        record["locally_optimal"] = None if kind is Convergence.UNDECIDED else kind.is_local
     rank = certificate.rank_certificate
     if rank is not None:
         ranked = ("rank", "resolution", "singular_gap", "dual_gap")
@@ -102,7 +103,7 @@ _LINES: tuple[tuple[str, Callable[[Record], object]], ...] = (
     ("certified rank", lambda r: r["certificate"]["rank"]),
     ("singular-value gap", lambda r: _power(r["certificate"]["singular_gap"])),
     ("support tokens", lambda r: sum(map(len, r["support"]))),
-    ("locally optimal", lambda r: "yes" if r["locally_optimal"] else "no"),
+    ("locally optimal", lambda r: {True: "yes", False: "no", None: "undecided"}[r["locally_optimal"]]),
     ("norm is at least", lambda r: _number(r["certificate"]["lower_bound"])),
     ("relative duality gap", lambda r: _number(r["certificate"]["gap"], ".0e")),
     ("primal violation", lambda r: _number(r["certificate"]["primal_violation"], ".0e")),
