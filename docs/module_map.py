@@ -20,9 +20,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "ground": ("_arrays", "_callables", "_lazy", "_problem_input", "records"),  # for everybody
     "numerics and functions": ("solvers", "heads", "losses", "parameterizations", "softmax_spectrum", "softmax"),
     "tokens and selections": ("selection", "problem", "generate", "files"),
-    "rows and logits": ("exact", "rows", "attention"),
+    "rows and logits": ("exact", "score_order", "rows", "attention"),
     "W and its certificate": ("solution", "svm"),
-    "local optimality": ("local",),
+    "local optimality": ("support_proof", "local_proof", "optimality"),
     "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
     "theory against training": ("comparison", "theory"),
     "sweeps and pages": ("sweeps", "reports"),
