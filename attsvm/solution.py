@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -111,25 +112,36 @@ class Solution:
         farkas = self.certificate.farkas
         assert farkas is not None
         queries = [self.rows.query_index(int(o)) for o in farkas.owners]
+        twins = self._twins()
+        if twins is not None:
+            i, chosen, other = twins
+            select = f"select token {chosen} over token {other}"
+            what = "give them different probabilities" if self.formulation == "W_fin" else select
+            return f"X[{i}] holds the same vector as tokens {chosen} and {other}, so no W can {what}"
         if farkas.proof == "zero row":
-            row = int(farkas.rows[0])
-            return self._same_token(queries[0], row)
+            place = ", ".join(map(str, queries[0]))
+            return f"Z[{place}] is zero, so all tokens of sequence {queries[0][0]} score the same for every W"
         if not self.problem.multi_query:
             names = [str(i) for (i,) in queries]
             return f"no W satisfies the rows of sequence{'s' if len(names) > 1 else ''} {', '.join(names)} together"
         return f"no W satisfies the rows of (sequence, query) {', '.join(map(str, queries))} together"
 
-    def _same_token(self, query: tuple[int, ...], row: int) -> str:
-        """Why a single row cannot be satisfied: its two tokens are one vector, or its query is zero."""
-        owner = int(self.rows.margin_problem.owner[row])
-        chosen, other, i = int(self.rows.anchors[owner]), int(self.rows.token[row]), query[0]
-        if np.array_equal(self.problem.X[i, chosen], self.problem.X[i, other]):
-            return (
-                f"X[{i}] holds the same vector as tokens {chosen} and {other}, so no W can select "
-                f"token {chosen} over token {other}"
-            )
-        place = ", ".join(map(str, query))
-        return f"Z[{place}] is zero, so no W can select token {chosen} over token {other} of sequence {i}"
+    def _twins(self) -> tuple[int, int, int] | None:
+        """Sequence and two of its tokens that are one vector, of which the proof asks for a difference."""
+        farkas, margins = self.certificate.farkas, self.rows.margin_problem
+        assert farkas is not None
+        for owner in farkas.owners:
+            i = self.rows.query_index(int(owner))[0]
+            rows = farkas.rows[margins.owner[farkas.rows] == owner]
+            tokens = np.append(self.rows.anchors[owner], self.rows.token[rows])
+            # What is asked of a token against the anchor: to keep a distance, or at least one.
+            fixed, sides = np.append(True, margins.equality[rows]), np.append(0.0, margins.rhs[rows])
+            for u, v in combinations(range(len(tokens)), 2):
+                asked = (fixed[u] or fixed[v]) and (fixed[u] != fixed[v] or sides[u] != sides[v])
+                if asked and np.array_equal(self.problem.X[i, tokens[u]], self.problem.X[i, tokens[v]]):
+                    chosen, other = (u, v) if fixed[u] else (v, u)
+                    return i, int(tokens[chosen]), int(tokens[other])
+        return None
 
     @property
     def conflicting_queries(self) -> IntArray:

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certificate import certify
+from attsvm.solvers.certificate import Certificate, certify
 from attsvm.solvers.nuclear.newton import active_map, symmetric
 from attsvm.solvers.nuclear.spectra import singular_values
 from attsvm.solvers.problem import MarginProblem
@@ -36,9 +36,9 @@ from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["UniquenessCertificate", "certify_uniqueness"]
 
-# A radius up to this share of the norm is called unique; a second solution must be this much farther away than that.
+# A radius up to this share of the norm is called unique; a second solution is at least this share away.
 _CLOSE = 1e-3
-_DISTINCT = 1e-2
+_DISTINCT = 1e-5
 # Singular values of the map (unit rows, orthonormal U1 and V1) below this are not told from 0.
 _INJECTIVE = 1e-7
 
@@ -129,7 +129,7 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
         return UniquenessCertificate("unique", radius, smallest, nullity, ranks.rank)
     if nullity:
         basis = np.linalg.svd(mapped, full_matrices=True)[2][entries - nullity :]
-        witness = _second_solution(rows, reduced, left, right, basis, lam, certificate.proved)
+        witness = _second_solution(rows, reduced, left, right, basis, lam, certificate)
         if witness is not None:
             distance = float(np.linalg.norm(witness - matrix)) / float(np.linalg.norm(matrix))
             return UniquenessCertificate("not unique", np.inf, smallest, nullity, ranks.rank, distance, witness)
@@ -183,9 +183,14 @@ def _second_solution(
     right: FloatArray,
     basis: FloatArray,
     lam: FloatArray,
-    proved: float,
+    certificate: Certificate,
 ) -> FloatArray | None:
-    """A solution other than W along the null directions given in svec form, as good as W; or None."""
+    """A solution other than W along the null directions given in svec form, as good as W; or None.
+
+    It counts as another one when it is farther away than solutions of this accuracy scatter, with a norm that may
+    grow like the square of the distance.
+    """
+    far = max(_DISTINCT, 100.0 * float(np.sqrt(certificate.worst)))
     S = left.T @ W @ right
     S = 0.5 * (S + S.T)
     problem = rows.unit.problem
@@ -193,9 +198,9 @@ def _second_solution(
         N = symmetric(packed, left.shape[1])
         for direction in (N, -N):
             t = _reach(rows, W, left, right, S, direction)
-            if t <= _DISTINCT * float(np.linalg.norm(S)):
+            if t <= far * float(np.linalg.norm(S)):
                 continue
             other = rows.lift(left @ (S + t * direction) @ right.T)
-            if certify(problem, other, lam, "nuclear").proved <= max(2.0 * proved, 1e-11):
+            if certify(problem, other, lam, "nuclear").proved <= max(2.0 * certificate.proved, 1e-11):
                 return other
     return None

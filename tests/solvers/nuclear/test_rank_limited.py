@@ -121,3 +121,45 @@ def test_equality_rows() -> None:
 def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         solve(FULL_RANK_ONLY, **({"norm": "nuclear"} | arguments))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [1e3, 1e7])
+def test_a_solution_of_lower_rank_on_the_face_is_found(size: float) -> None:
+    # W11 >= 1 and size W22 >= 1: rank 1 is reached at [[1, t], [t, 1 / size]] with t^2 = 1 / size, at the same norm.
+    problem = MarginProblem([[1.0, 0.0], [0.0, size]], np.eye(2), [0, 1])
+    result, found = limited(problem, 1)
+    assert result.status is Status.OPTIMAL
+    assert found.is_global
+    assert rank(result.W) == 1
+    assert result.norm == pytest.approx(1 + 1 / size, rel=1e-7)
+    assert problem.margins(result.W).min() >= 1 - 1e-7
+    assert abs(result.W[0, 1] * result.W[1, 0]) == pytest.approx(1 / size, rel=1e-3)
+
+
+def test_small_right_hand_sides_count_in_full() -> None:
+    # W11 >= 1, W22 >= 5e-9, W12 = 0: det W >= 5e-9, so nothing of rank 1, however small the second side.
+    problem = MarginProblem(
+        [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], np.eye(2), [0, 1, 1], [1.0, 5e-9, 0.0], [False, False, True]
+    )
+    result, found = limited(problem, 1, starts=2)
+    assert result.status is Status.FAILED
+    assert not found.is_global
+    assert found.convex_bound <= 1 + 5e-9
+    assert limited(problem, 2)[0].status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_answer_misses_rows_or_exceeds_the_rank(seed: int) -> None:
+    """Whatever the status says, a W that is handed out satisfies the rows, has the rank, and beats no proved bound."""
+    rng = np.random.default_rng(seed)
+    base = seeded_rows(3, 3, 4, seed)
+    rhs = np.where(rng.random(base.m) < 0.5, 1.0, 10.0 ** rng.uniform(-9, 0, base.m))
+    problem = replaced(base, rhs=rhs)
+    result, found = limited(problem, 1, starts=3)
+    if not result.status.has_solution:
+        return
+    assert rank(result.W) <= 1
+    slack = problem.margins(result.W) - problem.rhs
+    assert (slack >= -1e-6 * problem.rhs).all()
+    assert result.norm >= found.convex_bound * (1 - 1e-9)
+    assert (result.status is Status.OPTIMAL) == found.is_global

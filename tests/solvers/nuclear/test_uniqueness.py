@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
+import cvxpy as cp
 import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, Status, certify, solve
 from attsvm.solvers.nuclear.uniqueness import certify_uniqueness
-from kkt import seeded_rows
+from kkt import random_rows, seeded_rows
+from solver_api import rows_of
 
 # W11 >= 1 and W22 >= 1: [[1, t], [t, 1]] is optimal for all |t| <= 1.
 FREE_OFF_DIAGONAL = MarginProblem(np.eye(2), np.eye(2), [0, 1])
@@ -56,3 +60,84 @@ def test_solver_reports_uniqueness() -> None:
 def test_inaccurate_pairs_stay_undecided() -> None:
     problem = seeded_rows(5, 6, 9)
     assert certify_uniqueness(problem, np.ones((9, 9)), np.ones(problem.m)).verdict == "undecided"
+
+
+def farthest(problem: MarginProblem, bound: float, along: np.ndarray) -> np.ndarray | None:
+    """Of the feasible matrices of nuclear norm at most ``bound`` the one farthest along a direction, by cvxpy."""
+    a, queries, owner, rhs, equality = rows_of(problem)
+    W = cp.Variable(problem.shape)
+    values = cp.sum(cp.multiply(a @ W, queries[owner]), axis=1)
+    rows = [values[~equality] >= rhs[~equality]] if (~equality).any() else []
+    rows += [values[equality] == rhs[equality]] if equality.any() else []
+    program = cp.Problem(cp.Maximize(cp.sum(cp.multiply(along, W))), [cp.normNuc(W) <= bound, *rows])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program.solve(solver="CLARABEL")
+        except cp.SolverError:
+            return None
+    return W.value if program.status == "optimal" else None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_matrix_of_no_larger_norm_lies_within_the_radius(seed: int) -> None:
+    """The radius of a pair bounds all feasible matrices of at most its norm; here W is enlarged to leave them room."""
+    rng = np.random.default_rng(seed)
+    problem = random_rows(rng, 1 + seed % 3, 3, 3, 4, equalities=seed % 2)
+    best = solve(problem, "nuclear")
+    assert best.status is Status.OPTIMAL
+    checked = 0
+    for share in (1e-2, 1e-3):
+        W = best.W * (1 + share)  # feasible: equality rows have right-hand side 0
+        radius = certify_uniqueness(problem, W, best.multipliers).radius
+        if not np.isfinite(radius):
+            continue
+        for _ in range(2):
+            other = farthest(problem, best.norm * (1 + share), rng.standard_normal(W.shape))
+            if other is not None:
+                checked += 1
+                assert np.linalg.norm(other - W) <= radius
+    assert checked
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_independent_solutions_differ_by_less_than_their_radii(seed: int) -> None:
+    problem = seeded_rows(4, 4, 6, seed)
+    found = [solve(problem, "nuclear", solver) for solver in ("interior", "factored", "lockstep", "cvxpy")]
+    assert found[0].uniqueness.verdict == "unique"
+    assert found[0].uniqueness.radius <= 1e-3 * found[0].norm
+    for one in found[1:]:
+        # The exact solution lies within both radii.
+        assert one.uniqueness.verdict != "not unique"
+        assert np.linalg.norm(one.W - found[0].W) <= one.uniqueness.radius + found[0].uniqueness.radius
+
+
+def test_a_narrow_face_is_not_called_unique() -> None:
+    # W11 >= 1 and 1e7 W22 >= 1: [[1, t], [t, 1e-7]] is optimal for t^2 <= 1e-7, all within 5e-4 of each other.
+    problem = MarginProblem([[1.0, 0.0], [0.0, 1e7]], np.eye(2), [0, 1])
+    t = np.sqrt(1e-7)
+    exact = certify_uniqueness(problem, np.diag([1.0, 1e-7]), [1.0, 1e-7])
+    assert (exact.verdict, exact.rank) == ("not unique", 2)
+    assert exact.witness is not None
+    assert 0.5 * t < np.linalg.norm(exact.witness - np.diag([1.0, 1e-7])) <= np.sqrt(2) * t
+    for solver in ("interior", "factored", "lockstep", "cvxpy"):
+        found = solve(problem, "nuclear", solver)
+        far = max(np.linalg.norm(found.W - np.array([[1.0, s], [s, 1e-7]])) for s in (-t, t))
+        assert found.uniqueness.verdict != "unique"
+        assert found.uniqueness.radius >= far
+
+
+def test_only_rows_that_bind_can_prove_uniqueness() -> None:
+    # The same free off-diagonal with a row that limits it without being active: still not unique.
+    loose = MarginProblem(np.vstack([np.eye(2), [[-1.0, 0.0]]]), np.eye(2), [0, 1, 1], [1.0, 1.0, -0.5])
+    verdict = certify_uniqueness(loose, np.eye(2), [1.0, 1.0, 0.0])
+    assert verdict.verdict == "not unique"
+    assert verdict.witness is not None
+    assert (loose.margins(verdict.witness) >= loose.rhs - 1e-12).all()
+    assert certify(loose, verdict.witness, [1.0, 1.0, 0.0], "nuclear").worst <= 1e-12
+
+
+def test_norm_zero_is_unique() -> None:
+    problem = MarginProblem(np.eye(2), np.eye(2), [0, 1], rhs=[-1.0, 0.0])
+    verdict = certify_uniqueness(problem, np.zeros((2, 2)), [0.0, 0.0])
+    assert (verdict.verdict, verdict.radius) == ("unique", 0.0)
