@@ -89,11 +89,10 @@ class Judge:
             if solution.status == "optimal":
                 yield "optimal", f"violation {float(_fraction(self.rows.violation(solution.W))):.1e}"
             return
-        if solution.status.has_solution:
-            if solution.norm_name == "frobenius":
-                yield from self._against_frobenius(solution)
-            else:
-                yield from self._against_nuclear(solution)
+        if solution.norm_name == "frobenius":
+            yield from self._against_frobenius(solution)
+        elif solution.status.has_solution:
+            yield from self._against_nuclear(solution)
 
     def _against_infeasible(self, solution: Solution) -> Iterator[tuple[str, str]]:
         if self.feasible:
@@ -108,7 +107,8 @@ class Judge:
             yield "violation", f"{float(violation):.2e} above {solution.result.tolerance:.0e}"
 
     def _against_frobenius(self, solution: Solution) -> Iterator[tuple[str, str]]:
-        best = exact_least_norm(self.rows, solution.result.multipliers)
+        known = solution.result.multipliers if solution.status.has_solution else None
+        best = exact_least_norm(self.rows, known)
         assert isinstance(best, ExactLeastNorm)
         if Fraction(solution.certificate.lower_bound) ** 2 > best.norm_squared:
             yield "lower bound", f"{solution.certificate.lower_bound!r}"
