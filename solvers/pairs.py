@@ -145,7 +145,8 @@ class PairRows:
     def row_norms(self) -> FloatArray:
         """Frobenius norms ``|a_k| |b_k|`` of the rows, shape (*batch, m)."""
         queries = self.queries.astype(np.float64, copy=False)
-        with np.errstate(over="ignore", under="ignore"):  # rows that leave the range are scaled before they are solved
+        # Rows that leave the range (also as zero times infinity) are scaled before they are solved.
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             right = np.sqrt(np.vecdot(queries, queries))
             if self.a.dtype == np.float64:
                 squares = np.vecdot(self.a, self.a)

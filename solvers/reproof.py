@@ -73,8 +73,8 @@ def exact_rows_of(problem: MarginProblem) -> ExactRows:
     --------
     >>> from attsvm.solvers import MarginProblem
     >>> from attsvm.solvers.reproof import exact_rows_of
-    >>> exact_rows_of(MarginProblem([[0.5]], [[1.0]], [0])).margins([[3.0]])
-    array([Fraction(3, 2)], dtype=object)
+    >>> print(*exact_rows_of(MarginProblem([[0.5]], [[1.0]], [0])).margins([[3.0]]))
+    3/2
     """
     from attsvm.solvers.exact import exact_rows
 
@@ -209,7 +209,11 @@ def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
     from attsvm.solvers.farkas import farkas_certificate
 
     lam = np.array([float(y) for y in proof.multipliers])
-    return Found(farkas=farkas_certificate(problem, lam, "rationals"), iterations=found.iterations, extras=found.extras)
+    return Found(
+        farkas=farkas_certificate(problem, lam, "rationals", proof.rows),
+        iterations=found.iterations,
+        extras=found.extras,
+    )
 
 
 def _remeasured(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
