@@ -52,7 +52,7 @@ def _warm(given: Any) -> Any:
     try:
         return np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"warm_start must be a solution or multipliers, got {type(given).__name__}") from error
+        raise TypeError(f"warm_start must be a MarginSolution or multipliers, got {type(given).__name__}") from error
 
 
 def solve(
@@ -110,6 +110,7 @@ def solve(
         raise TypeError(f"solver {spec.name!r} takes no option {unknown[0]!r}; it takes {sorted(spec.options)}")
     goal = tolerance or _achievable(spec, variant, options)
     request = Request(goal, max_iterations, _warm(warm_start), device, rank, variant, options)
+    request.check(problem)
     with _threads(spec, problem):
         if not problem.batch:
             return (
@@ -227,15 +228,21 @@ def _solve_scaled(spec: SolverSpec, problem: MarginProblem, norm: Norm, request:
 
 
 def _solve_each(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
-    known = None if isinstance(request.warm_start, MarginSolution) else request.multipliers(problem)
-    if spec.devices or isinstance(request.warm_start, MarginSolution):
-        spec = choose(problem[0], norm)[0] if spec.devices else spec
+    spec = choose(problem[0], norm)[0] if spec.devices else spec
     parts = []
     for i in range(len(problem)):
-        keep = slice(None) if problem.valid is None else problem.valid[i]
-        start = None if known is None else known[i][keep]
+        start = _warm_part(request.warm_start, problem, i)
         parts.append(_solve_one(spec, problem[i], norm, replace(request, warm_start=start)))
     return MarginSolution.stack(parts, problem)
+
+
+def _warm_part(known: MarginSolution | FloatArray | None, problem: MarginProblem, i: int) -> Any:
+    """The warm start of one problem of a batch: of a solution its part, unless that has other rows."""
+    if known is None:
+        return None
+    if isinstance(known, MarginSolution):
+        return known[i] if known.problem[i].m == problem[i].m else None
+    return known[i] if problem.valid is None else known[i][problem.valid[i]]
 
 
 _CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, to_numpy
-from attsvm.solvers.rows import PairRows, Rows
+from attsvm.solvers.pairs import PairRows
+from attsvm.solvers.rows import Rows
 
 __all__ = ["MarginProblem"]
 
@@ -206,7 +207,8 @@ class MarginProblem:
     def gather(self, index: npt.ArrayLike) -> MarginProblem:
         """The problem made of the given rows (indices or boolean mask over m), with the same queries."""
         rows = np.asarray(index)
-        return MarginProblem.from_rows(self.rows.gather(rows), self.rhs[..., rows], self.equality[..., rows])
+        valid = None if self.valid is None else self.valid[..., rows]
+        return MarginProblem.from_rows(self.rows.gather(rows), self.rhs[..., rows], self.equality[..., rows], valid)
 
     def features(self) -> FloatArray:
         """Dense rows, shape (*batch, m, dx*dz). For small problems and references."""

@@ -136,6 +136,8 @@ def choose(
             continue
         if problem.m <= spec.most_rows or device is not None:
             return spec, ""
+    if device is not None and rank is not None:
+        raise ValueError(f"rank={rank} and device={device!r} do not go together: no solver takes both")
     able = sorted({name for s in SOLVERS.values() if s.devices and s.norms for name in s.norms})
     raise ValueError(
         f"device={device!r} runs the norms {able} only, got norm {norm.name!r}"

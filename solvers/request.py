@@ -46,19 +46,29 @@ class Request:
     variant: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
+    def check(self, problem: MarginProblem) -> None:
+        """Refuse a warm start that does not fit, whether or not the method will use it."""
+        given, batch, m, shape = self.warm_start, problem.batch, problem.m, problem.shape
+        if given is None:
+            return
+        if isinstance(given, MarginSolution):
+            known = given.problem
+            if (known.batch, known.m, known.shape) != (batch, m, shape):
+                raise ValueError(
+                    f"warm_start must solve a problem with {m} rows and W of shape {(*batch, *shape)}, "
+                    f"got {known.m} rows and {(*known.batch, *known.shape)}"
+                )
+        elif given.shape != (*batch, m):
+            raise ValueError(f"warm_start must hold multipliers of shape {(*batch, m)}, one per row, got {given.shape}")
+        elif not np.isfinite(given).all():
+            raise ValueError("warm_start must be finite")
+
     def multipliers(self, problem: MarginProblem) -> FloatArray | None:
         """Multipliers to start from, negative inequality multipliers cut to 0; None when there are none to use."""
-        if self.warm_start is None:
-            return None
         given = self.warm_start
-        known = given.multipliers if isinstance(given, MarginSolution) else np.asarray(given, dtype=np.float64)
-        expected = (*problem.batch, problem.m)
-        if known.shape != expected:
-            raise ValueError(f"warm_start must hold multipliers of shape {expected}, one per row, got {known.shape}")
-        if not np.isfinite(known).all():
-            if isinstance(given, MarginSolution):  # an infeasible neighbour knows nothing of use here
-                known = np.nan_to_num(known, posinf=0.0, neginf=0.0)
-            else:
-                raise ValueError("warm_start must be finite")
+        if given is None:
+            return None
+        # An infeasible neighbour knows nothing of use here: its multipliers are NaN.
+        known = np.nan_to_num(given.multipliers) if isinstance(given, MarginSolution) else given
         lam = problem.clipped(known)
         return lam if lam.any() else None

@@ -142,6 +142,7 @@ class MarginSolution:
     _W: FloatArray | None = field(repr=False, default=None)
     extras: Extras = field(repr=False, default_factory=Extras)
     _proofs: dict[int, FarkasCertificate] = field(repr=False, default_factory=dict)
+    _each: tuple[Extras, ...] = field(repr=False, default=())
 
     @property
     def W(self) -> FloatArray:
@@ -166,6 +167,11 @@ class MarginSolution:
         """Whether a nuclear-norm solution is the only one (worked out at the first look); one problem only."""
         from attsvm.solvers.nuclear.uniqueness import certify_uniqueness
 
+        if self.norm_kind.name != "nuclear" or self.problem.batch:
+            raise ValueError(
+                f"uniqueness is worked out for one nuclear-norm solution, got norm {self.norm_kind.name!r} of "
+                f"{self.problem!r}"
+            )
         return certify_uniqueness(self.problem, self.W, self.multipliers)
 
     def __len__(self) -> int:
@@ -185,10 +191,11 @@ class MarginSolution:
         if not status.has_solution:
             certificate = replace(certificate, rank_certificate=None)
         rescued: Any = self.extras.rescued
+        extras = self._each[index] if self._each else Extras(rescued=bool(rescued[index]))
         return MarginSolution(
             problem, self.norm_kind, status, certificate, self.multipliers[index][keep], self.solver,
             int(counts[index]), self.seconds / len(self), self.tolerance,
-            self.W[index] if status.has_solution else None, Extras(rescued=bool(rescued[index])),
+            self.W[index] if status.has_solution else None, extras,
         )  # fmt: skip
 
     @staticmethod
@@ -215,6 +222,7 @@ class MarginSolution:
         return MarginSolution(
             problem, first.norm_kind, status, _stacked([s.certificate for s in solutions]), multipliers, first.solver,
             iterations, sum(s.seconds for s in solutions), first.tolerance, W, Extras(rescued=rescued), proofs,
+            tuple(s.extras for s in solutions),
         )  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def _record(found: Any) -> dict[str, Any]:
         "bound": found.bound,
         "counts": found.counts.as_dict(),
         "seconds": found.seconds,
-        "undecided": [selection.indices.tolist() for selection in found.undecided],
+        "undecided": [{"tokens": u.selection.indices.tolist(), "reason": u.reason} for u in found.undecided],
         "selections": [
             {"tokens": item.selection.indices.tolist(), "margin": item.margin, "norm": item.norm, "gap": item.gap}
             for item in found
@@ -125,9 +125,10 @@ def _write_graph(path: Path, problem: Any, norm: str, silent: bool) -> bool:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    axis = draw_selection_graph(graph)
-    axis.figure.savefig(path, dpi=150)
-    plt.close(axis.figure)
+    figure = draw_selection_graph(graph).get_figure(root=True)
+    assert figure is not None
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
     return True
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from attsvm.comparison.report import Comparison, Report, build_report
 from attsvm.comparison.tables import batch_table
+from attsvm.optimality import Convergence, convergence_of
 from attsvm.solution import SolutionBatch
 from attsvm.svm import att_svm
 
@@ -59,7 +60,7 @@ class BatchReport:
     def convergence_counts(self) -> dict[str, int]:
         """How many runs ended Global, Local, Not local (or Undecided)."""
         counts = Counter(r.convergence for r in self.reports)
-        return {name: counts[name] for name in ("Global", "Local", "Not local", "Undecided") if counts[name]}
+        return {str(kind): counts[kind] for kind in Convergence if counts[kind]}
 
     def summary(self, label: str | None = None, snapshot: int = -1) -> dict[str, float]:
         """Mean, median, 10 % and 90 % quantiles of ``1 - correlation`` at a snapshot, over the solved problems."""
@@ -128,5 +129,8 @@ def compare_batch(run: Run, *solutions: object, solver: str = "auto") -> BatchRe
         if len(column) != run.batch:
             raise ValueError(f"a batch of {run.batch} runs needs batches of {run.batch} solutions, got {len(column)}")
         columns.append(column)
-    reports = (build_report(run[b], own[b], *(column[b] for column in columns)) for b in range(run.batch or 0))
+    kinds = convergence_of(own)
+    reports = (
+        build_report(run[b], own[b], *(column[b] for column in columns), kind=kinds[b]) for b in range(run.batch or 0)
+    )
     return BatchReport(run, tuple(reports))

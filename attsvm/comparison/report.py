@@ -18,11 +18,9 @@ from attsvm.comparison.metrics import (
     reached_margin,
 )
 from attsvm.comparison.tables import report_table, svm_name
-from attsvm.local import is_locally_optimal
-from attsvm.problem import AttentionProblem
+from attsvm.optimality import Convergence, convergence_of
 from attsvm.selection import Selection
 from attsvm.solution import Solution, SolutionBatch
-from attsvm.solvers import Status
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
@@ -84,8 +82,9 @@ class Report:
     Attributes
     ----------
     run : Run
-    convergence : {"Global", "Local", "Not local", "Undecided"}
-        By local optimality of the tokens selected at the end, with the support of the run's own norm.
+    convergence : Convergence
+        "Global", "Local", "Not local" or "Undecided",
+        by local optimality of the tokens selected at the end, with the support of the run's own norm.
     rank, effective_rank : int, float
         Of W at the end.
     comparisons : tuple of Comparison
@@ -93,7 +92,7 @@ class Report:
     """
 
     run: Run
-    convergence: str
+    convergence: Convergence
     rank: int
     effective_rank: float
     comparisons: tuple[Comparison, ...]
@@ -120,7 +119,7 @@ class Report:
             "parameterization": self.run.parameterization,
             "steps": int(self.run.steps),
             "status": str(self.run.status),
-            "convergence": self.convergence,
+            "convergence": str(self.convergence),
             "selection": self.run.selection.indices.tolist(),
             "W_norm": float(h.norm[-1]),
             "loss": float(h.loss[-1]),
@@ -184,18 +183,6 @@ def _compare_one(run: Run, solution: Solution, own: bool) -> Comparison:
     return Comparison(label, solution, correlation(h.W, solution.W), error, margin, match, fitted_rate(h.steps, error))
 
 
-def convergence_class(problem: AttentionProblem, own: Solution) -> str:
-    """Class of convergence by Definition 2, with the support of the solution's norm."""
-    if own.status is Status.INFEASIBLE:
-        return "Not local"
-    if own.status is not Status.OPTIMAL:
-        return "Undecided"
-    if not is_locally_optimal(problem, own.selection, solution=own):
-        return "Not local"
-    best = problem.optimal_tokens().indices
-    return "Global" if np.array_equal(np.asarray(own.selection), best) else "Local"
-
-
 @overload
 def compare(run: Run, *solutions: Solution, solver: str = "auto") -> Report: ...
 @overload
@@ -226,7 +213,7 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
     >>> import attsvm
     >>> problem = attsvm.random_problem(n=3, T=4, d=6, seed=0)
     >>> report = attsvm.compare(attsvm.train(problem, steps=1000), attsvm.att_svm(problem))
-    >>> report.convergence, bool(report.comparisons[1].correlation[-1] > 0.99)
+    >>> str(report.convergence), bool(report.comparisons[1].correlation[-1] > 0.99)
     ('Global', True)
     """
     training = sys.modules.get("attsvm.training.run")  # where a run exists this is loaded, and torch with it
@@ -240,8 +227,8 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
     return build_report(run, own, *solutions)
 
 
-def build_report(run: Run, own: Solution, *solutions: object) -> Report:
-    """A report from solved pieces."""
+def build_report(run: Run, own: Solution, *solutions: object, kind: Convergence | None = None) -> Report:
+    """A report from solved pieces; the class of convergence is worked out if not given."""
     comparisons = [_compare_one(run, own, True)]
     for solution in solutions:
         if not isinstance(solution, Solution):
@@ -253,4 +240,4 @@ def build_report(run: Run, own: Solution, *solutions: object) -> Report:
             )
         comparisons.append(_compare_one(run, solution, False))
     rank, effective = int(numerical_rank(run.W)), float(effective_rank(run.W))
-    return Report(run, convergence_class(run.problem, own), rank, effective, tuple(comparisons))
+    return Report(run, kind or convergence_of(own), rank, effective, tuple(comparisons))

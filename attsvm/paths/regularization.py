@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
 from attsvm.attention import likeliest
-from attsvm.local import SeparatingCone, separating_cone
 from attsvm.losses import Loss, get_loss
+from attsvm.optimality import SeparatingCone, separating_cone
 from attsvm.paths.ball_search import BallSearch, Form, PathStatus, Point
 from attsvm.paths.log_excess import LogExcess
 from attsvm.problem import AttentionProblem, require_problem

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.comparison.tables import svm_name
-from attsvm.local import is_locally_optimal
+from attsvm.optimality import Convergence, convergence_of
 from attsvm.problem import AttentionProblem
 from attsvm.records import Table
 from attsvm.selection import Selection
@@ -62,7 +62,7 @@ def solution_record(solution: Solution) -> Record:
     if certificate.farkas is not None:
         queries = [solution.rows.query_index(int(o)) for o in solution.conflicting_queries]
         farkas: Record = {"sequences": sorted({query[0] for query in queries})}
-        farkas |= {name: getattr(certificate.farkas, name) for name in ("residual", "excluded_norm")}
+        farkas |= {name: getattr(certificate.farkas, name) for name in ("proof", "residual", "excluded_norm")}
         if solution.problem.multi_query:
             farkas["queries"] = [list(query) for query in queries]
         return record | {"farkas": farkas}
@@ -77,7 +77,8 @@ def solution_record(solution: Solution) -> Record:
         "certificate": {name: getattr(certificate, name) for name in proved},
     }
     if solution.problem.head is not None and isinstance(solution.selection, Selection):
-        record["locally_optimal"] = is_locally_optimal(solution.problem, solution.selection, solution=solution)
+        kind = convergence_of(solution)
+        record["locally_optimal"] = None if kind is Convergence.UNDECIDED else kind.is_local
     rank = certificate.rank_certificate
     if rank is not None:
         ranked = ("rank", "resolution", "singular_gap", "dual_gap")
@@ -102,7 +103,7 @@ _LINES: tuple[tuple[str, Callable[[Record], object]], ...] = (
     ("certified rank", lambda r: r["certificate"]["rank"]),
     ("singular-value gap", lambda r: _power(r["certificate"]["singular_gap"])),
     ("support tokens", lambda r: sum(map(len, r["support"]))),
-    ("locally optimal", lambda r: "yes" if r["locally_optimal"] else "no"),
+    ("locally optimal", lambda r: {True: "yes", False: "no", None: "undecided"}[r["locally_optimal"]]),
     ("norm is at least", lambda r: _number(r["certificate"]["lower_bound"])),
     ("relative duality gap", lambda r: _number(r["certificate"]["gap"], ".0e")),
     ("primal violation", lambda r: _number(r["certificate"]["primal_violation"], ".0e")),
@@ -159,11 +160,14 @@ def support_table(problem: AttentionProblem, selection: Selection, records: Sequ
     )
 
 
+_PROOFS = {"zero row": "a zero row", "rounding bounds": "bounds on rounding", "rationals": "rational arithmetic"}
+
+
 def farkas_line(record: Record, advice: str = "") -> str:
     """What the proof of infeasibility says."""
     farkas = record["farkas"]
-    residual, excluded = (_number(farkas[name], ".0e") for name in ("residual", "excluded_norm"))
     return (
-        f"{_name(record)} is infeasible: sequences {farkas['sequences']} conflict. The combination of their "
-        f"rows cancels to {residual}, so no W of norm below {excluded} satisfies them. {advice}"
+        f"{_name(record)} is infeasible: sequences {farkas['sequences']} conflict. A combination of their rows cancels "
+        f"to {_number(farkas['residual'], '.0e')} in float64 and, proved by {_PROOFS[farkas['proof']]}, exactly: no W "
+        f"satisfies them. {advice}"
     ).rstrip()

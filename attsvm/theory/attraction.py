@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attsvm.enumeration import count_selections, solve_selections
+from attsvm.optimality import Convergence
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import plain, share
 from attsvm.selection import Selection
 from attsvm.solvers import get_norm
-from attsvm.theory.exhaustive import count_selections, solve_some_selections
 
 if TYPE_CHECKING:
     from attsvm.training.run import Run
 
 __all__ = ["Attraction", "Reached", "attraction"]
-
-KINDS = ("Global", "Local", "Not local", "Undecided")
 
 # A run counts as saturated when no query keeps more than this probability off its most likely token: the
 # selection no longer changes on the scale of the run.
@@ -44,7 +43,7 @@ class Reached:
         1 / norm of its SVM; 0 when infeasible.
     score : float
         Mean score of the selected tokens.
-    kind : {"Global", "Local", "Not local", "Undecided"}
+    kind : Convergence
         Definition 2 with the run's norm.
     unsaturated : int
         How many of the starts still spread their attention at the end.
@@ -58,7 +57,7 @@ class Reached:
     interval: tuple[float, float]
     margin: float
     score: float
-    kind: str
+    kind: Convergence
     unsaturated: int
     examples: tuple[int, ...]
 
@@ -104,13 +103,13 @@ class Attraction:
     @cached_property
     def counts(self) -> dict[str, int]:
         """Starts that ended Global, Local, Not local or Undecided."""
-        tally = {kind: sum(row.count for row in self.rows if row.kind == kind) for kind in KINDS}
-        return {kind: count for kind, count in tally.items() if count}
+        tally = {kind: sum(row.count for row in self.rows if row.kind is kind) for kind in Convergence}
+        return {str(kind): count for kind, count in tally.items() if count}
 
     @property
     def exceptions(self) -> tuple[Reached, ...]:
         """Selections reached that are not locally optimal."""
-        return tuple(row for row in self.rows if row.kind == "Not local")
+        return tuple(row for row in self.rows if row.kind is Convergence.NOT_LOCAL)
 
     @cached_property
     def spearman(self) -> float:
@@ -224,14 +223,13 @@ def attraction(
 def _tally(problem: AttentionProblem, run: Run, norm: str) -> tuple[Reached, ...]:
     ends = run.selection.indices
     distinct, member, counts = np.unique(ends.reshape(len(ends), -1), axis=0, return_inverse=True, return_counts=True)
-    table = solve_some_selections(problem, distinct.reshape(-1, *problem.query_shape), norm)
+    table = solve_selections(problem, distinct.reshape(-1, *problem.query_shape), norm=norm)
     best = problem.optimal_tokens().indices.reshape(-1)
     scores = problem.scores().reshape(-1, problem.T)
     spread = run.history.log_rest[-1] > np.log(SATURATED)
     rows = []
     for k in np.lexsort((np.arange(len(counts)), -table.margin, -counts)):
         here = np.flatnonzero(member.reshape(-1) == k)
-        local = "Global" if np.array_equal(distinct[k], best) else "Local"
         found = share(int(counts[k]), len(ends))
         rows.append(
             Reached(
@@ -241,7 +239,11 @@ def _tally(problem: AttentionProblem, run: Run, norm: str) -> tuple[Reached, ...
                 (found.low, found.high),
                 float(table.margin[k]),
                 float(scores[np.arange(len(best)), distinct[k]].mean()),
-                "Undecided" if not table.decided[k] else local if table.locally_optimal[k] else "Not local",
+                Convergence.of(
+                    local=bool(table.locally_optimal[k]),
+                    undecided=not table.decided[k],
+                    optimal=np.array_equal(distinct[k], best),
+                ),
                 int(spread[here].sum()),
                 tuple(int(b) for b in here[:5]),
             )

@@ -12,7 +12,6 @@ from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table, plain
 from attsvm.selection import Selection, read_selection
 from attsvm.theory.assumptions import (
-    check_all_support,
     check_equal_scores,
     check_feasible,
     check_first_step,
@@ -25,8 +24,8 @@ from attsvm.theory.assumptions import (
 from attsvm.theory.check import Check, verdict_of
 from attsvm.theory.loss_check import check_loss, prediction_range
 from attsvm.theory.mixtures import check_head
-from attsvm.theory.optimal_support import check_optimal_support
 from attsvm.theory.prediction import judge_theorems, predict
+from attsvm.theory.support_assumptions import check_all_support, check_optimal_support
 
 __all__ = ["Diagnosis", "diagnose"]
 

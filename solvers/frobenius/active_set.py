@@ -28,6 +28,8 @@ _ROUNDING = 1e-13
 _REFINEMENTS = 3
 # Multipliers of unit rows beyond this come from nearly cancelling rows: a batch refines them before it certifies.
 _STEEP = 1e3
+# Rows up to which refinement may form the Gram matrix.
+_GRAM_ROWS = 3000
 # Numbers in the written-out rows of one problem, and of one problem of a batch, that least distances may take.
 _DENSE_ENTRIES = 4_000_000
 _STACK_ENTRIES = 100_000
@@ -63,7 +65,11 @@ def _refined(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArra
     """
     from scipy.linalg.lapack import dpotrf, dpotrs
 
-    rows = np.flatnonzero((x != 0) | unit.equality)
+    active = (x > unit.margins(W) - unit.c) | unit.equality  # a method may leave traces on inactive rows
+    if (x[~active] != 0).any():
+        x = np.where(active, x, 0.0)
+        W = unit.adjoint(x)
+    rows = np.flatnonzero(active)
     factor, fault = dpotrf(unit.gram[np.ix_(rows, rows)])
     if fault:
         return x, W
@@ -102,7 +108,15 @@ def by_distance(unit: UnitProblem, norm: Norm) -> Found | None:
         return None if proof is None else Found(farkas=proof, iterations=int(result.iterations))
     if not result.settled:
         return None
-    return _certified(unit, norm, x, rows.lift(result.w.reshape(rows.shape)) / unit.scale, int(result.iterations))
+    return _polished(unit, norm, x, rows.lift(result.w.reshape(rows.shape)) / unit.scale, int(result.iterations))
+
+
+def _polished(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> Found:
+    """The result with its certificate, refined where that is not as good as rounding allows."""
+    best = _certified(unit, norm, x, W, iterations)
+    if best.certificate is not None and best.certificate.worst > _ROUNDING and unit.m <= _GRAM_ROWS:
+        best = _better(best, _certified(unit, norm, *_refined(unit, x, W), iterations))
+    return best
 
 
 def _certified(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> Found:
@@ -156,6 +170,9 @@ def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None)
         result = least_distance(features, unit.c[left], unit.equality[left] if unit.has_equalities else None)
         x[left], W[left] = np.where(result.settled[:, None], result.x, 0.0), result.w.reshape(-1, dx, dz)
         settled[left], iterations[left] = result.settled, iterations[left] + result.iterations
+        close = left[result.settled]
+        if len(close):
+            x[close], W[close] = _refined_stack(unit, close, x[close], W[close])
         candidates[left] = np.where(result.ray[:, None], result.x * unit.inverse[left], np.nan)
     solution, lam = in_norm_form(unit, x, W)
     lam[~settled] = np.nan
@@ -185,9 +202,7 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         if result.settled or limit is not None:
             x = result.x if result.settled else unit.problem.clipped(result.x)
             W = unit.adjoint(x)
-            best = _certified(unit, norm, x, W, rounds)
-            if result.settled and best.certificate is not None and best.certificate.worst > _ROUNDING:
-                best = _better(best, _certified(unit, norm, *_refined(unit, x, W), rounds))
+            best = (_polished if result.settled else _certified)(unit, norm, x, W, rounds)
             if limit is not None or proved(best) <= request.tolerance:
                 return best
     near = by_distance(unit, norm)

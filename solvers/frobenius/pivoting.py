@@ -134,7 +134,7 @@ def _by_daqp(G: FloatArray, c: FloatArray, equality: BoolArray | None) -> tuple[
     rows, upper, lower, sense = _bounds(c.size)
     if equality is not None:
         lower = np.where(equality, -1e30, 0.0)
-    x, _, flag, info = daqp.solve(G, -c, rows, upper, lower, sense, eps_prox=0.0)
+    x, _, flag, info = daqp.solve(G, -c, rows, upper, lower, sense, eps_prox=0.0, primal_tol=1e-12, dual_tol=1e-12)
     return x, flag == 1, info["iterations"]
 
 

@@ -88,23 +88,26 @@ def test_kq_runs_are_judged_by_the_nuclear_norm(problem):
 
 
 def test_convergence_classes():
-    from attsvm.comparison.report import convergence_class
+    from attsvm.optimality import convergence_of
 
     problem = attsvm.random_problem(n=2, T=4, d=4, seed=1)
     classes = {}
     for a in range(4):
         for b in range(4):
             own = attsvm.att_svm(problem, [a, b])
-            classes[a, b] = convergence_class(problem, own)
+            classes[a, b] = convergence_of(own)
     best = tuple(problem.optimal_tokens().indices.tolist())
     assert classes[best] == "Global"
     assert list(classes.values()).count("Global") == 1
     for selection, name in classes.items():
         assert (name != "Not local") == attsvm.is_locally_optimal(problem, list(selection))
     hopeless = attsvm.random_problem(n=6, T=6, d=2, seed=0)
-    assert convergence_class(hopeless, attsvm.att_svm(hopeless)) == "Not local"
-    vague = attsvm.att_svm(problem, solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
-    assert convergence_class(problem, vague) == "Undecided"
+    assert convergence_of(attsvm.att_svm(hopeless)) == "Not local"
+    vague = attsvm.att_svm(problem, norm="nuclear", solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
+    assert convergence_of(vague) == "Undecided"
+    rough = attsvm.att_svm(problem, solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
+    assert rough.status == "inaccurate"
+    assert convergence_of(rough) == "Global"  # by rationals
 
 
 def test_infeasible_solutions_are_shown_not_hidden():

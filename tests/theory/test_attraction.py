@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import spearmanr
 
 import attsvm
-from attsvm.theory import attraction, solve_every_selection
+from attsvm.enumeration import solve_every_selection
+from attsvm.theory import attraction
 
 
 @pytest.fixture(scope="module")

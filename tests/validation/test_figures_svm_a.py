@@ -152,7 +152,7 @@ def test_global_needs_no_margin_problem() -> None:
         found = fig06.global_trials(24, 5, parameterization=p, steps=300, **cell)
         problems = attsvm.random_problem(batch=24, seed=5, min_score_gap=0.1, **cell)
         ended = train_in_span(problems, p, steps=300, seed=np.random.default_rng((5, 1)))
-        local = attsvm.is_locally_optimal(problems, ended.selection, norm)
+        local = attsvm.is_locally_optimal(problems, ended.selection, norm=norm)
         optimal = (ended.selection.indices == problems.optimal_tokens().indices).all(axis=-1)
         np.testing.assert_array_equal(found["is_global"], local & optimal)
         assert 0 < found["is_global"].sum() < 24

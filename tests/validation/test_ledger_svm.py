@@ -10,7 +10,7 @@ import pytest
 import attsvm
 from attsvm.paths.decomposition import best_combination
 from attsvm.rows import selection_rows
-from attsvm.theory.assumptions import interpolating_multipliers
+from attsvm.theory.support_assumptions import interpolating_multipliers
 from attsvm.validation.ledger.record import Verdict
 from attsvm.validation.ledger.run import all_claims, audit
 from attsvm.validation.ledger.svm._common import risk

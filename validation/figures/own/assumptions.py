@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm.enumeration import locally_optimal_selections
+from attsvm.enumeration import locally_optimal_selections, solve_every_selection
 from attsvm.records import share
 from attsvm.sweeps import columns_of
-from attsvm.theory import attraction, solve_every_selection
-from attsvm.theory.assumptions import check_all_support, check_first_step
-from attsvm.theory.optimal_support import misses_optimal_support
+from attsvm.theory import attraction
+from attsvm.theory.assumptions import check_first_step
+from attsvm.theory.support_assumptions import check_all_support, misses_optimal_support
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
 
 __all__ = ["FIGURE", "assumption_flags", "ends_of_starts", "run"]

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 import attsvm
-from attsvm.theory.assumptions import check_all_support
+from attsvm.optimality import convergence_of
+from attsvm.theory.support_assumptions import check_all_support
 
 __all__ = ["NORM_OF", "ends_of_descent", "locally_optimal", "support_assumption"]
 
@@ -66,14 +67,12 @@ def ends_of_descent(
         problems, parameterization, steps=steps, lr=0.1, seed=rng, arithmetic=arithmetic, device=device,
         snapshots=[steps], **options,
     )  # fmt: skip
-    optimal = problems.optimal_tokens().indices
-    chosen = run.selection.indices
     solutions = attsvm.att_svm(problems, run.selection, norm=NORM_OF[parameterization])
-    local = locally_optimal(problems, run.selection, solutions)
+    kinds = convergence_of(solutions)
     return {
-        "is_global": local & (chosen == optimal).all(axis=-1),
-        "is_local": local,
-        "undecided": [not status.is_certified for status in solutions.status],
+        "is_global": kinds == "Global",
+        "is_local": np.array([kind.is_local for kind in kinds]),
+        "undecided": kinds == "Undecided",
         "saturated": run.history.log_rest[-1] < np.log(1e-6),
         "margin": solutions.margin,
         "empty_support": (solutions.support.sum(axis=-1) == 0).any(axis=-1),

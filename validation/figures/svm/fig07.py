@@ -8,8 +8,9 @@ import numpy as np
 
 import attsvm
 from attsvm.comparison.metrics import correlation, misalignment
+from attsvm.optimality import convergence_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
-from attsvm.validation.figures.svm.convergence import NORM_OF, PUBLISHED_KQ, locally_optimal
+from attsvm.validation.figures.svm.convergence import NORM_OF, PUBLISHED_KQ
 
 if TYPE_CHECKING:
     from attsvm.training.run import Run
@@ -54,8 +55,8 @@ def _followed(problems: attsvm.ProblemBatch, run: Run) -> dict[str, Any]:
         solutions = attsvm.att_svm(problems, run.selection, norm=norm)
         columns[norm] = correlation(run.history.W, solutions.W).T
         columns[f"{norm}_final"] = misalignment(run.W, solutions.W)
-        if norm == NORM_OF[run.parameterization]:
-            columns["is_local"] = locally_optimal(problems, run.selection, solutions)
+        if norm == NORM_OF[run.parameterization]:  # Definition 2 in the norm of the parameterization
+            columns["is_local"] = np.array([kind.is_local for kind in convergence_of(solutions)])
     columns["is_global"] = (run.selection.indices == problems.optimal_tokens().indices).all(axis=-1)
     return columns
 

@@ -10,13 +10,8 @@ import attsvm
 from attsvm import AttentionProblem, LinearHead
 from attsvm.rows import selection_rows
 from attsvm.solvers import Status
-from attsvm.theory.assumptions import (
-    PUBLISHED_MARGIN,
-    check_all_support,
-    check_equal_scores,
-    gradient_at_zero,
-    interpolating_multipliers,
-)
+from attsvm.theory.assumptions import check_equal_scores, gradient_at_zero
+from attsvm.theory.support_assumptions import PUBLISHED_MARGIN, check_all_support, interpolating_multipliers
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, batch_of, scaled, seed_of
 

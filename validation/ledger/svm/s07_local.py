@@ -9,7 +9,7 @@ import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem, LinearHead, attention
-from attsvm.theory import solve_every_selection
+from attsvm.enumeration import solve_every_selection
 from attsvm.theory.assumptions import check_unique
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case
 from attsvm.validation.ledger.svm._common import (

@@ -8,10 +8,10 @@ import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem
-from attsvm.theory import solve_every_selection
+from attsvm.enumeration import solve_every_selection
 from attsvm.theory.assumptions import check_unique
 from attsvm.theory.attraction import SATURATED
-from attsvm.theory.optimal_support import misses_optimal_support
+from attsvm.theory.support_assumptions import misses_optimal_support
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each_case, implication
 from attsvm.validation.ledger.svm._common import Rng, batch_of, cosine, seed_of
 from attsvm.validation.ledger.svm.s04_landscape import exact_test, proxy_test

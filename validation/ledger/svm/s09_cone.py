@@ -8,7 +8,7 @@ import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem, ReluHead, attention
-from attsvm.theory import solve_every_selection
+from attsvm.enumeration import solve_every_selection
 from attsvm.theory.assumptions import check_support_sets, check_unique
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
 from attsvm.validation.ledger.svm._common import Array, Rng, make, rotation, seed_of
