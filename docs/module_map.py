@@ -18,11 +18,11 @@ PICTURE = ROOT / "docs" / "images" / "modules.svg"
 # What is imported stands below, or in the same layer further left. A unit is a module or a folder of attsvm.
 LAYERS: dict[str, tuple[str, ...]] = {
     "ground": ("_arrays", "_callables", "_lazy", "_problem_input", "records"),  # for everybody
-    "numerics and functions": ("solvers", "heads", "losses", "parameterizations", "softmax_spectrum", "softmax"),
+    "numerics and functions": ("solvers", "support_proof", "heads", "losses", "parameterizations", "softmax_spectrum", "softmax"),
     "tokens and selections": ("selection", "problem", "generate", "files"),
-    "rows and logits": ("exact", "score_order", "rows", "attention"),
-    "W and its certificate": ("solution", "svm"),
-    "local optimality": ("support_proof", "local_proof", "optimality"),
+    "rows and logits": ("exact", "rows", "score_order", "attention"),
+    "W and its certificate": ("solution", "svm", "local_proof"),
+    "local optimality": ("optimality",),
     "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
     "theory against training": ("comparison", "theory"),
     "sweeps and pages": ("sweeps", "reports"),

@@ -5,35 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import attsvm
 from attsvm.optimality import convergence_of
 from attsvm.theory.support_assumptions import check_all_support
 
-__all__ = ["NORM_OF", "ends_of_descent", "locally_optimal", "support_assumption"]
+__all__ = ["NORM_OF", "ends_of_descent", "support_assumption"]
 
 NORM_OF = {"W": "frobenius", "KQ": "nuclear"}  # the norm whose support decides local optimality
 
 # (K, Q) as published: both factors by their joint gradient, with a ridge of the size of the machine epsilon.
 PUBLISHED_KQ = {"optimizer": "normalized_gd", "normalization": "factor", "log_ridge": float(np.log(2.2e-16))}
-
-
-def locally_optimal(
-    problems: attsvm.AttentionProblem, selection: attsvm.Selection, solutions: attsvm.SolutionBatch
-) -> npt.NDArray[np.bool_]:
-    """Definition 2 for a batch of solutions: solved, and every support token scores less than the selected one.
-
-    Examples
-    --------
-    >>> import attsvm
-    >>> from attsvm.validation.figures.svm.convergence import locally_optimal
-    >>> problems = attsvm.random_problem(n=2, T=3, d=6, batch=2)
-    >>> locally_optimal(problems, problems.optimal_tokens(), attsvm.att_svm(problems))
-    array([ True,  True])
-    """
-    beaten = (solutions.support & attsvm.high_score_tokens(problems, selection)).any(axis=(-2, -1))
-    return np.array([status is attsvm.Status.OPTIMAL for status in solutions.status]) & ~beaten
 
 
 def ends_of_descent(
