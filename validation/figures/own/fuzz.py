@@ -109,7 +109,7 @@ def run(context: Context) -> Outcome:
         if line
     ]
     by_kind = Counter(line.split(":")[0] for _, line in against)
-    heads = ("family", "problems")
+    heads: tuple[str, ...] = ("family", "problems")
     heads += tuple(f"{norm[:3]}. {word}" for norm in NORMS for word in ("optimal", "infeasible", "inaccurate", "other"))
     heads += ("unique", "not unique", "undecided", "contradicted")
     return Outcome(
