@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from attsvm.solvers import SOLVERS, MarginProblem, MarginSolution, solve
+from attsvm.solvers import SOLVERS, MarginProblem, MarginSolution, get_norm, solve
 
 # Norms that a batch can be solved in.
 BATCH_NORMS = ("frobenius", "nuclear")
@@ -76,3 +76,29 @@ def proof_of(solution: MarginSolution) -> np.ndarray:
     farkas = solution.certificate.farkas
     assert farkas is not None
     return np.asarray(farkas.multipliers)
+
+
+def certify_as_batch(
+    problems: Sequence[MarginProblem], W: np.ndarray, multipliers: np.ndarray, norm: str
+) -> list[dict[str, float]]:
+    """Fields of the certificates of all problems (of equal numbers of rows), computed together."""
+    torch = pytest.importorskip("torch")
+    from attsvm.solvers.batch import MarginBatch
+    from attsvm.solvers.batch_certificate import certify_rows
+
+    rows = MarginBatch.from_problems(problems).rows(slice(None), torch.device("cpu"), torch.float64)
+    found = certify_rows(rows, torch.as_tensor(W), torch.as_tensor(multipliers), get_norm(norm))
+    columns = {name: value.tolist() for name, value in found._asdict().items() if value is not None}
+    columns["worst"] = found.worst.tolist()
+    return [{name: values[i] for name, values in columns.items()} for i in range(len(problems))]
+
+
+def farkas_as_batch(problems: Sequence[MarginProblem], multipliers: np.ndarray) -> list[tuple[np.ndarray, float]]:
+    """Scaled multipliers and residual of each candidate proof; the residual is infinite when it proves nothing."""
+    torch = pytest.importorskip("torch")
+    from attsvm.solvers.batch import MarginBatch
+    from attsvm.solvers.batch_certificate import farkas_residual
+
+    rows = MarginBatch.from_problems(problems).rows(slice(None), torch.device("cpu"), torch.float64)
+    scaled, residual = farkas_residual(rows, torch.as_tensor(multipliers))
+    return [(y.numpy(), float(r)) for y, r in zip(scaled, residual, strict=True)]
