@@ -319,3 +319,12 @@ def test_candidates_that_cannot_prove_anything_in_a_batch():
     assert found[:3] == [np.inf] * 3
     assert found[3] == pytest.approx(1 / 3)  # (1 - 0.5) / (1 + 0.5): a residual, but no proof
     assert found[4] == 0.0
+
+
+def test_multipliers_of_either_sign_weigh_by_their_size():
+    # W = 2 and W = 3; (-3, 2.5) combines to -0.5 W = 1.5, which W = -3 satisfies: no proof, residual 0.5 / 5.5.
+    rows = MarginProblem([[1.0], [1.0]], [[1.0]], [0, 0], rhs=[2.0, 3.0], equality=[True, True])
+    assert certify_infeasible(rows, [-3.0, 2.5]) is None
+    scaled, residual = farkas_as_batch([rows], np.array([[-3.0, 2.5]]))[0]
+    np.testing.assert_allclose(scaled, [-2.0, 5 / 3], rtol=1e-14)
+    assert residual == pytest.approx(0.5 / 5.5, rel=1e-12)
