@@ -33,6 +33,7 @@ def test_ties_travel_with_the_selection_they_belong_to():
     only = Selection([0, 1], np.array([[True, False], [False, True]]))
     assert only.is_unique
     assert only.ties == {}
+    assert Selection([0, 0], np.array([[True, False], [True, False]])).is_unique  # the same token twice is no tie
 
 
 def test_without_ties_every_query_has_one_token():

@@ -144,6 +144,10 @@ def test_what_is_no_solution_decides_nothing():
     for factor, verdict in ((1 + 1e-5, "unique"), (1 + 1e-3, "undecided"), (1 - 1e-3, "undecided")):
         found = certify_uniqueness(entry.problem, factor * entry.W, entry.multipliers, tolerance=1e-6)
         assert found.verdict == verdict
+    # What counts as 0 is by default the root of the gap, here 1e-6, and at least 1e-8.
+    assert certify_uniqueness(entry.problem, (1 + 1e-6) * entry.W, entry.multipliers).tolerance == pytest.approx(1e-3)
+    exact = diagonal("nuclear", (4.0, 1.0, 2.0))  # exact in binary
+    assert certify_uniqueness(exact.problem, exact.W, exact.multipliers).tolerance == 1e-8
     nothing = certify_uniqueness(entry.problem, entry.W, 0 * entry.multipliers, tolerance=1e-6)
     assert (nothing.verdict, nothing.rank, nothing.primal_margin) == ("undecided", 0, 0.0)
 
