@@ -98,7 +98,10 @@ class SelectedSets:
     members: BoolArray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", own(bool_array("members", self.members)))
+        members = bool_array("members", self.members)
+        if members.ndim < 2:
+            raise ValueError(f"members must have shape (n, T) or (n, K, T), got {members.shape}")
+        object.__setattr__(self, "members", own(members))
 
     @classmethod
     def from_indices(cls, sets: Iterable[Iterable[int]], T: int) -> SelectedSets:

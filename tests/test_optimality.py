@@ -147,3 +147,69 @@ def test_cone_refuses_what_has_no_direction():
         cone.value(np.ones(4))
     with pytest.raises(ValueError, match="the cone belongs to one problem"):
         attsvm.separating_cone(attsvm.random_problem(n=2, T=3, d=4, batch=2))
+
+
+def test_membership_in_the_cone_is_closed_and_starts_at_zero():
+    # d = 1, z = 1: selected token 1 at x = 1, low token 0 at x, high token 2 at 0; W = 1 gives the value x.
+    for x, inside in ((0.5, True), (0.0, True), (-0.5, False)):
+        X = np.array([[[x], [1.0], [0.0]]])
+        problem = AttentionProblem(X, [1], [[1.0]], head=lambda t: np.array([0.0, 1.0, 2.0]) + 0 * t[..., 0])
+        cone = attsvm.separating_cone(problem, [1])
+        assert cone.value([[2.0]]) == pytest.approx(x)
+        assert cone.contains([[2.0]]) is inside
+        assert cone.contains([[2.0]], eps=x)
+        assert not cone.contains([[2.0]], eps=x + 0.25)
+        assert cone.contains([[2.0]], eps=x, rank=1)
+
+
+def test_the_cone_asks_for_the_rank_it_is_told():
+    problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+    cone = attsvm.separating_cone(problem)  # the optimal tokens: the whole space
+    W = np.diag([1.0, 1.0, 0.0, 0.0])
+    assert [cone.contains(W, rank=r) for r in (1, 2, 3, None)] == [False, True, True, True]
+
+
+def test_cone_of_many_queries_is_the_worst_of_them(rng):
+    problem = attsvm.random_problem(n=2, T=4, d=3, dz=5, queries=3, seed=2)
+    selection = rng.integers(4, size=(2, 3))
+    cone = attsvm.separating_cone(problem, selection)
+    W = rng.standard_normal((3, 5))
+    scores, values = problem.scores(), []
+    for i, k in np.ndindex(2, 3):
+        logits = problem.X[i] @ W @ problem.Z[i, k] / np.linalg.norm(W)
+        own = scores[i, k, selection[i, k]]
+        low = [logits[t] for t in range(4) if scores[i, k, t] < own]
+        high = [logits[t] for t in range(4) if scores[i, k, t] >= own and t != selection[i, k]]
+        if high:
+            values.append(max(low, default=-np.inf) - max(high))
+    assert cone.value(W) == pytest.approx(min(values))
+
+
+def test_bad_matrices_and_batches_are_named():
+    problem = attsvm.random_problem(n=2, T=3, d=4, dz=5, seed=0)
+    cone = attsvm.separating_cone(problem)
+    with pytest.raises(ValueError, match=re.escape("W must have shape (4, 5), got (5, 4)")):
+        cone.value(np.ones((5, 4)))
+    with pytest.raises(ValueError, match="W must not be zero: its direction is undefined"):
+        cone.value(np.zeros((4, 5)))
+    batch = attsvm.random_problem(n=2, T=3, d=4, batch=3, seed=0)
+    with pytest.raises(ValueError, match="the cone belongs to one problem; index the batch first"):
+        attsvm.separating_cone(batch)
+    with pytest.raises(ValueError, match="solution= goes with a single problem; index the batch first"):
+        attsvm.is_locally_optimal(batch, solution=attsvm.att_svm(batch[0]))
+
+
+def test_local_optimality_of_a_batch_is_that_of_its_problems(rng):
+    batch = attsvm.random_problem(n=3, T=4, d=2, batch=40, seed=3)  # some infeasible, some not locally optimal
+    selection = rng.integers(4, size=(40, 3))
+    together = attsvm.is_locally_optimal(batch, selection)
+    alone = [attsvm.is_locally_optimal(batch[b], selection[b]) for b in range(40)]
+    assert together.tolist() == alone
+    assert set(alone) == {True, False}
+    with pytest.raises(RuntimeError, match=r"local optimality is undecided: the solves of problems \[0, 1, 2, 3, 4\]"):
+        attsvm.is_locally_optimal(
+            attsvm.random_problem(n=3, T=4, d=5, batch=7, seed=0),
+            solver="cvxpy:SCS",
+            max_iterations=20,
+            tolerance=1e-14,
+        )
