@@ -3,12 +3,13 @@
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from attsvm import attention
 from attsvm._lazy import load
 from attsvm.comparison import Report, compare
 from attsvm.generate import random_problem
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
-from attsvm.local import SeparatingCone, high_score_tokens, is_locally_optimal, low_score_tokens, separating_cone
 from attsvm.losses import Loss, correlation_loss, exponential, get_loss, logistic
+from attsvm.optimality import SeparatingCone, high_score_tokens, is_locally_optimal, low_score_tokens, separating_cone
 from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution, SolutionBatch, support_indices
@@ -80,6 +81,7 @@ __all__ = [
     "Status",
     "TrainOptions",
     "att_svm",
+    "attention",
     "attraction",
     "compare",
     "cone_init",

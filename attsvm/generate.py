@@ -30,14 +30,14 @@ def random_problem(
     T: int,
     d: int,
     batch: None = None,
-    seed: int | np.random.Generator | None = 0,
-    min_score_gap: float | None = None,
+    seed: int | np.random.Generator | None = ...,
+    min_score_gap: float | None = ...,
     *,
-    dz: int | None = None,
-    queries: int | None = None,
-    kind: Literal["cross", "self", "sequence"] = "cross",
-    causal: bool = False,
-    distribution: Literal["sphere", "gaussian"] = "sphere",
+    dz: int | None = ...,
+    queries: int | None = ...,
+    kind: Literal["cross", "self", "sequence"] = ...,
+    causal: bool = ...,
+    distribution: Literal["sphere", "gaussian"] = ...,
 ) -> AttentionProblem: ...
 
 
@@ -47,14 +47,14 @@ def random_problem(
     T: int,
     d: int,
     batch: int,
-    seed: int | np.random.Generator | None = 0,
-    min_score_gap: float | None = None,
+    seed: int | np.random.Generator | None = ...,
+    min_score_gap: float | None = ...,
     *,
-    dz: int | None = None,
-    queries: int | None = None,
-    kind: Literal["cross", "self", "sequence"] = "cross",
-    causal: bool = False,
-    distribution: Literal["sphere", "gaussian"] = "sphere",
+    dz: int | None = ...,
+    queries: int | None = ...,
+    kind: Literal["cross", "self", "sequence"] = ...,
+    causal: bool = ...,
+    distribution: Literal["sphere", "gaussian"] = ...,
 ) -> ProblemBatch: ...
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, FloatArray, freeze, own, real_array, require_finite
-from attsvm._display import html_table
 from attsvm._problem_input import check_shapes, read_labels, read_mask
 from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
+from attsvm.records import html_table
 from attsvm.selection import Selection
 
 __all__ = ["AttentionProblem", "ProblemBatch", "require_problem"]
@@ -259,7 +259,7 @@ class AttentionProblem:
             raise TypeError("only a batch of problems can be iterated over; this is a single problem")
         return (self[b] for b in range(self.batch))
 
-    def repeat(self, times: int) -> AttentionProblem:
+    def repeat(self, times: int) -> ProblemBatch:
         """A batch that holds this problem ``times`` times (arrays are shared, not copied).
 
         Examples
@@ -277,7 +277,7 @@ class AttentionProblem:
             return np.broadcast_to(array, (times, *array.shape))
 
         mask = None if self.mask is None else repeated(self.mask)
-        return AttentionProblem(repeated(self.X), repeated(self.Y), repeated(self.Z), self.head, mask)
+        return ProblemBatch(repeated(self.X), repeated(self.Y), repeated(self.Z), self.head, mask)
 
     # -- constructors -----------------------------------------------------------------------------
 

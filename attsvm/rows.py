@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +13,19 @@ from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectedSetsLike, Selection, SelectionLike, read_selected_sets, read_selection
 from attsvm.solvers import MarginProblem, PairRows
-from attsvm.solvers.rows import Remainder
+from attsvm.solvers.pairs import Remainder
 
 __all__ = [
     "AttentionRows",
     "finite_part_rows",
     "gen_svm_rows",
     "rows_of_selection",
+    "rows_of_selections",
     "selection_rows",
 ]
 
 FloatArray = npt.NDArray[np.float64]
+_Entry = TypeVar("_Entry", bound=np.generic)
 
 # Differences formed at once (32 MiB of float64), so that building rows needs no second copy of them.
 _CHUNK_ELEMENTS = 1 << 22
@@ -66,6 +68,12 @@ class AttentionRows:
             out[b, np.broadcast_to(place, numbers.shape)[b, k]] = numbers[b, k]
         return out.reshape(*rows.batch, *self.query_shape, self.T)
 
+    def pick(self, grid: npt.NDArray[_Entry]) -> npt.NDArray[_Entry]:
+        """The inverse of `scatter`: of an array ``(*batch, *query_shape, T)`` the entry of every row, (*batch, m)."""
+        rows = self.margin_problem
+        place = np.broadcast_to(rows.owner * self.T + self.token, (*rows.batch, rows.m))
+        return np.take_along_axis(grid.reshape(*rows.batch, rows.q * self.T), place, axis=-1)
+
     def query_index(self, owner: int) -> tuple[int, ...]:
         """The (i,) or (i, k) of a query."""
         return tuple(int(i) for i in np.unravel_index(owner, self.query_shape))
@@ -105,13 +113,12 @@ def _build(
 ) -> AttentionRows:
     """Rows of ``anchor - token`` for every token but the anchor, wherever keep.
 
-    ``keep``, ``rhs`` and ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``.
+    ``anchors`` has shape (*batch, n*K), where one problem may meet a batch of anchors; ``keep``, ``rhs`` and
+    ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``.
     """
-    T, K, q = problem.T, problem.K, anchors.shape[-1]
-    lead = anchors.shape[:-1]
-    Z = problem.Z.reshape(*anchors.shape, problem.dz)
+    T, lead = problem.T, anchors.shape[:-1]
     query_shape = problem.query_shape[-2 if problem.multi_query else -1 :]
-    owner, sequence, places = _owners(q, T, K)
+    owner, places = _owners(anchors.shape[-1], T)
     others = places != anchors[..., None]  # (*batch, q, T)
     token = others.nonzero()[-1].reshape(*lead, -1)
 
@@ -119,46 +126,73 @@ def _build(
         return None if values is None else values[others].reshape(*lead, -1)
 
     kept, sides, equal = per_row(keep), per_row(rhs), per_row(equality)
-    if kept is not None and not kept.any(axis=-1).all():
-        raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to separate")
-    X, block = problem.X, T - 1
-
-    def rest_of(tokens: npt.NDArray[np.floating], chosen: IntArray, others: IntArray, owner: IntArray) -> Remainder:
-        def remainder(index: IntArray) -> FloatArray:
-            i = owner[index] // K
-            return _lost(tokens[i, chosen[owner[index]]], tokens[i, others[index]])
-
-        return remainder
-
+    whole = kept is None or bool(kept.all())
+    if kept is not None and not whole:
+        if not kept.any(axis=-1).all():
+            raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to separate")
+        used = kept.reshape(-1, kept.shape[-1]).any(axis=0)  # a row that is in none of the problems is left out
+        token, owner, kept = token[..., used], owner[used], kept[..., used]
+        sides = None if sides is None else sides[..., used]
+        equal = None if equal is None else equal[..., used]
+    block = T - 1 if whole else None
     if lead:
-        b = np.arange(lead[0])[:, None]
-        picked = X[b, np.arange(q) // K, anchors].astype(np.float64, copy=False)
-        a = np.repeat(picked, T - 1, axis=1) - X[b, sequence, token]
-        if kept is not None and not kept.all():  # rows that do not exist are void
-            a, sides = np.where(kept[..., None], a, 0.0), np.where(kept, 1.0 if sides is None else sides, 0.0)
+        kept = None if kept is None or kept.all() else kept
+        if kept is not None:  # rows that do not exist are void
+            sides = np.where(kept, 1.0 if sides is None else sides, 0.0)
             equal = None if equal is None else equal & kept
-        else:
-            kept = None
-        pairs = PairRows.trusted(a, Z, owner, lambda k: rest_of(X[k], anchors[k], token[k], owner), block)
+        pairs = _batch_pairs(problem, anchors, token, owner, kept, block)
         return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, kept), token, query_shape, T, anchors)
-    if kept is not None and not kept.all():
-        token, owner, sequence, block = token[kept], owner[kept], sequence[kept], 0
-        sides = None if sides is None else sides[kept]
-        equal = None if equal is None else equal[kept]
-    if K == 1 and block and X.size <= _CHUNK_ELEMENTS:  # all differences at once, then without the selected token's own
-        picked = X[np.arange(q), anchors].astype(np.float64, copy=False)
+    X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
+    if problem.K == 1 and whole and X.size <= _CHUNK_ELEMENTS:  # all at once, then without the selected token's own
+        picked = X[np.arange(len(anchors)), anchors].astype(np.float64, copy=False)
         a = (picked[:, None] - X)[others]
     else:
-        a = _differences(X, sequence, anchors, owner, token)
-    pairs = PairRows.trusted(a, Z, owner, lambda _: rest_of(X, anchors, token, owner), block or None)
+        a = _differences(X, owner // problem.K, anchors, owner, token)
+    pairs = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // problem.K, owner), block)
     return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
 
 
+def _batch_pairs(
+    problem: AttentionProblem,
+    anchors: IntArray,
+    token: IntArray,
+    owner: IntArray,
+    kept: BoolArray | None,
+    block: int | None,
+) -> PairRows:
+    """Rows of a batch of problems, or of one problem with a batch of anchors; zero where not kept."""
+    X, K, q = problem.X, problem.K, anchors.shape[-1]
+    sequence = owner // K
+    whose: tuple[IntArray, ...] = () if problem.batch is None else (np.arange(problem.batch)[:, None],)
+    picked = X[(*whose, np.arange(q) // K, anchors)].astype(np.float64, copy=False)
+    a = picked[:, owner] - X[(*whose, sequence, token)]
+    if kept is not None:
+        a = np.where(kept[..., None], a, 0.0)
+    Z = problem.Z.reshape(*_lead(problem), q, problem.dz)
+
+    def remainder_of(k: int) -> Remainder:
+        rest = _remainder(X if problem.batch is None else X[k], anchors[k], token[k], sequence, owner)
+        return rest if kept is None else lambda index: np.where(kept[k, index, None], rest(index), 0.0)
+
+    return PairRows.trusted(a, np.broadcast_to(Z, (*anchors.shape, problem.dz)), owner, remainder_of, block)
+
+
+def _remainder(
+    X: npt.NDArray[np.floating], anchors: IntArray, token: IntArray, sequence: IntArray, owner: IntArray
+) -> Remainder:
+    """What rounding took from the differences of some rows of one problem."""
+
+    def remainder(index: IntArray) -> FloatArray:
+        i = sequence[index]
+        return _lost(X[i, anchors[owner[index]]], X[i, token[index]])
+
+    return remainder
+
+
 @lru_cache(maxsize=16)
-def _owners(q: int, T: int, K: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Query and sequence of each row when every query has T - 1, and all tokens; shared, hence not to be written to."""
-    owner = np.repeat(np.arange(q), T - 1)
-    shared = owner, owner // K, np.arange(T)
+def _owners(q: int, T: int) -> tuple[IntArray, IntArray]:
+    """Query of each row when every query has T - 1, and all tokens; shared, hence not to be written to."""
+    shared = np.repeat(np.arange(q), T - 1), np.arange(T)
     for array in shared:
         array.flags.writeable = False
     return shared
@@ -194,6 +228,32 @@ def rows_of_selection(problem: AttentionProblem, chosen: Selection) -> Attention
     anchors = chosen.indices.reshape(*_lead(problem), -1)
     keep = None if problem.mask is None else problem.allowed.reshape(*anchors.shape, problem.T)
     return _build(problem, anchors, keep, None, None)
+
+
+def rows_of_selections(problem: AttentionProblem, selections: IntArray, keep: BoolArray | None = None) -> AttentionRows:
+    """Rows of many selections of one problem, as a batch of margin problems: those of `selection_rows` for each.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        A single one.
+    selections : ndarray of int, shape (S, n*K)
+        Tokens of the queries in C order; nothing is checked.
+    keep : ndarray of bool, shape (S, n*K, T), optional
+        Rows that count; those of all allowed tokens by default. Every selection must keep at least one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attsvm
+    >>> from attsvm.rows import rows_of_selections
+    >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+    >>> rows_of_selections(problem, np.array([[0, 1], [2, 2], [1, 1]])).margin_problem
+    MarginProblem(3 problems, 4 rows, 2 queries, W 4 x 4)
+    """
+    if keep is None and problem.mask is not None:
+        keep = np.broadcast_to(problem.allowed.reshape(-1, problem.T), (*selections.shape, problem.T))
+    return _build(problem, selections, keep, None, None)
 
 
 def _lead(problem: AttentionProblem) -> tuple[int, ...]:

@@ -5,9 +5,10 @@ from attsvm.solvers.dispatch import solve, solve_batch
 from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible
 from attsvm.solvers.infeasible import find_farkas
 from attsvm.solvers.norms import NORMS, Norm, get_norm
+from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SOLVERS, SolverSpec
-from attsvm.solvers.rows import PairRows, Rows
+from attsvm.solvers.rows import Rows
 from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, RankLimit
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
 

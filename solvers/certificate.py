@@ -243,8 +243,9 @@ def _rank_certificate(
     with np.errstate(divide="ignore", invalid="ignore"):
         resolution = np.where(rank == singular.shape[-1], 0.0, np.where(room > 0, excess / room, np.inf))
         singular_gap = np.where((numerical > 0) & (following > 0), last / following, np.inf)
-    numbers: list[Any] = [plain(np.asarray(x)) for x in (rank, resolution, numerical, tol, dual_gap, singular_gap)]
-    return RankCertificate(*numbers, scaled)
+    parts = (rank, resolution, numerical, tol, dual_gap, singular_gap)
+    numbers: list[Any] = [*(plain(np.asarray(part)) for part in parts), scaled]
+    return RankCertificate(*numbers)
 
 
 def _singular_values(matrix: FloatArray) -> FloatArray:

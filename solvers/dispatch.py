@@ -210,20 +210,33 @@ def _is_open(found: Found, request: Request) -> bool:
 def _solve_scaled(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
     """A problem whose numbers leave the range, through powers of two; its W may leave the range as well."""
     scaled, power = scaled_to_range(problem)
-    solution = _solve_one(spec, scaled, norm, request)
+    if UnitProblem(scaled).is_extreme:  # rows too different for one power of two: exact arithmetic or nothing
+        begin = time.perf_counter()
+        with np.errstate(all="ignore"):
+            found = settle_exactly(scaled, norm, Found(), request.tolerance)
+            solution = conclude(
+                scaled, norm, found, solver=spec.name, seconds=time.perf_counter() - begin, tolerance=request.tolerance
+            )
+    else:
+        solution = _solve_one(spec, scaled, norm, request)
     if not solution.status.has_solution:
         return replace(solution, problem=problem)
     W, lam = np.ldexp(solution.W, power), np.ldexp(solution.multipliers, power)
     whole = np.array_equal(np.ldexp(W, -power), solution.W)
     certificate = solution.certificate
     value, bound = (float(np.ldexp(x, power)) for x in (certificate.norm, certificate.lower_bound))
+    if np.ldexp(bound, -power) > certificate.lower_bound:  # rounded up where float64 has few digits left
+        bound = float(np.nextafter(bound, 0.0))
     if not whole:  # not to be represented in float64; the scaled problem is solved, this one is not
         unknown = Certificate.unknown(bound=bound)
         nothing = np.full(problem.m, np.nan)
         return replace(
             solution, problem=problem, status=Status.FAILED, certificate=unknown, multipliers=nothing, _W=None
         )
-    certificate = replace(certificate, norm=value, lower_bound=bound)
+    rank = certificate.rank_certificate
+    if rank is not None:  # the one number of it that has the scale of W
+        rank = replace(rank, resolution=float(np.ldexp(rank.resolution, power)))
+    certificate = replace(certificate, norm=value, lower_bound=bound, rank_certificate=rank)
     return replace(solution, problem=problem, certificate=certificate, multipliers=lam, _W=W)
 
 

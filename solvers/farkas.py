@@ -70,9 +70,15 @@ class FarkasCertificate:
 
 
 def farkas_certificate(
-    problem: MarginProblem, lam: FloatArray, proof: Literal["zero row", "rounding bounds", "rationals"]
+    problem: MarginProblem,
+    lam: FloatArray,
+    proof: Literal["zero row", "rounding bounds", "rationals"],
+    rows: IntArray | None = None,
 ) -> Certificate | None:
-    """Measures of multipliers that are known to belong to a proof; None if it rests on rounded right-hand sides."""
+    """Measures of multipliers that are known to belong to a proof; None if it rests on rounded right-hand sides.
+
+    ``rows`` take part: those with a multiplier, unless a proof by rationals knows of some that float64 rounds to 0.
+    """
     gained = float(problem.rhs @ lam)
     if not gained > _ROUNDED * float(np.abs(problem.rhs) @ np.abs(lam)):
         return None
@@ -80,7 +86,8 @@ def farkas_certificate(
     weight = float(np.abs(lam) @ problem.row_norms)
     left_over = float(np.linalg.norm(problem.adjoint(lam)))
     error = gamma(problem.m + problem.q + 4) * 1.01 * weight
-    rows = np.flatnonzero(np.abs(lam) > _NEGLIGIBLE * np.abs(lam).max())
+    # Every row with a multiplier: the smallest one may belong to the largest row.
+    rows = np.flatnonzero(lam) if rows is None else rows
     found = FarkasCertificate(
         multipliers=lam,
         residual=left_over / weight if weight > 0 else 0.0,
@@ -228,4 +235,4 @@ def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Ce
         return None
     full = np.zeros(problem.m)
     full[rows] = [float(value) for value in proof.multipliers]
-    return farkas_certificate(problem, full, "rationals")
+    return farkas_certificate(problem, full, "rationals", rows[proof.rows])

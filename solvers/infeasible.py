@@ -1,8 +1,6 @@
 """Is there a feasible matrix at all? Three searches for a proof of infeasibility, all verified by `farkas`.
 
-- `find_farkas` for few rows: nonnegative least squares (the least-distance form of Lawson and Hanson). Minimize
-  ``|F^T y|^2 + (rhs . y - 1)^2`` over y >= 0 (free on equality rows). The minimum is ``1 / (1 + |W|^2)`` with W the
-  least-norm feasible matrix, and 0 exactly when there is none; the minimizer is then the proof.
+- `find_farkas` for few rows: the multipliers with which the search for the nearest point ends when there is none.
 - `find_conflict` for many rows: Newton's method on the squared shortfall ``h(W) = |(c - F W)_+|^2 / 2`` (both signs
   count on equality rows), without matrices of rows. Its minimum is 0 when some W satisfies all rows; otherwise the
   shortfall ``lam`` left at the minimum is nonnegative, cancels (``F^T lam = -grad h = 0``) and has
@@ -18,7 +16,9 @@ from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.farkas import certify_infeasible, zero_row_proof
 from attsvm.solvers.frobenius.free_rows import FreeRows
+from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.reproof import exact_proof
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["exact_step", "find_conflict", "find_farkas", "purify_farkas"]
@@ -154,8 +154,6 @@ def find_farkas(problem: MarginProblem) -> Certificate | None:
     >>> find_farkas(conflict).farkas.rows
     array([0, 1])
     """
-    from scipy.optimize import nnls
-
     dead = zero_row_proof(problem)
     if dead is not None:
         return dead
@@ -164,17 +162,11 @@ def find_farkas(problem: MarginProblem) -> Certificate | None:
         return None
     rows = unit.rows
     features = (rows.a[:, :, None] * rows.b[:, None, :]).reshape(rows.m, -1)
-    columns = np.vstack([features.T, rows.rhs])
-    free = np.flatnonzero(rows.equality)
-    target = np.zeros(len(columns))
-    target[-1] = 1.0
-    try:
-        y, _ = nnls(np.hstack([columns, -columns[:, free]]), target, maxiter=30 * (rows.m + len(free)))
-    except RuntimeError:  # iteration limit: no proof found
-        return None
-    y, mirrored = y[: rows.m], y[rows.m :]
-    y[free] -= mirrored
-    return certify_infeasible(problem, rows.restore_multipliers(y))
+    found = least_distance(features, rows.rhs, None if rows.inequalities_only else rows.equality)
+    lam = rows.restore_multipliers(found.x)
+    proof = certify_infeasible(problem, lam) if found.ray else None
+    # Equalities that contradict each other end the search without multipliers worth having.
+    return exact_proof(problem) if proof is None and not found.settled else proof
 
 
 def purify_farkas(rows: UnitRows, lam: FloatArray) -> Certificate | None:

@@ -17,7 +17,7 @@ from attsvm.solvers.spectral_bounds import singular_value_error
 if TYPE_CHECKING:
     import cvxpy
 
-__all__ = ["NORMS", "Entrywise", "Frobenius", "Norm", "Nuclear", "Spectral", "get_norm"]
+__all__ = ["NORMS", "Entrywise", "Norm", "Schatten", "get_norm"]
 
 
 class Norm(ABC):
@@ -69,105 +69,55 @@ class Norm(ABC):
         return float(self.values(np.asarray(W, dtype=np.float64)))
 
 
-@dataclass(frozen=True)
-class Frobenius(Norm):
-    """Root of the sum of squares: the bias of gradient descent on W."""
+def _conjugate(p: float) -> float:
+    """1/p + 1/q = 1."""
+    return np.inf if p == 1.0 else 1.0 if np.isinf(p) else p / (p - 1.0)
 
+
+@dataclass(frozen=True)
+class Schatten(Norm):
+    """The l_p norm of the singular values: nuclear (p = 1), Frobenius (p = 2) and spectral (p = inf).
+
+    They are the biases of gradient descent on (K, Q), of gradient descent on W, and of spectral descent.
+    """
+
+    p: float
     unitarily_invariant = True
 
     @property
     def name(self) -> str:
-        """``"frobenius"``."""
-        return "frobenius"
+        """``"nuclear"``, ``"frobenius"`` or ``"spectral"``."""
+        return {1.0: "nuclear", 2.0: "frobenius"}.get(self.p, "spectral")
 
     @property
     def dual(self) -> Norm:
-        """Itself."""
-        return self
+        """The norm of the conjugate exponent."""
+        return Schatten(_conjugate(self.p))
 
     def values(self, W: FloatArray) -> FloatArray:
         """Norms over the last two axes."""
-        return np.asarray(np.sqrt(np.einsum("...ij,...ij->...", W, W)))
+        if self.p == 2.0:
+            return np.asarray(np.sqrt(np.einsum("...ij,...ij->...", W, W)))
+        singular = np.linalg.svd(W, compute_uv=False)
+        return np.asarray(singular.sum(axis=-1) if self.p == 1.0 else singular[..., 0])
 
     def largest_on_ball(self, shape: tuple[int, int]) -> float:
-        """1."""
-        return 1.0
-
-    def expression(self, W: cvxpy.Variable) -> cvxpy.Expression:
-        """Half the square: a quadratic program, which OSQP takes too."""
-        import cvxpy as cp
-
-        return cp.sum_squares(cp.vec(W, order="C")) / 2
-
-
-@dataclass(frozen=True)
-class Nuclear(Norm):
-    """Sum of the singular values: the bias of gradient descent on (K, Q)."""
-
-    unitarily_invariant = True
-
-    @property
-    def name(self) -> str:
-        """``"nuclear"``."""
-        return "nuclear"
-
-    @property
-    def dual(self) -> Norm:
-        """The spectral norm."""
-        return Spectral()
-
-    def values(self, W: FloatArray) -> FloatArray:
-        """Norms over the last two axes."""
-        return np.asarray(np.linalg.svd(W, compute_uv=False).sum(axis=-1))
-
-    def largest_on_ball(self, shape: tuple[int, int]) -> float:
-        """Root of the rank."""
-        return float(np.sqrt(min(shape)))
+        """Root of the rank for the nuclear norm, else 1."""
+        return float(np.sqrt(min(shape))) if self.p == 1.0 else 1.0
 
     def rounding(self, shape: tuple[int, int]) -> float:
-        """Of a sum of singular values, each wrong by at most `attsvm.solvers.rounding.singular_value_error`."""
-        return min(shape) * float(singular_value_error(shape, 1.0))
+        """Of sums of squares, or of singular values (`attsvm.solvers.spectral_bounds.singular_value_error`)."""
+        if self.p == 2.0:
+            return super().rounding(shape)
+        return float(singular_value_error(shape, 1.0)) * (min(shape) if self.p == 1.0 else 1)
 
     def expression(self, W: cvxpy.Variable) -> cvxpy.Expression:
-        """``normNuc``."""
+        """Half the square of the Frobenius norm (a quadratic program, which OSQP takes too); the others as they are."""
         import cvxpy as cp
 
-        return cp.normNuc(W)
-
-
-@dataclass(frozen=True)
-class Spectral(Norm):
-    """Largest singular value: the bias of spectral descent."""
-
-    unitarily_invariant = True
-
-    @property
-    def name(self) -> str:
-        """``"spectral"``."""
-        return "spectral"
-
-    @property
-    def dual(self) -> Norm:
-        """The nuclear norm."""
-        return Nuclear()
-
-    def values(self, W: FloatArray) -> FloatArray:
-        """Norms over the last two axes."""
-        return np.asarray(np.linalg.svd(W, compute_uv=False)[..., 0])
-
-    def largest_on_ball(self, shape: tuple[int, int]) -> float:
-        """1."""
-        return 1.0
-
-    def rounding(self, shape: tuple[int, int]) -> float:
-        """Of the largest singular value."""
-        return float(singular_value_error(shape, 1.0))
-
-    def expression(self, W: cvxpy.Variable) -> cvxpy.Expression:
-        """``sigma_max``."""
-        import cvxpy as cp
-
-        return cp.sigma_max(W)
+        if self.p == 2.0:
+            return cp.sum_squares(cp.vec(W, order="C")) / 2
+        return cp.normNuc(W) if self.p == 1.0 else cp.sigma_max(W)
 
 
 @dataclass(frozen=True)
@@ -191,9 +141,7 @@ class Entrywise(Norm):
     @property
     def dual(self) -> Norm:
         """The norm of the conjugate exponent."""
-        if self.p == 1.0:
-            return Entrywise(np.inf)
-        return Entrywise(1.0 if np.isinf(self.p) else self.p / (self.p - 1.0))
+        return Entrywise(_conjugate(self.p))
 
     def values(self, W: FloatArray) -> FloatArray:
         """Norms over the last two axes."""
@@ -215,7 +163,9 @@ class Entrywise(Norm):
         return cp.pnorm(entries, self.p, approx=False)  # exact power cones, not a rational approximation of p
 
 
-NORMS: dict[str, Norm] = {norm.name: norm for norm in (Frobenius(), Nuclear(), Spectral(), Entrywise(np.inf))}
+NORMS: dict[str, Norm] = {
+    norm.name: norm for norm in (Schatten(2.0), Schatten(1.0), Schatten(np.inf), Entrywise(np.inf))
+}
 
 
 def get_norm(name: str | Norm) -> Norm:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, to_numpy
-from attsvm.solvers.rows import PairRows, Rows
+from attsvm.solvers.pairs import PairRows
+from attsvm.solvers.rows import Rows
 
 __all__ = ["MarginProblem"]
 

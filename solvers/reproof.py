@@ -22,7 +22,7 @@ from attsvm.solvers.status import Status
 if TYPE_CHECKING:
     from attsvm.solvers.exact import ExactFarkas, ExactRows
 
-__all__ = ["ExactCertificate", "exact_certificate", "exact_rows_of", "settle_exactly"]
+__all__ = ["ExactCertificate", "exact_certificate", "exact_proof", "exact_rows_of", "settle_exactly"]
 
 # Rows times entries of W up to which a solve that ended open is taken up in exact arithmetic (below about a second).
 _ENTRIES = 8_000
@@ -73,8 +73,8 @@ def exact_rows_of(problem: MarginProblem) -> ExactRows:
     --------
     >>> from attsvm.solvers import MarginProblem
     >>> from attsvm.solvers.reproof import exact_rows_of
-    >>> exact_rows_of(MarginProblem([[0.5]], [[1.0]], [0])).margins([[3.0]])
-    array([Fraction(3, 2)], dtype=object)
+    >>> print(*exact_rows_of(MarginProblem([[0.5]], [[1.0]], [0])).margins([[3.0]]))
+    3/2
     """
     from attsvm.solvers.exact import exact_rows
 
@@ -187,11 +187,33 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
     return found if proof is None else _refuted(problem, proof, found)
 
 
+def exact_proof(problem: MarginProblem) -> Certificate | None:
+    """A proof of infeasibility in rationals, if there is one and the problem is small enough to look for it.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.reproof import exact_proof
+    >>> exact_proof(MarginProblem([[1.0], [1.0]], [[1.0]], [0, 0], [1.0, 2.0], [True, True])).farkas.proof
+    'rationals'
+    """
+    from attsvm.solvers.exact import exact_feasibility
+
+    if problem.m * problem.shape[0] * problem.shape[1] > _ENTRIES:
+        return None
+    proof = exact_feasibility(exact_rows_of(problem)).proof
+    return None if proof is None else _refuted(problem, proof, Found()).farkas
+
+
 def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
     from attsvm.solvers.farkas import farkas_certificate
 
     lam = np.array([float(y) for y in proof.multipliers])
-    return Found(farkas=farkas_certificate(problem, lam, "rationals"), iterations=found.iterations, extras=found.extras)
+    return Found(
+        farkas=farkas_certificate(problem, lam, "rationals", proof.rows),
+        iterations=found.iterations,
+        extras=found.extras,
+    )
 
 
 def _remeasured(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:

@@ -59,9 +59,7 @@ class Request:
                     f"got {known.m} rows and {(*known.batch, *known.shape)}"
                 )
         elif given.shape != (*batch, m):
-            raise ValueError(
-                f"warm_start must hold multipliers of shape {(*batch, m)}, one per row, got {given.shape}"
-            )
+            raise ValueError(f"warm_start must hold multipliers of shape {(*batch, m)}, one per row, got {given.shape}")
         elif not np.isfinite(given).all():
             raise ValueError("warm_start must be finite")
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rows import PairRows
 
 __all__ = ["UnitProblem", "UnitRows", "scaled_to_range", "span"]
 
@@ -151,6 +151,8 @@ def _leaves_range(problem: MarginProblem) -> bool:
 def scaled_to_range(problem: MarginProblem) -> tuple[MarginProblem, int]:
     """One problem with factors of size about 1, and the power of two by which W is to be multiplied afterwards.
 
+    The problem itself and 0 when its numbers differ so much that scaling would lose some of them.
+
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem
@@ -161,7 +163,13 @@ def scaled_to_range(problem: MarginProblem) -> tuple[MarginProblem, int]:
     """
     pair = problem.rows.gather(np.arange(problem.m))
     left, right = (-int(np.frexp(np.abs(part).max())[1]) for part in (pair.a, pair.queries))
-    return MarginProblem.from_rows(pair.scaled(left, right), problem.rhs, problem.equality), left + right
+    scaled = pair.scaled(left, right)
+    back = scaled.scaled(-left, -right)
+    if not (np.array_equal(back.a, pair.a) and np.array_equal(back.queries, pair.queries)):
+        return problem, 0  # some entry would be lost
+    if problem.is_plain:
+        return MarginProblem.from_rows(scaled), left + right
+    return MarginProblem.from_rows(scaled, problem.rhs, problem.equality), left + right
 
 
 def _normalized(vectors: FloatArray) -> FloatArray:

@@ -69,3 +69,10 @@ def test_history_is_short_too(shown):
 def test_attraction_is_short():
     found = attsvm.attraction(attsvm.random_problem(n=2, T=3, d=6, seed=0), starts=5, steps=100)
     assert re.fullmatch(r"Attraction\(5 starts, frobenius, \d selections reached: .*\)", repr(found))
+
+
+def test_options_name_what_is_not_the_default():
+    assert repr(attsvm.TrainOptions()) == "TrainOptions()"
+    options = attsvm.TrainOptions("KQ", 60, lr=0.2, init=(np.zeros((3, 2)), np.zeros((3, 2))), loss="exponential")
+    text = "TrainOptions(parameterization='KQ', steps=60, lr=0.2, init='given', loss=Loss('exponential'))"
+    assert repr(options) == text

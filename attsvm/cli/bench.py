@@ -33,10 +33,10 @@ def command(
     \b
     Example: attsvm bench --only fro-tiny
     """  # noqa: D301
+    from attsvm.records import console, environment
     from attsvm.validation.bench.cases import CASES
     from attsvm.validation.bench.judge import missed
     from attsvm.validation.bench.show import as_record, as_table, as_verdicts, draw_growth
-    from attsvm.validation.report import console, environment
 
     names = [case.name for case in CASES]
     if listing:

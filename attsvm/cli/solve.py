@@ -33,9 +33,9 @@ def command(
     Example: attsvm solve problem.npz --norm frobenius --norm nuclear
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.support import check_out, console, open_problem, print_json, read_tokens, working
-    from attsvm.cli.tables import farkas_line, solutions_table, support_table
-    from attsvm.reports.records import problem_record, solution_record
+    from attsvm.cli.support import check_out, open_problem, print_json, read_tokens, working
+    from attsvm.records import console
+    from attsvm.reports.solved import farkas_line, problem_record, solution_record, solutions_table, support_table
     from attsvm.selection import read_selection
 
     norms = norm or ["frobenius"]
@@ -77,9 +77,9 @@ def _save(out: Path, solution: Any, record: dict[str, Any]) -> None:
     import numpy as np
 
     from attsvm.files import save_arrays
-    from attsvm.reports.records import finite
+    from attsvm.records import plain
 
-    arrays: dict[str, Any] = {"selection": solution.selection.indices, "record": json.dumps(finite(record))}
+    arrays: dict[str, Any] = {"selection": solution.selection.indices, "record": json.dumps(plain(record))}
     if solution.status.has_solution:
         arrays |= {
             "W": solution.W,

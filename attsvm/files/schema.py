@@ -40,7 +40,6 @@ PROBLEM_ARRAYS: Mapping[str, tuple[str, int]] = {
     "Y": ("fiu", 3),
     "Z": ("fiu", 4),
     "mask": ("biu", 4),
-    "selection": ("iu", 3),
 }
 _KIND_NAMES = {"fiu": "real numbers", "biu": "booleans", "iu": "integers"}
 
@@ -59,7 +58,7 @@ def known_arrays() -> dict[str, tuple[str, int]]:
         for name, axes in cls.parameters.items():
             entry = f"head_{name}"
             found[entry] = ("fiu", max(found.get(entry, ("", 0))[1], len(axes) + 1 if axes else 0))
-    return found
+    return found | {"selection": ("iu", 3)}
 
 
 @dataclass(frozen=True, eq=False)

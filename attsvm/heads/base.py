@@ -55,8 +55,12 @@ class Head(ABC):
     bend: ClassVar[Bend | None] = None  # what is known of h as a function: linear, convex, concave, or nothing
 
     def __post_init__(self) -> None:
+        self._store(**{name: getattr(self, name) for name in self.parameters})
+
+    def _store(self, **values: npt.ArrayLike) -> None:
+        """Check parameters and keep them, read-only."""
         for name, axes in self.parameters.items():
-            object.__setattr__(self, name, _read_parameter(name, getattr(self, name), axes))
+            object.__setattr__(self, name, _read_parameter(name, values[name], axes))
         batches = {size for name in self.parameters if (size := self._batch_of(name)) is not None}
         if len(batches) > 1:
             raise ValueError(f"parameters must agree on the batch, got {sorted(batches)}")

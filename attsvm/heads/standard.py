@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm._arrays import ArrayT, BoolArray, FloatArray, is_tensor, namespace
 from attsvm.heads.base import Bend, Head
@@ -14,7 +15,7 @@ from attsvm.heads.base import Bend, Head
 __all__ = ["ConcaveHead", "LinearHead", "ReluHead"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class LinearHead(Head):
     """``h(x) = v . x``.
 
@@ -34,6 +35,9 @@ class LinearHead(Head):
     bend: ClassVar[Bend] = "linear"
     v: FloatArray
 
+    def __init__(self, v: npt.ArrayLike) -> None:
+        self._store(v=v)
+
     def value(self, x: ArrayT) -> ArrayT:
         """``v . x``."""
         return self.project("v", x)
@@ -49,7 +53,7 @@ class LinearHead(Head):
         return lambda points: (self.project("v", points), slopes)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class ReluHead(Head):
     """``h(x) = 1 . relu(V^T x)``: one hidden layer with unit output weights.
 
@@ -72,6 +76,9 @@ class ReluHead(Head):
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {"V": ("d", "width")}
     bend: ClassVar[Bend] = "convex"
     V: FloatArray
+
+    def __init__(self, V: npt.ArrayLike) -> None:
+        self._store(V=V)
 
     def value(self, x: ArrayT) -> ArrayT:
         """The sum of the hidden units that are on."""
@@ -111,7 +118,7 @@ def _active(hidden: Any) -> Any:
     return on.to(hidden.dtype) if is_tensor(hidden) else on.astype(hidden.dtype)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class ConcaveHead(Head):
     """``h(x) = v . x - lam |x|^2``: concave, so that mixing tokens can beat every single token (Lemma 6).
 
@@ -134,8 +141,8 @@ class ConcaveHead(Head):
     v: FloatArray
     lam: float
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self, v: npt.ArrayLike, lam: float) -> None:
+        self._store(v=v, lam=lam)
         if self.lam < 0:
             raise ValueError(f"lam must be a finite number >= 0, got {self.lam:g}")
 

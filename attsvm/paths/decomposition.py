@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, real_array, require_finite
-from attsvm._display import html_table
 from attsvm.attention import log_attention
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_table
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution
 from attsvm.solvers import Status
@@ -240,10 +240,7 @@ def decompose(
     log_s = log_attention(problem, matrix)
     likeliest = log_s.argmax(axis=-1)
     members = (log_s > np.log(selected)) | (np.arange(problem.T) == likeliest[..., None])
-    is_masked = problem.allowed & ~members & (log_s <= np.log(masked))
-    ambiguous = problem.allowed & ~members & ~is_masked
     sets = SelectedSets(members)
-
     finite: Solution | None = None
     if (members.sum(axis=-1) > 1).any():
         finite = finite_part(problem, np.exp(log_s), sets, norm=norm, solver=solver)
@@ -251,24 +248,39 @@ def decompose(
     if (problem.allowed & ~members).any():
         directional = gen_svm(problem, sets, norm=norm, solver=solver)
     single: Solution = att_svm(problem, Selection(likeliest), norm=norm, solver=solver)
+    return _combine(problem, matrix, log_s, sets, masked, finite, directional, single)
 
-    W_fin = np.zeros_like(matrix) if finite is None or not finite.status.has_solution else finite.W
+
+def _combine(
+    problem: AttentionProblem,
+    W: FloatArray,
+    log_s: FloatArray,
+    sets: SelectedSets,
+    masked: float,
+    finite: Solution | None,
+    directional: Solution | None,
+    single: Solution,
+) -> Decomposition:
+    """Put the solved parts together and compare them with W."""
+    others = problem.allowed & ~sets.members
+    is_masked = others & (log_s <= np.log(masked))
+    W_fin = np.zeros_like(W) if finite is None or not finite.status.has_solution else finite.W
     direction = None if directional is None or not directional.status.has_solution else directional.direction
     gamma = nearest = float("nan")
     svmeq: FloatArray | None = None
     if direction is not None:
-        gamma, nearest = best_combination(matrix, W_fin, direction)
+        gamma, nearest = best_combination(W, W_fin, direction)
         svmeq = W_fin + gamma * direction if np.isfinite(gamma) else direction
     elif directional is None:
         svmeq = W_fin
     return Decomposition(
         problem,
-        matrix,
+        W,
         _status(finite, directional),
         log_s,
         sets,
         is_masked,
-        ambiguous,
+        others & ~is_masked,
         float(log_s[is_masked].max(initial=-np.inf)),
         finite,
         directional,
@@ -278,9 +290,9 @@ def decompose(
         gamma,
         nearest,
         svmeq,
-        _cosine(matrix, direction),
-        _cosine(matrix, svmeq),
-        _cosine(matrix, single.W if single.status.has_solution else None),
+        _cosine(W, direction),
+        _cosine(W, svmeq),
+        _cosine(W, single.W if single.status.has_solution else None),
     )
 
 

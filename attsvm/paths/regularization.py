@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
-from attsvm._display import html_table
 from attsvm.attention import likeliest
-from attsvm.local import SeparatingCone, separating_cone
 from attsvm.losses import Loss, get_loss
+from attsvm.optimality import SeparatingCone, separating_cone
 from attsvm.paths.ball_search import BallSearch, Form, PathStatus, Point
 from attsvm.paths.log_excess import LogExcess
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_table
 from attsvm.selection import Selection, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
@@ -127,7 +127,6 @@ def regularization_path(
     m : int, optional
         Inner dimension of (K, Q); min(dx, dz) by default.
     loss : str or Loss
-        "logistic", "exponential", "correlation".
     solution : Solution, optional
         The Att-SVM of this selection (Frobenius for W, nuclear for KQ), if already solved.
     starts : int
@@ -162,10 +161,7 @@ def regularization_path(
     if starts < 1:
         raise ValueError(f"starts must be at least 1, got {starts}")
     chosen = read_selection(problem, selection)
-    scores = problem.scores()
-    is_local = bool(
-        (np.take_along_axis(scores, chosen.indices[..., None], axis=-1)[..., 0] < scores.max(axis=-1)).any()
-    )
+    is_local = _is_beaten(problem, chosen)
     objective = LogExcess(problem, chosen, get_loss(loss))
     if not objective.gap.any():
         raise ValueError("all allowed tokens of a query score the same, for every query: the loss does not depend on W")
@@ -179,6 +175,13 @@ def regularization_path(
     else:
         points = _follow(search, problem, target, lengths, starts, np.random.default_rng(seed))
     return _collect(problem, parameterization, chosen, is_local, R, search, points, predicted, cone)
+
+
+def _is_beaten(problem: AttentionProblem, selection: Selection) -> bool:
+    """Whether some token scores more than the selected one of its query."""
+    scores = problem.scores()
+    own = np.take_along_axis(scores, selection.indices[..., None], axis=-1)[..., 0]
+    return bool((own < scores.max(axis=-1)).any())
 
 
 def _follow_local(search: BallSearch, target: FloatArray, lengths: list[float]) -> list[Point | None]:

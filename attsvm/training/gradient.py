@@ -120,13 +120,13 @@ def _factor_out(data: TensorProblem, in_logits: Tensor, slope: Tensor, log_off: 
         equal value, hidden units all off, a zero query, a loss that is flat there) would hide all that are smaller.
     """
     n = data.X.shape[1]
+    log_query = log_off
     if data.irregular:
-        in_logits *= slope
-        size = in_logits.abs().amax(dim=-1, keepdim=True)
-        in_logits /= torch.where(size > 0, size, 1.0)
-        log_query, slope = log_off + size.log(), torch.ones_like(slope)
-    else:
-        log_query = log_off
+        size = (in_logits * slope).abs().amax(dim=-1, keepdim=True)
+        tiny = torch.finfo(size.dtype).tiny ** 0.25  # what is larger can be squared, and multiplied by tokens
+        flat = torch.where((size > 0) & (size < tiny), size, 1.0)  # where the loss is flat, its slope joins the scale
+        slope = slope / flat
+        log_query = (log_off + flat.log()).masked_fill(size == 0, -torch.inf)
     if data.idle is not None:
         log_query = log_query.masked_fill(data.idle, -torch.inf)
     log_scale = log_query.amax(dim=(1, 2, 3))  # factor the largest query of each problem out

@@ -62,9 +62,10 @@ def _same_direction(before: Tensor, now: Tensor, tolerance: float) -> Tensor:
     return close
 
 
-def _read_options(parameterization: str | TrainOptions | None, steps: int | None, settings: Any) -> TrainOptions:
+def _read_options(
+    parameterization: str | TrainOptions | None, steps: int | None, base: TrainOptions | None, settings: TrainSettings
+) -> TrainOptions:
     """One object from what `train` was given: an options object, keywords, or both (keywords win)."""
-    base = settings.pop("options", None)
     if isinstance(parameterization, TrainOptions):
         if base is not None:
             raise TypeError("train takes one TrainOptions, got two")
@@ -72,7 +73,7 @@ def _read_options(parameterization: str | TrainOptions | None, steps: int | None
     if base is not None and not isinstance(base, TrainOptions):
         raise TypeError(f"options must be a TrainOptions, got {type(base).__name__}")
     given = {"parameterization": parameterization, "steps": steps}
-    changes = settings | {name: value for name, value in given.items() if value is not None}
+    changes: dict[str, Any] = {**settings, **{name: value for name, value in given.items() if value is not None}}
     known = {field.name for field in fields(TrainOptions)}
     for name in changes:
         if name not in known:
@@ -119,7 +120,7 @@ def train(
     finished (6, 6) 300
     """
     require_problem(problem)
-    chosen = _read_options(parameterization, steps, settings | {"options": options})
+    chosen = _read_options(parameterization, steps, options, settings)
     if chosen.parameterization == "prompt" and not (problem.dz == 1 and bool((problem.Z == 1).all())):
         raise ValueError("the prompt model has no queries: build the problem with Z = np.ones((n, 1))")
     data = tensor_problem(problem, chosen.device, chosen.dtype)

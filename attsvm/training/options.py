@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -51,7 +51,7 @@ class Recipe:
     decay_after: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainOptions:
     """Settings of `attsvm.train`, checked when they are made; `dataclasses.replace` changes some of them.
 
@@ -149,6 +149,14 @@ class TrainOptions:
         if self.resume and self.checkpoint is None:
             raise ValueError("resume=True needs checkpoint=PATH")
         object.__setattr__(self, "loss", get_loss(self.loss))
+
+    def __repr__(self) -> str:
+        plain = {"init": self.init if isinstance(self.init, str) else "given"}
+        plain |= {} if self.key_matrix is None else {"key_matrix": "given"}
+        values = {field.name: plain.get(field.name, getattr(self, field.name)) for field in fields(self)}
+        standard = {field.name: field.default for field in fields(self)} | {"loss": get_loss("logistic")}
+        changed = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != standard[name])
+        return f"TrainOptions({changed})"
 
     def snapshot_steps(self) -> list[int]:
         """Steps at which a snapshot is taken."""

@@ -197,17 +197,6 @@ def _decide(rows: ExactRows, order: Sequence[int], prime: int) -> ExactFeasibili
     return ExactFeasibility(W, None, pivots) if rows.violation(W) == 0 else None
 
 
-def _subset(rows: ExactRows, keep: Sequence[int]) -> ExactRows:
-    return ExactRows(
-        [rows.left[k] for k in keep],
-        rows.right,
-        rows.owner[list(keep)],
-        [rows.scale[k] for k in keep],
-        [rows.rhs[k] for k in keep],
-        rows.equality[list(keep)],
-    )
-
-
 def _row_sizes(rows: ExactRows) -> FloatArray:
     """Float norms of the rows, for guesses only; integers may be far beyond the range of floats."""
     from flint import fmpq
@@ -257,7 +246,7 @@ def exact_farkas(rows: ExactRows, multipliers: npt.ArrayLike | None = None) -> E
     if multipliers is not None:
         _, support = rows_by_weight(rows, multipliers)
         if support and len(support) < rows.m:
-            part = exact_feasibility(_subset(rows, support)).proof
+            part = exact_feasibility(rows.take(support)).proof
             if part is not None:
                 index = np.asarray(support, dtype=np.int64)[part.rows]
                 return ExactFarkas(index, part.values, rows.m)

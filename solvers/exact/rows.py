@@ -197,6 +197,18 @@ class ExactRows:
             out.setdefault(j, []).append(k)
         return out
 
+    def take(self, index: Iterable[int]) -> ExactRows:
+        """Some of the rows; the queries stay."""
+        keep = [int(k) for k in index]
+        return ExactRows(
+            [self.left[k] for k in keep],
+            self.right,
+            self.owner[keep],
+            [self.scale[k] for k in keep],
+            [self.rhs[k] for k in keep],
+            self.equality[keep],
+        )
+
     def integer_margins(self, W: fmpq_mat) -> list[fmpq]:
         """Margins of the integer rows (true margins divided by ``scale``), length m."""
         from flint import fmpq, fmpz_mat

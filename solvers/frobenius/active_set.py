@@ -2,8 +2,7 @@
 
 With unit rows, Gram matrix G and right-hand side c, the multipliers solve the complementarity problem
 ``x >= 0, G x - c >= 0, x . (G x - c) = 0`` (x free and ``G x = c`` on equality rows). `pivoting` finds the active rows,
-for one problem or a batch; dependent rows go to `least_distance`. What neither certifies for one problem (norms
-of 1e6 and more, where float64's Gram matrices end) goes to `dual_steps`, which works on the rows themselves.
+for one problem or a batch; dependent rows, and what Gram matrices in float64 cannot settle, go to `least_distance`.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ import math
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certificate import certify
 from attsvm.solvers.farkas import certify_infeasible
-from attsvm.solvers.frobenius.dual_steps import dual_active_set
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import SmallResult, solve_active, solve_small
 from attsvm.solvers.norms import Norm
@@ -23,13 +21,15 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["exact_by_steps", "in_norm_form", "proved", "solve_active_set"]
+__all__ = ["by_distance", "in_norm_form", "proved", "solve_active_set"]
 
 # Certificates of well-posed problems are as good as rounding allows; anything above is worth refining.
 _ROUNDING = 1e-13
 _REFINEMENTS = 3
 # Multipliers of unit rows beyond this come from nearly cancelling rows: a batch refines them before it certifies.
 _STEEP = 1e3
+# Rows up to which refinement may form the Gram matrix.
+_GRAM_ROWS = 3000
 # Numbers in the written-out rows of one problem, and of one problem of a batch, that least distances may take.
 _DENSE_ENTRIES = 4_000_000
 _STACK_ENTRIES = 100_000
@@ -94,32 +94,7 @@ def _refined_stack(
     return x, W
 
 
-def exact_by_steps(unit: UnitProblem, active: BoolArray, steps: int, norm: Norm) -> Found:
-    """The dual method on written-out rows, started from rows believed to be active.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.solvers import MarginProblem, get_norm
-    >>> from attsvm.solvers.frobenius.active_set import exact_by_steps
-    >>> from attsvm.solvers.unit import UnitProblem
-    >>> rows = UnitProblem(MarginProblem([[1.0], [4.0]], [[1.0]], [0, 0]))
-    >>> exact_by_steps(rows, np.zeros(2, dtype=bool), 10, get_norm("frobenius")).W
-    array([[1.]])
-    """
-    rows = unit.rows
-    outcome = dual_active_set(rows, np.flatnonzero(active[rows.index]), steps)
-    x = np.zeros(unit.m)
-    x[rows.index] = outcome.multipliers
-    if outcome.conflict:
-        proof = certify_infeasible(unit.problem, x * unit.inverse)
-        if proof is not None:
-            return Found(farkas=proof, iterations=outcome.steps)
-    W, lam = in_norm_form(unit, x, rows.lift(outcome.W) / unit.scale)
-    return Found(W, lam, outcome.steps, certificate=certify(unit.problem, W, lam, norm))
-
-
-def _by_distance(unit: UnitProblem, norm: Norm) -> Found | None:
+def by_distance(unit: UnitProblem, norm: Norm) -> Found | None:
     """One problem with dependent rows: the nearest point or a proof; None when it is left open."""
     rows = unit.rows
     features = (rows.a[:, :, None] * rows.b[:, None, :]).reshape(rows.m, -1)
@@ -133,7 +108,15 @@ def _by_distance(unit: UnitProblem, norm: Norm) -> Found | None:
         return None if proof is None else Found(farkas=proof, iterations=int(result.iterations))
     if not result.settled:
         return None
-    return _certified(unit, norm, x, rows.lift(result.w.reshape(rows.shape)) / unit.scale, int(result.iterations))
+    return _polished(unit, norm, x, rows.lift(result.w.reshape(rows.shape)) / unit.scale, int(result.iterations))
+
+
+def _polished(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> Found:
+    """The result with its certificate, refined where that is not as good as rounding allows."""
+    best = _certified(unit, norm, x, W, iterations)
+    if best.certificate is not None and best.certificate.worst > _ROUNDING and unit.m <= _GRAM_ROWS:
+        best = _better(best, _certified(unit, norm, *_refined(unit, x, W), iterations))
+    return best
 
 
 def _certified(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> Found:
@@ -152,34 +135,44 @@ def proved(found: Found | None) -> float:
     return np.inf if found is None or found.certificate is None else found.certificate.proved
 
 
-def _pivot(unit: UnitProblem, request: Request) -> SmallResult:
-    known = request.multipliers(unit.problem)
+def _can_be_independent(unit: UnitProblem) -> bool:
+    """Whether there are no more rows than dimensions: otherwise every Gram matrix is singular."""
+    dx, dz = unit.problem.shape
+    return unit.m <= dx * min(dz, unit.problem.q)
+
+
+def _pivot(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> SmallResult:
     start = None if known is None else known != 0
     equality = unit.equality if unit.has_equalities else None
-    return solve_small(unit.gram, unit.c, equality, start, request.max_iterations)
+    return solve_small(unit.gram, unit.c, equality, start, limit)
 
 
-def _solve_stack(unit: UnitProblem, request: Request) -> Found:
+def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> Found:
     """A batch: pivoting where the rows can be independent, least distances for the others that are small enough."""
     dx, dz = unit.problem.shape
     size, m = unit.c.shape
     x, W = np.zeros((size, m)), np.zeros((size, dx, dz))
     settled, iterations = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64)
-    if m <= dx * dz:
-        found = _pivot(unit, request)
-        x, settled, iterations = np.where(found.settled[:, None], found.x, 0.0), found.settled, found.iterations
+    pivots = _can_be_independent(unit)
+    if pivots:
+        found = _pivot(unit, known, limit)
+        # What a limit stopped is a result, if not a good one; otherwise unsettled rows are dependent.
+        settled, iterations = found.settled | (limit is not None), found.iterations
+        x = np.where(settled[:, None], unit.problem.clipped(found.x), 0.0)
         W = unit.adjoint(x)
-        steep = np.flatnonzero(settled & (np.abs(x).max(axis=-1) > _STEEP))
+        steep = np.flatnonzero(found.settled & (np.abs(x).max(axis=-1) > _STEEP))
         if len(steep):
             x[steep], W[steep] = _refined_stack(unit, steep, x[steep], W[steep])
     candidates = np.full((size, m), np.nan)
     left = np.flatnonzero(~settled)
     if len(left) and m * dx * dz <= _STACK_ENTRIES:
-        rows = unit.problem.rows.gather(np.arange(m)) if len(left) == size else unit.problem.rows.take(left)
-        features = rows.gather(np.arange(m)).features() * unit.inverse[left][..., None]
+        features = unit.problem.rows.take(left).gather(np.arange(m)).features() * unit.inverse[left][..., None]
         result = least_distance(features, unit.c[left], unit.equality[left] if unit.has_equalities else None)
         x[left], W[left] = np.where(result.settled[:, None], result.x, 0.0), result.w.reshape(-1, dx, dz)
         settled[left], iterations[left] = result.settled, iterations[left] + result.iterations
+        close = left[result.settled]
+        if len(close):
+            x[close], W[close] = _refined_stack(unit, close, x[close], W[close])
         candidates[left] = np.where(result.ray[:, None], result.x * unit.inverse[left], np.nan)
     solution, lam = in_norm_form(unit, x, W)
     lam[~settled] = np.nan
@@ -189,7 +182,7 @@ def _solve_stack(unit: UnitProblem, request: Request) -> Found:
 def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least Frobenius norm by active-set methods: exact, for up to a few thousand rows, one problem or a batch.
 
-    ``max_iterations`` limits pivoting rounds (``50 + 2 m`` by default) and single-row steps (``100 + 10 m``).
+    ``max_iterations`` limits the rounds of pivoting, ``50 + 2 m`` by default; what it stops is returned as it is.
 
     Examples
     --------
@@ -199,27 +192,18 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     array([[0.5],
            [1. ]])
     """
+    known, limit = request.multipliers(unit.problem), request.max_iterations
     if unit.problem.batch:
-        return _solve_stack(unit, request)
+        return _solve_stack(unit, known, limit)
     best: Found | None = None
-    active, rounds = unit.equality, 0
-    if unit.m <= unit.problem.shape[0] * min(unit.problem.shape[1], unit.problem.q):
-        result = _pivot(unit, request)
+    if _can_be_independent(unit):
+        result = _pivot(unit, known, limit)
         rounds = int(result.iterations)
-        if result.settled:
-            x, W = result.x, unit.adjoint(result.x)
-            best, active = _certified(unit, norm, x, W, rounds), (x > 0) | unit.equality
-            if best.certificate is not None and best.certificate.worst > _ROUNDING:
-                best = _better(best, _certified(unit, norm, *_refined(unit, x, W), rounds))
-            if proved(best) <= request.tolerance:
+        if result.settled or limit is not None:
+            x = result.x if result.settled else unit.problem.clipped(result.x)
+            W = unit.adjoint(x)
+            best = (_polished if result.settled else _certified)(unit, norm, x, W, rounds)
+            if limit is not None or proved(best) <= request.tolerance:
                 return best
-    if request.max_iterations is None:
-        near = _by_distance(unit, norm)
-        if near is not None:
-            best = _better(best, near)
-            if best.farkas is not None or proved(best) <= request.tolerance:
-                return best
-    steps = 100 + 10 * unit.m if request.max_iterations is None else request.max_iterations - rounds
-    if steps <= 0 and best is not None:
-        return best
-    return _better(best, exact_by_steps(unit, active, max(steps, 1), norm))
+    near = by_distance(unit, norm)
+    return best or Found() if near is None else _better(best, near)

@@ -134,7 +134,7 @@ def _by_daqp(G: FloatArray, c: FloatArray, equality: BoolArray | None) -> tuple[
     rows, upper, lower, sense = _bounds(c.size)
     if equality is not None:
         lower = np.where(equality, -1e30, 0.0)
-    x, _, flag, info = daqp.solve(G, -c, rows, upper, lower, sense, eps_prox=0.0)
+    x, _, flag, info = daqp.solve(G, -c, rows, upper, lower, sense, eps_prox=0.0, primal_tol=1e-12, dual_tol=1e-12)
     return x, flag == 1, info["iterations"]
 
 
@@ -177,7 +177,7 @@ def _pivot_one(
                 wanted[swap[-1]] ^= True
                 sides = wanted.tobytes()
         active, rows = wanted, wanted.nonzero()[0]
-    return c, False, count
+    return x, False, count
 
 
 def _guess(G: FloatArray, c: FloatArray, equality: BoolArray) -> BoolArray:
@@ -229,7 +229,7 @@ def _pivot_stack(G: FloatArray, c: FloatArray, equality: BoolArray, active: Bool
             live = live[stay]
             if len(live) == 0:
                 break
-            G, c, equality, active, wanted, swap = (f[stay] for f in (G, c, equality, active, wanted, swap))
+            G, c, equality, active, wanted, swap, x = (f[stay] for f in (G, c, equality, active, wanted, swap, x))
             fewest, stalled, misplaced = fewest[stay], stalled[stay], misplaced[stay]
         stalled = np.where(misplaced < fewest, 0, stalled + 1)
         fewest = np.minimum(fewest, misplaced)
@@ -238,7 +238,8 @@ def _pivot_stack(G: FloatArray, c: FloatArray, equality: BoolArray, active: Bool
             last = index == np.where(swap, index, -1).max(axis=1, keepdims=True)
             wanted = np.where(stuck[:, None], active ^ last, wanted)
         active = wanted
-    out.iterations[live] = limit
+    if len(live):  # out of rounds: where they stood
+        out.x[live], out.iterations[live] = x, limit
     return out
 
 

@@ -10,8 +10,8 @@ with accuracy that follows the progress, and looks at every row once:
    W that Newton's method with an exact line search always solves; the price rises and pivoting is tried again
    from there. A shortfall that no price removes starts a search for a proof of infeasibility
    (`attsvm.solvers.infeasible`).
-3. What is still open, close to the border of infeasibility, goes to `dual_steps` when W has few dimensions, else to
-   *projected Newton* rounds, whose line search makes the dual objective rise every time.
+3. What is still open, close to the border of infeasibility, goes to `least_distance` while its rows can be written
+   out, else to *projected Newton* rounds, whose line search makes the dual objective rise every time.
 
 D. P. Bertsekas, "Projected Newton methods for optimization problems with simple constraints", SIAM J. Control
 and Optimization 20 (1982); M. Hintermüller, K. Ito and K. Kunisch, "The primal-dual active set strategy as a
@@ -27,7 +27,7 @@ import numpy as np
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certificate import Certificate, certify
 from attsvm.solvers.driver import Driver
-from attsvm.solvers.frobenius.active_set import exact_by_steps, in_norm_form, proved
+from attsvm.solvers.frobenius.active_set import by_distance, in_norm_form, proved
 from attsvm.solvers.frobenius.dual import Dual, DualPoint
 from attsvm.solvers.frobenius.free_rows import FreeRows, conjugate_gradient
 from attsvm.solvers.infeasible import exact_step, find_conflict
@@ -41,9 +41,6 @@ __all__ = ["solve_projected"]
 _ROUNDS = 300
 # Rounds without a new smallest number of misplaced rows before pivoting is called stuck.
 _PATIENCE = 4
-# Up to this many dimensions the dual active-set method finishes what pivoting could not: its basis of active
-# rows stays below 16 MiB.
-_FEW_DIMENSIONS = 1400
 # Prices of shortfall, as ridges on the unit rows; pivoting is tried again after each of the last three.
 _RIDGES = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
 _SOFT_ROUNDS = 25
@@ -293,11 +290,9 @@ def solve_projected(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if proved(result) <= request.tolerance or driver.left <= 0:
         return result
 
-    problem = unit.problem
-    if problem.shape[0] * min(problem.shape[1], problem.q) <= _FEW_DIMENSIONS:
-        budget = 100 + 10 * unit.m if request.max_iterations is None else driver.left
-        last = exact_by_steps(unit, progress.point.x > 0, budget, norm)
-        last = replace(last, iterations=driver.steps + last.iterations)
-    else:
+    last = by_distance(unit, norm) if request.max_iterations is None else None
+    if last is None:
         last = _settle(dual, norm, _projected_newton(dual, progress.point.x, aim, driver), request, driver.steps)
+    else:
+        last = replace(last, iterations=driver.steps + last.iterations)
     return last if last.farkas is not None or proved(last) <= proved(result) else result

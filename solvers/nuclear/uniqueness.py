@@ -21,7 +21,7 @@ the first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ from attsvm.solvers.certificate import Certificate, certify
 from attsvm.solvers.nuclear.newton import active_map, symmetric
 from attsvm.solvers.nuclear.spectra import singular_values
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.unit import UnitProblem, UnitRows
+from attsvm.solvers.unit import UnitProblem, UnitRows, scaled_to_range
 
 __all__ = ["UniquenessCertificate", "certify_uniqueness"]
 
@@ -100,11 +100,13 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
     'not unique'
     """
     matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
-    certificate = certify(problem, matrix, lam, "nuclear")
-    value, ranks = certificate.norm, certificate.rank_certificate
-    if value == 0:  # norm 0 is attained by W = 0 alone
+    if not matrix.any():  # norm 0 is attained by W = 0 alone
         return UniquenessCertificate("unique", 0.0, np.inf, 0, 0)
     unit = UnitProblem(problem)
+    if unit.is_extreme:
+        return _scaled(problem, matrix, lam)
+    certificate = certify(problem, matrix, lam, "nuclear")
+    value, ranks = certificate.norm, certificate.rank_certificate
     rows = unit.rows
     if ranks is None or ranks.rank == 0:
         return UniquenessCertificate("undecided", np.inf, 0.0, 0, 0)
@@ -134,6 +136,16 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
             distance = float(np.linalg.norm(witness - matrix)) / float(np.linalg.norm(matrix))
             return UniquenessCertificate("not unique", np.inf, smallest, nullity, ranks.rank, distance, witness)
     return UniquenessCertificate("undecided", radius, smallest, nullity, ranks.rank)
+
+
+def _scaled(problem: MarginProblem, W: FloatArray, lam: FloatArray) -> UniquenessCertificate:
+    """The answer for a problem whose numbers leave the range, through powers of two."""
+    scaled, power = scaled_to_range(problem)
+    if UnitProblem(scaled).is_extreme:
+        return UniquenessCertificate("undecided", np.inf, 0.0, 0, 0)
+    found = certify_uniqueness(scaled, np.ldexp(W, -power), np.ldexp(lam, -power))
+    witness = None if found.witness is None else np.ldexp(found.witness, power)
+    return replace(found, radius=float(np.ldexp(found.radius, power)), witness=witness)
 
 
 def _active_vectors(rows: UnitRows, x: FloatArray, r: int) -> tuple[FloatArray, FloatArray]:

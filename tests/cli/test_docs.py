@@ -44,6 +44,6 @@ def test_the_schema_is_documented():
     heads = (attsvm.LinearHead, attsvm.ReluHead, attsvm.ConcaveHead)  # others may be defined by other tests
     parameters = {f"head_{name}" for head in heads for name in head.parameters}
     assert parameters <= set(schema.known_arrays())
-    assert sorted(entries) == sorted({*schema.TEXTS, *schema.PROBLEM_ARRAYS, *parameters})
+    assert sorted(entries) == sorted({*schema.TEXTS, *schema.PROBLEM_ARRAYS, *parameters, "selection"})
     for kind in ("none", *(head.kind for head in heads)):
         assert f"`{kind}`" in text

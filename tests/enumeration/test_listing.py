@@ -19,7 +19,7 @@ def brute_force(problem, norm="frobenius", solver="cvxpy"):
         selection = np.reshape(tokens, problem.query_shape)
         solution = attsvm.att_svm(problem, selection, norm=norm, solver=solver)
         infeasible += solution.status == "infeasible"
-        if attsvm.is_locally_optimal(problem, selection, norm, solution=solution):
+        if attsvm.is_locally_optimal(problem, selection, norm=norm, solution=solution):
             found.append((solution.margin, tuple(int(t) for t in tokens)))
     return sorted(found, reverse=True), infeasible
 
@@ -276,7 +276,6 @@ def test_huge_requests_are_refused_with_advice():
         ({"mode": "fast"}, "mode must be 'auto', 'exhaustive', 'search' or 'heuristic', got 'fast'"),
         ({"mode": "search"}, "mode='search' looks for the best few: pass top=k"),
         ({"seed": -1}, "seed must be an integer >= 0, got -1"),
-        ({"support_tolerance": 0.0}, "support_tolerance must be positive, got 0.0"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -3,7 +3,7 @@ import pytest
 
 from attsvm.exact import exact_selection_rows
 from attsvm.solvers.exact import ExactLeastNorm, exact_feasibility, exact_least_norm
-from attsvm.validation.fuzz_families import FAMILIES, draw_case, draw_cases
+from attsvm.validation.fuzz_families import FAMILIES, draw_case, draw_cases, draw_group, stack_cases
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
@@ -19,7 +19,8 @@ def test_families_are_small_valid_and_seeded(family):
         chosen = np.take_along_axis(problem.allowed, case.selection.indices[..., None], axis=-1)
         assert chosen.all()
         rows, _ = exact_selection_rows(problem, case.selection)
-        assert all(any(row) for row in rows.left)  # no selected token equals another allowed one
+        # no selected token equals another allowed one
+        assert all(any(row) for row in rows.left) or family == "equal tokens"
 
 
 def test_families_are_what_they_say():
@@ -32,6 +33,11 @@ def test_families_are_what_they_say():
     assert all(p.multi_query for p in cases["several queries"] + cases["causal"])
     spread = [np.abs(p.X).max() / np.abs(p.X[p.X != 0]).min() for p in cases["mixed scales"]]
     assert max(spread) > 1e10
+    sizes = [np.abs(p.X).max() for p in cases["extreme scales"]]
+    assert min(sizes) < 1e-160 and max(sizes) > 1e155
+    copies = [draw_case("equal tokens", seed) for seed in range(30)]
+    rows = [exact_selection_rows(case.problem, case.selection)[0].left for case in copies]
+    assert 3 <= sum(not all(any(row) for row in left) for left in rows) <= 27
     assert any(not case.is_unique for case in (p.optimal_tokens() for p in cases["ties"]))
 
 
@@ -49,3 +55,16 @@ def test_two_exact_judges_agree():
 def test_unknown_family_is_refused():
     with pytest.raises(ValueError, match="family must be one of"):
         draw_case("cubes", 0)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_a_group_has_equal_sizes_and_is_a_batch(family):
+    for seed in range(5):
+        group = draw_group(family, seed, 4)
+        batch, selections = stack_cases(group)
+        for k, case in enumerate(group):
+            assert (batch[k].X == case.problem.X).all() and batch[k].X.dtype == case.problem.X.dtype
+            assert (batch[k].allowed == case.problem.allowed).all()
+            assert (selections[k] == case.selection.indices).all()
+            assert (draw_group(family, seed, k + 1)[k].problem.X == case.problem.X).all()
+        assert any((group[0].problem.Z != case.problem.Z).any() for case in group[1:]) or family == "ties"

@@ -10,7 +10,7 @@ import pytest
 import attsvm
 from attsvm.paths.decomposition import best_combination
 from attsvm.rows import selection_rows
-from attsvm.theory.assumptions import interpolating_multipliers
+from attsvm.theory.support_assumptions import interpolating_multipliers
 from attsvm.validation.ledger.record import Verdict
 from attsvm.validation.ledger.run import all_claims, audit
 from attsvm.validation.ledger.svm._common import risk
@@ -65,7 +65,7 @@ def _mean_multiplier(p: Any) -> bool:
 
 def _nearest_row(p: Any) -> Any:
     rows = selection_rows(p).margin_problem
-    return rows.a.T @ rows.queries[rows.owner]
+    return rows.adjoint(np.ones(rows.m))
 
 
 def _nuclear(p: Any, alpha: Any = None) -> Any:

@@ -41,7 +41,7 @@ class SolveCase:
     batch : int
         Problems solved at once.
     repeats : int
-        Calls per draw, of which the fastest counts.
+        Calls per draw, of which the median counts.
     slow : bool
         Left out of quick runs.
     timeout : float

@@ -1,4 +1,4 @@
-"""The parts of the Frobenius solvers: Gram products, conjugate gradients, projected Newton, dual steps."""
+"""The parts of the Frobenius solvers: Gram products, conjugate gradients, projected Newton, least distances."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import pytest
 from attsvm.solvers import MarginProblem, solve
 from attsvm.solvers.driver import Driver
 from attsvm.solvers.frobenius.dual import Dual
-from attsvm.solvers.frobenius.dual_steps import dual_active_set
 from attsvm.solvers.frobenius.free_rows import FreeRows, conjugate_gradient
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import solve_small
@@ -44,24 +43,6 @@ def test_projected_newton_converges_from_anywhere(rng):
         point = _projected_newton(dual, start, 1e-10, Driver(200))
         assert point.error <= 1e-10
         np.testing.assert_allclose(point.W * dual.unit.scale, expected.W, atol=1e-8 * expected.norm)
-
-
-@pytest.mark.parametrize("start", [[], [0, 1, 2], np.arange(35)])
-def test_dual_steps_from_any_start(rng, start):
-    problem = random_rows(rng, 7, 6, 9)
-    rows = UnitProblem(problem).rows
-    outcome = dual_active_set(rows, np.array(start, dtype=np.int64), 1000)
-    assert outcome.finished and not outcome.conflict
-    expected = solve(problem, solver="active_set")
-    # Orthonormal bases keep this exact to a few hundred roundings.
-    np.testing.assert_allclose(rows.lift(outcome.W), expected.W, atol=1e-11 * expected.norm)
-    np.testing.assert_array_equal(rows.index, np.arange(problem.m))
-
-
-def test_dual_steps_stop_at_their_limit(rng):
-    problem = random_rows(rng, 7, 6, 9)
-    outcome = dual_active_set(UnitProblem(problem).rows, np.array([], dtype=np.int64), 2)
-    assert not outcome.finished and outcome.steps == 2
 
 
 def test_dependent_rows_leave_the_pivoting() -> None:

@@ -52,7 +52,7 @@ def test_steps_run_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """No transfer, no data-dependent branch: the steps run on fake CUDA tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from attsvm.solvers.nuclear import lockstep
+    from attsvm.solvers.nuclear import lockstep_steps as lockstep
 
     monkeypatch.setattr(torch.Tensor, "__getitem__", basic_index)
     with FakeTensorMode():

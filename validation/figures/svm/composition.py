@@ -22,6 +22,8 @@ __all__ = [
     "dead_queries",
     "draw_until_kept",
     "filter_reason",
+    "mean",
+    "numbers",
     "relu_compositions",
     "relu_problems",
     "unit",
@@ -43,6 +45,31 @@ def unit(points: FloatArray) -> FloatArray:
     array([0.6, 0.8])
     """
     return np.asarray(points / np.linalg.norm(points, axis=-1, keepdims=True))
+
+
+def numbers(values: Any) -> FloatArray:
+    """Numbers of a column in which runs that were not kept have None.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.svm.composition import numbers
+    >>> numbers([1.0, None, 3.0])
+    array([1., 3.])
+    """
+    return np.array([v for v in values if v is not None], dtype=np.float64)
+
+
+def mean(values: Any) -> float:
+    """Mean of these numbers; NaN without any.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.svm.composition import mean
+    >>> mean([1.0, None, 3.0]), mean([])
+    (2.0, nan)
+    """
+    found = numbers(values)
+    return float(found.mean()) if len(found) else float("nan")
 
 
 def relu_problems(
@@ -265,7 +292,7 @@ def draw_until_kept(
         if missing <= 0 or chunks == most:
             break
         expected = max(float(kept.mean()), 1.0 / trials)
-        rounds = replace(rounds, fresh=False)
+        rounds = replace(rounds, options=replace(rounds.options, fresh=False))
     context.seconds.append(rounds.seconds[-1])
     context.resumed.append(chunks - computed)
     needed = trials if missing > 0 else int(np.flatnonzero(kept)[wanted - 1]) + 1

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.figures.svm.ranks_published import published_rank
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.svm._common import Rng, cosine, seed_of
-from attsvm.validation.ranks import published_rank
 
 __all__ = ["CLAIMS"]
 
@@ -17,14 +17,12 @@ __all__ = ["CLAIMS"]
 _PUBLISHED_KQ: dict[str, Any] = {"log_ridge": float(np.log(2.22e-16)), "normalization": "factor"}
 
 
-def _ranks(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "difference from the certified rank; n = T = 5, d = 10")
+def _ranks(formula: Any, rng: Rng, k: int) -> Any:
     """A way to read the rank of the nuclear-norm solution against the rank that its dual certificate proves."""
-    errors = []
-    for _ in range(trials):
-        p = attsvm.random_problem(5, 5, 10, seed=seed_of(rng))
-        certified = attsvm.att_svm(p, norm="nuclear").certificate.rank
-        errors.append(abs(formula(p) - certified))
-    return count(errors, 0.0, "difference from the certified rank; n = T = 5, d = 10")
+    p = attsvm.random_problem(5, 5, 10, seed=seed_of(rng))
+    certified = attsvm.att_svm(p, norm="nuclear").certificate.rank
+    return abs(formula(p) - certified)
 
 
 def _floor(parameterization: str, norm: str, steps: int, needed: float) -> Any:

@@ -66,8 +66,11 @@ def test_infeasible_selections_are_not_locally_optimal():
 
 def test_undecided_and_mismatched_solutions_are_refused():
     problem = attsvm.random_problem(n=3, T=4, d=5, seed=0)
+    rough = {"solver": "cvxpy:SCS", "max_iterations": 20, "tolerance": 1e-14}
     with pytest.raises(RuntimeError, match="local optimality is undecided: the solve ended inaccurate with gap"):
-        attsvm.is_locally_optimal(problem, solver="cvxpy:SCS", max_iterations=20, tolerance=1e-14)
+        attsvm.is_locally_optimal(problem, norm="nuclear", **rough)
+    assert attsvm.att_svm(problem, **rough).status is Status.INACCURATE
+    assert attsvm.is_locally_optimal(problem, **rough)  # small enough for rationals
     with pytest.raises(ValueError, match="solution was computed for another selection"):
         attsvm.is_locally_optimal(problem, [0, 0, 0], solution=attsvm.att_svm(problem, [1, 1, 1]))
 
