@@ -18,7 +18,15 @@ PICTURE = ROOT / "docs" / "images" / "modules.svg"
 # What is imported stands below, or in the same layer further left. A unit is a module or a folder of attsvm.
 LAYERS: dict[str, tuple[str, ...]] = {
     "ground": ("_arrays", "_callables", "_lazy", "_problem_input", "records"),  # for everybody
-    "numerics and functions": ("solvers", "support_proof", "heads", "losses", "parameterizations", "softmax_spectrum", "softmax"),
+    "numerics and functions": (
+        "solvers",
+        "support_proof",
+        "heads",
+        "losses",
+        "parameterizations",
+        "softmax_spectrum",
+        "softmax",
+    ),
     "tokens and selections": ("selection", "problem", "generate", "files"),
     "rows and logits": ("exact", "rows", "score_order", "attention"),
     "W and its certificate": ("solution", "svm", "local_proof"),
