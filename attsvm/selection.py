@@ -99,7 +99,7 @@ class SelectedSets:
 
     def __post_init__(self) -> None:
         members = bool_array("members", self.members)
-        if members.ndim < 2:
+        if members.ndim < 1:
             raise ValueError(f"members must have shape (n, T) or (n, K, T), got {members.shape}")
         object.__setattr__(self, "members", own(members))
 
