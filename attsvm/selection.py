@@ -23,7 +23,7 @@ SelectedSetsLike: TypeAlias = Union["SelectedSets", "Selection", npt.ArrayLike, 
 """A set of tokens per query: `SelectedSets`, a boolean array, or lists of indices."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Selection:
     """One token index per query.
 
@@ -43,8 +43,9 @@ class Selection:
     indices: IntArray
     tied: BoolArray | None = field(default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "indices", own(integer_array("indices", self.indices)))
+    def __init__(self, indices: npt.ArrayLike, tied: BoolArray | None = None) -> None:
+        object.__setattr__(self, "indices", own(integer_array("indices", indices)))
+        object.__setattr__(self, "tied", tied)
 
     @property
     def is_unique(self) -> bool:
@@ -78,7 +79,7 @@ class Selection:
         return hash((self.indices.shape, self.indices.tobytes()))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class SelectedSets:
     """A non-empty set of selected tokens O per query.
 
@@ -97,11 +98,11 @@ class SelectedSets:
 
     members: BoolArray
 
-    def __post_init__(self) -> None:
-        members = bool_array("members", self.members)
-        if members.ndim < 1:
-            raise ValueError(f"members must have shape (n, T) or (n, K, T), got {members.shape}")
-        object.__setattr__(self, "members", own(members))
+    def __init__(self, members: npt.ArrayLike) -> None:
+        array = bool_array("members", members)
+        if array.ndim < 1:
+            raise ValueError(f"members must have shape (n, T) or (n, K, T), got {array.shape}")
+        object.__setattr__(self, "members", own(array))
 
     @classmethod
     def from_indices(cls, sets: Iterable[Iterable[int]], T: int) -> SelectedSets:

@@ -73,7 +73,7 @@ def read_tokens(text: str | None, file: ProblemFile) -> Selection | None:
         raise ValueError(f"--selection must be token indices such as 2,0,1 (or 2,0;1,1), got {text!r}") from None
     if len({len(row) for row in rows}) > 1:
         raise ValueError(f"--selection must have equally many tokens in every sequence, got {text!r}")
-    return Selection(rows if file.problem.multi_query else _flat(rows, file.problem))  # type: ignore[arg-type]
+    return Selection(rows if file.problem.multi_query else _flat(rows, file.problem))
 
 
 def _flat(rows: list[list[int]], problem: AttentionProblem) -> list[int]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import attsvm
 from attsvm.comparison.metrics import misalignment
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+
+if TYPE_CHECKING:
+    from attsvm.training.options import Arithmetic
 
 __all__ = ["FACTOR_VARIANTS", "FIGURE", "factor_errors", "run", "weight_errors"]
 
@@ -43,7 +46,7 @@ def _errors(run: attsvm.Run, snapshot: int, norm: str) -> np.ndarray:
     return misalignment(run.history.W[snapshot], solved.W)
 
 
-def weight_errors(trials: int, _: int, *, draw: int, arithmetic: str, marks: list[int]) -> dict[str, Any]:
+def weight_errors(trials: int, _: int, *, draw: int, arithmetic: Arithmetic, marks: list[int]) -> dict[str, Any]:
     """1 - corr of W with Att-SVM at the marked steps, for the batch that ``random_problem(seed=draw)`` gives.
 
     Examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from attsvm.attention import probabilities
 from attsvm.comparison.metrics import misalignment
 from attsvm.paths.decomposition import Decomposition, DecompositionStatus, decompose
 from attsvm.validation.figures.framework import Context
+
+if TYPE_CHECKING:
+    from attsvm.training.options import Arithmetic
 
 __all__ = [
     "NAMES",
@@ -146,7 +149,7 @@ def relu_compositions(
     *,
     d: int,
     head: str = "code",
-    arithmetic: str = "naive",
+    arithmetic: Arithmetic = "naive",
     steps: int = 2001,
     every: int = 100,
     device: str | None = None,

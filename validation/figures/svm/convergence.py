@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,12 +10,19 @@ import attsvm
 from attsvm.optimality import convergence_of
 from attsvm.theory.support_assumptions import check_all_support
 
+if TYPE_CHECKING:
+    from attsvm.training.options import Arithmetic
+
 __all__ = ["NORM_OF", "ends_of_descent", "support_assumption"]
 
 NORM_OF = {"W": "frobenius", "KQ": "nuclear"}  # the norm whose support decides local optimality
 
 # (K, Q) as published: both factors by their joint gradient, with a ridge of the size of the machine epsilon.
-PUBLISHED_KQ = {"optimizer": "normalized_gd", "normalization": "factor", "log_ridge": float(np.log(2.2e-16))}
+PUBLISHED_KQ: dict[str, Any] = {
+    "optimizer": "normalized_gd",
+    "normalization": "factor",
+    "log_ridge": float(np.log(2.2e-16)),
+}
 
 
 def ends_of_descent(
@@ -28,7 +35,7 @@ def ends_of_descent(
     parameterization: str,
     steps: int,
     min_score_gap: float | None = 0.1,
-    arithmetic: str = "log",
+    arithmetic: Arithmetic = "log",
     device: str | None = None,
 ) -> dict[str, Any]:
     """Draw problems, train them, and say of each whether its tokens are globally or locally optimal.

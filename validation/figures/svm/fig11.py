@@ -46,7 +46,7 @@ def train_widths(
     def repeat(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.repeat(array, len(widths), axis=0)
 
-    copies = attsvm.AttentionProblem(
+    copies = attsvm.ProblemBatch(
         repeat(problems.X), repeat(problems.Y), repeat(problems.Z), attsvm.LinearHead(repeat(head.v))
     )
     rng = np.random.default_rng(seed)
