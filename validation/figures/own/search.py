@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import attsvm
+from attsvm.enumeration.listing import Mode
 from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
 
@@ -18,7 +19,7 @@ def listing(
     *,
     draw: int,
     size: list[int],
-    mode: str,
+    mode: Mode,
     top: int | None = None,
     time_limit: float | None = None,
 ) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from attsvm.validation.figures.framework import Context, Figure, Outcome, Pictur
 from attsvm.validation.figures.svm.convergence import NORM_OF, PUBLISHED_KQ
 
 if TYPE_CHECKING:
+    from attsvm.training.options import Arithmetic
     from attsvm.training.run import Run
 
 __all__ = ["FIGURE", "alignment", "draw", "run"]
 
 _LABELS = {"W": "W", "KQ": "(K, Q)"}
-_ARITHMETIC = {"naive": "published", "log": "exact"}
+_ARITHMETIC: dict[Arithmetic, str] = {"naive": "published", "log": "exact"}
 
 
 def alignment(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +73,7 @@ def misalignment_trials(
     """
     problems = attsvm.random_problem(n=n, T=T, d=d, batch=trials, seed=seed)
     ended = train_widths(problems, widths, steps=steps, seed=(seed, 1), device=device)
-    solutions = attsvm.att_svm(ended.problem, ended.selection, norm="nuclear")
+    solutions = attsvm.att_svm(cast("attsvm.ProblemBatch", ended.problem), ended.selection, norm="nuclear")
     solved = np.array([status is attsvm.Status.OPTIMAL for status in solutions.status])
     inner = (solutions.W * ended.W).sum(axis=(1, 2))
     sizes = np.linalg.norm(solutions.W, axis=(1, 2)) * np.linalg.norm(ended.W, axis=(1, 2))
