@@ -109,7 +109,7 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     found = Found(iterations=iterations)
     if outcome in _SOLVED and W.value is not None and all(c.dual_value is not None for c in constraints):
         matrix = np.asarray(W.value, dtype=np.float64)
-        multipliers = _multipliers(norm, matrix, problem, constraints) / scale
+        multipliers = _multipliers(norm, problem, constraints)
         lifted = left @ (matrix / scale) @ right.T
         found = Found(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))
         if found.certificate is not None and found.certificate.proved <= request.tolerance:
@@ -118,15 +118,13 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     return found if proof is None else Found(farkas=proof, iterations=iterations)
 
 
-def _multipliers(norm: Norm, W: FloatArray, problem: MarginProblem, constraints: list[Any]) -> FloatArray:
-    """Multipliers of the scaled rows in norm form, in row order."""
+def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any]) -> FloatArray:
+    """Multipliers in norm form, in row order: whatever increasing function of the norm was minimized, ``N*(D) = 1``."""
     lam = np.zeros(problem.m)
     duals = iter(constraints)
     if not problem.equality.all():
         lam[~problem.equality] = np.atleast_1d(next(duals).dual_value)
     if problem.equality.any():
         lam[problem.equality] = -np.atleast_1d(next(duals).dual_value)  # cvxpy's Lagrangian adds nu (lhs - rhs)
-    if norm.name == "frobenius":  # the program minimizes |W|^2 / 2, whose gradient is W, not W / |W|
-        size = float(np.linalg.norm(W))
-        lam = lam / size if size > 0 else np.zeros(problem.m)
-    return lam
+    size = norm.dual(problem.adjoint(lam)) if np.isfinite(lam).all() else np.inf
+    return lam / size if 0 < size < np.inf else np.zeros(problem.m)

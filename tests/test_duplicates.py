@@ -41,7 +41,7 @@ def test_a_selected_token_equal_to_another(twin, norm):
     assert solution.rows.token[farkas.rows].tolist() == [3]  # one row: two tokens
     assert_infeasible(selection_rows(twin, [0, 2]).margin_problem, farkas.multipliers)
     assert_named(attsvm.att_svm(twin, [0, 3], norm=norm), "no W can select token 3 over token 2")
-    assert attsvm.is_locally_optimal(twin, [0, 2], norm) is False
+    assert attsvm.is_locally_optimal(twin, [0, 2], norm=norm) is False
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -89,8 +89,8 @@ def test_batches_agree_with_their_problems(twin, norm):
     alone = attsvm.att_svm(fine, [0, 2], norm=norm)
     for i in (0, 2):  # neighbours are not disturbed
         assert together.norm[i] == pytest.approx(alone.norm, rel=1e-8)
-    assert attsvm.is_locally_optimal(batch, selection, norm).tolist() == [
-        attsvm.is_locally_optimal(batch[i], [0, 2], norm) for i in range(3)
+    assert attsvm.is_locally_optimal(batch, selection, norm=norm).tolist() == [
+        attsvm.is_locally_optimal(batch[i], [0, 2], norm=norm) for i in range(3)
     ]
     members = np.zeros((3, 2, 4), dtype=bool)
     members[:, 0, 0] = members[:, 1, 1] = members[:, 1, 2] = True
