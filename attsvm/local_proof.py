@@ -100,7 +100,8 @@ def _own_rows(problem: MarginProblem, values: npt.NDArray[Any], index: int) -> n
     """The entries of one problem of a batch, without its void rows."""
     if not problem.batch:
         return values
-    return values[index] if problem.valid is None else values[index][problem.valid[index]]
+    own: npt.NDArray[Any] = values[index]
+    return own if problem.valid is None else own[problem.valid[index]]
 
 
 def _frobenius(
@@ -213,8 +214,8 @@ def _beyond_in_every_solution(problem: MarginProblem, high: BoolArray, most: Flo
     """Whether holding any high row at exactly 1 costs more than ``most``, shape (S,)."""
     if not problem.batch:
         for k in np.flatnonzero(high[0]):
-            held = solve(MarginProblem.from_rows(problem.rows, None, np.arange(problem.m) == k), norm)
-            if not _proved_least(held) > most[0]:
+            one = solve(MarginProblem.from_rows(problem.rows, None, np.arange(problem.m) == k), norm)
+            if not _proved_least(one) > most[0]:
                 return np.zeros(1, dtype=bool)
         return np.ones(1, dtype=bool)
     which, row = np.nonzero(high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -140,7 +140,8 @@ def is_locally_optimal(
     chosen = read_selection(problem, selection)
     solved: Solution | SolutionBatch
     if solution is None:
-        solved = att_svm(problem, chosen, norm=norm, solver=solver, **options)
+        settings: dict[str, Any] = dict(options)
+        solved = att_svm(problem, chosen, norm=norm, solver=solver, **settings)
     elif isinstance(solution, SolutionBatch) != (problem.batch is not None):
         raise ValueError(
             "solution= must be a Solution for one problem and a SolutionBatch for a batch, got "

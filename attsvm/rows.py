@@ -138,7 +138,7 @@ def _build(
     token = (others + (others >= anchors[..., None])).reshape(*anchors.shape[:-1], -1)
     owner = np.repeat(np.arange(q), T - 1)
 
-    def per_row(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def per_row(values: npt.NDArray[_Entry]) -> npt.NDArray[_Entry]:
         flat = values.reshape(*anchors.shape[:-1], q * T)
         return np.take_along_axis(flat, owner * T + token, axis=-1)
 
@@ -174,8 +174,8 @@ def _batch_problem(
     token: IntArray,
     owner: IntArray,
     kept: BoolArray | None,
-    sides: npt.NDArray[np.generic] | None,
-    equal: npt.NDArray[np.generic] | None,
+    sides: FloatArray | None,
+    equal: BoolArray | None,
 ) -> MarginProblem:
     """Rows of a batch of problems, or of one problem with a batch of anchors; void where not kept."""
     X, K = problem.X, problem.K

@@ -198,9 +198,9 @@ def carries_weight_outside(
         part = MarginBounds(bounds.margins[rows], bounds.error[rows], bounds.radius, bounds.size)
         return _outside(problem.gather(rows), part, multipliers[rows], base[rows])
     out = np.zeros(len(problem), dtype=bool)
-    for part in _chunks(problem):
-        index = np.arange(len(problem))[part]
-        out[part] = _outside(problem.take(index), bounds[index], multipliers[part], base[part])
+    for chunk in _chunks(problem):
+        index = np.arange(len(problem))[chunk]
+        out[chunk] = _outside(problem.take(index), bounds[index], multipliers[chunk], base[chunk])
     return out
 
 

@@ -124,9 +124,10 @@ def _write_graph(path: Path, problem: Any, norm: str, silent: bool) -> bool:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    axis = draw_selection_graph(graph)
-    axis.figure.savefig(path, dpi=150)
-    plt.close(axis.figure)
+    figure, axis = plt.subplots(figsize=(7.5, 5.5), layout="constrained")
+    draw_selection_graph(graph, axis)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
     return True
 
 

@@ -122,8 +122,8 @@ class _Draft:
         self.norm[index] = np.where(optimal, found.norm, np.where(infeasible, np.inf, np.nan))
         self.gap[index] = np.where(optimal, found.certificate.proved, np.inf)
         self.local[index], self.undecided[index] = proof.local, proof.undecided
-        for i in np.flatnonzero(infeasible):
-            farkas = found[int(i)].certificate.farkas
+        for i in np.flatnonzero(infeasible).tolist():
+            farkas = found[i].certificate.farkas
             if farkas is not None:
                 self.conflict[index[i], farkas.owners] = True
         for i, answer in proof.exact.items():
@@ -166,7 +166,7 @@ def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, sup
     draft = _Draft.of(space, len(selections))
     hopeless = np.take_along_axis(space.hopeless[None], selections[..., None], axis=2)[..., 0]
     draft.conflict[:] = hopeless  # infeasible by the zero row of two tokens: nothing to solve
-    for part in _parts(space, ~hopeless.any(axis=1)):
+    for part in _parts(space, np.asarray(~hopeless.any(axis=1))):
         rows = space.rows(selections[part])
         found = solve_batch(rows.margin_problem, norm)
         proof = prove_local(rows, found, space.higher(selections[part]))
@@ -227,7 +227,7 @@ def lower_verdicts(space: SelectionSpace, selections: IntArray) -> Verdicts:
     some = keep.reshape(len(selections), -1).any(axis=1)
     # Without a lower-score row W = 0, and the higher-score tokens have margin 0: not locally optimal.
     draft.norm[~some & ~hopeless.any(axis=1)] = 0.0
-    for part in _parts(space, some & ~hopeless.any(axis=1)):
+    for part in _parts(space, np.asarray(some & ~hopeless.any(axis=1))):
         _lower_part(space, selections[part], keep[part], part, draft)
     return draft.finish(False)
 

@@ -27,6 +27,7 @@ whether y come from a solution or from a proof of infeasibility of the computed 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +86,8 @@ def partial_norms(space: SelectionSpace, partial: IntArray, queries: IntArray, n
     for start in range(0, len(open_ones), space.at_once):
         part = open_ones[start : start + space.at_once]
         problem = space.partial_rows(partial[part], queries).margin_problem
-        found = solve_batch(problem, norm, **({"rescue": False} if norm == "frobenius" else {}))
+        options: dict[str, Any] = {"rescue": False} if norm == "frobenius" else {}
+        found = solve_batch(problem, norm, **options)
         # Infinite where infeasible; what is proved of the norm otherwise.
         out[part] = np.where(found.status == "failed", 0.0, found.certificate.lower_bound)
     return out
