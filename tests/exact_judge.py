@@ -1,4 +1,4 @@
-"""Definition 2 by fractions alone: every answer of the exact solver is checked here against the data, without floats."""
+"""Definition 2 by fractions alone: every answer of the exact solver is checked against the data, without floats."""
 
 import itertools
 from fractions import Fraction
@@ -42,9 +42,7 @@ def exact_selections(problem):
         assert min(margins) >= 1
         assert all(weight >= 0 and (weight == 0 or m == 1) for weight, m in zip(lam, margins, strict=True))
         on = [m == 1 for m in margins]
-        local = all(
-            scores[j][t] < scores[j][tokens[j]] for j, t, tight in zip(owner, other, on, strict=True) if tight
-        )
+        local = all(scores[j][t] < scores[j][tokens[j]] for j, t, tight in zip(owner, other, on, strict=True) if tight)
         out[tokens] = (True, local, sum(x * x for x in W.ravel()), all(on))
     return out
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from exact_judge import FAMILIES, exact_selections
 
 import attsvm
 from attsvm.enumeration import locally_optimal_selections, solve_every_selection
-from exact_judge import FAMILIES, exact_selections
 
 PROBLEMS = 30  # of each of ten families
 
