@@ -1,11 +1,30 @@
 import itertools
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import attsvm
-from attsvm import AttentionProblem, LinearHead, Status
+from attsvm import AttentionProblem, LinearHead, Status, local_proof
+from attsvm.enumeration import locally_optimal_selections
+from attsvm.optimality import Convergence, convergence_of, prove
+from attsvm.score_order import score_order
+
+
+def almost_supporting(excess):
+    """One query at 1: token 1 has margin 1 and scores less, token 2 scores more and has margin 1 + excess."""
+    X = np.array([[[0.0, 0.0], [-1.0, 0.0], [-(1.0 + excess), -1.0]]])
+    return AttentionProblem(X, [1], [[1.0]], LinearHead([1.0, -5.0]))
+
+
+def two_readings():
+    """Nuclear norm, selection (0, 0): [[1, t], [t, 1]] is a solution for -1 <= t <= 0, and token 2 of the second
+    sequence, which scores more, has margin 1 - t / 2: on the margin of one solution, beyond that of the others."""
+    X = np.array([[[0.0, 0.0], [-1.0, 0.0], [-5.0, 0.0]], [[0.0, 0.0], [0.0, -1.0], [0.5, -1.0]]])
+    return AttentionProblem(X, [1, 1], np.eye(2), LinearHead([3.0, 1.0]))
 
 
 def random_selections(rng, problem, count):
@@ -73,6 +92,131 @@ def test_undecided_and_mismatched_solutions_are_refused():
     assert attsvm.is_locally_optimal(problem, **rough)  # small enough for rationals
     with pytest.raises(ValueError, match="solution was computed for another selection"):
         attsvm.is_locally_optimal(problem, [0, 0, 0], solution=attsvm.att_svm(problem, [1, 1, 1]))
+
+
+@pytest.mark.parametrize("excess", [1e-2, 5e-6, 1e-9, 2.0**-52])
+def test_a_token_just_beyond_the_margin_does_not_support(excess):
+    problem = almost_supporting(excess)
+    assert attsvm.is_locally_optimal(problem, [0])
+    found = locally_optimal_selections(problem)
+    assert [0] in found
+    assert found.complete
+    # On the margin exactly, it does.
+    assert not attsvm.is_locally_optimal(almost_supporting(0.0), [0])
+    assert [0] not in locally_optimal_selections(almost_supporting(0.0))
+
+
+def test_what_neither_bounds_nor_rationals_settle_is_undecided(monkeypatch):
+    monkeypatch.setattr(local_proof, "solve_exactly", lambda *arguments: None)
+    assert attsvm.is_locally_optimal(almost_supporting(5e-6), [0])  # bounds are enough
+    problem = almost_supporting(1e-9)
+    with pytest.raises(
+        RuntimeError, match=r"undecided: the margin of a token of no lower score is 1\S*, known to within .\S*e-0"
+    ):
+        attsvm.is_locally_optimal(problem, [0])
+    assert convergence_of(attsvm.att_svm(problem, [0])) is Convergence.UNDECIDED
+    found = locally_optimal_selections(problem)
+    assert not found.complete
+    assert [item.selection.indices.tolist() for item in found.undecided] == [[0]]
+    assert "too large for exact arithmetic" in found.undecided[0].reason
+    assert found.undecided[0].reason in str(found)
+    batch = problem.repeat(2)
+    with pytest.raises(RuntimeError, match=re.escape("undecided for problems [0, 1]: the margin of a token")):
+        attsvm.is_locally_optimal(batch, [[0], [0]])
+
+
+def test_where_solutions_are_not_unique_both_readings_must_agree():
+    problem = two_readings()
+    found = locally_optimal_selections(problem, norm="nuclear")
+    assert [item.selection.indices.tolist() for item in found.undecided] == [[0, 0]]
+    assert not found.complete
+    with pytest.raises(RuntimeError, match="the solutions of the nuclear-norm problem differ"):
+        attsvm.is_locally_optimal(problem, [0, 0], norm="nuclear")
+    for selection in itertools.product(range(3), repeat=2):
+        if selection != (0, 0):
+            assert attsvm.is_locally_optimal(problem, selection, norm="nuclear") is (list(selection) in found)
+    # In the Frobenius norm there is one solution, with t = 0 and the token on its margin.
+    assert attsvm.is_locally_optimal(problem, [0, 0]) is False
+
+
+def test_the_nuclear_verdict_by_norms_alone(rng):
+    verdicts = set()
+    for seed in range(4):
+        problem = attsvm.random_problem(n=2, T=3, d=3, seed=seed)
+        for selection in itertools.product(range(3), repeat=2):
+            solution = attsvm.att_svm(problem, selection, norm="nuclear")
+            local = attsvm.is_locally_optimal(problem, selection, solution=solution)
+            # Random solutions are unique, margins away from 1 by more than the tolerance of the support.
+            beaten = solution.support & attsvm.high_score_tokens(problem, selection)
+            assert local is not bool(beaten.any())
+            verdicts.add(local)
+    assert verdicts == {True, False}
+
+
+def test_a_batch_is_decided_like_its_problems():
+    problems = [almost_supporting(excess) for excess in (0.0, 1e-9, 5e-6, 0.5)]
+    batch = AttentionProblem(
+        np.concatenate([p.X[None] for p in problems]), np.ones((4, 1)), np.ones((4, 1, 1)), LinearHead([1.0, -5.0])
+    )
+    selection = np.zeros((4, 1), dtype=int)
+    together = attsvm.is_locally_optimal(batch, selection)
+    assert together.tolist() == [attsvm.is_locally_optimal(p, [0]) for p in problems] == [False, True, True, True]
+    solved = attsvm.att_svm(batch, selection)
+    np.testing.assert_array_equal(attsvm.is_locally_optimal(batch, selection, solution=solved), together)
+    kinds = convergence_of(solved)
+    assert kinds.tolist() == ["Not local", "Local", "Local", "Local"]
+    assert [kind.is_local for kind in kinds] == together.tolist()
+    with pytest.raises(
+        ValueError, match="solution= must be a Solution for one problem and a SolutionBatch for a batch"
+    ):
+        attsvm.is_locally_optimal(batch, selection, solution=solved[0])
+
+
+def test_convergence_by_hand():
+    problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+    assert convergence_of(attsvm.att_svm(problem)) is Convergence.GLOBAL
+    assert [Convergence.of(local=local, undecided=False, optimal=True) for local in (True, False)] == [
+        "Global",
+        "Not local",
+    ]
+    assert Convergence.of(local=False, undecided=True, optimal=True) == "Undecided"
+    sets = attsvm.gen_svm(problem, [[0, 1], [2]])
+    with pytest.raises(ValueError, match="one token per query; this solution selects sets of tokens"):
+        prove(sets)
+
+
+@given(
+    st.lists(st.tuples(*[st.sampled_from([0.0, 0.1, 0.2, 0.3, -0.1, 1e-17, 1.0 / 3.0])] * 3), min_size=2, max_size=5),
+    st.tuples(*[st.sampled_from([1.0, 0.1, -0.3, 3.0])] * 3),
+    st.sampled_from([-1, 1]),
+)
+def test_the_order_of_scores_is_that_of_fractions(tokens, v, label):
+    problem = AttentionProblem([tokens], [label], [[1.0]], LinearHead(v))
+    exact = [label * sum(Fraction(x) * Fraction(w) for x, w in zip(token, v, strict=True)) for token in tokens]
+    order = score_order(problem)[0]
+    for s, t in itertools.product(range(len(tokens)), repeat=2):
+        assert (order[s] < order[t]) == (exact[s] < exact[t])
+
+
+def test_the_order_of_scores_with_masks_queries_and_batches():
+    X = np.array([[[0.1, 0.2], [0.3, 0.0], [9.0, 9.0]], [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]], dtype=np.float32)
+    mask = np.array([[[True, True, False]] * 2, [[True, True, True]] * 2])
+    problem = AttentionProblem(X, [[1, -1], [1, 1]], np.ones((2, 2, 2)), LinearHead([1.0, 1.0]), mask)
+    order = score_order(problem)
+    # In float32 0.1 + 0.2 is less than 0.3; the labels of the first sequence differ.
+    exact = [sum(Fraction(float(x)) for x in row) for row in X[0, :2]]
+    assert exact[0] < exact[1]
+    assert order[0, 0, 0] < order[0, 0, 1]
+    assert order[0, 1, 0] > order[0, 1, 1]
+    assert len(set(order[1, 0].tolist())) == 1  # exact ties
+    assert attsvm.high_score_tokens(problem, [[0, 0], [0, 0]])[0].tolist() == [
+        [False, True, False],
+        [False, False, False],
+    ]
+    batch = problem.repeat(3)
+    np.testing.assert_array_equal(score_order(batch), np.stack([order] * 3))
+    other = AttentionProblem(X, [1, 1], np.ones((2, 2)), lambda x: np.sign(x[..., 0] - 0.2))
+    assert score_order(other)[0].tolist() == [0, 1, 1]
 
 
 def test_support_tolerance_is_stated_and_matters():

@@ -122,8 +122,8 @@ class _Draft:
         self.norm[index] = np.where(optimal, found.norm, np.where(infeasible, np.inf, np.nan))
         self.gap[index] = np.where(optimal, found.certificate.proved, np.inf)
         self.local[index], self.undecided[index] = proof.local, proof.undecided
-        for i in np.flatnonzero(infeasible):
-            farkas = found[int(i)].certificate.farkas
+        for i in np.flatnonzero(infeasible).tolist():
+            farkas = found[i].certificate.farkas
             if farkas is not None:
                 self.conflict[index[i], farkas.owners] = True
         for k, answer in proof.exact.items():

@@ -90,6 +90,45 @@ def test_bounds_with_masks_and_ties():
         assert (values <= verdicts.norm * (1 + 1e-9))[verdicts.locally_optimal].all()
 
 
+def test_bounds_survive_steps_that_are_nearly_dependent():
+    # Tokens 1e-4 apart along one direction: the Gram matrix of the steps has a condition number of about 1e8.
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((3, 3, 4))
+    X[:, 2] = X[:, 1] + 1e-4 * rng.standard_normal((3, 4))
+    problem = attsvm.AttentionProblem(X, [1, 1, 1], rng.standard_normal((3, 4)), attsvm.LinearHead([1.0, 0, 0, 0]))
+    space = SelectionSpace(problem)
+    everything = space.selections(0, space.size)
+    verdicts = full_verdicts(space, everything, "frobenius")
+    optima, norms = everything[verdicts.locally_optimal], verdicts.norm[verdicts.locally_optimal]
+    assert len(optima)
+    bound = CompletionBound(space, np.arange(3))
+    assert bound.usable
+    assert (verdicts.norm <= bound.largest).all()
+    for depth in (1, 2, 3):
+        assert (bound(optima[:, :depth]) <= norms * (1 + 1e-12)).all()
+
+
+def test_no_selection_exceeds_the_largest_norm():
+    for seed in range(4):
+        space = SelectionSpace(attsvm.random_problem(n=3, T=3, d=4, seed=seed))
+        verdicts = full_verdicts(space, space.selections(0, space.size), "frobenius")
+        assert verdicts.norm.max() <= CompletionBound(space, np.arange(3)).largest
+    assert CompletionBound(SelectionSpace(attsvm.random_problem(n=6, T=3, d=2, seed=0)), np.arange(6)).largest == np.inf
+
+
+def test_tokens_that_no_W_can_select_need_no_solve():
+    X = np.array([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 1.0], [-1.0, 0.5]]])
+    problem = attsvm.AttentionProblem(X, [1, 1], np.array([[1.0, 0.0], [0.0, 0.0]]), attsvm.LinearHead([1.0, 2.0]))
+    space = SelectionSpace(problem)
+    assert space.hopeless.tolist() == [[True, True, False], [True, True, True]]
+    verdicts = full_verdicts(space, space.selections(0, 9), "frobenius")
+    assert verdicts.infeasible.all()
+    assert not verdicts.undecided.any()
+    assert verdicts.conflict[0].tolist() == [True, True]
+    assert verdicts.conflict[8].tolist() == [False, True]
+    assert np.isinf(partial_norms(space, np.array([[0], [2]]), np.array([0]), "frobenius")).tolist() == [True, False]
+
+
 def test_dependent_steps_are_refused():
     space = SelectionSpace(attsvm.random_problem(n=6, T=3, d=2, seed=0))
     bound = CompletionBound(space, np.arange(6))

@@ -169,6 +169,29 @@ def test_B1_with_a_singular_gram_matrix():
     assert diagnose(AttentionProblem(X, [1], [[1.0]], LinearHead([1.0, 1.0])))["B.1"].verdict == "fails"
 
 
+@pytest.mark.parametrize("excess", [1.8e-6, 1e-9, 2.0**-52])
+def test_B1_fails_for_margins_just_beyond_1(excess):
+    # Rows (1, 0) and (1 + e, 0): W = (1, 0), margins 1 and 1 + e.
+    X = np.array([[[0.0, 0.0], [-1.0, 0.0], [-(1.0 + excess), 0.0]]])
+    check = diagnose(AttentionProblem(X, [1], [[1.0]], LinearHead([1.0, 1.0])))["B.1"]
+    assert check.verdict == "fails"
+    assert check.values["support"] == 1
+    X[0, 2, 0] = -1.0  # the same row twice: both on the margin, although each alone can be spared
+    check = diagnose(AttentionProblem(X, [1], [[1.0]], LinearHead([1.0, 1.0])))["B.1"]
+    assert check.verdict == "holds"
+    assert "exact arithmetic" in check.detail
+
+
+def test_B1_is_unknown_where_nothing_settles_it(monkeypatch):
+    from attsvm.theory import support_assumptions
+
+    monkeypatch.setattr(support_assumptions, "solve_exactly", lambda *arguments: None)
+    X = np.array([[[0.0, 0.0], [-1.0, 0.0], [-(1.0 + 1e-9), 0.0]]])
+    check = diagnose(AttentionProblem(X, [1], [[1.0]], LinearHead([1.0, 1.0])))["B.1"]
+    assert check.verdict == "unknown"
+    assert "of the margin (undecided)" in check.detail
+
+
 def test_B1_does_not_depend_on_the_scale_of_tokens():
     base = wide_problem()
     for factor in (1e-5, 1e5):
