@@ -10,7 +10,7 @@ from attsvm.validation.bench.cases import CASES
 from attsvm.validation.bench.draws import DrawCase, NumberGoal
 from attsvm.validation.bench.growth import fitted_exponent, growth
 from attsvm.validation.bench.judge import Line, Result, Spread, Verdict, at_least, at_most, missed
-from attsvm.validation.bench.measure import measure, measure_with_timeout
+from attsvm.validation.bench.measure import Stopwatch, measure, measure_with_timeout
 from attsvm.validation.bench.peers import PEERS, Peer, missing_modules, run_peer
 from attsvm.validation.bench.show import as_record, as_table, as_verdicts, draw_growth
 from attsvm.validation.bench.solves import SolveCase
@@ -88,6 +88,7 @@ def test_a_draw_case_takes_one_seed_per_draw():
 def test_measuring_takes_the_median_and_does_not_time_the_preparation(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "process_time", lambda: clock[0])
 
     def spend(seconds):
         clock[0] += seconds
@@ -98,6 +99,17 @@ def test_measuring_takes_the_median_and_does_not_time_the_preparation(monkeypatc
     assert (found.answer, found.seconds) == (8.0, 3.0)
     works = iter((1.0, 2.0, 4.0, 8.0))
     assert measure(spend, lambda: next(works), repeats=4, budget=3.0).seconds == 1.5  # no third call after 3 seconds
+
+
+def test_neither_waiting_nor_threads_are_counted(monkeypatch):
+    wall, processors = [0.0], [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: wall[0])
+    monkeypatch.setattr(time, "process_time", lambda: processors[0])
+    watch = Stopwatch()
+    wall[0], processors[0] = 5.0, 2.0  # three seconds without a processor
+    assert watch.seconds() == 2.0
+    processors[0] = 9.0  # two threads for most of the time
+    assert watch.seconds() == 5.0
 
 
 def _nap(seconds):

@@ -48,7 +48,7 @@ def _spectrum(seed: int, scale: float) -> dict[str, dict[str, float]]:
 def _heads(seed: int) -> dict[str, dict[str, float]]:
     from attsvm.validation.bench.specialization import reduced_gradient_ratio
 
-    found = {kind: reduced_gradient_ratio(kind, repeats=2, seed=seed) for kind in ("softmax", "softmax1", "bayes")}
+    found = {kind: reduced_gradient_ratio(kind, repeats=3, seed=seed) for kind in ("softmax", "softmax1", "bayes")}
     names = {"seconds": "seconds", "terms_ratio": "times as fast as term by term",
              "products_ratio": "times as fast as head by head", "difference": "difference"}  # fmt: skip
     return {kind: {name: row[key] for key, name in names.items()} for kind, row in found.items()}

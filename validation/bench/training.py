@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import attsvm
-from attsvm.validation.bench.measure import measure, one_thread
+from attsvm.validation.bench.measure import Stopwatch, measure, one_thread
 
 __all__ = ["training_throughput"]
 
@@ -17,7 +15,7 @@ def _literature_loop(problem: attsvm.AttentionProblem, steps: int) -> float:
     X, Z, Y = (torch.tensor(a.copy()) for a in (problem.X, problem.Z, problem.Y))
     v = torch.tensor(problem.head.v.copy())  # type: ignore[union-attr]
     W = torch.nn.Parameter(torch.zeros(problem.dx, problem.dz, dtype=torch.float64))
-    start = time.perf_counter()
+    watch = Stopwatch()
     for _ in range(steps):
         attention = torch.softmax(torch.einsum("ntd,de,ne->nt", X, W, Z), dim=1)
         output = torch.einsum("nt,ntd,d->n", attention, X, v)
@@ -28,7 +26,7 @@ def _literature_loop(problem: attsvm.AttentionProblem, steps: int) -> float:
             assert gradient is not None
             W.sub_(0.1 * gradient / (gradient.norm() + 2.2e-16))
             W.grad = None
-    return (time.perf_counter() - start) / steps
+    return watch.seconds() / steps
 
 
 def _matmul_seconds(problem: attsvm.AttentionProblem, parameterization: str, repeats: int = 200) -> float:
@@ -41,7 +39,7 @@ def _matmul_seconds(problem: attsvm.AttentionProblem, parameterization: str, rep
     B, n, K, dz = data.Z.shape
     W = torch.zeros(B, problem.dx, dz, dtype=torch.float64)
     Z, s = data.Z.reshape(B, n * K, dz), torch.zeros(B, n, K, problem.T, dtype=torch.float64)
-    start = time.perf_counter()
+    watch = Stopwatch()
     for _ in range(repeats):
         keys = torch.bmm(Z, W.transpose(1, 2)).reshape(B, n, K, -1)
         _ = keys @ data.X.transpose(2, 3)
@@ -49,7 +47,7 @@ def _matmul_seconds(problem: attsvm.AttentionProblem, parameterization: str, rep
         G = torch.bmm(pulled.reshape(B, n * K, -1).transpose(1, 2), Z)
         if parameterization == "KQ":
             _ = (W @ W.transpose(1, 2), G @ W, G.transpose(1, 2) @ W)
-    return (time.perf_counter() - start) / repeats
+    return watch.seconds() / repeats
 
 
 def training_throughput(seed: int, *, batch: int = 500, steps: int = 300) -> dict[str, dict[str, float]]:
