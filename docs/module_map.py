@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "public names": ("attsvm",),
     "validation": (
         "validation.fuzz_families",
+        "validation.fuzz_judge",
         "validation.bench",
         "validation.models",
         "validation.figures",
