@@ -75,7 +75,9 @@ def plain(value: Any, finite: bool = True) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist(), finite)
     if is_dataclass(value) and not isinstance(value, type):
-        return {entry.name: plain(getattr(value, entry.name), finite) for entry in fields(value)}
+        return {
+            entry.name: plain(getattr(value, entry.name), finite) for entry in fields(value) if entry.name[0] != "_"
+        }
     return value
 
 

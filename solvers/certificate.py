@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -25,8 +25,9 @@ from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
 
 if TYPE_CHECKING:
     from attsvm.solvers.farkas import FarkasCertificate
+    from attsvm.solvers.reproof import ExactCertificate
 
-__all__ = ["Certificate", "CertificateBatch", "RankCertificate", "certify", "certify_batch"]
+__all__ = ["Certificate", "CertificateBatch", "RankCertificate", "Source", "certify", "certify_batch"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
@@ -81,7 +82,23 @@ class RankCertificate:
 
     def __getitem__(self, index: int) -> RankCertificate:
         """Of one problem of a batch."""
-        return RankCertificate(*(_pick(getattr(self, field.name), index) for field in fields(self)))
+        return RankCertificate(*(_pick(getattr(self, part.name), index) for part in fields(self)))
+
+
+class Source(NamedTuple):
+    """What a certificate was computed from."""
+
+    problem: MarginProblem
+    W: FloatArray | None
+    multipliers: FloatArray
+    norm: Norm | None
+
+    def of(self, index: int) -> Source:
+        """Of one problem of a batch."""
+        valid = self.problem.valid
+        keep = slice(None) if valid is None else valid[index]
+        W = None if self.W is None else self.W[index]
+        return Source(self.problem[index], W, self.multipliers[index][keep], self.norm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +140,32 @@ class Certificate:
     gap_error: float = 0.0
     rank_certificate: RankCertificate | None = None
     farkas: FarkasCertificate | None = None
+    _source: Source | None = field(default=None, repr=False)
+
+    def exact(self, tolerance: float | None = None) -> ExactCertificate:
+        """The same claim proved again in rational arithmetic, from the same numbers; small problems.
+
+        Parameters
+        ----------
+        tolerance : float, optional
+            What violation and gap must reach to be called optimal; 1e-8, nuclear norm 1e-7 by default.
+
+        Examples
+        --------
+        >>> from attsvm.solvers import MarginProblem, solve
+        >>> solved = solve(MarginProblem([[3.0], [1.0]], [[1.0]], [0, 0]))
+        >>> proved = solved.certificate.exact()
+        >>> print(proved.status, proved.violation)
+        optimal 0
+        >>> print(solve(MarginProblem([[1.0], [-2.0]], [[1.0]], [0, 0])).certificate.exact())
+        infeasible, by exact multipliers on rows [0, 1]
+        """
+        from attsvm.solvers.reproof import exact_from_source
+
+        return exact_from_source(self._source, self.farkas, tolerance)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None}  # rows may hold functions, which cannot be written
 
     @property
     def rank(self) -> int | None:
@@ -144,16 +187,22 @@ class Certificate:
 
     def __getitem__(self, index: int) -> Certificate:
         """Of one problem of a batch."""
-        return Certificate(*(_pick(getattr(self, field.name), index) for field in fields(self)))
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        source = parts.pop("_source")
+        numbers = {name: _pick(value, index) for name, value in parts.items()}
+        return Certificate(**numbers, _source=None if source is None else source.of(index))
 
     @staticmethod
     def unknown(
-        batch: tuple[int, ...] = (), farkas: FarkasCertificate | None = None, bound: float = 0.0
+        batch: tuple[int, ...] = (),
+        farkas: FarkasCertificate | None = None,
+        bound: float = 0.0,
+        source: Source | None = None,
     ) -> Certificate:
         """Of a solve that ended without W: infinite, never 0; ``bound`` is what is proved of the norm all the same."""
         inf: Any = np.full(batch, np.inf) if batch else float("inf")
         lower: Any = np.inf if farkas is not None else np.full(batch, bound) if batch else bound
-        return Certificate(inf, inf, inf, inf, inf, lower, inf, inf, farkas=farkas)
+        return Certificate(inf, inf, inf, inf, inf, lower, inf, inf, farkas=farkas, _source=source)
 
 
 class CertificateBatch(Protocol):
@@ -337,7 +386,7 @@ def _measure(
             price = 2.0 * missed * dot(weights, allowance)
         rank = _rank_certificate(*spectra, gap, excess + price, rank_tolerance, blur, plain)
     numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
-    return Certificate(*numbers, rank_certificate=rank)
+    return Certificate(*numbers, rank, None, Source(problem, W, lam, norm))
 
 
 def _frobenius(matrix: FloatArray) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certificate import Certificate, certify
+from attsvm.solvers.certificate import Certificate, Source, certify
 from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
@@ -219,7 +219,7 @@ def _solve_scaled(spec: SolverSpec, problem: MarginProblem, norm: Norm, request:
             )
     else:
         solution = _solve_one(spec, scaled, norm, request)
-    if not solution.status.has_solution:
+    if not solution.status.has_solution:  # powers of two change no sign and cancel nothing: the same proof
         return replace(solution, problem=problem)
     W, lam = np.ldexp(solution.W, power), np.ldexp(solution.multipliers, power)
     whole = np.array_equal(np.ldexp(W, -power), solution.W)
@@ -228,15 +228,16 @@ def _solve_scaled(spec: SolverSpec, problem: MarginProblem, norm: Norm, request:
     if np.ldexp(bound, -power) > certificate.lower_bound:  # rounded up where float64 has few digits left
         bound = float(np.nextafter(bound, 0.0))
     if not whole:  # not to be represented in float64; the scaled problem is solved, this one is not
-        unknown = Certificate.unknown(bound=bound)
         nothing = np.full(problem.m, np.nan)
+        unknown = Certificate.unknown(bound=bound, source=Source(problem, None, nothing, norm))
         return replace(
             solution, problem=problem, status=Status.FAILED, certificate=unknown, multipliers=nothing, _W=None
         )
     rank = certificate.rank_certificate
     if rank is not None:  # the one number of it that has the scale of W
         rank = replace(rank, resolution=float(np.ldexp(rank.resolution, power)))
-    certificate = replace(certificate, norm=value, lower_bound=bound, rank_certificate=rank)
+    source = Source(problem, W, lam, norm)
+    certificate = replace(certificate, norm=value, lower_bound=bound, rank_certificate=rank, _source=source)
     return replace(solution, problem=problem, certificate=certificate, multipliers=lam, _W=W)
 
 
@@ -334,7 +335,7 @@ def _blanked(certificate: Any, code: npt.NDArray[np.int64]) -> Any:
             resolution=np.where(without, np.inf, ranks.resolution),
             tolerance=np.where(without, np.inf, ranks.tolerance),
         )
-    return Certificate(**parts, rank_certificate=ranks)
+    return replace(certificate, **parts, rank_certificate=ranks)
 
 
 def _rescued(batch: MarginSolution, open_ones: npt.NDArray[np.intp], norm: Norm, request: Request) -> MarginSolution:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.certificate import Certificate, Source
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import dot_error, dual_bound, gamma, norm_bounds
 from attsvm.solvers.spectral_bounds import singular_value_error
@@ -96,7 +96,7 @@ def farkas_certificate(
         owners=np.unique(problem.owner[rows]),
         proof=proof,
     )
-    return Certificate.unknown(farkas=found)
+    return Certificate.unknown(farkas=found, source=Source(problem, None, lam, None))
 
 
 def zero_row_proof(problem: MarginProblem) -> Certificate | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +21,24 @@ from attsvm.solvers.solution import Found
 from attsvm.solvers.status import Status
 
 if TYPE_CHECKING:
+    from attsvm.solvers.certificate import Source
     from attsvm.solvers.exact import ExactFarkas, ExactRows
+    from attsvm.solvers.farkas import FarkasCertificate
 
-__all__ = ["ExactCertificate", "exact_certificate", "exact_proof", "exact_rows_of", "settle_exactly"]
+__all__ = [
+    "EXACT_ENTRIES",
+    "ExactCertificate",
+    "exact_certificate",
+    "exact_from_source",
+    "exact_proof",
+    "exact_rows_of",
+    "settle_exactly",
+]
 
 # Rows times entries of W up to which a solve that ended open is taken up in exact arithmetic (below about a second).
 _ENTRIES = 8_000
+# The same for a proof that is asked for.
+EXACT_ENTRIES = 40_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +54,7 @@ class ExactCertificate:
     gap : float
         Upper bound, rounded up, on ``1 - optimal norm / N(W)`` (for a W that misses rows, on the same with the bound).
     norm : tuple of float
-        Lower and upper bound on the optimal norm; both infinite when infeasible.
+        Lower and upper bound on the optimal norm (the latter of W made exactly feasible); infinite when infeasible.
     rank, resolution : int and float, or None
         Nuclear norm: every optimal W has at most ``rank`` singular values above ``resolution``.
     farkas : ExactFarkas or None
@@ -86,8 +99,19 @@ def _up(value: Fraction) -> float:
     return float(np.nextafter(float(value), np.inf)) if value > 0 else 0.0
 
 
+def _root(value: Fraction) -> tuple[float, float]:
+    """Floats below and above the square root of a rational of any size."""
+    if value == 0:
+        return 0.0, 0.0
+    shift = 60 + max(0, value.denominator.bit_length() - value.numerator.bit_length()) // 2
+    floor = isqrt((value.numerator << 2 * shift) // value.denominator)
+    lower, upper = Fraction(floor, 1 << shift), Fraction(floor + 1, 1 << shift)
+    return float(np.nextafter(float(lower), 0.0)), float(np.nextafter(float(upper), np.inf))
+
+
 def _frobenius(rows: ExactRows, W: FloatArray, lam: FloatArray) -> tuple[Fraction, float, tuple[float, float]]:
     """Exact violation, bound on the gap, and bounds on the optimal norm."""
+    from attsvm.solvers.exact import repair
     from attsvm.solvers.exact.rows import rational, rational_matrix
 
     def fraction(value: Any) -> Fraction:
@@ -101,12 +125,14 @@ def _frobenius(rows: ExactRows, W: FloatArray, lam: FloatArray) -> tuple[Fractio
     dual_square = fraction(sum((x * x for x in dual.entries()), start=rational(0)))
     violation = fraction(rows.violation(matrix))
     if square == 0:
-        return violation, 0.0, (0.0, 0.0)
+        return violation, 0.0, (0.0, 0.0 if violation == 0 else float("inf"))
     lower_square = objective * objective / dual_square if objective > 0 and dual_square > 0 else Fraction(0)
     # 1 - sqrt(t) <= 1 - t for t in [0, 1]: at most twice the gap, without a root.
     gap = max(Fraction(0), 1 - lower_square / square)
-    lower = float(np.nextafter(np.sqrt(float(lower_square)) * (1 - 2**-52), 0.0))
-    return violation, _up(gap), (max(lower, 0.0), float(np.nextafter(np.sqrt(float(square)) * (1 + 2**-52), np.inf)))
+    # A W that misses rows bounds nothing from above until it is made feasible.
+    met = matrix if violation == 0 else repair(rows, matrix)
+    upper = None if met is None else fraction(sum((x * x for x in met.entries()), start=rational(0)))
+    return violation, _up(gap), (_root(lower_square)[0], float("inf") if upper is None else _root(upper)[1])
 
 
 def exact_certificate(
@@ -134,7 +160,9 @@ def exact_certificate(
 
     found = nuclear_enclosure(rows, W, multipliers)
     if found is None:
-        return ExactCertificate(Status.INACCURATE, Fraction(10) ** 300, float("inf"), (0.0, float("inf")))
+        missed = rows.violation(W)
+        violation = Fraction(int(missed.p), int(missed.q))
+        return ExactCertificate(Status.INACCURATE, violation, float("inf"), (0.0, float("inf")))
     between = (found.lower_bound, found.norm[1])
     closes = found.violation <= Fraction(tolerance) and found.relative_gap <= tolerance
     delta = max(1e-8, float(np.sqrt(found.relative_gap))) * found.norm[1]
@@ -142,6 +170,39 @@ def exact_certificate(
         Status.OPTIMAL if closes else Status.INACCURATE, found.violation, found.relative_gap, between,
         found.rank(delta), delta,
     )  # fmt: skip
+
+
+def exact_from_source(
+    source: Source | None, farkas: FarkasCertificate | None, tolerance: float | None = None
+) -> ExactCertificate:
+    """What `Certificate.exact` returns, or one error that says why there is nothing to prove."""
+    if source is None:
+        raise ValueError("exact() needs the problem that the certificate is about: take it from a solution or certify")
+    problem, W, multipliers, norm = source
+    if problem.batch:
+        raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. solution[0]")
+    size = problem.m * problem.shape[0] * problem.shape[1]
+    if size > EXACT_ENTRIES:
+        raise ValueError(
+            f"exact() is for problems of up to {EXACT_ENTRIES} rows times entries of W; this one has {problem.m} rows "
+            f"of {problem.shape[0]} x {problem.shape[1]}, that is {size}"
+        )
+    if farkas is not None:
+        return _exact_proof_of(problem, farkas)
+    if W is None or norm is None or not np.isfinite(W).all():
+        raise ValueError("exact() has nothing to prove: the solve ended without W and without a proof")
+    default = 1e-7 if norm.name == "nuclear" else 1e-8
+    return exact_certificate(problem, W, multipliers, norm, tolerance or default)
+
+
+def _exact_proof_of(problem: MarginProblem, farkas: FarkasCertificate) -> ExactCertificate:
+    from attsvm.solvers.exact import exact_farkas
+
+    proof = exact_farkas(exact_rows_of(problem), farkas.multipliers)
+    if proof is None:
+        raise ArithmeticError("the rows can be satisfied exactly: the proof of infeasibility is wrong, which is a bug")
+    inf = float("inf")
+    return ExactCertificate(Status.INFEASIBLE, Fraction(0), inf, (inf, inf), farkas=proof)
 
 
 def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:

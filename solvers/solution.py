@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certificate import Certificate, CertificateBatch, certify
+from attsvm.solvers.certificate import Certificate, CertificateBatch, Source, certify
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
@@ -188,14 +188,15 @@ class MarginSolution:
         certificate = self.certificate[index]
         if index in self._proofs:
             certificate = replace(certificate, farkas=_narrowed(self._proofs[index], keep))
-        if not status.has_solution:
-            certificate = replace(certificate, rank_certificate=None)
+        W, lam = self.W[index] if status.has_solution else None, self.multipliers[index][keep]
+        source = Source(problem, W, lam, self.norm_kind)
+        ranks = certificate.rank_certificate if status.has_solution else None
+        certificate = replace(certificate, rank_certificate=ranks, _source=source)
         rescued: Any = self.extras.rescued
         extras = self._each[index] if self._each else Extras(rescued=bool(rescued[index]))
         return MarginSolution(
-            problem, self.norm_kind, status, certificate, self.multipliers[index][keep], self.solver,
-            int(counts[index]), self.seconds / len(self), self.tolerance,
-            self.W[index] if status.has_solution else None, extras,
+            problem, self.norm_kind, status, certificate, lam, self.solver, int(counts[index]),
+            self.seconds / len(self), self.tolerance, W, extras,
         )  # fmt: skip
 
     @staticmethod
@@ -219,9 +220,11 @@ class MarginSolution:
         status: Any = np.array([solution.status for solution in solutions], dtype=object)
         iterations: Any = np.array([solution.iterations for solution in solutions])
         rescued: Any = np.array([solution.extras.rescued for solution in solutions])
+        certificate = _stacked([s.certificate for s in solutions])
+        certificate = replace(certificate, _source=Source(problem, W, multipliers, first.norm_kind))
         return MarginSolution(
-            problem, first.norm_kind, status, _stacked([s.certificate for s in solutions]), multipliers, first.solver,
-            iterations, sum(s.seconds for s in solutions), first.tolerance, W, Extras(rescued=rescued), proofs,
+            problem, first.norm_kind, status, certificate, multipliers, first.solver, iterations,
+            sum(s.seconds for s in solutions), first.tolerance, W, Extras(rescued=rescued), proofs,
             tuple(s.extras for s in solutions),
         )  # fmt: skip
 
@@ -270,7 +273,7 @@ def _stacked(certificates: list[Certificate]) -> Certificate:
     numbers: list[Any] = [
         np.array([getattr(c, part.name) for c in certificates])
         for part in fields(Certificate)
-        if part.name not in ("rank_certificate", "farkas")
+        if part.name not in ("rank_certificate", "farkas", "_source")
     ]
     ranks = [c.rank_certificate for c in certificates]
     known = next((r for r in ranks if r is not None), None)
@@ -300,8 +303,8 @@ def conclude(
     # A norm, a gap and a complementarity that are finite leave no room for numbers in W and lam that are not.
     if W is None or lam is None or certificate is None or not isfinite(certificate.complementarity + certificate.gap):
         return MarginSolution(
-            problem, norm, Status.FAILED, Certificate.unknown(), nothing, solver, iterations, seconds, tolerance,
-            extras=found.extras,
+            problem, norm, Status.FAILED, Certificate.unknown(source=Source(problem, None, nothing, norm)), nothing,
+            solver, iterations, seconds, tolerance, extras=found.extras,
         )  # fmt: skip
     closes = certificate.proved <= tolerance
     status = Status.OPTIMAL if closes else found.status or Status.INACCURATE

@@ -14,9 +14,19 @@ from attsvm.records import Table
 from attsvm.selection import Selection
 from attsvm.solution import Solution, support_indices
 
-__all__ = ["farkas_line", "problem_record", "solution_record", "solutions_table", "support_table"]
+__all__ = [
+    "exact_line",
+    "exact_record",
+    "farkas_line",
+    "problem_record",
+    "solution_record",
+    "solutions_table",
+    "support_table",
+]
 
 Record = dict[str, Any]
+# Multipliers of an exact proof that a line has room for.
+_FEW = 4
 
 
 def problem_record(problem: AttentionProblem, selection: Selection | None = None) -> Record:
@@ -62,7 +72,7 @@ def solution_record(solution: Solution) -> Record:
     if certificate.farkas is not None:
         queries = [solution.rows.query_index(int(o)) for o in solution.conflicting_queries]
         farkas: Record = {"sequences": sorted({query[0] for query in queries})}
-        farkas |= {name: getattr(certificate.farkas, name) for name in ("proof", "residual", "excluded_norm")}
+        farkas |= {name: getattr(certificate.farkas, name) for name in ("residual", "excluded_norm", "proof")}
         if solution.problem.multi_query:
             farkas["queries"] = [list(query) for query in queries]
         return record | {"farkas": farkas}
@@ -90,6 +100,13 @@ def _number(value: float | None, form: str = ".6f") -> str:
     return "-" if value is None else format(value, form)
 
 
+def _rank(rank: int, resolution: float | None) -> str:
+    """A certified rank is a statement about singular values above a resolution, and printed with it."""
+    if resolution is None or resolution == float("inf"):
+        return "not proved"
+    return f"{rank} above {resolution:.0e}" if resolution > 0 else f"{rank}"
+
+
 def _power(value: float | None) -> str:
     return "full rank" if value == float("inf") else _number(value, ".0e")
 
@@ -100,7 +117,7 @@ _LINES: tuple[tuple[str, Callable[[Record], object]], ...] = (
     ("norm", lambda r: _number(r["norm"])),
     ("margin = 1 / norm", lambda r: _number(r["margin"])),
     ("numerical rank", lambda r: r["rank"]),
-    ("certified rank", lambda r: r["certificate"]["rank"]),
+    ("certified rank", lambda r: _rank(r["certificate"]["rank"], r["certificate"]["resolution"])),
     ("singular-value gap", lambda r: _power(r["certificate"]["singular_gap"])),
     ("support tokens", lambda r: sum(map(len, r["support"]))),
     ("locally optimal", lambda r: {True: "yes", False: "no", None: "undecided"}[r["locally_optimal"]]),
@@ -160,14 +177,68 @@ def support_table(problem: AttentionProblem, selection: Selection, records: Sequ
     )
 
 
-_PROOFS = {"zero row": "a zero row", "rounding bounds": "bounds on rounding", "rationals": "rational arithmetic"}
-
-
 def farkas_line(record: Record, advice: str = "") -> str:
     """What the proof of infeasibility says."""
     farkas = record["farkas"]
     return (
-        f"{_name(record)} is infeasible: sequences {farkas['sequences']} conflict. A combination of their rows cancels "
-        f"to {_number(farkas['residual'], '.0e')} in float64 and, proved by {_PROOFS[farkas['proof']]}, exactly: no W "
-        f"satisfies them. {advice}"
+        f"{_name(record)} is infeasible: sequences {farkas['sequences']} conflict. {_PROOFS[farkas['proof']]}, "
+        f"so no W satisfies them. {advice}"
     ).rstrip()
+
+
+_PROOFS = {
+    "zero row": "One row is zero and asks for something",
+    "rounding bounds": "A combination of their rows cancels, which rounding cannot have made up",
+    "rationals": "A combination of their rows cancels in exact arithmetic",
+}
+
+
+def exact_record(solution: Solution) -> Record:
+    """What rational arithmetic proves about a solution; numbers as floats, the violation also as a fraction.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.reports.solved import exact_record
+    >>> exact_record(attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0)))["status"]
+    'optimal'
+    """
+    proved = solution.certificate.exact(solution.result.tolerance)
+    record: Record = {"status": str(proved.status)}
+    if proved.farkas is not None:
+        rows = proved.farkas.rows
+        queries = sorted({int(owner) for owner in solution.rows.margin_problem.owner[rows]})
+        record["queries"] = [list(solution.rows.query_index(owner)) for owner in queries]
+        return record | {"rows": rows.tolist(), "multipliers": [str(value) for value in proved.farkas.values]}
+    record |= {"violation": float(proved.violation), "violation_fraction": str(proved.violation), "gap": proved.gap}
+    record |= {"tolerance": solution.result.tolerance, "norm": list(proved.norm)}
+    if proved.rank is not None:
+        record |= {"rank": proved.rank, "resolution": proved.resolution}
+    return record
+
+
+def exact_line(record: Record, exact: Record) -> str:
+    """The same in one sentence.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.reports.solved import exact_line, exact_record, solution_record
+    >>> solved = attsvm.att_svm(attsvm.AttentionProblem([[[0.0], [1.0], [-1.0]]], None, [[1.0]]), [0])
+    >>> exact_line(solution_record(solved), exact_record(solved))[:71]
+    'Att-SVM in exact arithmetic: infeasible. The rows [0, 1] of queries [[0'
+    """
+    head = f"{_name(record)} in exact arithmetic: {exact['status']}."
+    if "multipliers" in exact:
+        values = ", ".join(exact["multipliers"]) if len(exact["multipliers"]) <= _FEW else "given with --json"
+        return (
+            f"{head} The rows {exact['rows']} of queries {exact['queries']} cancel exactly with multipliers {values}."
+        )
+    low, high = exact["norm"]
+    rank = ""
+    if "rank" in exact:
+        rank = f" Every optimal W has at most {exact['rank']} singular values above {exact['resolution']:.1e}."
+    return (
+        f"{head} W misses no row by more than {exact['violation']:.1e}; the optimal norm lies between {low:.17g} and "
+        f"{high:.17g}.{rank}"
+    )

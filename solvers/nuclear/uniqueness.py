@@ -32,6 +32,7 @@ from attsvm.solvers.certificate import Certificate, certify
 from attsvm.solvers.nuclear.newton import active_map, symmetric
 from attsvm.solvers.nuclear.spectra import singular_values
 from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.rounding import UNIT_ROUNDOFF
 from attsvm.solvers.unit import UnitProblem, UnitRows, scaled_to_range
 
 __all__ = ["UniquenessCertificate", "certify_uniqueness"]
@@ -41,6 +42,8 @@ _CLOSE = 1e-3
 _DISTINCT = 1e-5
 # Singular values of the map (unit rows, orthonormal U1 and V1) below this are not told from 0.
 _INJECTIVE = 1e-7
+# For the roundings in the evaluation of the radius.
+_SLACK = 1.0 + 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +115,12 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
         return UniquenessCertificate("undecided", np.inf, 0.0, 0, 0)
     # Everything below in the scale of the unit rows.
     scale = float(unit.scale[0])
-    excess = value * (certificate.gap + certificate.gap_error + certificate.primal_violation + certificate.primal_error)
+    missed = certificate.primal_violation + certificate.primal_error
+    if problem.is_plain:  # W / (1 - missed) is feasible
+        price = value * missed / (1.0 - missed) if missed < 1.0 else np.inf
+    else:  # to first order, as in the certificate of the rank
+        price = 2.0 * missed * float(np.abs(lam) @ np.maximum(1.0, np.abs(problem.rhs)))
+    excess = value * (certificate.gap + certificate.gap_error) + price
     reduced, x = rows.reduce(matrix), rows.clipped(lam[rows.index] / unit.inverse[rows.index])
     left, right = _active_vectors(rows, x, ranks.rank)
     supporting = rows.equality | (x > 1e-8)
@@ -122,11 +130,11 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
     smallest = float(singular[entries - 1]) if 0 < entries <= len(singular) else 0.0
     nullity = entries - int(np.count_nonzero(singular > _INJECTIVE))
     radius = np.inf
-    room = ranks.dual_gap
-    if smallest > _INJECTIVE and room > 0:
-        radius = scale * _radius(
-            excess / scale, value / scale, room, smallest, singular, x[supporting], rows, supporting
-        )
+    # Singular values of D and of the map, both of unit rows, as computed from computed vectors.
+    blur = 16.0 * UNIT_ROUNDOFF * (rows.m + sum(rows.shape) + entries) * max(1.0, float(singular.max(initial=0.0)))
+    room, sure = ranks.dual_gap - blur, smallest - blur
+    if smallest > _INJECTIVE and room > 0 and sure > 0:
+        radius = scale * _radius(excess / scale, value / scale, room, sure, singular, x[supporting], rows, supporting)
     if radius <= _CLOSE * value:
         return UniquenessCertificate("unique", radius, smallest, nullity, ranks.rank)
     if nullity:
@@ -171,7 +179,7 @@ def _radius(
     difference = 2.0 * float(np.linalg.norm(loose))
     # singular[0] bounds the map on S; the rows of what is left over have norm at most 1 each.
     rest = 2.0 * rho * max(float(singular[0]), float(np.sqrt(np.count_nonzero(supporting))))
-    return float(2.0 * rho + (difference + rest) / smallest)
+    return float(2.0 * rho + (difference + rest) / smallest) * _SLACK
 
 
 def _reach(rows: UnitRows, W: FloatArray, left: FloatArray, right: FloatArray, S: FloatArray, N: FloatArray) -> float:

@@ -1,6 +1,7 @@
 """What each command prints, writes and exits with, against the library."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -95,6 +96,31 @@ def test_infeasible_data_exit_with_1_and_a_proof(attsvm_command, hopeless):
     assert "W" not in np.load("s.npz")
     record = attsvm_command("solve", "hopeless.npz", "--json").record["solutions"][0]
     assert record["farkas"]["residual"] <= 1e-9
+
+
+def test_exact_proves_again_and_says_so(attsvm_command, problem, hopeless):
+    out = attsvm_command("solve", "p.npz", "--norm", "frobenius", "--norm", "nuclear", "--exact").out
+    words = " ".join(out.split())
+    assert "Att-SVM in exact arithmetic: optimal. W misses no row by more than" in words
+    assert "Every optimal W has at most" in words and " above " in words  # the certified rank with its resolution
+    record = attsvm_command("solve", "p.npz", "--norm", "nuclear", "--exact", "--json").record["solutions"][0]
+    low, high = record["exact"]["norm"]
+    assert record["exact"]["status"] == "optimal" and low <= record["norm"] * (1 + 1e-9) and low <= high
+    assert float(Fraction(record["exact"]["violation_fraction"])) == record["exact"]["violation"]
+    assert record["certificate"]["resolution"] >= 0
+    failed = attsvm_command("solve", "hopeless.npz", "--exact", "--json")
+    proof = failed.record["solutions"][0]["exact"]
+    assert failed.code == 1 and proof["status"] == "infeasible"
+    assert sum(map(Fraction, proof["multipliers"])) == 1 and len(proof["rows"]) == len(proof["multipliers"])
+    said = " ".join(attsvm_command("solve", "hopeless.npz", "--exact").out.split())
+    assert "in exact arithmetic: infeasible. The rows" in said
+    assert "exact" not in attsvm_command("solve", "p.npz", "--json").record["solutions"][0]
+
+
+def test_exact_refuses_what_is_too_large(attsvm_command):
+    attsvm_command("new", "large.npz", "-n", 10, "-T", 11, "-d", 21, "-q")
+    refused = attsvm_command("solve", "large.npz", "--exact")
+    assert refused.code == 2 and "up to 40000 rows times entries of W; this one has 100 rows" in refused.err
 
 
 def test_a_batch_needs_an_index(attsvm_command):

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from attsvm.validation.figures.framework import Context, Options
-from attsvm.validation.figures.own import agreement, assumptions, floor, geometry, paths, ranks, search
+from attsvm.validation.figures.own import agreement, assumptions, floor, fuzz, geometry, paths, ranks, search
 from attsvm.validation.figures.registry import all_figures, choose_figures
 from attsvm.validation.figures.run import run_figure
+from attsvm.validation.fuzz_families import FAMILIES, draw_group
+from attsvm.validation.fuzz_judge import KINDS
 
 
 def tiny(module, **settings):
@@ -15,7 +17,7 @@ def tiny(module, **settings):
 
 def test_they_are_listed_and_chosen_by_name():
     names = [figure.name for figure in all_figures("own")]
-    assert names == ["agreement", "assumptions", "floor", "geometry", "paths", "ranks", "search"]
+    assert names == ["agreement", "assumptions", "floor", "fuzz", "geometry", "paths", "ranks", "search"]
     assert [(f.paper, f.name) for f in choose_figures(["own", "floor"])] == [("own", "floor")]
 
 
@@ -60,6 +62,54 @@ def test_published_ranks_exceed_certified_ones():
     assert outcome.tables[0].rows[-1][0] == "certified rank (dual singular values equal to 1)"
     with pytest.raises(ValueError, match="every draw was infeasible"):
         tiny(ranks, trials=1, n=6, T=6, d=2)
+
+
+def test_fuzz_counts_every_problem_and_finds_nothing():
+    outcome = tiny(fuzz, trials=2)
+    statuses, kinds = outcome.tables
+    assert [row[0] for row in statuses.rows] == [*FAMILIES, "all"] and not outcome.refuted
+    for row in statuses.rows:
+        assert sum(row[2:6]) == sum(row[6:10]) == row[1] and sum(row[10:13]) == row[6] and row[13] == 0
+    assert statuses.rows[-1][1] == 2 * len(FAMILIES)
+    assert [row[0] for row in kinds.rows] == list(KINDS) and not any(row[2] for row in kinds.rows)
+
+
+def test_fuzz_finds_what_is_wrong(monkeypatch):
+    """Lies of every kind that a solution can be made to tell."""
+    from dataclasses import replace
+
+    from attsvm.solvers import Status
+
+    real = fuzz._solve_group
+
+    def told(change, norm="frobenius", family="gaussian"):
+        def solve(group, which):
+            alone, together = real(group, which)
+            if which != norm:
+                return alone, together
+            lies = [replace(s, result=change(s.result)) if s.status == "optimal" else s for s in alone]
+            return lies, together
+
+        monkeypatch.setattr(fuzz, "_solve_group", solve)
+        rows = fuzz.judge_group(draw_group(family, 0, 3))
+        return {line.split(":")[0] for row in rows for line in row["against"].split("\n") if line}
+
+    def shifted(result, **parts):
+        return replace(result, certificate=replace(result.certificate, **parts))
+
+    assert told(lambda r: r) == set()
+    assert told(lambda r: replace(r, status=Status.INFEASIBLE)) == {"infeasible", "proof", "batch"}
+    assert "violation" in told(lambda r: replace(r, _W=0.999 * r.W))
+    assert told(lambda r: shifted(r, norm=1.001 * r.norm)) == {"norm"}
+    assert told(lambda r: shifted(r, lower_bound=(1 + 1e-12) * r.norm)) == {"lower bound"}
+    assert told(lambda r: replace(r, status=Status.INACCURATE)) == {"batch"}
+
+    def higher(r):
+        claim = r.certificate.rank_certificate
+        return shifted(r, rank_certificate=replace(claim, rank=claim.rank - 1, resolution=1e-6))
+
+    assert told(higher, "nuclear") == {"rank"}
+    assert "crash" in told(lambda r: 1 / 0)
 
 
 def test_floor_has_both_tables():
