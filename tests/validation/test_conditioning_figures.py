@@ -58,8 +58,12 @@ def test_heads_without_unimportant_tokens(monkeypatch):
         table1.trained_heads(1, 0, epochs=1, limit=64, test=8, dim=8, layers=1, patch=4)
 
 
+def arrays(columns):
+    return {name: np.asarray(values) for name, values in columns.items()}
+
+
 def test_students_of_figure_7_have_the_asked_ratio_and_learn():
-    found = students.softmax_student(2, 1, N=60, d=4, lr=0.3, steps=4000, log_ratio=1.0, newton_steps=50)
+    found = arrays(students.softmax_student(2, 1, N=60, d=4, lr=0.3, steps=4000, log_ratio=1.0, newton_steps=50))
     np.testing.assert_allclose(found["teacher"], 1 / np.log(10), rtol=1e-9)
     assert (found["final"] < found["loss"][:, 0] / 10).all()
     assert np.isfinite(found["newton"]).all() and (found["khat"] > 0).all()
@@ -67,8 +71,8 @@ def test_students_of_figure_7_have_the_asked_ratio_and_learn():
 
 def test_linear_student_reaches_a_linear_teacher_but_not_a_softmax_one():
     common = {"N": 100, "d": 6, "sigma_p": 1.0, "lr": 0.1, "steps": 3000}
-    own = students.linear_student(2, 0, teacher="linear", **common)
-    other = students.linear_student(2, 0, teacher="softmax", **common)
+    own = arrays(students.linear_student(2, 0, teacher="linear", **common))
+    other = arrays(students.linear_student(2, 0, teacher="softmax", **common))
     assert (own["final"] < 1e-6 * own["label"]).all()
     assert (other["final"] > 1e-2 * other["label"]).all()
     with pytest.raises(ValueError, match="teacher must be"):
