@@ -57,6 +57,7 @@ def test_dependent_rows_leave_the_pivoting() -> None:
     found = least_distance(features, unit.c)
     assert found.settled.tolist() == [True, True, False, False]
     assert found.ray.tolist() == [False, False, True, True]
+    assert not found.w[2:].any()
     for i in range(2):
         np.testing.assert_allclose(features[i].T @ found.x[i], found.w[i], atol=1e-12)
         assert (features[i] @ found.w[i] - unit.c[i]).min() >= -1e-12
