@@ -1,20 +1,19 @@
 """The optimization geometry of softmax attention: max-margin token selection, solved with certificates."""
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attsvm import attention
 from attsvm._lazy import load
 from attsvm.comparison import Report, compare
 from attsvm.generate import random_problem
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
-from attsvm.local import SeparatingCone, high_score_tokens, is_locally_optimal, low_score_tokens, separating_cone
-from attsvm.losses import Loss, correlation_loss, exponential, get_loss, logistic
-from attsvm.problem import AttentionProblem
+from attsvm.losses import Loss, correlation_loss, exponential, logistic
+from attsvm.optimality import is_locally_optimal, separating_cone
+from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
-from attsvm.solution import Solution, support_indices
-from attsvm.solution_batch import SolutionBatch
-from attsvm.solvers import Certificate, FarkasCertificate, InfeasibleError, Status
+from attsvm.solution import Solution, SolutionBatch
+from attsvm.solvers import Certificate, InfeasibleError, NoSolutionError, Status
 from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm, verify
 
 try:
@@ -22,29 +21,45 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
+if TYPE_CHECKING:  # what is loaded at first use, for type checkers
+    from attsvm.enumeration import locally_optimal_selections, selection_graph
+    from attsvm.files import load_problem, save_problem
+    from attsvm.paths import decompose, regularization_path
+    from attsvm.reports import write_report
+    from attsvm.sweeps import sweep
+    from attsvm.theory import attraction, diagnose
+    from attsvm.training import Run, TrainOptions, train
+
 # Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
-    "Attraction": "attsvm.theory",
-    "Decomposition": "attsvm.paths",
-    "Diagnosis": "attsvm.theory",
-    "ProblemFileError": "attsvm.files",
-    "RegularizationPath": "attsvm.paths",
     "Run": "attsvm.training",
     "TrainOptions": "attsvm.training",
     "attraction": "attsvm.theory",
-    "cone_init": "attsvm.training",
     "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
-    "iter_locally_optimal": "attsvm.enumeration",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
     "regularization_path": "attsvm.paths",
     "save_problem": "attsvm.files",
     "selection_graph": "attsvm.enumeration",
-    "smoothness_constant": "attsvm.training",
     "sweep": "attsvm.sweeps",
     "train": "attsvm.training",
     "write_report": "attsvm.reports",
+    # Helpers and classes of results; not part of the surface, at home in their modules.
+    "Attraction": "attsvm.theory",
+    "Decomposition": "attsvm.paths",
+    "Diagnosis": "attsvm.theory",
+    "FarkasCertificate": "attsvm.solvers",
+    "ProblemFileError": "attsvm.files",
+    "RegularizationPath": "attsvm.paths",
+    "SeparatingCone": "attsvm.optimality",
+    "cone_init": "attsvm.training",
+    "get_loss": "attsvm.losses",
+    "high_score_tokens": "attsvm.optimality",
+    "iter_locally_optimal": "attsvm.enumeration",
+    "low_score_tokens": "attsvm.optimality",
+    "smoothness_constant": "attsvm.training",
+    "support_indices": "attsvm.solution",
 }
 
 
@@ -53,28 +68,23 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted(__all__)
 
 
 __all__ = [
     "AttentionProblem",
-    "Attraction",
     "Certificate",
     "ConcaveHead",
-    "Decomposition",
-    "Diagnosis",
-    "FarkasCertificate",
     "InfeasibleError",
     "LinearHead",
     "Loss",
-    "ProblemFileError",
-    "RegularizationPath",
+    "NoSolutionError",
+    "ProblemBatch",
     "ReluHead",
     "Report",
     "Run",
     "SelectedSets",
     "Selection",
-    "SeparatingCone",
     "Solution",
     "SolutionBatch",
     "Status",
@@ -83,29 +93,22 @@ __all__ = [
     "attention",
     "attraction",
     "compare",
-    "cone_init",
     "correlation_loss",
     "decompose",
     "diagnose",
     "exponential",
     "finite_part",
     "gen_svm",
-    "get_loss",
-    "high_score_tokens",
     "is_locally_optimal",
-    "iter_locally_optimal",
     "load_problem",
     "locally_optimal_selections",
     "logistic",
-    "low_score_tokens",
     "random_problem",
     "regularization_path",
     "satt_svm",
     "save_problem",
     "selection_graph",
     "separating_cone",
-    "smoothness_constant",
-    "support_indices",
     "sweep",
     "train",
     "verify",

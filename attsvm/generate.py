@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.heads import LinearHead
-from attsvm.problem import AttentionProblem
+from attsvm.problem import AttentionProblem, ProblemBatch
 
 __all__ = ["random_problem"]
 
@@ -22,6 +22,40 @@ def _draw(
     if distribution == "sphere":
         points /= np.linalg.norm(points, axis=-1, keepdims=True)
     return points
+
+
+@overload
+def random_problem(
+    n: int,
+    T: int,
+    d: int,
+    batch: None = None,
+    seed: int | np.random.Generator | None = ...,
+    min_score_gap: float | None = ...,
+    *,
+    dz: int | None = ...,
+    queries: int | None = ...,
+    kind: Literal["cross", "self", "sequence"] = ...,
+    causal: bool = ...,
+    distribution: Literal["sphere", "gaussian"] = ...,
+) -> AttentionProblem: ...
+
+
+@overload
+def random_problem(
+    n: int,
+    T: int,
+    d: int,
+    batch: int,
+    seed: int | np.random.Generator | None = ...,
+    min_score_gap: float | None = ...,
+    *,
+    dz: int | None = ...,
+    queries: int | None = ...,
+    kind: Literal["cross", "self", "sequence"] = ...,
+    causal: bool = ...,
+    distribution: Literal["sphere", "gaussian"] = ...,
+) -> ProblemBatch: ...
 
 
 def random_problem(

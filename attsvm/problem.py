@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, FloatArray, freeze, own, real_array, require_finite
-from attsvm._display import html_table
 from attsvm._problem_input import check_shapes, read_labels, read_mask
 from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
+from attsvm.records import html_table
 from attsvm.selection import Selection
 
-__all__ = ["AttentionProblem", "require_problem"]
+__all__ = ["AttentionProblem", "ProblemBatch", "require_problem"]
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -223,6 +223,13 @@ class AttentionProblem:
         """
         if not tolerance >= 0:
             raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+        return self._optimal if tolerance == 0 else self._tokens_within(tolerance)
+
+    @cached_property
+    def _optimal(self) -> Selection:
+        return self._tokens_within(0.0)
+
+    def _tokens_within(self, tolerance: float) -> Selection:
         scores = self.scores()
         best = scores.max(axis=-1, keepdims=True)
         return Selection(scores.argmax(axis=-1), tied=scores >= best - tolerance)
@@ -252,7 +259,7 @@ class AttentionProblem:
             raise TypeError("only a batch of problems can be iterated over; this is a single problem")
         return (self[b] for b in range(self.batch))
 
-    def repeat(self, times: int) -> AttentionProblem:
+    def repeat(self, times: int) -> ProblemBatch:
         """A batch that holds this problem ``times`` times (arrays are shared, not copied).
 
         Examples
@@ -270,7 +277,7 @@ class AttentionProblem:
             return np.broadcast_to(array, (times, *array.shape))
 
         mask = None if self.mask is None else repeated(self.mask)
-        return AttentionProblem(repeated(self.X), repeated(self.Y), repeated(self.Z), self.head, mask)
+        return ProblemBatch(repeated(self.X), repeated(self.Y), repeated(self.Z), self.head, mask)
 
     # -- constructors -----------------------------------------------------------------------------
 
@@ -388,6 +395,15 @@ class AttentionProblem:
             )
         past = np.tril(np.ones((self.T, self.T), dtype=bool))
         return replace(self, mask=self.allowed & past)
+
+
+if TYPE_CHECKING:
+
+    class ProblemBatch(AttentionProblem):
+        """A batch of problems, for type checkers: one more leading axis than `AttentionProblem`."""
+
+else:
+    ProblemBatch = AttentionProblem
 
 
 def require_problem(value: object, name: str = "problem") -> AttentionProblem:

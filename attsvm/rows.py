@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, FloatArray, IntArray, real_array
+from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.problem import AttentionProblem
-from attsvm.selection import SelectedSets, Selection, read_selected_sets, read_selection
-from attsvm.solvers import MarginProblem
+from attsvm.selection import SelectedSetsLike, Selection, SelectionLike, read_selected_sets, read_selection
+from attsvm.solvers import MarginProblem, PairRows
+from attsvm.solvers.pairs import Remainder
 
-__all__ = ["AttentionRows", "finite_part_rows", "gen_svm_rows", "selection_rows"]
+__all__ = [
+    "AttentionRows",
+    "finite_part_rows",
+    "gen_svm_rows",
+    "rows_of_selection",
+    "rows_of_selections",
+    "selection_rows",
+]
+
+FloatArray = npt.NDArray[np.float64]
+_Entry = TypeVar("_Entry", bound=np.generic)
 
 # Differences formed at once (32 MiB of float64), so that building rows needs no second copy of them.
 _CHUNK_ELEMENTS = 1 << 22
@@ -21,83 +33,181 @@ _CHUNK_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class AttentionRows:
-    """A margin problem and where its rows come from.
+    """A margin problem and where its rows come from; one problem, or a batch with a leading axis.
 
     Attributes
     ----------
     margin_problem : MarginProblem
         Row k reads ``(x_{i,anchor} - x_{i,token[k]})^T W z`` with the query ``owner[k]``.
-    token : ndarray of int, shape (m,)
+    token : ndarray of int, shape (m,) or (batch, m)
         The token that row k is about.
     query_shape : tuple of int
-        (n,) or (n, K); ``owner`` counts queries in C order of this shape.
+        (n,) or (n, K) of one problem; ``owner`` counts queries in C order of this shape.
     T : int
+    anchors : ndarray of int, shape (n*K,) or (batch, n*K)
+        The selected token of each query, or the first one of its set.
     """
 
     margin_problem: MarginProblem
     token: IntArray
     query_shape: tuple[int, ...]
     T: int
+    anchors: IntArray
 
-    def scatter(self, values: npt.ArrayLike, fill: float = np.nan) -> npt.NDArray[np.float64]:
-        """One number per row, laid out per query and token: shape ``query_shape + (T,)``."""
-        out = np.full((self.margin_problem.q, self.T), fill)
-        out[self.margin_problem.owner, self.token] = values
-        return out.reshape(*self.query_shape, self.T)
+    def scatter(self, values: npt.ArrayLike, fill: float = np.nan) -> FloatArray:
+        """One number per row, laid out per query and token: shape ``(*batch, *query_shape, T)``."""
+        rows, numbers = self.margin_problem, np.asarray(values)
+        out = np.full((*rows.batch, rows.q * self.T), fill)
+        place = rows.owner * self.T + self.token
+        if not rows.batch:
+            out[place] = numbers
+        elif rows.valid is None or rows.valid.all():
+            np.put_along_axis(out, np.broadcast_to(place, numbers.shape), numbers, axis=-1)
+        else:
+            b, k = np.nonzero(rows.valid)
+            out[b, np.broadcast_to(place, numbers.shape)[b, k]] = numbers[b, k]
+        return out.reshape(*rows.batch, *self.query_shape, self.T)
+
+    def pick(self, grid: npt.NDArray[_Entry]) -> npt.NDArray[_Entry]:
+        """The inverse of `scatter`: of an array ``(*batch, *query_shape, T)`` the entry of every row, (*batch, m)."""
+        rows = self.margin_problem
+        place = np.broadcast_to(rows.owner * self.T + self.token, (*rows.batch, rows.m))
+        return np.take_along_axis(grid.reshape(*rows.batch, rows.q * self.T), place, axis=-1)
 
     def query_index(self, owner: int) -> tuple[int, ...]:
         """The (i,) or (i, k) of a query."""
         return tuple(int(i) for i in np.unravel_index(owner, self.query_shape))
 
+    def __getitem__(self, index: int) -> AttentionRows:
+        """Rows of one problem of a batch."""
+        rows = self.margin_problem
+        token = self.token[index] if rows.valid is None else self.token[index][rows.valid[index]]
+        return AttentionRows(rows[index], token, self.query_shape, self.T, self.anchors[index])
 
-def _differences(X: FloatArray, anchors: IntArray, sequence: IntArray, owner: IntArray, token: IntArray) -> FloatArray:
-    """Rows ``x_{i,anchor} - x_{i,token}``, shape (m, dx), in chunks."""
-    out = np.empty((len(token), X.shape[-1]), dtype=X.dtype)
+
+def _differences(
+    X: npt.NDArray[np.floating], sequence: IntArray, anchors: IntArray, owner: IntArray, token: IntArray
+) -> FloatArray:
+    """Rows ``x_{i,anchor} - x_{i,token}`` in float64, whatever the tokens are, shape (m, dx).
+
+    A float64 difference of two tokens is correctly rounded, which certificates account for; one formed in float32
+    would describe other rows.
+    """
     step = max(1, _CHUNK_ELEMENTS // X.shape[-1])
+    if len(token) <= step:
+        return np.asarray(np.subtract(X[sequence, anchors.take(owner)], X[sequence, token], dtype=np.float64))
+    out = np.empty((len(token), X.shape[-1]))
     for start in range(0, len(token), step):
         rows = slice(start, start + step)
         i = sequence[rows]
-        np.subtract(X[i, anchors[owner[rows]]], X[i, token[rows]], out=out[rows])
+        np.subtract(X[i, anchors[owner[rows]]], X[i, token[rows]], out=out[rows], dtype=np.float64)
     return out
 
 
 def _build(
-    problem: AttentionProblem, anchors: IntArray, keep: BoolArray, rhs: FloatArray | None, equality: BoolArray | None
+    problem: AttentionProblem,
+    anchors: IntArray,
+    keep: BoolArray | None,
+    rhs: FloatArray | None,
+    equality: BoolArray | None,
 ) -> AttentionRows:
-    """Rows of ``anchor - token`` wherever keep, shape (n*K, T); rhs and equality have the same layout."""
-    owner, token = np.nonzero(keep)
-    if len(owner) == 0:
-        raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to separate")
-    sequence = owner // problem.K
-    a = _differences(problem.X, anchors, sequence, owner, token)
-    is_equal = None if equality is None else equality[owner, token]
-    same = ~a.any(axis=1)
-    if is_equal is not None:
-        same &= ~is_equal  # equal tokens inside a selected set ask for 0 = rhs, which the solver judges
-    if same.any():
-        k = int(np.flatnonzero(same)[0])
-        chosen, other = int(anchors[owner[k]]), int(token[k])
-        raise ValueError(
-            f"X[{sequence[k]}] holds the same vector as tokens {chosen} and {other}, so no W can select "
-            f"token {chosen} over token {other}; remove the duplicate or mask it"
-        )
-    rows = MarginProblem(
-        a,
-        problem.Z.reshape(-1, problem.dz),
-        owner,
-        None if rhs is None else rhs[owner, token],  # type: ignore[arg-type]
-        is_equal,  # type: ignore[arg-type]
-    )
-    return AttentionRows(rows, token, problem.query_shape, problem.T)
+    """Rows of ``anchor - token`` for every token but the anchor, wherever keep.
+
+    ``anchors`` has shape (*batch, n*K), where one problem may meet a batch of anchors; ``keep``, ``rhs`` and
+    ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``.
+    """
+    T, lead = problem.T, anchors.shape[:-1]
+    query_shape = problem.query_shape[-2 if problem.multi_query else -1 :]
+    owner, places = _owners(anchors.shape[-1], T)
+    others = places != anchors[..., None]  # (*batch, q, T)
+    token = others.nonzero()[-1].reshape(*lead, -1)
+
+    def per_row(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+        return None if values is None else values[others].reshape(*lead, -1)
+
+    kept, sides, equal = per_row(keep), per_row(rhs), per_row(equality)
+    whole = kept is None or bool(kept.all())
+    if kept is not None and not whole:
+        if not kept.any(axis=-1).all():
+            raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to separate")
+        used = kept.reshape(-1, kept.shape[-1]).any(axis=0)  # a row that is in none of the problems is left out
+        token, owner, kept = token[..., used], owner[used], kept[..., used]
+        sides = None if sides is None else sides[..., used]
+        equal = None if equal is None else equal[..., used]
+    block = T - 1 if whole else None
+    if lead:
+        kept = None if kept is None or kept.all() else kept
+        if kept is not None:  # rows that do not exist are void
+            sides = np.where(kept, 1.0 if sides is None else sides, 0.0)
+            equal = None if equal is None else equal & kept
+        pairs = _batch_pairs(problem, anchors, token, owner, kept, block)
+        return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, kept), token, query_shape, T, anchors)
+    X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
+    if problem.K == 1 and whole and X.size <= _CHUNK_ELEMENTS:  # all at once, then without the selected token's own
+        picked = X[np.arange(len(anchors)), anchors].astype(np.float64, copy=False)
+        a = (picked[:, None] - X)[others]
+    else:
+        a = _differences(X, owner // problem.K, anchors, owner, token)
+    pairs = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // problem.K, owner), block)
+    return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
 
 
-def _single(problem: AttentionProblem) -> None:
-    if problem.batch is not None:
-        raise ValueError("rows are built for one problem at a time; index the batch first, e.g. problem[0]")
+def _batch_pairs(
+    problem: AttentionProblem,
+    anchors: IntArray,
+    token: IntArray,
+    owner: IntArray,
+    kept: BoolArray | None,
+    block: int | None,
+) -> PairRows:
+    """Rows of a batch of problems, or of one problem with a batch of anchors; zero where not kept."""
+    X, K, q = problem.X, problem.K, anchors.shape[-1]
+    sequence = owner // K
+    whose: tuple[IntArray, ...] = () if problem.batch is None else (np.arange(problem.batch)[:, None],)
+    picked = X[(*whose, np.arange(q) // K, anchors)].astype(np.float64, copy=False)
+    a = picked[:, owner] - X[(*whose, sequence, token)]
+    if kept is not None:
+        a = np.where(kept[..., None], a, 0.0)
+    Z = problem.Z.reshape(*_lead(problem), q, problem.dz)
+
+    def remainder_of(k: int) -> Remainder:
+        rest = _remainder(X if problem.batch is None else X[k], anchors[k], token[k], sequence, owner)
+        return rest if kept is None else lambda index: np.where(kept[k, index, None], rest(index), 0.0)
+
+    return PairRows.trusted(a, np.broadcast_to(Z, (*anchors.shape, problem.dz)), owner, remainder_of, block)
 
 
-def selection_rows(problem: AttentionProblem, selection: Any = None) -> AttentionRows:
-    """Rows of Att-SVM (one query) and SAtt-SVM (K queries, any mask).
+def _remainder(
+    X: npt.NDArray[np.floating], anchors: IntArray, token: IntArray, sequence: IntArray, owner: IntArray
+) -> Remainder:
+    """What rounding took from the differences of some rows of one problem."""
+
+    def remainder(index: IntArray) -> FloatArray:
+        i = sequence[index]
+        return _lost(X[i, anchors[owner[index]]], X[i, token[index]])
+
+    return remainder
+
+
+@lru_cache(maxsize=16)
+def _owners(q: int, T: int) -> tuple[IntArray, IntArray]:
+    """Query of each row when every query has T - 1, and all tokens; shared, hence not to be written to."""
+    shared = np.repeat(np.arange(q), T - 1), np.arange(T)
+    for array in shared:
+        array.flags.writeable = False
+    return shared
+
+
+def _lost(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> FloatArray:
+    """What rounding took from ``x - y`` (the error-free difference of Knuth and Moller)."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    a = x - y
+    back = x - a
+    return np.asarray((x - (a + back)) + (back - y))
+
+
+def selection_rows(problem: AttentionProblem, selection: SelectionLike = None) -> AttentionRows:
+    """Rows of Att-SVM (one query) and SAtt-SVM (K queries, any mask), for one problem or a batch.
 
     For every query and every allowed token other than the selected one:
     ``(x_{i,alpha} - x_it)^T W z >= 1``, equations (Att-SVM), (12) and (SAtt-SVM).
@@ -110,14 +220,47 @@ def selection_rows(problem: AttentionProblem, selection: Any = None) -> Attentio
     >>> rows.margin_problem.m
     42
     """
-    _single(problem)
-    chosen: Selection = read_selection(problem, selection)
-    anchors = chosen.indices.reshape(-1)
-    keep = problem.allowed.reshape(-1, problem.T) & (np.arange(problem.T) != anchors[:, None])
+    return rows_of_selection(problem, read_selection(problem, selection))
+
+
+def rows_of_selection(problem: AttentionProblem, chosen: Selection) -> AttentionRows:
+    """`selection_rows` of a selection that was read against the problem."""
+    anchors = chosen.indices.reshape(*_lead(problem), -1)
+    keep = None if problem.mask is None else problem.allowed.reshape(*anchors.shape, problem.T)
     return _build(problem, anchors, keep, None, None)
 
 
-def gen_svm_rows(problem: AttentionProblem, selected_sets: Any) -> AttentionRows:
+def rows_of_selections(problem: AttentionProblem, selections: IntArray, keep: BoolArray | None = None) -> AttentionRows:
+    """Rows of many selections of one problem, as a batch of margin problems: those of `selection_rows` for each.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        A single one.
+    selections : ndarray of int, shape (S, n*K)
+        Tokens of the queries in C order; nothing is checked.
+    keep : ndarray of bool, shape (S, n*K, T), optional
+        Rows that count; those of all allowed tokens by default. Every selection must keep at least one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attsvm
+    >>> from attsvm.rows import rows_of_selections
+    >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+    >>> rows_of_selections(problem, np.array([[0, 1], [2, 2], [1, 1]])).margin_problem
+    MarginProblem(3 problems, 4 rows, 2 queries, W 4 x 4)
+    """
+    if keep is None and problem.mask is not None:
+        keep = np.broadcast_to(problem.allowed.reshape(-1, problem.T), (*selections.shape, problem.T))
+    return _build(problem, selections, keep, None, None)
+
+
+def _lead(problem: AttentionProblem) -> tuple[int, ...]:
+    return () if problem.batch is None else (problem.batch,)
+
+
+def gen_svm_rows(problem: AttentionProblem, selected_sets: SelectedSetsLike) -> AttentionRows:
     """Rows of Gen-SVM: equal similarity inside a selected set, margin 1 against every other token.
 
     The tokens of a set are tied to its first member by ``= 0`` rows, so one ``>= 1`` row per masked token
@@ -131,15 +274,14 @@ def gen_svm_rows(problem: AttentionProblem, selected_sets: Any) -> AttentionRows
     >>> gen_svm_rows(problem, [[0, 2], [1]]).margin_problem.equality.sum()
     np.int64(1)
     """
-    _single(problem)
-    sets: SelectedSets = read_selected_sets(problem, selected_sets)
-    members = sets.members.reshape(-1, problem.T)
-    anchors = members.argmax(axis=1)
-    keep = problem.allowed.reshape(-1, problem.T) & (np.arange(problem.T) != anchors[:, None])
-    return _build(problem, anchors, keep, np.where(members, 0.0, 1.0), members)
+    members = read_selected_sets(problem, selected_sets).members.reshape(*_lead(problem), -1, problem.T)
+    keep = None if problem.mask is None else problem.allowed.reshape(members.shape)
+    return _build(problem, members.argmax(axis=-1), keep, np.where(members, 0.0, 1.0), members)
 
 
-def finite_part_rows(problem: AttentionProblem, probabilities: Any, selected_sets: Any) -> AttentionRows:
+def finite_part_rows(
+    problem: AttentionProblem, probabilities: npt.ArrayLike, selected_sets: SelectedSetsLike
+) -> AttentionRows:
     """Rows of the finite part: ``(x_it - x_itau)^T W z = log(s_t / s_tau)`` inside each set, equation (8).
 
     Parameters
@@ -157,24 +299,22 @@ def finite_part_rows(problem: AttentionProblem, probabilities: Any, selected_set
     >>> finite_part_rows(problem, [[0.8, 0.2, 0.0]], [[0, 1]]).margin_problem.rhs.round(4)
     array([1.3863])
     """
-    _single(problem)
-    members = read_selected_sets(problem, selected_sets).members.reshape(-1, problem.T)
+    members = read_selected_sets(problem, selected_sets).members.reshape(*_lead(problem), -1, problem.T)
     s = real_array("probabilities", probabilities).astype(np.float64)
     expected = (*problem.query_shape, problem.T)
     if s.shape != expected:
         raise ValueError(f"probabilities must have shape {expected}, got {s.shape}")
-    s = s.reshape(-1, problem.T)
+    s = s.reshape(members.shape)
     bad = np.argwhere(members & ~((s > 0) & np.isfinite(s)))
     if len(bad):
-        query, token = int(bad[0][0]), int(bad[0][1])
+        query, token = int(bad[0][-2]), int(bad[0][-1])
         raise ValueError(
             f"probabilities must be positive on the selected sets, but query {query} gives token {token} "
-            f"{s[query, token]:g}"
+            f"{s[tuple(bad[0])]:g}"
         )
-    anchors = members.argmax(axis=1)
-    keep = members & (np.arange(problem.T) != anchors[:, None])
-    if not keep.any():
+    if not (members.sum(axis=-1) > 1).any(axis=-1).all():
         raise ValueError("selected_sets holds one token per query: there is no ratio of probabilities to match")
+    anchors = members.argmax(axis=-1)
     logs = np.log(np.where(members, s, 1.0))
-    rhs = np.take_along_axis(logs, anchors[:, None], axis=1) - logs
-    return _build(problem, anchors, keep, rhs, keep)
+    rhs = np.take_along_axis(logs, anchors[..., None], axis=-1) - logs
+    return _build(problem, anchors, members, rhs, members)

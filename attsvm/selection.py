@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,16 @@ from attsvm._arrays import BoolArray, IntArray, bool_array, integer_array, own
 if TYPE_CHECKING:
     from attsvm.problem import AttentionProblem
 
-__all__ = ["SelectedSets", "Selection", "read_selected_sets", "read_selection"]
+__all__ = ["SelectedSets", "SelectedSetsLike", "Selection", "SelectionLike", "read_selected_sets", "read_selection"]
+
+SelectionLike: TypeAlias = Union["Selection", npt.ArrayLike, None]
+"""One token per query: a `Selection`, anything array-like of integers, or None for the optimal tokens."""
+
+SelectedSetsLike: TypeAlias = Union["SelectedSets", "Selection", npt.ArrayLike, Sequence[Sequence[int]]]
+"""A set of tokens per query: `SelectedSets`, a boolean array, or lists of indices."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Selection:
     """One token index per query.
 
@@ -37,8 +43,9 @@ class Selection:
     indices: IntArray
     tied: BoolArray | None = field(default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "indices", own(integer_array("indices", self.indices)))
+    def __init__(self, indices: npt.ArrayLike, tied: BoolArray | None = None) -> None:
+        object.__setattr__(self, "indices", own(integer_array("indices", indices)))
+        object.__setattr__(self, "tied", tied)
 
     @property
     def is_unique(self) -> bool:
@@ -72,7 +79,7 @@ class Selection:
         return hash((self.indices.shape, self.indices.tobytes()))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class SelectedSets:
     """A non-empty set of selected tokens O per query.
 
@@ -91,8 +98,11 @@ class SelectedSets:
 
     members: BoolArray
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "members", own(bool_array("members", self.members)))
+    def __init__(self, members: npt.ArrayLike) -> None:
+        array = bool_array("members", members)
+        if array.ndim < 1:
+            raise ValueError(f"members must have shape (n, T) or (n, K, T), got {array.shape}")
+        object.__setattr__(self, "members", own(array))
 
     @classmethod
     def from_indices(cls, sets: Iterable[Iterable[int]], T: int) -> SelectedSets:
@@ -116,7 +126,7 @@ def _place(name: str, index: npt.NDArray[Any]) -> str:
     return f"{name}[{', '.join(str(int(i)) for i in index)}]"
 
 
-def read_selection(problem: AttentionProblem, selection: Any) -> Selection:
+def read_selection(problem: AttentionProblem, selection: SelectionLike) -> Selection:
     """Check a selection against a problem; None means the optimal tokens.
 
     Examples
@@ -145,7 +155,17 @@ def read_selection(problem: AttentionProblem, selection: Any) -> Selection:
     return chosen
 
 
-def read_selected_sets(problem: AttentionProblem, selected_sets: Any) -> SelectedSets:
+def _lists(value: Any) -> Iterable[Iterable[int]]:
+    try:
+        rows: Iterable[Iterable[int]] = [list(chosen) for chosen in value]
+    except TypeError as error:
+        raise ValueError(
+            f"selected_sets must be boolean arrays or one list of token indices per sequence, got {value!r:.60}"
+        ) from error
+    return rows
+
+
+def read_selected_sets(problem: AttentionProblem, selected_sets: SelectedSetsLike) -> SelectedSets:
     """Check selected sets against a problem; boolean arrays and (for one query) lists of indices work too.
 
     Examples
@@ -166,7 +186,7 @@ def read_selected_sets(problem: AttentionProblem, selected_sets: Any) -> Selecte
     elif problem.multi_query or problem.batch is not None:
         sets = SelectedSets(bool_array("selected_sets", np.asarray(selected_sets)))
     else:
-        sets = SelectedSets.from_indices(selected_sets, problem.T)
+        sets = SelectedSets.from_indices(_lists(selected_sets), problem.T)
     expected = (*problem.query_shape, problem.T)
     if sets.members.shape != expected:
         raise ValueError(f"selected_sets must have shape {expected}, got {sets.members.shape}")

@@ -1,9 +1,12 @@
-"""A solved attention SVM, read in the language of tokens."""
+"""A solved attention SVM, or a batch of them, read in the language of tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +15,28 @@ from attsvm._arrays import BoolArray, IntArray
 from attsvm.problem import AttentionProblem
 from attsvm.rows import AttentionRows
 from attsvm.selection import SelectedSets, Selection
-from attsvm.solvers import Certificate, InfeasibleError, MarginSolution, Status
+from attsvm.solvers import Certificate, CertificateBatch, InfeasibleError, MarginSolution, MarginSolutionBatch, Status
 
-__all__ = ["SUPPORT_TOLERANCE", "Solution", "support_indices"]
+__all__ = ["SUPPORT_TOLERANCE", "Solution", "SolutionBatch", "support_indices"]
 
 FloatArray = npt.NDArray[np.float64]
 
 # Margins of certified solutions are accurate to about 1e-8, and margins that are not 1 are rarely within
 # 1e-4 of it on random data: cut between.
 SUPPORT_TOLERANCE = 1e-5
+
+
+def _support(rows: AttentionRows, margins: FloatArray, tolerance: float) -> BoolArray:
+    """Inequality rows whose margin is 1 within the tolerance, per query and token."""
+    near = (np.abs(margins - 1.0) <= tolerance) & ~rows.margin_problem.equality
+    return np.asarray(rows.scatter(near, fill=0.0) > 0)
+
+
+def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
+    """Numerical ranks over leading axes: singular values above ``max(1e-8, sqrt(gap))`` times the largest."""
+    singular = np.linalg.svd(W, compute_uv=False)
+    cut = np.maximum(1e-8, np.sqrt(gap))[..., None] * singular[..., :1]
+    return np.asarray(np.count_nonzero((singular > cut) & (singular > 0), axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +80,7 @@ class Solution:
 
     @property
     def solver(self) -> str:
-        """Name of the solver that ran."""
+        """Name of the solver that ran, as ``solver=`` takes it."""
         return self.result.solver
 
     @property
@@ -87,17 +103,45 @@ class Solution:
         """The solution, shape (dx, dz); `InfeasibleError` names the sequences in conflict when there is none."""
         if self.certificate.farkas is not None:
             raise InfeasibleError(
-                f"{self.formulation} is infeasible: no W satisfies the rows of {self._conflict()} together; "
+                f"{self.formulation} is infeasible: {self._conflict()}; "
                 "choose another selection or a larger dimension (certificate.farkas holds the proof)"
             )
         return self.result.W
 
     def _conflict(self) -> str:
-        queries = [self.rows.query_index(int(o)) for o in self.conflicting_queries]
+        farkas = self.certificate.farkas
+        assert farkas is not None
+        queries = [self.rows.query_index(int(o)) for o in farkas.owners]
+        twins = self._twins()
+        if twins is not None:
+            i, chosen, other = twins
+            select = f"select token {chosen} over token {other}"
+            what = "give them different probabilities" if self.formulation == "W_fin" else select
+            return f"X[{i}] holds the same vector as tokens {chosen} and {other}, so no W can {what}"
+        if farkas.proof == "zero row":
+            place = ", ".join(map(str, queries[0]))
+            return f"Z[{place}] is zero, so all tokens of sequence {queries[0][0]} score the same for every W"
         if not self.problem.multi_query:
             names = [str(i) for (i,) in queries]
-            return f"sequence{'s' if len(names) > 1 else ''} {', '.join(names)}"
-        return f"(sequence, query) {', '.join(map(str, queries))}"
+            return f"no W satisfies the rows of sequence{'s' if len(names) > 1 else ''} {', '.join(names)} together"
+        return f"no W satisfies the rows of (sequence, query) {', '.join(map(str, queries))} together"
+
+    def _twins(self) -> tuple[int, int, int] | None:
+        """Sequence and two of its tokens that are one vector, of which the proof asks for a difference."""
+        farkas, margins = self.certificate.farkas, self.rows.margin_problem
+        assert farkas is not None
+        for owner in farkas.owners:
+            i = self.rows.query_index(int(owner))[0]
+            rows = farkas.rows[margins.owner[farkas.rows] == owner]
+            tokens = np.append(self.rows.anchors[owner], self.rows.token[rows])
+            # What is asked of a token against the anchor: to keep a distance, or at least one.
+            fixed, sides = np.append(True, margins.equality[rows]), np.append(0.0, margins.rhs[rows])
+            for u, v in combinations(range(len(tokens)), 2):
+                asked = (fixed[u] or fixed[v]) and (fixed[u] != fixed[v] or sides[u] != sides[v])
+                if asked and np.array_equal(self.problem.X[i, tokens[u]], self.problem.X[i, tokens[v]]):
+                    chosen, other = (u, v) if fixed[u] else (v, u)
+                    return i, int(tokens[chosen]), int(tokens[other])
+        return None
 
     @property
     def conflicting_queries(self) -> IntArray:
@@ -113,9 +157,7 @@ class Solution:
     @property
     def margin(self) -> float:
         """1 / norm: 0 when infeasible, infinite when W = 0."""
-        if self.norm == 0:
-            return float("inf")
-        return 1.0 / self.norm
+        return float("inf") if self.norm == 0 else 1.0 / self.norm
 
     @property
     def direction(self) -> FloatArray:
@@ -130,9 +172,7 @@ class Solution:
         """Numerical rank of W; for the nuclear norm compare with ``certificate.rank``, which bounds it."""
         if self.certificate.rank_certificate is not None:
             return self.certificate.rank_certificate.numerical_rank
-        singular = np.linalg.svd(self.W, compute_uv=False)
-        cut = max(1e-8, float(np.sqrt(self.certificate.gap)))
-        return int(np.count_nonzero(singular > cut * singular[0])) if singular[0] > 0 else 0
+        return int(_rank_of(self.W, np.asarray(self.certificate.gap)))
 
     def token_margins(self) -> FloatArray:
         """``(x_anchor - x_t)^T W z`` per query and token, NaN where there is no row; shape ``query_shape + (T,)``."""
@@ -146,9 +186,7 @@ class Solution:
     @cached_property
     def support(self) -> BoolArray:
         """True for the support tokens: margin within ``support_tolerance`` of 1; shape ``query_shape + (T,)``."""
-        inequality = self.rows.scatter(~self.rows.margin_problem.equality, fill=0.0).astype(bool)
-        distance = np.abs(np.where(inequality, self.token_margins(), np.inf) - 1.0)
-        return np.asarray(distance <= self.support_tolerance)
+        return _support(self.rows, self.rows.margin_problem.margins(self.W), self.support_tolerance)
 
     def __repr__(self) -> str:
         if not self.status.has_solution:
@@ -157,6 +195,143 @@ class Solution:
             f"Solution({self.formulation}, {self.norm_name}, {self.status}, margin={self.margin:.4g}, "
             f"rank={self.rank}, gap={self.certificate.gap:.1e})"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class SolutionBatch:
+    """One solution per problem of a batch: what `Solution` offers, with a leading axis; index it to get one.
+
+    Attributes
+    ----------
+    formulation : str
+    problem : AttentionProblem
+        The batch.
+    selection : Selection or SelectedSets
+    rows : AttentionRows
+    result : MarginSolution
+        Of the batch.
+    support_tolerance : float
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> sols = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, batch=3, seed=0))
+    >>> sols.W.shape, sols.norm.shape, sols.status == "optimal"
+    ((3, 4, 4), (3,), array([ True,  True,  True]))
+    >>> sols[1].certificate.gap < 1e-8
+    True
+    """
+
+    formulation: str
+    problem: AttentionProblem
+    selection: Selection | SelectedSets
+    rows: AttentionRows
+    result: MarginSolutionBatch
+    support_tolerance: float = SUPPORT_TOLERANCE
+
+    @property
+    def status(self) -> npt.NDArray[np.object_]:
+        """One `Status` per problem; compare with strings: ``batch.status == "optimal"``."""
+        return self.result.status
+
+    @property
+    def certificate(self) -> CertificateBatch:
+        """Certificates as arrays of shape (batch,)."""
+        return self.result.certificate
+
+    @property
+    def solver(self) -> str:
+        """Name of the solver that ran, as ``solver=`` takes it."""
+        return self.result.solver
+
+    @property
+    def iterations(self) -> IntArray:
+        """Iterations of each problem, shape (batch,)."""
+        return self.result.iterations
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the whole batch."""
+        return self.result.seconds
+
+    @property
+    def norm_name(self) -> str:
+        """Name of the norm that was minimized."""
+        return self.result.norm_kind.name
+
+    @property
+    def W(self) -> FloatArray:
+        """Solutions, shape (batch, dx, dz); NaN where there is none."""
+        return self.result.W
+
+    @property
+    def has_solution(self) -> BoolArray:
+        """Where W can be read, shape (batch,)."""
+        return np.array([status.has_solution for status in self.status], dtype=bool)
+
+    @property
+    def norm(self) -> FloatArray:
+        """Norms, shape (batch,); infinite where there is no solution."""
+        return self.result.norm
+
+    @property
+    def gap(self) -> FloatArray:
+        """Relative duality gaps, shape (batch,); infinite where there is no solution."""
+        return self.certificate.gap
+
+    @property
+    def margin(self) -> FloatArray:
+        """1 / norm, shape (batch,): 0 where infeasible, infinite where W = 0."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(1.0 / self.norm)
+
+    @property
+    def direction(self) -> FloatArray:
+        """W divided by its norm, shape (batch, dx, dz); NaN where there is none."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(self.W / self.norm[:, None, None])
+
+    @cached_property
+    def rank(self) -> IntArray:
+        """Numerical ranks, shape (batch,); -1 where there is no solution."""
+        known = self.has_solution
+        W = np.where(known[:, None, None], self.W, 0.0)
+        return np.where(known, _rank_of(W, np.where(known, self.gap, 0.0)), -1)
+
+    @property
+    def multipliers(self) -> FloatArray:
+        """Dual multipliers per query and token, shape (batch, *query_shape, T); NaN where there is no solution."""
+        return self.rows.scatter(self.result.multipliers, fill=0.0)
+
+    def token_margins(self) -> FloatArray:
+        """Margins per query and token, shape (batch, *query_shape, T); NaN where there is no row or no solution."""
+        return self.rows.scatter(self.rows.margin_problem.margins(self.W))
+
+    @cached_property
+    def support(self) -> BoolArray:
+        """Support tokens, shape (batch, *query_shape, T); all False where there is no solution."""
+        return _support(self.rows, self.rows.margin_problem.margins(self.W), self.support_tolerance)
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def __getitem__(self, index: int) -> Solution:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"solution {index} is out of range for a batch of {len(self)}")
+        i = index % len(self)
+        return Solution(
+            self.formulation, self.problem[i], self.selection[i], self.rows[i], self.result[i], self.support_tolerance
+        )
+
+    def __iter__(self) -> Iterator[Solution]:
+        return (self[b] for b in range(len(self)))
+
+    def __repr__(self) -> str:
+        counts: dict[Any, int] = {}
+        for status in self.status:
+            counts[str(status)] = counts.get(str(status), 0) + 1
+        told = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return f"SolutionBatch({self.formulation}, {self.norm_name}, {len(self)} problems: {told})"
 
 
 def support_indices(solution: Solution, tolerance: float | None = None) -> tuple[IntArray, ...]:
@@ -184,6 +359,5 @@ def support_indices(solution: Solution, tolerance: float | None = None) -> tuple
         raise ValueError(f"tolerance must be >= 0, got {tolerance}")
     support = solution.support
     if tolerance is not None:
-        equality = solution.rows.scatter(solution.rows.margin_problem.equality, fill=1.0).astype(bool)
-        support = ~equality & (np.abs(solution.token_margins() - 1.0) <= tolerance)
+        support = _support(solution.rows, solution.rows.margin_problem.margins(solution.W), tolerance)
     return tuple(np.flatnonzero(row) for row in support.reshape(-1, solution.rows.T))

@@ -3,40 +3,86 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array
-from attsvm.problem import AttentionProblem
-from attsvm.rows import AttentionRows, finite_part_rows, gen_svm_rows, selection_rows
-from attsvm.selection import read_selected_sets, read_selection
-from attsvm.solution import SUPPORT_TOLERANCE, Solution
-from attsvm.solution_batch import SolutionBatch, can_batch, solve_selections
+from attsvm.problem import AttentionProblem, ProblemBatch, require_problem
+from attsvm.rows import AttentionRows, finite_part_rows, gen_svm_rows, rows_of_selection, selection_rows
+from attsvm.selection import (
+    SelectedSets,
+    SelectedSetsLike,
+    Selection,
+    SelectionLike,
+    read_selected_sets,
+    read_selection,
+)
+from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
 from attsvm.solvers import Certificate, certify, get_norm, solve
 
 __all__ = ["att_svm", "finite_part", "gen_svm", "satt_svm", "verify"]
 
 
-def _solve_each(problem: AttentionProblem, solve_one: Callable[[AttentionProblem, int | None], Solution]) -> Any:
-    if problem.batch is None:
-        return solve_one(problem, None)
-    return SolutionBatch.from_solutions([solve_one(problem[b], b) for b in range(problem.batch)])
+def _solved(
+    formulation: str,
+    problem: AttentionProblem,
+    selection: Selection | SelectedSets,
+    rows: AttentionRows,
+    norm: str,
+    solver: str,
+    support_tolerance: float,
+    options: dict[str, Any],
+) -> Any:
+    """Solve rows that were built, for one problem or a batch."""
+    tolerance = support_tolerance
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float, np.number)) or not tolerance >= 0:
+        raise ValueError(f"support_tolerance must be a number >= 0, got {support_tolerance!r}")
+    result: Any = solve(rows.margin_problem, norm, solver, **options)
+    kind = Solution if problem.batch is None else SolutionBatch
+    return kind(formulation, problem, selection, rows, result, support_tolerance)
+
+
+@overload
+def att_svm(  # type: ignore[overload-overlap]  # a batch is a problem, so the narrower case comes first
+    problem: ProblemBatch,
+    selection: SelectionLike = None,
+    *,
+    norm: str = "frobenius",
+    rank: int | None = None,
+    solver: str = "auto",
+    support_tolerance: float = SUPPORT_TOLERANCE,
+    warm_start: Solution | SolutionBatch | None = None,
+    **options: object,
+) -> SolutionBatch: ...
+
+
+@overload
+def att_svm(
+    problem: AttentionProblem,
+    selection: SelectionLike = None,
+    *,
+    norm: str = "frobenius",
+    rank: int | None = None,
+    solver: str = "auto",
+    support_tolerance: float = SUPPORT_TOLERANCE,
+    warm_start: Solution | SolutionBatch | None = None,
+    **options: object,
+) -> Solution: ...
 
 
 def att_svm(
     problem: AttentionProblem,
-    selection: Any = None,
+    selection: SelectionLike = None,
+    *,
     norm: str = "frobenius",
     rank: int | None = None,
     solver: str = "auto",
-    *,
     support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | None = None,
-    **options: Any,
-) -> Any:
+    warm_start: Solution | SolutionBatch | None = None,
+    **options: object,
+) -> Solution | SolutionBatch:
     """Solve Att-SVM, or Att-SVM* with ``norm="nuclear"``.
 
     Minimize ``||W||`` subject to ``(x_{i,alpha_i} - x_it)^T W z_i >= 1`` for every allowed t != alpha_i.
@@ -50,16 +96,17 @@ def att_svm(
         "frobenius" (the bias of W), "nuclear" (the bias of (K, Q)), "spectral", "l1", "linf", "l<p>".
     rank : int, optional
         Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds. The
-        status is "optimal" only when the answer is proved global; ``result.extras`` has the convex bound.
+        status is "optimal" only when the answer is proved global, "local" otherwise; ``result.extras.rank_limit`` has
+        the convex bound.
     solver : str
-        "auto" (own solvers for the Frobenius and nuclear norms, in lockstep for batches of small problems),
+        "auto" (own solvers for the Frobenius and nuclear norms, batches of small problems as one),
         a name from `attsvm.solvers.SOLVERS`, "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", "cvxpy:OSQP", ...
     support_tolerance : float
         A token is in the support when its margin is within this distance of 1.
-    warm_start : Solution, optional
+    warm_start : Solution or SolutionBatch, optional
         Of another selection of a problem of the same shape: own solvers start from its multipliers.
     **options
-        Passed to the solver (``tolerance``, ``max_iterations``, ...).
+        Passed to the solver (``tolerance``, ``max_iterations``, ``device``, ...).
 
     Returns
     -------
@@ -73,61 +120,95 @@ def att_svm(
     >>> print(sol.status, round(sol.margin, 4), sol.rank)
     optimal 0.2669 6
     """
+    require_problem(problem)
     chosen = read_selection(problem, selection)
     name = "SAtt-SVM" if problem.multi_query else "Att-SVM"
-    if warm_start is not None and problem.batch is not None:
-        raise ValueError("warm_start goes with a single problem; index the batch first")
-    if problem.batch is not None and rank is None and can_batch(problem, norm, solver, options):
-        return solve_selections(problem, chosen, norm, name, support_tolerance, **options)
-
-    def solve_one(single: AttentionProblem, b: int | None) -> Solution:
-        picked = chosen if b is None else chosen[b]
-        rows = selection_rows(single, picked)
-        start = _warm_option(rows, warm_start, norm, solver)
-        result = solve(rows.margin_problem, norm, solver, **start, **_rank_option(rows, rank), **options)
-        return Solution(name, single, picked, rows, result, support_tolerance)
-
-    return _solve_each(problem, solve_one)
+    rows = rows_of_selection(problem, chosen)
+    start = _warm_option(rows, warm_start, norm, solver)
+    extra: dict[str, Any] = {**options, **start, **_rank_option(rows, rank)}
+    found: Solution | SolutionBatch = _solved(name, problem, chosen, rows, norm, solver, support_tolerance, extra)
+    return found
 
 
-def _warm_option(rows: AttentionRows, known: Solution | None, norm: str, solver: str) -> dict[str, Any]:
+def _warm_option(rows: AttentionRows, known: object, norm: str, solver: str) -> dict[str, Any]:
     """What the solver starts from: multipliers token by token, as the rows of another selection are other rows."""
     if known is None:
         return {}
-    if (known.rows.query_shape, known.rows.T) != (rows.query_shape, rows.T):
+    if not isinstance(known, (Solution, SolutionBatch)):
+        raise TypeError(f"warm_start must be a Solution or a SolutionBatch, got {type(known).__name__}")
+    other = known.rows
+    if (other.query_shape, other.T, other.margin_problem.batch) != (
+        rows.query_shape,
+        rows.T,
+        rows.margin_problem.batch,
+    ):
         raise ValueError(
-            f"warm_start must solve a problem with queries {rows.query_shape} and T = {rows.T}, "
-            f"got {known.rows.query_shape} and {known.rows.T}"
+            f"warm_start must solve a problem with queries {(*rows.margin_problem.batch, *rows.query_shape)} and "
+            f"T = {rows.T}, got {(*other.margin_problem.batch, *other.query_shape)} and {other.T}"
         )
-    if not known.status.has_solution or norm not in ("frobenius", "nuclear") or solver.startswith("cvxpy"):
-        return {}  # nothing to start from, or a solver that always starts anew
+    if norm not in ("frobenius", "nuclear") or solver.startswith("cvxpy"):
+        return {}  # a solver that always starts anew
     if norm == "nuclear":  # Newton starts from W and the multipliers of a problem with as many rows
-        same = known.rows.margin_problem.m == rows.margin_problem.m and known.norm_name == "nuclear"
-        return {"warm_start": known.result} if same else {}
-    grid = known.multipliers.reshape(-1, rows.T)
-    return {"warm_start": grid[rows.margin_problem.owner, rows.token]}
+        same = isinstance(known, Solution) and other.margin_problem.m == rows.margin_problem.m
+        return {"warm_start": known.result} if same and known.norm_name == "nuclear" else {}
+    if isinstance(known, Solution) and not known.status.has_solution:
+        return {}  # nothing to start from
+    grid = np.nan_to_num(known.multipliers).reshape(*rows.margin_problem.batch, -1)
+    place = np.broadcast_to(rows.margin_problem.owner * rows.T + rows.token, rows.margin_problem.rhs.shape)
+    return {"warm_start": np.take_along_axis(grid, place, axis=-1)}
 
 
 def _rank_option(rows: AttentionRows, rank: int | None) -> dict[str, int]:
     if rank is None:
         return {}
-    if not isinstance(rank, (int, np.integer)) or rank < 1:
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
         raise ValueError(f"rank must be None or an integer >= 1, got {rank!r}")
     bound = min(rows.margin_problem.q, *rows.margin_problem.shape)  # Lemma 1: never needed beyond min(n, d)
     return {} if rank >= bound else {"rank": int(rank)}
 
 
-def satt_svm(
-    problem: AttentionProblem,
-    selection: Any = None,
+@overload
+def satt_svm(  # type: ignore[overload-overlap]
+    problem: ProblemBatch,
+    selection: SelectionLike = None,
+    *,
     norm: str = "frobenius",
     causal: bool = False,
-    solver: str = "auto",
-    *,
     rank: int | None = None,
+    solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
-    **options: Any,
-) -> Any:
+    warm_start: Solution | SolutionBatch | None = None,
+    **options: object,
+) -> SolutionBatch: ...
+
+
+@overload
+def satt_svm(
+    problem: AttentionProblem,
+    selection: SelectionLike = None,
+    *,
+    norm: str = "frobenius",
+    causal: bool = False,
+    rank: int | None = None,
+    solver: str = "auto",
+    support_tolerance: float = SUPPORT_TOLERANCE,
+    warm_start: Solution | SolutionBatch | None = None,
+    **options: object,
+) -> Solution: ...
+
+
+def satt_svm(
+    problem: AttentionProblem,
+    selection: SelectionLike = None,
+    *,
+    norm: str = "frobenius",
+    causal: bool = False,
+    rank: int | None = None,
+    solver: str = "auto",
+    support_tolerance: float = SUPPORT_TOLERANCE,
+    warm_start: Solution | SolutionBatch | None = None,
+    **options: object,
+) -> Solution | SolutionBatch:
     """Solve SAtt-SVM: K queries per sequence, each with its own selected token and allowed tokens.
 
     Parameters
@@ -136,7 +217,7 @@ def satt_svm(
         With queries Z of shape (n, K, dz); K = 1 or (n, dz) gives Att-SVM.
     selection : Selection or array_like of int, shape (n, K), optional
         The optimal tokens (under the causal mask if asked for) by default.
-    norm, solver, rank, support_tolerance, **options
+    norm, solver, rank, support_tolerance, warm_start, **options
         As for `att_svm`.
     causal : bool
         Let query k see tokens 0..k only (needs K = T), on top of the problem's own mask.
@@ -149,20 +230,55 @@ def satt_svm(
     >>> full.rows.margin_problem.m, causal.rows.margin_problem.m
     (24, 12)
     """
-    if causal:
-        problem = problem.with_causal_mask()
-    return att_svm(problem, selection, norm, rank, solver, support_tolerance=support_tolerance, **options)
+    require_problem(problem)
+    if not isinstance(causal, (bool, np.bool_)):
+        raise ValueError(f"causal must be True or False, got {causal!r}")
+    found: Solution | SolutionBatch = att_svm(
+        problem.with_causal_mask() if causal else problem,
+        selection,
+        norm=norm,
+        rank=rank,
+        solver=solver,
+        support_tolerance=support_tolerance,
+        warm_start=warm_start,
+        **options,
+    )
+    return found
+
+
+@overload
+def gen_svm(  # type: ignore[overload-overlap]
+    problem: ProblemBatch,
+    selected_sets: SelectedSetsLike,
+    *,
+    norm: str = "frobenius",
+    solver: str = "auto",
+    support_tolerance: float = SUPPORT_TOLERANCE,
+    **options: object,
+) -> SolutionBatch: ...
+
+
+@overload
+def gen_svm(
+    problem: AttentionProblem,
+    selected_sets: SelectedSetsLike,
+    *,
+    norm: str = "frobenius",
+    solver: str = "auto",
+    support_tolerance: float = SUPPORT_TOLERANCE,
+    **options: object,
+) -> Solution: ...
 
 
 def gen_svm(
     problem: AttentionProblem,
-    selected_sets: Any,
+    selected_sets: SelectedSetsLike,
+    *,
     norm: str = "frobenius",
     solver: str = "auto",
-    *,
     support_tolerance: float = SUPPORT_TOLERANCE,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> Solution | SolutionBatch:
     """Solve Gen-SVM: a set of selected tokens per query, equal similarity inside, margin 1 outside.
 
     Parameters
@@ -180,25 +296,48 @@ def gen_svm(
     >>> print(sol.status, abs(sol.token_margins()[0, 2]) < 1e-8)
     optimal True
     """
+    require_problem(problem)
     sets = read_selected_sets(problem, selected_sets)
+    rows = gen_svm_rows(problem, sets)
+    found: Solution | SolutionBatch = _solved(
+        "Gen-SVM", problem, sets, rows, norm, solver, support_tolerance, dict(options)
+    )
+    return found
 
-    def solve_one(single: AttentionProblem, b: int | None) -> Solution:
-        picked = sets if b is None else sets[b]
-        rows = gen_svm_rows(single, picked)
-        result = solve(rows.margin_problem, norm, solver, **options)
-        return Solution("Gen-SVM", single, picked, rows, result, support_tolerance)
 
-    return _solve_each(problem, solve_one)
+@overload
+def finite_part(  # type: ignore[overload-overlap]
+    problem: ProblemBatch,
+    probabilities: npt.ArrayLike,
+    selected_sets: SelectedSetsLike,
+    *,
+    norm: str = "frobenius",
+    solver: str = "auto",
+    **options: object,
+) -> SolutionBatch: ...
+
+
+@overload
+def finite_part(
+    problem: AttentionProblem,
+    probabilities: npt.ArrayLike,
+    selected_sets: SelectedSetsLike,
+    *,
+    norm: str = "frobenius",
+    solver: str = "auto",
+    **options: object,
+) -> Solution: ...
 
 
 def finite_part(
     problem: AttentionProblem,
-    probabilities: Any,
-    selected_sets: Any,
+    probabilities: npt.ArrayLike,
+    selected_sets: SelectedSetsLike,
+    *,
     norm: str = "frobenius",
     solver: str = "auto",
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> Solution | SolutionBatch:
     """Minimum-norm W_fin that gives the selected tokens their probabilities (equation (8)).
 
     Parameters
@@ -219,28 +358,25 @@ def finite_part(
     >>> round(float(np.exp(logits[0] - logits[1])), 6)
     4.0
     """
+    require_problem(problem)
     sets = read_selected_sets(problem, selected_sets)
-    s = real_array("probabilities", probabilities)
-
-    def solve_one(single: AttentionProblem, b: int | None) -> Solution:
-        picked = sets if b is None else sets[b]
-        rows = finite_part_rows(single, s if b is None else s[b], picked)
-        result = solve(rows.margin_problem, norm, solver, **options)
-        return Solution("W_fin", single, picked, rows, result, SUPPORT_TOLERANCE)
-
-    return _solve_each(problem, solve_one)
+    rows = finite_part_rows(problem, probabilities, sets)
+    found: Solution | SolutionBatch = _solved(
+        "W_fin", problem, sets, rows, norm, solver, SUPPORT_TOLERANCE, dict(options)
+    )
+    return found
 
 
 def verify(
     problem: AttentionProblem,
     W: npt.ArrayLike,
-    selection: Any = None,
-    norm: str = "frobenius",
+    selection: SelectionLike = None,
     *,
-    selected_sets: Any = None,
+    norm: str = "frobenius",
+    selected_sets: SelectedSetsLike | None = None,
     multipliers: npt.ArrayLike | None = None,
     solver: str = "auto",
-    **options: Any,
+    **options: object,
 ) -> Certificate:
     """Certify a W from anywhere against Att-SVM / SAtt-SVM (or Gen-SVM when selected sets are given).
 
@@ -270,6 +406,9 @@ def verify(
     >>> attsvm.verify(problem, W).gap < 1e-7, round(attsvm.verify(problem, 2 * W).gap, 3)
     (True, 0.5)
     """
+    require_problem(problem)
+    if problem.batch is not None:
+        raise ValueError("verify takes one problem at a time; index the batch first, e.g. problem[0]")
     matrix = real_array("W", W).astype(np.float64)
     if matrix.shape != (problem.dx, problem.dz):
         raise ValueError(f"W must have shape {(problem.dx, problem.dz)}, got {matrix.shape}")
@@ -284,6 +423,7 @@ def verify(
             raise ValueError(f"multipliers must have shape {(*problem.query_shape, problem.T)}, got {grid.shape}")
         lam = grid.reshape(-1, problem.T)[rows.margin_problem.owner, rows.token]
         return certify(rows.margin_problem, matrix, lam, get_norm(norm))
-    reference = solve(rows.margin_problem, norm, solver, **options)
+    settings: dict[str, Any] = dict(options)
+    reference = solve(rows.margin_problem, norm, solver, **settings)
     own = certify(rows.margin_problem, matrix, np.nan_to_num(reference.multipliers), get_norm(norm))
     return dataclasses.replace(own, farkas=reference.certificate.farkas)

@@ -1,30 +1,41 @@
 """Numerics: rank-one margin problems, their solvers and certificates. Knows nothing of attention."""
 
-from attsvm.solvers.certificate import Certificate, FarkasCertificate, RankCertificate, certify, certify_infeasible
-from attsvm.solvers.dispatch import SOLVERS, SolverSpec, solve
-from attsvm.solvers.farkas import find_farkas
-from attsvm.solvers.margin import MarginProblem
-from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.reduction import Reduction, reduce_dimensions
-from attsvm.solvers.solution import MarginSolution
-from attsvm.solvers.status import InfeasibleError, Status
+from attsvm.solvers.certificate import Certificate, CertificateBatch, RankCertificate, certify, certify_batch
+from attsvm.solvers.dispatch import solve, solve_batch
+from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible
+from attsvm.solvers.infeasible import find_farkas
+from attsvm.solvers.norms import NORMS, Norm, get_norm
+from attsvm.solvers.pairs import PairRows
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.registry import SOLVERS, SolverSpec
+from attsvm.solvers.rows import Rows
+from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, RankLimit
+from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
 
 __all__ = [
+    "NORMS",
     "SOLVERS",
     "Certificate",
+    "CertificateBatch",
+    "Extras",
     "FarkasCertificate",
     "InfeasibleError",
     "MarginProblem",
     "MarginSolution",
+    "MarginSolutionBatch",
+    "NoSolutionError",
     "Norm",
+    "PairRows",
     "RankCertificate",
-    "Reduction",
+    "RankLimit",
+    "Rows",
     "SolverSpec",
     "Status",
     "certify",
+    "certify_batch",
     "certify_infeasible",
     "find_farkas",
     "get_norm",
-    "reduce_dimensions",
     "solve",
+    "solve_batch",
 ]

@@ -1,100 +1,111 @@
-"""Certificates: proofs of optimality or infeasibility, computed from data, W and multipliers alone.
+"""Certificates: what data, W and multipliers alone prove, with the rounding of every number accounted for.
 
 Weak duality for any norm N with dual norm N*: if W satisfies the rows, lam >= 0 on inequality rows and
 D = W(lam), then ``rhs . lam = <D, W> - slack <= N*(D) N(W)``. So ``rhs . lam / N*(D)`` bounds the norm
-of every feasible W from below, whoever computed lam, and ``N*(D) = 0`` with ``rhs . lam > 0`` proves
-that no feasible W exists.
+of every feasible W from below, whoever computed lam.
+
+Everything here works over the leading axes of a batch: one problem is the case without any.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.margin import FloatArray, IntArray, MarginProblem
+from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
 
-__all__ = ["Certificate", "FarkasCertificate", "RankCertificate", "certify", "certify_infeasible"]
+if TYPE_CHECKING:
+    from attsvm.solvers.farkas import FarkasCertificate
+    from attsvm.solvers.reproof import ExactCertificate
 
-# A proof of infeasibility is accepted when its combination of rows cancels to this relative accuracy:
-# rounding leaves about 1e-15, a feasible problem whose norm is below 1e8 row norms leaves more than 1e-8.
-FARKAS_TOLERANCE = 1e-9
-_EPS = float(np.finfo(np.float64).eps)
+__all__ = ["Certificate", "CertificateBatch", "RankCertificate", "Source", "certify", "certify_batch"]
+
+# Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
+_SLACK = 1.0 + 1e-6
 
 
-@dataclass(frozen=True, eq=False)
-class FarkasCertificate:
-    """A nonnegative combination of rows that cancels while its right-hand side stays positive.
-
-    Attributes
-    ----------
-    multipliers : ndarray, shape (m,)
-        Nonnegative on inequality rows, free on equality rows, scaled to ``rhs . multipliers = 1``.
-    residual : float
-        ``||sum_k multipliers_k a_k b_k^T||_F / sum_k |multipliers_k| |a_k| |b_k|``: 0 is an exact proof.
-    cancellation : float
-        ``|rhs| . |multipliers|``: how much larger the terms of ``rhs . multipliers = 1`` are than their sum. 1 when
-        every rhs is positive; huge when the 1 is itself what rounding left of a sum that cancels.
-    excluded_norm : float
-        What the floating-point numbers prove: every feasible W has at least this Frobenius norm.
-    rows : ndarray of int
-        Rows that take part.
-    owners : ndarray of int
-        Queries that take part.
-    """
-
-    multipliers: FloatArray
-    residual: float
-    cancellation: float
-    excluded_norm: float
-    rows: IntArray
-    owners: IntArray
-
-    @property
-    def verified(self) -> bool:
-        """True when the rows cancel to within rounding and their right-hand sides do not."""
-        return max(self.residual, _EPS) * self.cancellation <= FARKAS_TOLERANCE
+def _pick(value: Any, index: int) -> Any:
+    """Entry of an array over the batch as a plain number; other things know how to be indexed themselves."""
+    if value is None:
+        return None
+    entry = value[index]
+    return entry.item() if isinstance(entry, np.generic) else entry
 
 
 @dataclass(frozen=True, eq=False)
 class RankCertificate:
     """What the dual matrix proves about the rank of every nuclear-norm solution.
 
-    With D the dual matrix, ``||D||_op <= 1``, every optimal W satisfies ``||W||_* - <D, W> <= gap`` and
-    lives, up to that gap, on the singular vectors of D whose singular value is 1.
+    Let D be the dual matrix divided by its largest singular value. Every feasible W has
+    ``<D, W> >= lower_bound``, and by von Neumann's trace inequality ``<D, W> <= sum_i sigma_i(D) sigma_i(W)``. So an
+    optimal W, whose norm is at most that of the one returned, satisfies
+
+        sum_{i > rank} sigma_i(W) <= (norm - lower_bound) / (1 - sigma_{rank+1}(D)) <= resolution:
+
+    it is a matrix of rank ``rank`` up to ``resolution`` in the nuclear norm. Arrays over the batch for a batch.
 
     Attributes
     ----------
     rank : int
-        Number of singular values of D that reach ``1 - tolerance``: bounds the rank of every optimal W.
+        Number of singular values of D that reach ``1 - tolerance``: no optimal W has more singular values above
+        ``resolution``.
+    resolution : float
+        See above; rounding included. Infinite when the dual proves nothing.
     numerical_rank : int
         Number of singular values of the returned W above ``tolerance`` times the largest.
     tolerance : float
-        Used for both counts.
+        Where both counts cut.
     dual_gap : float
         ``1 - sigma_{rank+1}(D)``: how far the first inactive dual singular value stays below 1.
     singular_gap : float
         ``sigma_r(W) / sigma_{r+1}(W)`` at the numerical rank r; infinite when nothing follows.
-    outside_mass : float
-        Bound, relative to the norm, on the nuclear norm that any optimal W has on the orthogonal
-        complement of the active singular vectors: relative gap / dual_gap.
-    dual_singular_values : ndarray
+    dual_singular_values : ndarray, shape (*batch, min(dx, dz))
+        Of D.
     """
 
     rank: int
+    resolution: float
     numerical_rank: int
     tolerance: float
     dual_gap: float
     singular_gap: float
-    outside_mass: float
     dual_singular_values: FloatArray
+
+    def __getitem__(self, index: int) -> RankCertificate:
+        """Of one problem of a batch."""
+        return RankCertificate(*(_pick(getattr(self, part.name), index) for part in fields(self)))
+
+
+class Source(NamedTuple):
+    """What a certificate was computed from."""
+
+    problem: MarginProblem
+    W: FloatArray | None
+    multipliers: FloatArray
+    norm: Norm | None
+
+    def of(self, index: int) -> Source:
+        """Of one problem of a batch."""
+        valid = self.problem.valid
+        keep = slice(None) if valid is None else valid[index]
+        W = None if self.W is None else self.W[index]
+        return Source(self.problem[index], W, self.multipliers[index][keep], self.norm)
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """Optimality measures of a pair (W, multipliers); every field is recomputed from the data.
+
+    For a batch every field is an array over the batch; index it to get the certificate of one problem.
 
     Attributes
     ----------
@@ -103,14 +114,16 @@ class Certificate:
     dual_violation : float
         Largest of ``N*(W(lam)) - 1`` and of the negative parts of inequality multipliers (times row norm).
     gap : float
-        ``|N(W) - lower_bound| / N(W)``.
+        ``|N(W) - rhs . lam / N*(W(lam))| / N(W)``.
     complementarity : float
         Largest ``lam_k |margin_k - rhs_k|`` relative to ``N(W)``.
     norm : float
         N(W).
     lower_bound : float
-        Proved lower bound on the norm of every feasible W (multipliers clipped and rescaled to be
-        exactly dual feasible).
+        Proved lower bound on the norm of every feasible W: multipliers clipped and rescaled to be
+        exactly dual feasible, rounding subtracted.
+    primal_error, gap_error : float
+        Bounds on what rounding can have hidden from ``primal_violation`` and from ``gap``.
     rank_certificate : RankCertificate or None
         For the nuclear norm.
     farkas : FarkasCertificate or None
@@ -123,8 +136,36 @@ class Certificate:
     complementarity: float
     norm: float
     lower_bound: float
+    primal_error: float = 0.0
+    gap_error: float = 0.0
     rank_certificate: RankCertificate | None = None
     farkas: FarkasCertificate | None = None
+    _source: Source | None = field(default=None, repr=False)
+
+    def exact(self, tolerance: float | None = None) -> ExactCertificate:
+        """The same claim proved again in rational arithmetic, from the same numbers; small problems.
+
+        Parameters
+        ----------
+        tolerance : float, optional
+            What violation and gap must reach to be called optimal; 1e-8, nuclear norm 1e-7 by default.
+
+        Examples
+        --------
+        >>> from attsvm.solvers import MarginProblem, solve
+        >>> solved = solve(MarginProblem([[3.0], [1.0]], [[1.0]], [0, 0]))
+        >>> proved = solved.certificate.exact()
+        >>> print(proved.status, proved.violation)
+        optimal 0
+        >>> print(solve(MarginProblem([[1.0], [-2.0]], [[1.0]], [0, 0])).certificate.exact())
+        infeasible, by exact multipliers on rows [0, 1]
+        """
+        from attsvm.solvers.reproof import exact_from_source
+
+        return exact_from_source(self._source, self.farkas, tolerance)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None}  # rows may hold functions, which cannot be written
 
     @property
     def rank(self) -> int | None:
@@ -133,81 +174,227 @@ class Certificate:
 
     @property
     def worst(self) -> float:
-        """Largest of gap, primal violation and dual violation: one number to compare with a tolerance."""
-        return max(self.gap, self.primal_violation, self.dual_violation)
+        """Largest of gap, primal violation and dual violation, as computed."""
+        largest: float = _largest(self.gap, self.primal_violation, self.dual_violation)
+        return largest
+
+    @property
+    def proved(self) -> float:
+        """`worst` with the rounding errors added: what may be compared with a tolerance to claim optimality."""
+        violation, gap = self.primal_violation + self.primal_error, self.gap + self.gap_error
+        largest: float = _largest(gap, violation, self.dual_violation)
+        return largest
+
+    def __getitem__(self, index: int) -> Certificate:
+        """Of one problem of a batch."""
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        source = parts.pop("_source")
+        numbers = {name: _pick(value, index) for name, value in parts.items()}
+        return Certificate(**numbers, _source=None if source is None else source.of(index))
+
+    @staticmethod
+    def unknown(
+        batch: tuple[int, ...] = (),
+        farkas: FarkasCertificate | None = None,
+        bound: float = 0.0,
+        source: Source | None = None,
+    ) -> Certificate:
+        """Of a solve that ended without W: infinite, never 0; ``bound`` is what is proved of the norm all the same."""
+        inf: Any = np.full(batch, np.inf) if batch else float("inf")
+        lower: Any = np.inf if farkas is not None else np.full(batch, bound) if batch else bound
+        return Certificate(inf, inf, inf, inf, inf, lower, inf, inf, farkas=farkas, _source=source)
 
 
-def _farkas_only(farkas: FarkasCertificate) -> Certificate:
-    inf = float("inf")
-    return Certificate(inf, inf, inf, inf, inf, inf, farkas=farkas)
+class CertificateBatch(Protocol):
+    """The face of a `Certificate` of a batch: the same names, arrays of shape (B,)."""
+
+    primal_violation: FloatArray
+    dual_violation: FloatArray
+    gap: FloatArray
+    complementarity: FloatArray
+    norm: FloatArray
+    lower_bound: FloatArray
+    primal_error: FloatArray
+    gap_error: FloatArray
+    rank: IntArray | None
+    worst: FloatArray
+    proved: FloatArray
+
+    def __getitem__(self, index: int) -> Certificate:
+        """Of one problem."""
+        ...
 
 
-def certify_infeasible(problem: MarginProblem, multipliers: npt.ArrayLike) -> Certificate | None:
-    """Verify a candidate proof of infeasibility.
+def _largest(*values: Any) -> Any:
+    return np.maximum.reduce(values) if isinstance(values[0], np.ndarray) else max(values)
 
-    Negative inequality multipliers are set to zero first, so the verdict never rests on them.
 
-    Returns
-    -------
-    Certificate or None
-        A certificate with ``farkas`` set when the combination cancels (see `FarkasCertificate`), else None.
+class _Arithmetic(NamedTuple):
+    """The same formulas for one problem and for a batch: Python numbers are ten times faster than 0-d arrays."""
 
-    Examples
-    --------
-    Two rows that ask for ``W >= 1`` and ``-W >= 1``:
+    dot: Callable[..., Any]
+    least: Callable[..., Any]
+    most: Callable[..., Any]
+    larger: Callable[..., Any]
+    smaller: Callable[..., Any]
+    count: Callable[..., Any]
+    where: Callable[..., Any]
+    plain: Callable[..., Any]
 
-    >>> from attsvm.solvers import MarginProblem, certify_infeasible
-    >>> rows = MarginProblem([[1.0], [-1.0]], [[1.0]], [0, 0])
-    >>> certify_infeasible(rows, [1.0, 1.0]).farkas.multipliers
-    array([0.5, 0.5])
-    >>> certify_infeasible(rows, [1.0, 0.0]) is None
-    True
-    """
-    lam = np.array(multipliers, dtype=np.float64)
-    lam[~problem.equality & (lam < 0)] = 0.0
-    value = float(problem.rhs @ lam)
-    if not np.isfinite(value) or value <= 0:
-        return None
-    lam /= value
-    weight = float(np.abs(lam) @ problem.row_norms)
-    left_over = float(np.linalg.norm(problem.adjoint(lam)))
-    residual = left_over / weight if weight > 0 else 0.0  # zero rows with positive rhs: exact proof
-    rows = np.flatnonzero(np.abs(lam) > 1e-12 * np.abs(lam).max())
-    farkas = FarkasCertificate(
-        multipliers=lam,
-        residual=residual,
-        cancellation=float(np.abs(lam) @ np.abs(problem.rhs)),
-        excluded_norm=1.0 / left_over if left_over > 0 else float("inf"),
-        rows=rows,
-        owners=np.unique(problem.owner[rows]),
-    )
-    return _farkas_only(farkas) if farkas.verified else None
+
+_ONE = _Arithmetic(
+    dot=lambda x, y: float(x.dot(y)),
+    least=lambda x: float(np.minimum.reduce(x)),
+    most=lambda x: float(np.maximum.reduce(x)),
+    larger=max,
+    smaller=min,
+    count=lambda x: int(np.count_nonzero(x)),
+    where=lambda condition, x, y: x if condition else y,
+    plain=lambda x: x.item() if isinstance(x, (np.ndarray, np.generic)) else x,
+)
+_MANY = _Arithmetic(
+    dot=np.vecdot,
+    least=lambda x: np.minimum.reduce(x, axis=-1),
+    most=lambda x: np.maximum.reduce(x, axis=-1),
+    larger=np.maximum,
+    smaller=np.minimum,
+    count=lambda x: np.count_nonzero(x, axis=-1),
+    where=np.where,
+    plain=np.asarray,
+)
 
 
 def _rank_certificate(
-    singular: FloatArray, dual_singular: FloatArray, gap: float, tolerance: float | None
+    singular: FloatArray,
+    dual_singular: FloatArray,
+    gap: Any,
+    excess: Any,
+    tolerance: float | None,
+    error: Any,
+    plain: Any,
 ) -> RankCertificate:
+    """The one rank rule; ``excess`` bounds norm - lower bound, ``error`` the singular values of the scaled dual."""
+    gap = np.asarray(gap)
     # An interior point has sigma_j(W) (1 - sigma_j(D)) of the order of the gap for each pair, so under
     # strict complementarity one of the two factors exceeds sqrt(gap): that is where to cut.
-    tol = max(1e-8, float(np.sqrt(gap))) if tolerance is None else tolerance
-    dual_singular = dual_singular / max(1.0, float(dual_singular[0]))
-    rank = int(np.count_nonzero(dual_singular >= 1.0 - tol))
-    numerical = int(np.count_nonzero(singular > tol * singular[0]))
-    following = float(singular[numerical]) if numerical < len(singular) else 0.0
-    dual_gap = 1.0 - float(dual_singular[rank]) if rank < len(dual_singular) else 1.0
-    return RankCertificate(
-        rank=rank,
-        numerical_rank=numerical,
-        tolerance=tol,
-        dual_gap=dual_gap,
-        singular_gap=float(singular[numerical - 1]) / following if numerical and following > 0 else float("inf"),
-        outside_mass=gap / dual_gap,
-        dual_singular_values=np.asarray(dual_singular, dtype=np.float64),
-    )
+    tol = np.maximum(1e-8, np.sqrt(gap)) if tolerance is None else np.full(gap.shape, tolerance)
+    top = dual_singular[..., :1]
+    scaled = dual_singular / np.where(top > 0, top, 1.0)
+    rank = np.count_nonzero(scaled >= 1.0 - tol[..., None], axis=-1)
+    numerical = np.count_nonzero(singular > tol[..., None] * singular[..., :1], axis=-1)
+    # A zero after the last value stands for "nothing follows": dual gap 1, singular gap infinite.
+    after = np.concatenate([singular, np.zeros_like(top)], axis=-1)
+    scaled_after = np.concatenate([scaled, np.zeros_like(top)], axis=-1)
+    following = np.take_along_axis(after, np.expand_dims(numerical, -1), -1)[..., 0]
+    last = np.take_along_axis(after, np.expand_dims(np.maximum(numerical - 1, 0), -1), -1)[..., 0]
+    dual_gap = 1.0 - np.take_along_axis(scaled_after, np.expand_dims(rank, -1), -1)[..., 0]
+    room = dual_gap - error
+    with np.errstate(divide="ignore", invalid="ignore"):
+        resolution = np.where(rank == singular.shape[-1], 0.0, np.where(room > 0, excess / room, np.inf))
+        singular_gap = np.where((numerical > 0) & (following > 0), last / following, np.inf)
+    parts = (rank, resolution, numerical, tol, dual_gap, singular_gap)
+    numbers: list[Any] = [*(plain(np.asarray(part)) for part in parts), scaled]
+    return RankCertificate(*numbers)
 
 
 def _singular_values(matrix: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.svd(matrix, compute_uv=False), dtype=np.float64)
+
+
+class _Bounds(NamedTuple):
+    """Constants of the error bounds for one shape of problem; the lemmas are those of `attsvm.solvers.rounding`."""
+
+    margin: float  # `margin_error`, and the rounding of the slack
+    dual: float  # one rounding of the dual matrix, in the dual norm
+    objective: float  # one rounding of the objective
+    value: float  # relative error of the norm
+    dual_value: float  # relative error of the dual norm
+
+
+@lru_cache(maxsize=256)
+def _bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
+    dual = norm.dual
+    return _Bounds(
+        gamma(sum(shape) + 3) * _SLACK,
+        UNIT_ROUNDOFF * _SLACK * dual.largest_on_ball(shape),
+        UNIT_ROUNDOFF * _SLACK,
+        norm.rounding(shape),
+        dual.rounding(shape),
+    )
+
+
+def _measure(
+    problem: MarginProblem, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
+) -> Certificate:
+    dot, least, most, larger, smaller, count, where, plain = _MANY if problem.batch else _ONE
+    rows, rhs = problem.rows, problem.rhs
+    row_norms, bounds = rows.row_norms, _bounds(rows.shape, norm)
+    slack = rows.margins(W)
+    slack -= rhs
+    if problem.is_plain:  # right-hand sides 1, inequalities only
+        violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
+        allowed, sides, allowance = row_norms, None, None
+    else:
+        allowance = np.maximum(1.0, np.abs(rhs))
+        violation, allowed, sides = most(problem.missed(slack) / allowance), row_norms / allowance, np.abs(rhs)
+        negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
+    # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
+    size = _frobenius(W)
+    primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+
+    if (
+        negative.any() if problem.batch else negative > 0.0
+    ):  # the worst of them times its row, and none of them in the bound
+        negative = most(np.where(problem.equality, 0.0, np.maximum(-lam, 0.0)) * row_norms)
+        lam = problem.clipped(lam)
+    weights = lam if problem.is_plain else np.abs(lam)
+    dual = rows.adjoint(lam)
+    spectra: tuple[FloatArray, FloatArray] | None = None
+    if norm.name == "nuclear":  # one decomposition of each serves the norms and the ranks
+        spectra = _singular_values(W), _singular_values(dual)
+        value, dual_norm = plain(spectra[0].sum(axis=-1)), plain(spectra[1][..., 0])
+    elif norm.name == "frobenius":
+        value, dual_norm = size, _frobenius(dual)
+    else:
+        value, dual_norm = plain(norm.values(W)), plain(norm.dual.values(dual))
+    dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
+
+    # The bound on every feasible norm, with everything that rounding may have done to it.
+    # `adjoint_error` and `dot_error`, where adding an exact zero rounds nothing: only rows with a multiplier count.
+    terms = count(weights)
+    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, row_norms)
+    dual_most = (dual_norm + dual_error) * (1.0 + bounds.dual_value)
+    objective = dot(rhs, lam)
+    sure = objective - bounds.objective * (terms + 2) * (objective if sides is None else dot(sides, weights))
+    lower = where((objective > 0) & (dual_norm > 0), objective / where(dual_norm > 0, dual_norm, 1.0), 0.0)
+    proved = where(sure > 0, sure / where(dual_most > 0, dual_most, 1.0) * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
+    scale = where(value > 0, value, 1.0)
+    excess = larger(0.0, value * (1.0 + bounds.value) - proved)
+    gap = abs(value - lower) / scale
+    gap_error = larger(0.0, excess / scale - gap) + 4.0 * UNIT_ROUNDOFF
+    complementarity = most(weights * np.abs(slack)) / scale
+    rank = None
+    if spectra is not None:
+        blur = where(dual_norm > 0, dual_error / where(dual_norm > 0, dual_norm, 1.0), np.inf)
+        blur = 2.0 * (blur + bounds.dual_value)
+        # The best norm is at most that of W made feasible: W / (1 - missed) where every row asks for 1. Elsewhere the
+        # price of what is missed is taken from the multipliers, which is right to first order.
+        missed = violation + primal_error
+        if problem.is_plain:
+            price = where(missed < 1.0, missed * value / where(missed < 1.0, 1.0 - missed, 1.0), np.inf)
+        else:
+            price = 2.0 * missed * dot(weights, allowance)
+        rank = _rank_certificate(*spectra, gap, excess + price, rank_tolerance, blur, plain)
+    numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
+    return Certificate(*numbers, rank, None, Source(problem, W, lam, norm))
+
+
+def _frobenius(matrix: FloatArray) -> Any:
+    if matrix.ndim == 2:
+        entries = matrix.ravel()
+        return math.sqrt(entries.dot(entries))
+    flat = matrix.reshape(len(matrix), -1)
+    return np.sqrt(np.vecdot(flat, flat))
 
 
 def certify(
@@ -217,13 +404,13 @@ def certify(
     norm: str | Norm = "frobenius",
     rank_tolerance: float | None = None,
 ) -> Certificate:
-    """Certificate of a pair (W, multipliers), whoever computed it.
+    """Certificate of a pair (W, multipliers), whoever computed it; over the leading axis for a batch.
 
     Parameters
     ----------
     problem : MarginProblem
-    W : array_like, shape (dx, dz)
-    multipliers : array_like, shape (m,)
+    W : array_like, shape (*batch, dx, dz)
+    multipliers : array_like, shape (*batch, m)
         In norm form: ``N*(W(lam)) = 1`` and ``rhs . lam = N(W)`` at the optimum.
     norm : str or Norm
     rank_tolerance : float, optional
@@ -237,27 +424,25 @@ def certify(
     >>> certify(MarginProblem([[2.0]], [[1.0]], [0]), [[0.5]], [0.5]).gap
     0.0
     """
-    norm = get_norm(norm)
-    matrix = np.asarray(W, dtype=np.float64)
-    lam = np.array(multipliers, dtype=np.float64)
-    slack = problem.margins(matrix) - problem.rhs
-    missed = np.where(problem.equality, np.abs(slack), np.maximum(-slack, 0.0))
-    primal_violation = float((missed / np.maximum(1.0, np.abs(problem.rhs))).max())
+    matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
+    return _measure(problem, matrix, lam, get_norm(norm), rank_tolerance)
 
-    negative = np.where(problem.equality, 0.0, np.maximum(-lam, 0.0))
-    lam = lam + negative
-    dual = problem.adjoint(lam)
-    spectra: tuple[FloatArray, FloatArray] | None = None
-    if norm.name == "nuclear":  # one decomposition of each serves the norms and the ranks
-        spectra = _singular_values(matrix), _singular_values(dual)
-        value, dual_norm = float(spectra[0].sum()), float(spectra[1][0])
-    else:
-        value, dual_norm = norm(matrix), norm.dual(dual)
-    dual_violation = max(0.0, dual_norm - 1.0, float((negative * problem.row_norms).max()))
-    objective = float(problem.rhs @ lam)
-    lower = objective / dual_norm if objective > 0 and dual_norm > 0 else 0.0
-    scale = value if value > 0 else 1.0
-    gap = abs(value - lower) / scale
-    complementarity = float((np.abs(lam) * np.abs(slack)).max()) / scale
-    rank = None if spectra is None else _rank_certificate(*spectra, gap, rank_tolerance)
-    return Certificate(primal_violation, dual_violation, gap, complementarity, value, lower, rank)
+
+def certify_batch(
+    problem: MarginProblem, W: npt.ArrayLike, multipliers: npt.ArrayLike, norm: str | Norm = "frobenius"
+) -> CertificateBatch:
+    """`certify` with the type of a batch: arrays over the leading axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, certify_batch
+    >>> batch = MarginProblem(np.array([[[2.0]], [[4.0]]]), np.ones((2, 1, 1)), [0])
+    >>> certify_batch(batch, [[[0.5]], [[0.25]]], [[0.5], [0.25]]).gap
+    array([0., 0.])
+    """
+    if not problem.batch:
+        raise ValueError("certify_batch takes a batch of problems; use certify for one")
+    found: Any = certify(problem, W, multipliers, norm)
+    face: CertificateBatch = found
+    return face

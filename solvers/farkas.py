@@ -1,52 +1,238 @@
-"""Search for a proof of infeasibility by nonnegative least squares.
+"""Proofs of infeasibility: a nonnegative combination of rows that cancels while its right-hand side stays positive.
 
-The least-distance form of Lawson and Hanson: minimize ``|F^T y|^2 + (rhs . y - 1)^2`` over y >= 0 (free on
-equality rows). The minimum is ``1 / (1 + |W|^2)`` with W the least-norm feasible matrix, and 0 exactly
-when there is none; the minimizer is then the proof.
+In float64 a combination cancels only up to rounding, which excludes matrices of moderate norm, not all of them. It
+becomes a proof in one of three ways:
+
+- one row is zero and asks for something positive;
+- *by rounding bounds*: the participating rows, more of them than dimensions, span their space with a smallest singular
+  value s that rounding cannot have made up. What is left over, r, is then removed exactly by changing the multipliers
+  by at most ``|r| / s``, and they are larger than that;
+- *by rationals*: the multipliers are solved for in exact arithmetic (`attsvm.solvers.exact`).
+
+Anything else is only a lower bound on the norm, and is said to be no more.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import numpy as np
+import numpy.typing as npt
 
-from attsvm.solvers.certificate import Certificate, certify_infeasible
-from attsvm.solvers.margin import MarginProblem
-from attsvm.solvers.reduction import reduce_dimensions
+from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.certificate import Certificate, Source
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.rounding import dot_error, dual_bound, gamma, norm_bounds
+from attsvm.solvers.spectral_bounds import singular_value_error
 
-__all__ = ["find_farkas"]
+__all__ = ["FarkasCertificate", "certify_infeasible", "farkas_certificate", "zero_row_proof"]
+
+# Multipliers below this share of the largest are not part of the candidate.
+_NEGLIGIBLE = 1e-12
+# A candidate that leaves more than this of its weight is not worth a proof: solvers stop far below it.
+_PROMISING = 1e-6
+# Right-hand sides that cancel down to this share of their terms may owe the rest to their own rounding (the equality
+# rows of a W that satisfies them all, say): no proof.
+_ROUNDED = 1e-12
+# Largest matrix (rows times columns) for which the rational proof is tried, and for the one by rounding bounds.
+_RATIONAL_ENTRIES = 40_000
+_DENSE_ENTRIES = 4_000_000
 
 
-def find_farkas(problem: MarginProblem) -> Certificate | None:
-    """Find and verify a proof that no W satisfies the rows; None when none was found.
+@dataclass(frozen=True, eq=False)
+class FarkasCertificate:
+    """A proof that no W satisfies all rows.
 
-    Forms the dense features of the reduced problem: meant for problems of up to a few thousand rows.
+    Attributes
+    ----------
+    multipliers : ndarray, shape (m,)
+        Nonnegative on inequality rows, free on equality rows, scaled to ``rhs . multipliers = 1``. Of a proof by
+        rationals they are rounded to float64.
+    residual : float
+        ``||sum_k multipliers_k a_k b_k^T||_F / sum_k |multipliers_k| |a_k| |b_k|`` of these rounded multipliers.
+    excluded_norm : float
+        What these floating-point multipliers alone exclude, rounding included: every W of smaller Frobenius norm.
+    rows : ndarray of int
+        Rows that take part.
+    owners : ndarray of int
+        Queries that take part.
+    proof : {"zero row", "rounding bounds", "rationals"}
+        Why no W of any norm exists; see the module's text.
+    """
+
+    multipliers: FloatArray
+    residual: float
+    excluded_norm: float
+    rows: IntArray
+    owners: IntArray
+    proof: Literal["zero row", "rounding bounds", "rationals"]
+
+
+def farkas_certificate(
+    problem: MarginProblem,
+    lam: FloatArray,
+    proof: Literal["zero row", "rounding bounds", "rationals"],
+    rows: IntArray | None = None,
+) -> Certificate | None:
+    """Measures of multipliers that are known to belong to a proof; None if it rests on rounded right-hand sides.
+
+    ``rows`` take part: those with a multiplier, unless a proof by rationals knows of some that float64 rounds to 0.
+    """
+    gained = float(problem.rhs @ lam)
+    if not gained > _ROUNDED * float(np.abs(problem.rhs) @ np.abs(lam)):
+        return None
+    lam = lam / gained
+    weight = float(np.abs(lam) @ problem.row_norms)
+    left_over = float(np.linalg.norm(problem.adjoint(lam)))
+    error = gamma(problem.m + problem.q + 4) * 1.01 * weight
+    # Every row with a multiplier: the smallest one may belong to the largest row.
+    rows = np.flatnonzero(lam) if rows is None else rows
+    found = FarkasCertificate(
+        multipliers=lam,
+        residual=left_over / weight if weight > 0 else 0.0,
+        excluded_norm=float(dual_bound(problem.rhs @ lam, dot_error(problem.rhs, lam), left_over, error)),
+        rows=rows,
+        owners=np.unique(problem.owner[rows]),
+        proof=proof,
+    )
+    return Certificate.unknown(farkas=found, source=Source(problem, None, lam, None))
+
+
+def zero_row_proof(problem: MarginProblem) -> Certificate | None:
+    """The proof by a zero row that asks for something, if there is one.
 
     Examples
     --------
-    >>> from attsvm.solvers import MarginProblem, find_farkas
-    >>> conflict = MarginProblem([[1.0], [-1.0], [3.0]], [[1.0]], [0, 0, 0])
-    >>> find_farkas(conflict).farkas.rows
-    array([0, 1])
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.farkas import zero_row_proof
+    >>> zero_row_proof(MarginProblem([[0.0], [1.0]], [[1.0]], [0, 0])).farkas.rows
+    array([0])
     """
-    from scipy.optimize import nnls
-
     norms = problem.row_norms
-    dead = np.flatnonzero((norms == 0) & np.where(problem.equality, problem.rhs != 0, problem.rhs > 0))
-    if len(dead):  # 0 >= positive: one row proves it
-        unit = np.zeros(problem.m)
-        unit[dead[0]] = np.sign(problem.rhs[dead[0]])
-        return certify_infeasible(problem, unit)
-
-    scale = np.where(norms > 0, norms, 1.0)
-    typical = float(np.median(scale))
-    columns = np.vstack([reduce_dimensions(problem).problem.features().T / scale, problem.rhs * typical / scale])
-    free = np.flatnonzero(problem.equality)
-    target = np.zeros(len(columns))
-    target[-1] = 1.0
-    try:
-        y, _ = nnls(np.hstack([columns, -columns[:, free]]), target, maxiter=30 * (problem.m + len(free)))
-    except RuntimeError:  # iteration limit: no proof found
+    if norms.min() > 0:
         return None
-    y, mirrored = y[: problem.m], y[problem.m :]
-    y[free] -= mirrored
-    return certify_infeasible(problem, y / scale)
+    dead = np.flatnonzero((norms == 0) & np.where(problem.equality, problem.rhs != 0, problem.rhs > 0))
+    for row in dead:
+        if _is_zero(problem, int(row)):  # a norm may underflow where the row does not
+            unit = np.zeros(problem.m)
+            unit[row] = np.sign(problem.rhs[row])
+            return farkas_certificate(problem, unit, "zero row")
+    return None
+
+
+def _is_zero(problem: MarginProblem, row: int) -> bool:
+    pair = problem.rows.gather(np.array([row]))
+    return not pair.a.any() or not pair.queries[pair.owner[0]].any()
+
+
+def certify_infeasible(problem: MarginProblem, multipliers: npt.ArrayLike) -> Certificate | None:
+    """Turn a candidate into a proof of infeasibility, or refuse it.
+
+    Negative inequality multipliers are set to zero first, so the verdict never rests on them.
+
+    Parameters
+    ----------
+    problem : MarginProblem
+        A single one.
+    multipliers : array_like, shape (m,)
+        Of any scale.
+
+    Returns
+    -------
+    Certificate or None
+        A certificate with ``farkas`` set when infeasibility is proved (see `FarkasCertificate`), else None.
+
+    Examples
+    --------
+    Two rows that ask for ``W >= 1`` and ``-W >= 1``:
+
+    >>> from attsvm.solvers import MarginProblem, certify_infeasible
+    >>> rows = MarginProblem([[1.0], [-1.0]], [[1.0]], [0, 0])
+    >>> certify_infeasible(rows, [1.0, 1.0]).farkas.multipliers
+    array([0.5, 0.5])
+    >>> certify_infeasible(rows, [1.0, 0.0]) is None
+    True
+    """
+    lam = problem.clipped(np.asarray(multipliers, dtype=np.float64))
+    size = float(np.abs(lam).max(initial=0.0))
+    if not 0 < size < np.inf:
+        return None
+    norms = problem.row_norms
+    rows = np.flatnonzero(np.abs(lam) * norms > _NEGLIGIBLE * float((np.abs(lam) * norms).max()))
+    if not len(rows) or not float(problem.rhs[rows] @ lam[rows]) > 0:
+        zero = np.abs(lam) * (norms == 0) > 0
+        return zero_row_proof(problem) if zero.any() else None
+    weight = np.abs(lam[rows]) * norms[rows]
+    if float(np.linalg.norm(problem.adjoint(np.where(np.abs(lam) > 0, lam, 0.0)))) > _PROMISING * float(weight.sum()):
+        return None
+    found = _by_rounding_bounds(problem, rows, lam[rows])
+    if found is not None:
+        return found
+    return _by_rationals(problem, rows, lam)
+
+
+def _coordinates(problem: MarginProblem, rows: IntArray) -> FloatArray:
+    """The rows in coordinates in which it is enough that they cancel, shape (len(rows), columns).
+
+    With fewer queries than dimensions: one copy of the left factor's space per query (the sums over the rows of each
+    query vanish separately), else the space of W.
+    """
+    pair = problem.rows.gather(rows)
+    a = pair.a.astype(np.float64, copy=False)
+    used, position = np.unique(pair.owner, return_inverse=True)
+    dx, dz = problem.shape
+    if len(used) > dz:
+        return pair.features()
+    out = np.zeros((len(rows), len(used), dx))
+    out[np.arange(len(rows)), position] = a
+    return out.reshape(len(rows), -1)
+
+
+def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Certificate | None:
+    """The second way of the module's text."""
+    dx, dz = problem.shape
+    columns = dx * min(dz, len(np.unique(problem.owner[rows])))
+    if len(rows) <= columns or len(rows) * columns > _DENSE_ENTRIES:
+        return None
+    matrix = _coordinates(problem, rows)
+    # Powers of two change nothing but the scale: rows of norm about 1, multipliers to match.
+    exponent = np.frexp(np.abs(matrix).max(axis=1))[1]
+    matrix, y = np.ldexp(matrix, -exponent[:, None]), np.ldexp(lam, exponent)
+    rhs, equality = np.ldexp(problem.rhs[rows], -exponent), problem.equality[rows]
+    sizes = norm_bounds(matrix)[1]
+    U, singular, Vt = np.linalg.svd(matrix, full_matrices=False)
+    y = y / float(np.abs(y).max())
+    y = y - U @ ((Vt @ (y @ matrix)) / np.maximum(singular, 1e-300))  # removes what is left over, up to rounding
+    if (y[~equality] < 0).any():
+        return None
+    # Entries may be rounded differences or products of two factors: two roundings each.
+    blur = float(singular_value_error(matrix.shape, singular[0])) + gamma(3) * float(norm_bounds(matrix, 2)[1])
+    smallest = float(singular[-1]) - blur
+    if smallest <= 0:
+        return None
+    left_over = float(norm_bounds(y @ matrix)[1]) + gamma(len(rows) + 4) * 1.01 * float(np.abs(y) @ sizes)
+    change = 1.01 * left_over / smallest
+    least = float(rhs @ y) - float(dot_error(rhs, y)) - change * float(norm_bounds(rhs)[1])
+    if not (y[~equality].min(initial=np.inf) > change and least > 0):
+        return None
+    full = np.zeros(problem.m)
+    full[rows] = np.ldexp(y, -exponent)
+    return farkas_certificate(problem, full, "rounding bounds")
+
+
+def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Certificate | None:
+    """The third way: exact multipliers on the participating rows."""
+    from attsvm.solvers.exact import exact_farkas, exact_rows
+
+    dx, dz = problem.shape
+    if len(rows) * dx * min(dz, len(np.unique(problem.owner[rows]))) > _RATIONAL_ENTRIES:
+        return None
+    pair = problem.rows.gather(rows)
+    exact = exact_rows(pair.exact_left(), pair.queries, pair.owner, problem.rhs[rows], problem.equality[rows])
+    proof = exact_farkas(exact, lam[rows])
+    if proof is None:
+        return None
+    full = np.zeros(problem.m)
+    full[rows] = [float(value) for value in proof.multipliers]
+    return farkas_certificate(problem, full, "rationals", rows[proof.rows])

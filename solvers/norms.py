@@ -1,23 +1,30 @@
-"""Matrix norms, their duals, and the names by which they are asked for."""
+"""Matrix norms, their duals, and the names by which they are asked for. A norm is one class."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Norm", "get_norm"]
+from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.rounding import gamma
+from attsvm.solvers.spectral_bounds import singular_value_error
 
-_SPECTRAL_FAMILY = {"frobenius": "frobenius", "nuclear": "spectral", "spectral": "nuclear"}
+if TYPE_CHECKING:
+    import cvxpy
+
+__all__ = ["NORMS", "Entrywise", "Norm", "Schatten", "get_norm"]
 
 
-@dataclass(frozen=True)
-class Norm:
-    """A matrix norm and its dual.
+class Norm(ABC):
+    """A matrix norm over the last two axes.
 
-    Entrywise norms are named ``"l1"``, ``"linf"`` or ``"l<p>"`` with a number ``p > 1``.
+    A new norm is a subclass entered in `NORMS`: its value, its dual, its largest value on the Frobenius ball and its
+    cvxpy expression; certificates, duals and the reference solver need no more.
 
     Examples
     --------
@@ -28,35 +35,137 @@ class Norm:
     (7.0, 4.0)
     """
 
-    name: str
-    p: float | None = None
+    unitarily_invariant: ClassVar[bool] = False
+    """True when ``||U W V^T|| = ||W||`` for orthonormal U, V, so that both spans may be reduced."""
 
     @property
-    def unitarily_invariant(self) -> bool:
-        """True when ``||U W V^T|| = ||W||`` for orthonormal U, V, so that both spans may be reduced."""
-        return self.p is None
+    @abstractmethod
+    def name(self) -> str:
+        """What ``norm=`` takes."""
+
+    @property
+    @abstractmethod
+    def dual(self) -> Norm:
+        """The dual norm ``sup { <D, W> : ||W|| <= 1 }``."""
+
+    @abstractmethod
+    def values(self, W: FloatArray) -> FloatArray:
+        """Norms of matrices of shape (*batch, dx, dz), shape (*batch,)."""
+
+    @abstractmethod
+    def largest_on_ball(self, shape: tuple[int, int]) -> float:
+        """The most that a matrix of Frobenius norm 1 can have: turns error bounds into bounds in this norm."""
+
+    @abstractmethod
+    def expression(self, W: cvxpy.Variable) -> cvxpy.Expression:
+        """The norm of a cvxpy variable, or an increasing function of it."""
+
+    def rounding(self, shape: tuple[int, int]) -> float:
+        """Bound on the relative error of `values` in float64 (`attsvm.solvers.rounding.norm_bounds`)."""
+        return 2.0 * gamma(shape[0] * shape[1] + 8)
+
+    def __call__(self, W: npt.ArrayLike) -> float:
+        """The norm of one matrix."""
+        return float(self.values(np.asarray(W, dtype=np.float64)))
+
+
+def _conjugate(p: float) -> float:
+    """1/p + 1/q = 1."""
+    return np.inf if p == 1.0 else 1.0 if np.isinf(p) else p / (p - 1.0)
+
+
+@dataclass(frozen=True)
+class Schatten(Norm):
+    """The l_p norm of the singular values: nuclear (p = 1), Frobenius (p = 2) and spectral (p = inf).
+
+    They are the biases of gradient descent on (K, Q), of gradient descent on W, and of spectral descent.
+    """
+
+    p: float
+    unitarily_invariant = True
+
+    @property
+    def name(self) -> str:
+        """``"nuclear"``, ``"frobenius"`` or ``"spectral"``."""
+        return {1.0: "nuclear", 2.0: "frobenius"}.get(self.p, "spectral")
 
     @property
     def dual(self) -> Norm:
-        """The dual norm ``sup { <D, W> : ||W|| <= 1 }``."""
-        if self.p is None:
-            return Norm(_SPECTRAL_FAMILY[self.name])
-        if self.p == 1.0:
-            return Norm("linf", np.inf)
-        if np.isinf(self.p):
-            return Norm("l1", 1.0)
-        conjugate = self.p / (self.p - 1.0)
-        return Norm(f"l{conjugate:.17g}", conjugate)
+        """The norm of the conjugate exponent."""
+        return Schatten(_conjugate(self.p))
 
-    def __call__(self, W: npt.ArrayLike) -> float:
-        """The norm of a matrix."""
-        matrix = np.asarray(W, dtype=np.float64)
-        if self.name == "frobenius":
-            return float(np.linalg.norm(matrix))
-        if self.p is not None:
-            return float(np.linalg.norm(matrix.ravel(), self.p))
-        singular = np.linalg.svd(matrix, compute_uv=False)
-        return float(singular.sum() if self.name == "nuclear" else singular[0])
+    def values(self, W: FloatArray) -> FloatArray:
+        """Norms over the last two axes."""
+        if self.p == 2.0:
+            return np.asarray(np.sqrt(np.einsum("...ij,...ij->...", W, W)))
+        singular = np.linalg.svd(W, compute_uv=False)
+        return np.asarray(singular.sum(axis=-1) if self.p == 1.0 else singular[..., 0])
+
+    def largest_on_ball(self, shape: tuple[int, int]) -> float:
+        """Root of the rank for the nuclear norm, else 1."""
+        return float(np.sqrt(min(shape))) if self.p == 1.0 else 1.0
+
+    def rounding(self, shape: tuple[int, int]) -> float:
+        """Of sums of squares, or of singular values (`attsvm.solvers.spectral_bounds.singular_value_error`)."""
+        if self.p == 2.0:
+            return super().rounding(shape)
+        return float(singular_value_error(shape, 1.0)) * (min(shape) if self.p == 1.0 else 1)
+
+    def expression(self, W: cvxpy.Variable) -> cvxpy.Expression:
+        """Half the square of the Frobenius norm (a quadratic program, which OSQP takes too); the others as they are."""
+        import cvxpy as cp
+
+        if self.p == 2.0:
+            return cp.sum_squares(cp.vec(W, order="C")) / 2
+        return cp.normNuc(W) if self.p == 1.0 else cp.sigma_max(W)
+
+
+@dataclass(frozen=True)
+class Entrywise(Norm):
+    """The l_p norm of the entries, ``"l1"``, ``"linf"`` or ``"l<p>"``.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import get_norm
+    >>> get_norm("l3").dual.name, get_norm("l1")([[1.0, -2.0]])
+    ('l1.5', 3.0)
+    """
+
+    p: float
+
+    @property
+    def name(self) -> str:
+        """``"l<p>"``."""
+        return "linf" if np.isinf(self.p) else f"l{self.p:.17g}"
+
+    @property
+    def dual(self) -> Norm:
+        """The norm of the conjugate exponent."""
+        return Entrywise(_conjugate(self.p))
+
+    def values(self, W: FloatArray) -> FloatArray:
+        """Norms over the last two axes."""
+        return np.asarray(np.linalg.norm(W.reshape(*W.shape[:-2], -1), self.p, axis=-1))
+
+    def largest_on_ball(self, shape: tuple[int, int]) -> float:
+        """``(dx dz)^(1/p - 1/2)`` for p < 2, else 1."""
+        return float((shape[0] * shape[1]) ** max(0.0, 1.0 / self.p - 0.5))
+
+    def expression(self, W: cvxpy.Variable) -> cvxpy.Expression:
+        """``norm1``, ``norm_inf`` or exact power cones."""
+        import cvxpy as cp
+
+        entries = cp.vec(W, order="C")
+        if self.p == 1.0:
+            return cp.norm1(entries)
+        if np.isinf(self.p):
+            return cp.norm_inf(entries)
+        return cp.pnorm(entries, self.p, approx=False)  # exact power cones, not a rational approximation of p
+
+
+NORMS: dict[str, Norm] = {
+    norm.name: norm for norm in (Schatten(2.0), Schatten(1.0), Schatten(np.inf), Entrywise(np.inf))
+}
 
 
 def get_norm(name: str | Norm) -> Norm:
@@ -65,7 +174,7 @@ def get_norm(name: str | Norm) -> Norm:
     Parameters
     ----------
     name : str or Norm
-        "frobenius", "nuclear", "spectral", "l1", "linf", or "l<p>" with p > 1 (e.g. "l1.5", "l3").
+        "frobenius", "nuclear", "spectral", "l1", "linf", "l<p>" with p > 1 (e.g. "l1.5", "l3"), or a name in `NORMS`.
 
     Examples
     --------
@@ -75,15 +184,14 @@ def get_norm(name: str | Norm) -> Norm:
     """
     if isinstance(name, Norm):
         return name
-    if name in _SPECTRAL_FAMILY:
-        return Norm(name)
-    if name == "linf":
-        return Norm(name, np.inf)
-    match = re.fullmatch(r"l(\d+(?:\.\d+)?)", name) if isinstance(name, str) else None
-    if match and float(match[1]) == 2.0:
-        return Norm("frobenius")  # the same norm, and unitarily invariant
-    if match and float(match[1]) >= 1.0:
-        return Norm(name, float(match[1]))
+    if isinstance(name, str):
+        if name in NORMS:
+            return NORMS[name]
+        match = re.fullmatch(r"l(\d+(?:\.\d+)?)", name)
+        if match and float(match[1]) == 2.0:
+            return NORMS["frobenius"]  # the same norm, and unitarily invariant
+        if match and float(match[1]) >= 1.0:
+            return Entrywise(float(match[1]))
     raise ValueError(
         f"norm must be 'frobenius', 'nuclear', 'spectral', 'l1', 'linf' or 'l<p>' with a number p >= 1, got {name!r}"
     )

@@ -1,37 +1,133 @@
-"""What every solver returns."""
+"""What every solver returns: one problem or a batch, certified by data alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from attsvm.solvers.certificate import Certificate, certify
-from attsvm.solvers.margin import FloatArray, MarginProblem
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.certificate import Certificate, CertificateBatch, Source, certify
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.status import InfeasibleError, Status
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
 
-__all__ = ["MarginSolution", "conclude"]
+if TYPE_CHECKING:
+    from attsvm.solvers.farkas import FarkasCertificate
+    from attsvm.solvers.nuclear.uniqueness import UniquenessCertificate
+
+__all__ = ["Extras", "Found", "MarginSolution", "MarginSolutionBatch", "RankLimit", "conclude"]
+
+
+@dataclass(frozen=True, eq=False)
+class RankLimit:
+    """What is known about a rank-limited solution.
+
+    Attributes
+    ----------
+    is_global : bool
+        True when the gap to the convex bound closes.
+    convex_bound : float
+        Proved lower bound on the norm of every feasible W, whatever its rank.
+    kkt_residual : float
+        Of the factored problem, in unit rows; NaN when the convex solution is returned as it is.
+    starts, feasible : int
+        Starting points, and how many of them became feasible.
+    norms : tuple of float
+        Norms of the feasible ones, sorted.
+    message : str
+    """
+
+    is_global: bool
+    convex_bound: float
+    kkt_residual: float
+    starts: int
+    feasible: int
+    norms: tuple[float, ...]
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class Extras:
+    """What a particular solver adds.
+
+    Attributes
+    ----------
+    newton_steps, evaluations, interior_iterations : int
+        Of the nuclear-norm methods.
+    warm_started : bool
+        The warm start alone led to the solution.
+    rescued : bool
+        A problem of a batch that the batched method left without certificate and that was then solved alone.
+    rank_limit : RankLimit or None
+    """
+
+    newton_steps: int = 0
+    evaluations: int = 0
+    interior_iterations: int = 0
+    warm_started: bool = False
+    rescued: bool = False
+    rank_limit: RankLimit | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a method hands back, in the coordinates and the scale of the problem.
+
+    Attributes
+    ----------
+    W : ndarray, shape (*batch, dx, dz), or None
+    multipliers : ndarray, shape (*batch, m), or None
+        In norm form. Entries of problems without a solution are NaN.
+    iterations : int or ndarray of int
+    farkas : Certificate or None
+        Proof of infeasibility of one problem; a batch gives candidates instead.
+    candidates : ndarray, shape (*batch, m), or None
+        Multipliers that may prove infeasibility, NaN elsewhere; the pipeline verifies them.
+    certificate : Certificate or None
+        Of (W, multipliers), when the method needed it anyway.
+    status : Status or None
+        Only where the method knows better than the certificate (a local optimum).
+    extras : Extras
+    """
+
+    W: FloatArray | None = None
+    multipliers: FloatArray | None = None
+    iterations: Any = 0
+    farkas: Certificate | None = None
+    candidates: FloatArray | None = None
+    certificate: Certificate | None = None
+    status: Status | None = None
+    extras: Extras = field(default_factory=Extras)
 
 
 @dataclass(frozen=True, eq=False)
 class MarginSolution:
-    """A solved margin problem with its certificate.
+    """A solved margin problem with its certificate, or a batch of them: then index it to get one.
 
     Attributes
     ----------
     problem : MarginProblem
     norm_kind : Norm
     status : Status
+        For a batch an object array; compare it with strings: ``solution.status == "optimal"``.
     certificate : Certificate
-    multipliers : ndarray, shape (m,)
+    multipliers : ndarray, shape (*batch, m)
         In norm form: ``N*(W(lam)) = 1`` and ``rhs . lam = N(W)``. ``lam_k > 0`` means that row k is
-        active; multipliers of equality rows have either sign. NaN when there is no solution.
+        active; multipliers of equality rows have either sign. NaN when there is no solution, 0 for void rows.
     solver : str
+        What ``solver=`` takes to get the same method.
     iterations : int
     seconds : float
-    extras : dict
-        What a particular solver adds (documented there).
+        Wall time of the solve with its certificate; of the whole batch for a batch.
+    tolerance : float
+        What the certificate had to reach.
+    extras : Extras
+        What a particular solver adds.
     """
 
     problem: MarginProblem
@@ -42,67 +138,176 @@ class MarginSolution:
     solver: str
     iterations: int
     seconds: float
+    tolerance: float
     _W: FloatArray | None = field(repr=False, default=None)
-    extras: dict[str, object] = field(repr=False, default_factory=dict)
+    extras: Extras = field(repr=False, default_factory=Extras)
+    _proofs: dict[int, FarkasCertificate] = field(repr=False, default_factory=dict)
+    _each: tuple[Extras, ...] = field(repr=False, default=())
 
     @property
     def W(self) -> FloatArray:
-        """The solution, shape (dx, dz); raises `InfeasibleError` when there is none."""
-        if self._W is None:
-            farkas = self.certificate.farkas
-            if farkas is not None:
-                raise InfeasibleError(f"no W satisfies all rows; queries {farkas.owners.tolist()} conflict")
-            raise InfeasibleError(f"there is no W to read: status is {self.status}. {self.status.advice}")
-        return self._W
+        """The solution, shape (*batch, dx, dz).
+
+        Reading it raises `InfeasibleError` or `NoSolutionError` when there is none; in a batch such entries are NaN.
+        """
+        if self._W is not None:
+            return self._W
+        farkas = self.certificate.farkas
+        if farkas is not None:
+            raise InfeasibleError(f"no W satisfies all rows; queries {farkas.owners.tolist()} conflict")
+        raise NoSolutionError(f"there is no W to read: status is {self.status}. {self.status.advice}")
 
     @property
     def norm(self) -> float:
-        """N(W); infinite when infeasible."""
-        return float("inf") if self._W is None else self.certificate.norm
+        """N(W); infinite when there is no solution."""
+        return self.certificate.norm
+
+    @cached_property
+    def uniqueness(self) -> UniquenessCertificate:
+        """Whether a nuclear-norm solution is the only one (worked out at the first look); one problem only."""
+        from attsvm.solvers.nuclear.uniqueness import certify_uniqueness
+
+        if self.norm_kind.name != "nuclear" or self.problem.batch:
+            raise ValueError(
+                f"uniqueness is worked out for one nuclear-norm solution, got norm {self.norm_kind.name!r} of "
+                f"{self.problem!r}"
+            )
+        return certify_uniqueness(self.problem, self.W, self.multipliers)
+
+    def __len__(self) -> int:
+        return len(self.problem)
+
+    def __getitem__(self, index: int) -> MarginSolution:
+        """The solution of one problem of a batch."""
+        problem = self.problem[index]
+        index %= len(self)
+        statuses: Any = self.status
+        counts: Any = self.iterations
+        status: Status = statuses[index]
+        keep = slice(None) if self.problem.valid is None else self.problem.valid[index]
+        certificate = self.certificate[index]
+        if index in self._proofs:
+            certificate = replace(certificate, farkas=_narrowed(self._proofs[index], keep))
+        W, lam = self.W[index] if status.has_solution else None, self.multipliers[index][keep]
+        source = Source(problem, W, lam, self.norm_kind)
+        ranks = certificate.rank_certificate if status.has_solution else None
+        certificate = replace(certificate, rank_certificate=ranks, _source=source)
+        rescued: Any = self.extras.rescued
+        extras = self._each[index] if self._each else Extras(rescued=bool(rescued[index]))
+        return MarginSolution(
+            problem, self.norm_kind, status, certificate, lam, self.solver, int(counts[index]),
+            self.seconds / len(self), self.tolerance, W, extras,
+        )  # fmt: skip
+
+    @staticmethod
+    def stack(solutions: list[MarginSolution], problem: MarginProblem) -> MarginSolution:
+        """Solutions of the problems of a batch as the solution of the batch."""
+        first = solutions[0]
+        size, m = len(solutions), problem.m
+        W = np.full((size, *problem.shape), np.nan)
+        multipliers = np.full((size, m), np.nan)
+        for i, solution in enumerate(solutions):
+            keep = slice(None) if problem.valid is None else problem.valid[i]
+            if solution.status.has_solution:
+                W[i] = solution.W
+                multipliers[i] = 0.0
+                multipliers[i, keep] = solution.multipliers
+        proofs = {
+            i: _widened(solution.certificate.farkas, m, None if problem.valid is None else problem.valid[i])
+            for i, solution in enumerate(solutions)
+            if solution.certificate.farkas is not None
+        }
+        status: Any = np.array([solution.status for solution in solutions], dtype=object)
+        iterations: Any = np.array([solution.iterations for solution in solutions])
+        rescued: Any = np.array([solution.extras.rescued for solution in solutions])
+        certificate = _stacked([s.certificate for s in solutions])
+        certificate = replace(certificate, _source=Source(problem, W, multipliers, first.norm_kind))
+        return MarginSolution(
+            problem, first.norm_kind, status, certificate, multipliers, first.solver, iterations,
+            sum(s.seconds for s in solutions), first.tolerance, W, Extras(rescued=rescued), proofs,
+            tuple(s.extras for s in solutions),
+        )  # fmt: skip
+
+
+class MarginSolutionBatch(Protocol):
+    """The face of a `MarginSolution` of a batch: the same names with a leading axis."""
+
+    problem: MarginProblem
+    norm_kind: Norm
+    status: npt.NDArray[np.object_]
+    certificate: CertificateBatch
+    multipliers: FloatArray
+    W: FloatArray
+    norm: FloatArray
+    iterations: IntArray
+    solver: str
+    seconds: float
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> MarginSolution: ...
+
+
+def _narrowed(farkas: FarkasCertificate, keep: Any) -> FarkasCertificate:
+    """A proof in the numbering of the rows that exist."""
+    multipliers = farkas.multipliers[keep]
+    if len(multipliers) == len(farkas.multipliers):
+        return farkas
+    position = np.cumsum(keep) - 1
+    return replace(farkas, multipliers=multipliers, rows=position[farkas.rows])
+
+
+def _widened(farkas: FarkasCertificate | None, m: int, valid: BoolArray | None) -> FarkasCertificate:
+    """Inverse of `_narrowed`."""
+    assert farkas is not None
+    if valid is None:
+        return farkas
+    index = np.flatnonzero(valid)
+    multipliers = np.zeros(m)
+    multipliers[index] = farkas.multipliers
+    return replace(farkas, multipliers=multipliers, rows=index[farkas.rows])
+
+
+def _stacked(certificates: list[Certificate]) -> Certificate:
+    """Certificates of single problems as arrays over a batch."""
+    numbers: list[Any] = [
+        np.array([getattr(c, part.name) for c in certificates])
+        for part in fields(Certificate)
+        if part.name not in ("rank_certificate", "farkas", "_source")
+    ]
+    ranks = [c.rank_certificate for c in certificates]
+    known = next((r for r in ranks if r is not None), None)
+    if known is None:
+        return Certificate(*numbers)
+    blank = type(known)(-1, np.inf, -1, np.inf, np.nan, np.nan, np.full_like(known.dual_singular_values, np.nan))
+    columns: list[Any] = [
+        np.stack([np.asarray(getattr(r or blank, part.name)) for r in ranks]) for part in fields(known)
+    ]
+    return replace(Certificate(*numbers), rank_certificate=type(known)(*columns))
 
 
 def conclude(
-    problem: MarginProblem,
-    norm: Norm,
-    W: FloatArray,
-    multipliers: FloatArray,
-    *,
-    solver: str,
-    iterations: int,
-    seconds: float,
-    tolerance: float,
-    extras: dict[str, object] | None = None,
+    problem: MarginProblem, norm: Norm, found: Found, *, solver: str, seconds: float, tolerance: float
 ) -> MarginSolution:
-    """Certify (W, multipliers) and let the certificate, not the solver, decide the status."""
-    finite = bool(np.isfinite(W).all() and np.isfinite(multipliers).all())
-    if not finite:
-        return without_solution(
-            problem, norm, Status.FAILED, None, solver=solver, iterations=iterations, seconds=seconds
-        )
-    certificate = certify(problem, W, multipliers, norm)
-    status = Status.OPTIMAL if certificate.worst <= tolerance else Status.INACCURATE
-    return MarginSolution(problem, norm, status, certificate, multipliers, solver, iterations, seconds, W, extras or {})
-
-
-def without_solution(
-    problem: MarginProblem,
-    norm: Norm,
-    status: Status,
-    certificate: Certificate | None,
-    *,
-    solver: str,
-    iterations: int,
-    seconds: float,
-) -> MarginSolution:
-    """A result without W: infeasible (with its certificate) or failed."""
-    inf = float("inf")
+    """Certify what a method found on one problem; the certificate, not the method, decides the status."""
+    nothing = np.full(problem.m, np.nan)
+    iterations = int(found.iterations)
+    if found.farkas is not None:
+        return MarginSolution(
+            problem, norm, Status.INFEASIBLE, found.farkas, nothing, solver, iterations, seconds, tolerance,
+            extras=found.extras,
+        )  # fmt: skip
+    W, lam, certificate = found.W, found.multipliers, found.certificate
+    if W is not None and lam is not None and certificate is None:
+        certificate = certify(problem, W, lam, norm)
+    # A norm, a gap and a complementarity that are finite leave no room for numbers in W and lam that are not.
+    if W is None or lam is None or certificate is None or not isfinite(certificate.complementarity + certificate.gap):
+        return MarginSolution(
+            problem, norm, Status.FAILED, Certificate.unknown(source=Source(problem, None, nothing, norm)), nothing,
+            solver, iterations, seconds, tolerance, extras=found.extras,
+        )  # fmt: skip
+    closes = certificate.proved <= tolerance
+    status = Status.OPTIMAL if closes else found.status or Status.INACCURATE
     return MarginSolution(
-        problem,
-        norm,
-        status,
-        certificate or Certificate(inf, inf, inf, inf, inf, inf),
-        np.full(problem.m, np.nan),
-        solver,
-        iterations,
-        seconds,
+        problem, norm, status, certificate, lam, solver, iterations, seconds, tolerance, W, found.extras
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["InfeasibleError", "Status"]
+__all__ = ["InfeasibleError", "NoSolutionError", "Status"]
 
 _ADVICE = {
     "optimal": "The certificate closes: the solution is optimal to the stated tolerance.",
     "infeasible": "No W satisfies all rows; read certificate.farkas for the proof and the rows involved.",
+    "local": "A KKT point of the rank-limited problem, not proved global; try more starts or read extras.rank_limit.",
     "inaccurate": "The solver stopped early; read certificate.gap, then raise max_iterations or try another solver.",
     "failed": "The solver returned neither a solution nor a proof; try another solver or rescale the data.",
 }
@@ -26,6 +27,7 @@ class Status(StrEnum):
 
     OPTIMAL = "optimal"
     INFEASIBLE = "infeasible"
+    LOCAL = "local"
     INACCURATE = "inaccurate"
     FAILED = "failed"
 
@@ -37,7 +39,7 @@ class Status(StrEnum):
     @property
     def has_solution(self) -> bool:
         """True when W can be read."""
-        return self in (Status.OPTIMAL, Status.INACCURATE)
+        return self in (Status.OPTIMAL, Status.LOCAL, Status.INACCURATE)
 
     @property
     def is_certified(self) -> bool:
@@ -45,5 +47,9 @@ class Status(StrEnum):
         return self in (Status.OPTIMAL, Status.INFEASIBLE)
 
 
-class InfeasibleError(ValueError):
+class NoSolutionError(ValueError):
+    """Raised on reading W of a solve that ended without one."""
+
+
+class InfeasibleError(NoSolutionError):
     """Raised on reading W of a problem that was proved infeasible."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import attsvm
 from attsvm.files import SCHEMA, ProblemFileError, load_problem, read_problem_file, save_arrays, save_problem
-from attsvm.files.atomic import atomic_write
+from attsvm.records import atomic_write
 
 SUFFIXES = (".npz", ".safetensors")
 

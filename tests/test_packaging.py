@@ -1,8 +1,11 @@
+import ast
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -24,21 +27,126 @@ def test_every_package_folder_is_listed():
     assert found == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
+HEAVY = {"torch", "cvxpy", "matplotlib", "scipy", "rich", "networkx"}
+
+
 def test_import_loads_no_heavy_package():
-    code = (
-        "import attsvm, sys; print([m for m in ('torch', 'cvxpy', 'matplotlib', 'scipy', 'rich') if m in sys.modules])"
-    )
+    code = f"import attsvm, sys; print([m for m in {sorted(HEAVY)} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
 
-def test_dependencies_point_one_way():
-    for path in (ROOT / "solvers").rglob("*.py"):
-        for line in path.read_text().splitlines():
-            if line.strip().startswith(("from attsvm", "import attsvm")):
-                assert "attsvm.solvers" in line, f"{path}: {line}"
-    for path in (ROOT / "attsvm").glob("*.py"):
-        assert "attsvm.validation" not in path.read_text(), path
+class Import(NamedTuple):
+    """``module`` is what is named; ``at_load`` whether importing the file runs it."""
+
+    module: str
+    at_load: bool
+
+
+def sources() -> dict[str, Path]:
+    """Every file of the three parts by module name; a package is named without ``__init__``."""
+    found = {}
+    for name, folder in PROJECT["tool"]["setuptools"]["package-dir"].items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            if name == "attsvm" and parts[0] in ("solvers", "validation"):
+                continue  # the links; listed under their own names
+            found[".".join((name, *(part for part in parts if part != "__init__")))] = path
+    return found
+
+
+def is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def imports(text: str, module: str, package: bool) -> list[Import]:
+    """All imports of a file: inside functions, for types only, relative, or by a string that names a module."""
+    found: list[Import] = []
+
+    def visit(node: ast.AST, at_load: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(alias.name, at_load) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")[: len(module.split(".")) - node.level + package] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            found.append(Import(start, at_load))
+            found.extend(Import(f"{start}.{alias.name}", at_load) for alias in node.names)
+        elif isinstance(node, ast.Constant):
+            match = re.fullmatch(r"(attsvm(\.\w+)+)(:\w+)?", str(node.value))
+            found.extend([Import(match[1], False)] if match else [])
+        later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            skipped = is_for_types_only(node) and child in node.body
+            visit(child, at_load and not later and not skipped)
+
+    visit(ast.parse(text), True)
+    return found
+
+
+def inside(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+GRAPH = {
+    name: imports(path.read_text(), name, path.name == "__init__.py") for name, path in sources().items()
+}  # fmt: skip
+
+
+def test_the_scanner_sees_every_kind_of_import():
+    text = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import torch
+else:
+    import json
+class A:
+    import scipy.linalg
+    def f(self):
+        from attsvm import problem
+        from . import sibling
+        from ..above import thing
+TABLE = {"name": "attsvm.validation.bench:run", "text": "see attsvm.validation for more"}
+"""
+    found = imports(text, "attsvm.part.this", package=False)
+    assert {i.module for i in found if i.at_load} == {"typing", "typing.TYPE_CHECKING", "json", "scipy.linalg"}
+    assert {i.module for i in found if not i.at_load} == {
+        "torch", "attsvm", "attsvm.problem", "attsvm.part", "attsvm.part.sibling", "attsvm.above", "attsvm.above.thing",
+        "attsvm.validation.bench",
+    }  # fmt: skip
+    assert Import("attsvm.part.sibling", True) in imports("from . import sibling", "attsvm.part", package=True)
+    assert len(GRAPH) > 200
+    assert {"attsvm", "attsvm.solvers.dispatch", "attsvm.validation.bench.cases", "attsvm.cli.solve"} <= set(GRAPH)
+
+
+@pytest.mark.parametrize("module", sorted(GRAPH))
+def test_dependencies_point_one_way(module):
+    named = {i.module for i in GRAPH[module] if inside(i.module, "attsvm")}
+    if inside(module, "attsvm.solvers"):
+        assert not {name for name in named if not inside(name, "attsvm.solvers")}
+    elif not inside(module, "attsvm.validation") and not inside(module, "attsvm.cli"):
+        assert not {name for name in named if inside(name, "attsvm.validation")}
+
+
+def loaded_by(module: str) -> dict[str, list[str]]:
+    """Modules of ours that importing one runs, each with the foreign packages that it imports itself at load."""
+    todo, seen = [module], {}
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in GRAPH:
+            continue
+        targets = [i.module for i in GRAPH[name] if i.at_load]
+        seen[name] = [target.split(".")[0] for target in targets if not inside(target, "attsvm")]
+        for target in targets:  # with every package above it
+            parts = target.split(".")
+            todo.extend(".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return seen
+
+
+def test_nothing_reachable_from_import_attsvm_is_heavy():
+    reached = loaded_by("attsvm")
+    assert {"attsvm.svm", "attsvm.solvers.certificate"} <= set(reached)
+    assert not {name: HEAVY & set(foreign) for name, foreign in reached.items() if HEAVY & set(foreign)}
+    assert not [name for name in reached if inside(name, "attsvm.validation") or inside(name, "attsvm.cli")]
 
 
 def test_all_names_are_exported_and_documented():

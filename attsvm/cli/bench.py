@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
+from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -16,22 +20,25 @@ def command(
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="CASE", help="Run this case only; repeatable.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes more than seconds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes more than seconds a draw.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="List the cases and exit.")] = False,
+    draws: Annotated[int, typer.Option(min=1, help="Problems per case, whose median is judged.")] = 10,
     seed: Seed = 0,
-    plot: Annotated[Path | None, typer.Option(help="Draw time against size.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the case growth, time against size.")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure the solvers and training against their peers, as ratios of one run on this machine.
+    """Measure the solvers and training against their peers, as ratios on this machine. Exit code 1 if a goal is missed.
 
     \b
     Example: attsvm bench --only fro-tiny
     """  # noqa: D301
-    from attsvm.validation.bench.__main__ import EXTRA, main
+    from attsvm.records import console, environment
     from attsvm.validation.bench.cases import CASES
+    from attsvm.validation.bench.judge import missed
+    from attsvm.validation.bench.show import as_record, as_table, as_verdicts, draw_growth
 
-    names = [*(case.name for case in CASES), *EXTRA]
+    names = [case.name for case in CASES]
     if listing:
         for name in names:
             typer.echo(name)
@@ -39,10 +46,29 @@ def command(
     for name in only or []:
         if name not in names:
             raise ValueError(f"--only must be one of {', '.join(names)}, got {name}")
-    arguments = ["--seed", str(seed)]
-    if only:
-        arguments += ["--only", *only]
-    arguments += [flag for flag, wanted in (("--quick", quick), ("--json", json)) if wanted]
-    if plot is not None:
-        arguments += ["--plot", str(plot)]
-    main(arguments)
+    if plot is not None and (quick or "growth" not in (only or names)):
+        raise ValueError("--plot draws the case growth: run it, too (no --quick; --only growth, or no --only)")
+    out = console()
+    report = partial(console(stderr=True).print, markup=False)  # a message may hold brackets
+    begin = time.perf_counter()
+    results = []
+    for case in CASES:
+        if case.name in only if only else not (quick and case.slow):
+            results.append(case.run(seed, draws, report))
+            for line in results[-1].lines:
+                if line.note:
+                    report(f"{case.name}: {line.name}: {line.note}")
+            if case.name == "growth" and plot is not None:
+                draw_growth(plot, results[-1])
+    failed = missed(results)
+    seconds = time.perf_counter() - begin
+    if json:
+        record = {"seed": seed, "draws": draws, "environment": environment(), "cores": os.cpu_count()}
+        typer.echo(dumps(record | {"seconds": seconds, "missed": failed, "cases": as_record(results)}, indent=2))
+    else:
+        out.print(as_table(results))
+        for verdict in as_verdicts(results):
+            out.print(verdict, markup=False)
+        out.print(f"{seconds:.0f} s in all, {draws} draws; {os.cpu_count()} cores; {environment()}")
+    if failed:
+        raise typer.Exit(1)

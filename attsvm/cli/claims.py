@@ -2,75 +2,69 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
+import typer
 
-__all__ = ["run_claims"]
+from attsvm.cli.arguments import Debug
+
+__all__ = ["command"]
 
 
-def run_claims(
-    papers: Sequence[str],
-    *,
-    ids: Sequence[str] = (),
-    run: bool = False,
-    seed: int = 0,
-    trials: int | None = None,
-    as_json: bool = False,
-    markdown: bool = False,
-    wrong: bool = False,
-) -> bool:
-    """Print the ledger; with ``run`` measure every claim again. Returns whether all stored verdicts were confirmed."""
-    from attsvm.validation.ledger.run import Audit, all_claims, audit
+def command(
+    ids: Annotated[list[str] | None, typer.Argument(help="Claims by id (default: all).")] = None,
+    paper: Annotated[list[str] | None, typer.Option(help="svm, conditioning, polarization, ... (repeatable).")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Measure again and compare with the stored verdicts.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random instances.")] = 0,
+    trials: Annotated[int | None, typer.Option(help="Instances per check instead of each claim's own number.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print records.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the documentation's page of all claims.")] = False,
+    wrong: Annotated[bool, typer.Option("--wrong", help="Print the page of what the papers got wrong.")] = False,
+    debug: Debug = False,
+) -> None:
+    """What the papers claim and what of it holds, with checks that run again. Exit code 1 if one is not confirmed.
+
+    \b
+    Example: attsvm claims svm:thm1 --run
+    """  # noqa: D301
+    from rich.progress import track
+
+    from attsvm.cli.support import print_json
+    from attsvm.records import console
+    from attsvm.validation.ledger.run import audit, find_claims
     from attsvm.validation.ledger.table import claim_record, claims_markdown, wrong_markdown
 
-    claims = all_claims(papers or None)
-    if ids:
-        unknown = set(ids) - {claim.id for claim in claims}
-        if unknown:
-            raise ValueError(f"claims: no claim is called {', '.join(sorted(unknown))}; attsvm claims lists them all")
-        claims = [claim for claim in claims if claim.id in ids]
-    console = Console(soft_wrap=True, highlight=False)
+    claims = find_claims(ids or [], paper)
     if markdown or wrong:
         print(wrong_markdown(claims) if wrong else claims_markdown(claims))
-        return True
-    audits: list[Audit | None] = [None] * len(claims)
-    if run:
-        bar = track(claims, "checking", console=Console(stderr=True), transient=True, disable=as_json)
-        audits = [audit(claim, seed, trials) for claim in bar]
-    agrees = all(result is None or result.agrees for result in audits)
-    records = [claim_record(claim, result) for claim, result in zip(claims, audits, strict=True)]
-    if as_json:
-        print(json.dumps(records, indent=1))
-        return agrees
-    console.print(_table(records, run))
-    if run:
-        unconfirmed = [record["id"] for record in records if not record["agrees"]]
-        seconds = sum(record["seconds"] for record in records)
-        verdict = "every stored verdict confirmed" if not unconfirmed else f"NOT confirmed: {', '.join(unconfirmed)}"
-        console.print(f"{len(records)} claims in {seconds:.0f} s, seed {seed}: {verdict}", markup=False)
-    return agrees
-
-
-def _table(records: list[dict[str, Any]], run: bool) -> Table:
-    table = Table(show_lines=run)
-    table.add_column("id", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("statement", ratio=3)
-    table.add_column("measured" if run else "corrected or sharper form", ratio=2)
-    if run:
-        table.add_column("agrees", no_wrap=True)
-    for record in records:
-        cells = [record["id"], record["verdict"], record["statement"]]
+        return
+    bar = track(claims, "checking", console=console(stderr=True), transient=True, disable=json or not run)
+    records = [claim_record(claim, audit(claim, seed, trials) if run else None) for claim in bar]
+    unconfirmed = [record["id"] for record in records if not record.get("agrees", True)]
+    if json:
+        print_json(records)
+    else:
+        screen = console()
+        screen.print(_table(records, run))
         if run:
-            printed = record["printed"] or f"no check: {record['reason']}"
-            cells.append(printed if not record["corrected"] else f"printed {printed}; corrected {record['corrected']}")
-            cells.append("yes" if record["agrees"] else "NO")
-        else:
-            cells.append(record["correction"])
-        table.add_row(*(str(cell).replace("[", r"\[") for cell in cells))
-    return table
+            seconds = sum(record["seconds"] for record in records)
+            verdict = f"NOT confirmed: {', '.join(unconfirmed)}" if unconfirmed else "every stored verdict confirmed"
+            screen.print(f"{len(records)} claims in {seconds:.0f} s, seed {seed}: {verdict}", markup=False)
+    if unconfirmed:
+        raise typer.Exit(1)
+
+
+def _table(records: list[dict[str, Any]], run: bool) -> Any:
+    from attsvm.records import Table
+
+    columns = ("id", "verdict", "statement", *(("measured", "agrees") if run else ("corrected or sharper form",)))
+    rows: list[tuple[object, ...]] = []
+    for record in records:
+        shown = (record["id"], record["verdict"], record["statement"])
+        if not run:
+            rows.append((*shown, record["correction"]))
+            continue
+        printed = record["printed"] or f"no check: {record['reason']}"
+        measured = f"printed {printed}; corrected {record['corrected']}" if record["corrected"] else printed
+        rows += [(*shown, measured, "yes" if record["agrees"] else "NO"), ()]
+    return Table("", columns, rows, align="LLllL"[: len(columns)])

@@ -36,11 +36,12 @@ def command(
     Example: attsvm compare problem.npz --steps 500
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.demo import NORMS
-    from attsvm.cli.support import check_out, console, open_problem, print_json, read_tokens, working
+    from attsvm.cli.support import check_out, open_problem, print_json, read_tokens, working
     from attsvm.cli.train import train_problem
     from attsvm.comparison.tables import report_table
-    from attsvm.reports.records import problem_record, versions
+    from attsvm.records import console, versions
+    from attsvm.reports.content import NORMS
+    from attsvm.reports.solved import problem_record
     from attsvm.selection import read_selection
 
     check_out("--out", out, ".csv", ".json")
@@ -75,19 +76,16 @@ def command(
 def _save(out: Path, reports: list[Any]) -> None:
     import csv
     import io
-    import json
 
-    from attsvm.files.atomic import atomic_write
-    from attsvm.reports.records import finite
+    from attsvm.records import atomic_write, write_json
 
     records = [{"run": report.run.parameterization} | record for report in reports for record in report.records()]
     if out.suffix == ".json":
-        text = json.dumps(finite(records), indent=1, allow_nan=False) + "\n"
-    else:
-        buffer = io.StringIO()
-        writer = csv.DictWriter(buffer, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        text = buffer.getvalue()
+        write_json(out, records)
+        return
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
     with atomic_write(out) as stream:
-        stream.write(text.encode())
+        stream.write(text.getvalue().encode())

@@ -1,24 +1,20 @@
-"""The main job on an embedded default problem."""
+"""The command ``attsvm demo``: the main job on an embedded default problem."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console
+import typer
 
 import attsvm
-from attsvm.cli.support import print_json
-from attsvm.cli.tables import farkas_line, solutions_table, support_table
-from attsvm.reports.records import solution_record, versions
+from attsvm.cli.arguments import Debug, Json
+from attsvm.records import versions
+from attsvm.reports.content import NORMS, RUNS
+from attsvm.reports.solved import solution_record
 
-__all__ = ["NORMS", "RUNS", "Demo", "demo_record", "make_demo", "run_demo"]
-
-NORMS = ("frobenius", "nuclear")
-# How each parameterization is trained: the papers' update, and the recipe that reaches the nuclear direction.
-RUNS = {"W": "normalized_gd", "KQ": "ridge_decay"}
+__all__ = ["Demo", "command", "demo_record", "make_demo"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,36 +69,50 @@ def demo_record(demo: Demo) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_demo(n: int, T: int, d: int, seed: int, steps: int, as_json: bool) -> None:
-    """Print the demo as tables or as one JSON object."""
+def command(
+    n: Annotated[int, typer.Option(help="Sequences.")] = 6,
+    tokens: Annotated[int, typer.Option("--tokens", "-T", help="Tokens per sequence.")] = 8,
+    dimension: Annotated[int, typer.Option("--dimension", "-d", help="Dimension of tokens and queries.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the random problem.")] = 3,
+    steps: Annotated[int, typer.Option(help="Training steps of W and of (K, Q); 0 leaves training out.")] = 5000,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Draw a problem, solve Att-SVM and Att-SVM*, train W and (K, Q), and print how well theory predicts training.
+
+    \b
+    Example: attsvm demo --seed 1 --steps 500 --json
+    """  # noqa: D301
+    from attsvm.cli.support import print_json, show_progress
+    from attsvm.comparison.tables import report_table
+    from attsvm.records import console, environment
+    from attsvm.reports.solved import farkas_line, solutions_table, support_table
+
     missing = find_spec("torch") is None
-    demo = make_demo(n, T, d, seed, 0 if missing else steps, progress=not as_json and sys.stderr.isatty())
+    demo = make_demo(n, tokens, dimension, seed, 0 if missing else steps, progress=show_progress(json))
     record = demo_record(demo)
-    if as_json:
+    if json:
         print_json(record)
         return
-    console = Console()
-    used = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
-    console.print(
-        f"[bold]attsvm demo[/bold]  n={n} sequences, T={T} tokens, d={d}, seed {seed}: "
-        f"{record['problem']['rows']} constraints on a {d} x {d} matrix"
+    screen = console()
+    screen.print(
+        f"[bold]attsvm demo[/bold]  n={n} sequences, T={tokens} tokens, d={dimension}, seed {seed}: "
+        f"{record['problem']['rows']} constraints on a {dimension} x {dimension} matrix"
     )
     solved = list(record["solutions"].values())
-    console.print(solutions_table(solved, "Solutions for the optimal tokens"))
+    screen.print(solutions_table(solved, "Solutions for the optimal tokens"))
     if all("support" in r for r in solved):
-        console.print(support_table(demo.problem, demo.problem.optimal_tokens(), solved))
+        screen.print(support_table(demo.problem, demo.problem.optimal_tokens(), solved))
     for solution in solved:
         if "farkas" in solution:
-            console.print(farkas_line(solution, "Try a larger --dimension."), markup=False)
+            screen.print(farkas_line(solution, "Try a larger --dimension."), markup=False)
     if demo.reports:
-        from attsvm.comparison.tables import report_table
-
-        console.print(report_table(demo.reports))
-        console.print(
+        screen.print(report_table(demo.reports))
+        screen.print(
             "Theory says: training W follows Att-SVM and training (K, Q) follows Att-SVM*, each for the tokens that "
             "the run itself selects; Global means that these are the tokens of highest score. Columns: steps, class, "
             "rank (effective rank), 1 - correlation, margin reached, fitted rate of 1 - correlation in steps."
         )
     elif missing and steps:
-        console.print("Training was left out: it needs torch (pip install 'attsvm[torch]').", markup=False)
-    console.print(f"[dim]{used}[/dim]")
+        screen.print("Training was left out: it needs torch (pip install 'attsvm[torch]').", markup=False)
+    screen.print(f"[dim]{environment(record['versions'])}[/dim]")

@@ -29,7 +29,8 @@ def command(
     Example: attsvm diagnose problem.npz
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.support import console, open_problem, print_json, read_tokens, working
+    from attsvm.cli.support import open_problem, print_json, read_tokens, working
+    from attsvm.records import console
 
     read = open_problem(file, index)
     with working("diagnosing", quiet or json):

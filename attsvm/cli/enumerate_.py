@@ -51,8 +51,9 @@ def command(
     Example: attsvm enumerate problem.npz --top 5
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.support import check_out, console, open_problem, print_json, show_progress
+    from attsvm.cli.support import check_out, open_problem, print_json, show_progress
     from attsvm.files import save_arrays
+    from attsvm.records import console
 
     check_out("--graph", graph, ".graphml", ".png", ".svg", ".pdf")
     check_out("--out", out, ".npz")
@@ -96,7 +97,7 @@ def _record(found: Any) -> dict[str, Any]:
         "bound": found.bound,
         "counts": found.counts.as_dict(),
         "seconds": found.seconds,
-        "undecided": [selection.indices.tolist() for selection in found.undecided],
+        "undecided": [{"tokens": u.selection.indices.tolist(), "reason": u.reason} for u in found.undecided],
         "selections": [
             {"tokens": item.selection.indices.tolist(), "margin": item.margin, "norm": item.norm, "gap": item.gap}
             for item in found
@@ -124,26 +125,25 @@ def _write_graph(path: Path, problem: Any, norm: str, silent: bool) -> bool:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    axis = draw_selection_graph(graph)
-    axis.figure.savefig(path, dpi=150)
-    plt.close(axis.figure)
+    figure = draw_selection_graph(graph).get_figure(root=True)
+    assert figure is not None
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
     return True
 
 
 def _table(found: Any, heading: str, most: int = 50) -> Any:
     import numpy as np
-    from rich.table import Table
 
-    problem = found.problem
-    scores, best = problem.scores(), problem.optimal_tokens()
-    table = Table(title=f"{heading}: locally optimal selections ({found.norm_name})")
-    for name in ("", "margin", "mean score", "gap"):
-        table.add_column(name, justify="right")
-    table.add_column("tokens")
+    from attsvm.records import Table
+
+    scores, best = found.problem.scores(), found.problem.optimal_tokens()
+    rows: list[tuple[object, ...]] = []
     for place, item in enumerate(found[:most]):
         chosen = np.take_along_axis(scores, item.selection.indices[..., None], axis=-1)
         tokens = " ".join(map(str, item.tokens)) + (" (optimal tokens)" if item.selection == best else "")
-        table.add_row(str(place + 1), f"{item.margin:.6f}", f"{chosen.mean():+.4f}", f"{item.gap:.0e}", tokens)
+        rows.append((place + 1, f"{item.margin:.6f}", f"{chosen.mean():+.4f}", f"{item.gap:.0e}", tokens))
     if len(found) > most:
-        table.add_row("...", "", "", "", f"{len(found) - most} more: --json or --out lists them all")
-    return table
+        rows.append(("...", "", "", "", f"{len(found) - most} more: --json or --out lists them all"))
+    title = f"{heading}: locally optimal selections ({found.norm_name})"
+    return Table(title, ("", "margin", "mean score", "gap", "tokens"), rows, align="rrrrl")

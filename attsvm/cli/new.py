@@ -13,7 +13,7 @@ import attsvm
 from attsvm.cli.arguments import Debug, Quiet, Seed
 from attsvm.cli.support import check_out
 from attsvm.files import save_problem
-from attsvm.reports.records import problem_record
+from attsvm.reports.solved import problem_record
 
 __all__ = ["HeadKind", "Kind", "command", "example_problem"]
 
@@ -46,7 +46,7 @@ def example_problem(kind: Kind, head: HeadKind, seed: int, **sizes: Any) -> atts
     """
     causal = kind is Kind.CAUSAL
     name: Any = "sequence" if causal else kind.value
-    problem = attsvm.random_problem(kind=name, causal=causal, seed=seed, **sizes)
+    problem: attsvm.AttentionProblem = attsvm.random_problem(kind=name, causal=causal, seed=seed, **sizes)
     if head is HeadKind.LINEAR:
         return problem
     made: attsvm.ReluHead | attsvm.ConcaveHead

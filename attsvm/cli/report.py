@@ -29,18 +29,17 @@ def command(
     \b
     Example: attsvm report problem.npz -o report.html --steps 500
     """  # noqa: D301
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn
 
-    from attsvm.cli.support import check_device, check_out, console, open_problem, read_tokens, show_progress
+    from attsvm.cli.support import check_device, check_out, open_problem, progress_bar, read_tokens
+    from attsvm.records import console
     from attsvm.reports import write_report
 
     check_out("--out", out)
     check_device(device)
     read = open_problem(file, index)
     chosen = read_tokens(selection, read)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not show_progress(quiet)) as bar:
+    with progress_bar(quiet, BarColumn()) as bar:
         task = bar.add_task("reading", total=None)
         write_report(
             read.problem, out, selection=chosen, steps=steps, seed=seed, device=device, graph_limit=graph_limit,

@@ -22,6 +22,7 @@ def command(
     solver: Annotated[str, typer.Option(help="auto, an own solver, or cvxpy, cvxpy:SCS, ...")] = "auto",
     selection: Tokens = None,
     index: Index = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Prove it again in rational arithmetic (small).")] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the solution, .npz (one norm).")] = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -33,9 +34,17 @@ def command(
     Example: attsvm solve problem.npz --norm frobenius --norm nuclear
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.support import check_out, console, open_problem, print_json, read_tokens, working
-    from attsvm.cli.tables import farkas_line, solutions_table, support_table
-    from attsvm.reports.records import problem_record, solution_record
+    from attsvm.cli.support import check_out, open_problem, print_json, read_tokens, working
+    from attsvm.records import console
+    from attsvm.reports.solved import (
+        exact_line,
+        exact_record,
+        farkas_line,
+        problem_record,
+        solution_record,
+        solutions_table,
+        support_table,
+    )
     from attsvm.selection import read_selection
 
     norms = norm or ["frobenius"]
@@ -49,6 +58,10 @@ def command(
         with working(f"solving ({name})", quiet or json):
             solutions.append(attsvm.att_svm(read.problem, chosen, norm=name, rank=rank, solver=solver))
     records = [solution_record(solution) for solution in solutions]
+    if exact:
+        for solution, record in zip(solutions, records, strict=True):
+            if solution.status.has_solution or solution.status == "infeasible":
+                record["exact"] = exact_record(solution)
     if out is not None:
         _save(out, solutions[0], records[0])
     if json:
@@ -65,6 +78,8 @@ def command(
                 screen.print(farkas_line(record, advice), markup=False)
             elif solution.status != "optimal":
                 screen.print(f"{record['norm_name']}: {solution.status.advice}", markup=False)
+            if "exact" in record:
+                screen.print(exact_line(record, record["exact"]), markup=False)
         if out is not None:
             screen.print(f"wrote {out}", markup=False)
     if any(solution.status != "optimal" for solution in solutions):
@@ -77,9 +92,9 @@ def _save(out: Path, solution: Any, record: dict[str, Any]) -> None:
     import numpy as np
 
     from attsvm.files import save_arrays
-    from attsvm.reports.records import finite
+    from attsvm.records import plain
 
-    arrays: dict[str, Any] = {"selection": solution.selection.indices, "record": json.dumps(finite(record))}
+    arrays: dict[str, Any] = {"selection": solution.selection.indices, "record": json.dumps(plain(record))}
     if solution.status.has_solution:
         arrays |= {
             "W": solution.W,

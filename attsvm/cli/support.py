@@ -10,34 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from attsvm.files import ProblemFile, read_problem_file
 from attsvm.problem import AttentionProblem
-from attsvm.reports.records import finite
+from attsvm.records import plain
 from attsvm.selection import Selection
 
 __all__ = [
     "check_device",
     "check_out",
-    "console",
     "open_problem",
     "print_json",
+    "progress_bar",
     "read_tokens",
     "show_progress",
     "working",
 ]
 
 
-def console() -> Console:
-    """Where tables go; in a file they are not squeezed to 80 columns."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=120)
-
-
 def print_json(record: Any) -> None:
     """One JSON object on stdout; numbers that are not finite become null."""
-    print(json.dumps(finite(record), indent=2, allow_nan=False))
+    print(json.dumps(plain(record), indent=2, allow_nan=False))
 
 
 def open_problem(path: Path, index: int | None) -> ProblemFile:
@@ -79,7 +73,7 @@ def read_tokens(text: str | None, file: ProblemFile) -> Selection | None:
         raise ValueError(f"--selection must be token indices such as 2,0,1 (or 2,0;1,1), got {text!r}") from None
     if len({len(row) for row in rows}) > 1:
         raise ValueError(f"--selection must have equally many tokens in every sequence, got {text!r}")
-    return Selection(rows if file.problem.multi_query else _flat(rows, file.problem))  # type: ignore[arg-type]
+    return Selection(rows if file.problem.multi_query else _flat(rows, file.problem))
 
 
 def _flat(rows: list[list[int]], problem: AttentionProblem) -> list[int]:
@@ -129,10 +123,15 @@ def show_progress(quiet: bool) -> bool:
     return not quiet and sys.stderr.isatty()
 
 
+def progress_bar(quiet: bool, *columns: ProgressColumn) -> Progress:
+    """Bars on stderr that go away at the end, each after its description."""
+    shown = TextColumn("{task.description}"), *columns, TimeElapsedColumn()
+    return Progress(*shown, console=Console(stderr=True), transient=True, disable=not show_progress(quiet))
+
+
 @contextmanager
 def working(description: str, quiet: bool) -> Iterator[None]:
     """A running clock on stderr around work that cannot say how far it is."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not show_progress(quiet)) as progress:
+    with progress_bar(quiet, SpinnerColumn()) as progress:
         progress.add_task(description, total=None)
         yield

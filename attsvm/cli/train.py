@@ -25,8 +25,8 @@ def train_problem(
 ) -> Any:
     """Train with the default optimizer of the parameterization and progress on stderr."""
     import attsvm
-    from attsvm.cli.demo import RUNS
     from attsvm.cli.support import check_device, show_progress
+    from attsvm.reports.content import RUNS
 
     check_device(device)
     chosen = optimizer or RUNS[parameterization]
@@ -60,8 +60,9 @@ def command(
     \b
     Example: attsvm train problem.npz --steps 500 --out run.npz
     """  # noqa: D301
-    from attsvm.cli.support import check_out, console, open_problem, print_json
-    from attsvm.reports.records import problem_record, versions
+    from attsvm.cli.support import check_out, open_problem, print_json
+    from attsvm.records import console, versions
+    from attsvm.reports.solved import problem_record
 
     check_out("--out", out, ".npz")
     read = open_problem(file, index)
@@ -110,24 +111,17 @@ def save_run(out: Path, run: Any) -> None:
     save_arrays(out, arrays | {"settings": json.dumps(run.options.to_dict()), "status": str(run.status)})
 
 
-def _table(run: Any, heading: str) -> Any:
+def _table(run: Any, title: str) -> Any:
     import numpy as np
-    from rich.table import Table
+
+    from attsvm.records import Table
 
     h = run.history
-    table = Table(title=heading)
-    for name in ("step", "loss", "|W|", "log10 |gradient|", "log10 (1 - attention)", "optimal tokens"):
-        table.add_column(name, justify="right")
     best = run.problem.optimal_tokens().indices
-    shown = np.unique(np.linspace(0, len(h) - 1, 12).round().astype(int))
-    for s in shown:
-        same = int((h.selection[s] == best).sum())
-        table.add_row(
-            str(h.steps[s]),
-            f"{h.loss[s]:.6f}",
-            f"{h.norm[s]:.4g}",
-            f"{h.log_gradient[s] / np.log(10):.2f}",
-            f"{h.log_rest[s] / np.log(10):.2f}",
-            f"{same} of {best.size}",
-        )
-    return table
+    rows = []
+    for s in np.unique(np.linspace(0, len(h) - 1, 12).round().astype(int)):
+        logs = (f"{values[s] / np.log(10):.2f}" for values in (h.log_gradient, h.log_rest))
+        same = f"{int((h.selection[s] == best).sum())} of {best.size}"
+        rows.append((h.steps[s], f"{h.loss[s]:.6f}", f"{h.norm[s]:.4g}", *logs, same))
+    columns = ("step", "loss", "|W|", "log10 |gradient|", "log10 (1 - attention)", "optimal tokens")
+    return Table(title, columns, rows, align="rrrrrr")

@@ -1,103 +1,86 @@
-"""The command ``attsvm validate``: figures of the papers."""
+"""The command ``attsvm validate``: figures of the papers, and checks of our own."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+import typer
 
-__all__ = ["list_figures", "run_validate"]
+from attsvm.cli.arguments import Debug, Seed
 
-
-def list_figures() -> list[tuple[str, str, str]]:
-    """Paper, name and title of every figure.
-
-    Examples
-    --------
-    >>> from attsvm.cli.validate import list_figures
-    >>> ("svm", "fig5/fig2") in [row[:2] for row in list_figures()]
-    True
-    """
-    from attsvm.validation.figures.registry import PAPERS, all_figures
-
-    return [(p, "/".join((f.name, *f.aliases)), f.title) for p in PAPERS for f in all_figures(p)]
+__all__ = ["command"]
 
 
-def run_validate(
-    names: Sequence[str],
-    *,
-    everything: bool = False,
-    trials: int | None = None,
-    seed: int = 0,
-    quick: bool = False,
-    out: Path | None = None,
-    device: str | None = None,
-    workers: int | None = None,
-    fresh: bool = False,
-    quiet: bool = False,
-    as_json: bool = False,
-) -> list[dict[str, Any]]:
-    """Run the named figures, print their tables, and write records, pictures and a summary."""
-    from attsvm.validation.figures.output import print_outcome
-    from attsvm.validation.figures.registry import choose_figures
+def command(
+    figures: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every figure of the named papers (default: svm).")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="List the figures and exit.")] = False,
+    trials: Annotated[int | None, typer.Option(help="Trials instead of the paper's number.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Another setting, as in the record; repeatable."),
+    ] = None,
+    seed: Seed = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Small settings, seconds per figure.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of results [validation-results/full or /quick].")] = None,
+    device: Annotated[str | None, typer.Option(help="Torch device of training.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; 0 computes in this one [one per core].")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard stored results first.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Write files only.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the records instead of tables.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Reproduce figures: tables, JSON, pictures. Stopped runs resume. Exit code 1 if one is refuted.
+
+    A paper's name (or own: checks of our own) stands before its figures; svm is understood.
+
+    \b
+    Example: attsvm validate --list
+             attsvm validate fig5 --quick
+    """  # noqa: D301
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskID
+
+    from attsvm.cli.support import print_json, progress_bar
+    from attsvm.records import console
+    from attsvm.validation.figures.framework import Figure, Options, read_settings
+    from attsvm.validation.figures.output import print_record
+    from attsvm.validation.figures.registry import GROUPS, all_figures, choose_figures
     from attsvm.validation.figures.run import run_figures
 
-    figures = choose_figures(names, everything)
-    quiet = quiet or as_json
+    if listing:
+        for figure in (figure for group in GROUPS for figure in all_figures(group)):
+            typer.echo(f"{figure.paper:15s} {figure.names:14s} {figure.title}")
+        return
+    chosen = choose_figures(figures or [], everything)
+    words = shlex.join(["attsvm", *sys.argv[1:]])
+    options = Options(quick, trials, seed, device, workers, fresh, words, read_settings(change or []))
     folder = out or Path("validation-results") / ("quick" if quick else "full")
-    console = Console(soft_wrap=True, highlight=False)
-    if not console.is_terminal:
-        console = Console(soft_wrap=True, highlight=False, width=170)  # tables in a file are not squeezed
+    silent = quiet or json
+    screen = console(width=170)
     start = time.perf_counter()
-    with _progress(quiet) as bars:
-        shown: dict[str, Any] = {}
+    with progress_bar(silent, BarColumn(), MofNCompleteColumn()) as bars:
+        shown: dict[str, TaskID] = {}
 
         def progress(label: str, finished: int, total: int) -> None:
-            key = f"{current[0]} {label}"
-            if key not in shown:
-                shown[key] = bars.add_task(key, total=total)
-            bars.update(shown[key], completed=finished, total=total)
+            if label not in shown:
+                shown[label] = bars.add_task(label, total=total)
+            bars.update(shown[label], completed=finished, total=total)
 
-        def report(figure: Any, record: dict[str, Any]) -> None:
-            for task in shown.values():
-                bars.remove_task(task)
-            shown.clear()
-            if not quiet:
-                print_outcome(console, figure, record)
-            done = 1 + order.index((figure.paper, figure.name))
-            if done < len(order):
-                current[0] = " ".join(order[done])
+        def report(figure: Figure, record: dict[str, Any]) -> None:
+            while shown:
+                bars.remove_task(shown.popitem()[1])
+            if not silent:
+                print_record(screen, record)
 
-        order = [(figure.paper, figure.name) for figure in figures]
-        current = [" ".join(order[0])]
-        records = run_figures(
-            figures,
-            folder,
-            workers=workers,
-            report=report,
-            quick=quick,
-            trials=trials,
-            seed=seed,
-            device=device,
-            progress=progress,
-            fresh=fresh,
-            command=shlex.join(["attsvm", *sys.argv[1:]]),
-        )
-    if not quiet:
-        console.print(f"\n{len(records)} figures in {time.perf_counter() - start:.1f} s; "
-                      f"summary: {folder / 'summary.html'}, {folder / 'summary.md'}", markup=False)  # fmt: skip
-    if as_json:
-        print(json.dumps(records, indent=1))
-    return records
-
-
-def _progress(quiet: bool) -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet)
+        records = run_figures(chosen, folder, options, report=report, progress=progress)
+    if not silent:
+        screen.print(f"\n{len(records)} figures in {time.perf_counter() - start:.1f} s; "
+                     f"summary: {folder / 'summary.html'}, {folder / 'summary.md'}", markup=False)  # fmt: skip
+    if json:
+        print_json(records)
+    if any(record.get("refuted") for record in records):
+        raise typer.Exit(1)

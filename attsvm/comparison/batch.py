@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.comparison.report import Comparison, Report, build_report
+from attsvm.comparison.tables import batch_table
+from attsvm.optimality import Convergence, convergence_of
+from attsvm.solution import SolutionBatch
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+    from attsvm.problem import ProblemBatch
     from attsvm.training.run import Run
 
 __all__ = ["BatchReport", "compare_batch"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BatchReport:
     """Reports of a batched run.
 
@@ -53,7 +60,7 @@ class BatchReport:
     def convergence_counts(self) -> dict[str, int]:
         """How many runs ended Global, Local, Not local (or Undecided)."""
         counts = Counter(r.convergence for r in self.reports)
-        return {name: counts[name] for name in ("Global", "Local", "Not local", "Undecided") if counts[name]}
+        return {str(kind): counts[kind] for kind in Convergence if counts[kind]}
 
     def summary(self, label: str | None = None, snapshot: int = -1) -> dict[str, float]:
         """Mean, median, 10 % and 90 % quantiles of ``1 - correlation`` at a snapshot, over the solved problems."""
@@ -93,23 +100,37 @@ class BatchReport:
             "solutions": {label: self.summary(label) for label in self.labels},
         }
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
         """Draw median and quantiles of 1 - correlation along training."""
         from attsvm.comparison.plots import plot_batch
 
         return plot_batch(self, axes)
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} {count}" for name, count in self.convergence_counts().items())
+        errors = ", ".join(f"{label!r} {self.summary(label)['median']:.1e}" for label in self.labels)
+        return f"BatchReport({len(self)} runs of {self.run.parameterization}, {counts}; median 1 - corr: {errors})"
+
     def __str__(self) -> str:
-        from attsvm.comparison.tables import batch_table, render
+        return str(batch_table(self))
 
-        return render(batch_table(self))
+    def _repr_html_(self) -> str:
+        return batch_table(self).html()
 
 
-def compare_batch(run: Run, *solutions: Any, solver: str = "auto") -> BatchReport:
+def compare_batch(run: Run, *solutions: object, solver: str = "auto") -> BatchReport:
     """Compare every run of a batch; see `attsvm.compare`."""
-    own = att_svm(run.problem, run.selection, norm=run.norm or "frobenius", solver=solver)
+    problems = cast("ProblemBatch", run.problem)
+    own = att_svm(problems, run.selection, norm=run.norm or "frobenius", solver=solver)
+    columns = []
     for column in solutions:
+        if not isinstance(column, SolutionBatch):
+            raise TypeError(f"compare takes batches of solutions after a batch of runs, got {type(column).__name__}")
         if len(column) != run.batch:
             raise ValueError(f"a batch of {run.batch} runs needs batches of {run.batch} solutions, got {len(column)}")
-    reports = (build_report(run[b], own[b], tuple(column[b] for column in solutions)) for b in range(run.batch or 0))
+        columns.append(column)
+    kinds = convergence_of(own)
+    reports = (
+        build_report(run[b], own[b], *(column[b] for column in columns), kind=kinds[b]) for b in range(run.batch or 0)
+    )
     return BatchReport(run, tuple(reports))

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from attsvm.problem import AttentionProblem
 from attsvm.rows import selection_rows
+from attsvm.selection import SelectionLike
 from attsvm.solvers import get_norm
 
 __all__ = ["correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin"]
@@ -74,7 +75,7 @@ def effective_rank(W: npt.ArrayLike) -> FloatArray:
 
 
 def reached_margin(
-    problem: AttentionProblem, W: npt.ArrayLike, selection: object, norm: str = "frobenius"
+    problem: AttentionProblem, W: npt.ArrayLike, selection: SelectionLike, norm: str = "frobenius"
 ) -> FloatArray:
     """Smallest margin of ``W / ||W||`` for a selection: at most ``1 / ||W_SVM||``, and equal to it at the optimum.
 

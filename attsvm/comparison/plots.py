@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attsvm.attention import probabilities
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
     from attsvm.comparison.batch import BatchReport
     from attsvm.comparison.report import Report
     from attsvm.training.run import Run
@@ -16,12 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["attention_map", "plot_attention", "plot_batch", "plot_report", "plot_trajectory"]
 
 
-def _axes(axes: Any, count: int, width: float) -> Any:
-    if axes is not None:
-        return axes
+def _axes(count: int, width: float) -> Sequence[Axes]:
     import matplotlib.pyplot as plt
 
-    return plt.subplots(1, count, figsize=(width * count, 3.8), layout="constrained")[1]
+    axes = plt.subplots(1, count, figsize=(width * count, 3.8), layout="constrained", squeeze=False)[1]
+    return list(axes[0])
 
 
 def attention_map(run: Run) -> np.ndarray:
@@ -29,9 +32,9 @@ def attention_map(run: Run) -> np.ndarray:
     return probabilities(run.problem, run.W).reshape(-1, run.problem.T)
 
 
-def plot_attention(run: Run, axis: Any = None) -> Any:
+def plot_attention(run: Run, axis: Axes | None = None) -> Axes:
     """Heat map of the final attention; a dot marks the token of highest score."""
-    axis = _axes(axis, 1, 4.5) if axis is None else axis
+    axis = _axes(1, 4.5)[0] if axis is None else axis
     image = axis.imshow(attention_map(run), vmin=0, vmax=1, cmap="Blues", aspect="auto")
     best = run.problem.optimal_tokens().indices.reshape(-1)
     axis.plot(best, np.arange(len(best)), "o", color="tab:red", ms=4, label="highest score")
@@ -41,9 +44,9 @@ def plot_attention(run: Run, axis: Any = None) -> Any:
     return axis
 
 
-def plot_trajectory(run: Run, query: int = 0, axis: Any = None) -> Any:
+def plot_trajectory(run: Run, query: int = 0, axis: Axes | None = None) -> Axes:
     """Path of the direction ``W z / |W z|`` of one query in its first two coordinates, with the tokens."""
-    axis = _axes(axis, 1, 4.5) if axis is None else axis
+    axis = _axes(1, 4.5)[0] if axis is None else axis
     problem = run.problem
     z = problem.Z.reshape(-1, problem.dz)[query]
     keys = run.history.W @ z
@@ -53,17 +56,17 @@ def plot_trajectory(run: Run, query: int = 0, axis: Any = None) -> Any:
     tokens = problem.X[query // problem.K]
     axis.scatter(tokens[:, 0], tokens[:, 1], color="0.4", s=25, label="tokens")
     chosen = run.selection.indices.reshape(-1)[query]
-    axis.scatter(*tokens[chosen, :2], marker="*", s=150, color="tab:red", label="selected")
+    axis.scatter(tokens[chosen, 0], tokens[chosen, 1], marker="*", s=150, color="tab:red", label="selected")
     axis.plot(keys[:, 0], keys[:, 1], "-", color="tab:blue", lw=1)
-    axis.scatter(*keys[-1, :2], color="tab:blue", s=30, label="direction of W z")
+    axis.scatter(keys[-1, 0], keys[-1, 1], color="tab:blue", s=30, label="direction of W z")
     axis.set(title=f"query {query}, first two coordinates", aspect="equal")
     axis.legend(fontsize=7)
     return axis
 
 
-def plot_report(report: Report, axes: Any = None) -> Any:
+def plot_report(report: Report, axes: Sequence[Axes] | None = None) -> Figure | SubFigure:
     """1 - correlation with every solution, norm of W and probability off the selected token, and the attention map."""
-    first, second, third = _axes(axes, 3, 4.5)
+    first, second, third = _axes(3, 4.5) if axes is None else axes
     steps = np.maximum(report.steps, 0.8)  # step 0 has a place on a logarithmic axis
     for c in report.comparisons:
         if c.solution.status.has_solution:
@@ -81,9 +84,9 @@ def plot_report(report: Report, axes: Any = None) -> Any:
     return first.figure
 
 
-def plot_batch(report: BatchReport, axes: Any = None) -> Any:
+def plot_batch(report: BatchReport, axes: Axes | None = None) -> Figure | SubFigure:
     """Median and 10 to 90 % band of 1 - correlation along training, one colour per solution."""
-    axis = _axes(axes, 1, 5.5) if axes is None else axes
+    axis = _axes(1, 5.5)[0] if axes is None else axes
     steps = np.maximum(report.run.history.steps, 0.8)
     for label in report.labels:
         error = report.misalignment(label)

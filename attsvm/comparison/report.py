@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +17,19 @@ from attsvm.comparison.metrics import (
     numerical_rank,
     reached_margin,
 )
-from attsvm.local import is_locally_optimal
-from attsvm.problem import AttentionProblem
+from attsvm.comparison.tables import report_table, svm_name
+from attsvm.optimality import Convergence, convergence_of
 from attsvm.selection import Selection
-from attsvm.solution import Solution
-from attsvm.solvers import Status
+from attsvm.solution import Solution, SolutionBatch
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+    from attsvm.comparison.batch import BatchReport
     from attsvm.training.run import Run
 
 __all__ = ["Comparison", "Report", "compare"]
@@ -31,7 +37,7 @@ __all__ = ["Comparison", "Report", "compare"]
 FloatArray = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """One run against one solution; S snapshots.
 
@@ -58,16 +64,27 @@ class Comparison:
     selection_match: npt.NDArray[np.bool_]
     rate: float
 
+    def at(self, snapshot: int) -> dict[str, Any]:
+        """The numbers of one snapshot as plain data."""
+        names = ("correlation", "misalignment", "margin", "selection_match")
+        return {name: getattr(self, name)[snapshot].item() for name in names}
 
-@dataclass(frozen=True, eq=False)
+    def __repr__(self) -> str:
+        if not self.solution.status.has_solution:
+            return f"Comparison({self.label!r}, {self.solution.status})"
+        return f"Comparison({self.label!r}, 1 - corr {self.misalignment[-1]:.1e})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """A run and what theory said about it.
 
     Attributes
     ----------
     run : Run
-    convergence : {"Global", "Local", "Not local", "Undecided"}
-        By local optimality of the tokens selected at the end, with the support of the run's own norm.
+    convergence : Convergence
+        "Global", "Local", "Not local" or "Undecided",
+        by local optimality of the tokens selected at the end, with the support of the run's own norm.
     rank, effective_rank : int, float
         Of W at the end.
     comparisons : tuple of Comparison
@@ -75,7 +92,7 @@ class Report:
     """
 
     run: Run
-    convergence: str
+    convergence: Convergence
     rank: int
     effective_rank: float
     comparisons: tuple[Comparison, ...]
@@ -89,21 +106,11 @@ class Report:
         """One flat record per solution and snapshot, ready for a DataFrame."""
         h = self.run.history
         return [
-            {
-                "solution": c.label,
-                "norm": c.solution.norm_name,
-                "step": int(step),
-                "correlation": float(c.correlation[s]),
-                "misalignment": float(c.misalignment[s]),
-                "margin": float(c.margin[s]),
-                "selection_match": bool(c.selection_match[s]),
-                "loss": float(h.loss[s]),
-                "W_norm": float(h.norm[s]),
-                "max_probability": float(h.max_probability[s]),
-            }
+            {"solution": c.label, "norm": c.solution.norm_name, "step": int(step), **c.at(s), "loss": float(h.loss[s]),
+             "W_norm": float(h.norm[s]), "max_probability": float(h.max_probability[s])}
             for c in self.comparisons
             for s, step in enumerate(h.steps)
-        ]
+        ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Final numbers as plain data."""
@@ -112,7 +119,7 @@ class Report:
             "parameterization": self.run.parameterization,
             "steps": int(self.run.steps),
             "status": str(self.run.status),
-            "convergence": self.convergence,
+            "convergence": str(self.convergence),
             "selection": self.run.selection.indices.tolist(),
             "W_norm": float(h.norm[-1]),
             "loss": float(h.loss[-1]),
@@ -120,36 +127,39 @@ class Report:
             "rank": self.rank,
             "effective_rank": self.effective_rank,
             "solutions": [
-                {
-                    "label": c.label,
-                    "norm": c.solution.norm_name,
-                    "status": str(c.solution.status),
-                    "correlation": float(c.correlation[-1]),
-                    "misalignment": float(c.misalignment[-1]),
-                    "margin": float(c.margin[-1]),
-                    "selection_match": bool(c.selection_match[-1]),
-                    "rate": c.rate,
-                    "gap": c.solution.certificate.gap,
-                }
+                {"label": c.label, "norm": c.solution.norm_name, "status": str(c.solution.status), **c.at(-1),
+                 "rate": c.rate, "gap": c.solution.certificate.gap}
                 for c in self.comparisons
             ],
-        }
+        }  # fmt: skip
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, axes: Sequence[Axes] | None = None) -> Figure | SubFigure:
         """Draw 1 - correlation, norm and attention; see `attsvm.comparison.plots.plot_report`."""
         from attsvm.comparison.plots import plot_report
 
         return plot_report(self, axes)
 
-    def __str__(self) -> str:
-        from attsvm.comparison.tables import render, report_table
+    @property
+    def shown(self) -> tuple[Comparison, ...]:
+        """The comparisons without the run's own SVM where a given solution is the same problem."""
+        own, *given = self.comparisons
+        same = any(c.solution.norm_name == own.solution.norm_name and c.selection_match[-1] for c in given)
+        return tuple(given) if same else self.comparisons
 
-        return render(report_table([self]))
+    def __repr__(self) -> str:
+        run = self.run
+        found = ", ".join(map(repr, self.shown))
+        return f"Report({run.parameterization}, {int(run.steps)} steps, {self.convergence}, rank {self.rank}, {found})"
+
+    def __str__(self) -> str:
+        return str(report_table([self]))
+
+    def _repr_html_(self) -> str:
+        return report_table([self]).html()
 
 
 def _label(solution: Solution, own: bool) -> str:
-    star = "*" if solution.norm_name == "nuclear" else ""
-    name = f"{solution.formulation}{star}"
+    name = svm_name(solution.formulation, solution.norm_name)
     if solution.norm_name not in ("frobenius", "nuclear"):
         name = f"{name} ({solution.norm_name})"
     return f"{name}, own tokens" if own else name
@@ -160,33 +170,24 @@ def _compare_one(run: Run, solution: Solution, own: bool) -> Comparison:
     S = len(h)
     label = _label(solution, own)
     chosen = solution.selection
-    is_selection = isinstance(chosen, Selection)
     match = np.zeros(S, dtype=bool)
-    if is_selection:
+    if isinstance(chosen, Selection):
         match = (h.selection == np.asarray(chosen)).reshape(S, -1).all(axis=1)
     if not solution.status.has_solution:
         nothing = np.full(S, np.nan)
         return Comparison(label, solution, nothing, nothing, nothing, match, float("nan"))
     margin = np.full(S, np.nan)
-    if is_selection and solution.margin > 0:
+    if isinstance(chosen, Selection) and solution.margin > 0:
         margin = reached_margin(run.problem, h.W, chosen, solution.norm_name) / solution.margin
     error = misalignment(h.W, solution.W)
     return Comparison(label, solution, correlation(h.W, solution.W), error, margin, match, fitted_rate(h.steps, error))
 
 
-def convergence_class(problem: AttentionProblem, own: Solution) -> str:
-    """Class of convergence by Definition 2, with the support of the solution's norm."""
-    if own.status is Status.INFEASIBLE:
-        return "Not local"
-    if own.status is not Status.OPTIMAL:
-        return "Undecided"
-    if not is_locally_optimal(problem, own.selection, solution=own):
-        return "Not local"
-    best = problem.optimal_tokens().indices
-    return "Global" if np.array_equal(np.asarray(own.selection), best) else "Local"
-
-
-def compare(run: Run, *solutions: Any, solver: str = "auto") -> Any:
+@overload
+def compare(run: Run, *solutions: Solution, solver: str = "auto") -> Report: ...
+@overload
+def compare(run: Run, first: SolutionBatch, /, *rest: SolutionBatch, solver: str = "auto") -> BatchReport: ...
+def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto") -> Report | BatchReport:
     """Compare a run with SVM solutions; the SVM of the run's own tokens and norm always comes first.
 
     Parameters
@@ -202,38 +203,41 @@ def compare(run: Run, *solutions: Any, solver: str = "auto") -> Any:
     -------
     Report or BatchReport
 
+    Raises
+    ------
+    TypeError
+        If the first argument is not a run or another one not a solution; the message names what was given.
+
     Examples
     --------
     >>> import attsvm
     >>> problem = attsvm.random_problem(n=3, T=4, d=6, seed=0)
     >>> report = attsvm.compare(attsvm.train(problem, steps=1000), attsvm.att_svm(problem))
-    >>> report.convergence, bool(report.comparisons[1].correlation[-1] > 0.99)
+    >>> str(report.convergence), bool(report.comparisons[1].correlation[-1] > 0.99)
     ('Global', True)
     """
+    training = sys.modules.get("attsvm.training.run")  # where a run exists this is loaded, and torch with it
+    if training is None or not isinstance(run, training.Run):
+        raise TypeError(f"compare takes a Run first, as train returns it, got {type(run).__name__}")
     if run.batch is not None:
         from attsvm.comparison.batch import compare_batch
 
         return compare_batch(run, *solutions, solver=solver)
-    norm = run.norm or "frobenius"
-    own = att_svm(run.problem, run.selection, norm=norm, solver=solver)
-    return build_report(run, own, solutions)
+    own = att_svm(run.problem, run.selection, norm=run.norm or "frobenius", solver=solver)
+    return build_report(run, own, *solutions)
 
 
-def build_report(run: Run, own: Solution, solutions: Any) -> Report:
-    """A report from solved pieces."""
+def build_report(run: Run, own: Solution, *solutions: object, kind: Convergence | None = None) -> Report:
+    """A report from solved pieces; the class of convergence is worked out if not given."""
+    comparisons = [_compare_one(run, own, True)]
     for solution in solutions:
         if not isinstance(solution, Solution):
-            raise ValueError(f"compare takes Solution objects, got {type(solution).__name__}")
+            raise TypeError(f"compare takes Solution objects after the run, got {type(solution).__name__}")
         if solution.rows.margin_problem.shape != run.W.shape:
             raise ValueError(
                 f"a solution has W of shape {solution.rows.margin_problem.shape}, "
                 f"but the run's W has shape {run.W.shape}"
             )
-    comparisons = (_compare_one(run, own, True), *(_compare_one(run, s, False) for s in solutions))
-    return Report(
-        run,
-        convergence_class(run.problem, own),
-        int(numerical_rank(run.W)),
-        float(effective_rank(run.W)),
-        comparisons,
-    )
+        comparisons.append(_compare_one(run, solution, False))
+    rank, effective = int(numerical_rank(run.W)), float(effective_rank(run.W))
+    return Report(run, kind or convergence_of(own), rank, effective, tuple(comparisons))

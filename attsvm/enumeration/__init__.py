@@ -2,17 +2,23 @@
 
 from attsvm.enumeration.graph import Basins, basins, draw_selection_graph, selection_graph, write_graphml
 from attsvm.enumeration.listing import iter_locally_optimal, locally_optimal_selections
-from attsvm.enumeration.result import Counts, LocalOptima, LocalOptimum
+from attsvm.enumeration.result import Counts, LocalOptima, LocalOptimum, Undecided
+from attsvm.enumeration.table import SelectionTable, count_selections, solve_every_selection, solve_selections
 
 __all__ = [
     "Basins",
     "Counts",
     "LocalOptima",
     "LocalOptimum",
+    "SelectionTable",
+    "Undecided",
     "basins",
+    "count_selections",
     "draw_selection_graph",
     "iter_locally_optimal",
     "locally_optimal_selections",
     "selection_graph",
+    "solve_every_selection",
+    "solve_selections",
     "write_graphml",
 ]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import IntArray
 from attsvm.enumeration.evaluate import Verdicts
-from attsvm.enumeration.result import Counts, LocalOptimum
+from attsvm.enumeration.result import Counts, LocalOptimum, Undecided
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.selection import Selection
 
@@ -24,6 +24,8 @@ __all__ = ["Budget", "Engine", "run"]
 
 # Seconds between two savings: writing must not cost more than computing again.
 _SAVE_EVERY = 2.0
+# Of the files: what was found by other rules is not continued.
+_FORMAT = 2
 
 
 class Engine(ABC):
@@ -35,17 +37,15 @@ class Engine(ABC):
     ----------
     space : SelectionSpace
     norm : str
-    tolerance : float
-        A token is in the support when its margin is within this distance of 1.
     """
 
     mode: str
 
-    def __init__(self, space: SelectionSpace, norm: str, tolerance: float) -> None:
-        self.space, self.norm, self.tolerance = space, norm, tolerance
+    def __init__(self, space: SelectionSpace, norm: str) -> None:
+        self.space, self.norm = space, norm
         self.counts = Counts(space.size)
         self.found: dict[tuple[int, ...], LocalOptimum] = {}
-        self.undecided: dict[tuple[int, ...], Selection] = {}
+        self.undecided: dict[tuple[int, ...], Undecided] = {}
         self.done = False
 
     @abstractmethod
@@ -84,7 +84,8 @@ class Engine(ABC):
                 new.append(item)
         for row in np.flatnonzero(verdicts.undecided):
             tokens = tuple(int(t) for t in selections[row])
-            self.undecided.setdefault(tokens, Selection(selections[row].reshape(shape).copy()))
+            chosen = Selection(selections[row].reshape(shape).copy())
+            self.undecided.setdefault(tokens, Undecided(chosen, verdicts.reasons.get(int(row), "")))
         self.counts.locally_optimal = len(self.found)
         return new
 
@@ -103,7 +104,7 @@ class Engine(ABC):
         """Continue from a state."""
 
     def _identity(self) -> str:
-        own = {"mode": self.mode, "norm": self.norm, "tolerance": self.tolerance, **self.settings()}
+        own = {"format": _FORMAT, "mode": self.mode, "norm": self.norm, **self.settings()}
         return json.dumps({"problem": self.space.fingerprint, **own}, sort_keys=True)
 
     def save(self, path: Path) -> None:
@@ -117,6 +118,7 @@ class Engine(ABC):
             "norms": np.array([item.norm for item in items]),
             "gaps": np.array([item.gap for item in items]),
             "undecided": np.array(list(self.undecided), dtype=np.int64).reshape(-1, self.space.q),
+            "reasons": np.array([item.reason for item in self.undecided.values()], dtype=np.str_),
             **{f"state_{name}": value for name, value in self.state().items()},
         }
         temporary = path.with_name(path.name + ".partial")
@@ -136,8 +138,8 @@ class Engine(ABC):
             raise ValueError(f"checkpoint {path} is not a saved enumeration; remove it to start over") from error
         if identity != self._identity():
             raise ValueError(
-                f"checkpoint {path} belongs to another problem or other settings (mode, norm, top, seed, "
-                "support_tolerance); remove it to start over"
+                f"checkpoint {path} belongs to another problem or other settings (mode, norm, top, seed); "
+                "remove it to start over"
             )
         shape = self.space.problem.query_shape
         self.counts = Counts(**json.loads(str(content["counts"])))
@@ -146,7 +148,10 @@ class Engine(ABC):
             tuple(int(t) for t in row): LocalOptimum(Selection(row.reshape(shape)), float(norm), float(gap))
             for row, norm, gap in zip(content["found"], content["norms"], content["gaps"], strict=True)
         }
-        self.undecided = {tuple(int(t) for t in row): Selection(row.reshape(shape)) for row in content["undecided"]}
+        self.undecided = {
+            tuple(int(t) for t in row): Undecided(Selection(row.reshape(shape)), str(reason))
+            for row, reason in zip(content["undecided"], content["reasons"], strict=True)
+        }
         prefix = "state_"
         self.restore({name.removeprefix(prefix): v for name, v in content.items() if name.startswith(prefix)})
 
@@ -217,7 +222,7 @@ def run(engine: Engine, budget: Budget, progress: bool, checkpoint: Path | None)
     >>> from attsvm.enumeration.exhaustive import Exhaustive
     >>> from attsvm.enumeration.space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
-    >>> len(list(run(Exhaustive(space, "frobenius", 1e-5), Budget(None, None, None), False, None)))
+    >>> len(list(run(Exhaustive(space, "frobenius"), Budget(None, None, None), False, None)))
     4
     """
     if checkpoint is not None and checkpoint.exists():

@@ -1,25 +1,47 @@
-"""Is a selection locally optimal? Two tests that agree: the full SVM, and the SVM over lower-score rows.
+"""Solve selections in batches and decide Definition 2, by the full SVM or by the SVM over lower-score rows alone.
 
-Definition 2 reads the support of the full SVM. The second test solves only the rows against tokens of
-lower score and asks whether every other token stays strictly outside the margin; see docs/local_optima.md for
-the proof that they agree.
+Definition 2 reads the support of the full SVM. The second test solves only the rows against tokens of lower score
+and asks whether every other token stays strictly outside the margin; docs/local_optima.md proves that they agree.
+Both are proved: error bounds first, rationals where they do not reach (`attsvm.local_proof`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.enumeration.space import SelectionSpace
-from attsvm.solvers.batch import BatchSolution
-from attsvm.solvers.batch_solve import solve_batch
+from attsvm.local_proof import LocalProof, prove_local
+from attsvm.rows import AttentionRows
+from attsvm.solution import SUPPORT_TOLERANCE
+from attsvm.solvers import MarginSolutionBatch, solve_batch
+from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm
+from attsvm.solvers.exact.rows import to_float
+from attsvm.support_proof import margin_bounds, on_margin, solve_exactly
 
-__all__ = ["Verdicts", "full_verdicts", "lower_verdicts"]
+__all__ = ["Support", "Verdicts", "full_verdicts", "lower_verdicts"]
 
 FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """Support tokens of each of B selections; none where there is no solution.
+
+    Attributes
+    ----------
+    tokens : ndarray of bool, shape (B, q, T)
+        Frobenius norm: proved to lie exactly on the margin. Other norms: margin within `SUPPORT_TOLERANCE` of 1 at the
+        solution returned.
+    doubtful : ndarray of bool, shape (B, q, T)
+        Neither proved to lie on the margin nor beyond it.
+    """
+
+    tokens: BoolArray
+    doubtful: BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,18 +51,24 @@ class Verdicts:
     Attributes
     ----------
     norm : ndarray, shape (B,)
-        Of the SVM solved; infinite where infeasible, NaN where undecided.
+        Of the SVM solved; infinite where infeasible, NaN where there is no certified solution.
     gap : ndarray, shape (B,)
-        Largest of gap and violations of the certificate; infinite without a solution.
+        Largest of gap and violations of the certificate, rounding included; 0 where solved over the rationals,
+        infinite without a solution.
     feasible : ndarray of bool, shape (B,)
-        False where proved infeasible or undecided. The lower-row test speaks of its own rows only.
+        Proved to have a solution. The lower-row test speaks of its own rows only.
     locally_optimal : ndarray of bool, shape (B,)
+        Proved.
     undecided : ndarray of bool, shape (B,)
-        Neither certified nor proved infeasible, by the batched solver and then by the single-problem one.
-    support : ndarray of bool, shape (B, q, T)
-        Margin within the tolerance of 1; False where there is no solution.
+        Neither that nor the contrary is proved.
+    reasons : dict from int to str
+        Why, for the undecided ones.
+    near : ndarray of bool, shape (B, q, T)
+        Margin within `SUPPORT_TOLERANCE` of 1, computed: good enough to look around, no proof.
     conflict : ndarray of bool, shape (B, q)
         Queries in the proof of infeasibility.
+    support : Support or None
+        If it was asked for.
     """
 
     norm: FloatArray
@@ -48,30 +76,83 @@ class Verdicts:
     feasible: BoolArray
     locally_optimal: BoolArray
     undecided: BoolArray
-    support: BoolArray
+    reasons: dict[int, str]
+    near: BoolArray
     conflict: BoolArray
+    support: Support | None = None
+
+    @property
+    def infeasible(self) -> BoolArray:
+        """Proved to have no solution, shape (B,)."""
+        return np.isinf(self.norm)
 
 
-def _read(space: SelectionSpace, selections: IntArray, found: BatchSolution, tolerance: float) -> Verdicts:
-    optimal = np.asarray(found.status == "optimal")
-    infeasible = np.asarray(found.status == "infeasible")
-    worst = np.maximum(found.gap, np.maximum(found.primal_violation, found.dual_violation))
-    norm = np.where(optimal, found.norm, np.where(infeasible, np.inf, np.nan))
-    margins = space.margins(selections, found)
-    support = (np.abs(margins - 1.0) <= tolerance) & space.allowed & optimal[:, None, None]
-    # Any higher-score token at or inside the margin: in the support of the full SVM, or cut off by the lower one.
-    reached = (margins <= 1.0 + tolerance) & space.higher(selections)
-    beaten = reached.reshape(len(selections), -1).any(axis=1)
-    conflict = np.zeros(selections.shape, dtype=bool)
-    if infeasible.any():
-        used = np.abs(np.nan_to_num(found.farkas)) > 0
-        for query in range(space.q):
-            conflict[:, query] = used[:, found.batch.owner == query].any(axis=1) & infeasible
-    return Verdicts(norm, worst, optimal, optimal & ~beaten, ~optimal & ~infeasible, support, conflict)
+@dataclass(eq=False)
+class _Draft:
+    """Verdicts that are filled in part by part."""
+
+    norm: FloatArray
+    gap: FloatArray
+    local: BoolArray
+    undecided: BoolArray
+    near: BoolArray
+    conflict: BoolArray
+    tokens: BoolArray
+    doubtful: BoolArray
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(space: SelectionSpace, size: int) -> _Draft:
+        grid = (size, space.q, space.T)
+        return _Draft(
+            np.full(size, np.inf), np.full(size, np.inf), np.zeros(size, bool), np.zeros(size, bool),
+            np.zeros(grid, bool), np.zeros((size, space.q), bool), np.zeros(grid, bool), np.zeros(grid, bool),
+        )  # fmt: skip
+
+    def finish(self, support: bool) -> Verdicts:
+        feasible = np.isfinite(self.norm)
+        proved = Support(self.tokens, self.doubtful) if support else None
+        return Verdicts(
+            self.norm, self.gap, feasible, self.local, self.undecided, self.reasons, self.near, self.conflict, proved
+        )
+
+    def read(self, index: npt.NDArray[np.intp], found: MarginSolutionBatch, proof: LocalProof) -> None:
+        """Norms, gaps, conflicts and verdicts of some selections; exact answers count more than computed ones."""
+        optimal, infeasible = np.asarray(found.status == "optimal"), np.asarray(found.status == "infeasible")
+        self.norm[index] = np.where(optimal, found.norm, np.where(infeasible, np.inf, np.nan))
+        self.gap[index] = np.where(optimal, found.certificate.proved, np.inf)
+        self.local[index], self.undecided[index] = proof.local, proof.undecided
+        for i in np.flatnonzero(infeasible).tolist():
+            farkas = found[i].certificate.farkas
+            if farkas is not None:
+                self.conflict[index[i], farkas.owners] = True
+        for k, answer in proof.exact.items():
+            row = int(index[k])
+            if isinstance(answer, ExactFarkas):
+                self.norm[row], self.gap[row] = np.inf, np.inf
+                self.conflict[row, np.unique(found.problem[k].owner[answer.rows])] = True
+            elif not optimal[k]:
+                self.norm[row], self.gap[row] = float(np.sqrt(to_float(answer.squared))), 0.0
+        for k, reason in proof.reasons.items():
+            self.reasons[int(index[k])] = reason
 
 
-def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, tolerance: float) -> Verdicts:
-    """Solve the full SVM of each selection and read Definition 2.
+def _grid(rows: AttentionRows, values: BoolArray) -> BoolArray:
+    """From one number per row to (B, q, T)."""
+    out = rows.scatter(values, fill=0.0) > 0
+    return np.asarray(out.reshape(len(out), -1, rows.T))
+
+
+def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, support: bool = False) -> Verdicts:
+    """Solve the full SVM of each selection and decide Definition 2.
+
+    Parameters
+    ----------
+    space : SelectionSpace
+    selections : ndarray of int, shape (B, q)
+    norm : str
+    support : bool
+        Say of every token whether it is in the support, too.
 
     Examples
     --------
@@ -79,14 +160,53 @@ def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, tolera
     >>> from attsvm.enumeration.evaluate import full_verdicts
     >>> from attsvm.enumeration.space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
-    >>> int(full_verdicts(space, space.selections(0, 64), "frobenius", 1e-5).locally_optimal.sum())
+    >>> int(full_verdicts(space, space.selections(0, 64), "frobenius").locally_optimal.sum())
     4
     """
-    keep = space.allowed & (np.arange(space.T) != selections[..., None])
-    return _read(space, selections, solve_batch(space.rows(selections, keep), norm), tolerance)
+    draft = _Draft.of(space, len(selections))
+    hopeless = np.take_along_axis(space.hopeless[None], selections[..., None], axis=2)[..., 0]
+    draft.conflict[:] = hopeless  # infeasible by the zero row of two tokens: nothing to solve
+    for part in _parts(space, np.asarray(~hopeless.any(axis=1))):
+        rows = space.rows(selections[part])
+        found = solve_batch(rows.margin_problem, norm)
+        proof = prove_local(rows, found, space.higher(selections[part]))
+        draft.read(part, found, proof)
+        with np.errstate(invalid="ignore"):
+            margins = rows.margin_problem.margins(found.W)
+            close = np.abs(margins - 1.0) <= SUPPORT_TOLERANCE
+        draft.near[part] = _grid(rows, close)
+        if support and norm == "frobenius":
+            draft.tokens[part], draft.doubtful[part] = _support(rows, found, proof)
+        elif support:
+            draft.tokens[part] = draft.near[part]
+    return draft.finish(support)
 
 
-def lower_verdicts(space: SelectionSpace, selections: IntArray, tolerance: float) -> Verdicts:
+def _parts(space: SelectionSpace, wanted: BoolArray) -> list[npt.NDArray[np.intp]]:
+    index = np.flatnonzero(wanted)
+    return [index[start : start + space.at_once] for start in range(0, len(index), space.at_once)]
+
+
+def _support(rows: AttentionRows, found: MarginSolutionBatch, proof: LocalProof) -> tuple[BoolArray, BoolArray]:
+    """Rows proved to lie on the margin of the Frobenius solution, and rows of which that stays open; (B, q, T) each."""
+    problem = rows.margin_problem
+    bounds = margin_bounds(problem, found.W, found.certificate)
+    exists = problem.rhs != 0
+    on = on_margin(problem, bounds) & exists
+    doubtful = exists & ~on & ~bounds.beyond & (np.asarray(found.status) != "infeasible")[:, None]
+    for i in np.flatnonzero(doubtful.any(axis=1)):
+        one = found[int(i)]
+        answer = proof.exact.get(int(i)) or solve_exactly(one.problem, one.multipliers)
+        if answer is None:
+            continue
+        own = slice(None) if problem.valid is None else problem.valid[i]
+        on[i], doubtful[i] = False, False
+        if isinstance(answer, ExactLeastNorm):
+            on[i, own] = answer.support
+    return _grid(rows, on), _grid(rows, doubtful)
+
+
+def lower_verdicts(space: SelectionSpace, selections: IntArray) -> Verdicts:
     """Solve the Frobenius SVM over lower-score rows only and test the other tokens.
 
     ``norm`` is the norm of the lower-row SVM: of the full SVM where locally optimal, a lower bound on it elsewhere.
@@ -97,20 +217,39 @@ def lower_verdicts(space: SelectionSpace, selections: IntArray, tolerance: float
     >>> from attsvm.enumeration.evaluate import lower_verdicts
     >>> from attsvm.enumeration.space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
-    >>> int(lower_verdicts(space, space.selections(0, 64), 1e-5).locally_optimal.sum())
+    >>> int(lower_verdicts(space, space.selections(0, 64)).locally_optimal.sum())
     4
     """
-    size = len(selections)
+    draft = _Draft.of(space, len(selections))
+    hopeless = np.take_along_axis(space.hopeless[None], selections[..., None], axis=2)[..., 0]
+    draft.conflict[:] = hopeless
     keep = space.lower(selections)
-    some = keep.reshape(size, -1).any(axis=1)
-    # Without a lower-score row W = 0, and the higher-score tokens have margin 0.
-    norm, gap = np.zeros(size), np.zeros(size)
-    feasible, optimal, undecided = np.ones(size, bool), np.zeros(size, bool), np.zeros(size, bool)
-    support, conflict = np.zeros((size, space.q, space.T), bool), np.zeros((size, space.q), bool)
-    if some.any():
-        found = solve_batch(space.rows(selections[some], keep[some]), "frobenius")
-        part = _read(space, selections[some], found, tolerance)
-        norm[some], gap[some], feasible[some] = part.norm, part.gap, part.feasible
-        optimal[some], undecided[some] = part.locally_optimal, part.undecided
-        support[some], conflict[some] = part.support, part.conflict
-    return Verdicts(norm, gap, feasible, optimal, undecided, support, conflict)
+    some = keep.reshape(len(selections), -1).any(axis=1)
+    # Without a lower-score row W = 0, and the higher-score tokens have margin 0: not locally optimal.
+    draft.norm[~some & ~hopeless.any(axis=1)] = 0.0
+    for part in _parts(space, np.asarray(some & ~hopeless.any(axis=1))):
+        _lower_part(space, selections[part], keep[part], part, draft)
+    return draft.finish(False)
+
+
+def _lower_part(
+    space: SelectionSpace, selections: IntArray, keep: BoolArray, index: npt.NDArray[np.intp], draft: _Draft
+) -> None:
+    lower, full = space.rows(selections, keep), space.rows(selections)
+    found = solve_batch(lower.margin_problem, "frobenius")
+    problem = full.margin_problem
+    bounds = margin_bounds(problem, found.W, found.certificate)
+    above = full.pick(space.higher(selections)) & (problem.rhs != 0)
+    optimal, infeasible = np.asarray(found.status == "optimal"), np.asarray(found.status == "infeasible")
+    local = optimal & ~(above & ~bounds.beyond).any(axis=1)
+    refuted = infeasible | (optimal & (above & bounds.inside).any(axis=1))
+    undecided = ~local & ~refuted
+    rest = np.flatnonzero(undecided)
+    again = full_verdicts(space, selections[rest], "frobenius")  # Definition 2 itself, over the rationals if need be
+    local[rest], undecided[rest] = again.locally_optimal, again.undecided
+    reasons = {int(rest[i]): why for i, why in again.reasons.items()}
+    draft.read(index, found, LocalProof(local, undecided, reasons))
+    late = again.locally_optimal
+    draft.norm[index[rest[late]]], draft.gap[index[rest[late]]] = again.norm[late], again.gap[late]
+    with np.errstate(invalid="ignore"):
+        draft.near[index] = _grid(full, np.abs(bounds.margins - 1.0) <= SUPPORT_TOLERANCE)

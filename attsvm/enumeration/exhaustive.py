@@ -26,11 +26,11 @@ _MOST_PREFIXES = 20_000
 
 
 class Exhaustive(Engine):
-    """Solve the SVM of every selection and read Definition 2.
+    """Solve the SVM of every selection and decide Definition 2.
 
     Parameters
     ----------
-    space, norm, tolerance
+    space, norm
         As for `Engine`.
     top : int, optional
         List only that many.
@@ -40,15 +40,15 @@ class Exhaustive(Engine):
     >>> import attsvm
     >>> from attsvm.enumeration.exhaustive import Exhaustive
     >>> from attsvm.enumeration.space import SelectionSpace
-    >>> engine = Exhaustive(SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5)), "frobenius", 1e-5)
+    >>> engine = Exhaustive(SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5)), "frobenius")
     >>> len(engine.advance()), engine.done, engine.counts.solves
     (4, True, 64)
     """
 
     mode = "exhaustive"
 
-    def __init__(self, space: SelectionSpace, norm: str, tolerance: float, top: int | None = None) -> None:
-        super().__init__(space, norm, tolerance)
+    def __init__(self, space: SelectionSpace, norm: str, top: int | None = None) -> None:
+        super().__init__(space, norm)
         self.top = top
         self.next = 0
         self.pruned = 0  # partial selections tested
@@ -64,7 +64,7 @@ class Exhaustive(Engine):
         kept = everything
         for depth in range(1, self.space.q):
             tokens = self.space.choices[depth - 1]
-            if len(kept) * len(tokens) > _MOST_PREFIXES:
+            if not len(kept) or len(kept) * len(tokens) > _MOST_PREFIXES:
                 break
             longer = np.hstack([np.repeat(kept, len(tokens), axis=0), np.tile(tokens, len(kept))[:, None]])
             norms = partial_norms(self.space, longer, np.arange(depth), "frobenius")  # feasible in one norm, in all
@@ -88,7 +88,7 @@ class Exhaustive(Engine):
             dropped = self.space.size - self.total
             self.counts.nodes = self.counts.solves = self.pruned
             self.counts.infeasible = dropped
-        stop = min(self.next + _STEP, self.total)
+        stop = min(self.next + min(_STEP, self.space.at_once), self.total)
         first, last = divmod(self.next, self._suffixes)[0], -(-stop // self._suffixes)
         depth = self._prefixes.shape[1]
         rest = np.arange(depth, self.space.q)
@@ -101,12 +101,12 @@ class Exhaustive(Engine):
         new: list[LocalOptimum] = []
         if parts:
             selections = np.vstack(parts)
-            verdicts = full_verdicts(self.space, selections, self.norm, self.tolerance)
+            verdicts = full_verdicts(self.space, selections, self.norm)
             new = self.record(selections, verdicts)
             self.counts.nodes += len(selections)
             self.counts.solves += len(selections)
             self.counts.feasible += int(verdicts.feasible.sum())
-            self.counts.infeasible += int((~verdicts.feasible & ~verdicts.undecided).sum())
+            self.counts.infeasible += int(verdicts.infeasible.sum())
         self.next = stop
         self.done = stop == self.total
         return new
@@ -128,7 +128,7 @@ class Exhaustive(Engine):
         return super().best()[: self.top]
 
     def settings(self) -> dict[str, Any]:
-        """Nothing but the problem, the norm and the tolerance matters."""
+        """Nothing but the problem and the norm matters."""
         return {}
 
     def state(self) -> dict[str, npt.NDArray[Any]]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attsvm.enumeration.evaluate import full_verdicts
+from attsvm._arrays import BoolArray, IntArray
+from attsvm.enumeration.evaluate import Verdicts, full_verdicts
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.problem import AttentionProblem
-from attsvm.solution import SUPPORT_TOLERANCE
+
+if TYPE_CHECKING:
+    import networkx as nx
+    from matplotlib.axes import Axes
 
 __all__ = ["Basins", "basins", "draw_selection_graph", "selection_graph", "write_graphml"]
 
@@ -22,20 +26,15 @@ _STEP = 4096
 _COLORS = 10  # of the default colour cycle
 
 
-def selection_graph(
-    problem: AttentionProblem,
-    *,
-    norm: str = "frobenius",
-    limit: int = 20_000,
-    support_tolerance: float = SUPPORT_TOLERANCE,
-) -> Any:
+def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000) -> nx.DiGraph:
     """All selections, joined by swaps of one token for a support token of higher score.
 
     Nodes are tuples of token indices (queries in C order) with the attributes ``margin`` (0 when infeasible), ``norm``
     (infinite when infeasible), ``score`` (mean over the queries), ``feasible``, ``locally_optimal`` and
     ``globally_optimal`` (tokens of highest score). An edge goes from a feasible selection to the selection in
     which one token is replaced by a support token that scores at least as much; its attributes are ``query``, ``token``
-    and ``gain`` (in score, 0 only for ties).
+    and ``gain`` (in score, 0 only for ties). In the Frobenius norm every edge is proved; in the nuclear norm edges read
+    the support of the solution returned, within `attsvm.solution.SUPPORT_TOLERANCE`.
 
     An infeasible selection has no support and so no edge out: it is a dead end, not a sink. *Sinks* are the feasible
     nodes without an edge out, and these are exactly the locally optimal selections. Without tied scores every
@@ -49,11 +48,15 @@ def selection_graph(
         "frobenius" or "nuclear".
     limit : int
         Most selections to list.
-    support_tolerance : float
 
     Returns
     -------
     networkx.DiGraph
+
+    Raises
+    ------
+    RuntimeError
+        When local optimality or the support of some selection could not be proved.
 
     Examples
     --------
@@ -67,8 +70,6 @@ def selection_graph(
         raise ValueError(f"norm must be 'frobenius' or 'nuclear', got {norm!r}")
     if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)) or limit < 1:
         raise ValueError(f"limit must be an integer >= 1, got {limit!r}")
-    if not support_tolerance > 0:
-        raise ValueError(f"support_tolerance must be positive, got {support_tolerance}")
     space = SelectionSpace(problem)
     if space.size > limit:
         raise ValueError(
@@ -77,17 +78,15 @@ def selection_graph(
         )
     import networkx as nx
 
-    best = space.scores.max(axis=1)
+    best = space.order.max(axis=1, where=space.allowed, initial=space.order.min())
     graph = nx.DiGraph(norm=norm)
     for start in range(0, space.size, _STEP):
         selections = space.selections(start, min(start + _STEP, space.size))
-        verdicts = full_verdicts(space, selections, norm, support_tolerance)
-        if verdicts.undecided.any():
-            node = tuple(int(t) for t in selections[int(np.flatnonzero(verdicts.undecided)[0])])
-            raise RuntimeError(f"the graph is undecided at selection {node}: its SVM could not be certified")
+        verdicts = full_verdicts(space, selections, norm, support=True)
+        swaps = _proved_swaps(space, selections, verdicts)
         scores = space.mean_scores(selections)
         own = np.take_along_axis(space.scores[None], selections[..., None], axis=2)[..., 0]
-        swaps = verdicts.support & space.higher(selections)
+        rank = np.take_along_axis(space.order[None], selections[..., None], axis=2)[..., 0]
         for row, tokens in enumerate(selections):
             node = tuple(int(t) for t in tokens)
             graph.add_node(
@@ -97,13 +96,29 @@ def selection_graph(
                 score=float(scores[row]),
                 feasible=bool(verdicts.feasible[row]),
                 locally_optimal=bool(verdicts.locally_optimal[row]),
-                globally_optimal=bool((own[row] == best).all()),
+                globally_optimal=bool((rank[row] == best).all()),
             )
             for query, token in np.argwhere(swaps[row]):
                 target = (*node[:query], int(token), *node[query + 1 :])
                 gain = float(space.scores[query, token] - own[row, query])
                 graph.add_edge(node, target, query=int(query), token=int(token), gain=gain)
     return graph
+
+
+def _proved_swaps(space: SelectionSpace, selections: IntArray, verdicts: Verdicts) -> BoolArray:
+    """Support tokens of no lower score, (B, q, T); RuntimeError where that is not certain."""
+    assert verdicts.support is not None
+    higher = space.higher(selections)
+    swaps = verdicts.support.tokens & higher
+    open_ones = verdicts.undecided | (verdicts.support.doubtful & higher).any(axis=(1, 2))
+    # By Definition 2 a feasible selection is locally optimal exactly if there is no swap.
+    open_ones |= verdicts.feasible & (verdicts.locally_optimal == swaps.any(axis=(1, 2)))
+    if open_ones.any():
+        row = int(np.flatnonzero(open_ones)[0])
+        node = tuple(int(t) for t in selections[row])
+        reason = verdicts.reasons.get(row, "whether some token lies on the margin is not proved")
+        raise RuntimeError(f"the graph is undecided at selection {node}: {reason}")
+    return np.asarray(swaps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +143,7 @@ class Basins:
     only: Mapping[Node, int]
 
 
-def basins(graph: Any) -> Basins:
+def basins(graph: nx.DiGraph) -> Basins:
     """Reachability of the sinks of a selection graph.
 
     Examples
@@ -172,7 +187,7 @@ def basins(graph: Any) -> Basins:
     return Basins(reach, {node: bool(code & dead) for node, code in codes.items()}, reaching, only)
 
 
-def write_graphml(graph: Any, path: str | Path) -> None:
+def write_graphml(graph: nx.DiGraph, path: str | Path) -> None:
     """Write a selection graph as GraphML; nodes are named by their tokens, as in ``"3-2-3"``.
 
     Examples
@@ -193,7 +208,7 @@ def write_graphml(graph: Any, path: str | Path) -> None:
     nx.write_graphml(nx.relabel_nodes(graph, names), str(path))
 
 
-def draw_selection_graph(graph: Any, axis: Any = None, *, labels: bool | None = None) -> Any:
+def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels: bool | None = None) -> Axes:
     """Draw a selection graph: margin to the right, mean score upwards, swaps as arrows.
 
     Without ties every arrow points up. Infeasible selections stand at margin 0.

@@ -7,6 +7,7 @@ the scores, so each climb ends after at most (number of queries) x (T - 1) moves
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import IntArray
 from attsvm.enumeration.engine import Engine
-from attsvm.enumeration.evaluate import full_verdicts
+from attsvm.enumeration.evaluate import Verdicts, full_verdicts
 from attsvm.enumeration.result import LocalOptimum
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
@@ -29,11 +30,11 @@ class Swaps(Engine):
     """Climbs from random selections, from where short descents end, and from known optima with tokens changed.
 
     The second round starts from the tokens that gradient descent on W (on (K, Q) for the nuclear norm) selects
-    after a few hundred steps from random weights; it is left out for heads that torch cannot differentiate.
+    after a few hundred steps from random weights; it is left out without torch, or if it cannot differentiate the head.
 
     Parameters
     ----------
-    space, norm, tolerance
+    space, norm
         As for `Engine`.
     seed : int
     starts : int
@@ -48,7 +49,7 @@ class Swaps(Engine):
     >>> import attsvm
     >>> from attsvm.enumeration.heuristic import Swaps
     >>> from attsvm.enumeration.space import SelectionSpace
-    >>> engine = Swaps(SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5)), "frobenius", 1e-5, seed=0)
+    >>> engine = Swaps(SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5)), "frobenius", seed=0)
     >>> while not engine.done:
     ...     _ = engine.advance()
     >>> len(engine.found), engine.complete
@@ -61,13 +62,12 @@ class Swaps(Engine):
         self,
         space: SelectionSpace,
         norm: str,
-        tolerance: float,
         seed: int,
         starts: int = 64,
         patience: int = 5,
         top: int | None = None,
     ) -> None:
-        super().__init__(space, norm, tolerance)
+        super().__init__(space, norm)
         self.seed, self.starts, self.patience, self.top = seed, starts, patience, top
         self.round = self.stale = 0
         self.visited: set[tuple[int, ...]] = set()
@@ -85,8 +85,9 @@ class Swaps(Engine):
     def _first(self, rng: np.random.Generator) -> IntArray:
         random = self.space.random(rng, self.starts)
         if self.round == 0:
-            random[0] = self.space.scores.argmax(axis=1)  # locally optimal if feasible and without ties
-        if self.round == 1 and isinstance(self.space.problem.head, LinearHead | ReluHead | ConcaveHead):
+            random[0] = self.space.best  # locally optimal if feasible and without ties
+        trainable = isinstance(self.space.problem.head, LinearHead | ReluHead | ConcaveHead)
+        if self.round == 1 and trainable and find_spec("torch") is not None:
             return self._descended()
         known = [item.tokens for item in self.best()]
         if self.round % 2 == 0 or not known:
@@ -103,7 +104,7 @@ class Swaps(Engine):
         rng = np.random.default_rng([self.seed, self.round])
         current = self._first(rng)
         fresh: set[tuple[int, ...]] = set()
-        finished: list[tuple[IntArray, Any]] = []
+        finished: list[tuple[IntArray, Verdicts]] = []
         solves = feasible = infeasible = 0
         while True:
             names = [tuple(int(t) for t in row) for row in current]
@@ -115,12 +116,12 @@ class Swaps(Engine):
             if not keep:
                 break
             current = current[keep]
-            verdicts = full_verdicts(self.space, current, self.norm, self.tolerance)
+            verdicts = full_verdicts(self.space, current, self.norm)
             solves += len(current)
             feasible += int(verdicts.feasible.sum())
-            infeasible += int((~verdicts.feasible & ~verdicts.undecided).sum())
+            infeasible += int(verdicts.infeasible.sum())
             finished.append((current, verdicts))
-            where = np.where(verdicts.feasible[:, None, None], verdicts.support, verdicts.conflict[..., None])
+            where = np.where(verdicts.feasible[:, None, None], verdicts.near, verdicts.conflict[..., None])
             moves = (where & self.space.higher(current, ties=False)).reshape(len(current), -1)
             movable = moves.any(axis=1)
             if not movable.any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from attsvm.enumeration.result import LocalOptima, LocalOptimum
 from attsvm.enumeration.search import BestFirst
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.problem import AttentionProblem
-from attsvm.solution import SUPPORT_TOLERANCE
 
 __all__ = ["EXHAUSTIVE_LIMIT", "Mode", "iter_locally_optimal", "locally_optimal_selections"]
 
@@ -27,14 +26,12 @@ EXHAUSTIVE_LIMIT = 100_000_000
 _SEARCH_FROM = 20_000
 
 
-def _check_count(name: str, value: Any) -> None:
+def _check_count(name: str, value: object) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
         raise ValueError(f"{name} must be None or an integer >= 1, got {value!r}")
 
 
-def _engine(
-    problem: AttentionProblem, top: int | None, norm: str, mode: str, seed: int, support_tolerance: float
-) -> Engine:
+def _engine(problem: AttentionProblem, top: int | None, norm: str, mode: str, seed: int) -> Engine:
     if norm not in ("frobenius", "nuclear"):
         raise ValueError(f"norm must be 'frobenius' or 'nuclear', got {norm!r}")
     if mode not in ("auto", "exhaustive", "search", "heuristic"):
@@ -42,23 +39,21 @@ def _engine(
     _check_count("top", top)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ValueError(f"seed must be an integer >= 0, got {seed!r}")
-    if not support_tolerance > 0:
-        raise ValueError(f"support_tolerance must be positive, got {support_tolerance}")
     if mode == "search" and top is None:
         raise ValueError("mode='search' looks for the best few: pass top=k, or use mode='exhaustive'")
     space = SelectionSpace(problem)
     if mode == "heuristic":
-        return Swaps(space, norm, support_tolerance, int(seed), top=top)
+        return Swaps(space, norm, int(seed), top=top)
     if mode == "search" or (mode == "auto" and top is not None and space.size > _SEARCH_FROM):
         assert top is not None
-        return BestFirst(space, norm, support_tolerance, top, int(seed))
+        return BestFirst(space, norm, top, int(seed))
     if space.size > EXHAUSTIVE_LIMIT:
         raise ValueError(
             f"the problem has {space.size:.3g} selections, too many to solve one by one (more than "
             f"{EXHAUSTIVE_LIMIT:.0e}): pass top=k for the k of largest margin by best-first search (with time_limit= "
             "it returns what it found and a proved bound), or mode='heuristic' for many of them without proof"
         )
-    return Exhaustive(space, norm, support_tolerance, top)
+    return Exhaustive(space, norm, top)
 
 
 def _budget(max_nodes: int | None, time_limit: float | None, limit: int | None) -> Budget:
@@ -81,7 +76,6 @@ def locally_optimal_selections(
     progress: bool = False,
     checkpoint: str | Path | None = None,
     seed: int = 0,
-    support_tolerance: float = SUPPORT_TOLERANCE,
 ) -> LocalOptima:
     """Locally optimal selections (Definition 2 / 4), largest margin first, with a proof of completeness.
 
@@ -110,13 +104,12 @@ def locally_optimal_selections(
         File to save to and, if it exists, to continue from.
     seed : int
         Of the random climbs.
-    support_tolerance : float
-        A token is in the support when its margin is within this distance of 1.
 
     Returns
     -------
     LocalOptima
-        ``complete`` says whether the list is proved; ``bound`` what is proved about the rest.
+        ``complete`` says whether the list is proved; ``bound`` what is proved about the rest; ``undecided`` which
+        selections neither error bounds nor rationals could settle, and why.
 
     Raises
     ------
@@ -135,7 +128,7 @@ def locally_optimal_selections(
     True
     """
     budget = _budget(max_nodes, time_limit, limit)
-    engine = _engine(problem, top, norm, mode, seed, support_tolerance)
+    engine = _engine(problem, top, norm, mode, seed)
     for _ in run(engine, budget, progress, None if checkpoint is None else Path(checkpoint)):
         pass
     return LocalOptima(
@@ -156,7 +149,6 @@ def iter_locally_optimal(
     progress: bool = False,
     checkpoint: str | Path | None = None,
     seed: int = 0,
-    support_tolerance: float = SUPPORT_TOLERANCE,
 ) -> Iterator[LocalOptimum]:
     """Yield locally optimal selections as they are found, in no particular order.
 
@@ -173,5 +165,5 @@ def iter_locally_optimal(
     [0.281, 0.283, 0.474, 0.475]
     """
     budget = _budget(max_nodes, time_limit, limit)
-    engine = _engine(problem, top, norm, mode, seed, support_tolerance)
+    engine = _engine(problem, top, norm, mode, seed)
     return run(engine, budget, progress, None if checkpoint is None else Path(checkpoint))

@@ -13,6 +13,15 @@ lower score, ``lam >= 0``. With the tokens of query i sorted by score and ``e_il
 With weights ``rho >= 0`` on the last condition the squared norm equals ``|W|^2 + rho sum_i (v_i^T W z_i - g_i(last))``
 over the assigned queries; minimizing this over the other three is convex for small enough rho, and bounds the
 norm from below. A least-distance problem in g, certified like any other; see docs/local_optima.md.
+
+What the coordinates of g cost in rounding is bounded and subtracted. With C the computed Cholesky factor, ``w = C^T g``
+and r a row, the computed ``C^-1 r`` misses the true one by at most ``|D^-1 (C fl(C^-1 r) - r)| / sqrt(lam)``, where D
+holds the roots of the diagonal of the Gram matrix and lam is the least eigenvalue of the matrix scaled by it. So a
+w that meets the true rows meets row k of the computed ones up to ``e_k |w|``, and for any multipliers y
+
+    |w - c| >= (rhs . y - E |c|) / (|sum y_k row_k| + E)   with   E = sum |y_k| e_k,
+
+whether y come from a solution or from a proof of infeasibility of the computed rows.
 """
 
 from __future__ import annotations
@@ -24,8 +33,8 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.enumeration.space import SelectionSpace
-from attsvm.solvers.batch import MarginBatch
-from attsvm.solvers.batch_solve import solve_batch
+from attsvm.solvers import MarginProblem, MarginSolutionBatch, solve_batch
+from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
 
 __all__ = ["CompletionBound", "partial_norms"]
 
@@ -68,12 +77,17 @@ def partial_norms(space: SelectionSpace, partial: IntArray, queries: IntArray, n
     >>> bool(one <= two)
     True
     """
-    keep = space.allowed[queries] & (np.arange(space.T) != partial[..., None])
-    out = np.zeros(len(partial))
-    some = keep.reshape(len(partial), -1).any(axis=1)
-    if some.any():
-        found = solve_batch(space.rows(partial[some], keep[some], queries), norm, rescue=False)
-        out[some] = np.where(found.status == "failed", 0.0, found.lower_bound)  # infinite where infeasible
+    if not len(partial) or not (space.allowed[queries].sum(axis=1) > 1).any():
+        return np.zeros(len(partial))
+    out = np.full(len(partial), np.inf)
+    # Two equal tokens, or a zero query, make a zero row: infeasible without a solve.
+    open_ones = np.flatnonzero(~space.hopeless[queries, partial].any(axis=1))
+    for start in range(0, len(open_ones), space.at_once):
+        part = open_ones[start : start + space.at_once]
+        problem = space.partial_rows(partial[part], queries).margin_problem
+        found = solve_batch(problem, norm, rescue=False) if norm == "frobenius" else solve_batch(problem, norm)
+        # Infinite where infeasible; what is proved of the norm otherwise.
+        out[part] = np.where(found.status == "failed", 0.0, found.certificate.lower_bound)
     return out
 
 
@@ -85,6 +99,10 @@ class _Level:
     cone: FloatArray  # (q, T + 1, T - 1, p): the last position stands for "unassigned"
     last: FloatArray  # (q, T, p): g(last) as a linear function
     weight: float
+    margin_error: FloatArray  # (q, T, T - 1): bounds on what rounding did to the rows
+    cone_error: FloatArray  # (q, T + 1, T - 1)
+    last_error: float  # the largest over positions
+    stretch: float  # |w|^2 is the weighted square up to this share of it
 
 
 class CompletionBound:
@@ -101,6 +119,9 @@ class CompletionBound:
     usable : bool
         False when the steps between tokens of neighbouring scores are linearly dependent (more queries than
         dimensions, duplicate tokens): then use `partial_norms`.
+    largest : float
+        No selection has an SVM of larger norm: a W that gives every step the value 1 or -1 separates it, and
+        ``c^T G^-1 c <= |D^-1 c|^2 / lam`` for the Gram matrix G of the steps. Infinite when not usable.
 
     Examples
     --------
@@ -119,48 +140,56 @@ class CompletionBound:
         self.space, self.order = space, order
         q, T = space.q, space.T
         # Positions: allowed tokens by increasing score, masked ones after them (and never used).
-        rank = np.argsort(np.where(space.allowed, space.scores, np.inf), axis=1, kind="stable")
+        last = space.order.max() + 1
+        rank = np.argsort(np.where(space.allowed, space.order, last), axis=1, kind="stable")
         self._position = np.argsort(rank, axis=1)  # position of token t
-        sorted_tokens = np.take_along_axis(space.tokens, rank[..., None], axis=1)
+        tokens = np.repeat(space.problem.X.astype(np.float64), space.problem.K, axis=0)
+        queries = space.problem.Z.reshape(q, -1).astype(np.float64)
         count = space.allowed.sum(axis=1)
         self._count = count
-        step = np.diff(sorted_tokens, axis=1)
+        step = np.diff(np.take_along_axis(tokens, rank[..., None], axis=1), axis=1)
         exists = np.arange(T - 1) < (count - 1)[:, None]
         self._owner, self._place = np.nonzero(exists)
         E = step[exists]
-        self._number = np.full((q, T - 1), -1)
-        self._number[exists] = np.arange(len(E))
-        self._gram = (E @ E.T) * (space.queries @ space.queries.T)[np.ix_(self._owner, self._owner)]
-        self._levels: dict[int, _Level | None] = {}
-        self.usable = self._independent(self._gram)
+        self._gram = (E @ E.T) * (queries @ queries.T)[np.ix_(self._owner, self._owner)]
+        # Relative error of an entry: the products, and the rounded differences of tokens.
+        self._entry = gamma(space.problem.dx + space.problem.dz + 8)
+        self._levels: dict[int, _Level] = {}
+        least = self._least(self._gram)
+        self.usable = least > _INDEPENDENT
+        self.largest = 1.01 * float(np.sqrt((1.0 / np.diag(self._gram)).sum() / least)) if self.usable else np.inf
 
-    @staticmethod
-    def _independent(gram: FloatArray) -> bool:
-        size = np.sqrt(np.diag(gram))
-        if not (size > 0).all():
-            return False
-        return bool(np.linalg.eigvalsh(gram / size / size[:, None])[0] > _INDEPENDENT)
+    def _least(self, gram: FloatArray) -> float:
+        """Proved lower bound on the least eigenvalue of the Gram matrix scaled to unit diagonal; 0 for a zero step."""
+        size, p = np.sqrt(np.diag(gram)), len(gram)
+        if not (size > 1e-140).all():
+            return 0.0
+        # Entries, the factorization that may follow, and the eigenvalues themselves.
+        blur = p * (self._entry + gamma(2 * p + 8)) + 64.0 * p * UNIT_ROUNDOFF
+        return float(np.linalg.eigvalsh(gram / size / size[:, None])[0]) - blur
 
-    def _weighted(self, depth: int) -> tuple[FloatArray, float]:
-        """Gram matrix with the largest weight up to the schedule that keeps it positive definite."""
+    def _weighted(self, depth: int) -> tuple[FloatArray, float, float]:
+        """Gram matrix with the largest weight up to the schedule that keeps it definite, weight, least eigenvalue."""
         share = depth / self.space.q
         weight = min(_LARGEST_WEIGHT, 2.0 * share**2 / max(1.0 - share, 1e-9))
         assigned = np.isin(self._owner, self.order[:depth]).astype(np.float64)
         pairs = (assigned[:, None] + assigned) / 2
         while weight > 1e-3:
             gram = self._gram * (1.0 + weight * pairs)
-            if self._independent(gram):
-                return gram, weight
+            least = self._least(gram)
+            if least > _INDEPENDENT:
+                return gram, weight, least
             weight *= 0.7
-        return self._gram, 0.0
+        return self._gram, 0.0, self._least(self._gram)
 
     def _level(self, depth: int) -> _Level:
         cached = self._levels.get(depth)
         if cached is not None:
             return cached
         q, T, p = self.space.q, self.space.T, len(self._owner)
-        gram, weight = self._weighted(depth)
-        inverse = np.linalg.inv(np.linalg.cholesky(gram))  # w = C^T g, so a row r of g becomes C^-1 r
+        gram, weight, least = self._weighted(depth)
+        factor = np.linalg.cholesky(gram)
+        inverse = np.linalg.inv(factor)  # w = C^T g, so a row r of g becomes C^-1 r
         unit = np.zeros((q, T - 1, p))
         unit[self._owner, self._place] = np.eye(p)
         # Row of x_(k) - x_(0) in g: the sum of the first k steps, each a row of the plain Gram matrix.
@@ -176,12 +205,26 @@ class CompletionBound:
             cone[:, position] = np.where(before[:, None], growth, unit)
         cone[:, T] = unit
         last = np.concatenate([np.zeros((q, 1, p)), unit], axis=1)
-        level = _Level(margin @ inverse.T, cone @ inverse.T, last @ inverse.T, weight)
+        size = np.sqrt(np.diag(gram))
+        sums = self._entry * T * float(size.max()) * (T - 1) * float(np.sqrt(p))  # of the entries of a margin row
+
+        def moved(rows: FloatArray, data_error: float) -> tuple[FloatArray, FloatArray]:
+            out = rows @ inverse.T
+            missed = np.linalg.norm((out @ factor.T - rows) / size, axis=-1)
+            lengths = np.linalg.norm(out, axis=-1)
+            rounding = gamma(p + 4) * (np.sqrt(p) * lengths + np.linalg.norm(rows / size, axis=-1))
+            # The last term: right-hand sides are computed from these rows, too.
+            return out, 1.01 * (missed + rounding + data_error) / np.sqrt(least) + gamma(p + 8) * lengths
+
+        (margin, margin_error), (cone, cone_error) = moved(margin, sums), moved(cone, 0.0)
+        last, last_error = moved(last, 0.0)
+        stretch = 1.01 * p * (self._entry + gamma(2 * p + 8)) / least
+        level = _Level(margin, cone, last, weight, margin_error, cone_error, float(last_error.max()), stretch)
         self._levels[depth] = level
         return level
 
     def __call__(self, partial: IntArray) -> FloatArray:
-        """Proved lower bounds on the norm of every locally optimal completion, infinite where there is none.
+        """Proved lower bounds on the norm of every locally optimal completion; above ``largest`` there is none.
 
         Parameters
         ----------
@@ -212,12 +255,45 @@ class CompletionBound:
         rhs = np.concatenate([np.ones((size, depth * (T - 1))), np.zeros((size, q * (T - 1)))], axis=1)
         rhs = rhs - np.matmul(a, center[..., None])[..., 0]
         used = valid.any(axis=0)
-        batch = MarginBatch(
+        batch = MarginProblem(
             a[:, used], np.ones((size, 1, 1)), np.zeros(int(used.sum()), dtype=np.int64),
-            valid[:, used], rhs[:, used], equality[:, used],
+            rhs[:, used], equality[:, used], valid[:, used],
         )  # fmt: skip
-        guess = np.broadcast_to((np.arange(a.shape[1]) < depth * (T - 1))[used], batch.valid.shape)
+        guess = np.broadcast_to((np.arange(a.shape[1]) < depth * (T - 1))[used], batch.rhs.shape).astype(np.float64)
         found = solve_batch(batch, "frobenius", rescue=False, max_iterations=_ITERATIONS, warm_start=guess)
-        # The lower bound is proved for any multipliers, so an inaccurate solve only weakens it.
-        lower = np.where(found.status == "failed", 0.0, found.lower_bound)
-        return np.asarray(np.sqrt(np.maximum(lower**2 - (center**2).sum(axis=1), 0.0)))
+        error = np.concatenate(
+            [
+                level.margin_error[assigned, inside].reshape(size, -1),
+                level.cone_error[which, position].reshape(size, -1),
+            ],
+            axis=1,
+        )
+        return _least_norms(batch, found, error[:, used], np.linalg.norm(center, axis=1), level, depth)
+
+
+def _least_norms(
+    batch: MarginProblem, found: MarginSolutionBatch, error: FloatArray, center: FloatArray, level: _Level, depth: int
+) -> FloatArray:
+    """Lower bounds on the norm from the multipliers, whatever they are worth, with all roundings; shape (B,)."""
+    y = batch.clipped(np.nan_to_num(found.multipliers))
+    for i in np.flatnonzero(found.status == "infeasible"):
+        farkas = found[int(i)].certificate.farkas
+        if farkas is not None:
+            y[i] = 0.0
+            y[i, slice(None) if batch.valid is None else batch.valid[i]] = farkas.multipliers
+    y = np.where(batch.row_norms > 0, y, 0.0)
+    weights = np.abs(y)
+    sure = (batch.rhs * y).sum(axis=1) - gamma(batch.m + 4) * (np.abs(batch.rhs) * weights).sum(axis=1)
+    dual = np.linalg.norm(batch.adjoint(y), axis=(1, 2))
+    dual = dual * (1.0 + gamma(batch.shape[0] + 8)) + gamma(batch.m + 8) * (weights * batch.row_norms).sum(axis=1)
+    spread = 1.01 * (weights * error).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distance = np.where(sure > 0, (sure - spread * center) / (dual + spread), 0.0)
+    distance = np.maximum(np.nan_to_num(distance, posinf=0.0), 0.0)
+    # |W|^2 = (weighted square) - 2 c w, in the computed coordinates.
+    reach = distance + center
+    off_center = 0.5 * level.weight * depth * level.last_error
+    square = (
+        distance**2 * (1.0 - 1e-14) - center**2 * (1.0 + 1e-14) - level.stretch * reach**2 - 2.0 * off_center * reach
+    )
+    return np.asarray(np.sqrt(np.maximum(square, 0.0)))

@@ -15,7 +15,7 @@ from attsvm.selection import Selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
 
-__all__ = ["Counts", "LocalOptima", "LocalOptimum"]
+__all__ = ["Counts", "LocalOptima", "LocalOptimum", "Undecided"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class LocalOptimum:
     norm : float
         Norm of its SVM solution.
     gap : float
-        Largest of gap and violations of the certificate.
+        Largest of gap and violations of the certificate, rounding included.
     """
 
     selection: Selection
@@ -46,6 +46,21 @@ class LocalOptimum:
     def tokens(self) -> tuple[int, ...]:
         """Selected tokens in C order of the queries: the name of the node in `selection_graph`."""
         return tuple(int(t) for t in self.selection.indices.ravel())
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A selection of which neither local optimality nor the contrary could be proved.
+
+    Attributes
+    ----------
+    selection : Selection
+    reason : str
+        Why, with the resolution reached.
+    """
+
+    selection: Selection
+    reason: str
 
 
 @dataclass
@@ -96,8 +111,8 @@ class LocalOptima:
         Proved: no locally optimal selection outside the list has a larger margin. 0 when there is no other at all,
         infinite when nothing is proved.
     counts : Counts
-    undecided : tuple of Selection
-        Selections whose SVM neither solver could certify; ``complete`` is then False.
+    undecided : tuple of Undecided
+        Selections whose local optimality is neither proved nor refuted, and why; ``complete`` is then False.
     seconds : float
 
     Examples
@@ -118,7 +133,7 @@ class LocalOptima:
     complete: bool
     bound: float
     counts: Counts
-    undecided: tuple[Selection, ...] = field(default=())
+    undecided: tuple[Undecided, ...] = field(default=())
     seconds: float = 0.0
 
     def __len__(self) -> int:
@@ -169,8 +184,7 @@ class LocalOptima:
 
     def solution(self, index: int) -> Solution:
         """The SVM of a listed selection, solved anew: W, support and the whole certificate."""
-        solved: Solution = att_svm(self.problem, self.items[index].selection, self.norm_name)
-        return solved
+        return att_svm(self.problem, self.items[index].selection, norm=self.norm_name)
 
     def W(self, index: int) -> FloatArray:
         """Solution of a listed selection, shape (dx, dz)."""
@@ -188,4 +202,8 @@ class LocalOptima:
             f"{counts.nodes:,} nodes and {counts.solves:,} solves for {counts.selections:,} selections "
             f"in {self.seconds:.1f} s; {len(self.undecided)} undecided",
         ]
-        return "\n".join([*lines, *(f"  {item.margin:.6f}  {item.tokens}" for item in self.items)])
+        lines += [f"  {item.margin:.6f}  {item.tokens}" for item in self.items]
+        lines += [
+            f"  undecided {item.selection.indices.ravel().tolist()}: {item.reason}" for item in self.undecided[:5]
+        ]
+        return "\n".join(lines)

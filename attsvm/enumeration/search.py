@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import IntArray
 from attsvm.enumeration.engine import Engine
-from attsvm.enumeration.evaluate import full_verdicts, lower_verdicts
+from attsvm.enumeration.evaluate import Verdicts, full_verdicts, lower_verdicts
 from attsvm.enumeration.heuristic import Swaps
 from attsvm.enumeration.relaxation import CompletionBound, partial_norms
 from attsvm.enumeration.result import LocalOptimum
@@ -21,7 +21,7 @@ __all__ = ["BestFirst"]
 
 FloatArray = npt.NDArray[np.float64]
 
-# Bounds are certified to about 1e-8 relative: a node is dropped only when it exceeds the k-th norm by more.
+# Norms are certified to about 1e-8 relative: a node is dropped only when its proved bound exceeds the k-th by more.
 _SAFETY = 1e-7
 # Nodes expanded per step at 35 steps between tokens; a solve costs their cube.
 _WIDTH, _WIDTH_AT = 128, 35
@@ -37,7 +37,7 @@ class BestFirst(Engine):
 
     Parameters
     ----------
-    space, norm, tolerance
+    space, norm
         As for `Engine`.
     top : int
     seed : int
@@ -49,7 +49,7 @@ class BestFirst(Engine):
     >>> from attsvm.enumeration.search import BestFirst
     >>> from attsvm.enumeration.space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
-    >>> engine = BestFirst(space, "frobenius", 1e-5, top=1, seed=0)
+    >>> engine = BestFirst(space, "frobenius", top=1, seed=0)
     >>> while not engine.done:
     ...     _ = engine.advance()
     >>> engine.best()[0].tokens, engine.complete, engine.counts.nodes < space.size
@@ -58,12 +58,13 @@ class BestFirst(Engine):
 
     mode = "search"
 
-    def __init__(self, space: SelectionSpace, norm: str, tolerance: float, top: int, seed: int) -> None:
-        super().__init__(space, norm, tolerance)
+    def __init__(self, space: SelectionSpace, norm: str, top: int, seed: int) -> None:
+        super().__init__(space, norm)
         self.top, self.seed = top, seed
-        self.swaps = Swaps(space, norm, tolerance, seed, patience=3)
+        self.swaps = Swaps(space, norm, seed, patience=3)
         self.order = self._order()
         self._bound = self._bounds(self.order)
+        self._largest = self._bound.largest if isinstance(self._bound, CompletionBound) else np.inf
         self._open: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]  # bound, -depth, tokens in order
         self._turn = 0
         steps = int((space.allowed.sum(axis=1) - 1).sum())
@@ -134,13 +135,18 @@ class BestFirst(Engine):
         self.counts.locally_optimal = len(self.found)
         return items
 
+    @property
+    def _limit(self) -> float:
+        """Nodes whose bound exceeds this hold nothing to list."""
+        return min(self._kth_norm, self._largest) * (1.0 + _SAFETY)
+
     def _expand(self) -> list[LocalOptimum]:
-        limit = self._kth_norm * (1.0 + _SAFETY)
+        limit = self._limit
         # Smallest bounds first; the heap itself is changed only after the solves.
         chosen = [node for node in heapq.nsmallest(self.width, self._open) if node[0] <= limit]
         new: list[LocalOptimum] = []
         children: list[tuple[float, int, tuple[int, ...]]] = []
-        leaves: list[tuple[IntArray, Any]] = []
+        leaves: list[tuple[IntArray, Verdicts]] = []
         solved = 0
         for depth in sorted({-node[1] for node in chosen}):
             nodes = [node for node in chosen if -node[1] == depth]
@@ -156,7 +162,7 @@ class BestFirst(Engine):
                 continue
             bounds = inherited
             # While fewer than k are known only infeasibility prunes: near the leaves a bound costs more than they do.
-            if limit < np.inf or depth + 1 < self.space.q - 2:
+            if self._kth_norm < np.inf or depth + 1 < self.space.q - 2:
                 bounds = np.maximum(inherited, self._bound(longer))
                 solved += len(longer)
             for row in np.flatnonzero((bounds <= limit) & np.isfinite(bounds)):
@@ -166,20 +172,20 @@ class BestFirst(Engine):
         for selections, verdicts in leaves:
             new += self.record(selections, verdicts)
             self.counts.feasible += int(verdicts.locally_optimal.sum())
-            self.counts.infeasible += int((~verdicts.feasible & ~verdicts.undecided).sum())
+            self.counts.infeasible += int(verdicts.infeasible.sum())
         self.counts.nodes += solved
         self.counts.solves += solved
-        limit = self._kth_norm * (1.0 + _SAFETY)
+        limit = self._limit
         self._open = [node for node in self._open if node not in removed and node[0] <= limit]
         self._open += [node for node in children if node[0] <= limit]
         heapq.heapify(self._open)
         self.done = not self._open
         return new
 
-    def _test(self, selections: IntArray) -> Any:
+    def _test(self, selections: IntArray) -> Verdicts:
         if self.norm == "frobenius":
-            return lower_verdicts(self.space, selections, self.tolerance)
-        return full_verdicts(self.space, selections, self.norm, self.tolerance)
+            return lower_verdicts(self.space, selections)
+        return full_verdicts(self.space, selections, self.norm)
 
     # -- saving -----------------------------------------------------------------------------------
 

@@ -6,33 +6,23 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.problem import AttentionProblem
-from attsvm.solvers.batch import BatchSolution, MarginBatch
+from attsvm.rows import AttentionRows, rows_of_selections
+from attsvm.score_order import score_order
 
-__all__ = ["SelectionSpace"]
+__all__ = ["SelectionSpace", "duplicated_tokens"]
 
 FloatArray = npt.NDArray[np.float64]
-
-
-def _span(vectors: FloatArray) -> FloatArray:
-    """Orthonormal columns that span the rows given, shape (d, at most the number of rows)."""
-    if len(vectors) >= vectors.shape[1]:
-        return np.eye(vectors.shape[1])
-    return np.asarray(np.linalg.qr(vectors.T)[0])
 
 
 @dataclass(frozen=True, eq=False)
 class SelectionSpace:
     """The selections of a single problem: one allowed token per query, queries flattened to one axis.
-
-    Tokens and queries are kept in coordinates of their own spans: norms and margins do not change, and the
-    matrices never exceed the number of rows that a problem can have.
 
     Parameters
     ----------
@@ -51,10 +41,6 @@ class SelectionSpace:
     problem: AttentionProblem
 
     def __post_init__(self) -> None:
-        if find_spec("torch") is None:
-            raise ImportError(
-                "listing selections solves them in batches, which needs torch: pip install 'attsvm[torch]'"
-            )
         if self.problem.batch is not None:
             raise ValueError("selections are listed for one problem at a time; index the batch first, e.g. problem[0]")
         if not (self.allowed.sum(axis=1) > 1).any():
@@ -83,17 +69,30 @@ class SelectionSpace:
         return np.asarray(self.problem.scores().reshape(-1, self.T))
 
     @cached_property
-    def tokens(self) -> FloatArray:
-        """Tokens of each query's sequence, shape (q, T, dx')."""
-        X = self.problem.X.astype(np.float64)
-        basis = _span((X - X[:, :1]).reshape(-1, X.shape[-1]))
-        return np.asarray(np.repeat(X @ basis, self.problem.K, axis=0))
+    def order(self) -> IntArray:
+        """Exact ranks of the scores within each query, shape (q, T)."""
+        return np.asarray(score_order(self.problem).reshape(-1, self.T))
 
     @cached_property
-    def queries(self) -> FloatArray:
-        """Queries, shape (q, dz')."""
-        Z = self.problem.Z.reshape(-1, self.problem.dz).astype(np.float64)
-        return np.asarray(Z @ _span(Z))
+    def best(self) -> IntArray:
+        """The first token of highest score of each query, shape (q,)."""
+        return np.asarray(np.where(self.allowed, self.order, self.order.min() - 1).argmax(axis=1))
+
+    @cached_property
+    def hopeless(self) -> BoolArray:
+        """Tokens that no W can select: equal to another allowed one, or of a zero query; shape (q, T).
+
+        Two equal tokens, or any two under a zero query, have the same logit under every W: the row is zero.
+        """
+        zero = ~self.problem.Z.reshape(self.q, -1).any(axis=1) & (self.allowed.sum(axis=1) > 1)
+        doubled = duplicated_tokens(self.problem).reshape(self.q, self.T)
+        return np.asarray(doubled | (zero[:, None] & self.allowed))
+
+    @property
+    def at_once(self) -> int:
+        """Selections to solve as one batch: 64 MiB of rows and Gram matrices, at most 4096."""
+        rows = int((self.allowed.sum(axis=1) - 1).sum())
+        return int(np.clip((1 << 23) // (rows * (rows + self.problem.dx)), 16, 4096))
 
     @cached_property
     def choices(self) -> tuple[IntArray, ...]:
@@ -109,7 +108,7 @@ class SelectionSpace:
     def fingerprint(self) -> str:
         """Digest of everything that decides which selections are locally optimal."""
         digest = hashlib.sha256()
-        parts: tuple[npt.NDArray[np.generic], ...] = (self.problem.X, self.problem.Z, self.scores, self.allowed)
+        parts: tuple[npt.NDArray[np.generic], ...] = (self.problem.X, self.problem.Z, self.order, self.allowed)
         for array in parts:
             digest.update(f"{array.shape}{array.dtype}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -139,46 +138,48 @@ class SelectionSpace:
 
     def higher(self, selections: IntArray, *, ties: bool = True) -> BoolArray:
         """Allowed other tokens that score at least as much (or, without ties, more), shape (B, q, T)."""
-        own = np.take_along_axis(self.scores[None], selections[..., None], axis=2)
-        better = self.scores >= own if ties else self.scores > own
+        own = np.take_along_axis(self.order[None], selections[..., None], axis=2)
+        better = self.order >= own if ties else self.order > own
         return np.asarray(better & self.allowed & (np.arange(self.T) != selections[..., None]))
 
     def lower(self, selections: IntArray) -> BoolArray:
         """Allowed tokens that score strictly less than the selected one, shape (B, q, T)."""
-        own = np.take_along_axis(self.scores[None], selections[..., None], axis=2)
-        return np.asarray(self.allowed & (self.scores < own))
+        own = np.take_along_axis(self.order[None], selections[..., None], axis=2)
+        return np.asarray(self.allowed & (self.order < own))
 
     def mean_scores(self, selections: IntArray) -> FloatArray:
         """Mean score of the selected tokens, shape (B,)."""
         return np.asarray(np.take_along_axis(self.scores[None], selections[..., None], axis=2)[..., 0].mean(axis=1))
 
-    # -- rows -------------------------------------------------------------------------------------
+    def rows(self, selections: IntArray, keep: BoolArray | None = None) -> AttentionRows:
+        """Rows of each selection wherever ``keep``, shape (B, q, T), which must leave at least one; all by default."""
+        return rows_of_selections(self.problem, selections, keep)
 
-    def rows(self, selections: IntArray, keep: BoolArray, queries: IntArray | None = None) -> MarginBatch:
-        """Rows ``x_alpha - x_t`` wherever ``keep``; every selection must keep at least one.
+    def partial_rows(self, partial: IntArray, queries: IntArray) -> AttentionRows:
+        """All rows of the queries given, whose tokens ``partial`` (B, k) are; those of the others are left out."""
+        selections = np.zeros((len(partial), self.q), dtype=np.int64)
+        selections[:, queries] = partial
+        keep = np.zeros((len(partial), self.q, self.T), dtype=bool)
+        keep[:, queries] = self.allowed[queries]
+        return self.rows(selections, keep)
 
-        Duplicate tokens make a zero row, which no W satisfies: the solver proves it.
 
-        Parameters
-        ----------
-        selections : ndarray of int, shape (B, k)
-        keep : ndarray of bool, shape (B, k, T)
-        queries : ndarray of int, shape (k,), optional
-            The queries that the columns stand for; all by default.
-        """
-        which = np.arange(self.q) if queries is None else queries
-        tokens, size, columns = self.tokens[which], len(selections), np.arange(len(which))
-        others = np.arange(self.T - 1)
-        others = others + (others >= selections[..., None])  # (B, k, T - 1): every token but the selected one
-        a = tokens[columns, selections][:, :, None] - tokens[columns[:, None], others]
-        valid = np.take_along_axis(keep, others, axis=2).reshape(size, -1)
-        used = valid.any(axis=0)  # no row of the batch is padding in all its problems
-        Z = np.broadcast_to(self.queries[which], (size, len(which), self.queries.shape[1]))
-        owner = np.repeat(columns, self.T - 1)
-        return MarginBatch(a.reshape(size, -1, tokens.shape[-1])[:, used], Z, owner[used], valid=valid[:, used])
+def duplicated_tokens(problem: AttentionProblem) -> BoolArray:
+    """True where another allowed token of the query is the same vector: selecting it is infeasible.
 
-    def margins(self, selections: IntArray, found: BatchSolution) -> FloatArray:
-        """``(x_alpha - x_t)^T W z`` for all queries and tokens, NaN where there is no W; shape (B, q, T)."""
-        keys = self.queries @ found.W.swapaxes(1, 2)  # (B, q, dx')
-        logits = np.matmul(self.tokens, keys[..., None])[..., 0]
-        return np.asarray(np.take_along_axis(logits, selections[..., None], axis=2) - logits)
+    Returns
+    -------
+    ndarray of bool, shape ``query_shape + (T,)``
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.enumeration.space import duplicated_tokens
+    >>> duplicated_tokens(attsvm.AttentionProblem([[[1.0], [0.0], [1.0]]], [1], [[1.0]]))
+    array([[ True, False,  True]])
+    """
+    X = problem.X
+    same = np.stack([(x[:, None] == x[None]).all(axis=-1) & ~np.eye(problem.T, dtype=bool) for x in X])
+    allowed = problem.allowed.reshape(problem.n, problem.K, problem.T)
+    found = (same[:, None] & allowed[:, :, None, :]).any(axis=-1) & allowed
+    return np.asarray(found.reshape(*problem.query_shape, problem.T))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.files.atomic import atomic_write
 from attsvm.files.npz import pack
+from attsvm.records import atomic_write
 
 __all__ = ["save_arrays"]
 

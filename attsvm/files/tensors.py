@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.files.atomic import atomic_write
 from attsvm.files.errors import ProblemFileError
 from attsvm.files.schema import TEXTS, Content, check_claim, decoded_bytes
+from attsvm.records import atomic_write
 
 __all__ = ["read_safetensors", "write_safetensors"]
 

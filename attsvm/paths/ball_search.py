@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.local import SeparatingCone
+from attsvm.optimality import SeparatingCone
 from attsvm.parameterizations import Parameterization, get_parameterization
 from attsvm.paths.log_excess import LogExcess
 

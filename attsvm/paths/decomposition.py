@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, real_array, require_finite
-from attsvm._display import html_table
 from attsvm.attention import log_attention
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_table
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution
 from attsvm.solvers import Status
@@ -243,11 +243,11 @@ def decompose(
     sets = SelectedSets(members)
     finite: Solution | None = None
     if (members.sum(axis=-1) > 1).any():
-        finite = finite_part(problem, np.exp(log_s), sets, norm, solver)
+        finite = finite_part(problem, np.exp(log_s), sets, norm=norm, solver=solver)
     directional: Solution | None = None
     if (problem.allowed & ~members).any():
-        directional = gen_svm(problem, sets, norm, solver)
-    single: Solution = att_svm(problem, Selection(likeliest), norm, solver=solver)
+        directional = gen_svm(problem, sets, norm=norm, solver=solver)
+    single: Solution = att_svm(problem, Selection(likeliest), norm=norm, solver=solver)
     return _combine(problem, matrix, log_s, sets, masked, finite, directional, single)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
-from attsvm._display import html_table
 from attsvm.attention import likeliest
-from attsvm.local import SeparatingCone, separating_cone
 from attsvm.losses import Loss, get_loss
+from attsvm.optimality import SeparatingCone, separating_cone
 from attsvm.paths.ball_search import BallSearch, Form, PathStatus, Point
 from attsvm.paths.log_excess import LogExcess
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_table
 from attsvm.selection import Selection, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
@@ -281,7 +281,7 @@ def _predict(
     problem: AttentionProblem, chosen: Selection, norm: str, m: int | None, solution: Solution | None
 ) -> Solution:
     if solution is None:
-        solved: Solution = att_svm(problem, chosen, norm, rank=m)
+        solved: Solution = att_svm(problem, chosen, norm=norm, rank=m)
         return solved
     if solution.norm_name != norm or not (isinstance(solution.selection, Selection) and solution.selection == chosen):
         raise ValueError(f"solution must be the {norm} Att-SVM of the same selection, got {solution!r}")

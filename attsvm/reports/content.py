@@ -4,35 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from attsvm.comparison import compare
 from attsvm.problem import AttentionProblem
+from attsvm.records import plain, versions
 from attsvm.reports.graph import graph_content
-from attsvm.reports.records import finite, problem_record, solution_record, versions
+from attsvm.reports.solved import problem_record, solution_record
 from attsvm.reports.trajectory import run_content
-from attsvm.selection import Selection, read_selection
+from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
 
-__all__ = ["Progress", "build_content"]
+if TYPE_CHECKING:
+    from attsvm.training.run import Run
+
+__all__ = ["NORMS", "RUNS", "Progress", "ReportOptions", "build_content"]
 
 Progress = Callable[[str, int, int], object]
 
-_NORMS = ("frobenius", "nuclear")
+NORMS = ("frobenius", "nuclear")
 # How each parameterization is trained: the papers' update, and the recipe that reaches the nuclear direction.
-_RUNS = {"W": "normalized_gd", "KQ": "ridge_decay"}
+RUNS = {"W": "normalized_gd", "KQ": "ridge_decay"}
+
+
+class ReportOptions(TypedDict, total=False):
+    """Keywords of `build_content`, which say what a page holds."""
+
+    selection: SelectionLike
+    steps: int
+    seed: int
+    device: str | None
+    graph_limit: int
+    name: str
+    progress: Progress | None
 
 
 def build_content(
     problem: AttentionProblem,
     *,
-    selection: Any = None,
+    selection: SelectionLike = None,
     steps: int = 5000,
     seed: int = 0,
-    device: Any = None,
+    device: str | None = None,
     graph_limit: int = 3000,
     name: str = "problem",
     progress: Progress | None = None,
@@ -71,38 +87,27 @@ def build_content(
     """
     if problem.batch is not None:
         raise ValueError("a report takes one problem; index the batch first, e.g. problem[0]")
-    if steps < 0:
-        raise ValueError(f"steps must be an integer >= 0, got {steps}")
-    if graph_limit < 0:
-        raise ValueError(f"graph_limit must be >= 0, got {graph_limit}")
+    for name_, value, kind in (("steps", steps, "an integer "), ("graph_limit", graph_limit, "")):
+        if value < 0:
+            raise ValueError(f"{name_} must be {kind}>= 0, got {value}")
     chosen = read_selection(problem, selection)
     skipped = _why_not_trained(problem, steps)
-    labels = [*(f"solving ({norm})" for norm in _NORMS), "diagnosing",
-              *(f"training {form}" for form in _RUNS if skipped is None), "local optima"]  # fmt: skip
-    done = 0
-
-    def announce() -> None:
-        nonlocal done
-        if progress is not None:
-            progress(labels[done], done, len(labels))
-        done += 1
-
+    forms = RUNS if skipped is None else {}
+    labels = [*(f"solving ({norm})" for norm in NORMS), "diagnosing", *(f"training {p}" for p in forms), "local optima"]
+    announce = _announcer(labels, progress)
     solutions: list[Solution] = []
-    for norm in _NORMS:
+    for norm in NORMS:
         announce()
         solutions.append(att_svm(problem, chosen, norm=norm))
     announce()
     diagnosis = _diagnosis(problem, chosen, seed)
     runs = []
-    if skipped is None:
-        from attsvm.training import train
-
-        for form, optimizer in _RUNS.items():
-            announce()
-            run = train(problem, form, steps=steps, optimizer=optimizer, seed=seed, device=device)
-            runs.append(run_content(compare(run, *solutions)))
+    for form in forms:
+        announce()
+        run = _trained(problem, form, steps=steps, seed=seed, device=device)
+        runs.append(run_content(compare(run, *solutions)))
     announce()
-    content = {
+    content: dict[str, Any] = plain({
         "name": name,
         "problem": problem_record(problem, chosen) | _score_record(problem, chosen),
         "solutions": [_solution(solution) for solution in solutions],
@@ -112,9 +117,19 @@ def build_content(
         "graph": _graph(problem, graph_limit),
         "settings": {"steps": steps, "seed": seed, "graph_limit": graph_limit},
         "versions": versions(*(["torch"] if runs else [])),
-    }
-    plain: dict[str, Any] = finite(content)
-    return plain
+    })  # fmt: skip
+    return content
+
+
+def _announcer(labels: list[str], progress: Progress | None) -> Callable[[], None]:
+    done = iter(enumerate(labels))
+
+    def announce() -> None:
+        place, label = next(done)
+        if progress is not None:
+            progress(label, place, len(labels))
+
+    return announce
 
 
 def _why_not_trained(problem: AttentionProblem, steps: int) -> str | None:
@@ -125,6 +140,12 @@ def _why_not_trained(problem: AttentionProblem, steps: int) -> str | None:
     if find_spec("torch") is None:
         return "Training needs torch: pip install 'attsvm[torch]'."
     return None
+
+
+def _trained(problem: AttentionProblem, form: str, **options: Any) -> Run:
+    from attsvm.training import train
+
+    return train(problem, form, optimizer=RUNS[form], **options)
 
 
 def _diagnosis(problem: AttentionProblem, chosen: Selection, seed: int) -> dict[str, Any] | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["badge", "cell", "embed_json", "escape", "section", "table"]
+from attsvm.records import Raw
+
+__all__ = ["badge", "embed_json", "escape", "section"]
 
 
 def escape(value: Any) -> str:
@@ -30,31 +31,12 @@ def embed_json(value: Any) -> str:
     return text
 
 
-def badge(verdict: str) -> str:
+def badge(verdict: str) -> Raw:
     """A word in a colour of its own; the word alone says all."""
     good = {"holds", "applies", "optimal", "yes", "Global", "finished"}
     bad = {"fails", "infeasible", "failed", "no", "Not local", "not finite"}
     kind = "good" if verdict in good else "bad" if verdict in bad else "plain"
-    return f'<span class="badge {kind}">{escape(verdict)}</span>'
-
-
-def cell(content: str, number: bool = False) -> str:
-    """One table cell; the content is already HTML."""
-    return f'<td class="number">{content}</td>' if number else f"<td>{content}</td>"
-
-
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table whose first column names the row; cells are already HTML."""
-    top = "".join(f'<th scope="col"{" class=number" if i in numbers else ""}>{h}</th>' for i, h in enumerate(heads))
-    body = []
-    for row in rows:
-        first, *rest = row
-        cells = "".join(cell(content, i + 1 in numbers) for i, content in enumerate(rest))
-        body.append(f'<tr><th scope="row">{first}</th>{cells}</tr>')
-    return (
-        f'<div class="scroll"><table><caption>{caption}</caption><thead><tr>{top}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
+    return Raw(f'<span class="badge {kind}">{escape(verdict)}</span>')
 
 
 def section(identifier: str, title: str, *parts: str) -> str:

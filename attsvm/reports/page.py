@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from attsvm.files.atomic import atomic_write
 from attsvm.problem import AttentionProblem
-from attsvm.reports.content import build_content
+from attsvm.records import atomic_write, environment
+from attsvm.reports.content import ReportOptions, build_content
 from attsvm.reports.markup import embed_json, escape, section
 from attsvm.reports.sections import diagnosis, graph, solutions, summary, training
 
@@ -55,7 +55,6 @@ def render_page(content: dict[str, Any]) -> str:
     }
     links = "".join(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, (title, _) in parts.items())
     body = "".join(section(key, title, html) for key, (title, html) in parts.items())
-    used = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
     settings = content["settings"]
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -66,13 +65,13 @@ def render_page(content: dict[str, Any]) -> str:
         f'<header><h1>{escape(content["name"])}</h1><p class="soft">Softmax attention as a max-margin machine: what '
         f'the SVM predicts, and what training does.</p><nav aria-label="Sections"><ul>{links}</ul></nav></header>'
         f"<main>{body}</main><footer><p>Made by <code>attsvm report</code> with {settings['steps']} training steps, "
-        f"seed {settings['seed']}. {escape(used)}.</p></footer>"
+        f"seed {settings['seed']}. {escape(environment(content['versions']))}.</p></footer>"
         f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
         f"<script>{script}</script></body></html>\n"
     )
 
 
-def write_report(problem: AttentionProblem, path: str | Path, **options: Any) -> None:
+def write_report(problem: AttentionProblem, path: str | Path, **options: Unpack[ReportOptions]) -> None:
     """Write one HTML page about a problem, atomically.
 
     Parameters

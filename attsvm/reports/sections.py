@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from attsvm.reports.markup import badge, escape, table
+from attsvm.comparison.tables import svm_name
+from attsvm.records import Raw, Table
+from attsvm.reports.markup import badge, escape
+from attsvm.reports.solved import farkas_line, solutions_table
 from attsvm.reports.trajectory import MOST_QUERIES, MOST_TOKENS
 
 __all__ = ["diagnosis", "graph", "solutions", "summary", "training"]
@@ -17,8 +20,8 @@ def _number(value: float | None, form: str = ".6g") -> str:
     return "-" if value is None else format(value, form)
 
 
-def _title(record: dict[str, Any]) -> str:
-    return str(record["formulation"]) + ("*" if record["norm_name"] == "nuclear" else "")
+def _name(record: dict[str, Any]) -> str:
+    return escape(svm_name(record["formulation"], record["norm_name"]))
 
 
 def _cards(pairs: list[tuple[str, str]]) -> str:
@@ -58,14 +61,15 @@ def summary(content: dict[str, Any]) -> str:
         text += f" Tied for the highest score: {len(p['ties'])} queries."
     queries = _queries(p)
     rows = [
-        [escape(queries[q]), f"{p['labels'][q]:+d}", str(chosen[q]), f"{p['scores'][q]:+.4f}",
-         _number(p["leads"][q], "+.4f"), *(_support(record, q) for record in content["solutions"])]
+        (queries[q], f"{p['labels'][q]:+d}", chosen[q], f"{p['scores'][q]:+.4f}", _number(p["leads"][q], "+.4f"),
+         *(_support(record, q) for record in content["solutions"]))
         for q in range(min(len(chosen), _MOST_ROWS))
     ]  # fmt: skip
     heads = ["query" if p["K"] is not None else "sequence", "label", "selected", "score", "lead",
-             *(f"support ({escape(r['norm_name'])})" for r in content["solutions"])]  # fmt: skip
+             *(f"support ({r['norm_name']})" for r in content["solutions"])]  # fmt: skip
     caption = "Selected tokens" + (f" (the first {_MOST_ROWS} of {len(chosen)})" if len(chosen) > _MOST_ROWS else "")
-    return _cards(cards) + text + "</p>" + table(caption, heads, rows, numbers=(1, 2, 3, 4))
+    shown = Table(caption, heads, rows, align="lrrrr" + "l" * len(content["solutions"]))
+    return _cards(cards) + text + "</p>" + shown.html()
 
 
 def _support(record: dict[str, Any], q: int) -> str:
@@ -75,42 +79,19 @@ def _support(record: dict[str, Any], q: int) -> str:
 def solutions(content: dict[str, Any]) -> str:
     """Both norms side by side: numbers, certificate, singular values."""
     records = content["solutions"]
-    lines: list[tuple[str, Any]] = [
-        ("status", lambda r: badge(r["status"])),
-        ("norm", lambda r: _number(r["norm"])),
-        ("margin = 1 / norm", lambda r: _number(r["margin"])),
-        ("numerical rank", lambda r: str(r["rank"])),
-        ("certified rank", lambda r: str(r["certificate"].get("rank", "-"))),
-        ("support tokens", lambda r: str(sum(map(len, r["support"])))),
-        ("locally optimal", lambda r: badge("yes" if r["locally_optimal"] else "no")),
-        ("relative duality gap", lambda r: _number(r["certificate"]["gap"], ".1e")),
-        ("primal violation", lambda r: _number(r["certificate"]["primal_violation"], ".1e")),
-        ("dual violation", lambda r: _number(r["certificate"]["dual_violation"], ".1e")),
-        ("norm is at least", lambda r: _number(r["certificate"]["lower_bound"])),
-        ("solver", lambda r: escape(r["solver"])),
-    ]
+    found = solutions_table(records, "One certificate per solution, computed from the data alone")
     rows = []
-    for name, show in lines:
-        cells = []
-        for record in records:
-            try:
-                cells.append(show(record))
-            except KeyError:  # not defined without a solution
-                cells.append("-")
-        if any(content != "-" for content in cells):
-            rows.append([name, *cells])
-    heads = ["", *(f"{_title(r)} ({escape(r['norm_name'])})" for r in records)]
-    parts = [table("One certificate per solution, computed from the data alone", heads, rows)]
+    for name, *cells in found.rows:
+        if name in ("status", "locally optimal"):
+            cells = [cell and badge(cell) for cell in cells]
+        if name != "milliseconds" and any(cells):  # a page of the same problem is the same page
+            rows.append((name, *cells))
+    parts = [Table(found.title, found.columns, rows, align="l" * len(found.columns)).html()]
     for record in records:
         if "farkas" in record:
-            farkas = record["farkas"]
-            parts.append(
-                f'<p class="note">{_title(record)} is infeasible: sequences {escape(farkas["sequences"])} conflict. '
-                f"A nonnegative combination of their constraints cancels to {_number(farkas['residual'], '.0e')}, so "
-                f"no W of norm below {_number(farkas['excluded_norm'], '.0e')} satisfies them.</p>"
-            )
+            parts.append(f'<p class="note">{escape(farkas_line(record))}</p>')
         elif record["status"] != "optimal":
-            parts.append(f'<p class="note">{_title(record)}: {escape(record["advice"])}</p>')
+            parts.append(f'<p class="note">{_name(record)}: {escape(record["advice"])}</p>')
     bars = "".join(_bars(record) for record in records if "singular_values" in record)
     return "".join(parts) + (f'<div class="columns">{bars}</div>' if bars else "")
 
@@ -136,7 +117,7 @@ def _bars(record: dict[str, Any]) -> str:
     drawn.append(
         f'<text x="{(left + width) / 2:.0f}" y="{height - 8}" text-anchor="middle">singular value number</text>'
     )
-    name = f"Singular values of the {_title(record)} solution, relative to the largest"
+    name = f"Singular values of the {_name(record)} solution, relative to the largest"
     return (
         f'<figure><figcaption>{escape(name)}</figcaption><svg viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{escape(name)}">{"".join(drawn)}</svg></figure>'
@@ -149,9 +130,9 @@ def training(content: dict[str, Any]) -> str:
         return f'<p class="note">{escape(content["training_skipped"])}</p>'
     runs = content["runs"]
     rows = [
-        [f"{run['parameterization']} ({escape(run['optimizer'])})", badge(run["convergence"]),
-         f"{run['rank']} ({_number(run['effective_rank'], '.1f')})", escape(c["label"]),
-         _number(c["misalignment"][-1], ".1e"), _number(c["margin"][-1], ".4f"), _number(c["rate"], ".2f")]
+        (f"{run['parameterization']} ({run['optimizer']})", badge(run["convergence"]),
+         f"{run['rank']} ({_number(run['effective_rank'], '.1f')})", c["label"],
+         _number(c["misalignment"][-1], ".1e"), _number(c["margin"][-1], ".4f"), _number(c["rate"], ".2f"))
         for run in runs
         for c in run["comparisons"]
     ]  # fmt: skip
@@ -171,7 +152,7 @@ def training(content: dict[str, Any]) -> str:
         "<p>Gradient descent against the SVMs. Global means that the run ends on the tokens of highest score, Local "
         "on other tokens that are locally optimal. &ldquo;Own tokens&rdquo; is the SVM of the tokens that the run "
         "selects itself, which theory says it follows.</p>"
-        + table("Where the runs end", heads, rows, numbers=(4, 5, 6))
+        + Table("Where the runs end", heads, rows, align="llllrrr").html()
         + "<noscript><p>The plots below need JavaScript, which is part of this file.</p></noscript>"
         f'<div class="controls"><fieldset><legend>Run</legend>{choice}</fieldset>'
         '<button type="button" id="play">Play</button><label for="scrubber">Step</label>'
@@ -193,14 +174,13 @@ def diagnosis(content: dict[str, Any]) -> str:
         f"<p><strong>{escape(name)}</strong>: {escape(text)}</p>" for name, text in found["prediction"].items()
     )
     words = {"holds": "applies", "fails": "does not apply"}
-    theorems = [[escape(t["name"]), badge(words.get(t["verdict"], t["verdict"])), escape(t["detail"])]
-                for t in found["theorems"]]  # fmt: skip
-    checks = [[escape(c["name"]), badge(c["verdict"]), escape(c["detail"])] for c in found["checks"]]
-    return (
-        said
-        + table("Theorems, with corrected hypotheses", ["statement", "verdict", "because"], theorems)
-        + table(f"Assumptions ({escape(found['norm'])} norm)", ["assumption", "verdict", "because"], checks)
+    theorems = [(t["name"], badge(words.get(t["verdict"], t["verdict"])), t["detail"]) for t in found["theorems"]]
+    checks = [(c["name"], badge(c["verdict"]), c["detail"]) for c in found["checks"]]
+    tables = (
+        Table("Theorems, with corrected hypotheses", ("statement", "verdict", "because"), theorems, align="lll"),
+        Table(f"Assumptions ({found['norm']} norm)", ("assumption", "verdict", "because"), checks, align="lll"),
     )
+    return said + "".join(table.html() for table in tables)
 
 
 def graph(content: dict[str, Any]) -> str:
@@ -211,9 +191,9 @@ def graph(content: dict[str, Any]) -> str:
             f'<p class="note">{escape(found["skipped"])} <code>attsvm enumerate FILE --top 5</code> lists the best.</p>'
         )
     rows = [
-        [f'<span class="swatch" style="background: var(--c{item["colour"]})"></span>{escape(item["tokens"])}',
+        (Raw(f'<span class="swatch" style="background: var(--c{item["colour"]})"></span>{escape(item["tokens"])}'),
          f"{item['margin']:.6f}", f"{item['score']:+.4f}", "yes" if item["globally_optimal"] else "",
-         f"{item['reaching']:,}", f"{item['only']:,}"]
+         f"{item['reaching']:,}", f"{item['only']:,}")
         for item in found["optima"]
     ]  # fmt: skip
     caption = "Locally optimal selections by margin"
@@ -226,5 +206,6 @@ def graph(content: dict[str, Any]) -> str:
         "support token of higher score; where no swap is left, a selection is locally optimal: a candidate limit of "
         "training. Star: highest scores. Squares: other local optima. Crosses: infeasible. Colour: the only local "
         f"optimum that swaps lead to.{drawn}</p>"
-        '<div id="graph"></div><p class="soft" id="graph-here"></p>' + table(caption, heads, rows, numbers=(1, 2, 4, 5))
+        '<div id="graph"></div><p class="soft" id="graph-here"></p>'
+        + Table(caption, heads, rows, align="lrrlrr").html()
     )

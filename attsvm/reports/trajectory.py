@@ -5,44 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from attsvm.attention import probabilities
 from attsvm.comparison import Report
-from attsvm.comparison.report import Comparison
-from attsvm.problem import AttentionProblem
 
-__all__ = ["MOST_QUERIES", "MOST_TOKENS", "attention_maps", "run_content"]
+__all__ = ["MOST_QUERIES", "MOST_TOKENS", "run_content"]
 
 # Larger maps are cut to what can be looked at.
 MOST_QUERIES, MOST_TOKENS = 32, 48
-
-
-def attention_maps(problem: AttentionProblem, weights: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """Attention probabilities of every query under each W.
-
-    Parameters
-    ----------
-    problem : AttentionProblem
-        Not a batch.
-    weights : ndarray, shape (S, dx, dz)
-
-    Returns
-    -------
-    ndarray, shape (S, queries, T)
-        Queries in C order of (n, K); 0 where masked.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import attsvm
-    >>> from attsvm.reports.trajectory import attention_maps
-    >>> problem = attsvm.random_problem(n=2, T=4, d=3, seed=0)
-    >>> attention_maps(problem, np.zeros((1, 3, 3)))[0, 0]
-    array([0.25, 0.25, 0.25, 0.25])
-    """
-    return probabilities(problem, weights).reshape(len(weights), -1, problem.T)
 
 
 def _number(value: float, digits: int = 5) -> float | None:
@@ -52,13 +21,6 @@ def _number(value: float, digits: int = 5) -> float | None:
 
 def _numbers(values: Any) -> list[float | None]:
     return [_number(float(value)) for value in values]
-
-
-def _distinct(report: Report) -> list[Comparison]:
-    """The run's own SVM is left out where a given solution is the same problem."""
-    own, *given = report.comparisons
-    same = any(c.solution.norm_name == own.solution.norm_name and c.selection_match[-1] for c in given)
-    return given if same else [own, *given]
 
 
 def run_content(report: Report) -> dict[str, Any]:
@@ -75,7 +37,7 @@ def run_content(report: Report) -> dict[str, Any]:
     """
     run = report.run
     h = run.history
-    maps = attention_maps(run.problem, h.W)[:, :MOST_QUERIES, :MOST_TOKENS]
+    maps = probabilities(run.problem, h.W).reshape(len(h), -1, run.problem.T)[:, :MOST_QUERIES, :MOST_TOKENS]
     return {
         "parameterization": run.parameterization,
         "optimizer": run.options.optimizer,
@@ -96,7 +58,7 @@ def run_content(report: Report) -> dict[str, Any]:
                 "margin": _numbers(c.margin),
                 "rate": _number(c.rate, 3),
             }
-            for c in _distinct(report)
+            for c in report.shown
         ],
         "selection": h.selection.reshape(len(h), -1).tolist(),
         "attention": (1000 * maps).round().astype(int).tolist(),

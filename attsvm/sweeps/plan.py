@@ -14,10 +14,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Chunk", "Plan", "Task", "cells_of", "make_plan"]
+from attsvm.records import plain
+
+__all__ = ["Chunk", "Grid", "Plan", "Task", "cells_of", "make_plan"]
 
 # A task is called as fn(trials, seed, **cell) and returns columns of equal length.
-Task = Callable[..., Mapping[str, Any]]
+Task = Callable[..., Mapping[str, object]]
+# Parameters and their values, of which the product is taken, or the cells themselves.
+Grid = Mapping[str, Sequence[object]] | Sequence[Mapping[str, object]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class Plan:
 
 def make_plan(
     fn: Task,
-    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
+    grid: Grid,
     trials: int,
     *,
     chunk: int,
@@ -102,7 +106,7 @@ def make_plan(
     return Plan(label, fn, cells, int(trials), int(chunk), int(seed))
 
 
-def cells_of(grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+def cells_of(grid: Grid) -> tuple[dict[str, Any], ...]:
     """The product of a mapping's values, or the given list of cells.
 
     Examples
@@ -127,10 +131,10 @@ def cells_of(grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) ->
     if len(set(keys)) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"grid holds a cell twice: {twice}")
-    return tuple({key: _plain(value) for key, value in cell.items()} for cell in cells)
+    return tuple(plain(cell, finite=False) for cell in cells)
 
 
-def cell_key(cell: Mapping[str, Any]) -> str:
+def cell_key(cell: Mapping[str, object]) -> str:
     """A cell as canonical JSON; its identity in a store and in the seeds.
 
     Examples
@@ -143,20 +147,12 @@ def cell_key(cell: Mapping[str, Any]) -> str:
         if key in ("trials", "seed") or not isinstance(key, str) or not key.isidentifier():
             raise ValueError(f"grid: {key!r} cannot name a parameter (trials and seed are given by the sweep)")
     try:
-        return json.dumps({key: _plain(value) for key, value in cell.items()}, sort_keys=True, allow_nan=False)
+        return json.dumps(plain(cell, finite=False), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"grid: a cell must hold numbers, strings, lists or None, got {dict(cell)!r}") from error
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _chunk_seed(seed: int, cell: Mapping[str, Any], index: int) -> int:
+def _chunk_seed(seed: int, cell: Mapping[str, object], index: int) -> int:
     """A seed that depends on the cell's content, not on its place: a grown grid keeps its old rows."""
     digest = hashlib.blake2b(cell_key(cell).encode(), digest_size=16).digest()
     words = np.random.SeedSequence([seed, int.from_bytes(digest, "big"), index]).generate_state(2)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Sweep"]
+__all__ = ["Sweep", "columns_of"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
     """A finished sweep.
 
@@ -44,10 +44,15 @@ class Sweep:
     def __len__(self) -> int:
         return len(self.cells)
 
+    def __repr__(self) -> str:
+        trials = len(next(iter(self.columns[0].values()), ()))
+        found = f"columns {', '.join(self.columns[0])}; {self.resumed} chunks resumed, {self.computed} computed"
+        return f"Sweep({len(self)} cells of {trials} trials, {found})"
+
     def __iter__(self) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
         return iter(zip(self.cells, self.columns, strict=True))
 
-    def where(self, **parameters: Any) -> dict[str, np.ndarray]:
+    def where(self, **parameters: object) -> dict[str, np.ndarray]:
         """The columns of the one cell with these parameters."""
         found = [c for cell, c in self if all(cell.get(k) == v for k, v in parameters.items())]
         if len(found) != 1:
@@ -59,6 +64,22 @@ class Sweep:
         for cell, columns in self:
             for trial in range(len(next(iter(columns.values())))):
                 yield {**cell, "trial": trial, **{k: _scalar(v[trial]) for k, v in columns.items()}}
+
+
+def columns_of(rows: Iterable[Mapping[str, object]]) -> dict[str, list[Any]]:
+    """One list per name, from one row per trial: what a task of a sweep returns.
+
+    Examples
+    --------
+    >>> from attsvm.sweeps import columns_of
+    >>> columns_of({"square": k * k} for k in range(3))
+    {'square': [0, 1, 4]}
+    """
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    return columns
 
 
 def join_columns(parts: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.sweeps.plan import Chunk, Plan, Task, make_plan
+from attsvm.records import plain
+from attsvm.sweeps.plan import Chunk, Grid, Plan, Task, make_plan
 from attsvm.sweeps.result import Sweep, join_columns
 from attsvm.sweeps.store import Store
 
@@ -28,9 +29,9 @@ Progress = Callable[[int, int], None]
 
 def sweep(
     fn: Task,
-    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
+    grid: Grid,
     trials: int,
-    executor: Any = None,
+    executor: object = None,
     store: str | Path = "results.sqlite",
     *,
     seed: int = 0,
@@ -103,22 +104,7 @@ def sweep(
         raise ValueError(f"workers must be an integer of at least 0, got {workers!r}")
     with Store(store) as opened:
         opened.claim(plan, extend=extend, fresh=fresh)
-        finished = opened.read(plan)
-        missing = [c for c in plan.chunks() if (c.cell, c.index) not in finished]
-        resumed, total = len(finished), len(finished) + len(missing)
-
-        def keep(chunk: Chunk, columns: dict[str, Any], seconds: float) -> None:
-            opened.write(plan, chunk, columns, seconds)
-            finished[chunk.cell, chunk.index] = columns
-            if progress is not None:
-                progress(len(finished), total)
-
-        if progress is not None:
-            progress(resumed, total)
-        if missing:
-            _run(plan, missing, keep, executor, workers)
-        columns = tuple(_join(plan, finished, cell) for cell in range(len(plan.cells)))
-        return Sweep(plan.cells, columns, resumed, total - resumed, opened.seconds(plan))
+        return _complete(plan, opened, executor, workers, progress)
 
 
 def process_pool(workers: int | None = None) -> ProcessPoolExecutor:
@@ -140,6 +126,26 @@ def compute_chunk(fn: Task, cell: dict[str, Any], chunk: Chunk) -> tuple[dict[st
     start = time.perf_counter()
     columns = fn(chunk.trials, chunk.seed, **cell)
     return _plain_columns(columns, chunk.trials, fn), time.perf_counter() - start
+
+
+def _complete(plan: Plan, store: Store, executor: Any, workers: int | None, progress: Progress | None) -> Sweep:
+    """Compute and store what the store lacks, and join it with what is there."""
+    finished = store.read(plan)
+    missing = [c for c in plan.chunks() if (c.cell, c.index) not in finished]
+    resumed, total = len(finished), len(finished) + len(missing)
+
+    def keep(chunk: Chunk, columns: dict[str, Any], seconds: float) -> None:
+        store.write(plan, chunk, columns, seconds)
+        finished[chunk.cell, chunk.index] = columns
+        if progress is not None:
+            progress(len(finished), total)
+
+    if progress is not None:
+        progress(resumed, total)
+    if missing:
+        _run(plan, missing, keep, executor, workers)
+    columns = tuple(_join(plan, finished, cell) for cell in range(len(plan.cells)))
+    return Sweep(plan.cells, columns, resumed, total - resumed, store.seconds(plan))
 
 
 Keep = Callable[[Chunk, dict[str, Any], float], None]
@@ -224,15 +230,12 @@ def _join(plan: Plan, finished: dict[tuple[int, int], dict[str, Any]], cell: int
 def _plain_columns(columns: Any, trials: int, fn: Task) -> dict[str, Any]:
     if not isinstance(columns, Mapping) or not columns:
         raise ValueError(f"fn must return a dict of columns, got {type(columns).__name__} from {fn!r}")
-    plain: dict[str, Any] = {}
+    listed: dict[str, Any] = {}
     for name, values in columns.items():
-        if hasattr(values, "detach"):  # a torch tensor, on any device
-            values = values.detach().cpu()
-        listed = np.asarray(values).tolist() if hasattr(values, "__array__") else list(values)
-        if len(listed) != trials:
-            raise ValueError(f"fn must return {trials} entries per column, got {len(listed)} in {name!r}")
-        plain[str(name)] = listed
-    return plain
+        listed[str(name)] = plain(values if hasattr(values, "__array__") else list(values), finite=False)
+        if len(listed[str(name)]) != trials:
+            raise ValueError(f"fn must return {trials} entries per column, got {len(listed[str(name)])} in {name!r}")
+    return listed
 
 
 def _check_importable(fn: Task) -> None:

@@ -6,27 +6,26 @@ The printed hypotheses are corrected where they were found too weak: see ``docs/
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._arrays import BoolArray
 from attsvm.attention import logits, probabilities
-from attsvm.local import high_score_tokens
+from attsvm.enumeration.space import duplicated_tokens
+from attsvm.local_proof import LocalProof
 from attsvm.losses import Loss
+from attsvm.optimality import high_score_tokens, prove
 from attsvm.problem import AttentionProblem
-from attsvm.rows import AttentionRows
 from attsvm.selection import Selection
 from attsvm.solution import Solution
 from attsvm.solvers import Status
+from attsvm.solvers.exact import ExactLeastNorm
 from attsvm.svm import att_svm
 from attsvm.theory.check import Check, verdict_of
-from attsvm.theory.exhaustive import duplicated_tokens
 from attsvm.theory.mixtures import head_slopes, query_tokens
 
 __all__ = [
-    "PUBLISHED_MARGIN",
-    "check_all_support",
     "check_equal_scores",
     "check_feasible",
     "check_first_step",
@@ -35,16 +34,12 @@ __all__ = [
     "check_support_sets",
     "check_unique",
     "gradient_at_zero",
-    "interpolating_multipliers",
     "solve_selection",
 ]
 
 FloatArray = npt.NDArray[np.float64]
 
-PUBLISHED_MARGIN = 1.1  # the published stand-in for B.1: average margin of the other tokens below this
 _TIE = 1e-12  # scores closer than this, relative to the largest, differ by rounding only
-_SIGN = 1e-9  # multipliers above minus this, relative to the largest, count as nonnegative
-_DENSE_ROWS = 4000  # rows up to which the Gram matrix is formed (128 MB)
 
 
 def score_tolerance(problem: AttentionProblem) -> float:
@@ -101,7 +96,7 @@ def solve_selection(problem: AttentionProblem, selection: Selection, norm: str) 
     doubled = np.take_along_axis(duplicated_tokens(problem), selection.indices[..., None], axis=-1)
     if doubled.any():
         return None
-    solution: Solution = att_svm(problem, selection, norm)
+    solution: Solution = att_svm(problem, selection, norm=norm)
     return solution
 
 
@@ -137,91 +132,6 @@ def check_feasible(solution: Solution | None, name: str = "feasible") -> Check:
         return Check(name, "unknown", {"gap": gap}, f"the solve ended {solution.status} with gap {gap:.1e}")
     values = {"margin": solution.margin, "norm": solution.norm, "gap": gap}
     return Check(name, "holds", values, f"margin {solution.margin:.4g}, certified (gap {_below(gap)})")
-
-
-def interpolating_multipliers(rows: AttentionRows) -> tuple[FloatArray, float]:
-    """Multipliers lam with ``G lam = 1`` (nonnegative if possible) and the residual of that system.
-
-    All tokens are support tokens exactly when a nonnegative solution exists: by the optimality conditions, the SVM
-    solution is then the minimum-norm W whose margins are all 1. G is the Gram matrix of the rows; when it is
-    regular the solution is ``G^-1 1``, else a nonnegative least-squares problem decides.
-
-    Returns
-    -------
-    multipliers : ndarray, shape (m,)
-    residual : float
-        Largest entry of ``|G lam - 1|``.
-
-    Examples
-    --------
-    >>> import attsvm
-    >>> from attsvm.rows import selection_rows
-    >>> from attsvm.theory.assumptions import interpolating_multipliers
-    >>> rows = selection_rows(attsvm.random_problem(n=2, T=3, d=40, seed=0))
-    >>> multipliers, residual = interpolating_multipliers(rows)
-    >>> bool((multipliers >= 0).all()), residual < 1e-12
-    (True, True)
-    """
-    from scipy.optimize import nnls
-
-    p = rows.margin_problem
-    a, b = p.a.astype(np.float64), p.queries.astype(np.float64)[p.owner]
-    sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    scale = 1.0 / np.where(sizes > 0, sizes, 1.0)  # unit diagonal: the signs of the multipliers do not change
-    G = (a @ a.T) * (b @ b.T) * scale[:, None] * scale
-    eigenvalues = np.linalg.eigvalsh(G)
-    if eigenvalues[0] > 1e-10 * eigenvalues[-1]:
-        scaled = np.linalg.solve(G, scale)
-    else:
-        scaled, _ = nnls(G, scale)
-    return scaled * scale, float((np.abs(G @ scaled - scale) / scale).max())
-
-
-def check_all_support(solution: Solution | None) -> tuple[Check, Check]:
-    """Assumption B.1 exactly, ``G^-1 1 >= 0``, and the published proxy, average margin below 1.1.
-
-    Parameters
-    ----------
-    solution : Solution or None
-        Att-SVM of the optimal tokens, Frobenius norm; None when it has no rows to solve.
-
-    Examples
-    --------
-    The proxy accepts data for which half the tokens are no support tokens:
-
-    >>> import attsvm
-    >>> from attsvm.theory.assumptions import check_all_support
-    >>> exact, proxy = check_all_support(attsvm.att_svm(attsvm.random_problem(n=5, T=5, d=15, seed=0)))
-    >>> exact.verdict, proxy.verdict
-    ('fails', 'holds')
-    """
-    if solution is None or solution.status is Status.INFEASIBLE:
-        text = "the optimal tokens are infeasible: there is no solution to support"
-        return Check("B.1", "fails", {}, text), Check("B.1 proxy", "fails", {}, text)
-    if solution.status is not Status.OPTIMAL:
-        text = f"the solve ended {solution.status}"
-        return Check("B.1", "unknown", {}, text), Check("B.1 proxy", "unknown", {}, text)
-    margins = solution.rows.margin_problem.margins(solution.W)
-    average, largest = float(margins.mean()), float(margins.max())
-    support = int((np.abs(margins - 1.0) <= solution.support_tolerance).sum())
-    counted = f"{support} of {len(margins)} tokens support, largest margin {largest:.4g}"
-    values: dict[str, Any] = {"support": support, "tokens": len(margins), "largest margin": largest}
-    if len(margins) <= _DENSE_ROWS:
-        multipliers, residual = interpolating_multipliers(solution.rows)
-        ratio = float(multipliers.min() / np.abs(multipliers).max())
-        exact = residual <= 1e-6 and ratio >= -_SIGN
-        values |= {"smallest multiplier": ratio, "residual": residual}
-        counted = f"smallest entry of G^-1 1 is {ratio:.3g} of the largest; {counted}"
-    else:
-        exact = support == len(margins)
-        counted = f"judged by margins, {len(margins)} rows being too many for a Gram matrix; {counted}"
-    proxy = Check(
-        "B.1 proxy",
-        verdict_of(average < PUBLISHED_MARGIN),
-        {"average margin": average},
-        f"average margin {average:.4g} against the published {PUBLISHED_MARGIN}",
-    )
-    return Check("B.1", verdict_of(exact), values, counted), proxy
 
 
 def check_equal_scores(problem: AttentionProblem, optimal: Selection) -> Check:
@@ -310,15 +220,31 @@ def check_local(problem: AttentionProblem, selection: Selection, solution: Solut
         return Check("locally optimal", "fails", {}, "the selection is infeasible: no W stays with it")
     if solution.status is not Status.OPTIMAL:
         return Check("locally optimal", "unknown", {}, f"the solve ended {solution.status}")
-    beaten = solution.support & high_score_tokens(problem, selection)
-    values = {"support": int(solution.support.sum()), "support of no lower score": int(beaten.sum())}
-    if not beaten.any():
+    proof = prove(solution)
+    if proof.undecided[0]:
+        return Check("locally optimal", "unknown", {}, f"undecided: {proof.reasons[0]}")
+    support = _exact_support(solution, proof)
+    beaten = support & high_score_tokens(problem, selection)
+    values = {"support": int(support.sum()), "support of no lower score": int(beaten.sum())}
+    if proof.local[0]:
         text = f"all {values['support']} support tokens score less than the selected ones"
         return Check("locally optimal", "holds", values, text)
-    place = [int(j) for j in np.argwhere(beaten)[0]]
     text = f"{values['support of no lower score']} of {values['support']} support tokens do not score less"
+    if not beaten.any():  # proved by norms, while no computed margin is within the tolerance of 1
+        return Check(
+            "locally optimal", "fails", values, "a token of no lower score lies on the margin of every solution"
+        )
+    place = [int(j) for j in np.argwhere(beaten)[0]]
     example = f"e.g. token {place[-1]} of query {place[:-1]}"
     return Check("locally optimal", "fails", values | {"example": place}, f"{text}, {example}")
+
+
+def _exact_support(solution: Solution, proof: LocalProof) -> BoolArray:
+    """Support tokens: exact ones if the proof went through the rationals, computed ones otherwise."""
+    exact = proof.exact.get(0)
+    if not isinstance(exact, ExactLeastNorm):
+        return solution.support
+    return np.asarray(solution.rows.scatter(exact.support, fill=0.0) > 0)
 
 
 def check_support_sets(problem: AttentionProblem, selection: Selection, solution: Solution | None) -> Check:

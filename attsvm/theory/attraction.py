@@ -8,39 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attsvm.enumeration import count_selections, solve_selections
+from attsvm.optimality import Convergence
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import plain, share
 from attsvm.selection import Selection
 from attsvm.solvers import get_norm
-from attsvm.theory.check import plain
-from attsvm.theory.exhaustive import count_selections, solve_some_selections
 
 if TYPE_CHECKING:
     from attsvm.training.run import Run
 
-__all__ = ["Attraction", "Reached", "attraction", "wilson_interval"]
-
-KINDS = ("Global", "Local", "Not local", "Undecided")
+__all__ = ["Attraction", "Reached", "attraction"]
 
 # A run counts as saturated when no query keeps more than this probability off its most likely token: the
 # selection no longer changes on the scale of the run.
 SATURATED = 1e-6
 
 GRAPH_LIMIT = 20_000
-
-
-def wilson_interval(count: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval of a share; sensible for counts of 0 and 1.
-
-    Examples
-    --------
-    >>> from attsvm.theory.attraction import wilson_interval
-    >>> tuple(round(end, 4) for end in wilson_interval(0, 100))
-    (0.0, 0.037)
-    """
-    from scipy.stats import binomtest
-
-    interval = binomtest(count, total).proportion_ci(method="wilson")
-    return float(interval.low), float(interval.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +43,7 @@ class Reached:
         1 / norm of its SVM; 0 when infeasible.
     score : float
         Mean score of the selected tokens.
-    kind : {"Global", "Local", "Not local", "Undecided"}
+    kind : Convergence
         Definition 2 with the run's norm.
     unsaturated : int
         How many of the starts still spread their attention at the end.
@@ -73,7 +57,7 @@ class Reached:
     interval: tuple[float, float]
     margin: float
     score: float
-    kind: str
+    kind: Convergence
     unsaturated: int
     examples: tuple[int, ...]
 
@@ -119,13 +103,13 @@ class Attraction:
     @cached_property
     def counts(self) -> dict[str, int]:
         """Starts that ended Global, Local, Not local or Undecided."""
-        tally = {kind: sum(row.count for row in self.rows if row.kind == kind) for kind in KINDS}
-        return {kind: count for kind, count in tally.items() if count}
+        tally = {kind: sum(row.count for row in self.rows if row.kind is kind) for kind in Convergence}
+        return {str(kind): count for kind, count in tally.items() if count}
 
     @property
     def exceptions(self) -> tuple[Reached, ...]:
         """Selections reached that are not locally optimal."""
-        return tuple(row for row in self.rows if row.kind == "Not local")
+        return tuple(row for row in self.rows if row.kind is Convergence.NOT_LOCAL)
 
     @cached_property
     def spearman(self) -> float:
@@ -239,23 +223,27 @@ def attraction(
 def _tally(problem: AttentionProblem, run: Run, norm: str) -> tuple[Reached, ...]:
     ends = run.selection.indices
     distinct, member, counts = np.unique(ends.reshape(len(ends), -1), axis=0, return_inverse=True, return_counts=True)
-    table = solve_some_selections(problem, distinct.reshape(-1, *problem.query_shape), norm)
+    table = solve_selections(problem, distinct.reshape(-1, *problem.query_shape), norm=norm)
     best = problem.optimal_tokens().indices.reshape(-1)
     scores = problem.scores().reshape(-1, problem.T)
     spread = run.history.log_rest[-1] > np.log(SATURATED)
     rows = []
     for k in np.lexsort((np.arange(len(counts)), -table.margin, -counts)):
         here = np.flatnonzero(member.reshape(-1) == k)
-        local = "Global" if np.array_equal(distinct[k], best) else "Local"
+        found = share(int(counts[k]), len(ends))
         rows.append(
             Reached(
                 Selection(table.indices[k]),
                 int(counts[k]),
-                float(counts[k] / len(ends)),
-                wilson_interval(int(counts[k]), len(ends)),
+                found.value,
+                (found.low, found.high),
                 float(table.margin[k]),
                 float(scores[np.arange(len(best)), distinct[k]].mean()),
-                "Undecided" if not table.decided[k] else local if table.locally_optimal[k] else "Not local",
+                Convergence.of(
+                    local=bool(table.locally_optimal[k]),
+                    undecided=not table.decided[k],
+                    optimal=np.array_equal(distinct[k], best),
+                ),
                 int(spread[here].sum()),
                 tuple(int(b) for b in here[:5]),
             )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
+from attsvm.records import plain
 
-__all__ = ["Check", "Verdict", "all_of", "plain", "verdict_of"]
+__all__ = ["Check", "Verdict", "all_of", "verdict_of"]
 
 Verdict = Literal["holds", "fails", "unknown", "not applicable"]
 
@@ -58,16 +57,3 @@ def all_of(checks: Iterable[Check]) -> Verdict:
     if verdicts & {"fails", "not applicable"}:
         return "fails"
     return "unknown" if "unknown" in verdicts else "holds"
-
-
-def plain(value: Any) -> Any:
-    """Arrays and mappings as lists and dicts of Python numbers, ready for `json.dumps`."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from attsvm._display import html_table
 from attsvm.losses import Loss, get_loss
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_table, plain
 from attsvm.selection import Selection, read_selection
 from attsvm.theory.assumptions import (
-    check_all_support,
     check_equal_scores,
     check_feasible,
     check_first_step,
@@ -22,11 +21,11 @@ from attsvm.theory.assumptions import (
     check_unique,
     solve_selection,
 )
-from attsvm.theory.check import Check, plain, verdict_of
+from attsvm.theory.check import Check, verdict_of
 from attsvm.theory.loss_check import check_loss, prediction_range
 from attsvm.theory.mixtures import check_head
-from attsvm.theory.optimal_support import check_optimal_support
 from attsvm.theory.prediction import judge_theorems, predict
+from attsvm.theory.support_assumptions import check_all_support, check_optimal_support
 
 __all__ = ["Diagnosis", "diagnose"]
 

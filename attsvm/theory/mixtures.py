@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.local import low_score_tokens
+from attsvm.optimality import low_score_tokens
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
 from attsvm.theory.check import Check

@@ -1,4 +1,4 @@
-"""Diagnoses and tallies as plain text (rich tables)."""
+"""Diagnoses and tallies as plain text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.table import Table
 
-from attsvm.comparison.tables import render
+from attsvm.records import Table, render
 
 if TYPE_CHECKING:
     from attsvm.theory.attraction import Attraction
@@ -23,14 +22,9 @@ _WIDTH = 118
 _APPLIES = {"holds": "applies", "fails": "does not apply"}
 
 
-def _check_table(title: str, first: str, checks: tuple[Check, ...], words: Mapping[str, str]) -> Table:
-    table = Table(title=title, width=_WIDTH)
-    table.add_column(first, no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("because")
-    for check in checks:
-        table.add_row(check.name, words.get(check.verdict, check.verdict), check.detail)
-    return table
+def _check_table(title: str, first: str, checks: tuple[Check, ...], words: Mapping[str, str]) -> str:
+    rows = [(check.name, words.get(check.verdict, check.verdict), check.detail) for check in checks]
+    return render(Table(title, (first, "verdict", "because"), rows, align="LLl"), _WIDTH)
 
 
 def _short(indices: object) -> str:
@@ -45,8 +39,8 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     where = chosen if len(chosen) <= 40 else "given"
     title = f"Assumptions ({size}, {diagnosis.norm} norm, selection {where})"
     parts = [
-        render(_check_table(title, "assumption", diagnosis.checks, {})),
-        render(_check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES)),
+        _check_table(title, "assumption", diagnosis.checks, {}),
+        _check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES),
         *(
             textwrap.fill(f"{name}: {text}", _WIDTH, subsequent_indent="  ")
             for name, text in diagnosis.prediction.items()
@@ -62,28 +56,21 @@ def _rank_correlation(value: float) -> str:
 def attraction_text(found: Attraction, most: int = 20) -> str:
     """The most frequent selections, exceptions, and the rank correlation with the margin."""
     run = found.run
-    table = Table(
-        title=f"{found.starts} starts, {run.parameterization}, {run.options.steps} steps, {found.norm} supports"
-    )
-    for name in ("selection", "starts"):
-        table.add_column(name, justify="left" if name == "selection" else "right")
-    table.add_column("share (95 %)", no_wrap=True)
-    for name in ("margin", "mean score"):
-        table.add_column(name, justify="right")
-    table.add_column("kind", no_wrap=True)
-    table.add_column("unsaturated", justify="right")
-    for row in found.rows[:most]:
-        low, high = row.interval
-        table.add_row(
+    title = f"{found.starts} starts, {run.parameterization}, {run.options.steps} steps, {found.norm} supports"
+    rows = [
+        (
             _short(row.selection.indices),
-            str(row.count),
-            f"{100 * row.share:.1f} % ({100 * low:.1f}-{100 * high:.1f})",
+            row.count,
+            f"{100 * row.share:.1f} % ({100 * row.interval[0]:.1f}-{100 * row.interval[1]:.1f})",
             f"{row.margin:.4g}" if row.feasible else "infeasible",
             f"{row.score:.4g}",
             row.kind,
-            str(row.unsaturated),
+            row.unsaturated,
         )
-    lines = [render(table)]
+        for row in found.rows[:most]
+    ]
+    columns = ("selection", "starts", "share (95 %)", "margin", "mean score", "kind", "unsaturated")
+    lines = [str(Table(title, columns, rows, align="lrLrrLr"))]
     if len(found.rows) > most:
         lines.append(f"and {len(found.rows) - most} more selections")
     kinds = ", ".join(f"{kind} {count}" for kind, count in found.counts.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 import torch
@@ -15,6 +15,10 @@ from attsvm.parameterizations import get_parameterization
 from attsvm.training.optimizers import Optimizer, get_optimizer
 
 __all__ = ["Recipe", "TrainOptions", "TrainSettings", "snapshot_steps"]
+
+
+Arithmetic: TypeAlias = Literal["log", "naive"]
+"""How gradients are computed: relative to the likeliest token in logarithms, or as published."""
 
 
 class TrainSettings(TypedDict, total=False):
@@ -28,7 +32,7 @@ class TrainSettings(TypedDict, total=False):
     seed: int | np.random.Generator
     loss: str | Loss
     dtype: torch.dtype
-    arithmetic: Literal["log", "naive"]
+    arithmetic: Arithmetic
     normalization: Literal["joint", "factor"] | None
     log_ridge: float | None
     decay_after: int | None

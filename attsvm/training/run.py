@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._display import html_table
 from attsvm.losses import get_loss
 from attsvm.problem import AttentionProblem
+from attsvm.records import html_table
 from attsvm.selection import Selection
 from attsvm.training.options import TrainOptions
 

@@ -55,11 +55,11 @@ figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", fo
 
 larger = attsvm.random_problem(n=15, T=5, d=20, seed=0)
 certified = attsvm.att_svm(larger, norm="nuclear")
-rows = certified.rows.margin_problem
+rows = certified.rows.margin_problem.rows
 W = cp.Variable(rows.shape)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    values = cp.sum(cp.multiply(rows.a @ W, rows.queries[rows.owner]), axis=1)
+    values = cp.sum(cp.multiply(rows.a @ W, rows.right), axis=1)
     cp.Problem(cp.Minimize(cp.normNuc(W)), [values >= 1]).solve(solver="SCS")
 
 for matrix, color, marker, label in (

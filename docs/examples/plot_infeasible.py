@@ -19,7 +19,7 @@ solution = attsvm.att_svm(problem)
 print(solution.status, "because of sequences", solution.conflicting_queries)
 proof = solution.certificate.farkas
 rows = solution.rows.margin_problem
-weighted = np.einsum("k,ki,kj->ij", proof.multipliers, rows.a, rows.queries[rows.owner])
+weighted = rows.adjoint(proof.multipliers)
 print(f"the weighted rows add up to {np.abs(weighted).max():.0e}, their margins to {proof.multipliers.sum():.3f} > 0")
 
 # %%

@@ -1,6 +1,7 @@
 """What each command prints, writes and exits with, against the library."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -95,6 +96,31 @@ def test_infeasible_data_exit_with_1_and_a_proof(attsvm_command, hopeless):
     assert "W" not in np.load("s.npz")
     record = attsvm_command("solve", "hopeless.npz", "--json").record["solutions"][0]
     assert record["farkas"]["residual"] <= 1e-9
+
+
+def test_exact_proves_again_and_says_so(attsvm_command, problem, hopeless):
+    out = attsvm_command("solve", "p.npz", "--norm", "frobenius", "--norm", "nuclear", "--exact").out
+    words = " ".join(out.split())
+    assert "Att-SVM in exact arithmetic: optimal. W misses no row by more than" in words
+    assert "Every optimal W has at most" in words and " above " in words  # the certified rank with its resolution
+    record = attsvm_command("solve", "p.npz", "--norm", "nuclear", "--exact", "--json").record["solutions"][0]
+    low, high = record["exact"]["norm"]
+    assert record["exact"]["status"] == "optimal" and low <= record["norm"] * (1 + 1e-9) and low <= high
+    assert float(Fraction(record["exact"]["violation_fraction"])) == record["exact"]["violation"]
+    assert record["certificate"]["resolution"] >= 0
+    failed = attsvm_command("solve", "hopeless.npz", "--exact", "--json")
+    proof = failed.record["solutions"][0]["exact"]
+    assert failed.code == 1 and proof["status"] == "infeasible"
+    assert sum(map(Fraction, proof["multipliers"])) == 1 and len(proof["rows"]) == len(proof["multipliers"])
+    said = " ".join(attsvm_command("solve", "hopeless.npz", "--exact").out.split())
+    assert "in exact arithmetic: infeasible. The rows" in said
+    assert "exact" not in attsvm_command("solve", "p.npz", "--json").record["solutions"][0]
+
+
+def test_exact_refuses_what_is_too_large(attsvm_command):
+    attsvm_command("new", "large.npz", "-n", 10, "-T", 11, "-d", 21, "-q")
+    refused = attsvm_command("solve", "large.npz", "--exact")
+    assert refused.code == 2 and "up to 40000 rows times entries of W; this one has 100 rows" in refused.err
 
 
 def test_a_batch_needs_an_index(attsvm_command):
@@ -203,19 +229,74 @@ def test_report_writes_a_page(attsvm_command, problem, tmp_path):
     assert "No steps were asked for." in (tmp_path / "report.html").read_text()
 
 
-def test_bench_passes_its_options_on(attsvm_command, monkeypatch):
-    import attsvm.validation.bench.__main__ as bench
+class FakeCase:
+    """A case of the benchmark that measures nothing: a number and whether it is good enough."""
 
-    calls = []
-    monkeypatch.setattr(bench, "main", calls.append)
-    attsvm_command("bench", "--only", "fro-tiny", "--only", "training", "--seed", 4, "--json", "--plot", "a.png")
-    attsvm_command("bench", "--quick")
-    assert calls == [
-        ["--seed", "4", "--only", "fro-tiny", "training", "--json", "--plot", "a.png"],
-        ["--seed", "0", "--quick"],
+    def __init__(self, name, met, slow=False, note=""):
+        self.name, self.met, self.slow, self.note, self.calls = name, met, slow, note, []
+
+    def run(self, seed, draws, report):
+        from attsvm.validation.bench.judge import Line, Result, Spread, Verdict
+
+        self.calls.append((seed, draws))
+        report(f"{self.name} runs")
+        lines = (Line("ours", {"ratio": Spread((1.0, 4.0, 2.0))}), Line("a peer", {}, self.note))
+        return Result(self.name, "work", lines, (Verdict("as fast as asked", 2.0, self.met),))
+
+
+@pytest.fixture
+def fake_bench(monkeypatch):
+    import attsvm.validation.bench.cases as cases
+
+    def install(*fakes):
+        monkeypatch.setattr(cases, "CASES", fakes)
+        return fakes
+
+    return install
+
+
+def test_bench_ends_with_code_1_when_a_goal_is_missed(attsvm_command, fake_bench):
+    good, bad = fake_bench(FakeCase("good", True), FakeCase("bad", False))
+    result = attsvm_command("bench")
+    assert result.code == 1
+    assert "ok         good: as fast as asked (2)" in result.out
+    assert "MISSED     bad: as fast as asked (2)" in result.out
+    assert attsvm_command("bench", "--only", "good").code == 0
+    assert (good.calls, bad.calls) == ([(0, 10), (0, 10)], [(0, 10)])
+
+
+def test_bench_with_a_missing_peer_says_so_and_does_not_fail(attsvm_command, fake_bench):
+    fake_bench(FakeCase("x", None, note="not installed: daqp (pip install 'attsvm[bench]')"))
+    result = attsvm_command("bench", "--draws", 3, "--seed", 4)
+    assert result.code == 0
+    assert [line for line in result.err.splitlines() if "not installed" in line] == [
+        "x: a peer: not installed: daqp (pip install 'attsvm[bench]')"
     ]
-    assert "fro-tiny" in attsvm_command("bench", "--list").out.split()
-    assert attsvm_command("bench", "--only", "x").err.startswith("attsvm: --only must be one of fro-tiny, ")
+    assert "not judged x: as fast as asked" in result.out
+
+
+def test_bench_prints_medians_and_spread(attsvm_command, fake_bench):
+    (case,) = fake_bench(FakeCase("x", False))
+    assert "2x (1x to 4x)" in attsvm_command("bench", "--draws", 3, "--seed", 4).out
+    assert case.calls == [(4, 3)]
+    result = attsvm_command("bench", "--json")
+    assert result.code == 1
+    record = json.loads(result.out)
+    assert record["missed"] == ["x: as fast as asked"]
+    assert record["cases"][0]["lines"][0]["ratio"] == {"median": 2.0, "low": 1.0, "high": 4.0, "draws": [1.0, 4.0, 2.0]}
+
+
+def test_bench_chooses_cases(attsvm_command, fake_bench):
+    fast, slow = fake_bench(FakeCase("fast", True), FakeCase("slow", True, slow=True))
+    assert attsvm_command("bench", "--quick").code == 0
+    assert attsvm_command("bench", "--only", "slow").code == 0
+    assert (len(fast.calls), len(slow.calls)) == (1, 1)
+    assert attsvm_command("bench", "--list").out.split() == ["fast", "slow"]
+    assert attsvm_command("bench", "--only", "x").err.startswith("attsvm: --only must be one of fast, slow")
+    refused = attsvm_command("bench", "--plot", "a.png", "--only", "fast")
+    assert refused.code == 2
+    assert refused.err.startswith("attsvm: --plot draws the case growth")
+    assert attsvm_command("bench", "--draws", 0).code == 2
 
 
 def test_claims_and_validate_still_work(attsvm_command):

@@ -1,8 +1,7 @@
-import importlib
-
 import pytest
 
 import attsvm
+from attsvm.cli import demo
 
 
 def test_demo_prints_both_solutions_with_certificates(attsvm_command):
@@ -38,9 +37,8 @@ def test_demo_explains_infeasible_data(attsvm_command):
 
 
 def test_demo_without_torch_says_what_is_missing(capsys, monkeypatch):
-    demo = importlib.import_module("attsvm.cli.demo")  # the command of that name hides the module
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    demo.run_demo(n=2, T=3, d=4, seed=0, steps=10, as_json=False)
+    monkeypatch.setattr("attsvm.cli.demo.find_spec", lambda name: None)
+    demo.command(n=2, tokens=3, dimension=4, seed=0, steps=10)
     out = capsys.readouterr().out
     assert "it needs torch (pip install 'attsvm[torch]')" in out
     assert "Training against theory" not in out

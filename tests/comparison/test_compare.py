@@ -88,23 +88,26 @@ def test_kq_runs_are_judged_by_the_nuclear_norm(problem):
 
 
 def test_convergence_classes():
-    from attsvm.comparison.report import convergence_class
+    from attsvm.optimality import convergence_of
 
     problem = attsvm.random_problem(n=2, T=4, d=4, seed=1)
     classes = {}
     for a in range(4):
         for b in range(4):
             own = attsvm.att_svm(problem, [a, b])
-            classes[a, b] = convergence_class(problem, own)
+            classes[a, b] = convergence_of(own)
     best = tuple(problem.optimal_tokens().indices.tolist())
     assert classes[best] == "Global"
     assert list(classes.values()).count("Global") == 1
     for selection, name in classes.items():
         assert (name != "Not local") == attsvm.is_locally_optimal(problem, list(selection))
     hopeless = attsvm.random_problem(n=6, T=6, d=2, seed=0)
-    assert convergence_class(hopeless, attsvm.att_svm(hopeless)) == "Not local"
-    vague = attsvm.att_svm(problem, solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
-    assert convergence_class(problem, vague) == "Undecided"
+    assert convergence_of(attsvm.att_svm(hopeless)) == "Not local"
+    vague = attsvm.att_svm(problem, norm="nuclear", solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
+    assert convergence_of(vague) == "Undecided"
+    rough = attsvm.att_svm(problem, solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
+    assert rough.status == "inaccurate"
+    assert convergence_of(rough) == "Global"  # by rationals
 
 
 def test_infeasible_solutions_are_shown_not_hidden():
@@ -157,7 +160,11 @@ def test_pictures_show_what_they_say(report, batch_report):
 
 
 def test_bad_arguments_are_named(report, problem):
-    with pytest.raises(ValueError, match="compare takes Solution objects, got ndarray"):
+    with pytest.raises(TypeError, match="compare takes a Run first, as train returns it, got AttentionProblem"):
+        attsvm.compare(problem, report.run)
+    with pytest.raises(TypeError, match="compare takes a Run first, as train returns it, got NoneType"):
+        attsvm.compare(None)
+    with pytest.raises(TypeError, match="compare takes Solution objects after the run, got ndarray"):
         attsvm.compare(report.run, np.eye(6))
     other = attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=5, seed=0))
     with pytest.raises(
@@ -167,3 +174,15 @@ def test_bad_arguments_are_named(report, problem):
     batch = attsvm.train(attsvm.random_problem(n=3, T=4, d=6, batch=2, seed=0), steps=5)
     with pytest.raises(ValueError, match="a batch of 2 runs needs batches of 2 solutions, got 3"):
         attsvm.compare(batch, attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=6, batch=3, seed=0)))
+    with pytest.raises(TypeError, match="compare takes batches of solutions after a batch of runs, got Solution"):
+        attsvm.compare(batch, other)
+
+
+def test_reprs_are_short_and_notebooks_see_a_table(report, batch_report):
+    assert repr(report).startswith("Report(W, 3000 steps, Global, rank 5, Comparison('Att-SVM', 1 - corr ")
+    assert repr(batch_report).startswith("BatchReport(8 runs of W, ")
+    for thing in (report, batch_report, report.comparisons[0]):
+        assert "\n" not in repr(thing) and len(repr(thing)) < 300
+    page = report._repr_html_()
+    assert page.count("<tr>") == 1 + len(report.shown) and "Training against theory" in page
+    assert "Att-SVM, own tokens" in batch_report._repr_html_()

@@ -126,7 +126,7 @@ def test_undecided_selections_are_listed_and_spoil_the_proof(problem, monkeypatc
     found = locally_optimal_selections(problem)
     assert not found.complete
     assert found.bound == float("inf")
-    assert [tuple(s.indices.tolist()) for s in found.undecided] == [(0, 0, 1, 2)]
+    assert [tuple(u.selection.indices.tolist()) for u in found.undecided] == [(0, 0, 1, 2)]
     assert "1 undecided" in str(found)
 
 

@@ -129,7 +129,5 @@ def test_bad_arguments():
         selection_graph(problem, limit=0)
     with pytest.raises(ValueError, match="norm must be 'frobenius' or 'nuclear', got 'l1'"):
         selection_graph(problem, norm="l1")
-    with pytest.raises(ValueError, match="support_tolerance must be positive, got 0"):
-        selection_graph(problem, support_tolerance=0)
     with pytest.raises(ValueError, match="index the batch first"):
         selection_graph(attsvm.random_problem(n=2, T=3, d=4, batch=2))

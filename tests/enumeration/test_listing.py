@@ -17,9 +17,9 @@ def brute_force(problem, norm="frobenius", solver="cvxpy"):
     infeasible = 0
     for tokens in itertools.product(*choices):
         selection = np.reshape(tokens, problem.query_shape)
-        solution = attsvm.att_svm(problem, selection, norm, solver=solver)
+        solution = attsvm.att_svm(problem, selection, norm=norm, solver=solver)
         infeasible += solution.status == "infeasible"
-        if attsvm.is_locally_optimal(problem, selection, norm, solution=solution):
+        if attsvm.is_locally_optimal(problem, selection, norm=norm, solution=solution):
             found.append((solution.margin, tuple(int(t) for t in tokens)))
     return sorted(found, reverse=True), infeasible
 
@@ -222,6 +222,31 @@ def test_duplicate_and_tied_tokens():
     assert len(locally_optimal_selections(flat, top=3, mode="search")) == 0
 
 
+@pytest.mark.parametrize("mode", ["exhaustive", "search"])
+def test_a_zero_query_makes_everything_infeasible(mode):
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((3, 2))
+    Z[0] = 0.0
+    problem = AttentionProblem(rng.standard_normal((3, 3, 2)), [1, 1, 1], Z, LinearHead([1.0, 2.0]))
+    for norm in ("frobenius", "nuclear"):
+        found = locally_optimal_selections(problem, norm=norm, mode=mode, top=5)
+        assert len(found) == 0
+        assert found.complete
+        assert found.undecided == ()
+    assert locally_optimal_selections(problem).counts.infeasible == 27
+
+
+def test_margins_at_the_edge_are_counted_exactly():
+    # Token 2 of the first sequence scores more and has margin 1 + e, for e on both sides of what floats can tell.
+    for e, expected in ((0.0, False), (1e-15, True), (1e-9, True), (4e-6, True)):
+        X = np.array([[[0.0, 0.0], [-1.0, 0.0], [-(1.0 + e), -1.0]], [[1.0, 1.0], [0.0, 1.0], [0.0, 3.0]]])
+        problem = AttentionProblem(X, [1, 1], np.eye(2), LinearHead([1.0, -5.0]))
+        for mode in ("exhaustive", "search"):
+            found = locally_optimal_selections(problem, top=9, mode=mode)
+            assert found.complete
+            assert any(item.tokens[0] == 0 for item in found) is expected
+
+
 def test_scaled_data_give_the_same_list():
     problem = attsvm.random_problem(n=3, T=4, d=4, seed=0)
     expected = locally_optimal_selections(problem)
@@ -276,7 +301,6 @@ def test_huge_requests_are_refused_with_advice():
         ({"mode": "fast"}, "mode must be 'auto', 'exhaustive', 'search' or 'heuristic', got 'fast'"),
         ({"mode": "search"}, "mode='search' looks for the best few: pass top=k"),
         ({"seed": -1}, "seed must be an integer >= 0, got -1"),
-        ({"support_tolerance": 0.0}, "support_tolerance must be positive, got 0.0"),
     ],
 )
 def test_bad_arguments(arguments, message):

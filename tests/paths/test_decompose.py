@@ -76,7 +76,7 @@ def test_several_queries_and_masks():
 def test_nuclear_norm():
     problem = attsvm.random_problem(n=2, T=4, d=6, seed=1)
     sets = [[0, 1], [3]]
-    solution = attsvm.gen_svm(problem, sets, "nuclear")
+    solution = attsvm.gen_svm(problem, sets, norm="nuclear")
     parts = decompose(problem, 300 * solution.direction, norm="nuclear")
     assert parts.directional.norm_name == "nuclear"
     assert parts.gamma == pytest.approx(300, rel=1e-4)  # the radius is measured in the same norm

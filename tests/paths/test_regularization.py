@@ -238,8 +238,8 @@ LOCAL = [
 def test_local_paths_tend_to_the_local_svm(parameterization, sizes, selection):
     problem = attsvm.random_problem(**sizes)
     norm = "frobenius" if parameterization == "W" else "nuclear"
-    solution = attsvm.att_svm(problem, selection, norm)
-    assert attsvm.is_locally_optimal(problem, selection, norm, solution=solution)
+    solution = attsvm.att_svm(problem, selection, norm=norm)
+    assert attsvm.is_locally_optimal(problem, selection, norm=norm, solution=solution)
     radii = np.array([200.0, 600.0, 2000.0])
     path = regularization_path(problem, radii, parameterization, selection=selection, solution=solution)
     assert path.is_local and path.predicted is solution

@@ -14,7 +14,7 @@ import attsvm
 from attsvm.reports import build_content, render_page, write_report
 from attsvm.reports.graph import graph_content
 from attsvm.reports.markup import embed_json
-from attsvm.reports.trajectory import attention_maps, run_content
+from attsvm.reports.trajectory import run_content
 
 VOID = {"meta", "link", "input", "br", "img"}
 
@@ -157,16 +157,18 @@ def test_numbers_of_the_page_are_those_of_the_library(built):
         assert "scrubber" not in Tree(page).ids()
 
 
-def test_attention_is_the_softmax_of_the_logits(rng):
+def test_attention_is_the_softmax_of_the_logits():
     for problem in (tiny(), causal()):
-        W = rng.standard_normal((3, problem.dx, problem.dz))
-        maps = attention_maps(problem, W)
+        run = attsvm.train(problem, steps=30, snapshots=3)
+        maps = run_content(attsvm.compare(run))["attention"]
         Z = problem.Z.reshape(problem.n, problem.K, problem.dz)
         allowed = problem.allowed.reshape(problem.n, problem.K, problem.T)
-        for s in range(3):
+        assert np.shape(maps) == (len(run.history), problem.n * problem.K, problem.T)
+        for s, W in enumerate(run.history.W):
             for q, (i, k) in enumerate(np.ndindex(problem.n, problem.K)):
-                logits = np.where(allowed[i, k], problem.X[i] @ W[s] @ Z[i, k], -np.inf)
-                np.testing.assert_allclose(maps[s, q], softmax(logits), atol=1e-12)  # a few roundings of terms <= 1
+                logits = np.where(allowed[i, k], problem.X[i] @ W @ Z[i, k], -np.inf)
+                # whole thousandths, plus a few roundings of terms <= 1000
+                np.testing.assert_allclose(maps[s][q], 1000 * softmax(logits), atol=0.5 + 1e-9)
 
 
 def test_series_of_a_run_are_those_of_the_report():

@@ -1,9 +1,14 @@
+"""Certificates of optimality: planted answers pass with their rank, wrong ones are caught."""
+
+from dataclasses import fields
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attsvm.solvers import MarginProblem, Status, certify, certify_infeasible, find_farkas, solve
+from attsvm.solvers import Certificate, MarginProblem, RankCertificate, certify, certify_batch, solve
 from kkt import random_rows
 
 
@@ -77,62 +82,140 @@ def test_a_zero_solution_is_certified_when_it_is_feasible():
     assert certificate.norm == 0.0
 
 
-def test_farkas_needs_cancelling_rows_with_positive_value():
-    problem = MarginProblem([[1.0], [-1.0], [2.0]], [[1.0]], [0, 0, 0])
-    assert certify_infeasible(problem, [1.0, 1.0, 0.0]).farkas.verified
-    assert certify_infeasible(problem, [1.0, 0.9, 0.0]) is None  # does not cancel
-    assert certify_infeasible(problem, [-1.0, 0.0, 0.5]) is None  # negative multipliers are dropped first
-    assert certify_infeasible(problem, [0.0, 0.0, 0.0]) is None
-    assert certify_infeasible(problem, [np.nan, 1.0, 0.0]) is None
+# -- one certificate for one problem and for a batch -------------------------------------------------------------------
+
+NUMBERS = [f.name for f in fields(Certificate) if f.name not in ("rank_certificate", "farkas")]
+RANKS = [f.name for f in fields(RankCertificate)]
 
 
-def test_farkas_uses_free_multipliers_on_equalities():
-    # W = 2 and W = 3 together: multipliers (-1, 1) give 0 = 1.
-    problem = MarginProblem([[1.0], [1.0]], [[1.0]], [0, 0], rhs=[2.0, 3.0], equality=[True, True])
-    certificate = find_farkas(problem)
-    np.testing.assert_allclose(certificate.farkas.multipliers, [-1.0, 1.0], rtol=1e-12)
-    assert certificate.gap == certificate.primal_violation == float("inf")
+def random_batch(rng, size=20, m=7, q=4, shape=(3, 5), plain=False):
+    valid = rng.random((size, m)) < 0.8
+    valid[:, 0] = True
+    sides = {} if plain else {"rhs": rng.standard_normal((size, m)) + 0.5, "equality": rng.random((size, m)) < 0.3}
+    a, queries = rng.standard_normal((size, m, shape[0])), rng.standard_normal((size, q, shape[1]))
+    return MarginProblem(a, queries, rng.integers(0, q, (size, m)), **sides, valid=None if plain else valid)
 
 
-def test_dependent_but_consistent_equalities_are_no_proof():
-    # The left null vector of consistent rows cancels on both sides; what rounding leaves of rhs . lam is not a proof.
-    for seed in range(50):
-        rng = np.random.default_rng(seed)
-        a, b, W = rng.standard_normal((6, 2)), rng.standard_normal((6, 2)), rng.standard_normal((2, 2))
-        rows = MarginProblem(a, b, np.arange(6))
-        problem = MarginProblem(a, b, np.arange(6), rows.margins(W), np.ones(6, dtype=bool))  # W is feasible
-        null = np.linalg.svd(problem.features().T)[2][-1]
-        for lam in (null, -null):
-            assert certify_infeasible(problem, lam) is None
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear", "spectral", "l1", "linf", "l3"])
+def test_over_a_leading_axis_every_field_is_that_of_one_problem(rng, norm, plain):
+    """Same definitions at points that are far from optimal, feasible or even sign-correct."""
+    batch = random_batch(rng, plain=plain)
+    valid = np.ones((20, 7), dtype=bool) if batch.valid is None else batch.valid
+    W, lam = rng.standard_normal((20, 3, 5)), np.where(valid, rng.standard_normal((20, 7)), 0.0)
+    W[0], lam[1], lam[2] = 0.0, 0.0, np.abs(lam[2])
+    found = certify(batch, W, lam, norm)
+    for i in range(20):
+        one = certify(batch[i], W[i], lam[i][valid[i]], norm)
+        for part in (found[i], one):
+            assert all(type(getattr(part, name)) is float for name in NUMBERS)
+        for name in (*NUMBERS, "worst", "proved"):
+            # The same sums in another order: rounding only.
+            assert getattr(found[i], name) == pytest.approx(getattr(one, name), rel=1e-9, abs=1e-13), name
+            assert getattr(found, name)[i] == getattr(found[i], name)
+        assert found[i].rank == one.rank
+        if norm != "nuclear":
+            assert found.rank is None and found.rank_certificate is None
+            continue
+        for name in RANKS:
+            value, expected = (getattr(c.rank_certificate, name) for c in (found[i], one))
+            np.testing.assert_allclose(value, expected, rtol=1e-8, atol=1e-12, err_msg=name)
+        assert type(found[i].rank_certificate.rank) is type(one.rank_certificate.rank) is int
 
 
-def test_zero_rows_are_an_exact_proof(rng):
-    problem = MarginProblem(np.vstack([np.eye(3), np.zeros(3)]), rng.standard_normal((1, 3)), [0] * 4)
-    farkas = find_farkas(problem).farkas
-    assert farkas.residual == 0.0
-    assert farkas.excluded_norm == float("inf")
-    assert farkas.rows.tolist() == [3]
+def test_a_batch_of_certificates_has_a_face_of_its_own(rng):
+    batch = random_batch(rng, size=3)
+    found = certify_batch(batch, np.zeros((3, 3, 5)), np.zeros((3, 7)))
+    assert found.gap.shape == found.proved.shape == (3,)
+    with pytest.raises(ValueError, match="certify_batch takes a batch of problems; use certify for one"):
+        certify_batch(batch[0], np.zeros((3, 5)), np.zeros(batch[0].m))
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_farkas_is_found_at_any_scale_and_names_only_the_conflict(rng, scale):
-    easy = random_rows(rng, 3, 3, 6)
-    x = rng.standard_normal(6)
-    conflict = np.vstack([x, -2 * x])
-    problem = MarginProblem(
-        scale * np.vstack([easy.a, conflict]),
-        np.vstack([easy.queries, rng.standard_normal(6)]),
-        np.append(easy.owner, [3, 3]),
+def test_rounding_errors_travel_with_the_numbers(rng):
+    """`proved` adds them to `worst`; they grow with the size of what is summed, not with the size of the problem."""
+    problem = random_rows(rng, 4, 4, 5)
+    solution = solve(problem)
+    certificate = solution.certificate
+    assert certificate.proved == max(
+        certificate.gap + certificate.gap_error,
+        certificate.primal_violation + certificate.primal_error,
+        certificate.dual_violation,
     )
-    farkas = find_farkas(problem).farkas
-    assert farkas.owners.tolist() == [3]
-    assert farkas.rows.tolist() == [6, 7]
+    assert 0 < certificate.primal_error < 1e-13
+    assert 0 < certificate.gap_error < 1e-12
+    assert certificate.lower_bound <= certificate.norm
+    huge = certify(problem, 1e8 * solution.W, solution.multipliers)
+    assert huge.primal_error == pytest.approx(1e8 * certificate.primal_error, rel=0.1)
+    # Rows without a multiplier round nothing.
+    more = MarginProblem(
+        np.vstack([problem.rows.a, rng.standard_normal((500, 5))]), problem.rows.queries,
+        np.append(problem.owner, np.zeros(500, dtype=int)), np.append(problem.rhs, np.full(500, -1e6)),
+    )  # fmt: skip
+    padded = certify(more, solution.W, np.append(solution.multipliers, np.zeros(500)))
+    assert padded.gap_error == pytest.approx(certificate.gap_error, rel=1e-9)
 
 
-def test_a_hard_but_feasible_problem_is_not_called_infeasible():
-    # W >= 1 on both of two nearly opposite rows forces |W| of about 1e5.
-    problem = MarginProblem([[1.0, 1e-5], [-1.0, 1e-5]], [[1.0]], [0, 0])
-    assert find_farkas(problem) is None
-    result = solve(problem)
-    assert result.status is Status.OPTIMAL
-    assert result.norm == pytest.approx(1e5, rel=1e-6)
+def test_a_margin_that_float64_gets_wrong_is_not_proved():
+    # Tokens over twelve decades: the float margins of this W say 0 violation, the exact ones are off by tens.
+    r = np.random.default_rng(107)
+    X = r.normal(size=(3, 2, 2)) * 10.0 ** r.uniform(-6, 6, (3, 2, 1))
+    a, queries = X[:, 0] - X[:, 1], X[:, 0]
+    problem = MarginProblem(a, queries, np.arange(3))
+    for norm in ("frobenius", "nuclear"):
+        found = solve(problem, norm)
+        exact = [
+            sum(
+                Fraction(a[k, i]) * Fraction(found.W[i, j]) * Fraction(queries[k, j])
+                for i in range(2)
+                for j in range(2)
+            )
+            for k in range(3)
+        ]
+        missed = max(1 - margin for margin in exact)
+        assert found.certificate.primal_violation + found.certificate.primal_error >= missed
+        if found.status == "optimal":
+            assert missed <= found.tolerance
+
+
+# -- the rank, at a stated resolution ----------------------------------------------------------------------------------
+
+
+def test_a_dual_matrix_is_judged_by_its_largest_singular_value():
+    # Multipliers 0.9 have the same direction as 1: the gap is 0 and so is nothing else about the rank.
+    certificate = certify(MarginProblem(np.eye(2), np.eye(2), [0, 1]), np.eye(2), [0.9, 0.9], "nuclear")
+    assert certificate.gap <= 1e-15
+    assert certificate.rank == certificate.rank_certificate.numerical_rank == 2
+    assert certificate.rank_certificate.dual_singular_values.max() == 1.0
+
+
+def singular(W):
+    return np.linalg.svd(W, compute_uv=False)
+
+
+@pytest.mark.parametrize("solver", ["interior", "factored", "lockstep", "cvxpy"])
+def test_certified_rank_holds_for_every_solution_at_its_resolution(solver):
+    # W11 >= 1 and 1e7 W22 >= 1: every [[1, t], [t, 1e-7]] with t^2 <= 1e-7 is optimal, of rank 1 or 2.
+    problem = MarginProblem([[1.0, 0.0], [0.0, 1e7]], np.eye(2), [0, 1])
+    found = solve(problem, "nuclear", solver)
+    ranks = found.certificate.rank_certificate
+    for t in np.linspace(-1, 1, 21) * np.sqrt(1e-7):
+        rest = singular(np.array([[1.0, t], [t, 1e-7]]))[ranks.rank :]
+        assert rest.sum() <= ranks.resolution
+    exact = certify(problem, np.diag([1.0, 1e-7]), [1.0, 1e-7], "nuclear")
+    assert (exact.rank, exact.rank_certificate.resolution) == (2, 0.0)
+
+
+@given(seed=st.integers(0, 10_000), push=st.floats(0, 0.3))
+def test_resolution_bounds_what_lies_beyond_the_rank(seed, push):
+    """For any multipliers and any feasible W no larger than the one certified, as the theorem says."""
+    rng = np.random.default_rng(seed)
+    problem = random_rows(rng, 3, 3, 4)
+    best = solve(problem, "nuclear")
+    lam = best.multipliers * (1 + push * rng.standard_normal(problem.m))
+    W = best.W * (1 + push)
+    ranks = certify(problem, W, lam, "nuclear").rank_certificate
+    other = best.W + 0.1 * push * rng.standard_normal((4, 4))
+    other = other / min(1.0, problem.margins(other).min())
+    if problem.margins(other).min() <= 0 or singular(other).sum() > singular(W).sum():
+        other = best.W
+    assert singular(other)[ranks.rank :].sum() <= ranks.resolution * (1 + 1e-9) + 1e-12

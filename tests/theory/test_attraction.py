@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import spearmanr
 
 import attsvm
-from attsvm.theory import attraction, solve_every_selection
-from attsvm.theory.attraction import wilson_interval
+from attsvm.enumeration import solve_every_selection
+from attsvm.theory import attraction
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_factors_are_judged_by_the_nuclear_norm():
     found = attraction(problem, starts=20, steps=400, parameterization="KQ", optimizer="ridge_decay")
     assert found.norm == "nuclear"
     row = found.rows[0]
-    assert row.margin == pytest.approx(attsvm.att_svm(problem, row.selection, "nuclear").margin, rel=1e-5)
+    assert row.margin == pytest.approx(attsvm.att_svm(problem, row.selection, norm="nuclear").margin, rel=1e-5)
     assert attraction(problem, starts=4, steps=2, parameterization="KQ", norm="frobenius").norm == "frobenius"
 
 
@@ -129,17 +129,7 @@ def test_other_optimizers_are_judged_by_the_norm_they_follow():
     found = attraction(problem, starts=6, steps=200, optimizer="sign", lr=0.02)
     assert found.norm == "linf"
     row = found.rows[0]
-    assert row.margin == pytest.approx(attsvm.att_svm(problem, row.selection, "linf").margin, rel=1e-5)
-
-
-def test_wilson_interval_covers():
-    rng = np.random.default_rng(0)
-    share, total = 0.1, 200
-    counts = rng.binomial(total, share, size=2000)
-    inside = [low <= share <= high for low, high in (wilson_interval(int(c), total) for c in counts)]
-    assert 0.93 <= np.mean(inside) <= 0.97  # 95 %, three standard errors of 0.5 points and the steps of a count
-    assert wilson_interval(50, 50)[1] == 1.0
-    assert wilson_interval(0, 50)[0] == 0.0
+    assert row.margin == pytest.approx(attsvm.att_svm(problem, row.selection, norm="linf").margin, rel=1e-5)
 
 
 def test_bad_arguments():

@@ -6,13 +6,19 @@ import pytest
 
 import attsvm
 from attsvm import AttentionProblem, ConcaveHead, LinearHead, Loss, ReluHead
-from attsvm.enumeration import locally_optimal_selections
+from attsvm.enumeration import count_selections, locally_optimal_selections, solve_every_selection
 from attsvm.rows import selection_rows
-from attsvm.theory import Diagnosis, count_selections, diagnose, solve_every_selection
-from attsvm.theory.assumptions import check_all_support, gradient_at_zero, interpolating_multipliers
+from attsvm.theory import Diagnosis, diagnose
+from attsvm.theory.assumptions import gradient_at_zero
 from attsvm.theory.loss_check import check_loss
 from attsvm.theory.mixtures import check_head
-from attsvm.theory.optimal_support import check_optimal_support, every_token_supports_bound, misses_optimal_support
+from attsvm.theory.support_assumptions import (
+    check_all_support,
+    check_optimal_support,
+    every_token_supports_bound,
+    interpolating_multipliers,
+    misses_optimal_support,
+)
 
 CUBIC = Loss("cubic", lambda u: -(u**3), lambda u: -3 * u**2, lambda u: -6 * u)
 
@@ -163,6 +169,29 @@ def test_B1_with_a_singular_gram_matrix():
     assert diagnose(AttentionProblem(X, [1], [[1.0]], LinearHead([1.0, 1.0])))["B.1"].verdict == "fails"
 
 
+@pytest.mark.parametrize("excess", [1.8e-6, 1e-9, 2.0**-52])
+def test_B1_fails_for_margins_just_beyond_1(excess):
+    # Rows (1, 0) and (1 + e, 0): W = (1, 0), margins 1 and 1 + e.
+    X = np.array([[[0.0, 0.0], [-1.0, 0.0], [-(1.0 + excess), 0.0]]])
+    check = diagnose(AttentionProblem(X, [1], [[1.0]], LinearHead([1.0, 1.0])))["B.1"]
+    assert check.verdict == "fails"
+    assert check.values["support"] == 1
+    X[0, 2, 0] = -1.0  # the same row twice: both on the margin, although each alone can be spared
+    check = diagnose(AttentionProblem(X, [1], [[1.0]], LinearHead([1.0, 1.0])))["B.1"]
+    assert check.verdict == "holds"
+    assert "exact arithmetic" in check.detail
+
+
+def test_B1_is_unknown_where_nothing_settles_it(monkeypatch):
+    from attsvm.theory import support_assumptions
+
+    monkeypatch.setattr(support_assumptions, "solve_exactly", lambda *arguments: None)
+    X = np.array([[[0.0, 0.0], [-1.0, 0.0], [-(1.0 + 1e-9), 0.0]]])
+    check = diagnose(AttentionProblem(X, [1], [[1.0]], LinearHead([1.0, 1.0])))["B.1"]
+    assert check.verdict == "unknown"
+    assert "of the margin (undecided)" in check.detail
+
+
 def test_B1_does_not_depend_on_the_scale_of_tokens():
     base = wide_problem()
     for factor in (1e-5, 1e5):
@@ -224,10 +253,10 @@ def brute_force_D(problem, norm="frobenius"):
     local = []
     holds = True
     for alpha in product(range(problem.T), repeat=problem.n):
-        solution = attsvm.att_svm(problem, list(alpha), norm)
+        solution = attsvm.att_svm(problem, list(alpha), norm=norm)
         if not solution.status.has_solution:
             continue
-        if attsvm.is_locally_optimal(problem, list(alpha), norm, solution=solution):
+        if attsvm.is_locally_optimal(problem, list(alpha), norm=norm, solution=solution):
             local.append(alpha)
         missed = [i for i in range(problem.n) if alpha[i] != best[i]]
         if missed and not any(solution.support[i, best[i]] for i in missed):
@@ -244,7 +273,7 @@ def test_D_and_the_locally_optimal_selections_equal_brute_force(norm, sizes):
             check = diagnose(problem, norm=norm)["D"]
             holds, local = brute_force_D(problem, norm)
             assert bool(check) == holds
-            table = solve_every_selection(problem, norm)
+            table = solve_every_selection(problem, norm=norm)
             assert [tuple(a) for a in table.indices[table.locally_optimal]] == local
             assert check.values["locally optimal"] == len(local)
             if check:

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from attsvm.sweeps import StoreError
-from attsvm.validation.figures.framework import Context, Figure, Interval, Outcome, Table, mean_of, share_of
-from attsvm.validation.figures.output import plain
-from attsvm.validation.figures.registry import PAPERS, all_figures, choose_figures
+from attsvm.validation.figures.framework import Context, Figure, Options, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.registry import GROUPS, PAPERS, all_figures, choose_figures
 from attsvm.validation.figures.run import run_figure, run_figures
 
 
@@ -39,7 +38,7 @@ FIGURE = Figure("svm", "fig0", "Squares", "Draw\n   and square.", {"trials": 20}
 
 
 def test_a_run_writes_record_picture_and_summary(tmp_path):
-    (record,) = run_figures([FIGURE], tmp_path, workers=0, quick=True, seed=3, command="attsvm validate fig0")
+    (record,) = run_figures([FIGURE], tmp_path, Options(quick=True, seed=3, command="attsvm validate fig0"))
     saved = json.loads((tmp_path / "svm_fig0.json").read_text())
     assert saved == json.loads(json.dumps(record))
     assert saved["command"] == "attsvm validate fig0" and saved["seed"] == 3 and saved["settings"] == {"trials": 10}
@@ -47,7 +46,7 @@ def test_a_run_writes_record_picture_and_summary(tmp_path):
     assert {"python", "numpy", "attsvm"} <= set(saved["versions"]) and saved["wall_seconds"] > 0
     assert (tmp_path / "svm_fig0.png").read_bytes().startswith(b"\x89PNG")
     markdown, page = (tmp_path / "summary.md").read_text(), (tmp_path / "summary.html").read_text()
-    assert "svm_fig0.png" in markdown and "svm_fig0.png" in page and "<td>1</td>" in page
+    assert "svm_fig0.png" in markdown and "svm_fig0.png" in page and '<th scope="row">1</th>' in page
     assert "http" not in page  # opens from disk, asks nothing of a network
 
 
@@ -57,24 +56,13 @@ def test_a_second_run_resumes_and_gives_the_same(tmp_path):
     assert (first["resumed_chunks"], second["resumed_chunks"]) == (0, 8)
     assert first["tables"] == second["tables"]
     with pytest.raises(StoreError, match="trials 20, now 30"):
-        run_figure(FIGURE, tmp_path, trials=30)
-    assert run_figure(FIGURE, tmp_path, trials=30, fresh=True)["resumed_chunks"] == 0
+        run_figure(FIGURE, tmp_path, Options(trials=30))
+    assert run_figure(FIGURE, tmp_path, Options(trials=30, fresh=True))["resumed_chunks"] == 0
 
 
 def test_another_seed_gives_other_numbers(tmp_path):
-    a, b = run_figure(FIGURE, tmp_path / "a", seed=0), run_figure(FIGURE, tmp_path / "b", seed=1)
+    a, b = (run_figure(FIGURE, tmp_path / name, Options(seed=seed)) for seed, name in enumerate("ab"))
     assert a["tables"] != b["tables"]
-
-
-def test_intervals_are_right():
-    x = np.random.default_rng(0).normal(2.0, 3.0, 400)
-    interval = mean_of([*x, np.nan])
-    assert interval.value == pytest.approx(x.mean()) and interval.high - interval.value == pytest.approx(
-        1.96 * x.std(ddof=1) / 20
-    )
-    assert str(share_of([])) == "-" and str(mean_of([])) == "-"
-    assert share_of([True, False]).value == 0.5
-    assert isinstance(share_of([True]), Interval) and share_of([True]).low > 0
 
 
 def test_bad_tables_and_settings_are_refused():
@@ -83,18 +71,12 @@ def test_bad_tables_and_settings_are_refused():
     with pytest.raises(ValueError, match="integer 'trials'"):
         Figure("svm", "f", "t", "p", {}, {"trials": 1}, run, draw)
     with pytest.raises(ValueError, match="trials must be at least 1"):
-        FIGURE.settings(trials=0)
-
-
-def test_values_become_json():
-    value = {"a": np.float64(np.inf), "b": (1, np.int64(2)), "c": Interval(0.5, 0.0, 1.0), "d": np.zeros((1, 2))}
-    found = plain(value)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["a"] is None and found["b"] == [1, 2] and found["c"]["low"] == 0.0 and found["d"] == [[0.0, 0.0]]
+        Options(trials=0)
 
 
 def test_every_paper_has_figures_with_names_of_their_own():
-    for paper in PAPERS:
+    assert {"own", *PAPERS} == set(GROUPS)
+    for paper in GROUPS:
         figures = all_figures(paper)
         names = [name for figure in figures for name in (figure.name, *figure.aliases)]
         assert figures and len(names) == len(set(names)), paper
@@ -167,6 +149,36 @@ def _stored(store):
         connection.close()
 
 
+def test_a_refuted_figure_says_so_and_is_an_exit_code(tmp_path, monkeypatch, capsys):
+    import typer
+
+    from attsvm.cli.validate import command
+
+    def wrong(context):
+        return Outcome([Table("t", ("a",), [(1,)])], {}, (), ["two and two are five"])
+
+    figure = Figure("own", "wrong", "Sums", "Add.", {"trials": 1}, {"trials": 1}, wrong)
+    monkeypatch.setattr("attsvm.validation.figures.registry.choose_figures", lambda *_: [figure])
+    with pytest.raises(typer.Exit) as stop:
+        command(["own", "wrong"], workers=0, out=tmp_path)
+    assert stop.value.exit_code == 1
+    assert "NOT confirmed: two and two are five" in capsys.readouterr().out
+    assert json.loads((tmp_path / "own_wrong.json").read_text())["refuted"] == ["two and two are five"]
+    assert "<img" not in (tmp_path / "summary.html").read_text()  # no picture was drawn
+
+
+def test_settings_can_be_changed_by_name(tmp_path, capsys):
+    from attsvm.cli.validate import command
+
+    command(["own", "ranks"], quick=True, workers=0, out=tmp_path, json=True, trials=1, change=["n=3", "d=5"])
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["settings"] == {"trials": 1, "n": 3, "T": 4, "d": 5}
+    with pytest.raises(ValueError, match="ranks has no setting 'm'; it has trials, n, T, d"):
+        command(["own", "ranks"], out=tmp_path, change=["m=3"])
+    with pytest.raises(ValueError, match="--set takes NAME=VALUE with a value in JSON, got 'n=x'"):
+        command(["own", "ranks"], out=tmp_path, change=["n=x"])
+
+
 def test_context_without_store_keeps_nothing():
     context = Context(settings={"trials": 4})
     assert run(context).tables[0].rows[0][0] == 1
@@ -174,8 +186,8 @@ def test_context_without_store_keeps_nothing():
 
 
 def test_the_command_prints_records_as_json(tmp_path, capsys):
-    from attsvm.cli.validate import run_validate
+    from attsvm.cli.validate import command
 
-    run_validate(["fig1"], quick=True, workers=0, out=tmp_path, as_json=True)
+    command(["fig1"], quick=True, workers=0, out=tmp_path, json=True)
     (record,) = json.loads(capsys.readouterr().out)
     assert record["figure"] == "fig1" and record["tables"] and (tmp_path / "svm_fig1.png").exists()

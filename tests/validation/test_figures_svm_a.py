@@ -11,9 +11,8 @@ import attsvm
 from attsvm.validation.figures.framework import Context, Figure, Outcome
 from attsvm.validation.figures.svm import fig04, fig06, fig08, fig11
 from attsvm.validation.figures.svm.convergence import PUBLISHED_KQ
-from attsvm.validation.figures.svm.ranks_published import optimal_differences, published_ranks
+from attsvm.validation.figures.svm.ranks_published import optimal_differences, published_rank, published_ranks
 from attsvm.validation.figures.svm.span_training import in_query_span, train_in_span
-from attsvm.validation.ranks import published_rank
 
 
 def outcome_of(figure: Figure, **settings: Any) -> Outcome:
@@ -83,7 +82,7 @@ def test_differences_are_those_of_the_rows_of_the_solver() -> None:
 
     problems = attsvm.random_problem(n=3, T=4, d=5, batch=2, seed=1)
     for b in range(2):
-        rows = selection_rows(problems[b]).margin_problem
+        rows = selection_rows(problems[b]).margin_problem.rows.gather(np.arange(9))
         np.testing.assert_array_equal(optimal_differences(problems)[b].reshape(-1, 5), rows.a)
 
 
@@ -153,7 +152,7 @@ def test_global_needs_no_margin_problem() -> None:
         found = fig06.global_trials(24, 5, parameterization=p, steps=300, **cell)
         problems = attsvm.random_problem(batch=24, seed=5, min_score_gap=0.1, **cell)
         ended = train_in_span(problems, p, steps=300, seed=np.random.default_rng((5, 1)))
-        local = attsvm.is_locally_optimal(problems, ended.selection, norm)
+        local = attsvm.is_locally_optimal(problems, ended.selection, norm=norm)
         optimal = (ended.selection.indices == problems.optimal_tokens().indices).all(axis=-1)
         np.testing.assert_array_equal(found["is_global"], local & optimal)
         assert 0 < found["is_global"].sum() < 24

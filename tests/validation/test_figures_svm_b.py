@@ -13,7 +13,7 @@ from attsvm import AttentionProblem, ConcaveHead, ReluHead
 from attsvm.paths.decomposition import decompose
 from attsvm.training.gradient import scaled_gradient
 from attsvm.training.tensors import tensor_problem
-from attsvm.validation.figures.framework import Context
+from attsvm.validation.figures.framework import Context, Options
 from attsvm.validation.figures.run import run_figure
 from attsvm.validation.figures.svm import fig01, fig07, fig09, fig10
 from attsvm.validation.figures.svm.composition import (
@@ -210,7 +210,7 @@ def test_draws_until_enough_are_kept_and_no_further(tmp_path):
     same = draw_until_kept(again, every_fifth, {"start": 0}, 5, share=0.9, **options)
     np.testing.assert_array_equal(same["number"], columns["number"])
     assert again.resumed == [3]
-    fresh = Context({"trials": 1}, store=tmp_path / "x.sqlite", fresh=True)
+    fresh = Context({"trials": 1}, Options(fresh=True), tmp_path / "x.sqlite")
     assert len(draw_until_kept(fresh, every_fifth, {"start": 0}, 5, share=0.9, **options)["kept"]) == 25
     assert fresh.resumed == [0]  # discarded once, not between the rounds
 
@@ -283,7 +283,7 @@ TINY = {
 @pytest.mark.parametrize("module", TINY, ids=lambda module: module.FIGURE.name)
 def test_figures_run_draw_and_resume(module, tmp_path):
     figure = replace(module.FIGURE, quick=TINY[module])
-    record = run_figure(figure, tmp_path, quick=True)
+    record = run_figure(figure, tmp_path, Options(quick=True))
     assert record["resumed_chunks"] == 0
     assert (tmp_path / f"svm_{figure.name}.png").stat().st_size > 5000
     assert all(table["rows"] for table in record["tables"]) and record["notes"]

@@ -10,7 +10,7 @@ import pytest
 import attsvm
 from attsvm.paths.decomposition import best_combination
 from attsvm.rows import selection_rows
-from attsvm.theory.assumptions import interpolating_multipliers
+from attsvm.theory.support_assumptions import interpolating_multipliers
 from attsvm.validation.ledger.record import Verdict
 from attsvm.validation.ledger.run import all_claims, audit
 from attsvm.validation.ledger.svm._common import risk
@@ -65,11 +65,11 @@ def _mean_multiplier(p: Any) -> bool:
 
 def _nearest_row(p: Any) -> Any:
     rows = selection_rows(p).margin_problem
-    return rows.a.T @ rows.queries[rows.owner]
+    return rows.adjoint(np.ones(rows.m))
 
 
 def _nuclear(p: Any, alpha: Any = None) -> Any:
-    return attsvm.att_svm(p, alpha, "nuclear").W
+    return attsvm.att_svm(p, alpha, norm="nuclear").W
 
 
 def _some_support(table: Any, best: Any) -> bool:
@@ -173,7 +173,7 @@ WRONG: dict[str, Any] = {
     "svm:eq10": lambda X, s: X.T @ np.sqrt(s),
     "svm:fig10-all": lambda scores, lam: (scores - scores.min()).sum() < 4 * lam,
     "svm:fig10-grows": lambda counts: bool((np.diff(counts) > 0).all()),
-    "svm:eq12": lambda p, selection: attsvm.satt_svm(p, selection, "nuclear"),
+    "svm:eq12": lambda p, selection: attsvm.satt_svm(p, selection, norm="nuclear"),
     "svm:causal": lambda p, selection: _unmasked(p, selection),
     "svm:masks": _unmasked,
     "svm:appF-epsilon": lambda x: x >= np.finfo(np.float64).tiny,

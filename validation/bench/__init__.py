@@ -1,1 +1,1 @@
-"""Speed, accuracy and memory against named peers, in one run: ``python -m attsvm.validation.bench``."""
+"""Speed, accuracy and memory against named peers, in one run: ``attsvm bench``."""

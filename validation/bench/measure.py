@@ -6,34 +6,68 @@ import gc
 import multiprocessing
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-__all__ = ["Measurement", "measure", "measure_with_timeout", "peak_memory", "reset_peak"]
+__all__ = ["Stopwatch", "Timed", "measure", "measure_with_timeout", "one_thread", "peak_memory", "reset_peak"]
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """One solver on one piece of work.
+class Timed:
+    """What a call returned, its median time in seconds, and the peak of resident memory above the start, in bytes."""
 
-    Attributes
-    ----------
-    seconds : float
-        Per problem: the best of the repeats.
-    gap : float
-        Relative distance of the answer, scaled to satisfy every row, from the certified lower bound.
-    memory : float
-        Peak resident memory above the start, in bytes; NaN where the system does not tell.
-    note : str
-        Empty, or why there is no number.
+    answer: Any
+    seconds: float
+    memory: float
+
+
+class Stopwatch:
+    """Seconds since it was made: of the clock or of the processors, whichever are fewer.
+
+    On a busy machine waiting for a processor is not counted (it would flatter whoever is done within one slice of
+    time), on an idle one threads count as one.
+
+    Examples
+    --------
+    >>> from attsvm.validation.bench.measure import Stopwatch
+    >>> Stopwatch().seconds() >= 0
+    True
     """
 
-    seconds: float
-    gap: float
-    memory: float
-    note: str = ""
+    def __init__(self) -> None:
+        self._wall, self._processors = time.perf_counter(), time.process_time()
+
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return min(time.perf_counter() - self._wall, time.process_time() - self._processors)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Context in which neither BLAS nor torch starts threads: processor time adds up over them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.validation.bench.measure import one_thread
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def reset_peak() -> float:
@@ -61,61 +95,89 @@ def _status(field: str) -> float:
     return float("nan")
 
 
-def measure(work: Callable[[], Any], repeats: int) -> tuple[Any, float, float]:
-    """Answer, best time of the repeats and peak memory above the start.
+def measure(
+    work: Callable[[Any], Any], prepare: Callable[[], Any], repeats: int = 1, budget: float = float("inf")
+) -> Timed:
+    """The median time of ``work(prepare())``, of which ``prepare`` is not timed.
+
+    The best time would flatter whoever is short: a quiet microsecond is found sooner than a quiet second.
+
+    Parameters
+    ----------
+    work, prepare : callable
+    repeats : int
+    budget : float
+        Seconds after which no further repeat is begun.
 
     Examples
     --------
     >>> from attsvm.validation.bench.measure import measure
-    >>> answer, seconds, _ = measure(lambda: 6 * 7, repeats=3)
-    >>> answer, seconds >= 0
+    >>> found = measure(lambda x: 6 * x, lambda: 7, repeats=3)
+    >>> found.answer, found.seconds >= 0
     (42, True)
     """
     before = reset_peak()
-    best, answer = float("inf"), None
+    times: list[float] = []
+    answer = None
     for _ in range(repeats):
-        start = time.perf_counter()
-        answer = work()
-        best = min(best, time.perf_counter() - start)
-    return answer, best, peak_memory() - before
+        argument = prepare()
+        watch = Stopwatch()
+        answer = work(argument)
+        times.append(watch.seconds())
+        if sum(times) >= budget:
+            break
+    return Timed(answer, median(times), peak_memory() - before)
 
 
-def _child(work: Callable[[Any], Any], warm: Any, argument: Any, channel: Any) -> None:
+def _child(work: Callable[[Any], Any], warm: Any, arguments: Sequence[Any], channel: Any) -> None:
     try:
         work(warm)  # imports and caches are not what is measured
-        before, start = reset_peak(), time.perf_counter()
-        answer = work(argument)
-        channel.put((answer, time.perf_counter() - start, peak_memory() - before, ""))
+        for argument in arguments:
+            channel.put(measure(work, lambda given=argument: given))  # type: ignore[misc]
+        channel.put("")
     except Exception as error:
-        channel.put((None, float("nan"), float("nan"), f"failed: {type(error).__name__}"))
+        channel.put(f"failed: {type(error).__name__}")
 
 
 def measure_with_timeout(
-    work: Callable[[Any], Any], warm: Any, argument: Any, limit: float
-) -> tuple[Any, float, float, str]:
-    """The same in a child process that is killed at the limit: for peers that may never return.
+    work: Callable[[Any], Any], warm: Any, arguments: Sequence[Any], limit: float
+) -> tuple[list[Timed], str]:
+    """One call per argument in a child process that is killed at the limit: for peers that may never return.
 
     Parameters
     ----------
     work : callable
         Importable by name, so that a new process can find it.
-    warm, argument : object
-        A small argument for a first call that is not timed, and the one that is.
+    warm : object
+        A small argument for a first call that is not timed.
+    arguments : sequence
     limit : float
-        Seconds.
+        Seconds for all of them.
 
     Returns
     -------
-    answer, seconds, memory, note
+    done : list of Timed
+        For the arguments that were finished, from the first on.
+    note : str
+        Empty, or why it ended early.
     """
     context = multiprocessing.get_context("spawn")  # a fork would inherit locked thread pools
     channel = context.Queue()
-    process = context.Process(target=_child, args=(work, warm, argument, channel))
+    process = context.Process(target=_child, args=(work, warm, arguments, channel))
     process.start()
-    try:
-        result: tuple[Any, float, float, str] = channel.get(timeout=limit)
-    except queue.Empty:
-        result = (None, float("nan"), float("nan"), f"timed out at {limit:.0f} s")
+    deadline = time.monotonic() + limit
+    done: list[Timed] = []
+    note = ""
+    while True:
+        try:
+            message = channel.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            note = f"timed out at {limit:.0f} s"
+            break
+        if isinstance(message, str):
+            note = message
+            break
+        done.append(message)
     process.kill()
     process.join()
-    return result
+    return done, note

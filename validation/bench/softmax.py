@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.softmax import jacobian_spectrum, log_softmax
-from attsvm.solvers.threads import blas_threads
+from attsvm.validation.bench.measure import one_thread
 
 __all__ = ["spectrum_speed"]
 
@@ -42,7 +42,7 @@ def spectrum_speed(
     """
     if not 1 <= sample <= vectors:
         raise ValueError(f"sample must be between 1 and vectors = {vectors}, got {sample}")
-    with blas_threads(1):  # both on one thread: processor time adds up over threads
+    with one_thread():  # both on one thread: processor time adds up over threads
         return _measured(vectors, n, scale, sample, np.random.default_rng(seed))
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import attsvm
-from attsvm.solvers.threads import torch_threads
+from attsvm.validation.bench.measure import Stopwatch, measure, one_thread
 
 __all__ = ["training_throughput"]
 
@@ -18,7 +15,7 @@ def _literature_loop(problem: attsvm.AttentionProblem, steps: int) -> float:
     X, Z, Y = (torch.tensor(a.copy()) for a in (problem.X, problem.Z, problem.Y))
     v = torch.tensor(problem.head.v.copy())  # type: ignore[union-attr]
     W = torch.nn.Parameter(torch.zeros(problem.dx, problem.dz, dtype=torch.float64))
-    start = time.perf_counter()
+    watch = Stopwatch()
     for _ in range(steps):
         attention = torch.softmax(torch.einsum("ntd,de,ne->nt", X, W, Z), dim=1)
         output = torch.einsum("nt,ntd,d->n", attention, X, v)
@@ -29,7 +26,7 @@ def _literature_loop(problem: attsvm.AttentionProblem, steps: int) -> float:
             assert gradient is not None
             W.sub_(0.1 * gradient / (gradient.norm() + 2.2e-16))
             W.grad = None
-    return (time.perf_counter() - start) / steps
+    return watch.seconds() / steps
 
 
 def _matmul_seconds(problem: attsvm.AttentionProblem, parameterization: str, repeats: int = 200) -> float:
@@ -42,7 +39,7 @@ def _matmul_seconds(problem: attsvm.AttentionProblem, parameterization: str, rep
     B, n, K, dz = data.Z.shape
     W = torch.zeros(B, problem.dx, dz, dtype=torch.float64)
     Z, s = data.Z.reshape(B, n * K, dz), torch.zeros(B, n, K, problem.T, dtype=torch.float64)
-    start = time.perf_counter()
+    watch = Stopwatch()
     for _ in range(repeats):
         keys = torch.bmm(Z, W.transpose(1, 2)).reshape(B, n, K, -1)
         _ = keys @ data.X.transpose(2, 3)
@@ -50,47 +47,31 @@ def _matmul_seconds(problem: attsvm.AttentionProblem, parameterization: str, rep
         G = torch.bmm(pulled.reshape(B, n * K, -1).transpose(1, 2), Z)
         if parameterization == "KQ":
             _ = (W @ W.transpose(1, 2), G @ W, G.transpose(1, 2) @ W)
-    return (time.perf_counter() - start) / repeats
+    return watch.seconds() / repeats
 
 
-def training_throughput(batch: int = 500, steps: int = 300, seed: int = 0) -> list[dict[str, Any]]:
-    """One record per parameterization, measured in turn with the peer in this process.
+def training_throughput(seed: int, *, batch: int = 500, steps: int = 300) -> dict[str, dict[str, float]]:
+    """Seconds per problem and step and their ratio to the peer's, both in turn in this process, for one draw.
 
     Examples
     --------
     >>> from attsvm.validation.bench.training import training_throughput
-    >>> [row["parameterization"] for row in training_throughput(batch=2, steps=3)]
-    ['W', 'KQ']
+    >>> list(training_throughput(0, batch=2, steps=3))
+    ['attsvm W', 'attsvm KQ']
     """
-    import torch
-
     problem = attsvm.random_problem(n=5, T=5, d=10, batch=batch, seed=seed)
-    with torch_threads(torch.device("cpu")):  # the peer is faster on one thread, too
-        return _throughput(problem, steps)
+    with one_thread():  # the peer is faster on one thread, too
+        _literature_loop(problem[0], 20)  # warm-up
+        return {f"attsvm {name}": _throughput(problem, name, batch, steps) for name in ("W", "KQ")}
 
 
-def _throughput(problem: attsvm.AttentionProblem, steps: int) -> list[dict[str, Any]]:
-    batch = problem.batch or 1
-    _literature_loop(problem[0], 20)  # warm-up
-    rows = []
-    for parameterization in ("W", "KQ"):
-        attsvm.train(problem, parameterization, steps=5, snapshots=2)
-        ours, peer, products = float("inf"), float("inf"), float("inf")
-        for _ in range(3):
-            start = time.perf_counter()
-            attsvm.train(problem, parameterization, steps=steps, snapshots=3)
-            ours = min(ours, (time.perf_counter() - start) / steps)
-            peer = min(peer, _literature_loop(problem[0], steps))
-            products = min(products, _matmul_seconds(problem, parameterization))
-        rows.append(
-            {
-                "parameterization": parameterization,
-                "batch": batch,
-                "per_step": ours / batch,
-                "steps_per_second": 1.0 / ours,
-                "peer_per_step": peer,
-                "ratio": peer / (ours / batch),
-                "matmul_share": products / ours,
-            }
-        )
-    return rows
+def _throughput(problem: attsvm.AttentionProblem, parameterization: str, batch: int, steps: int) -> dict[str, float]:
+    attsvm.train(problem, parameterization, steps=5, snapshots=2)
+    ours = measure(lambda p: attsvm.train(p, parameterization, steps=steps, snapshots=3), lambda: problem).seconds
+    peer = _literature_loop(problem[0], steps)
+    return {
+        "seconds": ours / steps / batch,
+        "times as fast as the autograd loop": peer / (ours / steps / batch),
+        "peer's seconds": peer,
+        "share of matrix products": _matmul_seconds(problem, parameterization) * steps / ours,
+    }

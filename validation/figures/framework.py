@@ -7,91 +7,96 @@ outcome alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from attsvm.records import Interval, Table, mean_of, share_of
 from attsvm.sweeps import Sweep, sweep
-from attsvm.theory.attraction import wilson_interval
+from attsvm.sweeps.plan import Grid, Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
+else:  # listing the figures loads no matplotlib
+    Picture = Any
 
-__all__ = ["Context", "Figure", "Interval", "Outcome", "Table", "mean_of", "share_of"]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
-    percent: bool = False
-
-    def __str__(self) -> str:
-        if not np.isfinite(self.value):
-            return "-"
-        if self.percent:
-            return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
-        half = (self.high - self.low) / 2
-        return f"{self.value:.3g} ± {half:.1g}" if np.isfinite(half) else f"{self.value:.3g} (one value)"
-
-
-def mean_of(values: Any) -> Interval:
-    """Mean of the finite values with its normal 95 % interval.
-
-    Examples
-    --------
-    >>> from attsvm.validation.figures.framework import mean_of
-    >>> str(mean_of([1.0, 2.0, 3.0]))
-    '2 ± 1'
-    """
-    x = np.asarray(values, dtype=np.float64).ravel()
-    x = x[np.isfinite(x)]
-    if not len(x):
-        return Interval(float("nan"), float("nan"), float("nan"))
-    half = 1.96 * float(x.std(ddof=1)) / float(np.sqrt(len(x))) if len(x) > 1 else float("nan")
-    mean = float(x.mean())
-    return Interval(mean, mean - half, mean + half)
-
-
-def share_of(flags: Any) -> Interval:
-    """Share of true values with Wilson's 95 % interval (right also at 0 and 100 %).
-
-    Examples
-    --------
-    >>> from attsvm.validation.figures.framework import share_of
-    >>> str(share_of([True] * 10))
-    '100.0 % [72.2, 100.0]'
-    """
-    x = np.asarray(flags, dtype=bool).ravel()
-    n = len(x)
-    if not n:
-        return Interval(float("nan"), float("nan"), float("nan"), percent=True)
-    return Interval(float(x.mean()), *wilson_interval(int(x.sum()), n), percent=True)
+__all__ = [
+    "DEFAULTS",
+    "Context",
+    "Figure",
+    "Interval",
+    "Options",
+    "Outcome",
+    "Picture",
+    "Table",
+    "finish",
+    "mean_of",
+    "read_settings",
+    "share_of",
+    "subplots",
+]
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table of an outcome; cells are strings, numbers or :class:`Interval`."""
+class Options:
+    """How figures are run: one object from the command line to the context of a figure.
 
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    Parameters
+    ----------
+    quick : bool
+        The small settings.
+    trials : int, optional
+        Instead of the figure's own number.
+    seed : int
+    device : str, optional
+        Torch device on which training runs.
+    workers : int, optional
+        Processes (None: one per core); 0 computes in this one.
+    fresh : bool
+        Discard stored chunks first.
+    command : str
+        What the record names as its origin.
+    change : dict
+        Settings to use instead of the figure's own.
+    """
+
+    quick: bool = False
+    trials: int | None = None
+    seed: int = 0
+    device: str | None = None
+    workers: int | None = 0
+    fresh: bool = False
+    command: str = "attsvm.validation.figures.run"
+    change: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"table {self.title!r}: a row has {len(row)} cells, expected {len(self.columns)}")
+        if self.trials is not None and self.trials < 1:
+            raise ValueError(f"trials must be at least 1, got {self.trials}")
 
-    def texts(self) -> list[list[str]]:
-        """Cells as they are printed."""
-        return [[_text(cell) for cell in row] for row in self.rows]
+
+DEFAULTS = Options()
+
+
+def read_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Settings from words ``name=value``, values in JSON.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.framework import read_settings
+    >>> read_settings(["starts=100", "ends=[2, 3]"])
+    {'starts': 100, 'ends': [2, 3]}
+    """
+    found = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            raise ValueError(f"--set takes NAME=VALUE with a value in JSON, got {word!r}") from None
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +111,14 @@ class Outcome:
         Numbers that the picture is drawn from: numbers, strings, lists, dicts, arrays.
     notes : sequence of str
         What a reader must know: choices, what differs from the paper, what could not be reproduced.
+    refuted : sequence of str
+        Statements that a run is to confirm and this one did not; the command then ends with exit code 1.
     """
 
     tables: Sequence[Table]
     curves: Mapping[str, Any]
     notes: Sequence[str] = ()
+    refuted: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,36 +129,37 @@ class Context:
     ----------
     settings : dict
         The figure's full or quick settings, with ``trials`` replaced when the user gave it.
-    seed : int
-    device : str or None
-        Torch device on which training runs.
+    options : Options
     store : str or Path
         SQLite file of this figure.
     executor : object, optional
         Shared worker processes.
-    workers : int, optional
-        0 computes in this process.
     progress : callable, optional
         ``progress(label, finished, total)``.
-    fresh : bool
-        Discard stored chunks first.
     """
 
     settings: Mapping[str, Any]
-    seed: int = 0
-    device: str | None = None
+    options: Options = DEFAULTS
     store: str | Path = ":memory:"
     executor: Any = None
-    workers: int | None = 0
     progress: Callable[[str, int, int], None] | None = None
-    fresh: bool = False
     seconds: list[float] = field(default_factory=list)
     resumed: list[int] = field(default_factory=list)
 
+    @property
+    def seed(self) -> int:
+        """Seed of everything random."""
+        return self.options.seed
+
+    @property
+    def device(self) -> str | None:
+        """Torch device on which training runs."""
+        return self.options.device
+
     def sweep(
         self,
-        fn: Callable[..., Mapping[str, Any]],
-        grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
+        fn: Task,
+        grid: Grid,
         trials: int | None = None,
         *,
         chunk: int = 100,
@@ -162,21 +171,11 @@ class Context:
         ``fn(trials, seed, **cell)`` must be a function of a module; put ``device`` into the cells if it trains.
         """
         label = name or str(getattr(fn, "__name__", "sweep"))
-        shown = self.progress
         done = sweep(
-            fn,
-            grid,
-            self.settings["trials"] if trials is None else trials,
-            self.executor,
-            self.store,
-            seed=self.seed,
-            chunk=chunk,
-            workers=self.workers,
-            name=label,
-            extend=extend,
-            fresh=self.fresh,
-            progress=None if shown is None else partial(shown, label),
-        )
+            fn, grid, self.settings["trials"] if trials is None else trials, self.executor, self.store, chunk=chunk,
+            seed=self.seed, workers=self.options.workers, name=label, extend=extend, fresh=self.options.fresh,
+            progress=None if self.progress is None else partial(self.progress, label),
+        )  # fmt: skip
         self.seconds.append(done.seconds)
         self.resumed.append(done.resumed)
         return done
@@ -184,12 +183,12 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """One figure (or table) of a paper.
+    """One figure (or table) of a paper, or a check of our own.
 
     Parameters
     ----------
     paper : str
-        ``svm``, ``conditioning``, ``polarization``, ``localization`` or ``specialization``.
+        ``svm``, ``conditioning``, ``polarization``, ``localization``, ``specialization`` or ``own``.
     name : str
         As on the command line: ``fig5``.
     title : str
@@ -200,8 +199,8 @@ class Figure:
         Settings; both have ``trials``. The full ones are the paper's.
     run : callable
         ``run(context) -> Outcome``.
-    draw : callable
-        ``draw(outcome) -> matplotlib.figure.Figure``.
+    draw : callable, optional
+        ``draw(outcome) -> matplotlib.figure.Figure``; without it the figure is its tables.
     aliases : tuple of str
         Other figures that the same computation shows.
     """
@@ -213,7 +212,7 @@ class Figure:
     full: Mapping[str, Any]
     quick: Mapping[str, Any]
     run: Callable[[Context], Outcome]
-    draw: Callable[[Outcome], Picture]
+    draw: Callable[[Outcome], Picture] | None = None
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -221,19 +220,34 @@ class Figure:
             if not isinstance(settings.get("trials"), int):
                 raise ValueError(f"{self.name}: {label} must hold an integer 'trials'")
 
-    def settings(self, quick: bool = False, trials: int | None = None) -> dict[str, Any]:
+    @property
+    def names(self) -> str:
+        """All names, as they are listed."""
+        return "/".join((self.name, *self.aliases))
+
+    def settings(self, options: Options = DEFAULTS) -> dict[str, Any]:
         """The settings of a run."""
-        chosen = dict(self.quick if quick else self.full)
-        if trials is not None:
-            if trials < 1:
-                raise ValueError(f"trials must be at least 1, got {trials}")
-            chosen["trials"] = trials
-        return chosen
+        chosen = dict(self.quick if options.quick else self.full)
+        for name in options.change:
+            if name not in chosen:
+                raise ValueError(f"{self.name} has no setting {name!r}; it has {', '.join(chosen)}")
+        chosen |= options.change
+        return chosen if options.trials is None else chosen | {"trials": options.trials}
 
 
-def _text(cell: Any) -> str:
-    if isinstance(cell, bool | np.bool_):
-        return "yes" if cell else "no"
-    if isinstance(cell, float | np.floating):
-        return "-" if not np.isfinite(cell) else f"{cell:.3g}"
-    return str(cell)
+def subplots(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Picture, Any]:
+    """A picture and its axes (as ``matplotlib.pyplot.subplots`` gives them), with room for labels."""
+    from matplotlib import pyplot
+
+    picture, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", **options)
+    return picture, axes
+
+
+def finish(picture: Picture, axes: Iterable[Any], *, legend: int | None = 8, grid: float | None = 0.3) -> Picture:
+    """Put a grid and a legend on the axes and return the picture."""
+    for axis in axes:
+        if grid is not None:
+            axis.grid(alpha=grid)
+        if legend is not None:
+            axis.legend(fontsize=legend)
+    return picture

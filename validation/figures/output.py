@@ -1,129 +1,71 @@
-"""Records and pictures of figures: console tables, JSON, PNG, and one summary in Markdown and HTML."""
+"""Records and pictures of figures: console tables, PNG, and one summary in Markdown and HTML."""
 
 from __future__ import annotations
 
 import html
-import json
-import math
 import os
-import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
-from rich.table import Table as RichTable
 
-from attsvm.validation.figures.framework import Figure, Outcome
+from attsvm.records import Table, atomic_write, environment, plain, versions
+from attsvm.validation.figures.framework import Context, Figure, Outcome
 
-__all__ = ["plain", "print_outcome", "record_of", "versions", "write_json", "write_picture", "write_summary"]
-
-
-def versions() -> dict[str, str]:
-    """Versions that the numbers depend on.
-
-    Examples
-    --------
-    >>> from attsvm.validation.figures.output import versions
-    >>> "numpy" in versions()
-    True
-    """
-    found = {"python": platform.python_version()}
-    for name in ("attsvm", "numpy", "scipy", "torch", "cvxpy", "clarabel", "scs", "scikit-learn", "matplotlib"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+__all__ = ["print_record", "record_of", "write_picture", "write_summary"]
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it: arrays as lists, not-a-number as null.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.output import plain
-    >>> plain({"x": np.array([1.0, np.nan]), 5: True})
-    {'x': [1.0, None], '5': True}
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def record_of(
-    figure: Figure,
-    outcome: Outcome,
-    *,
-    settings: Mapping[str, Any],
-    seed: int,
-    device: str | None,
-    command: str,
-    seconds: float,
-    computed_seconds: float,
-    resumed_chunks: int,
-) -> dict[str, Any]:
+def record_of(figure: Figure, outcome: Outcome, context: Context, seconds: float) -> dict[str, Any]:
     """Everything about a run as plain data; this is what the JSON file holds."""
-    return {
+    record = {
         "paper": figure.paper,
         "figure": figure.name,
         "aliases": list(figure.aliases),
         "title": figure.title,
         "protocol": " ".join(figure.protocol.split()),
-        "settings": plain(settings),
-        "seed": seed,
-        "device": device or "cpu",
-        "command": command,
+        "settings": plain(context.settings),
+        "seed": context.seed,
+        "device": context.device or "cpu",
+        "command": context.options.command,
         "wall_seconds": seconds,
-        "computing_seconds_of_all_chunks": computed_seconds,
-        "resumed_chunks": resumed_chunks,
+        "computing_seconds_of_all_chunks": sum(context.seconds),
+        "resumed_chunks": sum(context.resumed),
         "cores": os.cpu_count(),
-        "versions": versions(),
-        "tables": [{"title": t.title, "columns": list(t.columns), "rows": t.texts(), "values": plain(t.rows)}
-                   for t in outcome.tables],
+        "versions": versions("torch", "cvxpy", "clarabel", "scs", "scikit-learn", "matplotlib"),
+        "tables": [table.record() for table in outcome.tables],
         "notes": list(outcome.notes),
         "curves": plain(outcome.curves),
-    }  # fmt: skip
+    }
+    return record | ({"refuted": list(outcome.refuted)} if outcome.refuted else {})
 
 
-def print_outcome(out: Console, figure: Figure, record: Mapping[str, Any]) -> None:
+def _heading(record: Mapping[str, Any]) -> str:
+    return f"{record['paper']} {'/'.join((record['figure'], *record['aliases']))}: {record['title']}"
+
+
+def _remarks(record: Mapping[str, Any]) -> list[str]:
+    return [*record["notes"], *(f"NOT confirmed: {text}" for text in record.get("refuted", ()))]
+
+
+def print_record(out: Console, record: Mapping[str, Any]) -> None:
     """Print what a reader of the terminal wants to see."""
-    names = "/".join((figure.name, *figure.aliases))
-    out.print(f"\n{figure.paper} {names}: {figure.title}", markup=False, style="bold")
+    out.print(f"\n{_heading(record)}", markup=False, style="bold")
     out.print(record["protocol"], markup=False)
     for table in record["tables"]:
-        out.print(_rich(table))
-    for note in record["notes"]:
+        out.print(Table.read(table))
+    for note in _remarks(record):
         out.print(f"note: {note}", markup=False)
-    shown = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
     out.print(f"settings {record['settings']}; seed {record['seed']}; {record['device']}", markup=False)
     times = f"{record['wall_seconds']:.1f} s wall ({record['computing_seconds_of_all_chunks']:.1f} s over all chunks"
-    out.print(f"{times}, {record['resumed_chunks']} resumed) on {record['cores']} cores; {shown}", markup=False)
-
-
-def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record so that a kill leaves the old file or the new one, never half of one."""
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(record, indent=1, allow_nan=False), encoding="utf-8")
-    os.replace(beside, path)
+    used = environment(record["versions"])
+    out.print(f"{times}, {record['resumed_chunks']} resumed) on {record['cores']} cores; {used}", markup=False)
 
 
 def write_picture(path: Path, figure: Figure, outcome: Outcome) -> None:
-    """Draw the outcome and save it as PNG, without a display."""
+    """Draw the outcome and save it as PNG, without a display; a figure of tables alone has none."""
+    if figure.draw is None:
+        return
     import matplotlib
 
     matplotlib.use("Agg", force=False)
@@ -151,50 +93,29 @@ def write_summary(folder: Path, records: Sequence[Mapping[str, Any]]) -> tuple[P
     markdown = ["# Validation summary", "", head, ""]
     page = [_HTML_HEAD, f"<h1>Validation summary</h1><p>{html.escape(head)}</p>"]
     for record in records:
-        names = "/".join((record["figure"], *record["aliases"]))
-        title = f"{record['paper']} {names}: {record['title']}"
-        picture = f"{record['paper']}_{record['figure']}.png"
-        shown = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
+        title, picture = _heading(record), f"{record['paper']}_{record['figure']}.png"
         run = f"`{record['command']}`; seed {record['seed']}; settings {record['settings']}"
-        foot = f"{run}; {record['wall_seconds']:.1f} s wall; {shown}"
-        markdown += [f"## {title}", "", record["protocol"], "", f"![{title}]({picture})", ""]
-        page += [f"<h2>{html.escape(title)}</h2><p>{html.escape(record['protocol'])}</p>",
-                 f'<img src="{picture}" alt="{html.escape(title)}">']  # fmt: skip
-        for table in record["tables"]:
-            markdown += [f"**{table['title']}**", "", *_markdown(table), ""]
-            page.append(_html(table))
-        markdown += [f"- {note}" for note in record["notes"]] + ["", foot, ""]
-        page += ["<ul>" + "".join(f"<li>{html.escape(n)}</li>" for n in record["notes"]) + "</ul>",
+        foot = f"{run}; {record['wall_seconds']:.1f} s wall; {environment(record['versions'])}"
+        markdown += [f"## {title}", "", record["protocol"], ""]
+        page.append(f"<h2>{html.escape(title)}</h2><p>{html.escape(record['protocol'])}</p>")
+        if (folder / picture).exists():
+            markdown += [f"![{title}]({picture})", ""]
+            page.append(f'<img src="{picture}" alt="{html.escape(title)}">')
+        for table in map(Table.read, record["tables"]):
+            markdown += [f"**{table.title}**", "", table.markdown(), ""]
+            page.append(table.html())
+        markdown += [f"- {note}" for note in _remarks(record)] + ["", foot, ""]
+        page += ["<ul>" + "".join(f"<li>{html.escape(note)}</li>" for note in _remarks(record)) + "</ul>",
                  f"<p><small>{html.escape(foot)}</small></p>"]  # fmt: skip
     paths = folder / "summary.md", folder / "summary.html"
-    paths[0].write_text("\n".join(markdown), encoding="utf-8")
-    paths[1].write_text("\n".join([*page, "</body></html>"]), encoding="utf-8")
+    for path, lines in zip(paths, (markdown, [*page, "</body></html>"]), strict=True):
+        with atomic_write(path) as file:
+            file.write("\n".join(lines).encode())
     return paths
 
 
 _HTML_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>attsvm validation</title>
 <style>body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}img{max-width:100%}
-table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #bbb;padding:.2em .6em;text-align:right}
-caption{text-align:left;font-weight:bold}</style></head><body>"""
-
-
-def _rich(table: Mapping[str, Any]) -> RichTable:
-    shown = RichTable(title=table["title"], title_justify="left", title_style="")
-    for k, column in enumerate(table["columns"]):
-        shown.add_column(column, justify="left" if k == 0 else "right")
-    for row in table["rows"]:
-        shown.add_row(*(cell.replace("[", r"\[") for cell in row))
-    return shown
-
-
-def _markdown(table: Mapping[str, Any]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-    return [line(table["columns"]), "|" + "---|" * len(table["columns"]), *(line(row) for row in table["rows"])]
-
-
-def _html(table: Mapping[str, Any]) -> str:
-    head = "".join(f"<th>{html.escape(c)}</th>" for c in table["columns"])
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in table["rows"])
-    return f"<table><caption>{html.escape(table['title'])}</caption><tr>{head}</tr>{body}</table>"
+table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #bbb;padding:.2em .6em}.number{text-align:right}
+caption,th[scope=row]{text-align:left}caption{font-weight:bold}th[scope=row]{font-weight:normal}
+.scroll{overflow-x:auto}</style></head><body>"""

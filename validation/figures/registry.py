@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 
 from attsvm.validation.figures.framework import Figure
 
-__all__ = ["PAPERS", "all_figures", "choose_figures"]
+__all__ = ["GROUPS", "PAPERS", "all_figures", "choose_figures"]
 
 PAPERS = {
     "svm": "Transformers as Support Vector Machines",
@@ -18,10 +18,11 @@ PAPERS = {
     "localization": "Self-attention networks localize when QK-eigenspectrum concentrates",
     "specialization": "Specialization of softmax attention heads",
 }
+GROUPS = PAPERS | {"own": "What this library says of itself"}
 
 
 def all_figures(paper: str = "svm") -> list[Figure]:
-    """The figures of one paper in the order of their numbers.
+    """The figures of one paper (or our own) in the order of their numbers.
 
     Examples
     --------
@@ -29,8 +30,8 @@ def all_figures(paper: str = "svm") -> list[Figure]:
     >>> [figure.name for figure in all_figures("svm")][:2]
     ['fig1', 'fig4']
     """
-    if paper not in PAPERS:
-        raise ValueError(f"paper must be one of {', '.join(PAPERS)}, got {paper!r}")
+    if paper not in GROUPS:
+        raise ValueError(f"paper must be one of {', '.join(GROUPS)}, got {paper!r}")
     package = import_module(f"attsvm.validation.figures.{paper}")
     modules = (import_module(f"{package.__name__}.{m.name}") for m in iter_modules(package.__path__))
     figures = [module.FIGURE for module in modules if hasattr(module, "FIGURE")]
@@ -51,11 +52,11 @@ def choose_figures(names: Sequence[str], everything: bool = False) -> list[Figur
     """
     paper, named, chosen = "svm", [], []
     for word in names:
-        if word in PAPERS:
+        if word in GROUPS:
             paper = word
             named.append(word)
         elif everything:
-            raise ValueError(f"figures: with --all name papers only ({', '.join(PAPERS)}), got {word!r}")
+            raise ValueError(f"figures: with --all name papers only ({', '.join(GROUPS)}), got {word!r}")
         else:
             chosen.append(_find(paper, word))
     if everything:
@@ -71,7 +72,7 @@ def _find(paper: str, word: str) -> Figure:
     for figure in figures:
         if word in (figure.name, *figure.aliases):
             return figure
-    names = ", ".join("/".join((f.name, *f.aliases)) for f in figures)
+    names = ", ".join(f.names for f in figures)
     raise ValueError(f"figures: {paper} has no {word!r}; there are {names}")
 
 

@@ -7,80 +7,65 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from attsvm.records import write_json
 from attsvm.sweeps.run import process_pool
-from attsvm.validation.figures.framework import Context, Figure
-from attsvm.validation.figures.output import record_of, write_json, write_picture, write_summary
-from attsvm.validation.figures.registry import PAPERS, all_figures
+from attsvm.validation.figures.framework import DEFAULTS, Context, Figure, Options
+from attsvm.validation.figures.output import record_of, write_picture, write_summary
+from attsvm.validation.figures.registry import GROUPS, all_figures
 
 __all__ = ["run_figure", "run_figures"]
+
+Progress = Callable[[str, int, int], None]
 
 
 def run_figure(
     figure: Figure,
     folder: str | Path,
+    options: Options = DEFAULTS,
     *,
-    quick: bool = False,
-    trials: int | None = None,
-    seed: int = 0,
-    device: str | None = None,
     executor: Any = None,
-    workers: int | None = 0,
-    progress: Callable[[str, int, int], None] | None = None,
-    fresh: bool = False,
-    command: str = "attsvm.validation.figures.run_figure",
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Compute one figure, or resume it, and write its store, JSON and picture into a folder.
 
     Examples
     --------
     >>> import tempfile
+    >>> from attsvm.validation.figures.framework import Options
     >>> from attsvm.validation.figures.registry import choose_figures
     >>> from attsvm.validation.figures.run import run_figure
-    >>> record = run_figure(choose_figures(["fig1"])[0], tempfile.mkdtemp(), quick=True)
+    >>> record = run_figure(choose_figures(["fig1"])[0], tempfile.mkdtemp(), Options(quick=True))
     >>> record["figure"], record["seed"]
     ('fig1', 0)
     """
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
-    stem = f"{figure.paper}_{figure.name}"
-    context = Context(
-        settings=figure.settings(quick, trials),
-        seed=seed,
-        device=device,
-        store=out / f"{stem}.sqlite",
-        executor=executor,
-        workers=workers,
-        progress=progress,
-        fresh=fresh,
-    )
+    stem = out / f"{figure.paper}_{figure.name}"
+
+    def named(label: str, finished: int, total: int) -> None:
+        if progress is not None:
+            progress(f"{figure.paper} {figure.name} {label}", finished, total)
+
+    context = Context(figure.settings(options), options, stem.with_suffix(".sqlite"), executor, named)
     start = time.perf_counter()
     outcome = figure.run(context)
-    record = record_of(
-        figure,
-        outcome,
-        settings=context.settings,
-        seed=seed,
-        device=device,
-        command=command,
-        seconds=time.perf_counter() - start,
-        computed_seconds=sum(context.seconds),
-        resumed_chunks=sum(context.resumed),
-    )
-    write_json(out / f"{stem}.json", record)
-    write_picture(out / f"{stem}.png", figure, outcome)
+    record = record_of(figure, outcome, context, time.perf_counter() - start)
+    write_json(stem.with_suffix(".json"), record)
+    write_picture(stem.with_suffix(".png"), figure, outcome)
     return record
 
 
 def run_figures(
     figures: Sequence[Figure],
     folder: str | Path,
+    options: Options = DEFAULTS,
     *,
-    workers: int | None = None,
     report: Callable[[Figure, dict[str, Any]], None] | None = None,
-    **options: Any,
+    progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Several figures on one pool of processes, and a summary of them all.
 
@@ -88,27 +73,28 @@ def run_figures(
     ----------
     figures : sequence of Figure
     folder : str or Path
-    workers : int, optional
-        Processes (default: one per core); 0 computes here.
+    options : Options
     report : callable, optional
         Called with each figure and its record as soon as it is done.
-    **options
-        As for :func:`run_figure`.
+    progress : callable, optional
+        ``progress(label, finished, total)``.
 
     Examples
     --------
     >>> import tempfile
+    >>> from attsvm.validation.figures.framework import Options
     >>> from attsvm.validation.figures.registry import choose_figures
     >>> from attsvm.validation.figures.run import run_figures
-    >>> records = run_figures(choose_figures(["fig1"]), tempfile.mkdtemp(), workers=0, quick=True)
+    >>> records = run_figures(choose_figures(["fig1"]), tempfile.mkdtemp(), Options(quick=True))
     >>> len(records)
     1
     """
     records = []
-    pool: AbstractContextManager[Executor | None] = nullcontext() if workers == 0 else process_pool(workers)
+    here = options.workers == 0
+    pool: AbstractContextManager[Executor | None] = nullcontext() if here else process_pool(options.workers)
     with pool as executor:
         for figure in figures:
-            record = run_figure(figure, folder, executor=executor, workers=0, **options)
+            record = run_figure(figure, folder, replace(options, workers=0), executor=executor, progress=progress)
             records.append(record)
             if report is not None:
                 report(figure, record)
@@ -118,6 +104,6 @@ def run_figures(
 
 def _records_in(folder: Path) -> list[dict[str, Any]]:
     """Every record of the folder, also of earlier commands, in the order of papers and figures."""
-    order = {(f.paper, f.name): k for k, f in enumerate(f for paper in PAPERS for f in all_figures(paper))}
+    order = {(f.paper, f.name): k for k, f in enumerate(f for group in GROUPS for f in all_figures(group))}
     found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*_*.json")]
     return sorted(found, key=lambda r: order.get((r["paper"], r["figure"]), len(order)))

@@ -8,14 +8,15 @@ the stored one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Claim", "Measurement", "Verdict", "count"]
+__all__ = ["Claim", "Measurement", "Verdict", "count", "each", "each_case", "implication"]
 
 
 class Verdict(StrEnum):
@@ -76,8 +77,77 @@ def count(errors: Any, tolerance: float, detail: str = "") -> Measurement:
     return Measurement(int(bad.sum()), len(x), worst, detail)
 
 
+def implication(cases: Iterable[tuple[Any, Any]], detail: str) -> Measurement:
+    """Count the cases whose hypothesis holds and whose conclusion does not, out of those whose hypothesis holds.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.record import implication
+    >>> str(implication([(True, True), (True, False), (False, False)], "x > 0"))
+    '1/2 violated, worst 0.5 (x > 0)'
+    """
+    conclusions = [bool(conclusion) for hypothesis, conclusion in cases if hypothesis]
+    bad = conclusions.count(False)
+    return Measurement(bad, len(conclusions), bad / max(len(conclusions), 1), detail)
+
+
 Formula = Any
 Measure = Callable[[Formula, np.random.Generator, int], Measurement]
+Instance = Callable[[Formula, np.random.Generator, int], Any]
+
+
+def each(tolerance: float, detail: str = "") -> Callable[[Instance], Measure]:
+    """Make a check of a function that measures one instance.
+
+    The function ``error(formula, rng, k)`` draws instance k and returns its error, several of them, or None to leave
+    the instance out; the check counts the errors above the tolerance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.ledger.record import each
+    >>> @each(1e-12, "error of a square")
+    ... def square(formula, rng, k):
+    ...     x = rng.normal()
+    ...     return abs(formula(x) - x * x)
+    >>> square(lambda x: x**2, np.random.default_rng(0), 10).holds
+    True
+    """
+
+    def decorate(error: Instance) -> Measure:
+        @wraps(error)
+        def measure(formula: Formula, rng: np.random.Generator, trials: int) -> Measurement:
+            found = (error(formula, rng, k) for k in range(trials))
+            return count(np.concatenate([np.ravel(e) for e in found if e is not None]), tolerance, detail)
+
+        return measure
+
+    return decorate
+
+
+def each_case(detail: str) -> Callable[[Instance], Measure]:
+    """As `each` for an implication: the function returns its hypothesis and its conclusion on one instance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.ledger.record import each_case
+    >>> @each_case("powers")
+    ... def grows(formula, rng, k):
+    ...     return formula(k), 2**k > k
+    >>> grows(lambda k: k > 0, None, 10).holds
+    True
+    """
+
+    def decorate(case: Instance) -> Measure:
+        @wraps(case)
+        def measure(formula: Formula, rng: np.random.Generator, trials: int) -> Measurement:
+            found = (case(formula, rng, k) for k in range(trials))
+            return implication((pair for pair in found if pair is not None), detail)
+
+        return measure
+
+    return decorate
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
@@ -14,7 +14,7 @@ import numpy as np
 from attsvm.validation.figures.registry import PAPERS
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict
 
-__all__ = ["Audit", "all_claims", "audit"]
+__all__ = ["Audit", "all_claims", "audit", "find_claims"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,22 @@ def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
     if len(set(ids)) < len(ids):
         raise ValueError(f"two claims share an id: {sorted({i for i in ids if ids.count(i) > 1})}")
     return claims
+
+
+def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list[Claim]:
+    """The claims of these ids, in the order of the ledger; all of them without ids.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.run import find_claims
+    >>> [claim.id for claim in find_claims(["svm:thm1"])]
+    ['svm:thm1']
+    """
+    claims = all_claims(papers or None)
+    unknown = set(ids) - {claim.id for claim in claims}
+    if unknown:
+        raise ValueError(f"claims: no claim is called {', '.join(sorted(unknown))}; attsvm claims lists them all")
+    return [claim for claim in claims if claim.id in ids] if ids else claims
 
 
 def audit(claim: Claim, seed: int = 0, trials: int | None = None) -> Audit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from attsvm.records import Table, plain
 from attsvm.validation.figures.registry import PAPERS
 from attsvm.validation.ledger.record import Claim, Verdict
 from attsvm.validation.ledger.run import Audit
@@ -22,17 +23,8 @@ def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
     >>> claim_record(all_claims(["svm"])[0])["paper"]
     'svm'
     """
-    record: dict[str, Any] = {
-        "id": claim.id,
-        "paper": claim.paper,
-        "source": claim.source,
-        "statement": claim.statement,
-        "verdict": str(claim.verdict),
-        "correction": claim.correction,
-        "evidence": claim.evidence,
-        "reason": claim.reason,
-        "has_check": claim.measure is not None,
-    }
+    names = ("id", "paper", "source", "statement", "verdict", "correction", "evidence", "reason")
+    record = {name: plain(getattr(claim, name)) for name in names} | {"has_check": claim.measure is not None}
     if audit is not None:
         record |= {
             "printed": str(audit.printed) if audit.printed else None,
@@ -66,22 +58,12 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
             continue
         tally = ", ".join(f"{sum(c.verdict is v for c in rows)} {v}" for v in Verdict)
         lines += [f"## {title}", "", f"{len(rows)} claims: {tally}.", ""]
-        lines += [
-            "| id | where | statement | verdict | corrected or sharper form | evidence |",
-            "|---|---|---|---|---|---|",
+        columns = ("id", "where", "statement", "verdict", "corrected or sharper form", "evidence")
+        cells = [
+            (c.id.split(":", 1)[1], c.source, c.statement, c.verdict, c.correction, c.evidence or c.reason)
+            for c in rows
         ]
-        for claim in rows:
-            evidence = claim.evidence or claim.reason
-            cells = (
-                claim.id.split(":", 1)[1],
-                claim.source,
-                claim.statement,
-                str(claim.verdict),
-                claim.correction,
-                evidence,
-            )
-            lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-        lines.append("")
+        lines += [Table(title, columns, cells).markdown(), ""]
     return "\n".join(lines)
 
 
@@ -107,14 +89,7 @@ def wrong_markdown(claims: Sequence[Claim]) -> str:
             rows = [claim for claim in claims if claim.paper == paper and claim.verdict is verdict]
             if not rows:
                 continue
-            lines += [f"## {title}: {heading.lower()}", ""]
-            lines += ["| id | where | printed | what holds instead | evidence |", "|---" * 5 + "|"]
-            for claim in rows:
-                cells = (claim.id, claim.source, claim.statement, claim.correction, claim.evidence)
-                lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-            lines.append("")
+            columns = ("id", "where", "printed", "what holds instead", "evidence")
+            cells = [(c.id, c.source, c.statement, c.correction, c.evidence) for c in rows]
+            lines += [f"## {title}: {heading.lower()}", "", Table(title, columns, cells).markdown(), ""]
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;") or "-"

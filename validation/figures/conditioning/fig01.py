@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.validation.figures.conditioning.students import SUCCESS, record_steps, softmax_student
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, share_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, share_of, subplots
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -24,27 +21,20 @@ def run(context: Context) -> Outcome:
         cell = {"N": s["N"], "d": d, "sigma_p": sigma, "lr": lr, "steps": steps, "spectrum": d <= 150}
         name = f"d={d} sigma_p={sigma}"
         found = context.sweep(softmax_student, [cell], tried, chunk=1, name=name).columns[0]
-        loss = np.array([np.asarray(curve, dtype=float) for curve in found["loss"]])
-        numbers = {name_: found[name_].astype(float) for name_ in found if name_ != "loss"}
-        final, taken = numbers["final"], numbers["steps"]
-        middle = {name_: float(np.median(values)) for name_, values in numbers.items()}
+        loss, taken = found["loss"], found["steps"]
+        middle = {name_: float(np.median(values)) for name_, values in found.items() if name_ != "loss"}
         rows.append((
-            d, sigma, lr, tried, share_of(final < SUCCESS), middle["final"],
+            d, sigma, lr, tried, share_of(found["final"] < SUCCESS), middle["final"],
             float(np.nanmedian(taken)) if np.isfinite(taken).any() else float("nan"), middle["teacher"],
-            middle["student"], float(np.median(np.abs(numbers["cosine"]))), middle["kappa"], middle["kappa_joint"],
+            middle["student"], float(np.median(np.abs(found["cosine"]))), middle["kappa"], middle["kappa_joint"],
         ))  # fmt: skip
-        curves[name] = {
-            "steps": np.arange(loss.shape[1]) * record_steps(steps),
-            "loss": loss,
-            "d": d,
-            "N": s["N"],
-            "sigma": sigma,
-        }
+        recorded = np.arange(loss.shape[1]) * record_steps(steps)
+        curves[name] = {"steps": recorded, "loss": loss, "d": d, "N": s["N"], "sigma": sigma}
     columns = ("d", "sigma_p", "lr", "runs", f"loss < {SUCCESS:g}", "median final loss", "median steps to it",
                "log10 R teacher", "log10 R student", "|cos(p, p*)|", "log10 kappa(H_p)",
                "log10 kappa(joint)")  # fmt: skip
     return Outcome(
-        tables=[Table("Students at the end; kappa at the teacher, on the range where d > N", columns, tuple(rows))],
+        tables=[Table("Students at the end; kappa at the teacher, on the range where d > N", columns, rows)],
         curves={"cells": curves},
         notes=[
             "Where a run stalls, |cos(p, p*)| and log10 R of the student tell a wrong basin (small cosine, a student "
@@ -59,9 +49,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Loss curves, one panel for d < N and one for d > N."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    picture, axes = subplots(1, 2, (10, 4))
     labelled: set[Any] = set()
     for name, cell in outcome.curves["cells"].items():
         axis = axes[int(cell["d"] > cell["N"])]

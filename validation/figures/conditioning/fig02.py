@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from attsvm.sweeps import columns_of
 from attsvm.validation.figures.conditioning.students import linear_student, record_steps
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, mean_of, subplots
 
 __all__ = ["FIGURE", "draw", "run", "vision_student"]
 
 
 def vision_student(
-    trials: int,
-    seed: int,
-    *,
-    log10_ratio: float,
-    lr: float,
-    epochs: int,
-    limit: int,
-    dim: int,
-    layers: int,
-    patch: int,
-    device: str | None = None,
-) -> dict[str, Any]:
+    trials: int, seed: int, *, log10_ratio: float, lr: float, epochs: int, limit: int, dim: int, layers: int,
+    patch: int, device: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Train students of a random teacher whose class-token attention has a given sparsity ratio.
 
     Examples
     --------
     >>> from attsvm.validation.figures.conditioning.fig02 import vision_student
     >>> found = vision_student(1, 0, log10_ratio=1.0, lr=0.1, epochs=1, limit=64, dim=8, layers=1, patch=4)
-    >>> found["loss"].shape, abs(found["teacher"][0] - 1.0) < 0.1
-    ((1, 2), np.True_)
+    >>> found["loss"][0].shape, bool(abs(found["teacher"][0] - 1.0) < 0.1)
+    ((2,), True)
     """
     import torch
 
@@ -44,9 +33,9 @@ def vision_student(
 
     pixels, _, _ = load_images(limit=limit)
     images = torch.tensor(pixels, device=device)
-    columns: dict[str, list[Any]] = {name: [] for name in ("loss", "teacher", "student")}
     shape = {"side": images.shape[1], "patch": patch, "dim": dim, "layers": layers, "hidden": 2 * dim}
-    for trial in range(trials):
+
+    def row(trial: int) -> dict[str, Any]:
         base = seed % 2**31 + 2 * trial
         teacher = scaled_teacher(SmallViT(**shape, seed=base).to(device), images, log10_ratio * np.log(10))
         with torch.no_grad():
@@ -55,10 +44,10 @@ def vision_student(
         logits = 2.0 * (logits - logits.mean()) / logits.std()
         student = SmallViT(**shape, seed=base + 1).to(device)
         losses, ratio = train_on_teacher(student, images, logits, lr=lr, epochs=epochs, seed=base)
-        columns["loss"].append(losses)
-        columns["teacher"].append(cls_log_ratio(teacher, images) / np.log(10))
-        columns["student"].append(ratio / np.log(10))
-    return {name: np.array(values) for name, values in columns.items()}
+        reached = {"teacher": cls_log_ratio(teacher, images) / np.log(10), "student": ratio / np.log(10)}
+        return {"loss": losses, **reached}
+
+    return columns_of(map(row, range(trials)))
 
 
 def _panel_a(context: Context) -> tuple[Table, dict[str, Any]]:
@@ -71,15 +60,15 @@ def _panel_a(context: Context) -> tuple[Table, dict[str, Any]]:
                 for lr in s["linear_rates"]
             ]
             found = context.sweep(linear_student, cells, chunk=s["trials"], name=f"linear student, {teacher} {sigma}")
-            best = int(np.argmin([np.median(c["final"].astype(float)) for c in found.columns]))
+            best = int(np.argmin([np.median(c["final"]) for c in found.columns]))
             columns = found.columns[best]
-            share = columns["final"].astype(float) / columns["label"].astype(float)
-            rows.append((teacher, sigma, s["linear_rates"][best], float(np.median(columns["final"].astype(float))),
-                         mean_of(share), float(np.nanmedian(columns["steps"].astype(float)))))  # fmt: skip
-            curves[f"{teacher} teacher, sigma_p={sigma}"] = np.array([np.asarray(c, float) for c in columns["loss"]])
+            rows.append((teacher, sigma, s["linear_rates"][best], float(np.median(columns["final"])),
+                         mean_of(columns["final"] / columns["label"]),
+                         float(np.nanmedian(columns["steps"]))))  # fmt: skip
+            curves[f"{teacher} teacher, sigma_p={sigma}"] = columns["loss"]
     title = "(a) Linear-attention student, best of the learning rates"
     names = ("teacher", "sigma_p", "lr", "median final loss", "share of label energy left", "steps to 1 % of its end")
-    return Table(title, names, tuple(rows)), {
+    return Table(title, names, rows), {
         "a": curves,
         "a_steps": np.arange(next(iter(curves.values())).shape[1]) * record_steps(s["steps"]),
     }
@@ -92,15 +81,15 @@ def _panel_b(context: Context) -> tuple[Table, dict[str, Any]]:
     for ratio in s["vit_log10_ratios"]:
         cells = [shape | {"log10_ratio": ratio, "lr": lr} for lr in s["vit_rates"]]
         found = context.sweep(vision_student, cells, chunk=1, name=f"vision student, R=1e{ratio:g}").columns
-        losses = [np.array([np.asarray(c, float) for c in columns["loss"]]) for columns in found]
+        losses = [columns["loss"] for columns in found]
         relative = [loss[:, -1] / loss[:, 0] for loss in losses]
         best = int(np.nanargmin([np.nanmean(end) for end in relative]))
-        rows.append((f"{np.mean(found[best]['teacher'].astype(float)):.2f}", s["vit_rates"][best],
+        rows.append((f"{np.mean(found[best]['teacher']):.2f}", s["vit_rates"][best],
                      mean_of(losses[best][:, 0]), mean_of(losses[best][:, -1]), mean_of(relative[best]),
-                     float(np.median(found[best]["student"].astype(float)))))  # fmt: skip
+                     float(np.median(found[best]["student"]))))  # fmt: skip
         curves[f"log10 R = {ratio:g}"] = losses[best]
     names = ("log10 R teacher", "lr", "first loss", "last loss", "last over first", "log10 R student")
-    return Table("(b) Small vision transformer, SGD, best of the learning rates", names, tuple(rows)), {"b": curves}
+    return Table("(b) Small vision transformer, SGD, best of the learning rates", names, rows), {"b": curves}
 
 
 def run(context: Context) -> Outcome:
@@ -122,10 +111,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Loss curves of both panels."""
-    from matplotlib import pyplot as plt
-
     curves = outcome.curves
-    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    picture, (left, right) = subplots(1, 2, (10, 4))
     for (name, loss), colour in zip(
         curves["a"].items(), ("tab:blue", "tab:red", "tab:cyan", "tab:orange"), strict=True
     ):
@@ -138,10 +125,7 @@ def draw(outcome: Outcome) -> Picture:
         right.semilogy(epochs, each.mean(axis=0), color=colour, label=name)
         right.fill_between(epochs, each.min(axis=0), each.max(axis=0), color=colour, alpha=0.2)  # all runs
     right.set(title="(b) small vision transformer", xlabel="epochs", ylabel="divergence from the teacher")
-    for axis in (left, right):
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, (left, right))
 
 
 FIGURE = Figure(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.sweeps import columns_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, mean_of, subplots
 
 __all__ = ["FIGURE", "draw", "run", "text_training"]
 
@@ -18,19 +16,9 @@ _EVERY = 25
 
 
 def text_training(
-    trials: int,
-    seed: int,
-    *,
-    task: str,
-    optimizer: str,
-    lr: float,
-    steps: int,
-    length: int,
-    dim: int,
-    words: int,
-    vocabulary: int,
-    device: str | None = None,
-) -> dict[str, Any]:
+    trials: int, seed: int, *, task: str, optimizer: str, lr: float, steps: int, length: int, dim: int, words: int,
+    vocabulary: int, device: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Train on batches of 32 chunks; loss over the first loss and max/min of attention every 25 steps.
 
     Examples
@@ -38,8 +26,8 @@ def text_training(
     >>> from attsvm.validation.figures.conditioning.fig03 import text_training
     >>> sizes = {"steps": 25, "length": 8, "dim": 8, "words": 800, "vocabulary": 50}
     >>> found = text_training(1, 0, task="next token", optimizer="adam", lr=1e-3, **sizes)
-    >>> found["loss"].shape, found["peak"].shape
-    ((1, 2), (1, 2))
+    >>> len(found["loss"][0]), len(found["peak"][0])
+    (2, 2)
     """
     import torch
 
@@ -53,8 +41,8 @@ def text_training(
         shown, target = tokens[:, :-1], tokens[:, -1]
     else:
         shown, target = tokens, torch.tensor(has, device=device)
-    columns: dict[str, list[Any]] = {"loss": [], "peak": [], "share": []}
-    for trial in range(trials):
+
+    def row(trial: int) -> dict[str, Any]:
         outputs = size if task == "next token" else 2
         start = seed % 2**31 + trial
         model = TextTransformer(size, shown.shape[1], outputs, dim, 4, seed=start).to(device)
@@ -77,10 +65,9 @@ def text_training(
                 torch.autograd.backward(loss)
                 made.step()
         curve = torch.stack(losses).double().cpu().numpy()
-        columns["loss"].append(curve / curve[0])
-        columns["peak"].append(peaks)
-        columns["share"].append(float(np.mean(has)))
-    return {name: np.array(values) for name, values in columns.items()}
+        return {"loss": curve / curve[0], "peak": peaks, "share": float(np.mean(has))}
+
+    return columns_of(map(row, range(trials)))
 
 
 def run(context: Context) -> Outcome:
@@ -92,18 +79,15 @@ def run(context: Context) -> Outcome:
         for optimizer in ("sgd", "adam"):
             cells = [sizes | {"task": task, "optimizer": optimizer, "lr": lr} for lr in s[f"{optimizer}_rates"]]
             found = context.sweep(text_training, cells, chunk=1, name=f"{task}, {optimizer}").columns
-            ends = []
-            for columns in found:
-                loss = np.array([np.asarray(c, float) for c in columns["loss"]])
-                ends.append(loss[:, -4:].mean(axis=1))
+            ends = [columns["loss"][:, -4:].mean(axis=1) for columns in found]
             best = int(np.nanargmin([np.mean(end) for end in ends]))
-            loss, peak = (np.array([np.asarray(c, float) for c in found[best][name]]) for name in ("loss", "peak"))
+            loss, peak = found[best]["loss"], found[best]["peak"]
             rows.append((task, optimizer, s[f"{optimizer}_rates"][best], mean_of(ends[best]), mean_of(peak[:, 0]),
-                         mean_of(peak[:, -1]), float(np.mean(found[best]["share"].astype(float)))))  # fmt: skip
+                         mean_of(peak[:, -1]), float(np.mean(found[best]["share"]))))  # fmt: skip
             curves[f"{task}, {optimizer}"] = {"loss": loss, "peak": peak}
     names = ("task", "optimizer", "lr", "last loss / first", "first max/min", "last max/min", "chunks with the token")
     return Outcome(
-        tables=[Table("Two-layer transformer on text, best learning rate", names, tuple(rows))],
+        tables=[Table("Two-layer transformer on text, best learning rate", names, rows)],
         curves={"runs": curves, "steps": np.arange(0, s["steps"] + 1, _EVERY)},
         notes=[
             "Sentences are generated unless ATTSVM_WIKITEXT names the folder of WikiText-2; words are "
@@ -118,9 +102,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Loss and peakedness of both tasks."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    picture, axes = subplots(1, 2, (10, 4))
     steps = np.asarray(outcome.curves["steps"])
     for name, run_ in outcome.curves["runs"].items():
         style = "-" if name.endswith("adam") else "--"
@@ -131,10 +113,7 @@ def draw(outcome: Outcome) -> Picture:
             axis.fill_between(steps, each.min(axis=0), each.max(axis=0), color=colour, alpha=0.12)  # all runs
     axes[0].set(xlabel="steps", ylabel="loss over first loss")
     axes[1].set(xlabel="steps", ylabel="max/min of class-token attention", yscale="log")
-    for axis in axes:
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, axes)
 
 
 FIGURE = Figure(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.validation.figures.conditioning.students import SUCCESS, record_steps, softmax_student
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, share_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, share_of, subplots
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -24,22 +21,22 @@ def run(context: Context) -> Outcome:
     found = context.sweep(softmax_student, grid, chunk=1, name="students").columns
     rows, curves = [], []
     for ratio, gd in zip(s["log10_ratios"], found, strict=True):
-        final, newton = gd["final"].astype(float), gd["newton"].astype(float)
+        final, newton = gd["final"], gd["newton"]
         good = final < SUCCESS
-        taken = gd["steps"].astype(float)[good]
-        lost = np.abs(gd["cosine"].astype(float)[~good])
+        taken = gd["steps"][good]
+        lost = np.abs(gd["cosine"][~good])
         rows.append((
             ratio, share_of(good), float(np.median(taken)) if good.any() else float("nan"), float(np.median(final)),
             float(np.median(lost)) if (~good).any() else float("nan"), share_of(newton < SUCCESS),
-            float(np.median(gd["khat"].astype(float))), float(np.mean(gd["kappa"].astype(float))),
-            float(np.mean(gd["kappa_joint"].astype(float))),
+            float(np.median(gd["khat"])), float(np.mean(gd["kappa"])),
+            float(np.mean(gd["kappa_joint"])),
         ))  # fmt: skip
-        curves.append(np.array([np.asarray(curve, dtype=float) for curve in gd["loss"]]))
+        curves.append(gd["loss"])
     columns = ("log10 R", f"GD loss < {SUCCESS:g}", "median steps (successes)", "median final loss",
                "median |cos(p, p*)| (failures)", "LM success", "median log10 khat(J)", "log10 kappa(H_p)",
                "log10 kappa(joint)")  # fmt: skip
     return Outcome(
-        tables=[Table("Students by the teacher's sparsity ratio", columns, tuple(rows))],
+        tables=[Table("Students by the teacher's sparsity ratio", columns, rows)],
         curves={
             "ratios": s["log10_ratios"],
             "steps": np.arange(curves[0].shape[1]) * record_steps(s["steps"]),
@@ -54,11 +51,11 @@ def _notes(found: Sequence[Mapping[str, Any]]) -> list[str]:
     first, last = found[0], found[-1]
 
     def middle(columns: Mapping[str, Any], name: str) -> float:
-        return float(np.median(columns[name].astype(float)))
+        return float(np.median(columns[name]))
 
-    final = np.concatenate([columns["final"].astype(float) for columns in found])
-    newton = np.concatenate([columns["newton"].astype(float) for columns in found])
-    cosine = np.abs(np.concatenate([columns["cosine"].astype(float) for columns in found]))
+    final = np.concatenate([columns["final"] for columns in found])
+    newton = np.concatenate([columns["newton"] for columns in found])
+    cosine = np.abs(np.concatenate([columns["cosine"] for columns in found]))
     failed = final >= SUCCESS
     stuck = failed & (final > 1e-3)
     direction = float(np.median(cosine[stuck])) if stuck.any() else float("nan")
@@ -82,7 +79,7 @@ def draw(outcome: Outcome) -> Picture:
     from matplotlib import pyplot as plt
 
     curves = outcome.curves
-    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    picture, (left, right) = subplots(1, 2, (10, 4))
     ratios = np.asarray(curves["ratios"], dtype=float)
     shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(ratios)))
     for ratio, colour, loss in zip(ratios, shades, curves["loss"], strict=True):
@@ -93,9 +90,7 @@ def draw(outcome: Outcome) -> Picture:
     shares = [float(np.mean(np.asarray(loss, dtype=float)[:, -1] < SUCCESS)) for loss in curves["loss"]]
     right.plot(ratios, shares, "o-")
     right.set(xlabel="log10 R of the teacher", ylabel="share of runs that find the teacher", ylim=(-0.05, 1.05))
-    for axis in (left, right):
-        axis.grid(alpha=0.3)
-    return picture
+    return finish(picture, (left, right), legend=None)
 
 
 FIGURE = Figure(

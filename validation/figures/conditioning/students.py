@@ -9,6 +9,7 @@ import numpy as np
 
 from attsvm.dynamics.conditioning import StudentTeacher, curvature, descend, joint_curvature, student_teacher
 from attsvm.softmax import condition_bounds
+from attsvm.sweeps import columns_of
 
 __all__ = ["SUCCESS", "linear_student", "record_steps", "softmax_student"]
 
@@ -63,23 +64,8 @@ def softmax_student(
     ((2, 121), ['cosine', 'final', 'kappa'])
     """
     every = record_steps(steps)
-    columns: dict[str, list[Any]] = {
-        name: []
-        for name in (
-            "loss",
-            "final",
-            "steps",
-            "teacher",
-            "student",
-            "cosine",
-            "khat",
-            "kappa",
-            "kappa_joint",
-            "label",
-            "newton",
-        )
-    }
-    for trial in range(trials):
+
+    def row(trial: int) -> dict[str, Any]:
         teacher = _teacher(seed, trial, N=N, d=d, sigma_p=sigma_p, log_ratio=log_ratio)
         problem = teacher.problem
         p0, v0 = teacher.student(np.random.default_rng([seed, trial, 1]))
@@ -87,23 +73,26 @@ def softmax_student(
         reached = run.first_below(SUCCESS)
         norms = np.linalg.norm(run.p) * np.linalg.norm(teacher.p_star)
         logs = problem.log_weights(teacher.p_star)
-        columns["loss"].append(_padded(run.losses, steps // every + 1))
-        columns["final"].append(run.losses[-1])
-        columns["steps"].append(reached[0] if reached else np.nan)
-        columns["teacher"].append(np.median(teacher.log_ratios()) / np.log(10))
-        columns["student"].append(run.log_ratio / np.log(10))
-        columns["cosine"].append(float(run.p @ teacher.p_star / norms) if np.isfinite(norms) else np.nan)
-        columns["khat"].append(np.median(condition_bounds(log_attention=logs, log=True)[0]) / np.log(10))
         own, both = (c(problem, teacher.p_star) if spectrum else None for c in (curvature, joint_curvature))
-        columns["kappa"].append(np.log10(own.range_condition_number) if own else np.nan)
-        columns["kappa_joint"].append(np.log10(both.range_condition_number) if both else np.nan)
-        columns["label"].append(0.5 * float(np.mean(problem.y**2)))
         newton = np.nan
         if newton_steps:
             second = descend(problem, p0, v0, optimizer="gauss_newton", steps=newton_steps, target=target, every=5)
             newton = second.losses[-1]
-        columns["newton"].append(newton)
-    return {name: np.array(values) for name, values in columns.items()}
+        return {
+            "loss": _padded(run.losses, steps // every + 1),
+            "final": run.losses[-1],
+            "steps": reached[0] if reached else np.nan,
+            "teacher": np.median(teacher.log_ratios()) / np.log(10),
+            "student": run.log_ratio / np.log(10),
+            "cosine": float(run.p @ teacher.p_star / norms) if np.isfinite(norms) else np.nan,
+            "khat": np.median(condition_bounds(log_attention=logs, log=True)[0]) / np.log(10),
+            "kappa": np.log10(own.range_condition_number) if own else np.nan,
+            "kappa_joint": np.log10(both.range_condition_number) if both else np.nan,
+            "label": 0.5 * float(np.mean(problem.y**2)),
+            "newton": newton,
+        }
+
+    return columns_of(map(row, range(trials)))
 
 
 def linear_student(
@@ -120,8 +109,8 @@ def linear_student(
     if teacher not in ("softmax", "linear"):
         raise ValueError(f"teacher must be 'softmax' or 'linear', got {teacher!r}")
     every = record_steps(steps)
-    columns: dict[str, list[Any]] = {name: [] for name in ("loss", "final", "steps", "label")}
-    for trial in range(trials):
+
+    def row(trial: int) -> dict[str, Any]:
         made = _teacher(seed, trial, N=N, d=d, sigma_p=sigma_p, log_ratio=None)
         problem = replace(made.problem, attention="linear")
         if teacher == "linear":
@@ -130,9 +119,12 @@ def linear_student(
         run = descend(problem, p0, v0, lr=lr, steps=steps, target=1e-24, every=every)
         good = run.status != "diverged"
         curve = _padded(run.losses, steps // every + 1)
-        columns["loss"].append(curve if good else np.full_like(curve, np.inf))
-        columns["final"].append(run.losses[-1] if good else np.inf)
         within = np.flatnonzero(run.losses <= 1.01 * run.losses[-1])
-        columns["steps"].append(int(run.steps[within[0]]) if good else np.nan)
-        columns["label"].append(0.5 * float(np.mean(problem.y**2)))
-    return {name: np.array(values) for name, values in columns.items()}
+        return {
+            "loss": curve if good else np.full_like(curve, np.inf),
+            "final": run.losses[-1] if good else np.inf,
+            "steps": int(run.steps[within[0]]) if good else np.nan,
+            "label": 0.5 * float(np.mean(problem.y**2)),
+        }
+
+    return columns_of(map(row, range(trials)))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.dynamics.conditioning import PromptProblem, kappa_report, leakage, sampled_leakage, signal_subspace
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.sweeps import columns_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, subplots
 
 __all__ = ["FIGURE", "draw", "head_statistics", "run", "trained_heads"]
 
@@ -65,8 +63,8 @@ def trained_heads(
     Examples
     --------
     >>> found = trained_heads(1, 0, epochs=3, limit=200, test=20, dim=16, layers=1, patch=2)
-    >>> found["rho"].shape[0], 0 <= found["accuracy"][0] <= 1
-    (1, np.True_)
+    >>> len(found["rho"]), 0 <= found["accuracy"][0] <= 1
+    (1, True)
     """
     import torch
 
@@ -75,8 +73,8 @@ def trained_heads(
 
     pixels, classes, _ = load_images(limit=limit)
     images, labels = torch.tensor(pixels, device=device), torch.tensor(classes, device=device)
-    columns: dict[str, list[Any]] = {}
-    for trial in range(trials):
+
+    def row(trial: int) -> dict[str, Any]:
         start = seed % 2**31 + trial
         model = SmallViT(images.shape[1], patch, dim, layers, hidden=2 * dim, seed=start).to(device)
         train_on_labels(model, images[test:], labels[test:], epochs=epochs, seed=start)
@@ -94,18 +92,19 @@ def trained_heads(
             raise ValueError("every token is important in every head: train longer or with more patches")
         finite = np.isfinite(found["rho"])
         levels = np.array([0.1, 0.5, 0.9])
-        row = {name: np.quantile(found[name], levels) for name in ("sampled", "delta", "kappa", "khat", "proxy")}
-        row["rho"] = np.quantile(np.where(finite, found["rho"], 1e12), levels)
-        row["unseen"] = 1 - finite.mean()
-        row["below_one"] = float((found["rho"] < 1).mean())
-        row["sampled_below_one"] = float((found["sampled"] < 1).mean())
-        row["dimension"] = float(np.median(found["dimension"]))
-        row["kept"] = float(np.mean(found["kept"]))
-        row["off_by"] = float(np.median(found["proxy"] - found["kappa"]))
-        row["accuracy"] = accuracy(model, images[:test], labels[:test])
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return {name: np.array(values) for name, values in columns.items()}
+        return {
+            **{name: np.quantile(found[name], levels) for name in ("sampled", "delta", "kappa", "khat", "proxy")},
+            "rho": np.quantile(np.where(finite, found["rho"], 1e12), levels),
+            "unseen": 1 - finite.mean(),
+            "below_one": float((found["rho"] < 1).mean()),
+            "sampled_below_one": float((found["sampled"] < 1).mean()),
+            "dimension": float(np.median(found["dimension"])),
+            "kept": float(np.mean(found["kept"])),
+            "off_by": float(np.median(found["proxy"] - found["kappa"])),
+            "accuracy": accuracy(model, images[:test], labels[:test]),
+        }
+
+    return columns_of(map(row, range(trials)))
 
 
 def run(context: Context) -> Outcome:
@@ -117,10 +116,10 @@ def run(context: Context) -> Outcome:
     found = context.sweep(trained_heads, [cell], chunk=1, name="heads").columns[0]
 
     def quantiles(name: str) -> tuple[float, ...]:
-        return tuple(np.mean([np.asarray(row, dtype=float) for row in found[name]], axis=0))
+        return tuple(np.mean(found[name], axis=0))
 
     def mean(name: str) -> float:
-        return float(np.mean(found[name].astype(float)))
+        return float(np.mean(found[name]))
 
     levels = ("10 %", "median", "90 %")
     tables = [
@@ -148,9 +147,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Quantiles of leakage and condition numbers."""
-    from matplotlib import pyplot as plt
-
-    picture, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    picture, (left, right) = subplots(1, 2, (9, 3.6))
     levels = ("10 %", "median", "90 %")
     for name, label in (("rho", "exact"), ("sampled", "200 random directions")):
         left.semilogy(levels, np.asarray(outcome.curves[name], dtype=float), "o-", label=label)
@@ -159,10 +156,7 @@ def draw(outcome: Outcome) -> Picture:
     for name, label in (("kappa", "exact"), ("khat", "lower bound, closed form"), ("proxy", "(max / min)^2")):
         right.plot(levels, np.asarray(outcome.curves[name], dtype=float), "o-", label=label)
     right.set(title="condition number of J^2", ylabel="log10")
-    for axis in (left, right):
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, (left, right))
 
 
 FIGURE = Figure(

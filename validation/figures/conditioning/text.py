@@ -19,24 +19,8 @@ __all__ = ["WIKITEXT_VARIABLE", "TextTransformer", "chunked", "generated_text", 
 #: Environment variable that names the folder of WikiText-2; without it sentences are generated.
 WIKITEXT_VARIABLE = "ATTSVM_WIKITEXT"
 
-_NOUNS = [
-    "river",
-    "stone",
-    "teacher",
-    "garden",
-    "ship",
-    "letter",
-    "window",
-    "child",
-    "market",
-    "horse",
-    "song",
-    "winter",
-    "bridge",
-    "doctor",
-    "lamp",
-    "forest",
-]
+_NOUNS = ["river", "stone", "teacher", "garden", "ship", "letter", "window", "child", "market", "horse", "song",
+          "winter", "bridge", "doctor", "lamp", "forest"]  # fmt: skip
 _VERBS = ["sees", "follows", "remembers", "carries", "finds", "leaves", "paints", "answers", "watches", "holds"]
 _ADJECTIVES = ["old", "quiet", "bright", "heavy", "small", "distant", "green", "broken", "patient", "strange"]
 _PLACES = ["near", "behind", "under", "beyond", "inside", "above"]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics.localization import QKSpectrum, normal_interval, rho, signal_moments, simulate_signals, summarize
-from attsvm.validation.figures.framework import Context, Figure, Interval, Outcome, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Interval, Outcome, Picture, Table, subplots
 
 __all__ = ["FIGURE", "draw", "run", "walk_signals"]
 
@@ -103,14 +100,14 @@ def run(context: Context) -> Outcome:
             Table(
                 f"Variance of the signal, xi = {s['simulated'][0][0]:g}, eta = {s['simulated'][0][1]:g}, T = {T}",
                 ("theta", "Monte Carlo", "exact", "printed", "exact: deviation / SE", "printed / Monte Carlo"),
-                tuple(variance_rows),
+                variance_rows,
             ),
             Table(
                 f"Largest error of rho against {total} walks, d = {d}, T = {T}",
                 ("xi", "eta", "printed", "corrected", "Gaussian at this T", "2 SE"),
-                tuple(error_rows),
+                error_rows,
             ),
-            Table("Site that keeps a signal", ("eta", *names), tuple(sites)),
+            Table("Site that keeps a signal", ("eta", *names), sites),
         ],
         curves={"theta": _THETA, "xi": xis, "eta": list(s["etas"]), **curves},
         notes=[
@@ -123,12 +120,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """One panel per eta, printed above corrected: position against xi."""
-    from matplotlib import pyplot as plt
-
     c = outcome.curves
-    picture, axes = plt.subplots(
-        2, len(c["eta"]), figsize=(2.9 * len(c["eta"]), 5.4), sharex=True, sharey=True, layout="constrained"
-    )
+    picture, axes = subplots(2, len(c["eta"]), (2.9 * len(c["eta"]), 5.4), sharex=True, sharey=True)
     for row, form in zip(axes, ("printed", "corrected"), strict=True):
         for axis, eta, values in zip(row, c["eta"], c[form], strict=True):
             mesh = axis.pcolormesh(c["xi"], c["theta"], np.asarray(values).T, vmin=0, vmax=1, cmap="viridis")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics.localization import entropy_lower_bound, limit_window, rho, summarize
 from attsvm.softmax import entropy, log_softmax
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 
 __all__ = ["FIGURE", "draw", "least_entropy", "run"]
 
@@ -72,12 +69,12 @@ def run(context: Context) -> Outcome:
             Table(
                 f"Figure 3: rho at eta = {eta:g}",
                 ("xi", "xi eta", "form", "site", "peak", "window at half height", "its limit", "participation"),
-                tuple(rows),
+                rows,
             ),
             Table(
                 f"Figure 4: least entropy over logits of norm nu, T = {T} (log T = {np.log(T):.3f})",
                 ("nu", "least found", "tight", "large T", "printed (9)"),
-                tuple(bounds),
+                bounds,
             ),
         ],
         curves=curves,
@@ -91,10 +88,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Left Figure 3, right Figure 4."""
-    from matplotlib import pyplot as plt
-
     c = outcome.curves
-    picture, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    picture, (left, right) = subplots(1, 2, (10, 3.8))
     for xi, color in zip(c["xi"], ("tab:blue", "tab:red"), strict=True):
         left.plot(c["theta"], c[f"corrected {xi}"], color=color, label=rf"$\xi$ = {xi:g}, corrected")
         left.plot(c["theta"], c[f"printed {xi}"], color=color, ls="--", label=rf"$\xi$ = {xi:g}, printed")

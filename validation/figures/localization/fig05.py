@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,8 @@ from attsvm.dynamics.localization import (
     summarize,
     token_logits,
 )
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.sweeps import columns_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 
 __all__ = ["FIGURE", "draw", "eigenspectrum_draws", "run"]
 
@@ -39,8 +37,8 @@ def eigenspectrum_draws(
     (2, 5)
     """
     rng = np.random.default_rng(seed)
-    out: dict[str, list[Any]] = {name: [] for name in ("rho", *_METHODS, "entropy", "last_entropy", "r", "eta")}
-    for _ in range(trials):
+
+    def row() -> dict[str, Any]:
         basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
         W = (basis * rng.normal(mean, scale, d)) @ basis.T
         covariance = None
@@ -50,14 +48,16 @@ def eigenspectrum_draws(
         X = random_walks(walks, T, d, covariance, seed=rng)
         signal = linear_softmax(token_logits(X, W))
         spectrum = qk_spectrum(W, covariance)
-        out["rho"].append(((signal >= 0) & (signal <= 1)).mean(axis=0).tolist())
-        for method in _METHODS:
-            out[method].append(signal_propagation(spectrum, T, method=method).rho.tolist())  # type: ignore[arg-type]
-        out["entropy"].append(float(attention_entropy(X, W).mean()))
-        out["last_entropy"].append(float(attention_entropy(X, W, query="last").mean()))
-        out["r"].append(spectrum.strength())
-        out["eta"].append(spectrum.eta())
-    return out
+        return {
+            "rho": ((signal >= 0) & (signal <= 1)).mean(axis=0),
+            **{m: signal_propagation(spectrum, T, method=m).rho for m in _METHODS},  # type: ignore[arg-type]
+            "entropy": float(attention_entropy(X, W).mean()),
+            "last_entropy": float(attention_entropy(X, W, query="last").mean()),
+            "r": spectrum.strength(),
+            "eta": spectrum.eta(),
+        }
+
+    return columns_of(row() for _ in range(trials))
 
 
 def run(context: Context) -> Outcome:
@@ -91,23 +91,9 @@ def run(context: Context) -> Outcome:
         tables=[
             Table(
                 f"d = {s['d']}, T = {s['T']}, {s['walks']} walks per draw of W_QK, {s['trials']} draws",
-                (
-                    "covariance",
-                    "mean",
-                    "scale",
-                    "r",
-                    "eta",
-                    "site",
-                    "peak",
-                    "at i",
-                    "participation",
-                    "entropy",
-                    "entropy, last query",
-                    "error: Gaussian",
-                    "asymptotic",
-                    "printed",
-                ),
-                tuple(rows),
+                ("covariance", "mean", "scale", "r", "eta", "site", "peak", "at i", "participation", "entropy",
+                 "entropy, last query", "error: Gaussian", "asymptotic", "printed"),
+                rows,
             ),
             Table(
                 "Trends between the smallest and the largest value, over the other parameter and both covariances",
@@ -120,7 +106,7 @@ def run(context: Context) -> Outcome:
             "The entropy is highest for W_QK = 0; a larger mean, which localizes, lowers it.",
             "'Gaussian' keeps the offset 1/T and the exact variance; 'asymptotic' is (6) with the corrected variance.",
         ],
-    )
+    )  # fmt: skip
 
 
 def _trends(rows: Sequence[tuple[Any, ...]], means: Sequence[float], scales: Sequence[float]) -> list[tuple[Any, ...]]:
@@ -148,7 +134,7 @@ def draw(outcome: Outcome) -> Picture:
 
     c = outcome.curves
     means, scales = c["means"], c["scales"]
-    picture, axes = plt.subplots(2, len(means) + 1, figsize=(2.7 * (len(means) + 1), 5.2), layout="constrained")
+    picture, axes = subplots(2, len(means) + 1, (2.7 * (len(means) + 1), 5.2))
     colors = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(scales)))
     position = np.arange(1, c["T"] + 1)
     for row, label in zip(axes, ("isotropic", "anisotropic"), strict=True):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.models.corpora import read_wikitext, synthetic_corpus
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "language_runs", "run"]
 
@@ -106,7 +103,7 @@ def run(context: Context) -> Outcome:
                 f"After {s['steps']} steps, {curves['text']}, d = {s['d']}, T = {s['T']}, k1 = {s['k1']:g}, "
                 f"{s['trials']} models each (uniform attention has entropy {curves['largest']:.3f})",
                 ("k2", "trace", "scale", "entropy", "perplexity", "mean rho", "unevenness of rho"),
-                tuple(rows),
+                rows,
             ),
             Table(
                 "From the weakest to the strongest k2",
@@ -144,7 +141,7 @@ def draw(outcome: Outcome) -> Picture:
     from matplotlib import pyplot as plt
 
     c = outcome.curves
-    picture, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
+    picture, axes = subplots(2, 3, (11, 6))
     colors = ["black", *plt.get_cmap("viridis")(np.linspace(0, 0.9, len(c["labels"]) - 1))]
     for axis, name in zip(axes[0], ("scale", "entropy", "perplexity"), strict=True):
         for label, color in zip(c["labels"], colors, strict=True):

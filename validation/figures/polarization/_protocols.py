@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from attsvm.dynamics import polarization as pol
 
-__all__ = ["KINDS", "figure_2", "figure_10", "figure_12", "figure_13"]
+__all__ = ["KINDS", "figure_2", "figure_10", "figure_12", "figure_13", "legacy_seeds"]
 
 Array = npt.NDArray[np.float64]
 # The names of `ATTENTION_KINDS`, written out: listing the figures must not load torch.
@@ -15,6 +15,18 @@ KINDS = (
     "softmax",
     *(f"{name}_{form}" for name in ("sigmoid", "elu", "elu_elu", "mlp", "linear") for form in ("norm", "unnorm")),
 )
+
+
+def legacy_seeds(count: int, seed: int) -> list[int]:
+    """Seeds of the legacy generator, or of torch, for the trials of a chunk.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.polarization._protocols import legacy_seeds
+    >>> len(set(legacy_seeds(5, 0)))
+    5
+    """
+    return [int(k) for k in np.random.default_rng(seed).integers(2**31, size=count)]
 
 
 def figure_2(seed: int = 123, p: int = 8) -> Array:

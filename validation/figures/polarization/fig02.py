@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, share_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, share_of, subplots
 from attsvm.validation.figures.polarization._protocols import figure_2
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "margins", "run"]
 
@@ -96,7 +93,7 @@ def run(context: Context) -> Outcome:
                 "Theorems 3.2 and 3.3 on random instances to t = 1e12: share satisfied",
                 ("p", "b", "order", "repulsion", "as printed", "ratio", "eq. 17", "as printed", "entropy falls",
                  "worst drift", "median s_0"),
-                tuple(table),
+                table,
             ),
         ],
         curves={
@@ -116,7 +113,7 @@ def draw(outcome: Outcome) -> Picture:
 
     c = outcome.curves
     t, scores, u = np.asarray(c["t"]), np.asarray(c["scores"]), np.asarray(c["u"])
-    picture, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+    picture, axes = subplots(1, 2, (11, 3.8))
     for j in range(scores.shape[1]):
         color = "tab:blue" if j == 0 else plt.get_cmap("autumn")(j / 9)
         axes[0].semilogx(t, scores[:, j], color=color, lw=2 if j == 0 else 1, label=f"token {j}")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-from attsvm.validation.figures.polarization._protocols import figure_12
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.sweeps import columns_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.figures.polarization._protocols import figure_12, legacy_seeds
 
 __all__ = ["FIGURE", "conditioned", "draw", "run"]
 
@@ -27,16 +25,15 @@ def conditioned(trials: int, seed: int, kappa: float, difficulty: float | None) 
     >>> conditioned(1, 0, kappa=1.0, difficulty=2.0)["entropy"][0] > 0.99
     True
     """
-    draws = np.random.default_rng(seed).integers(2**31, size=trials)
-    columns: dict[str, list[float]] = {"entropy": [], "steps": [], "difficulty": []}
-    for k in draws:
-        W, a, loss = figure_12(kappa, int(k), difficulty=difficulty)
+
+    def row(draw: int) -> dict[str, float]:
+        W, a, loss = figure_12(kappa, draw, difficulty=difficulty)
         flow = pol.full_flow(W, a, loss, t_end=600.0, points=800, method="DOP853", rtol=1e-6, atol=1e-9)
         fitted = int(np.argmax(flow.loss < 1e-6 * flow.loss[0]))
-        columns["entropy"].append(float(flow.entropy[-1] / np.log(a.size)))
-        columns["steps"].append(float(flow.times[fitted]) / _STEP if fitted else np.inf)
-        columns["difficulty"].append(loss.difficulty)
-    return columns
+        steps = float(flow.times[fitted]) / _STEP if fitted else np.inf
+        return {"entropy": float(flow.entropy[-1] / np.log(a.size)), "steps": steps, "difficulty": loss.difficulty}
+
+    return columns_of(map(row, legacy_seeds(trials, seed)))
 
 
 def run(context: Context) -> Outcome:
@@ -73,12 +70,12 @@ def run(context: Context) -> Outcome:
             Table(
                 "The published instance (seed 123), t = 300",
                 ("kappa", "|X^-1 beta|", "entropy / log p", "by descent", "largest score", "steps to 1e-6"),
-                tuple(rows),
+                rows,
             ),
             Table(
                 "Random seeds: |beta| as drawn, and |X^-1 beta| matched",
                 ("|X^-1 beta|", "kappa", "its mean", "entropy / log p", "median steps to 1e-6"),
-                tuple(table),
+                table,
             ),
         ],
         curves=curves,
@@ -96,7 +93,7 @@ def draw(outcome: Outcome) -> Picture:
     from matplotlib import pyplot as plt
 
     c = outcome.curves
-    picture, axes = plt.subplots(1, 4, figsize=(15, 3.6), layout="constrained")
+    picture, axes = subplots(1, 4, (15, 3.6))
     for axis, k in zip(axes[:2], (0, len(c["kappas"]) - 1), strict=True):
         t, logits = np.asarray(c["t"][k]), np.asarray(c["scores"][k])
         axis.plot(t / _STEP / 1000, logits, lw=1)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
+from attsvm.sweeps import columns_of
 from attsvm.validation import models
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
-from attsvm.validation.figures.polarization._protocols import KINDS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
+from attsvm.validation.figures.polarization._protocols import KINDS, legacy_seeds
 
 __all__ = ["FIGURE", "draw", "induction", "run"]
 
@@ -35,31 +33,26 @@ def induction(
     torch.set_num_threads(1)  # one core per run: the sweep fills the others
     chosen = {str(k): k for k in pol.ATTENTION_KINDS}[kind]
     task = models.InductionTask(symbols=symbols, length=length)
-    columns: dict[str, list[Any]] = {"accuracy": [], "scores": [], "pooled": [], "share": [], "pattern": []}
-    for k in np.random.default_rng(seed).integers(2**31, size=trials):
+
+    def row(draw: int) -> dict[str, Any]:
         model = models.train_induction(
-            chosen,
-            task=task,
-            heads=heads,
-            dim=dim,
-            auxiliary=auxiliary,
-            lr=lr,
-            batch=batch,
-            steps=steps,
-            seed=int(k),
+            chosen, task=task, heads=heads, dim=dim, auxiliary=auxiliary, lr=lr, batch=batch, steps=steps, seed=draw,
             device=device,
-        )
+        )  # fmt: skip
         report = models.induction_report(model, task, samples=500)
         tokens, _ = task.sample(200, torch.Generator().manual_seed(7), device)
         with torch.no_grad():
             attention = model(tokens, attention=True)[1]
         assert attention is not None
-        columns["accuracy"].append(report.accuracy)
-        columns["scores"].append(sorted(report.scores.tolist(), reverse=True))
-        columns["pooled"].append(sorted(report.pooled_scores.tolist(), reverse=True))
-        columns["share"].append(report.sink_share)
-        columns["pattern"].append(attention[-1, int(report.scores.argmax())].mean(0).tolist())
-    return columns
+        return {
+            "accuracy": report.accuracy,
+            "scores": sorted(report.scores.tolist(), reverse=True),
+            "pooled": sorted(report.pooled_scores.tolist(), reverse=True),
+            "share": report.sink_share,
+            "pattern": attention[-1, int(report.scores.argmax())].mean(0).tolist(),
+        }
+
+    return columns_of(map(row, legacy_seeds(trials, seed)))
 
 
 def run(context: Context) -> Outcome:
@@ -88,17 +81,10 @@ def run(context: Context) -> Outcome:
             "scores": scores,
             "pattern": np.asarray(got["pattern"], dtype=float)[0],
         }
-    columns = (
-        "attention",
-        "lambda",
-        "learned (> 0.95)",
-        "accuracy",
-        "share of sink heads",
-        "mean of ratios",
-        "ratio of sums",
-    )
+    columns = ("attention", "lambda", "learned (> 0.95)", "accuracy", "share of sink heads", "mean of ratios",
+               "ratio of sums")  # fmt: skip
     return Outcome(
-        tables=[Table(f"Second layer after {s['steps']} steps", columns, tuple(rows))],
+        tables=[Table(f"Second layer after {s['steps']} steps", columns, rows)],
         curves=curves,
         notes=[
             f"REDUCED: width {s['dim']} (published 128), batch {s['batch']} (256), {s['steps']} steps on fresh samples "
@@ -117,10 +103,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Sink scores per head for every kind, and mean attention patterns of three."""
-    from matplotlib import pyplot as plt
-
     labels = list(outcome.curves)
-    picture, axes = plt.subplots(1, 4, figsize=(16, 4), width_ratios=[2.2, 1, 1, 1], layout="constrained")
+    picture, axes = subplots(1, 4, (16, 4), width_ratios=[2.2, 1, 1, 1])
     for k, label in enumerate(labels):
         c = outcome.curves[label]
         for scores, learned in zip(np.asarray(c["scores"]), c["learned"], strict=True):
@@ -146,28 +130,10 @@ FIGURE = Figure(
     protocol="""Two-layer causal pre-norm transformers on BOS t_1 .. t_k t' t_(i+1) with t' != t, additive
         positions, lambda = 0.2, AdamW, sink score = mean share of the first token at queries 1..-2, sink head above
         0.9, runs below 95 % accuracy dropped (as published); sizes are reduced, see the notes.""",
-    full={
-        "trials": 3,
-        "kinds": KINDS,
-        "lr": 3e-3,
-        "heads": 4,
-        "dim": 32,
-        "batch": 64,
-        "steps": 800,
-        "symbols": 12,
-        "length": 4,
-    },
-    quick={
-        "trials": 1,
-        "kinds": ("softmax", "sigmoid_unnorm"),
-        "lr": 3e-3,
-        "heads": 2,
-        "dim": 32,
-        "batch": 64,
-        "steps": 200,
-        "symbols": 12,
-        "length": 4,
-    },
+    full={"trials": 3, "kinds": KINDS, "lr": 3e-3, "heads": 4, "dim": 32, "batch": 64, "steps": 800, "symbols": 12,
+          "length": 4},
+    quick={"trials": 1, "kinds": ("softmax", "sigmoid_unnorm"), "lr": 3e-3, "heads": 2, "dim": 32, "batch": 64,
+           "steps": 200, "symbols": 12, "length": 4},
     run=run,
     draw=draw,
-)
+)  # fmt: skip

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
+from attsvm.sweeps import columns_of
 from attsvm.validation import models
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-from attsvm.validation.figures.polarization._protocols import KINDS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.figures.polarization._protocols import KINDS, legacy_seeds
 
 __all__ = ["FIGURE", "draw", "flips", "run"]
 
@@ -35,17 +33,16 @@ def flips(
     torch.set_num_threads(1)
     chosen = {str(k): k for k in pol.ATTENTION_KINDS}[kind]
     task = models.SetTask(vocabulary)
-    columns: dict[str, list[float]] = {"rate": [], "control": [], "accuracy": []}
-    for k in np.random.default_rng(seed).integers(2**31, size=trials):
+
+    def row(draw: int) -> dict[str, float]:
         model = models.train_classifier(
             chosen, task=task, layers=layers, heads=heads, dim=dim, mlp=not plain, layer_norm=not plain,
-            embedding_scale=scale, lr=lr, steps=steps, batch=256, seed=int(k), device=device,
+            embedding_scale=scale, lr=lr, steps=steps, batch=256, seed=draw, device=device,
         )  # fmt: skip
         found = models.flip_rates(model, task, pairs=500)
-        columns["rate"].append(found.worst)
-        columns["control"].append(found.control)
-        columns["accuracy"].append(found.accuracy)
-    return columns
+        return {"rate": found.worst, "control": found.control, "accuracy": found.accuracy}
+
+    return columns_of(map(row, legacy_seeds(trials, seed)))
 
 
 def run(context: Context) -> Outcome:
@@ -81,31 +78,26 @@ def run(context: Context) -> Outcome:
         curves["shapes"].append(f"L{cell['layers']} H{cell['heads']}")
         curves["shape_rates"].append(float(rate.mean()))
     rest = [
-        (
-            cell["kind"],
-            cell["vocabulary"],
-            cell["scale"],
-            mean_of(cells([cell], "rate")),
-            float(cells([cell], "accuracy").min()),
-        )
+        (cell["kind"], cell["vocabulary"], cell["scale"], mean_of(cells([cell], "rate")),
+         float(cells([cell], "accuracy").min()))
         for cell in others
-    ]
+    ]  # fmt: skip
     return Outcome(
         tables=[
             Table(
                 "One layer, one head, MLP and LayerNorm, |V| = 41, all learning rates",
                 ("attention", "runs", "flip rate", "random token", "lowest accuracy"),
-                tuple(by_kind),
+                by_kind,
             ),
             Table(
                 "Softmax without MLP and LayerNorm (Figure 21)",
                 ("layers", "heads", "flip rate", "lowest accuracy"),
-                tuple(by_shape),
+                by_shape,
             ),
             Table(
                 "Other embeddings and vocabulary",
                 ("attention", "|V|", "embedding scale", "flip rate", "lowest accuracy"),
-                tuple(rest),
+                rest,
             ),
         ],
         curves=curves,
@@ -121,10 +113,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Mean flip rates with the single runs as dots."""
-    from matplotlib import pyplot as plt
-
     c = outcome.curves
-    picture, axes = plt.subplots(1, 2, figsize=(12, 4), width_ratios=[2, 1], layout="constrained")
+    picture, axes = subplots(1, 2, (12, 4), width_ratios=[2, 1])
     means = [float(np.mean(rate)) for rate in c["rates"]]
     colors = [
         "tab:red" if kind == "softmax" else "tab:orange" if kind.endswith("_norm") else "tab:blue"
@@ -150,28 +140,11 @@ FIGURE = Figure(
         256; the token that CLS attends to most is exchanged between two inputs with different labels; a flip is a
         prediction of the donor's label; 500 pairs, maximum over heads and layers (as published); sizes are reduced,
         see the notes.""",
-    full={
-        "trials": 1,
-        "kinds": KINDS,
-        "rates": (1e-2, 1e-3, 1e-4),
-        "dim": 64,
-        "steps": 400,
-        "steps_81": 200,
-        "shapes": ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)),
-        "embeddings": (0.02, 0.2),
-        "kinds_81": ("softmax", "sigmoid_unnorm"),
-    },
-    quick={
-        "trials": 1,
-        "kinds": ("softmax", "sigmoid_unnorm"),
-        "rates": (1e-3,),
-        "dim": 32,
-        "steps": 150,
-        "steps_81": 40,
-        "shapes": ((1, 1), (1, 4)),
-        "embeddings": (0.02,),
-        "kinds_81": ("softmax",),
-    },
+    full={"trials": 1, "kinds": KINDS, "rates": (1e-2, 1e-3, 1e-4), "dim": 64, "steps": 400, "steps_81": 200,
+          "shapes": ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)), "embeddings": (0.02, 0.2),
+          "kinds_81": ("softmax", "sigmoid_unnorm")},
+    quick={"trials": 1, "kinds": ("softmax", "sigmoid_unnorm"), "rates": (1e-3,), "dim": 32, "steps": 150,
+           "steps_81": 40, "shapes": ((1, 1), (1, 4)), "embeddings": (0.02,), "kinds_81": ("softmax",)},
     run=run,
     draw=draw,
-)
+)  # fmt: skip

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-from attsvm.validation.figures.polarization._protocols import figure_10
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.sweeps import columns_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.figures.polarization._protocols import figure_10, legacy_seeds
 
 __all__ = ["FIGURE", "draw", "kl_runs", "run"]
 
@@ -25,15 +23,15 @@ def kl_runs(trials: int, seed: int, t_end: float) -> dict[str, Any]:
     >>> 0 < kl_runs(1, 0, t_end=100.0)["top"][0] < 1
     True
     """
-    columns: dict[str, list[float]] = {"top": [], "entropy": [], "divergence": []}
-    for k in np.random.default_rng(seed).integers(2**31, size=trials):
-        V, target = figure_10(int(k))
+
+    def row(draw: int) -> dict[str, float]:
+        V, target = figure_10(draw)
         loss = pol.KLLoss(target)
         flow = pol.full_flow(V, np.zeros(target.size), loss, t_end=t_end, points=5, rtol=1e-6, atol=1e-10)
-        columns["top"].append(float(flow.scores[-1].max()))
-        columns["entropy"].append(float(flow.entropy[-1] / np.log(target.size)))
-        columns["divergence"].append(loss.divergence(flow.beta[-1]))
-    return columns
+        top, entropy = float(flow.scores[-1].max()), float(flow.entropy[-1] / np.log(target.size))
+        return {"top": top, "entropy": entropy, "divergence": loss.divergence(flow.beta[-1])}
+
+    return columns_of(map(row, legacy_seeds(trials, seed)))
 
 
 def run(context: Context) -> Outcome:
@@ -98,10 +96,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Scores and divergence over log-time."""
-    from matplotlib import pyplot as plt
-
     c = outcome.curves
-    picture, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    picture, axes = subplots(1, 2, (10, 3.6))
     axes[0].semilogx(c["t"], np.asarray(c["scores"]), lw=1.4)
     axes[0].set(title="softmax(a), KL loss", xlabel="t", ylabel="score", ylim=(0, 1))
     axes[1].loglog(c["t"], np.maximum(np.asarray(c["divergence"], dtype=float), 1e-14), color="k")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 
 __all__ = ["FIGURE", "draw", "run", "tied"]
 
@@ -29,16 +26,8 @@ def tied(trials: int, seed: int, D: int, steps: int, transposed: bool, device: s
     beta /= np.linalg.norm(beta)
     others = np.random.default_rng(seed).standard_normal((trials - 1, D))
     a0 = 1 + 0.1 * np.concatenate([first.randn(1, D), others])
-    run = pol.descend_tied(
-        np.tile(np.eye(D), (trials, 1, 1)),
-        a0,
-        beta,
-        transposed=transposed,
-        lr=0.05,
-        steps=steps,
-        snapshots=40,
-        device=device,
-    )
+    R0 = np.tile(np.eye(D), (trials, 1, 1))
+    run = pol.descend_tied(R0, a0, beta, transposed=transposed, lr=0.05, steps=steps, snapshots=40, device=device)
     norms = run.V.norm(dim=3 if transposed else 2)  # (snapshots, trial, token): rows of R when transposed
     winner = run.scores[-1].argmax(-1)
     return {
@@ -76,17 +65,10 @@ def run(context: Context) -> Outcome:
             }
     total = sum(len(many.where(**cell)["same_as_a"]) for cell in cells)
     differ = total - sum(int(np.sum(many.where(**cell)["same_as_a"])) for cell in cells)
-    columns = (
-        "model",
-        "D",
-        "mean largest score",
-        "smallest",
-        "norm of its vector",
-        "median norm",
-        "argmax a = argmax s",
-    )
+    columns = ("model", "D", "mean largest score", "smallest", "norm of its vector", "median norm",
+               "argmax a = argmax s")  # fmt: skip
     return Outcome(
-        tables=[Table(f"After {s['steps']} steps", columns, tuple(rows))],
+        tables=[Table(f"After {s['steps']} steps", columns, rows)],
         curves=curves,
         notes=[
             f"The diverging column belongs to the largest score; the largest element of a, which the caption names, is "
@@ -100,7 +82,7 @@ def draw(outcome: Outcome) -> Picture:
     """Largest score and norms against time for each D."""
     from matplotlib import pyplot as plt
 
-    picture, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    picture, axes = subplots(1, 2, (10, 3.6))
     for k, (D, c) in enumerate(outcome.curves.items()):
         color = plt.get_cmap("viridis")(k / 4)
         axes[0].semilogx(c["times"][1:], c["score_curve"][1:], color=color, label=f"D = {D}")

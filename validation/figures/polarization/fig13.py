@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.polarization._protocols import figure_13
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -50,7 +45,7 @@ def run(context: Context) -> Outcome:
             curves[f"{loss_name}:{kind}"] = {"t": flow.times[1:], "scores": flow.scores[1:]}
     columns = ("loss", "map", "largest score", "smallest", "its share", "token", "descent - flow", "share at t = 1e12")
     return Outcome(
-        tables=[Table("Scores at t = 500 (square) and t = 5e4 (logistic)", columns, tuple(rows))],
+        tables=[Table("Scores at t = 500 (square) and t = 5e4 (logistic)", columns, rows)],
         curves=curves,
         notes=[
             "Figure 13's 'Relu' is normalized and becomes one-hot exactly; the elementwise one does not.",
@@ -63,10 +58,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """A panel for each loss and map of the published figure."""
-    from matplotlib import pyplot as plt
-
     kinds = list(_KINDS)[:6]
-    picture, axes = plt.subplots(2, 6, figsize=(16, 5), layout="constrained", sharex="row")
+    picture, axes = subplots(2, 6, (16, 5), sharex="row")
     for row, loss in enumerate(("square", "logistic")):
         for axis, kind in zip(axes[row], kinds, strict=True):
             c = outcome.curves[f"{loss}:{kind}"]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-from attsvm.validation.figures.specialization.runs import NAMES, flow_paths, make_prior, sgd_beside_flow
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.figures.specialization.runs import NAMES, flow_cell, flow_paths, make_prior, sgd_beside_flow
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -27,42 +24,14 @@ _LEVEL = 0.5  # of |m_12 - m_22| at which heads count as specialized
 def run(context: Context) -> Outcome:
     """Every protocol from one start; the long run of Figure 1; crossing times of the flow for many D."""
     s = context.settings
-    cells = [
-        {
-            "prior": prior,
-            "activation": activation,
-            "L": L,
-            "H": H,
-            "times": s["times"],
-            "D": s["D"],
-            "lr": s["lr"],
-            "samples": s["samples"],
-            "start_seed": context.seed,
-        }
-        for _, prior, activation, L, H in _PROTOCOLS
-    ]
+    shared = {name: s[name] for name in ("times", "D", "lr", "samples")} | {"start_seed": context.seed}
+    cells = [{"prior": prior, "activation": a, "L": L, "H": H, **shared} for _, prior, a, L, H in _PROTOCOLS]
     short = context.sweep(sgd_beside_flow, cells, chunk=1, name="sgd and flow")
     long_cell = {**cells[0], "times": s["long_times"], "lr": s["long_lr"]}
     long = context.sweep(sgd_beside_flow, [long_cell], s["long_trials"], chunk=1, name="long")
-    growth = context.sweep(
-        flow_paths,
-        [
-            {
-                "prior": ("flip", 2, 2.0, 2.0),
-                "activation": "softmax",
-                "L": 5,
-                "H": 2,
-                "times": s["growth_times"],
-                "samples": s["growth_samples"],
-                "step": 1.0,
-                "D": D,
-            }
-            for D in s["dimensions"]
-        ],
-        s["growth_trials"],
-        chunk=s["growth_trials"],
-        name="specialization time",
-    )
+    tried, grid = s["growth_trials"], {"times": s["growth_times"], "samples": s["growth_samples"]}
+    starts = [flow_cell(("flip", 2, 2.0, 2.0), 5, 2, grid, 1.0, D=D) for D in s["dimensions"]]
+    growth = context.sweep(flow_paths, starts, tried, chunk=tried, name="specialization time")
     rows, curves = [], []
     for (figure, prior, activation, L, H), columns in zip(_PROTOCOLS, short.columns, strict=True):
         found = _compare(columns)
@@ -74,7 +43,7 @@ def run(context: Context) -> Outcome:
         Table(
             f"SGD at D = {s['D']} against the flow, tau <= {s['times'][-1]:g}, {s['trials']} runs of each",
             ("figure", "theta", "activation", "L", "H", *_COLUMNS),
-            tuple(rows),
+            rows,
         ),
         Table(
             f"Figure 1 through specialization, tau <= {s['long_times'][-1]:g}, {s['long_trials']} runs of each",
@@ -107,16 +76,12 @@ def run(context: Context) -> Outcome:
     )
 
 
-def _array(columns: Any, name: str) -> Any:
-    return np.array([np.array(entry, dtype=np.float64) for entry in columns[name]])
-
-
 def _compare(columns: Any) -> dict[str, Any]:
     """Differences of means over runs, their standard errors, and the mean curves."""
     numbers: list[float] = []
     curves: dict[str, Any] = {}
     for what in ("m", "loss"):
-        sgd, flow = _array(columns, f"sgd_{what}"), _array(columns, f"flow_{what}")
+        sgd, flow = columns[f"sgd_{what}"], columns[f"flow_{what}"]
         gap = np.abs(sgd.mean(0) - flow.mean(0))
         error = np.full_like(gap, np.nan)
         if len(sgd) > 1:
@@ -144,7 +109,7 @@ def _times_against_D(s: Any, columns: Any) -> tuple[Any, Any, Table]:
 
     rows, all_D, all_times, onset = [], [], [], []
     for D, found in zip(s["dimensions"], columns, strict=True):
-        m = _array(found, "m")  # (trials, times, H, F)
+        m = found["m"]  # (trials, times, H, F)
         split = np.abs(m[:, :, 0, 1] - m[:, :, 1, 1])
         times = [crossing_time(s["growth_times"], one, _LEVEL) for one in split]
         onset = [crossing_time(s["growth_times"], one, _LEVEL) for one in m[:, :, 0, 0]]
@@ -156,7 +121,7 @@ def _times_against_D(s: Any, columns: Any) -> tuple[Any, Any, Table]:
     table = Table(
         "Flow, flipping spike nu = 2, L = 5, H = 2, softmax: times of the two phases",
         ("D", "m_11 > 0.5", "|m_12 - m_22| > 0.5", "its spread over starts"),
-        tuple(rows),
+        rows,
     )
     return {"D": all_D, "times": all_times}, fit, table
 
@@ -179,10 +144,8 @@ def _predicted(s: Any) -> float:
 
 def draw(outcome: Outcome) -> Picture:
     """Figure 1's three panels, Figures 9 and 10 by activation, and the specialization time."""
-    from matplotlib import pyplot as plt
-
     curves = outcome.curves
-    picture, axes = plt.subplots(3, 3, figsize=(13, 10.5), layout="constrained")
+    picture, axes = subplots(3, 3, (13, 10.5))
     long = curves["long"]
     axes[0, 0].plot(long["times"], long["flow_loss"], color="k", label="flow")
     axes[0, 0].plot(long["times"], long["sgd_loss"], ".", color="tab:red", label="SGD")
@@ -226,34 +189,14 @@ FIGURE = Figure(
         of the spikes and the kick of the learning rate. Learning rate 0.02 up to tau = 10; 0.1 for the long
         run of Figure 1 (the paper: 0.02). Runge-Kutta steps of 0.5 on 1e5 samples (the paper: Euler steps
         of 0.02). Specialization time: flow from starts of size D^-1/2, several starts per D.""",
-    full={
-        "trials": 3,
-        "D": 2000,
-        "times": tuple(float(t) for t in range(11)),
-        "lr": 0.02,
-        "samples": 100_000,
-        "long_times": (0.0, 1.0, *(4.0 * t for t in range(1, 31))),
-        "long_lr": 0.1,
-        "long_trials": 3,
-        "dimensions": (1e2, 1e3, 1e4, 1e6, 1e8),
-        "growth_times": tuple(2.0 * t for t in range(121)),
-        "growth_samples": 20_000,
-        "growth_trials": 4,
-    },
-    quick={
-        "trials": 2,
-        "D": 200,
-        "times": (0.0, 1.0, 2.0),
-        "lr": 0.2,
-        "samples": 2000,
-        "long_times": (0.0, 2.0, *(10.0 * t for t in range(1, 7))),
-        "long_lr": 0.5,
-        "long_trials": 2,
-        "dimensions": (1e2, 1e4),
-        "growth_times": tuple(10.0 * t for t in range(27)),
-        "growth_samples": 1000,
-        "growth_trials": 2,
-    },
+    full={"trials": 3, "D": 2000, "times": tuple(float(t) for t in range(11)), "lr": 0.02, "samples": 100_000,
+          "long_times": (0.0, 1.0, *(4.0 * t for t in range(1, 31))), "long_lr": 0.1, "long_trials": 3,
+          "dimensions": (1e2, 1e3, 1e4, 1e6, 1e8), "growth_times": tuple(2.0 * t for t in range(121)),
+          "growth_samples": 20_000, "growth_trials": 4},
+    quick={"trials": 2, "D": 200, "times": (0.0, 1.0, 2.0), "lr": 0.2, "samples": 2000,
+           "long_times": (0.0, 2.0, *(10.0 * t for t in range(1, 7))), "long_lr": 0.5, "long_trials": 2,
+           "dimensions": (1e2, 1e4), "growth_times": tuple(10.0 * t for t in range(27)), "growth_samples": 1000,
+           "growth_trials": 2},
     run=run,
     draw=draw,
-)
+)  # fmt: skip

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
-from attsvm.validation.figures.specialization.runs import flow_paths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
+from attsvm.validation.figures.specialization.runs import flow_cell, flow_paths
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -20,54 +17,27 @@ def run(context: Context) -> Outcome:
     from attsvm.dynamics.specialization import crossing_time
 
     s = context.settings
-    cells = [
-        {
-            "prior": ("flip", 2, 2.0, 2.0),
-            "activation": "softmax",
-            "L": 4,
-            "H": H,
-            "times": s["times"],
-            "samples": s["samples"],
-            "step": 2.0,
-        }
-        for H in s["heads"]
-    ]
+    cells = [flow_cell(("flip", 2, 2.0, 2.0), 4, H, s, 2.0) for H in s["heads"]]
     found = context.sweep(flow_paths, cells, chunk=s["trials"])
     rows, paths = [], {}
     for H, columns in zip(s["heads"], found.columns, strict=True):
-        m = np.array(list(columns["m"]), dtype=np.float64)  # (trials, times, H, 2)
+        m = columns["m"]  # (trials, times, H, 2)
         paths[str(H)] = m[0]
         for trial, one in enumerate(m):
             end = one[-1]
             first = crossing_time(s["times"], one[:, :, 0].mean(axis=1), 0.5 * float(end[:, 0].mean()))
             split = one[:, :, 1].max(axis=1) - one[:, :, 1].min(axis=1)
-            loss = float(list(columns["loss"])[trial][-1])
-            rows.append(
-                (
-                    H,
-                    trial,
-                    first,
-                    crossing_time(s["times"], split, 0.5 * float(split[-1])),
-                    int((end[:, 1] > 0.1).sum()),
-                    int((end[:, 1] < -0.1).sum()),
-                    float(np.abs(end[:, 1]).max()),
-                    loss,
-                )
-            )
+            rows.append((
+                H, trial, first, crossing_time(s["times"], split, 0.5 * float(split[-1])),
+                int((end[:, 1] > 0.1).sum()), int((end[:, 1] < -0.1).sum()), float(np.abs(end[:, 1]).max()),
+                float(columns["loss"][trial][-1]),
+            ))  # fmt: skip
     table = Table(
         f"Softmax, flipping spike nu = 2, L = 4, at tau = {s['times'][-1]:g}",
-        (
-            "H",
-            "run",
-            "half of m_1 at tau",
-            "half of the split at tau",
-            "heads with m_2 > 0.1",
-            "with m_2 < -0.1",
-            "largest |m_2|",
-            "loss",
-        ),
-        tuple(rows),
-    )
+        ("H", "run", "half of m_1 at tau", "half of the split at tau", "heads with m_2 > 0.1", "with m_2 < -0.1",
+         "largest |m_2|", "loss"),
+        rows,
+    )  # fmt: skip
     late = all(row[3] > 2 * row[2] for row in rows)
     grows = [max(row[6] for row in rows if row[0] == H) for H in s["heads"]]
     notes = [
@@ -83,10 +53,8 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """The plane of the two spikes, one panel per number of heads."""
-    from matplotlib import pyplot as plt
-
     paths: dict[str, Any] = dict(outcome.curves["paths"])
-    picture, axes = plt.subplots(1, len(paths), figsize=(3.6 * len(paths), 3.8), layout="constrained", squeeze=False)
+    picture, axes = subplots(1, len(paths), (3.6 * len(paths), 3.8), squeeze=False)
     for axis, (H, m) in zip(axes[0], paths.items(), strict=True):
         m = np.asarray(m)
         for h in range(m.shape[1]):

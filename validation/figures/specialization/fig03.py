@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
-from attsvm.validation.figures.specialization.runs import NAMES, flow_paths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
+from attsvm.validation.figures.specialization.runs import NAMES, flow_cell, flow_paths
 
 __all__ = ["FIGURE", "directions", "draw", "run", "sign_patterns"]
 
@@ -53,15 +50,7 @@ def run(context: Context) -> Outcome:
     s = context.settings
     kinds = [("softmax", H) for H in s["heads"]] + [(a, 4) for a in ("softmax1", "bayes")]
     cells = [
-        {
-            "prior": ("gaussian", 2, nu1, 2.0),
-            "activation": activation,
-            "L": 4,
-            "H": H,
-            "times": s["times"],
-            "samples": s["samples"],
-            "step": 1.0,
-        }
+        flow_cell(("gaussian", 2, nu1, 2.0), 4, H, s, 1.0, activation=activation)
         for nu1 in (2.0, 8.0)
         for activation, H in kinds
     ]
@@ -69,40 +58,22 @@ def run(context: Context) -> Outcome:
     rows, paths, learnt = [], [], []
     for cell, columns in zip(cells, found.columns, strict=True):
         nu1, H = cell["prior"][2], cell["H"]
-        m = np.array(list(columns["m"]), dtype=np.float64)
+        m = columns["m"]
         paths.append({"nu1": nu1, "activation": cell["activation"], "H": H, "m": m[0]})
         rates = [mode.rate for mode in escape_modes(gaussian_spikes(2, nu1, 2.0), str(cell["activation"]), 4, H)]
         times = [[crossing_time(s["times"], np.abs(one[:, :, f]).max(axis=1), _LEVEL) for f in (0, 1)] for one in m]
         first, second = (list(column) for column in zip(*times, strict=True))
         learnt.append((nu1, f"{NAMES[str(cell['activation'])]} H = {H}", first, second))
-        rows.append(
-            (
-                f"({nu1:g}, 2)",
-                NAMES[str(cell["activation"])],
-                H,
-                _by_run(first),
-                _by_run(second),
-                rates[0],
-                rates[1],
-                " ".join(str(sign_patterns(one[-1], 2)) for one in m),
-                " ".join(str(directions(one[-1])) for one in m),
-            )
-        )
+        rows.append((
+            f"({nu1:g}, 2)", NAMES[str(cell["activation"])], H, _by_run(first), _by_run(second), rates[0], rates[1],
+            " ".join(str(sign_patterns(one[-1], 2)) for one in m), " ".join(str(directions(one[-1])) for one in m),
+        ))  # fmt: skip
     table = Table(
         f"Time at which the largest |m_hf| passes {_LEVEL}, and sign patterns at tau = {s['times'][-1]:g}",
-        (
-            "variances",
-            "activation",
-            "H",
-            "feature 1, by run",
-            "feature 2",
-            "rate 1 at 0",
-            "rate 2 at 0",
-            "sign patterns",
-            "directions",
-        ),
-        tuple(rows),
-    )
+        ("variances", "activation", "H", "feature 1, by run", "feature 2", "rate 1 at 0", "rate 2 at 0",
+         "sign patterns", "directions"),
+        rows,
+    )  # fmt: skip
     ordered = all(
         not b <= a for nu1, _, first, second in learnt if nu1 == 8.0 for a, b in zip(first, second, strict=True)
     )
@@ -125,11 +96,9 @@ def _by_run(times: Any) -> str:
 
 def draw(outcome: Outcome) -> Picture:
     """Trajectories of the heads in the plane of the features."""
-    from matplotlib import pyplot as plt
-
     paths: list[Any] = list(outcome.curves["paths"])
     columns = len(paths) // 2
-    picture, axes = plt.subplots(2, columns, figsize=(3.0 * columns, 6.4), layout="constrained", squeeze=False)
+    picture, axes = subplots(2, columns, (3.0 * columns, 6.4), squeeze=False)
     for axis, path in zip(axes.ravel(), paths, strict=True):
         m = np.asarray(path["m"])
         for h in range(m.shape[1]):

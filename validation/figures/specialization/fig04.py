@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.specialization.fig03 import sign_patterns
-from attsvm.validation.figures.specialization.runs import NAMES, flow_paths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.specialization.runs import NAMES, flow_cell, flow_paths
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -20,60 +17,29 @@ def run(context: Context) -> Outcome:
     """The paper's variances with softmax and Bayes-softmax, and closer variances with softmax."""
     s = context.settings
     settings = (("softmax", 20.0, 1.0), ("bayes", 20.0, 1.0), ("softmax", 20.0, 8.0))
-    cells = [
-        {
-            "prior": ("gaussian", 3, nu1, nu2),
-            "activation": activation,
-            "L": 5,
-            "H": 8,
-            "times": s["times"],
-            "samples": s["samples"],
-            "step": s["step"],
-        }
-        for activation, nu1, nu2 in settings
-    ]
+    cells = [flow_cell(("gaussian", 3, nu1, nu2), 5, 8, s, s["step"], activation=a) for a, nu1, nu2 in settings]
     found = context.sweep(flow_paths, cells, chunk=s["trials"])
     rows: list[tuple[Any, ...]] = []
     paths = []
     for (activation, nu1, nu2), columns in zip(settings, found.columns, strict=True):
-        m = np.array(list(columns["m"]), dtype=np.float64)
-        rest = np.array(list(columns["orthogonal"]), dtype=np.float64)
+        m, rest = columns["m"], columns["orthogonal"]
         paths.append({"activation": activation, "nu2": nu2, "m": m[0]})
         for trial, one in enumerate(m):
             end = one[-1]
             idle = int((np.linalg.norm(end, axis=1) < 0.4).sum())
             share = np.abs(end) / np.maximum(np.linalg.norm(end, axis=1, keepdims=True), 1e-9)
             single = int(((share.max(axis=1) > 0.95) & (np.linalg.norm(end, axis=1) >= 0.4)).sum())
-            rows.append(
-                (
-                    NAMES[activation],
-                    f"{nu1:g}, {(nu1 + nu2) / 2:g}, {nu2:g}",
-                    trial,
-                    *(float(np.abs(end[:, f]).max()) for f in range(3)),
-                    sign_patterns(end, 2),
-                    sign_patterns(end, 3),
-                    idle,
-                    single,
-                    float(rest[trial, -1]),
-                )
-            )
+            rows.append((
+                NAMES[activation], f"{nu1:g}, {(nu1 + nu2) / 2:g}, {nu2:g}", trial,
+                *(float(np.abs(end[:, f]).max()) for f in range(3)), sign_patterns(end, 2), sign_patterns(end, 3), idle,
+                single, float(rest[trial, -1]),
+            ))  # fmt: skip
     table = Table(
         f"H = 8, F = 3, L = 5 at tau = {s['times'][-1]:g}",
-        (
-            "activation",
-            "variances",
-            "run",
-            "max |m_1|",
-            "max |m_2|",
-            "max |m_3|",
-            "sign patterns in f = 1, 2",
-            "in f = 1, 2, 3",
-            "idle heads",
-            "heads on one feature",
-            "tr r r^T left",
-        ),
-        tuple(rows),
-    )
+        ("activation", "variances", "run", "max |m_1|", "max |m_2|", "max |m_3|", "sign patterns in f = 1, 2",
+         "in f = 1, 2, 3", "idle heads", "heads on one feature", "tr r r^T left"),
+        rows,
+    )  # fmt: skip
     paper = [row for row in rows if row[0] == "softmax" and row[1].endswith(" 1")]
     bayes = [row for row in rows if row[0] != "softmax"]
     reached = max(row[7] for row in paper)
@@ -91,11 +57,9 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Alignments of the eight heads with the three features against time."""
-    from matplotlib import pyplot as plt
-
     paths: list[Any] = list(outcome.curves["paths"])
     times = outcome.curves["times"]
-    picture, axes = plt.subplots(len(paths), 3, figsize=(11, 2.9 * len(paths)), layout="constrained", sharex=True)
+    picture, axes = subplots(len(paths), 3, (11, 2.9 * len(paths)), sharex=True)
     for row, path in zip(axes, paths, strict=True):
         m = np.asarray(path["m"])
         for f, axis in enumerate(row):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.specialization.runs import ACTIVATIONS, NAMES, make_prior, trained_heads
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -45,13 +42,8 @@ def run(context: Context) -> Outcome:
     ]
     curves: dict[str, Any] = {
         name: [
-            {
-                "kind": kind,
-                "nu": nu,
-                "H": H,
-                "risk": risks[kind, F, nu].value,
-                **{a: losses[kind, F, nu, H, a] for a in ACTIVATIONS},
-            }
+            {"kind": kind, "nu": nu, "H": H, "risk": risks[kind, F, nu].value}
+            | {a: losses[kind, F, nu, H, a] for a in ACTIVATIONS}
             for kind, F, nu, H in panel
         ]
         for name, panel in (("left", left), ("right", right))
@@ -68,7 +60,7 @@ def _table(title: str, panel: Any, losses: Any, risks: Any) -> Table:
             cells.append(f"{values.min():.4f} to {values.max():.4f}")
         risk = risks[kind, F, nu]
         rows.append((*cells, f"{risk.value:.4f} ± {risk.error:.4f}"))
-    return Table(title, ("theta", "nu", "H", *NAMES.values(), "Bayes risk"), tuple(rows))
+    return Table(title, ("theta", "nu", "H", *NAMES.values(), "Bayes risk"), rows)
 
 
 def _notes(left: Any, right: Any, losses: Any, risks: Any) -> list[str]:
@@ -98,9 +90,7 @@ def _notes(left: Any, right: Any, losses: Any, risks: Any) -> list[str]:
 
 def draw(outcome: Outcome) -> Picture:
     """Loss against heads, and against signal."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(2, 2, figsize=(10.5, 8), layout="constrained")
+    picture, axes = subplots(2, 2, (10.5, 8))
     for column, (name, variable) in enumerate((("left", "H"), ("right", "nu"))):
         points: list[Any] = list(outcome.curves[name])
         kinds = list(dict.fromkeys(p["kind"] for p in points))
@@ -135,26 +125,11 @@ FIGURE = Figure(
         Carlo. Chosen: heavy-ball descent (0.9, lr 1) on fixed samples for the end of the flow (effective
         time 10 per step), starts without orthogonal parts; losses on fresh samples; the paper averages 5
         runs, here the range over runs.""",
-    full={
-        "trials": 3,
-        "heads": (1, 2, 3, 4, 6),
-        "flip_nu": (1.0, 4.0, 10.0, 20.0),
-        "gaussian_nu": (2.0, 4.0, 10.0, 40.0, 100.0),
-        "samples": 8000,
-        "steps": 600,
-        "test_samples": 50_000,
-        "bayes_samples": 200_000,
-    },
-    quick={
-        "trials": 1,
-        "heads": (2, 4),
-        "flip_nu": (1.0, 4.0),
-        "gaussian_nu": (2.0, 10.0),
-        "samples": 800,
-        "steps": 120,
-        "test_samples": 4000,
-        "bayes_samples": 20_000,
-    },
+    full={"trials": 3, "heads": (1, 2, 3, 4, 6), "flip_nu": (1.0, 4.0, 10.0, 20.0),
+          "gaussian_nu": (2.0, 4.0, 10.0, 40.0, 100.0), "samples": 8000, "steps": 600, "test_samples": 50_000,
+          "bayes_samples": 200_000},
+    quick={"trials": 1, "heads": (2, 4), "flip_nu": (1.0, 4.0), "gaussian_nu": (2.0, 10.0), "samples": 800,
+           "steps": 120, "test_samples": 4000, "bayes_samples": 20_000},
     run=run,
     draw=draw,
-)
+)  # fmt: skip

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 from attsvm.validation.figures.specialization.runs import ACTIVATIONS, NAMES, make_prior, trained_heads
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -38,35 +35,19 @@ def run(context: Context) -> Outcome:
         best = int(np.argmin(list(columns["loss"])))
         m, b, v = (torch.tensor(list(columns[name])[best], dtype=torch.float64) for name in ("m", "b", "v"))
         scores = torch.tensor(chi) @ m.T
-        weights = (
-            head_weights(scores.transpose(1, 2), b, v, str(cell["activation"])).numpy() / 4
-        )  # parts of the average
+        weights = head_weights(scores.transpose(1, 2), b, v, str(cell["activation"])).numpy() / 4  # of the average
         on = weights[np.arange(n), :, index]  # (n, H)
         off = weights.sum(axis=2) - on
-        wrong = (on < off).sum(axis=1)
-        rows.append(
-            (
-                NAMES[str(cell["activation"])],
-                list(columns["loss"])[best],
-                mean_of(on.sum(axis=1)),
-                mean_of(off.sum(axis=1)),
-                mean_of(np.where(on < off, off, 0.0).sum(axis=1)),
-                mean_of(wrong),
-            )
-        )
+        missed = np.where(on < off, off, 0.0)
+        rows.append((NAMES[str(cell["activation"])], columns["loss"][best],
+                     *(mean_of(part.sum(axis=1)) for part in (on, off, missed, on < off))))  # fmt: skip
         maps[str(cell["activation"])] = weights[:5]
     table = Table(
         f"H = 4, L = 5, F = 3, isotropic Gaussian of variance 9, {n} fresh sequences",
-        (
-            "activation",
-            "loss",
-            "attention on the relevant token",
-            "on the others",
-            "of it from heads that miss",
-            "heads that miss",
-        ),
-        tuple(rows),
-    )
+        ("activation", "loss", "attention on the relevant token", "on the others", "of it from heads that miss",
+         "heads that miss"),
+        rows,
+    )  # fmt: skip
     noise = {row[0]: row[4].value for row in rows}
     notes = [
         "Noise from heads that attend to wrong tokens: "
@@ -79,14 +60,11 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Heads by tokens for five sequences; the frame marks the relevant token."""
-    from matplotlib import pyplot as plt
     from matplotlib.patches import Rectangle
 
     maps: dict[str, Any] = dict(outcome.curves["maps"])
     index = list(outcome.curves["index"])
-    picture, axes = plt.subplots(
-        len(maps), len(index), figsize=(2.1 * len(index), 2.0 * len(maps)), layout="constrained"
-    )
+    picture, axes = subplots(len(maps), len(index), (2.1 * len(index), 2.0 * len(maps)))
     for row, (activation, stack) in zip(axes, maps.items(), strict=True):
         for axis, weights, place in zip(row, stack, index, strict=True):
             image: Any = axis.imshow(4 * np.asarray(weights), vmin=0, vmax=2, cmap="viridis")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.specialization.runs import ACTIVATIONS, NAMES, pruned_heads
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -38,7 +35,7 @@ def run(context: Context) -> Outcome:
     table = Table(
         f"Mean loss over {s['trials']} runs after removing heads, H = {H}, L = 5, F = 4, nu = 10",
         ("theta", "activation", *(str(k) for k in range(H))),
-        tuple(rows),
+        rows,
     )
     return Outcome([table], {"curves": curves}, _notes(curves, H))
 
@@ -61,9 +58,7 @@ def _notes(curves: Any, H: int) -> list[str]:
 
 def draw(outcome: Outcome) -> Picture:
     """Loss against the number of removed heads."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(1, 2, figsize=(10.5, 4.2), layout="constrained")
+    picture, axes = subplots(1, 2, (10.5, 4.2))
     for axis, kind in zip(axes, _KINDS, strict=True):
         for c in (c for c in outcome.curves["curves"] if c["kind"] == kind):
             losses = np.asarray(c["losses"], dtype=float)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from attsvm.sweeps import columns_of
 
 if TYPE_CHECKING:
     import torch
 
     from attsvm.dynamics.specialization import Prior
 
-__all__ = ["ACTIVATIONS", "NAMES", "flow_paths", "make_prior", "pruned_heads", "sgd_beside_flow", "trained_heads"]
+__all__ = ["ACTIVATIONS", "NAMES", "flow_cell", "flow_paths", "make_prior", "pruned_heads", "sgd_beside_flow",
+           "trained_heads"]  # fmt: skip
 
 ACTIVATIONS = ("softmax", "softmax1", "bayes")
 NAMES = {"softmax": "softmax", "softmax1": "softmax-1", "bayes": "Bayes-softmax"}
@@ -77,29 +80,19 @@ def sgd_beside_flow(
     start = sp.random_overlaps(H, law.features, D, generator=_generator(start_seed))
     seen = sp.transformed(law, start.whitened()[1].numpy())
     steps = [round(t / lr) for t in times]
-    columns: dict[str, list[Any]] = {f"{who}_{what}": [] for who in ("sgd", "flow") for what in ("m", "G", "loss")}
-    for trial in range(trials):
+
+    def row(trial: int) -> dict[str, Any]:
         generator = _generator(seed + 7919 * trial)
         path = sp.projected_sgd(
-            start,
-            law,
-            activation,
-            L=L,
-            D=D,
-            steps=steps[-1],
-            lr=lr,
-            batch=D,
-            generator=generator,
-            snapshots=steps,
+            start, law, activation, L=L, D=D, steps=steps[-1], lr=lr, batch=D, generator=generator, snapshots=steps,
             reduced=True,
-        )
+        )  # fmt: skip
         drawn = sp.draw_samples(seen, L, H, samples, generator=generator)
         flow = sp.gradient_flow(sp.order_parameters(start), drawn, activation, times, step=0.5, noise=lr)
-        for who, run in (("sgd", path), ("flow", flow)):
-            columns[f"{who}_m"].append(run.m.tolist())
-            columns[f"{who}_G"].append(run.G.tolist())
-            columns[f"{who}_loss"].append(run.loss.tolist())
-    return columns
+        runs = {"sgd": path, "flow": flow}
+        return {f"{who}_{what}": getattr(run, what) for who, run in runs.items() for what in ("m", "G", "loss")}
+
+    return columns_of(map(row, range(trials)))
 
 
 def flow_paths(
@@ -138,24 +131,26 @@ def flow_paths(
     }
 
 
-def _train(trials: int, seed: int, prior: Sequence[Any], activation: str, L: int, H: int, **options: Any) -> Any:
+def flow_cell(prior: Sequence[Any], L: int, H: int, settings: Mapping[str, Any], step: float, **others: Any) -> Any:
+    """A cell of `flow_paths` with the times and samples of a figure's settings; softmax unless told otherwise.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.specialization.runs import flow_cell
+    >>> flow_cell(("flip", 2, 2.0), 3, 2, {"times": (0.0, 1.0), "samples": 9}, 0.5)["activation"]
+    'softmax'
+    """
+    chosen = {"times": settings["times"], "samples": settings["samples"], "activation": "softmax"}
+    return {"prior": prior, "L": L, "H": H, **chosen, "step": step, **others}
+
+
+def _train(trials: int, seed: int, *, prior: Sequence[Any], activation: str, **options: Any) -> Any:
     import attsvm.dynamics.specialization as sp
 
-    return sp.train_heads(make_prior(*prior), activation, L=L, H=H, runs=trials, generator=_generator(seed), **options)
+    return sp.train_heads(make_prior(*prior), activation, runs=trials, generator=_generator(seed), **options)
 
 
-def trained_heads(
-    trials: int,
-    seed: int,
-    *,
-    prior: Sequence[Any],
-    activation: str,
-    L: int,
-    H: int,
-    samples: int,
-    steps: int,
-    test_samples: int,
-) -> dict[str, Any]:
+def trained_heads(trials: int, seed: int, **training: Any) -> dict[str, Any]:
     """Heads at the end of training, and their loss on fresh samples.
 
     Examples
@@ -165,7 +160,7 @@ def trained_heads(
     >>> found["loss"][0] < 0.4
     True
     """  # noqa: E501
-    heads = _train(trials, seed, prior, activation, L, H, samples=samples, steps=steps, test_samples=test_samples)
+    heads = _train(trials, seed, **training)
     return {
         "loss": [loss.value for loss in heads.losses],
         "error": [loss.error for loss in heads.losses],
@@ -176,17 +171,9 @@ def trained_heads(
 
 
 def pruned_heads(
-    trials: int,
-    seed: int,
-    *,
-    prior: Sequence[Any],
-    activation: str,
-    L: int,
-    H: int,
-    samples: int,
-    steps: int,
-    test_samples: int,
-) -> dict[str, Any]:
+    trials: int, seed: int, *, prior: Sequence[Any], activation: str, L: int, samples: int, test_samples: int,
+    **training: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Trained heads, then removed greedily: the loss with 0, ..., H - 1 of them gone.
 
     ``rescaled`` has the amplitude of softmax-1 fitted again after each removal.
@@ -200,18 +187,18 @@ def pruned_heads(
     """  # noqa: E501
     import attsvm.dynamics.specialization as sp
 
-    heads = _train(trials, seed, prior, activation, L, H, samples=samples, steps=steps, test_samples=300)
+    sizes = {"L": L, "samples": samples, "test_samples": 300}
+    heads = _train(trials, seed, prior=prior, activation=activation, **sizes, **training)
     law, generator = make_prior(*prior), _generator(seed + 1)
     choose = sp.draw_samples(law, L, 0, samples, generator=generator)
     test = sp.draw_samples(law, L, 0, test_samples, generator=generator)
-    columns: dict[str, list[Any]] = {"losses": [], "rescaled": [], "removed": []}
-    for trial in range(trials):
+
+    def row(trial: int) -> dict[str, Any]:
         point = heads.point[trial]
         path = sp.greedy_pruning(point, choose, activation, test=test)
         again = path
         if activation == "softmax1":
             again = sp.greedy_pruning(point, choose, activation, test=test, rescale="mass")
-        columns["losses"].append(list(path.losses))
-        columns["rescaled"].append(list(again.losses))
-        columns["removed"].append(list(path.removed))
-    return columns
+        return {"losses": list(path.losses), "rescaled": list(again.losses), "removed": list(path.removed)}
+
+    return columns_of(map(row, range(trials)))

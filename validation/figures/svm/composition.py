@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,17 @@ from attsvm.comparison.metrics import misalignment
 from attsvm.paths.decomposition import Decomposition, DecompositionStatus, decompose
 from attsvm.validation.figures.framework import Context
 
+if TYPE_CHECKING:
+    from attsvm.training.options import Arithmetic
+
 __all__ = [
     "NAMES",
     "attention",
     "dead_queries",
     "draw_until_kept",
     "filter_reason",
+    "mean",
+    "numbers",
     "relu_compositions",
     "relu_problems",
     "unit",
@@ -43,6 +48,31 @@ def unit(points: FloatArray) -> FloatArray:
     array([0.6, 0.8])
     """
     return np.asarray(points / np.linalg.norm(points, axis=-1, keepdims=True))
+
+
+def numbers(values: Any) -> FloatArray:
+    """Numbers of a column in which runs that were not kept have None.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.svm.composition import numbers
+    >>> numbers([1.0, None, 3.0])
+    array([1., 3.])
+    """
+    return np.array([v for v in values if v is not None], dtype=np.float64)
+
+
+def mean(values: Any) -> float:
+    """Mean of these numbers; NaN without any.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.svm.composition import mean
+    >>> mean([1.0, None, 3.0]), mean([])
+    (2.0, nan)
+    """
+    found = numbers(values)
+    return float(found.mean()) if len(found) else float("nan")
 
 
 def relu_problems(
@@ -119,7 +149,7 @@ def relu_compositions(
     *,
     d: int,
     head: str = "code",
-    arithmetic: str = "naive",
+    arithmetic: Arithmetic = "naive",
     steps: int = 2001,
     every: int = 100,
     device: str | None = None,
@@ -265,7 +295,7 @@ def draw_until_kept(
         if missing <= 0 or chunks == most:
             break
         expected = max(float(kept.mean()), 1.0 / trials)
-        rounds = replace(rounds, fresh=False)
+        rounds = replace(rounds, options=replace(rounds.options, fresh=False))
     context.seconds.append(rounds.seconds[-1])
     context.resumed.append(chunks - computed)
     needed = trials if missing > 0 else int(np.flatnonzero(kept)[wanted - 1]) + 1

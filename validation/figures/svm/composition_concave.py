@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from attsvm import AttentionProblem, ConcaveHead
 from attsvm.comparison.metrics import misalignment
 from attsvm.paths.decomposition import DecompositionStatus, decompose
 from attsvm.validation.figures.svm.composition import attention, filter_reason, unit
+
+if TYPE_CHECKING:
+    from attsvm.training.options import Arithmetic
 
 __all__ = ["concave_runs", "lemma_instances", "lemma_runs", "orthonormal_sequences", "simplex_projection"]
 
@@ -64,7 +67,7 @@ def concave_runs(
     steps: int = 2000,
     lr: float = 0.1,
     optimizer: str = "normalized_gd",
-    arithmetic: str = "log",
+    arithmetic: Arithmetic = "log",
     init: str = "uniform",
     device: str | None = None,
 ) -> dict[str, Any]:

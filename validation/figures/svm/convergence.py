@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import attsvm
-from attsvm.theory.assumptions import check_all_support
+from attsvm.optimality import convergence_of
+from attsvm.theory.support_assumptions import check_all_support
+
+if TYPE_CHECKING:
+    from attsvm.training.options import Arithmetic
 
 __all__ = ["NORM_OF", "ends_of_descent", "support_assumption"]
 
 NORM_OF = {"W": "frobenius", "KQ": "nuclear"}  # the norm whose support decides local optimality
 
 # (K, Q) as published: both factors by their joint gradient, with a ridge of the size of the machine epsilon.
-PUBLISHED_KQ = {"optimizer": "normalized_gd", "normalization": "factor", "log_ridge": float(np.log(2.2e-16))}
+PUBLISHED_KQ: dict[str, Any] = {
+    "optimizer": "normalized_gd",
+    "normalization": "factor",
+    "log_ridge": float(np.log(2.2e-16)),
+}
 
 
 def ends_of_descent(
@@ -27,7 +35,7 @@ def ends_of_descent(
     parameterization: str,
     steps: int,
     min_score_gap: float | None = 0.1,
-    arithmetic: str = "log",
+    arithmetic: Arithmetic = "log",
     device: str | None = None,
 ) -> dict[str, Any]:
     """Draw problems, train them, and say of each whether its tokens are globally or locally optimal.
@@ -48,16 +56,12 @@ def ends_of_descent(
         problems, parameterization, steps=steps, lr=0.1, seed=rng, arithmetic=arithmetic, device=device,
         snapshots=[steps], **options,
     )  # fmt: skip
-    optimal = problems.optimal_tokens().indices
-    chosen = run.selection.indices
     solutions = attsvm.att_svm(problems, run.selection, norm=NORM_OF[parameterization])
-    beaten = (solutions.support & attsvm.high_score_tokens(problems, run.selection)).any(axis=(-2, -1))
-    solved = np.array([status is attsvm.Status.OPTIMAL for status in solutions.status])
-    local = solved & ~beaten  # Definition 2: every support token scores less than the selected one
+    kinds = convergence_of(solutions)
     return {
-        "is_global": local & (chosen == optimal).all(axis=-1),
-        "is_local": local,
-        "undecided": [not status.is_certified for status in solutions.status],
+        "is_global": kinds == "Global",
+        "is_local": np.array([kind.is_local for kind in kinds]),
+        "undecided": kinds == "Undecided",
         "saturated": run.history.log_rest[-1] < np.log(1e-6),
         "margin": solutions.margin,
         "empty_support": (solutions.support.sum(axis=-1) == 0).any(axis=-1),

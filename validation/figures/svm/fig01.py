@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem, LinearHead
 from attsvm.comparison.metrics import misalignment
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 
 __all__ = ["FIGURE", "METHODS", "draw", "paths", "plane_problem", "run"]
 
@@ -106,7 +103,7 @@ def run(context: Context) -> Outcome:
     between = float(misalignment(solutions["frobenius"].W, solutions["nuclear"].W))
     return Outcome(
         tables=[Table("1 - corr with the SVM solution", ("trained", "solution", *(f"{k} steps" for k in s["marks"]),
-                      "starts that end at the optimal tokens"), tuple(rows))],
+                      "starts that end at the optimal tokens"), rows)],
         curves=curves,
         notes=[
             "The paper's tokens are placed by hand and not listed in its text; these are others of the same kind.",
@@ -124,11 +121,9 @@ def _mean(errors: Any) -> Any:
 
 def draw(outcome: Outcome) -> Picture:
     """Tokens, SVM directions of both queries with their hyperplanes, and the paths of W z_i."""
-    from matplotlib import pyplot as plt
-
     curves = outcome.curves
     X, Z, optimal = (np.asarray(curves[name]) for name in ("X", "Z", "optimal"))
-    picture, axes = plt.subplots(1, 2, figsize=(10, 4.8), sharex=True, sharey=True, layout="constrained")
+    picture, axes = subplots(1, 2, (10, 4.8), sharex=True, sharey=True)
     reach = 1.2
     for axis, (method, title), norm in zip(axes, _SHOWN.items(), ("frobenius", "nuclear"), strict=True):
         W, path = np.asarray(curves["solutions"][norm]), np.asarray(curves["paths"][method])

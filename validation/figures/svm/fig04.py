@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import attsvm
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
 from attsvm.validation.figures.svm.ranks_published import optimal_differences, published_ranks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "certified_ranks", "draw", "rank_trials", "run"]
 
@@ -20,7 +17,7 @@ _COLOURS = ("tab:blue", "tab:green", "tab:red")
 _MARKERS = ("v", "o", "d")
 
 
-def certified_ranks(problems: attsvm.AttentionProblem, norm: str) -> dict[str, npt.NDArray[Any]]:
+def certified_ranks(problems: attsvm.ProblemBatch, norm: str) -> dict[str, npt.NDArray[Any]]:
     """Ranks of the certified solutions for the optimal tokens of a batch.
 
     Returns
@@ -63,12 +60,12 @@ def certified_ranks(problems: attsvm.AttentionProblem, norm: str) -> dict[str, n
     return found
 
 
-def _take(problems: attsvm.AttentionProblem, index: npt.NDArray[np.intp]) -> attsvm.AttentionProblem:
+def _take(problems: attsvm.ProblemBatch, index: npt.NDArray[np.intp]) -> attsvm.ProblemBatch:
     if len(index) == len(problems.X):
         return problems
     head = problems.head
     assert isinstance(head, attsvm.LinearHead)
-    return attsvm.AttentionProblem(
+    return attsvm.ProblemBatch(
         problems.X[index], problems.Y[index], problems.Z[index], attsvm.LinearHead(head.v[index])
     )
 
@@ -131,7 +128,7 @@ def run(context: Context) -> Outcome:
     columns = ("size", "d", "min(n, d)", "feasible", "W certified", "W published", "W* certified", "W* published",
                "W* published, feasible draws", "largest W* certified")  # fmt: skip
     return Outcome(
-        tables=[Table("Mean rank of Att-SVM (W) and Att-SVM* (W*) solutions", columns, tuple(rows))],
+        tables=[Table("Mean rank of Att-SVM (W) and Att-SVM* (W*) solutions", columns, rows)],
         curves={"d": list(s["dimensions"]), "panels": curves_of, "means": means},
         notes=[
             "Certified: feasible draws only; for W* the number of dual singular values equal to 1, which bounds the "
@@ -149,9 +146,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Mean rank against d, W solid and W* dashed: the published protocol above, certified ranks below."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(2, 2, figsize=(10, 7), sharex=True, sharey="col", layout="constrained")
+    picture, axes = subplots(2, 2, (10, 7), sharex=True, sharey="col")
     curves = outcome.curves
     titles = {"published": "published protocol", "certified": "certified, feasible draws"}
     for axis_row, (kind, title) in zip(axes, titles.items(), strict=True):

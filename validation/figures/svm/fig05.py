@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, share_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, share_of, subplots
 from attsvm.validation.figures.svm.convergence import ends_of_descent, support_assumption
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -54,11 +51,11 @@ def run(context: Context) -> Outcome:
     columns = ("trained", "d", "Global", "Local (with Global)", "Not local", "undecided", "saturated", "some T_i empty")
     return Outcome(
         tables=[
-            Table("Where descent ends", columns, tuple(rows)),
+            Table("Where descent ends", columns, rows),
             Table(
                 "Assumption B.1 (all tokens support)",
                 ("d", "feasible", "proxy: average margin < 1.1", "exact"),
-                tuple(assumption),
+                assumption,
             ),
         ],
         curves=curves,
@@ -71,9 +68,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Stacked bars as in the paper, with the two tests of B.1 over them."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(1, 2, figsize=(10, 3.9), sharey=True, layout="constrained")
+    picture, axes = subplots(1, 2, (10, 3.9), sharey=True)
     curves = outcome.curves
     places = np.arange(len(curves["d"]))
     for axis, (p, label) in zip(axes, _LABELS.items(), strict=True):

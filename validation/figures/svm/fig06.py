@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import attsvm
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, share_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, share_of, subplots
 from attsvm.validation.figures.svm.span_training import train_in_span
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "global_trials", "run"]
 
@@ -72,7 +69,7 @@ def run(context: Context) -> Outcome:
             ))  # fmt: skip
     columns = ("size", "d", "Global, W", "Global, (K, Q)", "saturated, W", "saturated, (K, Q)")
     return Outcome(
-        tables=[Table("Runs that end at the optimal tokens", columns, tuple(rows))],
+        tables=[Table("Runs that end at the optimal tokens", columns, rows)],
         curves={"d": list(s["dimensions"]), "panels": curves_of, "shares": shares},
         notes=[
             "Saturated: every query has probability above 1 - 1e-6 on one token. Other runs may still change tokens.",
@@ -84,9 +81,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Percentages against d: W solid, (K, Q) dashed, 95 % intervals shaded."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True, layout="constrained")
+    picture, axes = subplots(1, 2, (10, 3.8), sharey=True)
     curves = outcome.curves
     for axis, (panel, sizes) in zip(axes, curves["panels"].items(), strict=True):
         for (n, T), colour in zip(sizes, _COLOURS, strict=False):

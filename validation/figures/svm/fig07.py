@@ -8,18 +8,18 @@ import numpy as np
 
 import attsvm
 from attsvm.comparison.metrics import correlation, misalignment
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
+from attsvm.optimality import convergence_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
 from attsvm.validation.figures.svm.convergence import NORM_OF, PUBLISHED_KQ
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
-
+    from attsvm.training.options import Arithmetic
     from attsvm.training.run import Run
 
 __all__ = ["FIGURE", "alignment", "draw", "run"]
 
 _LABELS = {"W": "W", "KQ": "(K, Q)"}
-_ARITHMETIC = {"naive": "published", "log": "exact"}
+_ARITHMETIC: dict[Arithmetic, str] = {"naive": "published", "log": "exact"}
 
 
 def alignment(
@@ -45,22 +45,19 @@ def alignment(
                 problems, p, steps=steps, lr=0.1, seed=seed + 1, arithmetic=a, device=device,
                 snapshots=list(range(0, steps + 1, every)), **(PUBLISHED_KQ if p == "KQ" else {}),
             )  # fmt: skip
-            columns |= {f"{p} {a} {name}": values for name, values in _followed(run).items()}
+            columns |= {f"{p} {a} {name}": values for name, values in _followed(problems, run).items()}
     return columns
 
 
-def _followed(run: Run) -> dict[str, Any]:
+def _followed(problems: attsvm.ProblemBatch, run: Run) -> dict[str, Any]:
     """Columns of one batched run."""
-    problems = run.problem
     columns: dict[str, Any] = {"max_probability": run.history.max_probability.T}
     for norm in ("frobenius", "nuclear"):
         solutions = attsvm.att_svm(problems, run.selection, norm=norm)
         columns[norm] = correlation(run.history.W, solutions.W).T
         columns[f"{norm}_final"] = misalignment(run.W, solutions.W)
         if norm == NORM_OF[run.parameterization]:  # Definition 2 in the norm of the parameterization
-            beaten = (solutions.support & attsvm.high_score_tokens(problems, run.selection)).any(axis=(-2, -1))
-            solved = np.array([status is attsvm.Status.OPTIMAL for status in solutions.status])
-            columns["is_local"] = solved & ~beaten
+            columns["is_local"] = np.array([kind.is_local for kind in convergence_of(solutions)])
     columns["is_global"] = (run.selection.indices == problems.optimal_tokens().indices).all(axis=-1)
     return columns
 
@@ -95,10 +92,10 @@ def run(context: Context) -> Outcome:
     return Outcome(
         tables=[
             Table("Means over the trials", ("trained", "arithmetic", "steps", "1 - (a), max softmax",
-                  "(b) corr with W_mm,alpha", "(c) corr with W*_mm,alpha"), tuple(rows)),
+                  "(b) corr with W_mm,alpha", "(c) corr with W*_mm,alpha"), rows),
             Table(f"1 - corr after {s['steps']} steps with the solution in the own norm, for each run's tokens",
                   ("trained", "arithmetic", "norm", "mean", "median", "max", "optimal tokens", "locally optimal"),
-                  tuple(ends)),
+                  ends),
         ],
         curves=curves,
         notes=["alpha are the tokens that the run itself selects at its last step; local optimality is judged by the "
@@ -109,12 +106,10 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """The three panels: solid for the published arithmetic, dashed for exact gradients."""
-    from matplotlib import pyplot as plt
-
     curves = outcome.curves
     steps = np.asarray(curves["steps"])
     shown = steps <= curves["shown"]
-    picture, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    picture, axes = subplots(1, 3, (13, 3.8))
     panels = {
         "max_probability": "(a) mean largest softmax probability",
         "frobenius": r"(b) corr with $W^{mm}_\alpha$",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import attsvm
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
 from attsvm.validation.figures.svm.convergence import ends_of_descent
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "margin_trials", "run"]
 
@@ -83,10 +80,10 @@ def run(context: Context) -> Outcome:
     return Outcome(
         tables=[
             Table("Where descent ends", ("size", "optimal tokens feasible", "Global", "Local (not Global)", "Not local",
-                                         "undecided"), tuple(ends_rows)),
+                                         "undecided"), ends_rows),
             Table("Margins 1 / |W|_F (0 where infeasible)",
                   ("size", "optimal, all", "optimal, Global runs", "optimal, Local runs", "selected, Local runs",
-                   "selected, all", "selected > optimal, Local runs"), tuple(margin_rows)),
+                   "selected, all", "selected > optimal, Local runs"), margin_rows),
         ],
         curves={"panels": panels, "numbers": numbers},
         notes=[
@@ -100,9 +97,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """Margins above, percentages below: n varies on the left, d on the right."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(2, 2, figsize=(10, 6.4), sharex="col", sharey="row", layout="constrained")
+    picture, axes = subplots(2, 2, (10, 6.4), sharex="col", sharey="row")
     lines = (
         ("optimal, all", "-", "tab:red", "optimal tokens, all runs"),
         ("optimal, Local runs", "--", "tab:red", "optimal tokens, runs that end locally"),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
-from attsvm.validation.figures.svm.composition import NAMES, draw_until_kept, relu_compositions
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, mean_of, share_of
+from attsvm.validation.figures.svm.composition import NAMES, draw_until_kept, mean, numbers, relu_compositions
 
 __all__ = ["FIGURE", "draw", "run"]
 
@@ -65,32 +62,22 @@ def run(context: Context) -> Outcome:
         "steps": [0, *range(1, s["steps"] + 1, s["every"])],
         "thresholds": _THRESHOLDS,
         "published": {d: _curves(c) for d, c in published.items()},
-        "exact": {d: {"final": _mean(c["svmeq"]), "alive": _mean(c["svmeq_alive"])} for d, c in exact.items()},
+        "exact": {d: {"final": mean(c["svmeq"]), "alive": mean(c["svmeq_alive"])} for d, c in exact.items()},
     }
     return Outcome(tables, curves, _notes(published))
-
-
-def _numbers(values: Any) -> np.ndarray:
-    """Numbers of a column in which runs that were not kept have None."""
-    return np.array([v for v in values if v is not None], dtype=np.float64)
-
-
-def _mean(values: Any) -> float:
-    numbers = _numbers(values)
-    return float(numbers.mean()) if len(numbers) else float("nan")
 
 
 def _spearman(c: Columns) -> float:
     from scipy.stats import spearmanr
 
-    x, y = _numbers(c["log10_masked"]), _numbers(c["svmeq"])
+    x, y = numbers(c["log10_masked"]), numbers(c["svmeq"])
     return float(spearmanr(x, y).statistic) if len(x) > 2 else float("nan")
 
 
 def _final_row(d: int, c: Columns) -> tuple[Any, ...]:
     values: list[Any] = []
     for name in NAMES:
-        values += [mean_of(_numbers(c[name])), _PAPER[name].get(d, float("nan"))]
+        values += [mean_of(numbers(c[name])), _PAPER[name].get(d, float("nan"))]
     return (int(c["kept"].sum()), *values, _spearman(c))
 
 
@@ -100,27 +87,21 @@ def _filter_row(label: str, d: int, c: Columns) -> tuple[Any, ...]:
 
 
 def _below(c: Columns, threshold: float) -> Any:
-    return mean_of(_numbers(c["svmeq"])[_numbers(c["log10_masked"]) < np.log10(threshold)])
+    return mean_of(numbers(c["svmeq"])[numbers(c["log10_masked"]) < np.log10(threshold)])
 
 
 def _above(values: Any, correlation: float = 0.99) -> str:
     """Whether the mean correlation exceeds a bound, by its confidence interval."""
-    mean = mean_of(_numbers(values))
-    if mean.high < 1 - correlation:
-        return f"holds (1 - corr {mean})"
-    return f"{'does not hold' if mean.low > 1 - correlation else 'undecided'} (1 - corr {mean})"
+    found = mean_of(numbers(values))
+    if found.high < 1 - correlation:
+        return f"holds (1 - corr {found})"
+    return f"{'does not hold' if found.low > 1 - correlation else 'undecided'} (1 - corr {found})"
 
 
 def _exact_row(label: str, d: int, c: Columns) -> tuple[Any, ...]:
-    means = (mean_of(_numbers(c[name])) for name in NAMES)
-    return (
-        label,
-        d,
-        int(c["kept"].sum()),
-        *means,
-        share_of(_numbers(c["dead"]) > 0),
-        mean_of(_numbers(c["svmeq_alive"])),
-    )
+    means = (mean_of(numbers(c[name])) for name in NAMES)
+    dead = share_of(numbers(c["dead"]) > 0)
+    return (label, d, int(c["kept"].sum()), *means, dead, mean_of(numbers(c["svmeq_alive"])))
 
 
 def _curves(c: Columns) -> dict[str, Any]:
@@ -128,16 +109,16 @@ def _curves(c: Columns) -> dict[str, Any]:
     along = {name: np.mean(list(c[f"{name}_curve"][kept]), axis=0) if kept.any() else [] for name in NAMES}
     return {
         **along,
-        "log10_masked": _numbers(c["log10_masked"]),
-        "final": _numbers(c["svmeq"]),
-        "alive": _mean(c["svmeq_alive"]),
+        "log10_masked": numbers(c["log10_masked"]),
+        "final": numbers(c["svmeq"]),
+        "alive": mean(c["svmeq_alive"]),
         "by_threshold": [_below(c, g).value for g in _THRESHOLDS],
     }
 
 
 def _fifths(published: dict[int, Columns]) -> dict[int, tuple[float, float]]:
     """Least and largest mean 1 - corr with W_mm over fifths of the kept runs."""
-    means = {d: [_mean(part) for part in np.array_split(_numbers(c["mm"]), 5)] for d, c in published.items()}
+    means = {d: [mean(part) for part in np.array_split(numbers(c["mm"]), 5)] for d, c in published.items()}
     return {d: (float(np.nanmin(m)), float(np.nanmax(m))) for d, m in means.items() if np.isfinite(m).any()}
 
 
@@ -203,9 +184,7 @@ def draw(outcome: Outcome) -> Picture:
     below[2].set(
         title="arithmetic of the gradient", xlabel="d", xticks=places, xticklabels=dims, ylabel="mean 1 - corr, W_SVMeq"
     )
-    for axis in below:
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, below, grid=None)
 
 
 def _or_nan(value: Any) -> float:

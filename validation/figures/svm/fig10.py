@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.framework import (
+    Context,
+    Figure,
+    Outcome,
+    Picture,
+    Table,
+    finish,
+    mean_of,
+    share_of,
+    subplots,
+)
+from attsvm.validation.figures.svm.composition import mean, numbers
 from attsvm.validation.figures.svm.composition_concave import concave_runs, lemma_runs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "VARIANTS", "draw", "run"]
 
@@ -61,7 +69,7 @@ def run(context: Context) -> Outcome:
               tuple(_count_row(lam, c, T) for lam, c in by_lam.items())),
         Table("Figure 10(b): 1 - corr without the filter, every unselected token taken as masked",
               ("lam", "runs with masked tokens", "W_SVMeq", "W_mm"),
-              tuple((lam, len(_numbers(c["svmeq"])), mean_of(_numbers(c["svmeq"])), mean_of(_numbers(c["mm"])))
+              tuple((lam, len(numbers(c["svmeq"])), mean_of(numbers(c["svmeq"])), mean_of(numbers(c["mm"])))
                     for lam, c in by_lam.items())),
         Table("Figure 10(c): the same by the number of selected tokens, over all lam",
               ("selected", "runs", "W_SVMeq", "W_mm"), tuple(_by_selected(by_lam, T))),
@@ -78,23 +86,15 @@ def run(context: Context) -> Outcome:
         "T": T, "lam": lams, "tau": taus,
         "exact": [float(c["optimal"].mean()) for c in by_lam.values()],
         "descent": [float(c["selected"].mean()) for c in by_lam.values()],
-        "survivors": [_mean(c["selected"][c["reason"] != "between"]) for c in by_lam.values()],
-        "svmeq": [_mean(_numbers(c["svmeq"])) for c in by_lam.values()],
-        "mm": [_mean(_numbers(c["mm"])) for c in by_lam.values()],
+        "survivors": [mean(c["selected"][c["reason"] != "between"]) for c in by_lam.values()],
+        "svmeq": [mean(c["svmeq"]) for c in by_lam.values()],
+        "mm": [mean(c["mm"]) for c in by_lam.values()],
         "by_selected": [(row[0], row[2].value, row[3].value) for row in _by_selected(by_lam, T)],
         "tau_lam": [float(c["lam"].mean()) for c in by_tau.values()],
         "tau_counts": {tau: np.bincount(c["selected"].astype(int), minlength=T + 1) for tau, c in by_tau.items()},
         "tau_exact": {tau: np.bincount(c["optimal"].astype(int), minlength=T + 1) for tau, c in by_tau.items()},
     }  # fmt: skip
     return Outcome(tables, curves, _notes(by_lam, variants, by_tau, T))
-
-
-def _numbers(values: Any) -> np.ndarray:
-    return np.array([v for v in values if v is not None], dtype=np.float64)
-
-
-def _mean(values: Any) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
 
 
 def _survivors(c: Columns, T: int) -> tuple[int, int, int]:
@@ -113,7 +113,7 @@ def _by_selected(by_lam: dict[float, Columns], T: int) -> list[tuple[Any, ...]]:
     columns = {name: np.concatenate([c[name] for c in by_lam.values()]) for name in ("selected", "svmeq", "mm")}
     rows: list[tuple[Any, ...]] = []
     for count in range(1, T):
-        fits = [_numbers(columns[name][columns["selected"] == count]) for name in ("svmeq", "mm")]
+        fits = [numbers(columns[name][columns["selected"] == count]) for name in ("svmeq", "mm")]
         if len(fits[0]):
             rows.append((count, len(fits[0]), *map(mean_of, fits)))
     return rows
@@ -125,12 +125,12 @@ def _rest(c: Columns, T: int) -> tuple[float, float]:
     Over runs that select several tokens but not all: with a single one the others do vanish exponentially.
     """
     several = (c["selected"] > 1) & (c["selected"] < T)
-    before, after = (_numbers(c[name][several]) for name in ("log10_rest_before", "log10_rest"))
+    before, after = (numbers(c[name][several]) for name in ("log10_rest_before", "log10_rest"))
     return (float(np.median(before)), float(np.median(after))) if len(after) else (float("nan"), float("nan"))
 
 
 def _variant_row(label: str, lam: float, c: Columns, T: int) -> tuple[Any, ...]:
-    return (label, lam, *_survivors(c, T)[:2], *_rest(c, T), mean_of(_numbers(c["svmeq"])))
+    return (label, lam, *_survivors(c, T)[:2], *_rest(c, T), mean_of(numbers(c["svmeq"])))
 
 
 def _lemma_row(tau: int, c: Columns) -> tuple[Any, ...]:
@@ -154,9 +154,9 @@ def _notes(
     rests = np.array([rest for rest in (_rest(c, T) for c in everything) if np.isfinite(rest[1])]).reshape(-1, 2)
     before, after = np.median(rests, axis=0) if len(rests) else (np.nan, np.nan)
     # A lam at which nearly every run selects all tokens has too few runs left for a mean.
-    fits = [_numbers(c["svmeq"]) for c in by_lam.values()]
-    worst = max((_mean(fit) for fit in fits if len(fit) >= max(2, trials // 10)), default=float("nan"))
-    start = {label: _mean(_numbers(np.concatenate([c["svmeq"] for name, _, c in variants if name == label])))
+    fits = [numbers(c["svmeq"]) for c in by_lam.values()]
+    worst = max((mean(fit) for fit in fits if len(fit) >= max(2, trials // 10)), default=float("nan"))
+    start = {label: mean(numbers(np.concatenate([c["svmeq"] for name, _, c in variants if name == label])))
              for label in (_MAIN, _FROM_ZERO)}  # fmt: skip
     over = sum(int((c["optimal"] > tau).sum()) for tau, c in by_tau.items())
     notes = [
@@ -190,10 +190,8 @@ def _trend(by_lam: dict[float, Columns]) -> float:
 
 def draw(outcome: Outcome) -> Picture:
     """Figure 10's three panels over Figure 13's."""
-    from matplotlib import pyplot as plt
-
     c = outcome.curves
-    picture, axes = plt.subplots(2, 3, figsize=(13, 7.4), layout="constrained")
+    picture, axes = subplots(2, 3, (13, 7.4))
     first, second, third = axes[0]
     first.plot(c["lam"], c["exact"], "o-", color="black", label="exact optimum (Lemma 6)")
     first.plot(c["lam"], c["descent"], "s--", color="tab:blue", label="descent, all runs")
@@ -222,9 +220,7 @@ def draw(outcome: Outcome) -> Picture:
     axes[1, 2].set(
         title="Figure 13(c): distribution, descent", xlabel="selected tokens", ylabel="trials", xticks=counts
     )
-    for axis in axes.flat:
-        axis.legend(fontsize=8)
-    return picture
+    return finish(picture, axes.flat, grid=None)
 
 
 FIGURE = Figure(

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 import attsvm
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
 from attsvm.validation.figures.svm.convergence import PUBLISHED_KQ
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 __all__ = ["FIGURE", "draw", "misalignment_trials", "run", "train_widths"]
 
@@ -49,7 +46,7 @@ def train_widths(
     def repeat(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.repeat(array, len(widths), axis=0)
 
-    copies = attsvm.AttentionProblem(
+    copies = attsvm.ProblemBatch(
         repeat(problems.X), repeat(problems.Y), repeat(problems.Z), attsvm.LinearHead(repeat(head.v))
     )
     rng = np.random.default_rng(seed)
@@ -76,7 +73,7 @@ def misalignment_trials(
     """
     problems = attsvm.random_problem(n=n, T=T, d=d, batch=trials, seed=seed)
     ended = train_widths(problems, widths, steps=steps, seed=(seed, 1), device=device)
-    solutions = attsvm.att_svm(ended.problem, ended.selection, norm="nuclear")
+    solutions = attsvm.att_svm(cast("attsvm.ProblemBatch", ended.problem), ended.selection, norm="nuclear")
     solved = np.array([status is attsvm.Status.OPTIMAL for status in solutions.status])
     inner = (solutions.W * ended.W).sum(axis=(1, 2))
     sizes = np.linalg.norm(solutions.W, axis=(1, 2)) * np.linalg.norm(ended.W, axis=(1, 2))
@@ -140,9 +137,9 @@ def run(context: Context) -> Outcome:
         tables=[
             Table("1 - corr(Wmm*_alpha, K Q^T) against m",
                   ("size", "m", "mean", "median", "certified rank of Wmm*_alpha", "m >= rank", "optimal tokens"),
-                  tuple(by_width)),
+                  by_width),
             Table("The same runs against m minus the certified rank", ("size", "m - rank", "runs", "mean", "median"),
-                  tuple(by_excess)),
+                  by_excess),
         ],
         curves={"m": widths, "panels": panels, "sizes": curves},
         notes=[
@@ -157,9 +154,7 @@ def run(context: Context) -> Outcome:
 
 def draw(outcome: Outcome) -> Picture:
     """The paper's two panels against m on the left, and against m minus the certified rank on the right."""
-    from matplotlib import pyplot as plt
-
-    picture, axes = plt.subplots(2, 2, figsize=(10, 7), sharey=True, layout="constrained")
+    picture, axes = subplots(2, 2, (10, 7), sharey=True)
     curves = outcome.curves
     for (left, right), (fixed, sizes) in zip(axes, curves["panels"].items(), strict=True):
         for size, colour in zip(sizes, _COLOURS, strict=False):

@@ -2,7 +2,7 @@
 
 The modelling package's defaults, ``matrix_rank`` at an absolute 1e-7, and rank 1 for every infeasible draw (the rank
 that ``matrix_rank(None)`` returns). The solver sees the same numbers as when every problem is modelled anew, row by
-row, and starts cold each time: the ranks are those of :func:`attsvm.validation.ranks.published_rank`.
+row, and starts cold each time: the ranks are those of :func:`published_rank`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 import attsvm
-from attsvm.validation.ranks import PUBLISHED_TOLERANCE
+from attsvm.rows import selection_rows
 
-__all__ = ["PUBLISHED_SOLVERS", "optimal_differences", "published_ranks"]
+__all__ = ["PUBLISHED_SOLVERS", "PUBLISHED_TOLERANCE", "optimal_differences", "published_rank", "published_ranks"]
+
+PUBLISHED_TOLERANCE = 1e-7  # absolute
 
 # What the modelling package picks by itself: a first-order method for the semidefinite program of the nuclear norm,
 # an interior-point method for the second-order cone program of the Frobenius norm.
@@ -42,6 +44,28 @@ def optimal_differences(problems: attsvm.AttentionProblem) -> npt.NDArray[np.flo
     others = others + (others >= best)
     chosen = np.take_along_axis(problems.X, best[..., None], axis=-2)
     return np.asarray(chosen - np.take_along_axis(problems.X, others[..., None], axis=-2))
+
+
+def published_rank(problem: attsvm.AttentionProblem, solver: str) -> int:
+    """Rank of one Att-SVM* solution, its problem modelled row by row.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.validation.figures.svm.ranks_published import published_rank
+    >>> published_rank(attsvm.random_problem(n=4, T=3, d=6, seed=0), "SCS") <= 6
+    True
+    """
+    import cvxpy as cp
+
+    rows = selection_rows(problem).margin_problem
+    pairs = rows.rows.gather(np.arange(rows.m))
+    W = cp.Variable(rows.shape)
+    constraints = [a @ W @ z >= 1 for a, z in zip(pairs.a, pairs.right, strict=True)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        cp.Problem(cp.Minimize(cp.normNuc(W)), constraints).solve(solver=solver)
+    return int(np.linalg.matrix_rank(W.value, tol=PUBLISHED_TOLERANCE))
 
 
 def published_ranks(problems: attsvm.AttentionProblem, norm: str) -> dict[str, npt.NDArray[Any]]:

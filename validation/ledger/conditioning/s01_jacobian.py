@@ -16,49 +16,41 @@ from attsvm.validation.ledger.conditioning._common import (
     jacobian,
     realizable,
 )
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
 
-def _derivative(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-14, "difference from autograd")
+def _derivative(formula: Any, rng: Rng, k: int) -> Any:
     import torch
 
-    errors = []
-    for _ in range(trials):
-        w = torch.tensor(rng.normal(size=6) * 3)
-        exact = autograd_jacobian(lambda x: torch.softmax(x, -1), w)
-        errors.append(np.abs(formula(torch.softmax(w, -1).numpy()) - exact).max())
-    return count(errors, 1e-14, "difference from autograd")
+    w = torch.tensor(rng.normal(size=6) * 3)
+    exact = autograd_jacobian(lambda x: torch.softmax(x, -1), w)
+    return np.abs(formula(torch.softmax(w, -1).numpy()) - exact).max()
 
 
-def _semidefinite(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        J = formula(attention(rng))
-        lowest = -np.linalg.eigvalsh((J + J.T) / 2)[0]
-        errors.append(max(lowest, np.abs(J - J.T).max(), np.abs(J.sum(axis=1)).max()))
-    return count(errors, 1e-14, "asymmetry, negative eigenvalue or J 1")
+@each(1e-14, "asymmetry, negative eigenvalue or J 1")
+def _semidefinite(formula: Any, rng: Rng, k: int) -> Any:
+    J = formula(attention(rng))
+    lowest = -np.linalg.eigvalsh((J + J.T) / 2)[0]
+    return max(lowest, np.abs(J - J.T).max(), np.abs(J.sum(axis=1)).max())
 
 
-def _interlacing(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        z = np.sort(attention(rng))
-        values = jacobian_spectrum(z)[1:]
-        low, high = formula(z)
-        errors.append(max((low / values).max(), (values / high).max()) - 1)
-    return count(errors, 1e-9, "relative excess over the bounds")
+@each(1e-9, "relative excess over the bounds")
+def _interlacing(formula: Any, rng: Rng, k: int) -> Any:
+    z = np.sort(attention(rng))
+    values = jacobian_spectrum(z)[1:]
+    low, high = formula(z)
+    return max((low / values).max(), (values / high).max()) - 1
 
 
-def _extremes(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        z = np.sort(attention(rng))
-        values = jacobian_spectrum(z)
-        low_2, high_2, low_n, high_n = formula(z)
-        errors.append(max(low_2 / values[1], values[1] / high_2, low_n / values[-1], values[-1] / high_n) - 1)
-    return count(errors, 1e-9, "relative excess over the bounds on lam_2 and lam_n")
+@each(1e-9, "relative excess over the bounds on lam_2 and lam_n")
+def _extremes(formula: Any, rng: Rng, k: int) -> Any:
+    z = np.sort(attention(rng))
+    values = jacobian_spectrum(z)
+    low_2, high_2, low_n, high_n = formula(z)
+    return max(low_2 / values[1], values[1] / high_2, low_n / values[-1], values[-1] / high_n) - 1
 
 
 def _extremes_printed(z: Array) -> tuple[float, float, float, float]:
@@ -80,22 +72,20 @@ def _tangent_kappa(J: Array, H: Array) -> float:
     return float(values[-1] / values[0])
 
 
-def _with_hessian(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for k in range(trials):
-        a = attention(rng, scale=1.5)
-        n = len(a)
-        if k % 4 == 0 and n > 2:  # one dominant token
-            eps = 10 ** -rng.uniform(1, 5)
-            a = np.array([1 - eps] + (n - 1) * [eps / (n - 1)])
-        root = np.eye(n) + 0.2 * rng.normal(size=(n, n))
-        H = root @ root.T
-        Q = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, : n - 1]]))[0][:, 1:]
-        sizes = np.linalg.eigvalsh(Q.T @ H @ Q)
-        low, high = formula(a, sizes[0], sizes[-1])
-        kappa = _tangent_kappa(jacobian(a), H)
-        errors.append(max(low / kappa, kappa / high) - 1)
-    return count(errors, 1e-6, "relative excess over the bounds on kappa(J^2 H)")
+@each(1e-6, "relative excess over the bounds on kappa(J^2 H)")
+def _with_hessian(formula: Any, rng: Rng, k: int) -> Any:
+    a = attention(rng, scale=1.5)
+    n = len(a)
+    if k % 4 == 0 and n > 2:  # one dominant token
+        eps = 10 ** -rng.uniform(1, 5)
+        a = np.array([1 - eps] + (n - 1) * [eps / (n - 1)])
+    root = np.eye(n) + 0.2 * rng.normal(size=(n, n))
+    H = root @ root.T
+    Q = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, : n - 1]]))[0][:, 1:]
+    sizes = np.linalg.eigvalsh(Q.T @ H @ Q)
+    low, high = formula(a, sizes[0], sizes[-1])
+    kappa = _tangent_kappa(jacobian(a), H)
+    return max(low / kappa, kappa / high) - 1
 
 
 def _khat(a: Array) -> float:
@@ -113,25 +103,21 @@ def _best_rate(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(np.abs(formula(kappa) - best), 2e-3, "difference from the best step on a grid")
 
 
-def _rank(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "difference from the rank of the Hessian of the model's loss in attention")
+def _rank(formula: Any, rng: Rng, k: int) -> Any:
     import torch
 
-    bad = []
-    for _ in range(trials):
-        problem, _p = realizable(rng, 1, int(rng.integers(3, 7)), 4)
-        u, y = torch.tensor(problem.values[0]), float(problem.y[0])
-        x = torch.tensor(attention(rng, len(u)))
-        H = autograd_hessian(lambda z, u=u, y=y: 0.5 * (z @ u - y) ** 2, x)
-        bad.append(abs(np.linalg.matrix_rank(H, tol=1e-9) - formula(len(u))))
-    return count(bad, 0.5, "difference from the rank of the Hessian of the model's loss in attention")
+    problem, _p = realizable(rng, 1, int(rng.integers(3, 7)), 4)
+    u, y = torch.tensor(problem.values[0]), float(problem.y[0])
+    x = torch.tensor(attention(rng, len(u)))
+    H = autograd_hessian(lambda z, u=u, y=y: 0.5 * (z @ u - y) ** 2, x)
+    return abs(np.linalg.matrix_rank(H, tol=1e-9) - formula(len(u)))
 
 
-def _estimate(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        a = attention(rng, 50, rng.uniform(1, 8))
-        errors.append(abs(formula(a) - 2 * float(condition_number(a, log=True))))
-    return count(errors, np.log(4) + 1e-6, "log of estimate over kappa(J^2)")
+@each(np.log(4) + 1e-6, "log of estimate over kappa(J^2)")
+def _estimate(formula: Any, rng: Rng, k: int) -> Any:
+    a = attention(rng, 50, rng.uniform(1, 8))
+    return abs(formula(a) - 2 * float(condition_number(a, log=True)))
 
 
 def _order(a: Array, mu: float, L: float) -> tuple[float, float]:

@@ -14,23 +14,21 @@ from attsvm.dynamics.conditioning import (
 )
 from attsvm.softmax import log_softmax, peakedness, softmax
 from attsvm.validation.ledger.conditioning._common import Array, Rng, autograd_hessian, jacobian, realizable, torch_loss
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
 
-def _gradient(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-10, "relative difference from autograd")
+def _gradient(formula: Any, rng: Rng, k: int) -> Any:
     import torch
 
-    errors = []
-    for k in range(trials):
-        problem, _ = realizable(rng, 4, 5, 3, loss=curved_loss(float(k % 2)))
-        p = torch.tensor(rng.normal(size=3), requires_grad=True)
-        torch_loss(problem)(p).backward()
-        assert p.grad is not None
-        exact = p.grad.numpy()
-        errors.append(np.abs(formula(problem, p.detach().numpy()) - exact).max() / np.abs(exact).max())
-    return count(errors, 1e-10, "relative difference from autograd")
+    problem, _ = realizable(rng, 4, 5, 3, loss=curved_loss(float(k % 2)))
+    p = torch.tensor(rng.normal(size=3), requires_grad=True)
+    torch_loss(problem)(p).backward()
+    assert p.grad is not None
+    exact = p.grad.numpy()
+    return np.abs(formula(problem, p.detach().numpy()) - exact).max() / np.abs(exact).max()
 
 
 def _gradient_printed(problem: PromptProblem, p: Array) -> Array:
@@ -43,76 +41,64 @@ def _gradient_printed(problem: PromptProblem, p: Array) -> Array:
     return total / N
 
 
-def _descent(formula: Any, rng: Rng, trials: int) -> Measurement:
-    rises = []
-    for _ in range(trials):
-        problem, p_star = realizable(rng, 4, 5, 3)
-        p = p_star + rng.normal(size=3)
-        g = problem.loss.slope(problem.predict(p) - problem.y)
-        new = formula(p, 1e-3, problem.feature_matrix(p), g)
-        rises.append(problem.loss_at(new) - problem.loss_at(p))
-    return count(rises, 0.0, "rise of the loss after a short step")
+@each(0.0, "rise of the loss after a short step")
+def _descent(formula: Any, rng: Rng, k: int) -> Any:
+    problem, p_star = realizable(rng, 4, 5, 3)
+    p = p_star + rng.normal(size=3)
+    g = problem.loss.slope(problem.predict(p) - problem.y)
+    new = formula(p, 1e-3, problem.feature_matrix(p), g)
+    return problem.loss_at(new) - problem.loss_at(p)
 
 
-def _pl(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for k in range(trials):
-        N = (1, 2, 3, 5)[k % 4]
-        problem, p_star = realizable(rng, N, 5, 6, key_map=False)
-        p = p_star + rng.normal(size=6)
-        bound = formula(1.0, N, problem.smallest_singular_value(p), problem.loss_at(p))
-        errors.append(bound / (0.5 * float(np.sum(problem.gradient(p) ** 2))) - 1)
-    return count(errors, 1e-9, "relative excess of the lower bound; one to five examples")
+@each(1e-9, "relative excess of the lower bound; one to five examples")
+def _pl(formula: Any, rng: Rng, k: int) -> Any:
+    N = (1, 2, 3, 5)[k % 4]
+    problem, p_star = realizable(rng, N, 5, 6, key_map=False)
+    p = p_star + rng.normal(size=6)
+    bound = formula(1.0, N, problem.smallest_singular_value(p), problem.loss_at(p))
+    return bound / (0.5 * float(np.sum(problem.gradient(p) ** 2))) - 1
 
 
-def _sigma(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-7, "smallest singular value with d < N")
+def _sigma(formula: Any, rng: Rng, k: int) -> Any:
     """With d < N some residuals have no gradient: the singular value that bounds it must vanish."""
-    values = []
-    for _ in range(trials):
-        problem, p_star = realizable(rng, 8, 5, 3)
-        values.append(formula(problem.feature_matrix(p_star + 0.3)))
-    return count(values, 1e-7, "smallest singular value with d < N")
+    problem, p_star = realizable(rng, 8, 5, 3)
+    return formula(problem.feature_matrix(p_star + 0.3))
 
 
-def _gradient_bound(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for k in range(trials):
-        if k % 3 == 0:  # N copies of x = +-e_1 at the point of the largest gradient
-            N = int(rng.choice([1, 16, 256]))
-            X = np.repeat(np.array([[[1.0], [-1.0]]]), N, axis=0)
-            problem, p = PromptProblem(X=X, y=np.full(N, float(np.tanh(1.0))), v=np.ones(1)), np.zeros(1)
-        else:
-            N = int(rng.integers(1, 30))
-            problem, p_star = realizable(rng, N, 5, 3)
-            p = p_star + rng.normal(size=3)
-        C = np.linalg.norm(problem.X, 2, axis=(1, 2)).max()
-        sW = 1.0 if problem.W is None else np.linalg.norm(problem.W, 2)
-        bound = formula(1.0, 1.0, N, C, sW, np.linalg.norm(problem.v), problem.loss_at(p))
-        errors.append(np.linalg.norm(problem.gradient(p)) / bound - 1)
-    return count(errors, 1e-9, "relative excess of the gradient")
+@each(1e-9, "relative excess of the gradient")
+def _gradient_bound(formula: Any, rng: Rng, k: int) -> Any:
+    if k % 3 == 0:  # N copies of x = +-e_1 at the point of the largest gradient
+        N = int(rng.choice([1, 16, 256]))
+        X = np.repeat(np.array([[[1.0], [-1.0]]]), N, axis=0)
+        problem, p = PromptProblem(X=X, y=np.full(N, float(np.tanh(1.0))), v=np.ones(1)), np.zeros(1)
+    else:
+        N = int(rng.integers(1, 30))
+        problem, p_star = realizable(rng, N, 5, 3)
+        p = p_star + rng.normal(size=3)
+    C = np.linalg.norm(problem.X, 2, axis=(1, 2)).max()
+    sW = 1.0 if problem.W is None else np.linalg.norm(problem.W, 2)
+    bound = formula(1.0, 1.0, N, C, sW, np.linalg.norm(problem.v), problem.loss_at(p))
+    return np.linalg.norm(problem.gradient(p)) / bound - 1
 
 
-def _jacobian_lipschitz(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for k in range(trials):
-        n = (2, 3, 6)[k % 3]
-        w = np.zeros(n) if k % 2 else rng.normal(size=n)
-        if k % 2:  # the direction of largest change: two tokens near odds of 3.7
-            w[2:] = -30.0
-            w[0] = rng.uniform(1.2, 1.45)
-        step = 1e-4 * (np.eye(n)[0] - np.eye(n)[1] if k % 2 else rng.normal(size=n))
-        change = np.linalg.norm(jacobian(softmax(w + step)) - jacobian(softmax(w)), 2)
-        errors.append(change / np.linalg.norm(step) - formula)
-    return count(errors, 1e-4, "change of J over change of the logits, less the constant")
+@each(1e-4, "change of J over change of the logits, less the constant")
+def _jacobian_lipschitz(formula: Any, rng: Rng, k: int) -> Any:
+    n = (2, 3, 6)[k % 3]
+    w = np.zeros(n) if k % 2 else rng.normal(size=n)
+    if k % 2:  # the direction of largest change: two tokens near odds of 3.7
+        w[2:] = -30.0
+        w[0] = rng.uniform(1.2, 1.45)
+    step = 1e-4 * (np.eye(n)[0] - np.eye(n)[1] if k % 2 else rng.normal(size=n))
+    change = np.linalg.norm(jacobian(softmax(w + step)) - jacobian(softmax(w)), 2)
+    return change / np.linalg.norm(step) - formula
 
 
-def _softmax_lipschitz(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for k in range(trials):
-        w = rng.normal(size=2) * 0.1 if k % 2 else rng.normal(size=5)
-        step = 1e-3 * (np.array([1.0, -1.0]) if k % 2 else rng.normal(size=5))
-        errors.append(np.linalg.norm(softmax(w + step) - softmax(w)) / np.linalg.norm(step) - formula)
-    return count(errors, 1e-9, "change of softmax over change of the logits, less the constant")
+@each(1e-9, "change of softmax over change of the logits, less the constant")
+def _softmax_lipschitz(formula: Any, rng: Rng, k: int) -> Any:
+    w = rng.normal(size=2) * 0.1 if k % 2 else rng.normal(size=5)
+    step = 1e-3 * (np.array([1.0, -1.0]) if k % 2 else rng.normal(size=5))
+    return np.linalg.norm(softmax(w + step) - softmax(w)) / np.linalg.norm(step) - formula
 
 
 def _residual_slope(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -123,19 +109,17 @@ def _residual_slope(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(np.abs(loss.slope(now)) - bound, 1e-12, "slope above its bound")
 
 
-def _smoothness(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "relative excess of the Hessian; tokens of size 1 and 1e-4")
+def _smoothness(formula: Any, rng: Rng, k: int) -> Any:
     import torch
 
-    errors = []
-    for k in range(trials):
-        problem, p_star = realizable(rng, 4, 5, 3, scale=(1.0, 1e-4)[k % 2])
-        p = p_star + rng.normal(size=3) / (1.0, 1e-4)[k % 2]
-        C = np.linalg.norm(problem.X, 2, axis=(1, 2)).max()
-        assert problem.W is not None
-        bound = formula(C, np.linalg.norm(problem.W, 2), 1.0, np.linalg.norm(problem.v), problem.loss_at(p), 1.0)
-        hessian = autograd_hessian(torch_loss(problem), torch.tensor(p))
-        errors.append(np.linalg.norm(hessian, 2) / bound - 1)
-    return count(errors, 0.0, "relative excess of the Hessian; tokens of size 1 and 1e-4")
+    problem, p_star = realizable(rng, 4, 5, 3, scale=(1.0, 1e-4)[k % 2])
+    p = p_star + rng.normal(size=3) / (1.0, 1e-4)[k % 2]
+    C = np.linalg.norm(problem.X, 2, axis=(1, 2)).max()
+    assert problem.W is not None
+    bound = formula(C, np.linalg.norm(problem.W, 2), 1.0, np.linalg.norm(problem.v), problem.loss_at(p), 1.0)
+    hessian = autograd_hessian(torch_loss(problem), torch.tensor(p))
+    return np.linalg.norm(hessian, 2) / bound - 1
 
 
 def _rate_constant(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -172,17 +156,15 @@ def _guarantee(part: str) -> Any:
     return measure
 
 
-def _drift(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        N = int(rng.integers(1, 6))
-        problem, p_star = realizable(rng, N, 5, 3)
-        p = p_star + rng.normal(size=3) * 10 ** rng.uniform(-4, 0)
-        assert problem.W is not None
-        C, sW = np.linalg.norm(problem.X, 2, axis=(1, 2)).max(), np.linalg.norm(problem.W, 2)
-        bound = formula(C, sW, np.linalg.norm(problem.v), N, np.linalg.norm(p - p_star))
-        errors.append(np.linalg.norm(problem.feature_matrix(p) - problem.feature_matrix(p_star)) / bound - 1)
-    return count(errors, 0.0, "relative excess of |F(p) - F(p_0)|")
+@each(0.0, "relative excess of |F(p) - F(p_0)|")
+def _drift(formula: Any, rng: Rng, k: int) -> Any:
+    N = int(rng.integers(1, 6))
+    problem, p_star = realizable(rng, N, 5, 3)
+    p = p_star + rng.normal(size=3) * 10 ** rng.uniform(-4, 0)
+    assert problem.W is not None
+    C, sW = np.linalg.norm(problem.X, 2, axis=(1, 2)).max(), np.linalg.norm(problem.W, 2)
+    bound = formula(C, sW, np.linalg.norm(problem.v), N, np.linalg.norm(p - p_star))
+    return np.linalg.norm(problem.feature_matrix(p) - problem.feature_matrix(p_star)) / bound - 1
 
 
 def _step_size(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -222,12 +204,10 @@ def _almost_surely(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(values, -1e-12, "minus the smallest singular value of F, relative")
 
 
-def _norm(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        K, p = rng.normal(size=(6, 4)), rng.normal(size=4) * rng.uniform(0.1, 20)
-        errors.append(float(peakedness(log_attention=log_softmax(K @ p), log=True)) / formula(K, p) - 1)
-    return count(errors, 1e-9, "log R over its bound, less 1")
+@each(1e-9, "log R over its bound, less 1")
+def _norm(formula: Any, rng: Rng, k: int) -> Any:
+    K, p = rng.normal(size=(6, 4)), rng.normal(size=4) * rng.uniform(0.1, 20)
+    return float(peakedness(log_attention=log_softmax(K @ p), log=True)) / formula(K, p) - 1
 
 
 def _l_prime(power: int) -> Any:

@@ -25,40 +25,36 @@ from attsvm.validation.ledger.conditioning._common import (
     realizable,
     torch_loss,
 )
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
 
-def _first_order(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.03, "remainder at eta = 1e-4 over that at 1e-3; 0.01 for second order, 0.1 for first")
+def _first_order(formula: Any, rng: Rng, k: int) -> Any:
     """One example: the remainder of the formula must fall a hundredfold when the step falls tenfold."""
-    errors = []
-    for _ in range(trials):
-        K, u, p = rng.normal(size=(5, 4)), rng.normal(size=5), rng.normal(size=4)
-        a = softmax(K @ p)
-        gradient = (a @ u - 0.3) * u
-        remainder = []
-        for eta in (1e-3, 1e-4):
-            new = softmax(K @ (p - eta * K.T @ jacobian(a) @ gradient))
-            remainder.append(np.linalg.norm(new - (a - eta * formula(jacobian(a), K) @ gradient)))
-        errors.append(remainder[1] / remainder[0])
-    return count(errors, 0.03, "remainder at eta = 1e-4 over that at 1e-3; 0.01 for second order, 0.1 for first")
+    K, u, p = rng.normal(size=(5, 4)), rng.normal(size=5), rng.normal(size=4)
+    a = softmax(K @ p)
+    gradient = (a @ u - 0.3) * u
+    remainder = []
+    for eta in (1e-3, 1e-4):
+        new = softmax(K @ (p - eta * K.T @ jacobian(a) @ gradient))
+        remainder.append(np.linalg.norm(new - (a - eta * formula(jacobian(a), K) @ gradient)))
+    return remainder[1] / remainder[0]
 
 
-def _linearization(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        a = attention(rng, 5, 1.0)
-        root = rng.normal(size=(5, 5))
-        H = root @ root.T + np.eye(5)
-        direction = jacobian(a) @ rng.normal(size=5)
-        h, eta = 1e-5, 0.3
-        start = a + h * direction / np.linalg.norm(direction)
-        gradient = H @ (start - a)
-        new = softmax(np.log(start) - eta * jacobian(start) @ gradient)  # K K^T = I
-        predicted = formula(jacobian(a), H, eta) @ (start - a)
-        errors.append(np.linalg.norm(new - a - predicted) / np.linalg.norm(start - a))
-    return count(errors, 1e-3, "relative error of the linearized step at distance 1e-5")
+@each(1e-3, "relative error of the linearized step at distance 1e-5")
+def _linearization(formula: Any, rng: Rng, k: int) -> Any:
+    a = attention(rng, 5, 1.0)
+    root = rng.normal(size=(5, 5))
+    H = root @ root.T + np.eye(5)
+    direction = jacobian(a) @ rng.normal(size=5)
+    h, eta = 1e-5, 0.3
+    start = a + h * direction / np.linalg.norm(direction)
+    gradient = H @ (start - a)
+    new = softmax(np.log(start) - eta * jacobian(start) @ gradient)  # K K^T = I
+    predicted = formula(jacobian(a), H, eta) @ (start - a)
+    return np.linalg.norm(new - a - predicted) / np.linalg.norm(start - a)
 
 
 def _bounds(formula: Any, rng: Rng, trials: int, which: str = "upper") -> Measurement:
@@ -111,94 +107,80 @@ def _simplex_terms(rng: Rng) -> tuple[PromptProblem, Array]:
     return realizable(rng, 3, 4, 3, loss=curved_loss(1.0))
 
 
-def _bracket(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        problem, p_star = _simplex_terms(rng)
-        p, eta = p_star + 0.5 * rng.normal(size=3), 0.1
-        step = eta * problem.gradient(p)
-        exact = softmax(problem.keys @ (p - step))
-        errors.append(np.abs(formula(problem.keys @ p, problem.keys @ step) - exact).max())
-    return count(errors, 1e-13, "error of the next attention")
+@each(1e-13, "error of the next attention")
+def _bracket(formula: Any, rng: Rng, k: int) -> Any:
+    problem, p_star = _simplex_terms(rng)
+    p, eta = p_star + 0.5 * rng.normal(size=3), 0.1
+    step = eta * problem.gradient(p)
+    exact = softmax(problem.keys @ (p - step))
+    return np.abs(formula(problem.keys @ p, problem.keys @ step) - exact).max()
 
 
-def _field(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "vector field at a global minimum")
+def _field(formula: Any, rng: Rng, k: int) -> Any:
     """The vector field of the attention dynamics must vanish at a global minimum."""
-    errors = []
-    for _ in range(trials):
-        problem, p = _simplex_terms(rng)
-        a, u, K, y = problem.weights(p), problem.values, problem.keys, problem.y
-        total = np.zeros(4)
-        for j in range(3):
-            i = formula(0, j)  # whose loss is differentiated at a_j
-            slope = float(problem.loss.slope(np.array(a[j] @ u[i] - y[i])))
-            total += jacobian(a[0]) @ K[0] @ K[j].T @ jacobian(a[j]) @ (slope * u[i])
-        errors.append(np.linalg.norm(total))
-    return count(errors, 1e-12, "vector field at a global minimum")
+    problem, p = _simplex_terms(rng)
+    a, u, K, y = problem.weights(p), problem.values, problem.keys, problem.y
+    total = np.zeros(4)
+    for j in range(3):
+        i = formula(0, j)  # whose loss is differentiated at a_j
+        slope = float(problem.loss.slope(np.array(a[j] @ u[i] - y[i])))
+        total += jacobian(a[0]) @ K[0] @ K[j].T @ jacobian(a[j]) @ (slope * u[i])
+    return np.linalg.norm(total)
 
 
-def _product_rule(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "difference from autograd")
+def _product_rule(formula: Any, rng: Rng, k: int) -> Any:
     import torch
 
-    errors = []
-    for _ in range(trials):
-        A = torch.tensor(rng.normal(size=(5, 5)))
-        x = torch.tensor(attention(rng, 5, 1.0))
-        exact = autograd_jacobian(lambda z, A=A: (torch.diag(z) - torch.outer(z, z)) @ (A @ z**2), x)
-        f, Df = (A @ x**2).numpy(), (A @ torch.diag(2 * x)).numpy()
-        errors.append(np.abs(formula(x.numpy(), f, Df) - exact).max())
-    return count(errors, 1e-12, "difference from autograd")
+    A = torch.tensor(rng.normal(size=(5, 5)))
+    x = torch.tensor(attention(rng, 5, 1.0))
+    exact = autograd_jacobian(lambda z, A=A: (torch.diag(z) - torch.outer(z, z)) @ (A @ z**2), x)
+    f, Df = (A @ x**2).numpy(), (A @ torch.diag(2 * x)).numpy()
+    return np.abs(formula(x.numpy(), f, Df) - exact).max()
 
 
-def _block(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-10, "relative difference from autograd")
+def _block(formula: Any, rng: Rng, k: int) -> Any:
     import torch
 
-    errors = []
-    for _ in range(trials):
-        problem, p = realizable(rng, 3, 4, 3)
-        K, u, y = (torch.tensor(np.array(part)) for part in (problem.keys, problem.values, problem.y))
+    problem, p = realizable(rng, 3, 4, 3)
+    K, u, y = (torch.tensor(np.array(part)) for part in (problem.keys, problem.values, problem.y))
 
-        def field(a: Any, K: Any = K, u: Any = u, y: Any = y) -> Any:
-            a = a.reshape(3, 4)
+    def field(a: Any, K: Any = K, u: Any = u, y: Any = y) -> Any:
+        a = a.reshape(3, 4)
 
-            def apply(i: int, w: Any) -> Any:
-                return a[i] * (w - a[i] @ w)
+        def apply(i: int, w: Any) -> Any:
+            return a[i] * (w - a[i] @ w)
 
-            pulled = sum(K[j].T @ apply(j, u[j] * (a[j] @ u[j] - y[j])) for j in range(3))
-            return torch.cat([apply(i, K[i] @ pulled) for i in range(3)])
+        pulled = sum(K[j].T @ apply(j, u[j] * (a[j] @ u[j] - y[j])) for j in range(3))
+        return torch.cat([apply(i, K[i] @ pulled) for i in range(3)])
 
-        exact = autograd_jacobian(field, torch.tensor(problem.weights(p).reshape(-1)))
-        errors.append(np.abs(formula(problem, p) - exact).max() / np.abs(exact).max())
-    return count(errors, 1e-10, "relative difference from autograd")
+    exact = autograd_jacobian(field, torch.tensor(problem.weights(p).reshape(-1)))
+    return np.abs(formula(problem, p) - exact).max() / np.abs(exact).max()
 
 
-def _factors(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        problem, p = _simplex_terms(rng)
-        B, C = formula(problem, p)
-        whole = block_jacobian(problem, p)
-        small = C @ B
-        spectrum = curvature(problem, p).eigenvalues[::-1]
-        errors.append(
-            max(
-                np.abs(B @ C - whole).max() / np.abs(whole).max(),
-                np.abs(small - small.T).max() / np.abs(small).max(),
-                np.abs(np.linalg.eigvalsh((small + small.T) / 2) - spectrum).max() / spectrum[-1],
-            )
-        )
-    return count(errors, 1e-10, "BC, symmetry of CB, and its spectrum, relative")
+@each(1e-10, "BC, symmetry of CB, and its spectrum, relative")
+def _factors(formula: Any, rng: Rng, k: int) -> Any:
+    problem, p = _simplex_terms(rng)
+    B, C = formula(problem, p)
+    whole = block_jacobian(problem, p)
+    small = C @ B
+    spectrum = curvature(problem, p).eigenvalues[::-1]
+    return max(
+        np.abs(B @ C - whole).max() / np.abs(whole).max(),
+        np.abs(small - small.T).max() / np.abs(small).max(),
+        np.abs(np.linalg.eigvalsh((small + small.T) / 2) - spectrum).max() / spectrum[-1],
+    )
 
 
-def _hessian(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "relative difference from autograd")
+def _hessian(formula: Any, rng: Rng, k: int) -> Any:
     import torch
 
-    errors = []
-    for _ in range(trials):
-        problem, p = _simplex_terms(rng)
-        exact = autograd_hessian(torch_loss(problem), torch.tensor(p))
-        errors.append(np.abs(formula(problem, p) - exact).max() / np.abs(exact).max())
-    return count(errors, 1e-9, "relative difference from autograd")
+    problem, p = _simplex_terms(rng)
+    exact = autograd_hessian(torch_loss(problem), torch.tensor(p))
+    return np.abs(formula(problem, p) - exact).max() / np.abs(exact).max()
 
 
 def _h_p_over_n(problem: PromptProblem, p: Array) -> Array:

@@ -17,7 +17,7 @@ from attsvm.dynamics.conditioning import (
     student_teacher,
 )
 from attsvm.validation.ledger.conditioning._common import Array, Rng, realizable
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
@@ -68,63 +68,53 @@ def _part(name: str) -> Any:
     return measure
 
 
-def _opposed_many(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-8, "relative excess over kappa(H_p), 4000 examples")
+def _opposed_many(formula: Any, rng: Rng, k: int) -> Any:
     """The combined bound where N is large enough for the lost factor to matter."""
-    errors = []
-    for _ in range(trials):
-        problem, p, members, basis = _opposed(rng, 4000)
-        bound = condition_lower_bound(problem, p, members, basis, form=formula)
-        errors.append(bound.condition_at_least / curvature(problem, p).condition_number - 1)
-    return count(errors, 1e-8, "relative excess over kappa(H_p), 4000 examples")
+    problem, p, members, basis = _opposed(rng, 4000)
+    bound = condition_lower_bound(problem, p, members, basis, form=formula)
+    return bound.condition_at_least / curvature(problem, p).condition_number - 1
 
 
-def _constant(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e5, "how far the hidden constant falls from Delta = 2 to 14")
+def _constant(formula: Any, rng: Rng, k: int) -> Any:
     """Whether kappa(H_p) over the formula is bounded below as the gap grows, one important token."""
-    errors = []
-    for _ in range(trials):
-        seed, ratios = int(rng.integers(2**32)), []
-        for gap in (2.0, 6.0, 10.0, 14.0):
-            teacher, members, basis = structured_teacher(40, 6, 5, 1, gap=gap, seed=seed)
-            bound = condition_lower_bound(teacher.problem, teacher.p_star, members, basis)
-            size = bound.a_I**2 / (bound.rho**2 + 5 * bound.a_U**2)
-            ratios.append(curvature(teacher.problem, teacher.p_star).condition_number / formula(size, bound.delta))
-        errors.append(ratios[0] / min(ratios[1:]))
-    return count(errors, 1e5, "how far the hidden constant falls from Delta = 2 to 14")
+    seed, ratios = int(rng.integers(2**32)), []
+    for gap in (2.0, 6.0, 10.0, 14.0):
+        teacher, members, basis = structured_teacher(40, 6, 5, 1, gap=gap, seed=seed)
+        bound = condition_lower_bound(teacher.problem, teacher.p_star, members, basis)
+        size = bound.a_I**2 / (bound.rho**2 + 5 * bound.a_U**2)
+        ratios.append(curvature(teacher.problem, teacher.p_star).condition_number / formula(size, bound.delta))
+    return ratios[0] / min(ratios[1:])
 
 
-def _growth(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for k in range(trials):
-        s, seed = (1, 2, 3)[k % 3], int(rng.integers(2**32))
-        if not formula(s):
-            continue
-        kappas = []
-        for gap in (8.0, 12.0):
-            teacher, _, _ = structured_teacher(40, 8, 6, s, gap=gap, seed=seed)
-            kappas.append(curvature(teacher.problem, teacher.p_star).condition_number)
-        errors.append(abs(np.log(kappas[1] / kappas[0]) - 8.0))
-    return count(errors, 2.5, "log kappa(Delta = 12)/kappa(8) less 2 * 4")
+@each(2.5, "log kappa(Delta = 12)/kappa(8) less 2 * 4")
+def _growth(formula: Any, rng: Rng, k: int) -> Any:
+    s, seed = (1, 2, 3)[k % 3], int(rng.integers(2**32))
+    if not formula(s):
+        return None
+    kappas = []
+    for gap in (8.0, 12.0):
+        teacher, _, _ = structured_teacher(40, 8, 6, s, gap=gap, seed=seed)
+        kappas.append(curvature(teacher.problem, teacher.p_star).condition_number)
+    return abs(np.log(kappas[1] / kappas[0]) - 8.0)
 
 
-def _slowest(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        problem, p = realizable(rng, 30, 6, 3, key_map=False)
-        rate = local_rate(problem, p, size=1e-6)
-        lowest = float(curvature(problem, p).eigenvalues[-1])
-        errors.append(abs(formula(rate.step, lowest, 30) - rate.measured))
-    return count(errors, 1e-4, "difference from the measured factor per step")
+@each(1e-4, "difference from the measured factor per step")
+def _slowest(formula: Any, rng: Rng, k: int) -> Any:
+    problem, p = realizable(rng, 30, 6, 3, key_map=False)
+    rate = local_rate(problem, p, size=1e-6)
+    lowest = float(curvature(problem, p).eigenvalues[-1])
+    return abs(formula(rate.step, lowest, 30) - rate.measured)
 
 
-def _error_bound(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        values = np.exp(np.sort(rng.normal(size=5) * 2))
-        e0, t = rng.normal(size=5), int(rng.integers(1, 200))
-        left = np.sum(((1 - values / values[-1]) ** t * e0) ** 2)
-        cosine = e0[0] ** 2 / np.sum(e0**2)
-        errors.append(formula(values[-1] / values[0], t) * np.sum(e0**2) * cosine / max(left, 1e-300) - 1)
-    return count(errors, 1e-9, "relative excess over |e_t|^2 of the linear recursion")
+@each(1e-9, "relative excess over |e_t|^2 of the linear recursion")
+def _error_bound(formula: Any, rng: Rng, k: int) -> Any:
+    values = np.exp(np.sort(rng.normal(size=5) * 2))
+    e0, t = rng.normal(size=5), int(rng.integers(1, 200))
+    left = np.sum(((1 - values / values[-1]) ** t * e0) ** 2)
+    cosine = e0[0] ** 2 / np.sum(e0**2)
+    return formula(values[-1] / values[0], t) * np.sum(e0**2) * cosine / max(left, 1e-300) - 1
 
 
 def _leakage(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -142,13 +132,11 @@ def _leakage(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 1e-6, "relative error against a generalized eigenvalue solver")
 
 
-def _teacher_ratio(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        seed = int(rng.integers(2**32))
-        small, large = (student_teacher(20, 20, 20, sigma_p=s, seed=seed).log_ratios() for s in (0.1, 1.0))
-        errors.append(np.abs(large / (formula * small) - 1).max())
-    return count(errors, 1e-6, "relative error of log R at sigma_p = 1 from that at 0.1")
+@each(1e-6, "relative error of log R at sigma_p = 1 from that at 0.1")
+def _teacher_ratio(formula: Any, rng: Rng, k: int) -> Any:
+    seed = int(rng.integers(2**32))
+    small, large = (student_teacher(20, 20, 20, sigma_p=s, seed=seed).log_ratios() for s in (0.1, 1.0))
+    return np.abs(large / (formula * small) - 1).max()
 
 
 def _law(formula: Any, rng: Rng, trials: int) -> Measurement:

@@ -9,7 +9,7 @@ import numpy as np
 from attsvm.dynamics.localization import piecewise_softmax, random_walks, softmax_expansion, token_logits
 from attsvm.softmax import softmax
 from attsvm.validation.ledger.localization._common import Array, Rng, covariance, gaussian_expectation, symmetric
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
@@ -36,40 +36,34 @@ def _selector(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.05, "relative error of <gamma^i, omega> at T = 400")
 
 
-def _mixing(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        X = rng.standard_normal((3, 7))  # tokens are columns
-        A = formula(X.T @ rng.standard_normal((3, 3)) @ X)
-        errors.append(np.abs(A.sum(axis=0) - 1).max())  # weights of the tokens in each output X A
-    return count(errors, 1e-12, "deviation of the mixing weights' sum from 1")
+@each(1e-12, "deviation of the mixing weights' sum from 1")
+def _mixing(formula: Any, rng: Rng, k: int) -> Any:
+    X = rng.standard_normal((3, 7))  # tokens are columns
+    A = formula(X.T @ rng.standard_normal((3, 3)) @ X)
+    return np.abs(A.sum(axis=0) - 1).max()
 
 
-def _outside(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        omega = 40 * rng.standard_normal(8)
-        signal = (omega - omega.mean() + 1) / 8
-        outside = (signal < 0) | (signal > 1)
-        used = np.array([formula(s) for s in signal[outside]])
-        errors.append(np.abs(used - piecewise_softmax(omega)[outside]).max(initial=0.0))
-    return count(errors, 1e-12, "weight of a token whose signal is outside [0, 1]")
+@each(1e-12, "weight of a token whose signal is outside [0, 1]")
+def _outside(formula: Any, rng: Rng, k: int) -> Any:
+    omega = 40 * rng.standard_normal(8)
+    signal = (omega - omega.mean() + 1) / 8
+    outside = (signal < 0) | (signal > 1)
+    used = np.array([formula(s) for s in signal[outside]])
+    return np.abs(used - piecewise_softmax(omega)[outside]).max(initial=0.0)
 
 
-def _lemma3(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        W, S, a, m = symmetric(rng, 2), covariance(rng, 2), rng.standard_normal(2), rng.standard_normal(2)
-        factor: Array = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+@each(1e-10, "relative error against exact quadrature")
+def _lemma3(formula: Any, rng: Rng, k: int) -> Any:
+    W, S, a, m = symmetric(rng, 2), covariance(rng, 2), rng.standard_normal(2), rng.standard_normal(2)
+    factor: Array = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
 
-        def values(g: Array, W: Array = W, a: Array = a, m: Array = m, factor: Array = factor) -> Array:
-            x = g @ factor.T + m
-            form = np.einsum("nd,de,ne->n", x, W, x)
-            return np.stack([form, x[:, 0] * x[:, 1], (x @ W @ a) * form, form**2], axis=1)
+    def values(g: Array, W: Array = W, a: Array = a, m: Array = m, factor: Array = factor) -> Array:
+        x = g @ factor.T + m
+        form = np.einsum("nd,de,ne->n", x, W, x)
+        return np.stack([form, x[:, 0] * x[:, 1], (x @ W @ a) * form, form**2], axis=1)
 
-        exact = gaussian_expectation(values, 2)
-        errors.append(np.abs((np.array(formula(W, S, a, m)) - exact) / (1 + np.abs(exact))).max())
-    return count(errors, 1e-10, "relative error against exact quadrature")
+    exact = gaussian_expectation(values, 2)
+    return np.abs((np.array(formula(W, S, a, m)) - exact) / (1 + np.abs(exact))).max()
 
 
 def _moments(W: Array, S: Array, a: Array, m: Array) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from attsvm.validation.ledger.localization._common import (
     signal_form,
     symmetric,
 )
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
@@ -23,34 +23,32 @@ __all__ = ["CLAIMS"]
 def _walk(equation: int) -> Any:
     """Check a moment of x_i, x_j, x_T in the plane against a product rule that integrates it exactly."""
 
-    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
-        errors = []
-        for _ in range(trials):
-            i, j, T = np.sort(rng.integers(1, 12, size=3))
-            W, S = symmetric(rng, 2), covariance(rng, 2)
-            factor: Array = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+    @each(1e-8, "relative error against exact quadrature")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        i, j, T = np.sort(rng.integers(1, 12, size=3))
+        W, S = symmetric(rng, 2), covariance(rng, 2)
+        factor: Array = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
 
-            def values(g: Array, i: int = i, j: int = j, T: int = T, W: Array = W, factor: Array = factor) -> Array:
-                steps = np.sqrt([i, j - i, T - j])[:, None] * g.reshape(-1, 3, 2) @ factor.T
-                x_i, x_j, x_T = np.moveaxis(np.cumsum(steps, axis=1), 1, 0)
+        def values(g: Array, i: int = i, j: int = j, T: int = T, W: Array = W, factor: Array = factor) -> Array:
+            steps = np.sqrt([i, j - i, T - j])[:, None] * g.reshape(-1, 3, 2) @ factor.T
+            x_i, x_j, x_T = np.moveaxis(np.cumsum(steps, axis=1), 1, 0)
 
-                def form(a: Array, b: Array) -> Array:
-                    return np.asarray(np.einsum("nd,de,ne->n", a, W, b))
+            def form(a: Array, b: Array) -> Array:
+                return np.asarray(np.einsum("nd,de,ne->n", a, W, b))
 
-                if equation == 15:
-                    return form(x_i, x_i)
-                if equation == 16:
-                    return form(x_i, x_i) ** 2
-                if equation == 17:
-                    return form(x_i, x_j) ** 2
-                if equation == 18:
-                    return form(x_i, x_j) * form(x_j, x_j)
-                return form(x_i, x_T) * form(x_j, x_T)
+            if equation == 15:
+                return form(x_i, x_i)
+            if equation == 16:
+                return form(x_i, x_i) ** 2
+            if equation == 17:
+                return form(x_i, x_j) ** 2
+            if equation == 18:
+                return form(x_i, x_j) * form(x_j, x_j)
+            return form(x_i, x_T) * form(x_j, x_T)
 
-            exact = float(gaussian_expectation(values, 6))
-            own = formula(int(i), int(j), int(T), np.trace(W @ S), np.trace(W @ S @ W @ S))
-            errors.append(abs(own - exact) / (abs(exact) + 1e-3))
-        return count(errors, 1e-8, "relative error against exact quadrature")
+        exact = float(gaussian_expectation(values, 6))
+        own = formula(int(i), int(j), int(T), np.trace(W @ S), np.trace(W @ S @ W @ S))
+        return abs(own - exact) / (abs(exact) + 1e-3)
 
     return measure
 
@@ -99,15 +97,13 @@ def _asymmetric(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 1e-9, "relative error of the variance, T = 12, asymmetric W_QK")
 
 
-def _trace_bound(formula: Any, rng: Rng, trials: int) -> Measurement:
-    excess = []
-    for _ in range(trials):
-        d = int(rng.integers(1, 8))
-        W = np.eye(d) if rng.random() < 0.1 else symmetric(rng, d) + rng.normal() * np.eye(d)
-        product = W @ covariance(rng, d) if rng.random() < 0.5 else W
-        right = formula(d, float(np.trace(product @ product)))
-        excess.append((abs(np.trace(product)) - right) / right)
-    return count(excess, 1e-9, "excess of |tr W| over the bound, symmetric W_QK")
+@each(1e-9, "excess of |tr W| over the bound, symmetric W_QK")
+def _trace_bound(formula: Any, rng: Rng, k: int) -> Any:
+    d = int(rng.integers(1, 8))
+    W = np.eye(d) if rng.random() < 0.1 else symmetric(rng, d) + rng.normal() * np.eye(d)
+    product = W @ covariance(rng, d) if rng.random() < 0.5 else W
+    right = formula(d, float(np.trace(product @ product)))
+    return (abs(np.trace(product)) - right) / right
 
 
 def _equation(number: int, printed: str, corrected: str, evidence: str) -> Claim:

@@ -19,7 +19,7 @@ from attsvm.dynamics.localization import (
     vanishing_rate,
 )
 from attsvm.validation.ledger.localization._common import Array, Rng, symmetric
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
@@ -51,14 +51,12 @@ def _curve(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.06, "error of rho against the exact law, d = 60, T = 1000")
 
 
-def _eta(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        spectrum, temperature = qk_spectrum(symmetric(rng, 6)), float(rng.uniform(1.5, 6))
-        exact = signal_propagation(spectrum, 40, temperature=temperature, method="asymptotic")
-        own = rho(exact.theta, spectrum.xi, formula(spectrum.trace_squared, temperature))
-        errors.append(np.abs(own - exact.rho).max())
-    return count(errors, 1e-9, "change of rho with this eta")
+@each(1e-9, "change of rho with this eta")
+def _eta(formula: Any, rng: Rng, k: int) -> Any:
+    spectrum, temperature = qk_spectrum(symmetric(rng, 6)), float(rng.uniform(1.5, 6))
+    exact = signal_propagation(spectrum, 40, temperature=temperature, method="asymptotic")
+    own = rho(exact.theta, spectrum.xi, formula(spectrum.trace_squared, temperature))
+    return np.abs(own - exact.rho).max()
 
 
 def _small(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -69,18 +67,16 @@ def _small(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.05, "error of rho at eta = 0.01, T = 40")
 
 
-def _limit(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        r = float(rng.choice([-1, 1]) * rng.choice([rng.uniform(0.2, 1.9), rng.uniform(2.1, 20)]))
-        theta = np.append(rng.uniform(0, 1, 20), 0.5)
-        end = 0.5 + 1 / r
-        if 0 <= end <= 1:
-            theta = np.append(theta, end)
-        near = (np.abs(theta - 0.5) < 1e-3) | (np.abs(theta - end) < 1e-3)
-        theta = theta[~near | (theta == 0.5) | (theta == end)]
-        errors.append(np.abs(formula(theta, r) - rho(theta, np.sign(r) * 1e6, abs(r) * 1e-6)).max())
-    return count(errors, 1e-3, "error of the limit at xi = 1e6, ends included")
+@each(1e-3, "error of the limit at xi = 1e6, ends included")
+def _limit(formula: Any, rng: Rng, k: int) -> Any:
+    r = float(rng.choice([-1, 1]) * rng.choice([rng.uniform(0.2, 1.9), rng.uniform(2.1, 20)]))
+    theta = np.append(rng.uniform(0, 1, 20), 0.5)
+    end = 0.5 + 1 / r
+    if 0 <= end <= 1:
+        theta = np.append(theta, end)
+    near = (np.abs(theta - 0.5) < 1e-3) | (np.abs(theta - end) < 1e-3)
+    theta = theta[~near | (theta == 0.5) | (theta == end)]
+    return np.abs(formula(theta, r) - rho(theta, np.sign(r) * 1e6, abs(r) * 1e-6)).max()
 
 
 def _traceless(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -103,12 +99,10 @@ def _slope(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 1e-5, "slope against differences of its curve")
 
 
-def _vanishing(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        xi = rng.uniform(-10, 10)
-        errors.append(np.abs(rho(_THETA, xi, 1e6) - formula(_THETA, xi)).max())
-    return count(errors, 2e-6, "rho minus its limit at eta = 1e6")
+@each(2e-6, "rho minus its limit at eta = 1e6")
+def _vanishing(formula: Any, rng: Rng, k: int) -> Any:
+    xi = rng.uniform(-10, 10)
+    return np.abs(rho(_THETA, xi, 1e6) - formula(_THETA, xi)).max()
 
 
 def _middle(formula: Any, rng: Rng, trials: int) -> Measurement:

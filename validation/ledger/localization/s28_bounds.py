@@ -9,36 +9,32 @@ import numpy as np
 from attsvm.dynamics.localization import entropy_lower_bound
 from attsvm.softmax import softmax
 from attsvm.validation.ledger.localization._common import Array, Rng, covariance, rotation, symmetric
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
 
-def _below(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "relative excess of the left side, symmetric W_QK")
+def _below(formula: Any, rng: Rng, k: int) -> Any:
     """``left <= right`` on symmetric W_QK (indefinite, near the identity, low rank) and definite Sigma."""
-    excess = []
-    for k in range(trials):
-        d = int(rng.integers(2, 8))
-        W = symmetric(rng, d)
-        if k % 3 == 1:
-            W = np.eye(d) + 0.1 * W
-        elif k % 3 == 2:
-            v = rng.standard_normal((d, 1))
-            W = v @ v.T
-        left, right = formula(W, np.eye(d) if k % 2 else covariance(rng, d))
-        excess.append((left - right) / right)
-    return count(excess, 1e-9, "relative excess of the left side, symmetric W_QK")
+    d = int(rng.integers(2, 8))
+    W = symmetric(rng, d)
+    if k % 3 == 1:
+        W = np.eye(d) + 0.1 * W
+    elif k % 3 == 2:
+        v = rng.standard_normal((d, 1))
+        W = v @ v.T
+    left, right = formula(W, np.eye(d) if k % 2 else covariance(rng, d))
+    return (left - right) / right
 
 
-def _variance(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        d = int(rng.integers(2, 9))
-        W = symmetric(rng, d) @ covariance(rng, d)
-        w = np.linalg.eigvals(W).real
-        exact = d**2 * ((w**2).mean() - w.mean() ** 2)
-        errors.append(abs(formula(d, np.trace(W), np.trace(W @ W)) - exact) / exact)
-    return count(errors, 1e-9, "relative error of d^2 V[w]")
+@each(1e-9, "relative error of d^2 V[w]")
+def _variance(formula: Any, rng: Rng, k: int) -> Any:
+    d = int(rng.integers(2, 9))
+    W = symmetric(rng, d) @ covariance(rng, d)
+    w = np.linalg.eigvals(W).real
+    exact = d**2 * ((w**2).mean() - w.mean() ** 2)
+    return abs(formula(d, np.trace(W), np.trace(W @ W)) - exact) / exact
 
 
 def _entropy(p: Array) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from attsvm.dynamics.localization import attention_entropy, random_walks, signal_propagation
 from attsvm.validation.ledger.localization._common import Array, Rng, complex_step, eigenspectrum
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Verdict, each
 
 __all__ = ["CLAIMS"]
 
@@ -16,23 +16,21 @@ __all__ = ["CLAIMS"]
 def _gradient(objective: Any) -> Any:
     """Check gradients in W_Q and W_K of a function of W_QK = W_Q^T W_K against complex steps."""
 
-    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
-        errors = []
-        for _ in range(trials):
-            r, d = rng.integers(1, 5, size=2)
-            Q, K = rng.standard_normal((2, r, d))
+    @each(1e-9, "relative error of the gradients in W_Q and W_K")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        r, d = rng.integers(1, 5, size=2)
+        Q, K = rng.standard_normal((2, r, d))
 
-            def of_q(q: Array, K: Array = K) -> Any:
-                return objective(q.T @ K)
+        def of_q(q: Array, K: Array = K) -> Any:
+            return objective(q.T @ K)
 
-            def of_k(k: Array, Q: Array = Q) -> Any:
-                return objective(Q.T @ k)
+        def of_k(k: Array, Q: Array = Q) -> Any:
+            return objective(Q.T @ k)
 
-            exact = complex_step(of_q, Q), complex_step(of_k, K)
-            own = formula(Q, K)
-            size = max(np.abs(exact[0]).max(), np.abs(exact[1]).max(), 1e-3)
-            errors.append(max(np.abs(own[n] - exact[n]).max() for n in range(2)) / size)
-        return count(errors, 1e-9, "relative error of the gradients in W_Q and W_K")
+        exact = complex_step(of_q, Q), complex_step(of_k, K)
+        own = formula(Q, K)
+        size = max(np.abs(exact[0]).max(), np.abs(exact[1]).max(), 1e-3)
+        return max(np.abs(own[n] - exact[n]).max() for n in range(2)) / size
 
     return measure
 
@@ -53,37 +51,31 @@ def _minimizer(d: int, mean: float, scale: float) -> Array:
     return np.asarray(np.linalg.solve(mean * np.outer(one, one) + scale * np.eye(d * d), mean * one).reshape(d, d))
 
 
-def _roles(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "growth of the scale with k2, or drift of the trace beyond 10 %")
+def _roles(formula: Any, rng: Rng, k: int) -> Any:
     """With k1 = 100, a stronger k2 must shrink the scale (Figure 6 B) and keep the trace within 10 percent of 1."""
-    wrong = []
-    for _ in range(trials):
-        d = int(rng.integers(3, 9))
-        k2 = np.array([1e-3, 1e-2, 1e-1, 1.0]) * rng.uniform(0.5, 1)
-        found = [_minimizer(d, **formula(100.0, k)) for k in k2]
-        scales = np.array([np.sum(W**2) for W in found])
-        wrong.append(max(float(np.diff(scales).max()), max(abs(np.trace(W) - 1) - 0.1 for W in found)))
-    return count(wrong, 0.0, "growth of the scale with k2, or drift of the trace beyond 10 %")
+    d = int(rng.integers(3, 9))
+    k2 = np.array([1e-3, 1e-2, 1e-1, 1.0]) * rng.uniform(0.5, 1)
+    found = [_minimizer(d, **formula(100.0, k)) for k in k2]
+    scales = np.array([np.sum(W**2) for W in found])
+    return max(float(np.diff(scales).max()), max(abs(np.trace(W) - 1) - 0.1 for W in found))
 
 
-def _target(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "participation above one half, or no window in the middle")
+def _target(formula: Any, rng: Rng, k: int) -> Any:
     """W = (target/d) I, Sigma = I, lambda = sqrt(d), T = 2000: a window in the middle must keep the signal."""
-    wrong = []
-    for _ in range(trials):
-        d = int(rng.integers(64, 257))
-        W = formula(d) / d * np.eye(d)
-        found = signal_propagation(W, 2000, method="gaussian").summary()
-        wrong.append(found.participation - 0.5 if found.site == "middle" else 1.0)
-    return count(wrong, 0.0, "participation above one half, or no window in the middle")
+    d = int(rng.integers(64, 257))
+    W = formula(d) / d * np.eye(d)
+    found = signal_propagation(W, 2000, method="gaussian").summary()
+    return found.participation - 0.5 if found.site == "middle" else 1.0
 
 
-def _scale_sign(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "wrong sign of the change of the entropy with the scale")
+def _scale_sign(formula: Any, rng: Rng, k: int) -> Any:
     """Sign of the change of the entropy with the scale, at a fixed mean of the eigenvalues."""
-    wrong = []
-    for _ in range(trials):
-        X = random_walks(20, 20, 24, seed=rng)
-        low, high = (float(attention_entropy(X, eigenspectrum(rng, 24, 0.2, s)).mean()) for s in (0.01, 1.0))
-        wrong.append(float(np.sign(high - low) != formula))
-    return count(wrong, 0.0, "wrong sign of the change of the entropy with the scale")
+    X = random_walks(20, 20, 24, seed=rng)
+    low, high = (float(attention_entropy(X, eigenspectrum(rng, 24, 0.2, s)).mean()) for s in (0.01, 1.0))
+    return float(np.sign(high - low) != formula)
 
 
 CLAIMS = (

@@ -8,7 +8,7 @@ import numpy as np
 
 from attsvm.dynamics.localization import attention_entropy, random_walks, signal_propagation, summarize
 from attsvm.validation.ledger.localization._common import Rng, eigenspectrum
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Verdict, each
 
 __all__ = ["CLAIMS"]
 
@@ -21,27 +21,22 @@ def _participation(rng: Rng, mean: float, scale: float) -> float:
     return summarize(np.mean(draws, axis=0)).participation
 
 
-def _localizes(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "wrong sign of the change of the share of tokens that propagate")
+def _localizes(formula: Any, rng: Rng, k: int) -> Any:
     """Signs of the change of the participation with the mean (0.1 to 1) and with the scale (0.01 to 1)."""
-    wrong = []
-    for _ in range(trials):
-        by_mean = _participation(rng, 1.0, 0.05) - _participation(rng, 0.1, 0.05)
-        by_scale = _participation(rng, 0.5, 1.0) - _participation(rng, 0.5, 0.01)
-        wrong.append(float(np.sign(by_mean) != formula["mean"] or np.sign(by_scale) != formula["scale"]))
-    return count(wrong, 0.0, "wrong sign of the change of the share of tokens that propagate")
+    by_mean = _participation(rng, 1.0, 0.05) - _participation(rng, 0.1, 0.05)
+    by_scale = _participation(rng, 0.5, 1.0) - _participation(rng, 0.5, 0.01)
+    return float(np.sign(by_mean) != formula["mean"] or np.sign(by_scale) != formula["scale"])
 
 
-def _entropy(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "wrong sign of the change of the entropy with the scale")
+def _entropy(formula: Any, rng: Rng, k: int) -> Any:
     """Sign of the change of the entropy from scale 0.01 to 1 at mean 0.5, for the queries that the formula names."""
-    wrong = []
-    for _ in range(trials):
-        X = random_walks(40, _T, _D, seed=rng)
-        low, high = (
-            float(attention_entropy(X, eigenspectrum(rng, _D, 0.5, s), query=formula["query"]).mean())
-            for s in (0.01, 1.0)
-        )
-        wrong.append(float(np.sign(high - low) != formula["sign"]))
-    return count(wrong, 0.0, "wrong sign of the change of the entropy with the scale")
+    X = random_walks(40, _T, _D, seed=rng)
+    low, high = (
+        float(attention_entropy(X, eigenspectrum(rng, _D, 0.5, s), query=formula["query"]).mean()) for s in (0.01, 1.0)
+    )
+    return float(np.sign(high - low) != formula["sign"])
 
 
 CLAIMS = (

@@ -9,7 +9,7 @@ import numpy as np
 
 from attsvm.dynamics import polarization as pol
 from attsvm.validation.ledger.polarization._instances import Array, simplex, state
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
@@ -18,37 +18,33 @@ def _gap(found: Any, expected: Any) -> float:
     return float(np.max(np.abs(np.asarray(found) - np.asarray(expected))) / (1 + np.max(np.abs(np.asarray(expected)))))
 
 
-def _full_gradient(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, trials: int) -> Measurement:
+@each(1e-12, "relative error against autograd")
+def _full_gradient(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, k: int) -> Any:
     """Rates against autograd of the loss itself."""
     import torch
 
-    errors = []
-    for _ in range(trials):
-        V, a, beta = state(rng)
-        Vt, at = torch.tensor(V, requires_grad=True), torch.tensor(a, requires_grad=True)
-        m = torch.tensor(beta) @ (Vt @ torch.softmax(at, 0))
-        torch.autograd.backward(torch.nn.functional.softplus(-m))
-        dV, da = formula(V, a, pol.LogisticLoss(beta).descent(V @ np.exp(a) / np.exp(a).sum()))
-        assert Vt.grad is not None and at.grad is not None
-        errors.append(max(_gap(dV, -Vt.grad.numpy()), _gap(da, -at.grad.numpy())))
-    return count(errors, 1e-12, "relative error against autograd")
+    V, a, beta = state(rng)
+    Vt, at = torch.tensor(V, requires_grad=True), torch.tensor(a, requires_grad=True)
+    m = torch.tensor(beta) @ (Vt @ torch.softmax(at, 0))
+    torch.autograd.backward(torch.nn.functional.softplus(-m))
+    dV, da = formula(V, a, pol.LogisticLoss(beta).descent(V @ np.exp(a) / np.exp(a).sum()))
+    assert Vt.grad is not None and at.grad is not None
+    return max(_gap(dV, -Vt.grad.numpy()), _gap(da, -at.grad.numpy()))
 
 
 def _reduced(loss: str) -> Callable[[Any, np.random.Generator, int], Measurement]:
-    def measure(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, trials: int) -> Measurement:
-        errors = []
-        for _ in range(trials):
-            V, a, beta = state(rng)
-            b = float(beta @ beta)
-            if loss == "square":
-                V = np.outer(beta, rng.standard_normal(6)) / b  # Lemma 3.5: V is along beta_*
-            s = np.exp(a) / np.exp(a).sum()
-            kind: Any = pol.LogisticLoss(beta) if loss == "logistic" else pol.SquareLoss(beta)
-            dV, da = pol.full_rates(V, a, kind.descent(V @ s))
-            u = V.T @ beta
-            found = formula(u, s, b, float(pol.aligned_rate(loss, u @ s, b)))
-            errors.append(max(_gap(found[0], dV.T @ beta), _gap(found[1], da)))
-        return count(errors, 1e-12, "relative error against the full gradient")
+    @each(1e-12, "relative error against the full gradient")
+    def measure(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, k: int) -> Any:
+        V, a, beta = state(rng)
+        b = float(beta @ beta)
+        if loss == "square":
+            V = np.outer(beta, rng.standard_normal(6)) / b  # Lemma 3.5: V is along beta_*
+        s = np.exp(a) / np.exp(a).sum()
+        kind: Any = pol.LogisticLoss(beta) if loss == "logistic" else pol.SquareLoss(beta)
+        dV, da = pol.full_rates(V, a, kind.descent(V @ s))
+        u = V.T @ beta
+        found = formula(u, s, b, float(pol.aligned_rate(loss, u @ s, b)))
+        return max(_gap(found[0], dV.T @ beta), _gap(found[1], da))
 
     return measure
 
@@ -57,34 +53,28 @@ def _pull(s: Array, u: Array) -> Array:
     return np.asarray(s * (u - s @ u))
 
 
-def _logit_rate(formula: Callable[..., Array], rng: np.random.Generator, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        u, a = rng.standard_normal(5), rng.standard_normal(5)
-        s = np.exp(a) / np.exp(a).sum()
-        gamma = float(pol.aligned_rate("logistic", u @ s))
-        errors.append(_gap(formula(u, s, gamma), gamma * (np.diag(s) - np.outer(s, s)) @ u))
-    return count(errors, 1e-12, "relative error against gamma J u")
+@each(1e-12, "relative error against gamma J u")
+def _logit_rate(formula: Callable[..., Array], rng: np.random.Generator, k: int) -> Any:
+    u, a = rng.standard_normal(5), rng.standard_normal(5)
+    s = np.exp(a) / np.exp(a).sum()
+    gamma = float(pol.aligned_rate("logistic", u @ s))
+    return _gap(formula(u, s, gamma), gamma * (np.diag(s) - np.outer(s, s)) @ u)
 
 
-def _score_rate(formula: Callable[..., Array], rng: np.random.Generator, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        u, a, h = rng.standard_normal(5), rng.standard_normal(5), 1e-6
-        s = pol.get_normalization("softmax").scores
-        da = pol.orbit_rates(u, a, 1.0)[1]
-        errors.append(_gap(formula(u, s(a)), (s(a + h * da) - s(a - h * da)) / (2 * h)))
-    return count(errors, 1e-8, "relative error against central differences")
+@each(1e-8, "relative error against central differences")
+def _score_rate(formula: Callable[..., Array], rng: np.random.Generator, k: int) -> Any:
+    u, a, h = rng.standard_normal(5), rng.standard_normal(5), 1e-6
+    s = pol.get_normalization("softmax").scores
+    da = pol.orbit_rates(u, a, 1.0)[1]
+    return _gap(formula(u, s(a)), (s(a + h * da) - s(a - h * da)) / (2 * h))
 
 
-def _square_loss(formula: Callable[[Array, Array], float], rng: np.random.Generator, trials: int) -> Measurement:
+@each(1e-7, "relative error of the descent direction")
+def _square_loss(formula: Callable[[Array, Array], float], rng: np.random.Generator, k: int) -> Any:
     """Whether the loss has the flow (21)-(22), driven by ``beta_* - beta``."""
-    errors = []
-    for _ in range(trials):
-        beta, target, h = rng.standard_normal(4), rng.standard_normal(4), 1e-6
-        slope = [-(formula(beta + e, target) - formula(beta - e, target)) / (2 * h) for e in h * np.eye(4)]
-        errors.append(_gap(slope, target - beta))
-    return count(errors, 1e-7, "relative error of the descent direction")
+    beta, target, h = rng.standard_normal(4), rng.standard_normal(4), 1e-6
+    slope = [-(formula(beta + e, target) - formula(beta - e, target)) / (2 * h) for e in h * np.eye(4)]
+    return _gap(slope, target - beta)
 
 
 def _growth_sign(formula: Callable[..., Array], rng: np.random.Generator, trials: int) -> Measurement:
@@ -109,14 +99,12 @@ def _kernel(formula: Callable[..., Array], rng: np.random.Generator, trials: int
     return count(errors, 1e-7, "relative error of d beta / dt")
 
 
-def _decrease(formula: Callable[[int, int], float], rng: np.random.Generator, trials: int) -> Measurement:
+@each(1e-12, "how far the rate falls short")
+def _decrease(formula: Callable[[int, int], float], rng: np.random.Generator, k: int) -> Any:
     """``-dl/dt >= share |grad l|^2`` for square V; formula(p, d) is the share."""
-    errors = []
-    for _ in range(trials):
-        p = int(rng.integers(2, 9))
-        V, a, g = 0.1 * rng.standard_normal((p, p)), 0.3 * rng.standard_normal(p), rng.standard_normal(p)
-        errors.append(formula(p, p) - float(g @ pol.tangent_kernel(V, a) @ g) / float(g @ g))
-    return count(errors, 1e-12, "how far the rate falls short")
+    p = int(rng.integers(2, 9))
+    V, a, g = 0.1 * rng.standard_normal((p, p)), 0.3 * rng.standard_normal(p), rng.standard_normal(p)
+    return formula(p, p) - float(g @ pol.tangent_kernel(V, a) @ g) / float(g @ g)
 
 
 def _shapes(formula: Callable[[Array, Array], Array], rng: np.random.Generator, trials: int) -> Measurement:

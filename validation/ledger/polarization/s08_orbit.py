@@ -9,7 +9,7 @@ import numpy as np
 
 from attsvm.dynamics import polarization as pol
 from attsvm.validation.ledger.polarization._instances import Array, excess, flows, ordered
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
@@ -47,13 +47,11 @@ def _vanishing(formula: Callable[[float, float], float], rng: np.random.Generato
     return count(np.concatenate(errors), 1.0, "distance from the limit in units of 1e-9; infinite: the rate fails")
 
 
-def _clock(formula: Callable[[float], float], rng: np.random.Generator, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        b = float(rng.uniform(0.3, 3))
-        flow = pol.gap_flow(ordered(rng, 4), b=b, clock="tau", times=[0.0, 1e3, 1e6])
-        errors.append(abs(flow.tau[-1] / flow.log_time[-1] / formula(b) - 1))
-    return count(errors, 1e-3, "relative error of tau / log t at tau = 1e6")
+@each(1e-3, "relative error of tau / log t at tau = 1e6")
+def _clock(formula: Callable[[float], float], rng: np.random.Generator, k: int) -> Any:
+    b = float(rng.uniform(0.3, 3))
+    flow = pol.gap_flow(ordered(rng, 4), b=b, clock="tau", times=[0.0, 1e3, 1e6])
+    return abs(flow.tau[-1] / flow.log_time[-1] / formula(b) - 1)
 
 
 def _winner(formula: Callable[[Array], int], rng: np.random.Generator, trials: int) -> Measurement:
@@ -63,33 +61,27 @@ def _winner(formula: Callable[[Array], int], rng: np.random.Generator, trials: i
     return count(np.array(wrong, dtype=float), 0.5, "1: another token, or none, holds 0.9 of the weight at t = 1e12")
 
 
-def _bounded(formula: Callable[[int, float], float], rng: np.random.Generator, trials: int) -> Measurement:
+@each(1.0, "growth over its bound")
+def _bounded(formula: Callable[[int, float], float], rng: np.random.Generator, k: int) -> Any:
     """Growth of the losing projections from tau = 1e4 to 1e12 against a bound formula(p, tau)."""
-    errors = []
-    for _ in range(trials):
-        p = int(rng.integers(2, 6))
-        flow = pol.gap_flow(ordered(rng, p), b=float(rng.uniform(0.5, 2)), clock="tau", times=[0.0, 1e4, 1e6])
-        # u_j = u_0 - g_j has 16 digits of u_0: 1e6 leaves an error of 1e-9, far below the bound.
-        errors.append(float((flow.u[2, 1:] - flow.u[1, 1:]).max()) / formula(p, 1e4))
-    return count(errors, 1.0, "growth over its bound")
+    p = int(rng.integers(2, 6))
+    flow = pol.gap_flow(ordered(rng, p), b=float(rng.uniform(0.5, 2)), clock="tau", times=[0.0, 1e4, 1e6])
+    # u_j = u_0 - g_j has 16 digits of u_0: 1e6 leaves an error of 1e-9, far below the bound.
+    return float((flow.u[2, 1:] - flow.u[1, 1:]).max()) / formula(p, 1e4)
 
 
-def _decay(formula: Callable[[int, float, float], float], rng: np.random.Generator, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        p, b = int(rng.integers(2, 5)), float(rng.uniform(0.5, 2))
-        flow = pol.gap_flow(ordered(rng, p), b=b, clock="tau", times=[0.0, 1e6, 1e15])
-        errors.append(np.abs(flow.log_scores[-1, 1:] - np.log(formula(p, b, flow.log_time[-1]))).max())
-    return count(errors, 0.01, "relative error of s_j at tau = 1e15")
+@each(0.01, "relative error of s_j at tau = 1e15")
+def _decay(formula: Callable[[int, float, float], float], rng: np.random.Generator, k: int) -> Any:
+    p, b = int(rng.integers(2, 5)), float(rng.uniform(0.5, 2))
+    flow = pol.gap_flow(ordered(rng, p), b=b, clock="tau", times=[0.0, 1e6, 1e15])
+    return np.abs(flow.log_scores[-1, 1:] - np.log(formula(p, b, flow.log_time[-1]))).max()
 
 
-def _equalize(formula: Callable[[], float], rng: np.random.Generator, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        p = int(rng.integers(3, 6))
-        flow = pol.gap_flow(ordered(rng, p), clock="tau", times=[0.0, 1e6, 1e15])
-        errors.append(abs(np.exp(flow.log_scores[-1, 1] - flow.log_scores[-1, -1]) - formula()))
-    return count(errors, 0.02, "distance of s_1 / s_last from its limit at tau = 1e15")
+@each(0.02, "distance of s_1 / s_last from its limit at tau = 1e15")
+def _equalize(formula: Callable[[], float], rng: np.random.Generator, k: int) -> Any:
+    p = int(rng.integers(3, 6))
+    flow = pol.gap_flow(ordered(rng, p), clock="tau", times=[0.0, 1e6, 1e15])
+    return abs(np.exp(flow.log_scores[-1, 1] - flow.log_scores[-1, -1]) - formula())
 
 
 def _comparison(formula: Callable[[np.random.Generator], float], rng: np.random.Generator, trials: int) -> Measurement:
@@ -108,28 +100,24 @@ def _comparison(formula: Callable[[np.random.Generator], float], rng: np.random.
     )
 
 
-def _rank_one(formula: Callable[[Array], Array], rng: np.random.Generator, trials: int) -> Measurement:
+@each(0.01, "largest of 1 - |cosine| and sigma_2 / sigma_1")
+def _rank_one(formula: Callable[[Array], Array], rng: np.random.Generator, k: int) -> Any:
     """Top right singular vector of V at t = 1e300, by the reduced flow: V = V(0) + beta_* (u - u(0))^T / b."""
-    errors = []
-    for _ in range(trials):
-        V0, beta = 0.1 * rng.standard_normal((5, 5)), rng.standard_normal(5)
-        beta /= np.linalg.norm(beta)
-        flow = pol.aligned_flow(V0.T @ beta, t_end=1e300, points=3)
-        V = V0 + np.outer(beta, flow.u[-1] - flow.u[0])
-        _, sigma, right = np.linalg.svd(V)
-        errors.append(max(1 - abs(right[0] @ formula(V0.T @ beta)), sigma[1] / sigma[0]))
-    return count(errors, 0.01, "largest of 1 - |cosine| and sigma_2 / sigma_1")
+    V0, beta = 0.1 * rng.standard_normal((5, 5)), rng.standard_normal(5)
+    beta /= np.linalg.norm(beta)
+    flow = pol.aligned_flow(V0.T @ beta, t_end=1e300, points=3)
+    V = V0 + np.outer(beta, flow.u[-1] - flow.u[0])
+    _, sigma, right = np.linalg.svd(V)
+    return max(1 - abs(right[0] @ formula(V0.T @ beta)), sigma[1] / sigma[0])
 
 
-def _linear_direction(formula: Callable[[], bool], rng: np.random.Generator, trials: int) -> Measurement:
-    wrong = []
-    for _ in range(trials):
-        flow = pol.aligned_flow(
-            0.5 * rng.standard_normal(6), rng.standard_normal(6), normalization="linear", t_end=1e80, points=3
-        )
-        direction = np.abs(flow.a[-1]) / np.linalg.norm(flow.a[-1])
-        wrong.append(float((direction.max() > 0.99) != formula()))
-    return count(wrong, 0.5, "1: the direction is one-hot, or not, against the statement")
+@each(0.5, "1: the direction is one-hot, or not, against the statement")
+def _linear_direction(formula: Callable[[], bool], rng: np.random.Generator, k: int) -> Any:
+    flow = pol.aligned_flow(
+        0.5 * rng.standard_normal(6), rng.standard_normal(6), normalization="linear", t_end=1e80, points=3
+    )
+    direction = np.abs(flow.a[-1]) / np.linalg.norm(flow.a[-1])
+    return float((direction.max() > 0.99) != formula())
 
 
 def _who_polarizes(formula: dict[str, bool], rng: np.random.Generator, trials: int) -> Measurement:

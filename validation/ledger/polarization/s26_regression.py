@@ -11,44 +11,36 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.validation.figures.polarization._protocols import figure_12
 from attsvm.validation.ledger.polarization._instances import Array, ordered
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS", "conditioned_runs"]
 
 
-def _rank_one(formula: Callable[[Array, Array], Array], rng: np.random.Generator, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        beta, a0 = rng.standard_normal(3), 0.5 * rng.standard_normal(5)
-        times = [0.0, 1.0, 5.0, 50.0]
-        full = pol.full_flow(np.zeros((3, 5)), a0, pol.SquareLoss(beta), times=times)
-        reduced = pol.aligned_flow(np.zeros(5), a0, b=float(beta @ beta), loss="square", times=times)
-        errors.append(np.abs(full.V[-1] - formula(reduced.u[-1], beta)).max())
-    return count(errors, 1e-6, "error of V rebuilt from the reduced flow at t = 50")
+@each(1e-6, "error of V rebuilt from the reduced flow at t = 50")
+def _rank_one(formula: Callable[[Array, Array], Array], rng: np.random.Generator, k: int) -> Any:
+    beta, a0 = rng.standard_normal(3), 0.5 * rng.standard_normal(5)
+    times = [0.0, 1.0, 5.0, 50.0]
+    full = pol.full_flow(np.zeros((3, 5)), a0, pol.SquareLoss(beta), times=times)
+    reduced = pol.aligned_flow(np.zeros(5), a0, b=float(beta @ beta), loss="square", times=times)
+    return np.abs(full.V[-1] - formula(reduced.u[-1], beta)).max()
 
 
-def _regression_order(
-    formula: Callable[[np.random.Generator], Array], rng: np.random.Generator, trials: int
-) -> Measurement:
+@each(0.0, "largest overtaking in log s")
+def _regression_order(formula: Callable[[np.random.Generator], Array], rng: np.random.Generator, k: int) -> Any:
     """Order of s along the square-loss orbit; the formula draws V(0)^T beta_* (a(0) is ordered, b = 1)."""
-    errors = []
-    for _ in range(trials):
-        a0, u0 = ordered(rng, 5, 0.5), formula(rng)
-        flow = pol.aligned_flow(u0, a0, loss="square", t_end=100.0, points=20)
-        log_scores = flow.log_scores
-        assert log_scores is not None
-        errors.append(float(np.diff(log_scores, axis=-1).max()))
-    return count(errors, 0.0, "largest overtaking in log s")
+    a0, u0 = ordered(rng, 5, 0.5), formula(rng)
+    flow = pol.aligned_flow(u0, a0, loss="square", t_end=100.0, points=20)
+    log_scores = flow.log_scores
+    assert log_scores is not None
+    return float(np.diff(log_scores, axis=-1).max())
 
 
-def _total(formula: Callable[[int], tuple[float, float]], rng: np.random.Generator, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        p = int(rng.integers(2, 12))
-        tau = pol.regression_limit(rng.standard_normal(p), b=float(rng.uniform(0.1, 100))).tau
-        low, high = formula(p)
-        errors.append(max(low - tau, tau - high))
-    return count(errors, 1e-9, "how far tau_inf lies outside")
+@each(1e-9, "how far tau_inf lies outside")
+def _total(formula: Callable[[int], tuple[float, float]], rng: np.random.Generator, k: int) -> Any:
+    p = int(rng.integers(2, 12))
+    tau = pol.regression_limit(rng.standard_normal(p), b=float(rng.uniform(0.1, 100))).tau
+    low, high = formula(p)
+    return max(low - tau, tau - high)
 
 
 def _entropy(formula: Callable[[], float], rng: np.random.Generator, trials: int) -> Measurement:
@@ -56,26 +48,22 @@ def _entropy(formula: Callable[[], float], rng: np.random.Generator, trials: int
     return count(formula() - np.array(found), 0.0, "shortfall of entropy / log p at |beta_*| = 1")
 
 
-def _control(formula: Callable[[float, float], float], rng: np.random.Generator, trials: int) -> Measurement:
+@each(0.5, "1: the control points the other way")
+def _control(formula: Callable[[float, float], float], rng: np.random.Generator, k: int) -> Any:
     """Of two targets from one a(0), the one with the larger control formula(|beta_*|, tau) ends sparser."""
-    wrong = []
-    for _ in range(trials):
-        a0, small = 0.1 * rng.standard_normal(6), float(rng.uniform(1, 10))
-        large = small * float(rng.uniform(1.5, 10))
-        ends = [pol.regression_limit(a0, b=c * c) for c in (small, large)]
-        sparser = ends[1].scores.max() > ends[0].scores.max()
-        wrong.append(float(sparser != (formula(large, ends[1].tau) > formula(small, ends[0].tau))))
-    return count(wrong, 0.5, "1: the control points the other way")
+    a0, small = 0.1 * rng.standard_normal(6), float(rng.uniform(1, 10))
+    large = small * float(rng.uniform(1.5, 10))
+    ends = [pol.regression_limit(a0, b=c * c) for c in (small, large)]
+    sparser = ends[1].scores.max() > ends[0].scores.max()
+    return float(sparser != (formula(large, ends[1].tau) > formula(small, ends[0].tau)))
 
 
-def _contraction(formula: Callable[[int], float], rng: np.random.Generator, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        p = int(rng.integers(2, 9))
-        V, a, residual = rng.standard_normal((3, p)), rng.standard_normal(p), rng.standard_normal(3)
-        rate = 2 * float(residual @ pol.tangent_kernel(V, a) @ residual) / float(residual @ residual)
-        errors.append(formula(p) - rate)
-    return count(errors, 1e-12, "how far the rate falls short")
+@each(1e-12, "how far the rate falls short")
+def _contraction(formula: Callable[[int], float], rng: np.random.Generator, k: int) -> Any:
+    p = int(rng.integers(2, 9))
+    V, a, residual = rng.standard_normal((3, p)), rng.standard_normal(p), rng.standard_normal(3)
+    rate = 2 * float(residual @ pol.tangent_kernel(V, a) @ residual) / float(residual @ residual)
+    return formula(p) - rate
 
 
 @lru_cache(maxsize=64)
@@ -115,17 +103,15 @@ def _speed(formula: Callable[[Array], bool], rng: np.random.Generator, trials: i
     return count(wrong, 0.5, "1: the steps at condition 1..5 contradict it")
 
 
-def _kl(formula: str, rng: np.random.Generator, trials: int) -> Measurement:
+@each(1e-3, "distance of the final loss from the entropy of the target")
+def _kl(formula: str, rng: np.random.Generator, k: int) -> Any:
     """Whether the loss fits the target: the loss ends at the entropy of p_*, and the scores keep some spread."""
-    errors = []
-    for _ in range(trials):
-        target = np.exp(rng.standard_normal(5))
-        target /= target.sum()
-        V0 = np.abs(0.1 * rng.standard_normal((5, 5))) if formula == "printed" else 0.1 * rng.standard_normal((5, 5))
-        loss = pol.KLLoss(target, form=formula)
-        flow = pol.full_flow(V0, np.zeros(5), loss, t_end=1e4, points=5, rtol=1e-7, atol=1e-10)
-        errors.append(abs(float(flow.loss[-1]) - float(-(target @ np.log(target)))))
-    return count(errors, 1e-3, "distance of the final loss from the entropy of the target")
+    target = np.exp(rng.standard_normal(5))
+    target /= target.sum()
+    V0 = np.abs(0.1 * rng.standard_normal((5, 5))) if formula == "printed" else 0.1 * rng.standard_normal((5, 5))
+    loss = pol.KLLoss(target, form=formula)
+    flow = pol.full_flow(V0, np.zeros(5), loss, t_end=1e4, points=5, rtol=1e-7, atol=1e-10)
+    return abs(float(flow.loss[-1]) - float(-(target @ np.log(target))))
 
 
 def _increasing(values: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.validation.figures.polarization._protocols import figure_13
 from attsvm.validation.ledger.polarization._instances import Array, flows, ordered
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
@@ -23,26 +23,22 @@ def _invariance(formula: Callable[[Array], Array], rng: np.random.Generator, tri
     return count(np.concatenate(errors), 1e-9, "largest drift")
 
 
-def _map_flow(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, trials: int) -> Measurement:
+@each(1e-12, "largest error")
+def _map_flow(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, k: int) -> Any:
     """Equations 30-31 against autograd of the loss, for several f."""
     import torch
 
     from attsvm.dynamics.polarization.descent import torch_parts
 
-    errors = []
-    for k in range(trials):
-        name = ("sum", "square", "sigmoid_norm", "elu_norm")[k % 4]
-        u, a, b = rng.standard_normal(5), 1 + 0.3 * rng.standard_normal(5), float(rng.uniform(0.2, 3))
-        at, ut = torch.tensor(a, requires_grad=True), torch.tensor(u)
-        s = torch_parts(name)(at)[0]
-        torch.autograd.backward(torch.nn.functional.softplus(-(ut @ s)))
-        gamma = float(torch.sigmoid(-(ut @ s.detach())))
-        du, da = formula(u, a, b, gamma, name)
-        assert at.grad is not None
-        errors.append(
-            max(float(np.abs(da + at.grad.numpy()).max()), float(np.abs(du - gamma * b * s.detach().numpy()).max()))
-        )
-    return count(errors, 1e-12, "largest error")
+    name = ("sum", "square", "sigmoid_norm", "elu_norm")[k % 4]
+    u, a, b = rng.standard_normal(5), 1 + 0.3 * rng.standard_normal(5), float(rng.uniform(0.2, 3))
+    at, ut = torch.tensor(a, requires_grad=True), torch.tensor(u)
+    s = torch_parts(name)(at)[0]
+    torch.autograd.backward(torch.nn.functional.softplus(-(ut @ s)))
+    gamma = float(torch.sigmoid(-(ut @ s.detach())))
+    du, da = formula(u, a, b, gamma, name)
+    assert at.grad is not None
+    return max(float(np.abs(da + at.grad.numpy()).max()), float(np.abs(du - gamma * b * s.detach().numpy()).max()))
 
 
 def _map_rates(u: Array, a: Array, b: float, gamma: float, name: str) -> tuple[Array, Array]:
@@ -50,21 +46,17 @@ def _map_rates(u: Array, a: Array, b: float, gamma: float, name: str) -> tuple[A
     return gamma * du, gamma * da
 
 
-def _no_crossing(
-    formula: Callable[[pol.Normalization, Array], bool], rng: np.random.Generator, trials: int
-) -> Measurement:
+@each(0.0, "largest overtaking in a")
+def _no_crossing(formula: Callable[[pol.Normalization, Array], bool], rng: np.random.Generator, k: int) -> Any:
     """Order of a after a short flow from equal logits, on the instances that the hypothesis admits."""
-    errors = []
-    for k in range(trials):
-        kind = pol.get_normalization(("sum", "sigmoid_norm", "elu_norm")[k % 3])
-        a, u = np.full(4, float(rng.choice([-1.0, 1.0])) * float(rng.uniform(0.5, 2))), ordered(rng, 4)
-        if not formula(kind, a):
-            continue
-        for _ in range(20):  # tau = 0.02: the order shows at once or not at all
-            du, da = pol.orbit_rates(u, a, 1.0, kind)
-            u, a = u + 1e-3 * du, a + 1e-3 * da
-        errors.append(float(np.diff(a).max()))
-    return count(errors, 0.0, "largest overtaking in a")
+    kind = pol.get_normalization(("sum", "sigmoid_norm", "elu_norm")[k % 3])
+    a, u = np.full(4, float(rng.choice([-1.0, 1.0])) * float(rng.uniform(0.5, 2))), ordered(rng, 4)
+    if not formula(kind, a):
+        return None
+    for _ in range(20):  # tau = 0.02: the order shows at once or not at all
+        du, da = pol.orbit_rates(u, a, 1.0, kind)
+        u, a = u + 1e-3 * du, a + 1e-3 * da
+    return float(np.diff(a).max())
 
 
 def _final_share(name: str, rng: np.random.Generator, t_end: float, p: int = 6) -> float:
@@ -88,15 +80,13 @@ def _share(t_end: float, one_hot: bool) -> Callable[[str, np.random.Generator, i
     return measure
 
 
-def _square_rate(formula: Callable[[float, Array], float], rng: np.random.Generator, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        b, a0 = float(rng.uniform(0.5, 2)), 1 + 0.1 * rng.standard_normal(5)
-        flow = pol.aligned_flow(0.1 * ordered(rng, 5), a0, b=b, normalization="square", t_end=1e300, points=3)
-        assert flow.log_scores is not None
-        ratio = np.delete(flow.log_scores[-1] - flow.log_scores[-1].max(), flow.log_scores[-1].argmax())
-        errors.append(float(np.abs(ratio / flow.tau[-1] ** 2 / formula(b, a0) - 1).max()))
-    return count(errors, 0.05, "relative error of log(s_j / s_0) / tau^2 at t = 1e300")
+@each(0.05, "relative error of log(s_j / s_0) / tau^2 at t = 1e300")
+def _square_rate(formula: Callable[[float, Array], float], rng: np.random.Generator, k: int) -> Any:
+    b, a0 = float(rng.uniform(0.5, 2)), 1 + 0.1 * rng.standard_normal(5)
+    flow = pol.aligned_flow(0.1 * ordered(rng, 5), a0, b=b, normalization="square", t_end=1e300, points=3)
+    assert flow.log_scores is not None
+    ratio = np.delete(flow.log_scores[-1] - flow.log_scores[-1].max(), flow.log_scores[-1].argmax())
+    return float(np.abs(ratio / flow.tau[-1] ** 2 / formula(b, a0) - 1).max())
 
 
 def _square_loss_shares(formula: float, rng: np.random.Generator, trials: int) -> Measurement:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import comb
+from typing import Any
 
 import numpy as np
 
 from attsvm.dynamics import polarization as pol
 from attsvm.validation import models
 from attsvm.validation.ledger.polarization._instances import Array
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
 __all__ = ["CLAIMS"]
 
@@ -35,18 +36,16 @@ def _sink_hypothesis(formula: float, rng: np.random.Generator, trials: int) -> M
     return _rows(formula, lambda u: int(np.argmax(u)), rng, trials)
 
 
-def _tied(formula: Callable[[Array, Array], int], rng: np.random.Generator, trials: int) -> Measurement:
+@each(0.5, "1: another column, or no polarization")
+def _tied(formula: Callable[[Array, Array], int], rng: np.random.Generator, k: int) -> Any:
     """The column of R whose norm grows, against the token that the formula names from (a, s) at the end."""
-    wrong = []
-    for _ in range(trials):
-        target = rng.standard_normal(8)
-        flow = pol.tied_flow(
-            np.eye(8) + 0.3 * rng.standard_normal((8, 8)), rng.standard_normal(8), target / np.linalg.norm(target),
-            t_end=1e5, points=3, rtol=1e-6,
-        )  # fmt: skip
-        growing = int((flow.norms[-1] - flow.norms[0]).argmax())
-        wrong.append(float(growing != formula(flow.a[-1], flow.scores[-1]) or flow.scores[-1].max() < 0.9))
-    return count(wrong, 0.5, "1: another column, or no polarization")
+    target = rng.standard_normal(8)
+    flow = pol.tied_flow(
+        np.eye(8) + 0.3 * rng.standard_normal((8, 8)), rng.standard_normal(8), target / np.linalg.norm(target),
+        t_end=1e5, points=3, rtol=1e-6,
+    )  # fmt: skip
+    growing = int((flow.norms[-1] - flow.norms[0]).argmax())
+    return float(growing != formula(flow.a[-1], flow.scores[-1]) or flow.scores[-1].max() < 0.9)
 
 
 def _flip_order(formula: tuple[str, str], rng: np.random.Generator, trials: int) -> Measurement:
@@ -84,28 +83,24 @@ def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, trials: int)
     return count(errors, -0.05, "second rate less the first; it must be lower by 0.05")
 
 
-def _distinct(formula: Callable[[models.SetTask, int], float], rng: np.random.Generator, trials: int) -> Measurement:
+@each(0.02, "error of the number of distinct inputs, relative to the sample")
+def _distinct(formula: Callable[[models.SetTask, int], float], rng: np.random.Generator, k: int) -> Any:
     import torch
 
-    errors = []
-    for _ in range(trials):
-        task, samples = models.SetTask(41), 200
-        generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-        found = len({frozenset(row[:-1]) for row in task.sample(samples, generator)[0].tolist()})
-        errors.append(abs(found - formula(task, samples)) / samples)
-    return count(errors, 0.02, "error of the number of distinct inputs, relative to the sample")
+    task, samples = models.SetTask(41), 200
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    found = len({frozenset(row[:-1]) for row in task.sample(samples, generator)[0].tolist()})
+    return abs(found - formula(task, samples)) / samples
 
 
-def _scores_agree(formula: bool, rng: np.random.Generator, trials: int) -> Measurement:
+@each(1e-9, "difference of the two scores")
+def _scores_agree(formula: bool, rng: np.random.Generator, k: int) -> Any:
     """The two definitions of the sink score on attention that the hypothesis admits (True: rows of any sum)."""
-    errors = []
-    for _ in range(trials):
-        weights = np.exp(rng.standard_normal((1, 2, 5, 8, 8))) * np.tri(8)
-        weights = weights / weights.sum(axis=-1, keepdims=True)
-        if formula:
-            weights = weights * np.exp(rng.standard_normal((1, 2, 5, 8, 1)))
-        errors.append(np.abs(pol.sink_score(weights) - pol.sink_score(weights, how="ratio_of_sums")).max())
-    return count(errors, 1e-9, "difference of the two scores")
+    weights = np.exp(rng.standard_normal((1, 2, 5, 8, 8))) * np.tri(8)
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    if formula:
+        weights = weights * np.exp(rng.standard_normal((1, 2, 5, 8, 1)))
+    return np.abs(pol.sink_score(weights) - pol.sink_score(weights, how="ratio_of_sums")).max()
 
 
 def _count_sets(task: models.SetTask, samples: int) -> float:

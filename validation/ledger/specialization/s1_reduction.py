@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import attsvm.dynamics.specialization as sp
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, direct_loss, generator
 
 __all__ = ["CLAIMS"]
@@ -25,20 +25,18 @@ def _aligned_heads(g: torch.Generator, activation: str) -> tuple[sp.MultiHeadAtt
     return sp.MultiHeadAttention(k, activation), model
 
 
-def _reparameterized(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1.0, "difference to sequences at D = 300 in units of the allowed one")
+def _reparameterized(formula: Any, rng: Rng, trial: int) -> Any:
     """A formula for (m, r) from the overlaps, against sequences in dimension 300."""
-    errors = []
-    for trial in range(trials):
-        g = generator(rng)
-        activation = sp.ACTIVATIONS[trial % 3]
-        layer, model = _aligned_heads(g, activation)
-        direct, error = direct_loss(layer, model, _N, g)
-        m, r = formula(sp.Overlaps.of(layer.k.detach(), model.spikes))
-        samples = sp.draw_samples(model.prior, _L, _H, 20_000, generator=g)
-        found = sp.reduced_loss(sp.OrderParameters(m, r), samples, activation)
-        # Five standard errors, and the bias of order 1/D from p and the norms of the tokens.
-        errors.append(abs(direct - float(found.value)) / (5 * (error + float(found.error)) + 6 / _D))
-    return count(errors, 1.0, "difference to sequences at D = 300 in units of the allowed one")
+    g = generator(rng)
+    activation = sp.ACTIVATIONS[trial % 3]
+    layer, model = _aligned_heads(g, activation)
+    direct, error = direct_loss(layer, model, _N, g)
+    m, r = formula(sp.Overlaps.of(layer.k.detach(), model.spikes))
+    samples = sp.draw_samples(model.prior, _L, _H, 20_000, generator=g)
+    found = sp.reduced_loss(sp.OrderParameters(m, r), samples, activation)
+    # Five standard errors, and the bias of order 1/D from p and the norms of the tokens.
+    return abs(direct - float(found.value)) / (5 * (error + float(found.error)) + 6 / _D)
 
 
 def _root(G: torch.Tensor) -> torch.Tensor:
@@ -50,23 +48,21 @@ def _printed_r(overlaps: sp.Overlaps) -> tuple[torch.Tensor, torch.Tensor]:
     return overlaps.m, _root(overlaps.q - overlaps.m @ torch.linalg.solve(overlaps.p, overlaps.m.T))
 
 
-def _noise_index(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1.0, "difference to sequences at D = 300 in units of the allowed one")
+def _noise_index(formula: Any, rng: Rng, k: int) -> Any:
     """A sampler of the noise xi (N, H, L) in the scores (11), against sequences in dimension 300."""
-    errors = []
-    for _ in range(trials):
-        g = generator(rng)
-        layer, model = _aligned_heads(g, "softmax")
-        direct, error = direct_loss(layer, model, _N, g)
-        point = sp.order_parameters(sp.Overlaps.of(layer.k.detach(), model.spikes))
-        chi = rng.standard_normal((20_000, 2, _L))
-        chi[:, :, 0] += model.prior.sample(20_000, rng)
-        assert point.r is not None
-        scores = point.m.numpy() @ chi + point.r.numpy() @ formula(rng, 20_000, _H, _L)
-        A = torch.softmax(torch.tensor(scores), dim=-1).mean(1)
-        A[:, 0] -= 1
-        losses = A.square().sum(1)
-        errors.append(abs(direct - float(losses.mean())) / (5 * (error + float(losses.std()) / 141) + 6 / _D))
-    return count(errors, 1.0, "difference to sequences at D = 300 in units of the allowed one")
+    g = generator(rng)
+    layer, model = _aligned_heads(g, "softmax")
+    direct, error = direct_loss(layer, model, _N, g)
+    point = sp.order_parameters(sp.Overlaps.of(layer.k.detach(), model.spikes))
+    chi = rng.standard_normal((20_000, 2, _L))
+    chi[:, :, 0] += model.prior.sample(20_000, rng)
+    assert point.r is not None
+    scores = point.m.numpy() @ chi + point.r.numpy() @ formula(rng, 20_000, _H, _L)
+    A = torch.softmax(torch.tensor(scores), dim=-1).mean(1)
+    A[:, 0] -= 1
+    losses = A.square().sum(1)
+    return abs(direct - float(losses.mean())) / (5 * (error + float(losses.std()) / 141) + 6 / _D)
 
 
 def _sgd_start() -> tuple[sp.Overlaps, sp.OrderParameters]:
@@ -129,13 +125,11 @@ def _small_steps(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.12, "largest difference of r r^T at tau = 6 where the condition holds")
 
 
-def _sink(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        scores, b, v = rng.standard_normal((3, 4)), rng.standard_normal(3), float(rng.uniform(0.5, 2))
-        exact = v * np.exp(scores) / (np.exp(b)[:, None] + np.exp(scores).sum(1, keepdims=True))
-        errors.append(np.abs(formula(scores, b, v) - exact).max())
-    return count(errors, 1e-13, "difference to softmax-1 with thresholds")
+@each(1e-13, "difference to softmax-1 with thresholds")
+def _sink(formula: Any, rng: Rng, k: int) -> Any:
+    scores, b, v = rng.standard_normal((3, 4)), rng.standard_normal(3), float(rng.uniform(0.5, 2))
+    exact = v * np.exp(scores) / (np.exp(b)[:, None] + np.exp(scores).sum(1, keepdims=True))
+    return np.abs(formula(scores, b, v) - exact).max()
 
 
 def _sink_printed(scores: Array, b: Array, v: float) -> Array:
@@ -143,17 +137,13 @@ def _sink_printed(scores: Array, b: Array, v: float) -> Array:
     return np.asarray(v * shifted / (1 + shifted.sum(axis=1, keepdims=True)))
 
 
-def _joint(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        scores, b = rng.standard_normal((3, 4)), rng.standard_normal(3)
-        raised = np.exp(scores + b[:, None])
-        exact = raised.sum(axis=0) / raised.sum()  # (17): the posterior of a mixture
-        A = formula(scores, b).mean(axis=0)
-        errors.append(
-            np.abs(A - exact).max() + abs(A.sum() - 1) + np.abs(formula(scores, b + 2).mean(axis=0) - A).max()
-        )
-    return count(errors, 1e-12, "difference of the mean over heads to (17), of its sum to 1, and under a common bias")
+@each(1e-12, "difference of the mean over heads to (17), of its sum to 1, and under a common bias")
+def _joint(formula: Any, rng: Rng, k: int) -> Any:
+    scores, b = rng.standard_normal((3, 4)), rng.standard_normal(3)
+    raised = np.exp(scores + b[:, None])
+    exact = raised.sum(axis=0) / raised.sum()  # (17): the posterior of a mixture
+    A = formula(scores, b).mean(axis=0)
+    return np.abs(A - exact).max() + abs(A.sum() - 1) + np.abs(formula(scores, b + 2).mean(axis=0) - A).max()
 
 
 def _bayes_printed(scores: Array, b: Array) -> Array:
@@ -161,26 +151,24 @@ def _bayes_printed(scores: Array, b: Array) -> Array:
     return np.asarray(raised / (raised.sum() / len(scores)))
 
 
-def _invariant(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "asymmetry of the gradient between heads")
+def _invariant(formula: Any, rng: Rng, trial: int) -> Any:
     """A family of points whose gradient should have the symmetry of unspecialized heads."""
-    errors = []
-    for trial in range(trials):
-        g, activation = generator(rng), sp.ACTIVATIONS[trial % 3]
-        drawn = sp.draw_samples(sp.flipping_spike(2.0, 1.0), 3, 3, 90, generator=g).relevant_first()
-        blocks = []
-        for order in permutations(range(3)):  # make the samples exactly symmetric under permutations of the heads
-            rows = [0, 1, 2, *(3 + h for h in order)]
-            blocks += [block[rows] for block in drawn.blocks]
-        samples = sp.Samples(2, 3, 3, tuple(blocks))
-        r1, r2, b, v = rng.uniform(0.2, 1, size=4)
-        point = formula(rng.standard_normal(2), r1, r2, b, 1 + v)
-        slope = sp.reduced_gradient(point, samples, activation)
-        assert slope.r is not None
-        diagonal = slope.r.diagonal()
-        rest = slope.r[~torch.eye(3, dtype=torch.bool)]
-        spread = [float(x.max() - x.min()) for x in (diagonal, rest, slope.b)]
-        errors.append(max(*spread, float((slope.m - slope.m[0]).abs().max())))
-    return count(errors, 1e-12, "asymmetry of the gradient between heads")
+    g, activation = generator(rng), sp.ACTIVATIONS[trial % 3]
+    drawn = sp.draw_samples(sp.flipping_spike(2.0, 1.0), 3, 3, 90, generator=g).relevant_first()
+    blocks = []
+    for order in permutations(range(3)):  # make the samples exactly symmetric under permutations of the heads
+        rows = [0, 1, 2, *(3 + h for h in order)]
+        blocks += [block[rows] for block in drawn.blocks]
+    samples = sp.Samples(2, 3, 3, tuple(blocks))
+    r1, r2, b, v = rng.uniform(0.2, 1, size=4)
+    point = formula(rng.standard_normal(2), r1, r2, b, 1 + v)
+    slope = sp.reduced_gradient(point, samples, activation)
+    assert slope.r is not None
+    diagonal = slope.r.diagonal()
+    rest = slope.r[~torch.eye(3, dtype=torch.bool)]
+    spread = [float(x.max() - x.min()) for x in (diagonal, rest, slope.b)]
+    return max(*spread, float((slope.m - slope.m[0]).abs().max()))
 
 
 def _unspecialized(m: Array, r1: float, r2: float, b: float, v: float) -> sp.OrderParameters:

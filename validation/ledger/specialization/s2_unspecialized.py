@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import attsvm.dynamics.specialization as sp
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, exact_gradient, exact_loss, point_of
 
 __all__ = ["CLAIMS"]
@@ -32,48 +32,42 @@ def conditionally_centred(prior: sp.DiscretePrior) -> bool:
     )
 
 
-def _stays_on_mean(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-8, "share of the gradient orthogonal to the mean")
+def _stays_on_mean(formula: Any, rng: Rng, trial: int) -> Any:
     """A condition on the prior under which the gradient at m_h = x E theta is parallel to E theta."""
-    errors = []
-    for trial in range(trials):
-        prior = _PRIORS[trial % len(_PRIORS)]
-        if not formula(prior):
-            continue
-        point = point_of(np.tile(rng.uniform(0.4, 0.9) * prior.mean, (2, 1)))
-        slope = exact_gradient(prior, 3, point, sp.ACTIVATIONS[trial % 3], nodes=20).m.numpy()
-        mean = prior.mean / np.linalg.norm(prior.mean)
-        errors.append(float(np.abs(slope - np.outer(slope @ mean, mean)).max() / np.abs(slope).max()))
-    return count(errors, 1e-8, "share of the gradient orthogonal to the mean")
+    prior = _PRIORS[trial % len(_PRIORS)]
+    if not formula(prior):
+        return None
+    point = point_of(np.tile(rng.uniform(0.4, 0.9) * prior.mean, (2, 1)))
+    slope = exact_gradient(prior, 3, point, sp.ACTIVATIONS[trial % 3], nodes=20).m.numpy()
+    mean = prior.mean / np.linalg.norm(prior.mean)
+    return float(np.abs(slope - np.outer(slope @ mean, mean)).max() / np.abs(slope).max())
 
 
-def _reaches_mean(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-6, "share of m orthogonal to the mean at tau = 6")
+def _reaches_mean(formula: Any, rng: Rng, trial: int) -> Any:
     """The same of the point that the heads reach from m = 0."""
-    errors = []
-    for trial in range(trials):
-        prior = _PRIORS[trial % len(_PRIORS)]
-        if not formula(prior):
-            continue
-        m = np.zeros((1, 2))
-        for _ in range(20):  # equal heads of a softmax move like one head
-            m = m - 0.3 * exact_gradient(prior, 3, point_of(m), "softmax", nodes=20).m.numpy()
-        mean = prior.mean / np.linalg.norm(prior.mean)
-        errors.append(float(np.abs(m - np.outer(m @ mean, mean)).max() / np.abs(m).max()))
-    return count(errors, 1e-6, "share of m orthogonal to the mean at tau = 6")
+    prior = _PRIORS[trial % len(_PRIORS)]
+    if not formula(prior):
+        return None
+    m = np.zeros((1, 2))
+    for _ in range(20):  # equal heads of a softmax move like one head
+        m = m - 0.3 * exact_gradient(prior, 3, point_of(m), "softmax", nodes=20).m.numpy()
+    mean = prior.mean / np.linalg.norm(prior.mean)
+    return float(np.abs(m - np.outer(m @ mean, mean)).max() / np.abs(m).max())
 
 
 def _size(trial: int, rng: Rng) -> tuple[str, int, int]:
     return sp.ACTIVATIONS[trial % 3], int(rng.integers(3, 6)), int(rng.integers(1, 4))
 
 
-def _first_gradient(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for trial in range(trials):
-        activation, L, H = _size(trial, rng)
-        H += 1
-        prior = sp.DiscretePrior([[1.3]], [1.0])
-        slope = exact_gradient(prior, L, point_of(np.zeros((H, 1))), activation).m.numpy() / 1.3
-        errors.append(float(np.abs(slope - formula(activation, L, H)).max()))
-    return count(errors, 1e-10, "difference to the gradient at m = r = 0")
+@each(1e-10, "difference to the gradient at m = r = 0")
+def _first_gradient(formula: Any, rng: Rng, trial: int) -> Any:
+    activation, L, H = _size(trial, rng)
+    H += 1
+    prior = sp.DiscretePrior([[1.3]], [1.0])
+    slope = exact_gradient(prior, L, point_of(np.zeros((H, 1))), activation).m.numpy() / 1.3
+    return float(np.abs(slope - formula(activation, L, H)).max())
 
 
 def _signs(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -155,24 +149,22 @@ def _hessian_formula(form: str) -> Any:
     return formula
 
 
-def _table(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "difference to the definitions by automatic differentiation")
+def _table(formula: Any, rng: Rng, trial: int) -> Any:
     """A formula (activation, L, H, b) -> (c3, c4) against the definitions (53) and (54)."""
-    errors = []
-    for trial in range(trials):
-        activation, L, H = _size(trial, rng)
-        H, b = H + 1, float(rng.normal(scale=0.5))
-        v = torch.tensor(sp.balanced_amplitude(L, b) if activation == "softmax1" else 1.0, dtype=torch.float64)
-        scores = torch.zeros(H, L, dtype=torch.float64, requires_grad=True)
-        total = sp.head_weights(scores, torch.full((H,), b, dtype=torch.float64), v, activation).sum(0)
-        c3 = c4 = 0.0
-        for token in range(L):
-            (first,) = torch.autograd.grad(total[token], scores, create_graph=True)
-            (second,) = torch.autograd.grad(first[0, 0], scores, retain_graph=True)
-            weight = float(total[token].detach()) / H - (token == 0)
-            c3 -= weight * float(second[0, 0]) / H
-            c4 += weight * float(second[1, 0]) / H
-        errors.append(float(np.abs(np.array(formula(activation, L, H, b)) - (c3, c4)).max()))
-    return count(errors, 1e-12, "difference to the definitions by automatic differentiation")
+    activation, L, H = _size(trial, rng)
+    H, b = H + 1, float(rng.normal(scale=0.5))
+    v = torch.tensor(sp.balanced_amplitude(L, b) if activation == "softmax1" else 1.0, dtype=torch.float64)
+    scores = torch.zeros(H, L, dtype=torch.float64, requires_grad=True)
+    total = sp.head_weights(scores, torch.full((H,), b, dtype=torch.float64), v, activation).sum(0)
+    c3 = c4 = 0.0
+    for token in range(L):
+        (first,) = torch.autograd.grad(total[token], scores, create_graph=True)
+        (second,) = torch.autograd.grad(first[0, 0], scores, retain_graph=True)
+        weight = float(total[token].detach()) / H - (token == 0)
+        c3 -= weight * float(second[0, 0]) / H
+        c4 += weight * float(second[1, 0]) / H
+    return float(np.abs(np.array(formula(activation, L, H, b)) - (c3, c4)).max())
 
 
 def _constants(activation: str, L: int, H: int, b: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import attsvm.dynamics.specialization as sp
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import (
     Array,
     Rng,
@@ -21,27 +21,25 @@ from attsvm.validation.ledger.specialization._common import (
 __all__ = ["CLAIMS"]
 
 
-def _near(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.02, "error of the change of curvature over |mbar|^2 (values about .1), or a sign")
+def _near(formula: Any, rng: Rng, k: int) -> Any:
     """Constants (L, H, V, V_learnt) -> (c1, c2, c3) of the change of the Hessian next to a learnt feature."""
-    errors = []
-    for _ in range(trials):
-        L, H, step, s = 3, 3, 0.005, 0.2
-        variance, other = rng.uniform(0.5, 2, size=2)
-        prior = sp.GaussianPrior([other, variance])
-        mbar, w = (x - x.mean() for x in rng.standard_normal((2, H)))
-        mbar, w = mbar / np.linalg.norm(mbar), w / np.linalg.norm(w)
-        curvatures = []
-        for size in (s, 0.0):
-            losses = [
-                exact_loss(prior, L, point_of(np.column_stack([size * mbar, k * step * w])), "softmax", nodes=6)
-                for k in (1, 0)
-            ]
-            curvatures.append(2 * (losses[0] - losses[1]) / step**2)
-        c1, c2, c3 = formula(L, H, variance, other)
-        predicted = s**2 * (c1 + c2 * (mbar**2 * w**2).sum() + c3 * (mbar @ w) ** 2)
-        wrong_sign = not (c1 > 0 and c3 > 0)
-        errors.append(abs(curvatures[0] - curvatures[1] - predicted) / s**2 + wrong_sign)
-    return count(errors, 0.02, "error of the change of curvature over |mbar|^2 (values about .1), or a sign")
+    L, H, step, s = 3, 3, 0.005, 0.2
+    variance, other = rng.uniform(0.5, 2, size=2)
+    prior = sp.GaussianPrior([other, variance])
+    mbar, w = (x - x.mean() for x in rng.standard_normal((2, H)))
+    mbar, w = mbar / np.linalg.norm(mbar), w / np.linalg.norm(w)
+    curvatures = []
+    for size in (s, 0.0):
+        losses = [
+            exact_loss(prior, L, point_of(np.column_stack([size * mbar, k * step * w])), "softmax", nodes=6)
+            for k in (1, 0)
+        ]
+        curvatures.append(2 * (losses[0] - losses[1]) / step**2)
+    c1, c2, c3 = formula(L, H, variance, other)
+    predicted = s**2 * (c1 + c2 * (mbar**2 * w**2).sum() + c3 * (mbar @ w) ** 2)
+    wrong_sign = not (c1 > 0 and c3 > 0)
+    return abs(curvatures[0] - curvatures[1] - predicted) / s**2 + wrong_sign
 
 
 def _hierarchy(L: int, H: int, variance: float, other: float) -> tuple[float, float, float]:
@@ -108,16 +106,14 @@ def _log_law(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.05, "distance of the time at D = 1e4 from the line through 1e2 and 1e6, relative")
 
 
-def _descent(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "settings without such a rate: flip, L = 4, H = 2, nu2 = 8, nu1 in {.5, 2, 8}")
+def _descent(formula: Any, rng: Rng, trial: int) -> Any:
     """A predicate of the largest escape rate at the unspecialized point."""
-    bad = []
-    for trial in range(trials):
-        nu1, activation = (0.5, 2.0, 8.0)[trial % 3], ("softmax", "bayes")[trial % 2]
-        prior = sp.flipping_spike(nu1, 8.0)
-        samples = sp.draw_samples(prior, 4, 0, 4000, generator=generator(rng))
-        point = sp.unspecialized_point(prior, samples, activation, 2, steps=300, tolerance=1e-5)
-        bad.append(float(not formula(sp.measured_escape(point, samples, activation))))
-    return count(bad, 0.5, "settings without such a rate: flip, L = 4, H = 2, nu2 = 8, nu1 in {.5, 2, 8}")
+    nu1, activation = (0.5, 2.0, 8.0)[trial % 3], ("softmax", "bayes")[trial % 2]
+    prior = sp.flipping_spike(nu1, 8.0)
+    samples = sp.draw_samples(prior, 4, 0, 4000, generator=generator(rng))
+    point = sp.unspecialized_point(prior, samples, activation, 2, steps=300, tolerance=1e-5)
+    return float(not formula(sp.measured_escape(point, samples, activation)))
 
 
 def _half_times(formula: Any, rng: Rng, trials: int) -> Measurement:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import attsvm.dynamics.specialization as sp
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, generator, point_of
 
 __all__ = ["CLAIMS"]
@@ -18,22 +18,20 @@ def _random_prior(rng: Rng, K: int = 3, F: int = 2) -> sp.DiscretePrior:
     return sp.DiscretePrior(1.5 * rng.standard_normal((K, F)), rng.dirichlet(np.ones(K)))
 
 
-def _posterior(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "difference to the ratio of densities")
+def _posterior(formula: Any, rng: Rng, k: int) -> Any:
     """A posterior (prior, chi) -> (L,) against the ratio of densities in dimension 5, spikes orthonormal."""
-    errors = []
-    for _ in range(trials):
-        prior, D, L = _random_prior(rng), 5, 3
-        spikes = np.linalg.qr(rng.standard_normal((D, 2)))[0].T
-        X = rng.standard_normal((L, D))
-        X[1] += prior.atoms[0] @ spikes
-        joint = np.zeros(L)
-        for place in range(L):
-            for atom, weight in zip(prior.atoms, prior.weights, strict=True):
-                means = np.zeros((L, D))
-                means[place] = atom @ spikes
-                joint[place] += weight * np.exp(-0.5 * ((X - means) ** 2).sum())
-        errors.append(np.abs(formula(prior, X @ spikes.T) - joint / joint.sum()).max())
-    return count(errors, 1e-12, "difference to the ratio of densities")
+    prior, D, L = _random_prior(rng), 5, 3
+    spikes = np.linalg.qr(rng.standard_normal((D, 2)))[0].T
+    X = rng.standard_normal((L, D))
+    X[1] += prior.atoms[0] @ spikes
+    joint = np.zeros(L)
+    for place in range(L):
+        for atom, weight in zip(prior.atoms, prior.weights, strict=True):
+            means = np.zeros((L, D))
+            means[place] = atom @ spikes
+            joint[place] += weight * np.exp(-0.5 * ((X - means) ** 2).sum())
+    return np.abs(formula(prior, X @ spikes.T) - joint / joint.sum()).max()
 
 
 def _risk(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -51,26 +49,24 @@ def _risk(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.08, "difference to the risk of the reduced model")
 
 
-def _optimum(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-6, "excess over the Bayes risk on the same sequences, relative")
+def _optimum(formula: Any, rng: Rng, trial: int) -> Any:
     """Heads prior -> point of a Bayes-softmax that should reach the Bayes risk."""
-    errors = []
-    for trial in range(trials):
-        prior = (
-            sp.DiscretePrior([[1.0], [3.0]], [0.9, 0.1]),
-            sp.DiscretePrior([[2.0, 0.0], [0.0, 2.0]], [0.95, 0.05]),
-            _random_prior(rng),
-        )[trial % 3]
-        chi = rng.standard_normal((4000, 5, prior.features))
-        chi[:, 0] += prior.sample(4000, rng)
-        point = formula(prior)
-        scores = (torch.tensor(chi) @ point.m.T).transpose(1, 2)
-        A = sp.head_weights(scores, point.b, point.v, "bayes").mean(1).numpy()
-        own = (A**2).sum(axis=1) - 2 * A[:, 0] + 1
-        best = 1 - (sp.position_posterior(prior, chi) ** 2).sum(axis=1)
-        A = sp.position_posterior(prior, chi)
-        same = (A**2).sum(axis=1) - 2 * A[:, 0] + 1  # paired: the noise of the data cancels
-        errors.append(float((own - same).mean() / best.mean()))
-    return count(errors, 1e-6, "excess over the Bayes risk on the same sequences, relative")
+    prior = (
+        sp.DiscretePrior([[1.0], [3.0]], [0.9, 0.1]),
+        sp.DiscretePrior([[2.0, 0.0], [0.0, 2.0]], [0.95, 0.05]),
+        _random_prior(rng),
+    )[trial % 3]
+    chi = rng.standard_normal((4000, 5, prior.features))
+    chi[:, 0] += prior.sample(4000, rng)
+    point = formula(prior)
+    scores = (torch.tensor(chi) @ point.m.T).transpose(1, 2)
+    A = sp.head_weights(scores, point.b, point.v, "bayes").mean(1).numpy()
+    own = (A**2).sum(axis=1) - 2 * A[:, 0] + 1
+    best = 1 - (sp.position_posterior(prior, chi) ** 2).sum(axis=1)
+    A = sp.position_posterior(prior, chi)
+    same = (A**2).sum(axis=1) - 2 * A[:, 0] + 1  # paired: the noise of the data cancels
+    return float((own - same).mean() / best.mean())
 
 
 def _floor(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -98,18 +94,16 @@ def _printed_floor(prior: sp.DiscretePrior, L: int) -> float:
     return 1e-3 if any(sides) else 0.0
 
 
-def _vanishing(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "whether the loss falls by 30 % or more per factor 10 in B = |theta| (isotropic, F = 2)")
+def _vanishing(formula: Any, rng: Rng, k: int) -> Any:
     """Heads (B, F) -> point of a softmax-1 whose loss should vanish as B grows, |theta| = B."""
-    errors = []
-    for _ in range(trials):
-        losses = []
-        for B in (30.0, 300.0, 3000.0):
-            angles = rng.uniform(0, 2 * np.pi, size=400)
-            prior = sp.DiscretePrior(B * np.column_stack([np.cos(angles), np.sin(angles)]), np.full(400, 1 / 400))
-            samples = sp.draw_samples(prior, 5, 0, 4000, generator=generator(rng), mirrored=False)
-            losses.append(float(sp.reduced_loss(formula(B, 2), samples, "softmax1").value))
-        errors.append(max(losses[1] - 0.7 * losses[0], losses[2] - 0.7 * losses[1]))
-    return count(errors, 0.0, "whether the loss falls by 30 % or more per factor 10 in B = |theta| (isotropic, F = 2)")
+    losses = []
+    for B in (30.0, 300.0, 3000.0):
+        angles = rng.uniform(0, 2 * np.pi, size=400)
+        prior = sp.DiscretePrior(B * np.column_stack([np.cos(angles), np.sin(angles)]), np.full(400, 1 / 400))
+        samples = sp.draw_samples(prior, 5, 0, 4000, generator=generator(rng), mirrored=False)
+        losses.append(float(sp.reduced_loss(formula(B, 2), samples, "softmax1").value))
+    return max(losses[1] - 0.7 * losses[0], losses[2] - 0.7 * losses[1])
 
 
 def _enough_heads(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -137,37 +131,31 @@ def _train(rng: Rng, prior: sp.Prior, activation: str, H: int, steps: int = 250,
     return min(loss.value for loss in heads.losses)
 
 
-def _more_heads(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "orders that are not those of the losses, by .03 or more each")
+def _more_heads(formula: Any, rng: Rng, k: int) -> Any:
     """Numbers of heads in the order of decreasing loss, Bayes-softmax on an isotropic Gaussian."""
-    bad = []
-    for _ in range(trials):
-        prior = sp.gaussian_spikes(4, 10.0)
-        losses = [_train(rng, prior, "bayes", H) for H in formula]
-        risk = sp.bayes_risk(prior, 5, 20_000, rng).value
-        bad.append(float(not (losses[0] > losses[1] + 0.03 > losses[2] + 0.06 and losses[2] > risk)))
-    return count(bad, 0.5, "orders that are not those of the losses, by .03 or more each")
+    prior = sp.gaussian_spikes(4, 10.0)
+    losses = [_train(rng, prior, "bayes", H) for H in formula]
+    risk = sp.bayes_risk(prior, 5, 20_000, rng).value
+    return float(not (losses[0] > losses[1] + 0.03 > losses[2] + 0.06 and losses[2] > risk))
 
 
-def _flip_gap(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "advantage beyond the stated one")
+def _flip_gap(formula: Any, rng: Rng, trial: int) -> Any:
     """Largest relative advantage nu -> number of softmax-1 over softmax, flipping spike, H = 4."""
-    errors = []
-    for trial in range(trials):
-        nu = (4.0, 10.0)[trial % 2]
-        soft, sink = (
-            _train(rng, sp.flipping_spike(nu, nu), a, 4, steps=250, samples=1500) for a in ("softmax", "softmax1")
-        )
-        errors.append((soft - sink) / soft - formula(nu))
-    return count(errors, 0.0, "advantage beyond the stated one")
+    nu = (4.0, 10.0)[trial % 2]
+    soft, sink = (
+        _train(rng, sp.flipping_spike(nu, nu), a, 4, steps=250, samples=1500) for a in ("softmax", "softmax1")
+    )
+    return (soft - sink) / soft - formula(nu)
 
 
-def _gap_grows(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "orders that are not those of the gaps")
+def _gap_grows(formula: Any, rng: Rng, k: int) -> Any:
     """Signals in the order of growing gap between softmax and softmax-1, isotropic Gaussian."""
-    bad = []
-    for _ in range(trials):
-        pairs = [[_train(rng, sp.gaussian_spikes(2, nu), a, 4) for a in ("softmax", "softmax1")] for nu in formula]
-        gaps = [a - b for a, b in pairs]
-        bad.append(float(not (gaps[1] > gaps[0] + 0.03 and min(pair[0] for pair in pairs) > sp.softmax_floor(5))))
-    return count(bad, 0.5, "orders that are not those of the gaps")
+    pairs = [[_train(rng, sp.gaussian_spikes(2, nu), a, 4) for a in ("softmax", "softmax1")] for nu in formula]
+    gaps = [a - b for a, b in pairs]
+    return float(not (gaps[1] > gaps[0] + 0.03 and min(pair[0] for pair in pairs) > sp.softmax_floor(5)))
 
 
 def _printed_risk(squares: Array, D: int) -> float:

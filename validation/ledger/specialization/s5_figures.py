@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import attsvm.dynamics.specialization as sp
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import Rng, generator
 
 __all__ = ["CLAIMS"]
@@ -97,17 +97,15 @@ def _same_samples(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.0, "difference of m_11 at tau = 15 beyond the stated one")
 
 
-def _budget(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "relative difference")
+def _budget(formula: Any, rng: Rng, k: int) -> Any:
     """Samples (tau, N_b, gamma) -> N that SGD has used at time tau, against a count of its batches."""
-    errors = []
-    for _ in range(trials):
-        batch, lr, steps = int(rng.integers(1, 50)), float(rng.uniform(0.01, 1)), int(rng.integers(1, 100))
-        used, time = 0, 0.0
-        for _ in range(steps):
-            used += batch
-            time += lr
-        errors.append(abs(formula(time, batch, lr) - used) / used)
-    return count(errors, 1e-9, "relative difference")
+    batch, lr, steps = int(rng.integers(1, 50)), float(rng.uniform(0.01, 1)), int(rng.integers(1, 100))
+    used, time = 0, 0.0
+    for _ in range(steps):
+        used += batch
+        time += lr
+    return abs(formula(time, batch, lr) - used) / used
 
 
 CLAIMS = (

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm import AttentionProblem, LinearHead, attention
-from attsvm.validation.ledger.record import Measurement
+from attsvm import AttentionProblem, LinearHead, ProblemBatch, attention
 
 __all__ = [
     "LOSS_NAMES",
@@ -18,7 +16,6 @@ __all__ = [
     "autograd",
     "batch_of",
     "cosine",
-    "implication",
     "make",
     "risk",
     "rotation",
@@ -29,20 +26,6 @@ __all__ = [
 Array = npt.NDArray[Any]
 Rng = np.random.Generator
 LOSS_NAMES = ("logistic", "exponential", "correlation")
-
-
-def implication(cases: Iterable[tuple[Any, Any]], detail: str) -> Measurement:
-    """Count the cases whose hypothesis holds and whose conclusion does not, out of those whose hypothesis holds.
-
-    Examples
-    --------
-    >>> from attsvm.validation.ledger.svm._common import implication
-    >>> str(implication([(True, True), (True, False), (False, False)], "x > 0"))
-    '1/2 violated, worst 0.5 (x > 0)'
-    """
-    conclusions = [bool(conclusion) for hypothesis, conclusion in cases if hypothesis]
-    bad = conclusions.count(False)
-    return Measurement(bad, len(conclusions), bad / max(len(conclusions), 1), detail)
 
 
 def seed_of(rng: Rng) -> int:
@@ -73,7 +56,7 @@ def rotation(rng: Rng, d: int) -> Array:
     return np.asarray(q * np.sign(np.diag(r)))
 
 
-def batch_of(problems: list[AttentionProblem]) -> AttentionProblem:
+def batch_of(problems: list[AttentionProblem]) -> ProblemBatch:
     """One batch from problems of one shape with linear heads.
 
     Examples
@@ -84,7 +67,7 @@ def batch_of(problems: list[AttentionProblem]) -> AttentionProblem:
     2
     """
     heads = [p.head.v for p in problems if isinstance(p.head, LinearHead)]
-    return AttentionProblem(
+    return ProblemBatch(
         np.stack([p.X for p in problems]),
         np.stack([p.Y for p in problems]),
         np.stack([p.Z for p in problems]),

@@ -9,23 +9,21 @@ import numpy as np
 import attsvm
 from attsvm import AttentionProblem, LinearHead, attention
 from attsvm.solvers import Status
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
-from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, implication, make, risk, rotation, seed_of
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case
+from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, make, risk, rotation, seed_of
 
 __all__ = ["CLAIMS"]
 
 
-def _erm(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "relative error of the risk")
+def _erm(formula: Any, rng: Rng, k: int) -> Any:
     """A formula for the risk of (K, Q) against the library's forward pass on the product."""
-    errors = []
-    for k in range(trials):
-        loss = LOSS_NAMES[k % 3]
-        p = attsvm.random_problem(3, 4, 5, seed=rng, kind="self" if k % 2 else "cross")
-        K, Q = rng.normal(size=(2, 5, 3))
-        own = formula(p.X, p.Y, p.Z, p.head.v, K, Q, attsvm.get_loss(loss))  # type: ignore[union-attr]
-        exact = float(attention.risk(p, K @ Q.T, loss))
-        errors.append(abs(own - exact) / abs(exact))
-    return count(errors, 1e-12, "relative error of the risk")
+    loss = LOSS_NAMES[k % 3]
+    p = attsvm.random_problem(3, 4, 5, seed=rng, kind="self" if k % 2 else "cross")
+    K, Q = rng.normal(size=(2, 5, 3))
+    own = formula(p.X, p.Y, p.Z, p.head.v, K, Q, attsvm.get_loss(loss))  # type: ignore[union-attr]
+    exact = float(attention.risk(p, K @ Q.T, loss))
+    return abs(own - exact) / abs(exact)
 
 
 def _erm_printed(X: Array, Y: Array, Z: Array, v: Array, K: Array, Q: Array, loss: Any) -> float:
@@ -36,16 +34,14 @@ def _erm_printed(X: Array, Y: Array, Z: Array, v: Array, K: Array, Q: Array, los
     return total / len(X)
 
 
-def _optimal(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "tokens that do not have the least loss")
+def _optimal(formula: Any, rng: Rng, k: int) -> Any:
     """Tokens by a formula against those whose one-hot attention has the least risk."""
-    bad = []
-    for k in range(trials):
-        p = attsvm.random_problem(3, 5, 4, seed=rng)
-        assert isinstance(p.head, LinearHead)
-        loss = attsvm.get_loss(LOSS_NAMES[k % 3])
-        best = [int(np.argmin([loss(y * (p.head.v @ x)) for x in xs])) for xs, y in zip(p.X, p.Y, strict=True)]
-        bad.append(float(np.any(np.asarray(formula(p.X, p.Y, p.head.v)) != best)))
-    return count(bad, 0.5, "tokens that do not have the least loss")
+    p = attsvm.random_problem(3, 5, 4, seed=rng)
+    assert isinstance(p.head, LinearHead)
+    loss = attsvm.get_loss(LOSS_NAMES[k % 3])
+    best = [int(np.argmin([loss(y * (p.head.v @ x)) for x in xs])) for xs, y in zip(p.X, p.Y, strict=True)]
+    return float(np.any(np.asarray(formula(p.X, p.Y, p.head.v)) != best))
 
 
 def _size(rng: Rng) -> tuple[int, int, int]:
@@ -54,33 +50,29 @@ def _size(rng: Rng) -> tuple[int, int, int]:
 
 
 def _feasibility(any_selection: bool) -> Any:
-    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
-        cases = []
-        for k in range(trials):
-            n, T, d = _size(rng)
-            p = attsvm.random_problem(n, T, d, seed=rng, kind="self" if k % 2 else "cross", distribution="gaussian")
-            choices = rng.integers(T, size=(3, n)) if any_selection else [p.optimal_tokens().indices]
-            feasible = formula(n, T, d) and all(attsvm.att_svm(p, c).status is Status.OPTIMAL for c in choices)
-            cases.append((formula(n, T, d), feasible))
-        return implication(cases, "Gaussian data, cross- and self-attention, d around max(T-1, n)")
+    @each_case("Gaussian data, cross- and self-attention, d around max(T-1, n)")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        n, T, d = _size(rng)
+        p = attsvm.random_problem(n, T, d, seed=rng, kind="self" if k % 2 else "cross", distribution="gaussian")
+        choices = rng.integers(T, size=(3, n)) if any_selection else [p.optimal_tokens().indices]
+        feasible = formula(n, T, d) and all(attsvm.att_svm(p, c).status is Status.OPTIMAL for c in choices)
+        return (formula(n, T, d), feasible)
 
     return measure
 
 
-def _lemma7(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each_case("random A, B and P")
+def _lemma7(formula: Any, rng: Rng, k: int) -> Any:
     """Row rank of [A; B]; every other B hides in the row space of A."""
-    cases = []
-    for k in range(trials):
-        n, m = (int(i) for i in rng.integers(1, 5, size=2))
-        p = n + m + int(rng.integers(0, 3))
-        A = rng.normal(size=(n, p))
-        null = np.linalg.svd(A)[2][n:]
-        P = null[: int(rng.integers(1, len(null) + 1))]  # orthonormal rows of a subspace of the null space
-        inside = rng.normal(size=(m, n)) @ A
-        B = inside if k % 3 == 0 else inside + rng.normal(size=(m, len(P))) @ P
-        rank = np.linalg.matrix_rank(np.vstack([A, B]), tol=1e-8)
-        cases.append((formula(A, B, P), rank == n + m))
-    return implication(cases, "random A, B and P")
+    n, m = (int(i) for i in rng.integers(1, 5, size=2))
+    p = n + m + int(rng.integers(0, 3))
+    A = rng.normal(size=(n, p))
+    null = np.linalg.svd(A)[2][n:]
+    P = null[: int(rng.integers(1, len(null) + 1))]  # orthonormal rows of a subspace of the null space
+    inside = rng.normal(size=(m, n)) @ A
+    B = inside if k % 3 == 0 else inside + rng.normal(size=(m, len(P))) @ P
+    rank = np.linalg.matrix_rank(np.vstack([A, B]), tol=1e-8)
+    return (formula(A, B, P), rank == n + m)
 
 
 def _full_rows(M: Array) -> bool:
@@ -129,7 +121,7 @@ def _star_set(formula: Any, rng: Rng, trials: int) -> Measurement:
         size = rng.uniform(0.3, 3)
         X = np.stack([[size * U[:, i], 0 * U[:, i]] for i in range(2)])
         p = make(X, [1, 1], V.T, U.sum(axis=1))
-        best = attsvm.att_svm(p, [0, 0], "nuclear").norm
+        best = attsvm.att_svm(p, [0, 0], norm="nuclear").norm
         for c in (a, b):
             W = U @ formula(c) @ V.T / size
             margins = [X[i, 0] @ W @ V[:, i] for i in range(2)]

@@ -11,27 +11,25 @@ from attsvm import AttentionProblem, Loss
 from attsvm.solvers import Status
 from attsvm.theory.assumptions import gradient_at_zero
 from attsvm.theory.loss_check import check_loss
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
-from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, implication, make, rotation, seed_of
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case
+from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, make, rotation, seed_of
 
 __all__ = ["CLAIMS"]
 
 RADII = (20.0, 320.0)
 
 
-def _constants(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "excess of |l'| over M1 or of its Lipschitz constant over M0")
+def _constants(formula: Any, rng: Rng, k: int) -> Any:
     """(M0, M1) of a formula against difference quotients of a loss on random intervals; the loss must decrease."""
-    errors = []
-    for k in range(trials):
-        loss = attsvm.get_loss(LOSS_NAMES[k % 3])
-        low = rng.uniform(-4, 3)
-        u = np.linspace(low, low + rng.uniform(0.1, 4), 200)
-        M0, M1 = formula(loss.name, float(u[0]), float(u[-1]))
-        value, slope = loss(u), loss.derivative(u)
-        quotient = np.abs(np.diff(value) / np.diff(u)).max()
-        bend = np.abs(np.diff(slope) / np.diff(u)).max()
-        errors.append(max(float(np.diff(value).max() >= 0), bend - M0, quotient - M1))
-    return count(errors, 1e-9, "excess of |l'| over M1 or of its Lipschitz constant over M0")
+    loss = attsvm.get_loss(LOSS_NAMES[k % 3])
+    low = rng.uniform(-4, 3)
+    u = np.linspace(low, low + rng.uniform(0.1, 4), 200)
+    M0, M1 = formula(loss.name, float(u[0]), float(u[-1]))
+    value, slope = loss(u), loss.derivative(u)
+    quotient = np.abs(np.diff(value) / np.diff(u)).max()
+    bend = np.abs(np.diff(slope) / np.diff(u)).max()
+    return max(float(np.diff(value).max() >= 0), bend - M0, quotient - M1)
 
 
 def _known_constants(name: str, low: float, high: float) -> tuple[float, float]:
@@ -53,31 +51,27 @@ def _cubic(centre: float, scale: float) -> Loss:
     return Loss("cubic", value, slope, second)
 
 
-def _slope_used(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each_case("<grad L(0), W_mm> < 0 with two tokens; half of the losses are shifted -u^3")
+def _slope_used(formula: Any, rng: Rng, k: int) -> Any:
     """Hypothesis on the loss; conclusion <grad L(0), W_mm> < 0 (Lemma 10) on two-token problems, for which B holds."""
-    cases = []
-    for k in range(trials):
-        p = attsvm.random_problem(1, 2, int(rng.integers(2, 5)), seed=seed_of(rng))
-        scores = p.scores()[0]
-        flat = _cubic(float(scores.mean()), rng.uniform(0.2, 3))  # the slope is 0 where attention is uniform
-        loss = flat if k % 2 else attsvm.get_loss(LOSS_NAMES[k // 2 % 3])
-        inner = float((gradient_at_zero(p, loss) * attsvm.att_svm(p).W).sum())
-        cases.append((formula(loss, float(scores.min()), float(scores.max())), inner < -1e-12))
-    return implication(cases, "<grad L(0), W_mm> < 0 with two tokens; half of the losses are shifted -u^3")
+    p = attsvm.random_problem(1, 2, int(rng.integers(2, 5)), seed=seed_of(rng))
+    scores = p.scores()[0]
+    flat = _cubic(float(scores.mean()), rng.uniform(0.2, 3))  # the slope is 0 where attention is uniform
+    loss = flat if k % 2 else attsvm.get_loss(LOSS_NAMES[k // 2 % 3])
+    inner = float((gradient_at_zero(p, loss) * attsvm.att_svm(p).W).sum())
+    return (formula(loss, float(scores.min()), float(scores.max())), inner < -1e-12)
 
 
 def _strictly_decreasing(loss: Loss, low: float, high: float) -> bool:
     return bool((np.diff(loss(np.linspace(low, high, 1001))) < 0).all())
 
 
-def _path(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.05, f"|W_R / R - limit| at R = {RADII[-1]:g}")
+def _path(formula: Any, rng: Rng, k: int) -> Any:
     """Distance of W_R / R from a predicted limit at the last radius."""
-    errors = []
-    for k in range(trials):
-        p = attsvm.random_problem(2, 3, 3, seed=seed_of(rng), min_score_gap=0.1)
-        path = attsvm.regularization_path(p, RADII, loss=LOSS_NAMES[k % 3], starts=2, seed=seed_of(rng))
-        errors.append(np.linalg.norm(path.W[-1] / RADII[-1] - formula(p)))
-    return count(errors, 0.05, f"|W_R / R - limit| at R = {RADII[-1]:g}")
+    p = attsvm.random_problem(2, 3, 3, seed=seed_of(rng), min_score_gap=0.1)
+    path = attsvm.regularization_path(p, RADII, loss=LOSS_NAMES[k % 3], starts=2, seed=seed_of(rng))
+    return np.linalg.norm(path.W[-1] / RADII[-1] - formula(p))
 
 
 def _kq_path(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -136,17 +130,13 @@ def _separable_by_rank_one(p: AttentionProblem) -> bool:
     return bool((least > 0).any())
 
 
-def _rank_hypothesis(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each_case("d = 2, T = 3, n = 2 or 3, m = 1 or 2; half of the data have no separating matrix of rank 1")
+def _rank_hypothesis(formula: Any, rng: Rng, k: int) -> Any:
     """Hypothesis on (problem, m); conclusion: some K Q^T with m columns separates the optimal tokens."""
-    cases = []
-    for k in range(trials):
-        p = _no_rank_one(rng) if k % 2 else attsvm.random_problem(2 + k // 2 % 2, 3, 2, seed=seed_of(rng))
-        m = 1 + int(k % 8 >= 4)
-        separable = _separable_by_rank_one(p) if m == 1 else _is_feasible(p)
-        cases.append((formula(p, m), separable))
-    return implication(
-        cases, "d = 2, T = 3, n = 2 or 3, m = 1 or 2; half of the data have no separating matrix of rank 1"
-    )
+    p = _no_rank_one(rng) if k % 2 else attsvm.random_problem(2 + k // 2 % 2, 3, 2, seed=seed_of(rng))
+    m = 1 + int(k % 8 >= 4)
+    separable = _separable_by_rank_one(p) if m == 1 else _is_feasible(p)
+    return (formula(p, m), separable)
 
 
 def _is_feasible(p: AttentionProblem) -> bool:
@@ -166,41 +156,37 @@ def _lemma3(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 1e-6, "relative excess of C* over C_cvx")
 
 
-def _kq_svm(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-4, "relative difference from the least (|K|^2 + |Q|^2) / 2 found by SLSQP")
+def _kq_svm(formula: Any, rng: Rng, k: int) -> Any:
     """Least (|K|^2 + |Q|^2) / 2 by a general solver from random starts against a formula in the problem."""
     from scipy.optimize import minimize
 
-    errors = []
-    for _ in range(trials):
-        n, d = 2, 3
-        p = attsvm.random_problem(n, 3, d, seed=seed_of(rng))
-        best = p.optimal_tokens().indices
-        a = np.concatenate([x[b] - np.delete(x, b, axis=0) for x, b in zip(p.X, best, strict=True)])
-        z = np.repeat(p.Z, 2, axis=0)
+    n, d = 2, 3
+    p = attsvm.random_problem(n, 3, d, seed=seed_of(rng))
+    best = p.optimal_tokens().indices
+    a = np.concatenate([x[b] - np.delete(x, b, axis=0) for x, b in zip(p.X, best, strict=True)])
+    z = np.repeat(p.Z, 2, axis=0)
 
-        def margins(theta: Array, a: Array = a, z: Array = z, d: int = d) -> Array:
-            K, Q = theta.reshape(2, d, d)
-            return np.asarray(((a @ K) * (z @ Q)).sum(axis=1) - 1)
+    def margins(theta: Array, a: Array = a, z: Array = z, d: int = d) -> Array:
+        K, Q = theta.reshape(2, d, d)
+        return np.asarray(((a @ K) * (z @ Q)).sum(axis=1) - 1)
 
-        found = [
-            minimize(
-                lambda t: 0.5 * t @ t,
-                rng.normal(size=2 * d * d),
-                jac=lambda t: t,
-                constraints={"type": "ineq", "fun": margins},
-                options={"maxiter": 300},
-            )
-            for _ in range(3)
-        ]
-        least = min((f.fun for f in found if f.success), default=np.inf)
-        errors.append(abs(least / formula(p) - 1))
-    return count(errors, 1e-4, "relative difference from the least (|K|^2 + |Q|^2) / 2 found by SLSQP")
+    found = [
+        minimize(
+            lambda t: 0.5 * t @ t,
+            rng.normal(size=2 * d * d),
+            jac=lambda t: t,
+            constraints={"type": "ineq", "fun": margins},
+            options={"maxiter": 300},
+        )
+        for _ in range(3)
+    ]
+    least = min((f.fun for f in found if f.success), default=np.inf)
+    return abs(least / formula(p) - 1)
 
 
 def _generic(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Verdicts of the certificate of uniqueness against a predicted one: random data, and the degenerate example."""
-    from attsvm.solvers.uniqueness import certify_uniqueness
-
     wrong = []
     for k in range(trials):
         degenerate = k % 4 == 0
@@ -209,8 +195,7 @@ def _generic(formula: Any, rng: Rng, trials: int) -> Measurement:
             p = make(X, [1, 1], np.eye(2), [1.0, 1.0])
         else:
             p = attsvm.random_problem(3, 3, 4, seed=seed_of(rng))
-        s = attsvm.att_svm(p, norm="nuclear")
-        found = certify_uniqueness(s.rows.margin_problem, s.W, s.result.multipliers)
+        found = attsvm.att_svm(p, norm="nuclear").result.uniqueness
         if found.verdict != "undecided":
             wrong.append(float((found.verdict == "unique") != formula(degenerate)))
     return count(wrong, 0.5, "certified unique or not, undecided ones left out; every fourth problem is degenerate")

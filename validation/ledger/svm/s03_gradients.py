@@ -9,7 +9,7 @@ import numpy as np
 import attsvm
 from attsvm import AttentionProblem, LinearHead, attention
 from attsvm.softmax import softmax
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, autograd, make, seed_of
 
 __all__ = ["CLAIMS"]
@@ -34,19 +34,17 @@ def _outer(left: Array, right: Array, weight: Array) -> Array:
 def _gradient_of(place: int | None) -> Any:
     """Check of a formula for grad_W (None), grad_K (0) or grad_Q (1) against automatic differentiation."""
 
-    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
-        errors = []
-        for k in range(trials):
-            loss = LOSS_NAMES[k % 3]
-            p = attsvm.random_problem(3, 4, 5, seed=seed_of(rng))
-            K, Q = rng.normal(size=(2, 5, 5))
-            left, right, slope = _terms(p, K @ Q.T, loss)
-            if place is None:
-                own, exact = formula(left, right, slope), autograd(p, (K @ Q.T,), loss)[0]
-            else:
-                own, exact = formula(left, right, slope, K, Q), autograd(p, (K, Q), loss)[place]
-            errors.append(np.linalg.norm(own - exact) / np.linalg.norm(exact))
-        return count(errors, 1e-8, "relative error against automatic differentiation")
+    @each(1e-8, "relative error against automatic differentiation")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        loss = LOSS_NAMES[k % 3]
+        p = attsvm.random_problem(3, 4, 5, seed=seed_of(rng))
+        K, Q = rng.normal(size=(2, 5, 5))
+        left, right, slope = _terms(p, K @ Q.T, loss)
+        if place is None:
+            own, exact = formula(left, right, slope), autograd(p, (K @ Q.T,), loss)[0]
+        else:
+            own, exact = formula(left, right, slope, K, Q), autograd(p, (K, Q), loss)[place]
+        return np.linalg.norm(own - exact) / np.linalg.norm(exact)
 
     return measure
 
@@ -103,36 +101,32 @@ def _curvature(gradient: Any, at: Array) -> float:
     return float(np.linalg.norm(np.array(columns), 2))
 
 
-def _smoothness(formula: Any, rng: Rng, trials: int) -> Measurement:
-    ratios = []
-    for k in range(trials):
-        p, loss = _scaled_problem(rng), LOSS_NAMES[k % 3]
-        size = np.linalg.norm(p.X[0]) * np.linalg.norm(p.Z[0])
-        W = rng.normal(size=(2, 2)) * rng.uniform(0, 4) / size
-        # The Hessian is compared in units in which logits move by about 1, for accurate differences.
-        scale = 1 / size
-        hessian = _curvature(lambda w, p=p, loss=loss, c=scale: c * _gradient(p, c * w, loss), W / scale) / scale**2
-        ratios.append(hessian / formula(p, loss))
-    return count(ratios, 1.0, "curvature over the constant")
+@each(1.0, "curvature over the constant")
+def _smoothness(formula: Any, rng: Rng, k: int) -> Any:
+    p, loss = _scaled_problem(rng), LOSS_NAMES[k % 3]
+    size = np.linalg.norm(p.X[0]) * np.linalg.norm(p.Z[0])
+    W = rng.normal(size=(2, 2)) * rng.uniform(0, 4) / size
+    # The Hessian is compared in units in which logits move by about 1, for accurate differences.
+    scale = 1 / size
+    hessian = _curvature(lambda w, p=p, loss=loss, c=scale: c * _gradient(p, c * w, loss), W / scale) / scale**2
+    return hessian / formula(p, loss)
 
 
 def _factor_smoothness(place: int) -> Any:
-    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
-        ratios = []
-        for k in range(trials):
-            p, loss = attsvm.random_problem(2, 3, 2, seed=seed_of(rng)), LOSS_NAMES[k % 3]
-            other = rng.normal(size=(2, 2)) * 10 ** rng.uniform(-1, 2.5)
-            own = rng.normal(size=(2, 2)) / np.linalg.norm(other)
-            scale = 1 / float(np.linalg.norm(other))
+    @each(1.0, "curvature in one factor over the constant")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        p, loss = attsvm.random_problem(2, 3, 2, seed=seed_of(rng)), LOSS_NAMES[k % 3]
+        other = rng.normal(size=(2, 2)) * 10 ** rng.uniform(-1, 2.5)
+        own = rng.normal(size=(2, 2)) / np.linalg.norm(other)
+        scale = 1 / float(np.linalg.norm(other))
 
-            def gradient(A: Array, p: Any = p, loss: str = loss, other: Array = other, c: float = scale) -> Array:
-                if place == 0:
-                    return np.asarray(c * _gradient(p, c * A @ other.T, loss) @ other)
-                return np.asarray(c * _gradient(p, c * other @ A.T, loss).T @ other)
+        def gradient(A: Array, p: Any = p, loss: str = loss, other: Array = other, c: float = scale) -> Array:
+            if place == 0:
+                return np.asarray(c * _gradient(p, c * A @ other.T, loss) @ other)
+            return np.asarray(c * _gradient(p, c * other @ A.T, loss).T @ other)
 
-            hessian = _curvature(gradient, own / scale) / scale**2
-            ratios.append(hessian / formula(np.linalg.norm(other, 2), attsvm.smoothness_constant(p, loss)))
-        return count(ratios, 1.0, "curvature in one factor over the constant")
+        hessian = _curvature(gradient, own / scale) / scale**2
+        return hessian / formula(np.linalg.norm(other, 2), attsvm.smoothness_constant(p, loss))
 
     return measure
 
@@ -145,20 +139,18 @@ def _printed_smoothness(p: AttentionProblem, loss: str) -> float:
     return float((v * z**2 * X**3 * (M0 * v * X + 3 * M1)).mean())
 
 
-def _lemma8(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1 + 1e-9, "error over the bound")
+def _lemma8(formula: Any, rng: Rng, k: int) -> Any:
     """Error of dropping the square, over the bound; every other instance is extreme (a, gamma at their bounds)."""
-    ratios = []
-    for k in range(trials):
-        T = int(rng.integers(2, 6))
-        a, g = rng.normal(size=(2, T))
-        if k % 2:
-            a, g = np.full(T, -1.0), np.zeros(T)
-            a[0], g[0] = 1.0, 1.0
-        s = softmax(rng.normal(size=T) * rng.uniform(0.1, 5))
-        error = abs(a @ _jacobian(s) @ g - ((a[0] - a) * s * (g[0] - g)).sum())
-        # 1e-14: rounding, which matters once s_1 is close to 1
-        ratios.append((error - 1e-14) / formula(np.ptp(g), np.abs(a).max(), s[0]))
-    return count(ratios, 1 + 1e-9, "error over the bound")
+    T = int(rng.integers(2, 6))
+    a, g = rng.normal(size=(2, T))
+    if k % 2:
+        a, g = np.full(T, -1.0), np.zeros(T)
+        a[0], g[0] = 1.0, 1.0
+    s = softmax(rng.normal(size=T) * rng.uniform(0.1, 5))
+    error = abs(a @ _jacobian(s) @ g - ((a[0] - a) * s * (g[0] - g)).sum())
+    # 1e-14: rounding, which matters once s_1 is close to 1
+    return (error - 1e-14) / formula(np.ptp(g), np.abs(a).max(), s[0])
 
 
 def _descent(formula: Any, rng: Rng, trials: int) -> Measurement:

@@ -10,15 +10,10 @@ import attsvm
 from attsvm import AttentionProblem, LinearHead
 from attsvm.rows import selection_rows
 from attsvm.solvers import Status
-from attsvm.theory.assumptions import (
-    PUBLISHED_MARGIN,
-    check_all_support,
-    check_equal_scores,
-    gradient_at_zero,
-    interpolating_multipliers,
-)
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
-from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, batch_of, implication, scaled, seed_of
+from attsvm.theory.assumptions import check_equal_scores, gradient_at_zero
+from attsvm.theory.support_assumptions import PUBLISHED_MARGIN, check_all_support, interpolating_multipliers
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
+from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, batch_of, scaled, seed_of
 
 __all__ = ["CLAIMS", "exact_test", "proxy_test"]
 
@@ -39,6 +34,10 @@ def exact_test(p: AttentionProblem) -> bool:
     return bool(residual <= 1e-6 and multipliers.min() >= -_SIGN * np.abs(multipliers).max())
 
 
+def _checked(p: AttentionProblem) -> bool:
+    return bool(check_all_support(attsvm.att_svm(p))[0])
+
+
 def proxy_test(p: AttentionProblem) -> bool:
     """The published stand-in for B.1: average margin below 1.1.
 
@@ -55,34 +54,29 @@ def proxy_test(p: AttentionProblem) -> bool:
     return bool(s.rows.margin_problem.margins(s.W).mean() < PUBLISHED_MARGIN)
 
 
-def _all_support(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "test differs from 'every token is a support token', four sizes")
+def _all_support(formula: Any, rng: Rng, k: int) -> Any:
     """A test of B.1 against the support of the certified solution."""
-    wrong = []
-    for k in range(trials):
-        n, T, d = ((2, 3, 6), (2, 3, 20), (3, 3, 12), (4, 4, 12))[k % 4]
-        p = attsvm.random_problem(n, T, d, seed=seed_of(rng))
-        s = attsvm.att_svm(p)
-        truth = s.status is Status.OPTIMAL and int(s.support.sum()) == n * (T - 1)
-        wrong.append(float(bool(formula(p)) != truth))
-    return count(wrong, 0.5, "test differs from 'every token is a support token', four sizes")
+    n, T, d = ((2, 3, 6), (2, 3, 20), (3, 3, 12), (4, 4, 12))[k % 4]
+    p = attsvm.random_problem(n, T, d, seed=seed_of(rng))
+    s = attsvm.att_svm(p)
+    truth = s.status is Status.OPTIMAL and int(s.support.sum()) == n * (T - 1)
+    return float(bool(formula(p)) != truth)
 
 
-def _coincides(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "W_mm coincides with the matrix although B.1 fails, or not although it holds")
+def _coincides(formula: Any, rng: Rng, k: int) -> Any:
     """W_mm must coincide with a formula's matrix exactly when all tokens support."""
-    wrong = []
-    for k in range(trials):
-        p = attsvm.random_problem(2, 3, (4, 20)[k % 2], seed=seed_of(rng))
-        W = attsvm.att_svm(p).W
-        same = np.linalg.norm(W - formula(p)) <= 1e-6 * np.linalg.norm(W)
-        wrong.append(float(same != exact_test(p)))
-    return count(wrong, 0.5, "W_mm coincides with the matrix although B.1 fails, or not although it holds")
+    p = attsvm.random_problem(2, 3, (4, 20)[k % 2], seed=seed_of(rng))
+    W = attsvm.att_svm(p).W
+    same = np.linalg.norm(W - formula(p)) <= 1e-6 * np.linalg.norm(W)
+    return float(same != exact_test(p))
 
 
 def _interpolator(p: AttentionProblem) -> Array:
     """The minimum-norm matrix whose margins are all 1."""
     rows = selection_rows(p).margin_problem
-    features = np.einsum("md,me->mde", rows.a, rows.queries[rows.owner]).reshape(rows.m, -1)
-    return np.asarray((np.linalg.pinv(features) @ np.ones(rows.m)).reshape(rows.shape))
+    return np.asarray((np.linalg.pinv(rows.features()) @ np.ones(rows.m)).reshape(rows.shape))
 
 
 def _posit(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -122,32 +116,32 @@ def _has_B(p: AttentionProblem) -> bool:
     return exact_test(p) or bool(check_equal_scores(p, optimal))
 
 
-def _lemma10(formula: Any, rng: Rng, trials: int) -> Measurement:
+def _feasible_B(p: AttentionProblem) -> bool:
+    return _has_B(p) and attsvm.att_svm(p).status is Status.OPTIMAL
+
+
+@each_case("<grad L(W), W_mm> < 0 at 40 random W; feasible data, losses with l' < 0")
+def _lemma10(formula: Any, rng: Rng, k: int) -> Any:
     """Hypothesis on the problem; conclusion <grad L(W), W_mm> < 0 at 40 random W."""
-    cases = []
-    for k in range(trials):
-        p, loss = _some_B(rng, k), LOSS_NAMES[k % 3]
-        s = attsvm.att_svm(p)
-        if s.status is not Status.OPTIMAL:
-            continue
-        W = rng.normal(size=(40, p.dx, p.dx)) * rng.uniform(0.1, 10, size=(40, 1, 1))
-        gradient, _ = scaled(p.repeat(40), W, loss, np.tile(p.optimal_tokens().indices, (40, 1)))
-        cases.append((formula(p), ((gradient * s.W).sum(axis=(1, 2)) < 0).all()))
-    return implication(cases, "<grad L(W), W_mm> < 0 at 40 random W; feasible data, losses with l' < 0")
+    p, loss = _some_B(rng, k), LOSS_NAMES[k % 3]
+    s = attsvm.att_svm(p)
+    if s.status is not Status.OPTIMAL:
+        return None
+    W = rng.normal(size=(40, p.dx, p.dx)) * rng.uniform(0.1, 10, size=(40, 1, 1))
+    gradient, _ = scaled(p.repeat(40), W, loss, np.tile(p.optimal_tokens().indices, (40, 1)))
+    return (formula(p), ((gradient * s.W).sum(axis=(1, 2)) < 0).all())
 
 
-def _eq28(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for k in range(trials):
-        T = int(rng.integers(2, 6))
-        h, g = rng.normal(size=(2, T))
-        (h if k % 2 else g)[1:] = 0.0  # B.1: equal margins; B.2: equal scores
-        h[0], g[0] = h[1:].max() + rng.uniform(0.1, 2), g[1:].max() + rng.uniform(0.1, 2)
-        s = np.exp(rng.normal(size=T) * 3)
-        s /= s.sum()
-        bound = formula(g[0] - g[1:].max(), h[0] - h[1:].max(), s[0])
-        errors.append(bound - (h @ (s * g) - (h @ s) * (g @ s)))
-    return count(errors, 1e-12, "bound minus h^T S' gamma")
+@each(1e-12, "bound minus h^T S' gamma")
+def _eq28(formula: Any, rng: Rng, k: int) -> Any:
+    T = int(rng.integers(2, 6))
+    h, g = rng.normal(size=(2, T))
+    (h if k % 2 else g)[1:] = 0.0  # B.1: equal margins; B.2: equal scores
+    h[0], g[0] = h[1:].max() + rng.uniform(0.1, 2), g[1:].max() + rng.uniform(0.1, 2)
+    s = np.exp(rng.normal(size=T) * 3)
+    s /= s.sum()
+    bound = formula(g[0] - g[1:].max(), h[0] - h[1:].max(), s[0])
+    return bound - (h @ (s * g) - (h @ s) * (g @ s))
 
 
 def _opposed(rng: Rng, d: int) -> AttentionProblem:
@@ -223,7 +217,7 @@ CLAIMS = (
         Verdict.FAILS,
         _all_support,
         proxy_test,
-        lambda p: bool(check_all_support(attsvm.att_svm(p))[0]),
+        _checked,
         "test G^-1 1 >= 0 exactly",
         "the proxy is wrong on 36/120, the exact test on 0/120",
         trials=120,
@@ -256,7 +250,7 @@ CLAIMS = (
         Verdict.FAILS,
         _thm3,
         _has_B,
-        lambda p: _has_B(p) and attsvm.att_svm(p).status is Status.OPTIMAL,
+        _feasible_B,
         "assume Att-SVM feasible too (B.2 does not give it), and l' < 0",
         (
             "sequences repeated with the opposite query satisfy B.2 and have grad L(0) = 0; none of the feasible "

@@ -9,35 +9,31 @@ import numpy as np
 import attsvm
 from attsvm import AttentionProblem, attention
 from attsvm.theory.assumptions import check_first_step, check_unique
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
-from attsvm.validation.ledger.svm._common import LOSS_NAMES, Rng, autograd, batch_of, cosine, implication, make, seed_of
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, implication
+from attsvm.validation.ledger.svm._common import LOSS_NAMES, Rng, autograd, batch_of, cosine, make, seed_of
 from attsvm.validation.ledger.svm._cones import feasible_problem, margins
 
 __all__ = ["CLAIMS"]
 
 
-def _change(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "W in one of the two cones only")
+def _change(formula: Any, rng: Rng, k: int) -> Any:
     """Membership in (4) with mu and in (33) with the changed mu."""
-    wrong = []
-    for _ in range(trials):
-        p, s = feasible_problem(rng)
-        W = s.W / s.norm + 0.3 * rng.normal(size=s.W.shape)
-        mu = rng.uniform(0.02, 0.5) / s.norm
-        least = margins(p, W).min() / np.linalg.norm(W)
-        wrong.append(float((least >= mu) != (least >= formula(mu, s.norm) / s.norm)))
-    return count(wrong, 0.5, "W in one of the two cones only")
+    p, s = feasible_problem(rng)
+    W = s.W / s.norm + 0.3 * rng.normal(size=s.W.shape)
+    mu = rng.uniform(0.02, 0.5) / s.norm
+    least = margins(p, W).min() / np.linalg.norm(W)
+    return float((least >= mu) != (least >= formula(mu, s.norm) / s.norm))
 
 
-def _first_step(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "C differs from 'the first step ranks every optimal token first'")
+def _first_step(formula: Any, rng: Rng, k: int) -> Any:
     """Assumption C by a formula against the tokens selected after one step from 0 (automatic differentiation)."""
-    wrong = []
-    for k in range(trials):
-        loss = LOSS_NAMES[k % 3]
-        p = attsvm.random_problem(3, 4, 12, seed=seed_of(rng))
-        step = -autograd(p, (np.zeros((12, 12)),), loss)[0]
-        selected = attention.likeliest(p, step)
-        wrong.append(float(formula(p, loss) != np.array_equal(selected, p.optimal_tokens().indices)))
-    return count(wrong, 0.5, "C differs from 'the first step ranks every optimal token first'")
+    loss = LOSS_NAMES[k % 3]
+    p = attsvm.random_problem(3, 4, 12, seed=seed_of(rng))
+    step = -autograd(p, (np.zeros((12, 12)),), loss)[0]
+    selected = attention.likeliest(p, step)
+    return float(formula(p, loss) != np.array_equal(selected, p.optimal_tokens().indices))
 
 
 def _assumption_C(p: AttentionProblem, loss: str) -> bool:
@@ -76,19 +72,17 @@ def _thm4_hypothesis(formula: Any, rng: Rng, trials: int) -> Measurement:
     return implication(cases, "corr(W, W_mm) > 0.99 after 600 normalized steps; half of the data have ties")
 
 
-def _smallest(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "difference from the smallest margin over sequences and tokens")
+def _smallest(formula: Any, rng: Rng, k: int) -> Any:
     """A functional of the margins against the threshold that membership in the cone depends on."""
-    errors = []
-    for _ in range(trials):
-        p, s = feasible_problem(rng)
-        W = s.W + rng.normal(size=s.W.shape)
-        gaps = margins(p, W)
-        others = gaps[np.isfinite(gaps)].reshape(p.n, -1)
-        logits = [x @ W @ z for x, z in zip(p.X, p.Z, strict=True)]  # not by the library: this is the reference
-        best = p.optimal_tokens().indices
-        exact = min(h[b] - h[t] for h, b in zip(logits, best, strict=True) for t in range(p.T) if t != b)
-        errors.append(abs(formula(others) - exact))
-    return count(errors, 1e-9, "difference from the smallest margin over sequences and tokens")
+    p, s = feasible_problem(rng)
+    W = s.W + rng.normal(size=s.W.shape)
+    gaps = margins(p, W)
+    others = gaps[np.isfinite(gaps)].reshape(p.n, -1)
+    logits = [x @ W @ z for x, z in zip(p.X, p.Z, strict=True)]  # not by the library: this is the reference
+    best = p.optimal_tokens().indices
+    exact = min(h[b] - h[t] for h, b in zip(logits, best, strict=True) for t in range(p.T) if t != b)
+    return abs(formula(others) - exact)
 
 
 CLAIMS = (

@@ -9,7 +9,7 @@ import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem, attention
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Rng, autograd, make, rotation, scaled, seed_of
 from attsvm.validation.ledger.svm._cones import feasible_problem, in_cone, margins
 
@@ -112,50 +112,44 @@ def _interval(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 1 + 1e-9, "(34a) with slopes over an interval: bound over value, or value over bound")
 
 
-def _rate(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1.05, "R(mu)/rate(mu) at mu = 1e-8 over the same at 1e-4: bounded for O(rate)")
+def _rate(formula: Any, rng: Rng, k: int) -> Any:
     """Growth of (41) relative to a rate as mu falls from 1e-4 to 1e-8."""
-    errors = []
-    for _ in range(trials):
-        p, s = feasible_problem(rng)
-        constants = _constants(p, s.norm, "logistic")
-        ratios = [_radius(p, s.norm, constants, mu) / formula(mu) for mu in (1e-4, 1e-8)]
-        errors.append(ratios[1] / ratios[0])
-    return count(errors, 1.05, "R(mu)/rate(mu) at mu = 1e-8 over the same at 1e-4: bounded for O(rate)")
+    p, s = feasible_problem(rng)
+    constants = _constants(p, s.norm, "logistic")
+    ratios = [_radius(p, s.norm, constants, mu) / formula(mu) for mu in (1e-4, 1e-8)]
+    return ratios[1] / ratios[0]
 
 
-def _lemma12(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.02, "pi needed at |W| = 300 |W_mm|, mu = 0.3")
+def _lemma12(formula: Any, rng: Rng, k: int) -> Any:
     """<-grad, W/|W|> over <-grad, D/|D|> minus 1 far out, near W_mm and near the cone's boundary."""
-    errors = []
-    for k in range(trials):
-        p, s = feasible_problem(rng)
-        D, size = formula(p), 300 * s.norm
-        near = [attsvm.cone_init(s.W, size, 1 - c, seed_of(rng)) for c in (1e-6, 1e-4, 1e-2)]
-        inside = [W for W in near if margins(p, W).min() >= 0.3 * np.linalg.norm(W) / s.norm]
-        W = np.stack([size * in_cone(rng, p, s.W, 0.3), *inside])
-        best = np.tile(p.optimal_tokens().indices, (len(W), 1))
-        gradient, _ = scaled(p.repeat(len(W)), W, LOSS_NAMES[k % 3], best)
-        along = -(gradient * D).sum(axis=(1, 2)) / np.linalg.norm(D)
-        own = -(gradient * W).sum(axis=(1, 2)) / np.linalg.norm(W, axis=(1, 2))
-        errors.append(float((own / along - 1).max()))
-    return count(errors, 0.02, "pi needed at |W| = 300 |W_mm|, mu = 0.3")
+    p, s = feasible_problem(rng)
+    D, size = formula(p), 300 * s.norm
+    near = [attsvm.cone_init(s.W, size, 1 - c, seed_of(rng)) for c in (1e-6, 1e-4, 1e-2)]
+    inside = [W for W in near if margins(p, W).min() >= 0.3 * np.linalg.norm(W) / s.norm]
+    W = np.stack([size * in_cone(rng, p, s.W, 0.3), *inside])
+    best = np.tile(p.optimal_tokens().indices, (len(W), 1))
+    gradient, _ = scaled(p.repeat(len(W)), W, LOSS_NAMES[k % 3], best)
+    along = -(gradient * D).sum(axis=(1, 2)) / np.linalg.norm(D)
+    own = -(gradient * W).sum(axis=(1, 2)) / np.linalg.norm(W, axis=(1, 2))
+    return float((own / along - 1).max())
 
 
-def _eq43(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-8, "relative error of the displayed equality")
+def _eq43(formula: Any, rng: Rng, k: int) -> Any:
     """<-grad L, W/|W|> against a factor times -(1/n) sum l' h^T S' gamma with h = X W_bar z."""
-    errors = []
-    for k in range(trials):
-        p, s = feasible_problem(rng)
-        loss = LOSS_NAMES[k % 3]
-        W = rng.normal(size=s.W.shape)
-        gradient = autograd(p, (W,), loss)[0]
-        left = -(gradient * W).sum() / np.linalg.norm(W)
-        h = attention.logits(p, s.norm * W / np.linalg.norm(W))
-        a = attention.probabilities(p, W)
-        g = p.scores()
-        slope = attsvm.get_loss(loss).derivative((a * g).sum(axis=1))
-        right = -(slope * ((h * a * g).sum(axis=1) - (h * a).sum(axis=1) * (a * g).sum(axis=1))).mean()
-        errors.append(abs(formula(s.norm) * right / left - 1))
-    return count(errors, 1e-8, "relative error of the displayed equality")
+    p, s = feasible_problem(rng)
+    loss = LOSS_NAMES[k % 3]
+    W = rng.normal(size=s.W.shape)
+    gradient = autograd(p, (W,), loss)[0]
+    left = -(gradient * W).sum() / np.linalg.norm(W)
+    h = attention.logits(p, s.norm * W / np.linalg.norm(W))
+    a = attention.probabilities(p, W)
+    g = p.scores()
+    slope = attsvm.get_loss(loss).derivative((a * g).sum(axis=1))
+    right = -(slope * ((h * a * g).sum(axis=1) - (h * a).sum(axis=1) * (a * g).sum(axis=1))).mean()
+    return abs(formula(s.norm) * right / left - 1)
 
 
 CLAIMS = (

@@ -9,16 +9,15 @@ import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem, LinearHead, attention
-from attsvm.theory import solve_every_selection
+from attsvm.enumeration import solve_every_selection
 from attsvm.theory.assumptions import check_unique
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case
 from attsvm.validation.ledger.svm._common import (
     LOSS_NAMES,
     Array,
     Rng,
     batch_of,
     cosine,
-    implication,
     make,
     scaled,
     seed_of,
@@ -38,33 +37,29 @@ def _least_norm(rows: Array) -> Array:
     return np.asarray(-r[:-1] / r[-1])
 
 
-def _definition2(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "differs from the library; support by nonnegative least squares")
+def _definition2(formula: Any, rng: Rng, k: int) -> Any:
     """A rule on (scores of support tokens, own score) against the library, with the support from another solver."""
-    wrong = []
-    for _ in range(trials):
-        p = attsvm.random_problem(2, 4, 5, seed=seed_of(rng))
-        alpha = rng.integers(4, size=2)
-        f = [np.outer(p.X[i, a] - p.X[i, t], p.Z[i]).ravel() for i, a in enumerate(alpha) for t in range(4) if t != a]
-        gaps = (np.array(f) @ _least_norm(np.array(f)) - 1).reshape(2, 3)
-        scores = p.scores()
-        local = True
-        for i, a in enumerate(alpha):
-            local &= bool(formula(np.delete(scores[i], a)[np.abs(gaps[i]) < 1e-7], scores[i, a]))
-        wrong.append(float(local != attsvm.is_locally_optimal(p, alpha)))
-    return count(wrong, 0.5, "differs from the library; support by nonnegative least squares")
+    p = attsvm.random_problem(2, 4, 5, seed=seed_of(rng))
+    alpha = rng.integers(4, size=2)
+    f = [np.outer(p.X[i, a] - p.X[i, t], p.Z[i]).ravel() for i, a in enumerate(alpha) for t in range(4) if t != a]
+    gaps = (np.array(f) @ _least_norm(np.array(f)) - 1).reshape(2, 3)
+    scores = p.scores()
+    local = True
+    for i, a in enumerate(alpha):
+        local &= bool(formula(np.delete(scores[i], a)[np.abs(gaps[i]) < 1e-7], scores[i, a]))
+    return float(local != attsvm.is_locally_optimal(p, alpha))
 
 
-def _optimal_is_local(formula: Any, rng: Rng, trials: int) -> Measurement:
-    cases = []
-    for k in range(trials):
-        p = attsvm.random_problem(1, 3, 3, seed=seed_of(rng))
-        if k % 2:  # a second token of exactly the same score, next to the first
-            v = np.array([0.0, 0.0, 1.0])
-            X = p.X.copy()
-            X[0, 1, 2] = X[0, 0, 2] = 2.0
-            p = make(X, [1], p.Z, v)
-        cases.append((formula(p), attsvm.is_locally_optimal(p)))
-    return implication(cases, "optimal tokens are locally optimal; half of the data have two best tokens")
+@each_case("optimal tokens are locally optimal; half of the data have two best tokens")
+def _optimal_is_local(formula: Any, rng: Rng, k: int) -> Any:
+    p = attsvm.random_problem(1, 3, 3, seed=seed_of(rng))
+    if k % 2:  # a second token of exactly the same score, next to the first
+        v = np.array([0.0, 0.0, 1.0])
+        X = p.X.copy()
+        X[0, 1, 2] = X[0, 0, 2] = 2.0
+        p = make(X, [1], p.Z, v)
+    return (formula(p), attsvm.is_locally_optimal(p))
 
 
 @dataclass(frozen=True)
@@ -102,8 +97,9 @@ def _local_selection(rng: Rng, empty: bool = False) -> _Local:
         found = table.indices[table.locally_optimal & (table.indices != best).any(axis=1) & full]
         if not len(found):
             continue
-        s = attsvm.att_svm(p, found[int(rng.integers(len(found)))])
-        alpha, support, margins = s.selection.indices, s.support, s.token_margins()
+        alpha = found[int(rng.integers(len(found)))]
+        s = attsvm.att_svm(p, alpha)
+        support, margins = s.support, s.token_margins()
         other = ~support & (np.arange(p.T) != alpha[:, None])
         slack = np.where(other, margins - 1, np.inf).min()
         z = np.linalg.norm(p.Z, axis=1)
@@ -211,17 +207,15 @@ def _non_support(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.0, "probability of non-support tokens minus the bound; half of the data with an empty T_i")
 
 
-def _lemma14(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for k in range(trials):
-        q = _local_selection(rng)
-        D = formula(q.problem, q.alpha)
-        W = np.stack([attsvm.cone_init(q.W, 30 * q.radius, 1 - c * q.mu, rng) for c in (0.0, 0.1, 1.0)])
-        gradient, _ = scaled(q.problem.repeat(3), W, LOSS_NAMES[k % 3], np.tile(q.alpha, (3, 1)))
-        along = -(gradient * D).sum(axis=(1, 2)) / np.linalg.norm(D)
-        own = -(gradient * W).sum(axis=(1, 2)) / np.linalg.norm(W, axis=(1, 2))
-        errors.append(float((own / along - 1).max()) if (along > 0).all() else np.inf)
-    return count(errors, 1e-4, "pi needed at 30 times the radius (71)")
+@each(1e-4, "pi needed at 30 times the radius (71)")
+def _lemma14(formula: Any, rng: Rng, k: int) -> Any:
+    q = _local_selection(rng)
+    D = formula(q.problem, q.alpha)
+    W = np.stack([attsvm.cone_init(q.W, 30 * q.radius, 1 - c * q.mu, rng) for c in (0.0, 0.1, 1.0)])
+    gradient, _ = scaled(q.problem.repeat(3), W, LOSS_NAMES[k % 3], np.tile(q.alpha, (3, 1)))
+    along = -(gradient * D).sum(axis=(1, 2)) / np.linalg.norm(D)
+    own = -(gradient * W).sum(axis=(1, 2)) / np.linalg.norm(W, axis=(1, 2))
+    return float((own / along - 1).max()) if (along > 0).all() else np.inf
 
 
 CLAIMS = (

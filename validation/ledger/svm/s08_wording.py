@@ -8,12 +8,12 @@ import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem
-from attsvm.theory import solve_every_selection
+from attsvm.enumeration import solve_every_selection
 from attsvm.theory.assumptions import check_unique
 from attsvm.theory.attraction import SATURATED
-from attsvm.theory.optimal_support import misses_optimal_support
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
-from attsvm.validation.ledger.svm._common import Rng, batch_of, cosine, implication, seed_of
+from attsvm.theory.support_assumptions import misses_optimal_support
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each_case, implication
+from attsvm.validation.ledger.svm._common import Rng, batch_of, cosine, seed_of
 from attsvm.validation.ledger.svm.s04_landscape import exact_test, proxy_test
 
 __all__ = ["CLAIMS"]
@@ -57,16 +57,14 @@ def _independent(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.02, "1 - corr between the ends of two starts of one problem, 1200 normalized steps")
 
 
-def _assumption_D(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each_case("no other selection is locally optimal; every selection solved")
+def _assumption_D(formula: Any, rng: Rng, k: int) -> Any:
     """A rule on all solved selections; conclusion: none but the optimal one is locally optimal."""
-    cases = []
-    for k in range(trials):
-        n, d = 2 + k % 2, (3, 5, 10, 20)[k // 2 % 4]
-        p = attsvm.random_problem(n, 3, d, seed=seed_of(rng))
-        table, best = solve_every_selection(p), p.optimal_tokens()
-        other = (table.indices != best.indices).any(axis=1)
-        cases.append((formula(table, best), not (table.locally_optimal & other).any()))
-    return implication(cases, "no other selection is locally optimal; every selection solved")
+    n, d = 2 + k % 2, (3, 5, 10, 20)[k // 2 % 4]
+    p = attsvm.random_problem(n, 3, d, seed=seed_of(rng))
+    table, best = solve_every_selection(p), p.optimal_tokens()
+    other = (table.indices != best.indices).any(axis=1)
+    return (formula(table, best), not (table.locally_optimal & other).any())
 
 
 def _misses_some_support(table: Any, best: Any) -> bool:

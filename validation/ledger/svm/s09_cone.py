@@ -8,10 +8,10 @@ import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem, ReluHead, attention
-from attsvm.theory import solve_every_selection
+from attsvm.enumeration import solve_every_selection
 from attsvm.theory.assumptions import check_support_sets, check_unique
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
-from attsvm.validation.ledger.svm._common import Array, Rng, implication, make, rotation, seed_of
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
+from attsvm.validation.ledger.svm._common import Array, Rng, make, rotation, seed_of
 
 __all__ = ["CLAIMS"]
 
@@ -74,17 +74,15 @@ def _lemma5(inside: bool) -> Any:
     return measure
 
 
-def _whole_space(formula: Any, rng: Rng, trials: int) -> Measurement:
-    cases = []
-    for k in range(trials):
-        p = attsvm.random_problem(2, 4, 3, seed=seed_of(rng))
-        if k % 2:  # two best tokens of exactly equal score
-            X = p.X.copy()
-            X[0, :2, 2] = 3.0
-            p = make(X, np.ones(2), p.Z, [0.0, 0.0, 1.0])
-        cone = attsvm.separating_cone(p)
-        cases.append((formula(p), all(cone.contains(rng.normal(size=(3, 3)), eps=10.0) for _ in range(20))))
-    return implication(cases, "20 random W in the cone of the optimal tokens for eps = 10; half of the data tied")
+@each_case("20 random W in the cone of the optimal tokens for eps = 10; half of the data tied")
+def _whole_space(formula: Any, rng: Rng, k: int) -> Any:
+    p = attsvm.random_problem(2, 4, 3, seed=seed_of(rng))
+    if k % 2:  # two best tokens of exactly equal score
+        X = p.X.copy()
+        X[0, :2, 2] = 3.0
+        p = make(X, np.ones(2), p.Z, [0.0, 0.0, 1.0])
+    cone = attsvm.separating_cone(p)
+    return (formula(p), all(cone.contains(rng.normal(size=(3, 3)), eps=10.0) for _ in range(20)))
 
 
 def _rival_selection(rng: Rng, queries: int, local: bool) -> tuple[AttentionProblem, Any]:
@@ -99,124 +97,108 @@ def _rival_selection(rng: Rng, queries: int, local: bool) -> tuple[AttentionProb
 
 
 def _local_path(queries: int) -> Any:
-    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
+    @each_case("|W_R/R - direction| < 0.1 at R = 200 |W_mm| on the local path")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
         """Hypothesis on (problem, solution); conclusion: the local path nears the SVM solution."""
-        cases = []
-        for k in range(trials):
-            if k % 4 == 0:
-                p, alpha = _empty_support(rng)
-            else:
-                p, alpha = _rival_selection(rng, queries, local=k % 4 < 3)
-            s = attsvm.att_svm(p, alpha)
-            if not formula(p, s):
-                continue
-            path = attsvm.regularization_path(p, [20 * s.norm, 200 * s.norm], selection=alpha, solution=s)
-            near = np.linalg.norm(path.W[-1] / (200 * s.norm) - s.direction)
-            cases.append((True, bool(near < 0.1)))
-        return implication(cases, "|W_R/R - direction| < 0.1 at R = 200 |W_mm| on the local path")
+        if k % 4 == 0:
+            p, alpha = _empty_support(rng)
+        else:
+            p, alpha = _rival_selection(rng, queries, local=k % 4 < 3)
+        s = attsvm.att_svm(p, alpha)
+        if not formula(p, s):
+            return None
+        path = attsvm.regularization_path(p, [20 * s.norm, 200 * s.norm], selection=alpha, solution=s)
+        near = np.linalg.norm(path.W[-1] / (200 * s.norm) - s.direction)
+        return (True, bool(near < 0.1))
 
     return measure
 
 
-def _top_score(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "score of a mixture over the bound; linear heads, and convex ones with Y = +1")
+def _top_score(formula: Any, rng: Rng, k: int) -> Any:
     """Mixtures of lower-score tokens: Y h(x(s)) <= gamma_alpha - c (1 - s_alpha) with c from a formula."""
-    errors = []
-    for k in range(trials):
-        p = attsvm.random_problem(1, 5, 4, seed=seed_of(rng))
-        if k % 2:  # convex head, labels +1
-            p = AttentionProblem(p.X, np.ones(1), p.Z, ReluHead(rng.normal(size=(4, 6))))
-        scores = p.scores()[0]
-        alpha = int(rng.integers(5))
-        low = np.flatnonzero(scores < scores[alpha])
-        if not len(low):
-            continue
-        members = np.append(low, alpha)
-        s = rng.dirichlet(np.full(len(members), 0.5), size=50)
-        mixed = np.array([p.Y[0] * float(p.head(w @ p.X[0][members])) for w in s])  # type: ignore[misc]
-        bound = scores[alpha] - formula(scores[alpha], scores[low]) * (1 - s[:, -1])
-        errors.append(float((mixed - bound).max()))
-    return count(errors, 1e-12, "score of a mixture over the bound; linear heads, and convex ones with Y = +1")
+    p = attsvm.random_problem(1, 5, 4, seed=seed_of(rng))
+    if k % 2:  # convex head, labels +1
+        p = AttentionProblem(p.X, np.ones(1), p.Z, ReluHead(rng.normal(size=(4, 6))))
+    scores = p.scores()[0]
+    alpha = int(rng.integers(5))
+    low = np.flatnonzero(scores < scores[alpha])
+    if not len(low):
+        return None
+    members = np.append(low, alpha)
+    s = rng.dirichlet(np.full(len(members), 0.5), size=50)
+    mixed = np.array([p.Y[0] * float(p.head(w @ p.X[0][members])) for w in s])  # type: ignore[misc]
+    bound = scores[alpha] - formula(scores[alpha], scores[low]) * (1 - s[:, -1])
+    return float((mixed - bound).max())
 
 
-def _factors(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "|K Q^T|_* above the budget, or budget of balanced factors off |W|_*")
+def _factors(formula: Any, rng: Rng, k: int) -> Any:
     """A budget of (K, Q) must bound |K Q^T|_* and be attained by balanced factors of the same product."""
-    errors = []
-    for _ in range(trials):
-        d, m = int(rng.integers(2, 6)), int(rng.integers(1, 4))
-        K, Q = rng.normal(size=(2, d, m)) * rng.uniform(0.2, 3, size=(2, 1, 1))
-        W = K @ Q.T
-        nuclear = np.linalg.norm(W, "nuc")
-        U, sigma, Vt = np.linalg.svd(W)
-        r = min(m, d)
-        balanced = formula(U[:, :r] * np.sqrt(sigma[:r]), Vt[:r].T * np.sqrt(sigma[:r]))
-        errors.append(max(nuclear - formula(K, Q), abs(balanced - nuclear)) / nuclear)
-    return count(errors, 1e-9, "|K Q^T|_* above the budget, or budget of balanced factors off |W|_*")
+    d, m = int(rng.integers(2, 6)), int(rng.integers(1, 4))
+    K, Q = rng.normal(size=(2, d, m)) * rng.uniform(0.2, 3, size=(2, 1, 1))
+    W = K @ Q.T
+    nuclear = np.linalg.norm(W, "nuc")
+    U, sigma, Vt = np.linalg.svd(W)
+    r = min(m, d)
+    balanced = formula(U[:, :r] * np.sqrt(sigma[:r]), Vt[:r].T * np.sqrt(sigma[:r]))
+    return max(nuclear - formula(K, Q), abs(balanced - nuclear)) / nuclear
 
 
-def _budget_used(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "relation of the budget used to R; half of the data have their minimum inside the ball")
+def _budget_used(formula: Any, rng: Rng, k: int) -> Any:
     """The relation to R of the budget of a minimizer: the balanced factors of the product on the path."""
-    wrong = []
-    for k in range(trials):
-        c, e = rng.uniform(0.5, 2, size=2)
-        X, Z = [[[c], [0.0]]], [[e]]
-        if k % 2:  # two copies with opposite queries: the risk has its only minimum at W = 0
-            X, Z = 2 * X, [[e], [-e]]
-        p = make(X, np.ones(len(X)), Z, [1.0])
-        R = float(rng.uniform(2, 20))
-        path = attsvm.regularization_path(p, [R], "KQ", starts=2, seed=seed_of(rng))
-        wrong.append(float(not formula(np.linalg.norm(path.W[0], "nuc"), R)))
-    return count(wrong, 0.5, "relation of the budget used to R; half of the data have their minimum inside the ball")
+    c, e = rng.uniform(0.5, 2, size=2)
+    X, Z = [[[c], [0.0]]], [[e]]
+    if k % 2:  # two copies with opposite queries: the risk has its only minimum at W = 0
+        X, Z = 2 * X, [[e], [-e]]
+    p = make(X, np.ones(len(X)), Z, [1.0])
+    R = float(rng.uniform(2, 20))
+    path = attsvm.regularization_path(p, [R], "KQ", starts=2, seed=seed_of(rng))
+    return float(not formula(np.linalg.norm(path.W[0], "nuc"), R))
 
 
-def _rank_limited_unique(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each_case("best Frobenius-norm matrices of rank <= m from 10 starts coincide; m = 1 and 2")
+def _rank_limited_unique(formula: Any, rng: Rng, k: int) -> Any:
     """Hypothesis on (m, n, d); conclusion: all best rank-m matrices found from many starts are one matrix."""
     from scipy.optimize import minimize
 
-    cases = []
-    for k in range(trials):
-        m = 1 + k % 2
-        U, V, size = rotation(rng, 2), rotation(rng, 2), rng.uniform(0.5, 2, size=2)
-        a, z = U.T * size[:, None], V.T  # W11 >= 1/size1 and W22 >= 1/size2, rotated
+    m = 1 + k % 2
+    U, V, size = rotation(rng, 2), rotation(rng, 2), rng.uniform(0.5, 2, size=2)
+    a, z = U.T * size[:, None], V.T  # W11 >= 1/size1 and W22 >= 1/size2, rotated
 
-        def margins(theta: Array, a: Array = a, z: Array = z, m: int = m) -> Array:
-            K, Q = theta.reshape(2, 2, m)
-            return np.asarray(((a @ K) * (z @ Q)).sum(axis=1) - 1)
+    def margins(theta: Array, a: Array = a, z: Array = z, m: int = m) -> Array:
+        K, Q = theta.reshape(2, 2, m)
+        return np.asarray(((a @ K) * (z @ Q)).sum(axis=1) - 1)
 
-        def squared(theta: Array, m: int = m) -> float:
-            K, Q = theta.reshape(2, 2, m)
-            return float(np.square(K @ Q.T).sum())
+    def squared(theta: Array, m: int = m) -> float:
+        K, Q = theta.reshape(2, 2, m)
+        return float(np.square(K @ Q.T).sum())
 
-        tries = [
-            minimize(squared, rng.normal(size=4 * m), constraints={"type": "ineq", "fun": margins}) for _ in range(10)
-        ]
-        done = [t for t in tries if t.success and margins(t.x).min() > -1e-6]
-        least = min(t.fun for t in done)
-        best = [t.x.reshape(2, 2, m) for t in done if t.fun < least * (1 + 1e-5)]
-        matrices = [K @ Q.T for K, Q in best]
-        spread = max(np.linalg.norm(A - matrices[0]) for A in matrices)
-        cases.append((formula(m, 2, 2), spread < 0.05 * np.linalg.norm(matrices[0])))
-    return implication(cases, "best Frobenius-norm matrices of rank <= m from 10 starts coincide; m = 1 and 2")
+    tries = [minimize(squared, rng.normal(size=4 * m), constraints={"type": "ineq", "fun": margins}) for _ in range(10)]
+    done = [t for t in tries if t.success and margins(t.x).min() > -1e-6]
+    least = min(t.fun for t in done)
+    best = [t.x.reshape(2, 2, m) for t in done if t.fun < least * (1 + 1e-5)]
+    matrices = [K @ Q.T for K, Q in best]
+    spread = max(np.linalg.norm(A - matrices[0]) for A in matrices)
+    return (formula(m, 2, 2), spread < 0.05 * np.linalg.norm(matrices[0]))
 
 
-def _inverse(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "difference of D exp(a) from the softmax")
+def _inverse(formula: Any, rng: Rng, k: int) -> Any:
     """D_ik exp(a_t) must be the softmax."""
-    errors = []
-    for _ in range(trials):
-        a = rng.normal(size=5) * 3
-        exact = np.exp(a - np.logaddexp.reduce(a))
-        errors.append(np.abs(formula(a) * np.exp(a) - exact).max())
-    return count(errors, 1e-12, "difference of D exp(a) from the softmax")
+    a = rng.normal(size=5) * 3
+    exact = np.exp(a - np.logaddexp.reduce(a))
+    return np.abs(formula(a) * np.exp(a) - exact).max()
 
 
-def _sum_over_queries(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "difference from the risk (SERM-W) of the product, K = 3 queries")
+def _sum_over_queries(formula: Any, rng: Rng, k: int) -> Any:
     """The risk of (K, Q) must be that of W = K Q^T."""
-    errors = []
-    for _ in range(trials):
-        p = attsvm.random_problem(2, 3, 4, seed=seed_of(rng), queries=3)
-        W = rng.normal(size=(4, 4))
-        losses = attsvm.logistic((attention.probabilities(p, W) * p.scores()).sum(axis=-1))
-        errors.append(abs(formula(losses) - float(attention.risk(p, W))))
-    return count(errors, 1e-12, "difference from the risk (SERM-W) of the product, K = 3 queries")
+    p = attsvm.random_problem(2, 3, 4, seed=seed_of(rng), queries=3)
+    W = rng.normal(size=(4, 4))
+    losses = attsvm.logistic((attention.probabilities(p, W) * p.scores()).sum(axis=-1))
+    return abs(formula(losses) - float(attention.risk(p, W)))
 
 
 CLAIMS = (

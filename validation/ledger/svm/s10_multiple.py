@@ -9,8 +9,8 @@ import numpy as np
 import attsvm
 from attsvm import AttentionProblem, attention
 from attsvm.paths.decomposition import best_combination
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
-from attsvm.validation.ledger.svm._common import Array, Rng, cosine, implication, rotation, seed_of
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
+from attsvm.validation.ledger.svm._common import Array, Rng, cosine, rotation, seed_of
 
 __all__ = ["CLAIMS", "simplex_projection"]
 
@@ -62,12 +62,10 @@ def _lemma6(formula: Any, rng: Rng, trials: int) -> Measurement:
     return implication(cases, "number of selected tokens, orthonormal tokens, T = 4..10")
 
 
-def _composed(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for _ in range(trials):
-        X, s = rng.normal(size=(5, 5)), rng.dirichlet(np.ones(5))
-        errors.append(np.linalg.norm(formula(X, s) - sum(w * x for w, x in zip(s, X, strict=True))))
-    return count(errors, 1e-12, "difference from the mixture of tokens, T = d")
+@each(1e-12, "difference from the mixture of tokens, T = d")
+def _composed(formula: Any, rng: Rng, k: int) -> Any:
+    X, s = rng.normal(size=(5, 5)), rng.dirichlet(np.ones(5))
+    return np.linalg.norm(formula(X, s) - sum(w * x for w, x in zip(s, X, strict=True)))
 
 
 def _all_selected(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -83,42 +81,36 @@ def _all_selected(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(wrong, 0.5, "some token is not selected although the rule says so, lam in [1, 5]")
 
 
-def _monotone(formula: Any, rng: Rng, trials: int) -> Measurement:
-    cases = []
-    for _ in range(trials):
-        v = rng.normal(size=10)
-        scores = v / np.linalg.norm(v)
-        counts = [int((simplex_projection(scores / (2 * lam)) > 0).sum()) for lam in np.geomspace(0.02, 5, 25)]
-        cases.append((True, formula(np.array(counts))))
-    return implication(cases, "numbers of selected tokens over 25 values of lam")
+@each_case("numbers of selected tokens over 25 values of lam")
+def _monotone(formula: Any, rng: Rng, k: int) -> Any:
+    v = rng.normal(size=10)
+    scores = v / np.linalg.norm(v)
+    counts = [int((simplex_projection(scores / (2 * lam)) > 0).sum()) for lam in np.geomspace(0.02, 5, 25)]
+    return (True, formula(np.array(counts)))
 
 
-def _decomposition(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-6, "largest difference from the wanted probabilities")
+def _decomposition(formula: Any, rng: Rng, k: int) -> Any:
     """W from (W_fin, W_mm, R): probabilities s* on the selected sets, none on the others."""
-    errors = []
-    for _ in range(trials):
-        p = attsvm.random_problem(2, 4, 8, seed=seed_of(rng))
-        sets = [sorted(rng.choice(4, size=int(rng.integers(1, 4)), replace=False).tolist()) for _ in range(2)]
-        target = np.zeros((2, 4))
-        for i, chosen in enumerate(sets):
-            target[i, chosen] = rng.dirichlet(np.full(len(chosen), 3.0))
-        finite = attsvm.finite_part(p, target, sets).W if max(map(len, sets)) > 1 else np.zeros((8, 8))
-        mm = attsvm.gen_svm(p, sets)
-        W = formula(finite, mm.W, 60.0)
-        errors.append(float(np.abs(attention.probabilities(p, W) - target).max()))
-    return count(errors, 1e-6, "largest difference from the wanted probabilities")
+    p = attsvm.random_problem(2, 4, 8, seed=seed_of(rng))
+    sets = [sorted(rng.choice(4, size=int(rng.integers(1, 4)), replace=False).tolist()) for _ in range(2)]
+    target = np.zeros((2, 4))
+    for i, chosen in enumerate(sets):
+        target[i, chosen] = rng.dirichlet(np.full(len(chosen), 3.0))
+    finite = attsvm.finite_part(p, target, sets).W if max(map(len, sets)) > 1 else np.zeros((8, 8))
+    mm = attsvm.gen_svm(p, sets)
+    W = formula(finite, mm.W, 60.0)
+    return float(np.abs(attention.probabilities(p, W) - target).max())
 
 
-def _best_gamma(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-7, "best correlation on a grid minus that at the formula's gamma")
+def _best_gamma(formula: Any, rng: Rng, k: int) -> Any:
     """Correlation at a formula's gamma against the best on a fine grid."""
-    errors = []
-    for _ in range(trials):
-        F, D, noise = rng.normal(size=(3, 4, 4))
-        D /= np.linalg.norm(D)
-        W = F + rng.uniform(2, 40) * D + rng.uniform(0, 1) * noise
-        grid = [float(cosine(W, F + g * D)) for g in np.geomspace(0.5, 200, 400)]
-        errors.append(max(grid) - float(cosine(W, F + formula(W, F, D) * D)))
-    return count(errors, 1e-7, "best correlation on a grid minus that at the formula's gamma")
+    F, D, noise = rng.normal(size=(3, 4, 4))
+    D /= np.linalg.norm(D)
+    W = F + rng.uniform(2, 40) * D + rng.uniform(0, 1) * noise
+    grid = [float(cosine(W, F + g * D)) for g in np.geomspace(0.5, 200, 400)]
+    return max(grid) - float(cosine(W, F + formula(W, F, D) * D))
 
 
 def _relu_runs(formula: Any, rng: Rng, trials: int) -> Measurement:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.figures.svm.ranks_published import published_rank
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.svm._common import Rng, cosine, seed_of
-from attsvm.validation.ranks import published_rank
 
 __all__ = ["CLAIMS"]
 
@@ -17,14 +17,12 @@ __all__ = ["CLAIMS"]
 _PUBLISHED_KQ: dict[str, Any] = {"log_ridge": float(np.log(2.22e-16)), "normalization": "factor"}
 
 
-def _ranks(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "difference from the certified rank; n = T = 5, d = 10")
+def _ranks(formula: Any, rng: Rng, k: int) -> Any:
     """A way to read the rank of the nuclear-norm solution against the rank that its dual certificate proves."""
-    errors = []
-    for _ in range(trials):
-        p = attsvm.random_problem(5, 5, 10, seed=seed_of(rng))
-        certified = attsvm.att_svm(p, norm="nuclear").certificate.rank
-        errors.append(abs(formula(p) - certified))
-    return count(errors, 0.0, "difference from the certified rank; n = T = 5, d = 10")
+    p = attsvm.random_problem(5, 5, 10, seed=seed_of(rng))
+    certified = attsvm.att_svm(p, norm="nuclear").certificate.rank
+    return abs(formula(p) - certified)
 
 
 def _floor(parameterization: str, norm: str, steps: int, needed: float) -> Any:
@@ -32,7 +30,7 @@ def _floor(parameterization: str, norm: str, steps: int, needed: float) -> Any:
         """Median 1 - corr with the SVM of the selected tokens under given training options (n=6, T=8, d=10)."""
         p = attsvm.random_problem(6, 8, 10, batch=trials, seed=seed_of(rng))
         run = attsvm.train(p, parameterization, steps=steps, snapshots=2, seed=seed_of(rng), **formula)
-        solved = attsvm.att_svm(p, run.selection, norm)
+        solved = attsvm.att_svm(p, run.selection, norm=norm)
         distance = 1 - cosine(run.W, solved.W)
         detail = f"median 1 - corr after {steps} steps over {trials} problems, n = 6, T = 8, d = 10"
         return count([float(np.nanmedian(distance))], needed, detail)
@@ -56,7 +54,7 @@ def _inner_dimension(formula: Any, rng: Rng, trials: int) -> Measurement:
         if not formula(m, 5):
             continue
         run = attsvm.train(p, "KQ", steps=1500, m=m, seed=seed_of(rng), snapshots=2, **_PUBLISHED_KQ)
-        solved = attsvm.att_svm(p, run.selection, "nuclear")
+        solved = attsvm.att_svm(p, run.selection, norm="nuclear")
         errors.append(float((1 - cosine(run.W, solved.W)).mean()))
     return count(errors, 0.05, "mean 1 - corr with the nuclear-norm solution, n = T = 5, d = 20")
 

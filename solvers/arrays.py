@@ -1,0 +1,60 @@
+"""Array types and the reading of array arguments, shared by every module of the solvers."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BoolArray", "FloatArray", "IntArray", "real_array"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# Entries looked at or widened to float64 at once (32 MiB of float64).
+CHUNK_ELEMENTS = 1 << 22
+
+
+def to_numpy(value: Any) -> npt.NDArray[Any]:
+    """An array of anything array-like, torch tensors on any device included."""
+    torch = sys.modules.get("torch")  # a tensor cannot exist before torch is imported
+    if torch is not None and isinstance(value, torch.Tensor):
+        return np.asarray(value.detach().cpu().numpy())
+    return np.asarray(value)
+
+
+def _all_finite(array: npt.NDArray[np.floating[Any]]) -> bool:
+    if array.size > CHUNK_ELEMENTS:  # a finite sum proves it without a mask as large as the data
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(array.sum()):
+                return True
+    return bool(np.isfinite(array).all())
+
+
+def real_array(name: str, value: Any, axes: str, *, keep_float32: bool = True) -> npt.NDArray[np.floating[Any]]:
+    """A finite float array of two axes, or of three for a batch; float32 may be kept as given (no copy).
+
+    Examples
+    --------
+    >>> from attsvm.solvers.arrays import real_array
+    >>> real_array("a", [[1, 2]], "(m, dx)")
+    array([[1., 2.]])
+    """
+    array = to_numpy(value)
+    if array.dtype != np.float32 or not keep_float32:
+        try:
+            array = array.astype(np.float64, copy=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}") from error
+    if array.ndim not in (2, 3) or 0 in array.shape[-2:]:
+        raise ValueError(
+            f"{name} must be a non-empty array {axes}, or one with a leading batch axis, got shape {array.shape}"
+        )
+    if not _all_finite(array):
+        place = np.argwhere(~np.isfinite(array).all(axis=-1))[0]
+        where = f"row {place[-1]}" if array.ndim == 2 else f"row {place[-1]} of problem {place[0]}"
+        raise ValueError(f"{name} must be finite, but {where} holds NaN or infinity")
+    return np.ascontiguousarray(array)

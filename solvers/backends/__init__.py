@@ -1,1 +1,0 @@
-"""Solvers of other packages behind the interface of `attsvm.solvers.solve`."""

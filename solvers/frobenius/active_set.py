@@ -1,0 +1,209 @@
+"""Least Frobenius norm of problems whose Gram matrix fits: pivoting, refinement, and a robust method for the rest.
+
+With unit rows, Gram matrix G and right-hand side c, the multipliers solve the complementarity problem
+``x >= 0, G x - c >= 0, x . (G x - c) = 0`` (x free and ``G x = c`` on equality rows). `pivoting` finds the active rows,
+for one problem or a batch; dependent rows, and what Gram matrices in float64 cannot settle, go to `least_distance`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.certificate import certify
+from attsvm.solvers.farkas import certify_infeasible
+from attsvm.solvers.frobenius.least_distance import least_distance
+from attsvm.solvers.frobenius.pivoting import SmallResult, solve_active, solve_small
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Found
+from attsvm.solvers.unit import UnitProblem
+
+__all__ = ["by_distance", "in_norm_form", "proved", "solve_active_set"]
+
+# Certificates of well-posed problems are as good as rounding allows; anything above is worth refining.
+_ROUNDING = 1e-13
+_REFINEMENTS = 3
+# Multipliers of unit rows beyond this come from nearly cancelling rows: a batch refines them before it certifies.
+_STEEP = 1e3
+# Rows up to which refinement may form the Gram matrix.
+_GRAM_ROWS = 3000
+# Numbers in the written-out rows of one problem, and of one problem of a batch, that least distances may take.
+_DENSE_ENTRIES = 4_000_000
+_STACK_ENTRIES = 100_000
+
+
+def in_norm_form(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """W and multipliers of the problem from W and multipliers of the unit rows, ``W = W(x)`` up to refinement.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.frobenius.active_set import in_norm_form
+    >>> from attsvm.solvers.unit import UnitProblem
+    >>> unit = UnitProblem(MarginProblem([[2.0]], [[1.0]], [0]))
+    >>> in_norm_form(unit, np.array([1.0]), np.array([[1.0]]))
+    (array([[0.5]]), array([0.5]))
+    """
+    x = unit.problem.clipped(x) if unit.has_equalities else np.maximum(x, 0.0)
+    if W.ndim == 2:
+        flat = W.ravel()
+        square = float(flat.dot(flat))
+        return W * unit.scale, x * (unit.inverse * (1.0 / math.sqrt(square) if square > 0 else 0.0))
+    size = np.sqrt(np.einsum("bij,bij->b", W, W))[:, None]
+    return W * unit.scale[..., None], x * unit.inverse / np.where(size > 0, size, np.inf)
+
+
+def _refined(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Multipliers and W of the unit rows after iterative refinement on the active rows.
+
+    The residual comes from W, not from the Gram matrix, and W is corrected instead of being summed up again:
+    multipliers of nearly cancelling rows are as large as the square of the norm.
+    """
+    from scipy.linalg.lapack import dpotrf, dpotrs
+
+    active = (x > unit.margins(W) - unit.c) | unit.equality  # a method may leave traces on inactive rows
+    if (x[~active] != 0).any():
+        x = np.where(active, x, 0.0)
+        W = unit.adjoint(x)
+    rows = np.flatnonzero(active)
+    factor, fault = dpotrf(unit.gram[np.ix_(rows, rows)])
+    if fault:
+        return x, W
+    for _ in range(_REFINEMENTS):
+        change = np.zeros(unit.m)
+        change[rows], _ = dpotrs(factor, (unit.c - unit.margins(W))[rows])
+        x = x + change
+        W = W + unit.adjoint(change)
+    return x, W
+
+
+def _refined_stack(
+    unit: UnitProblem, problems: IntArray, x: FloatArray, W: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """`_refined` for some problems of a batch at once; ``x`` and ``W`` are theirs."""
+    part = UnitProblem(unit.problem.take(problems))
+    active = (x != 0) | part.equality
+    for _ in range(_REFINEMENTS):
+        change, _ = solve_active(unit.gram[problems], np.where(active, part.c - part.margins(W), 0.0), active)
+        x = x + change
+        W = W + part.adjoint(change)
+    return x, W
+
+
+def by_distance(unit: UnitProblem, norm: Norm) -> Found | None:
+    """One problem with dependent rows: the nearest point or a proof; None when it is left open."""
+    rows = unit.rows
+    features = (rows.a[:, :, None] * rows.b[:, None, :]).reshape(rows.m, -1)
+    if features.size > _DENSE_ENTRIES:
+        return None
+    result = least_distance(features, rows.rhs, None if rows.inequalities_only else rows.equality)
+    x = np.zeros(unit.m)
+    x[rows.index] = result.x
+    if result.ray:
+        proof = certify_infeasible(unit.problem, x * unit.inverse)
+        return None if proof is None else Found(farkas=proof, iterations=int(result.iterations))
+    if not result.settled:
+        return None
+    return _polished(unit, norm, x, rows.lift(result.w.reshape(rows.shape)) / unit.scale, int(result.iterations))
+
+
+def _polished(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> Found:
+    """The result with its certificate, refined where that is not as good as rounding allows."""
+    best = _certified(unit, norm, x, W, iterations)
+    if best.certificate is not None and best.certificate.worst > _ROUNDING and unit.m <= _GRAM_ROWS:
+        best = _better(best, _certified(unit, norm, *_refined(unit, x, W), iterations))
+    return best
+
+
+def _certified(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> Found:
+    solution, lam = in_norm_form(unit, x, W)
+    return Found(solution, lam, iterations, certificate=certify(unit.problem, solution, lam, norm))
+
+
+def _better(one: Found | None, other: Found) -> Found:
+    if one is None or other.farkas is not None:
+        return other
+    return other if proved(other) <= proved(one) else one
+
+
+def proved(found: Found | None) -> float:
+    """What the certificate of a result proves; infinite without one."""
+    return np.inf if found is None or found.certificate is None else found.certificate.proved
+
+
+def _can_be_independent(unit: UnitProblem) -> bool:
+    """Whether there are no more rows than dimensions: otherwise every Gram matrix is singular."""
+    dx, dz = unit.problem.shape
+    return unit.m <= dx * min(dz, unit.problem.q)
+
+
+def _pivot(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> SmallResult:
+    start = None if known is None else known != 0
+    equality = unit.equality if unit.has_equalities else None
+    return solve_small(unit.gram, unit.c, equality, start, limit)
+
+
+def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> Found:
+    """A batch: pivoting where the rows can be independent, least distances for the others that are small enough."""
+    dx, dz = unit.problem.shape
+    size, m = unit.c.shape
+    x, W = np.zeros((size, m)), np.zeros((size, dx, dz))
+    settled, iterations = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64)
+    pivots = _can_be_independent(unit)
+    if pivots:
+        found = _pivot(unit, known, limit)
+        # What a limit stopped is a result, if not a good one; otherwise unsettled rows are dependent.
+        settled, iterations = found.settled | (limit is not None), found.iterations
+        x = np.where(settled[:, None], unit.problem.clipped(found.x), 0.0)
+        W = unit.adjoint(x)
+        steep = np.flatnonzero(found.settled & (np.abs(x).max(axis=-1) > _STEEP))
+        if len(steep):
+            x[steep], W[steep] = _refined_stack(unit, steep, x[steep], W[steep])
+    candidates = np.full((size, m), np.nan)
+    left = np.flatnonzero(~settled)
+    if len(left) and m * dx * dz <= _STACK_ENTRIES:
+        features = unit.problem.rows.take(left).gather(np.arange(m)).features() * unit.inverse[left][..., None]
+        result = least_distance(features, unit.c[left], unit.equality[left] if unit.has_equalities else None)
+        x[left], W[left] = np.where(result.settled[:, None], result.x, 0.0), result.w.reshape(-1, dx, dz)
+        settled[left], iterations[left] = result.settled, iterations[left] + result.iterations
+        close = left[result.settled]
+        if len(close):
+            x[close], W[close] = _refined_stack(unit, close, x[close], W[close])
+        candidates[left] = np.where(result.ray[:, None], result.x * unit.inverse[left], np.nan)
+    solution, lam = in_norm_form(unit, x, W)
+    lam[~settled] = np.nan
+    return Found(solution, lam, iterations, candidates=candidates)
+
+
+def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least Frobenius norm by active-set methods: exact, for up to a few thousand rows, one problem or a batch.
+
+    ``max_iterations`` limits the rounds of pivoting, ``50 + 2 m`` by default; what it stops is returned as it is.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> rows = MarginProblem([[2.0, 0.0], [0.0, 1.0]], [[1.0]], [0, 0])
+    >>> solve(rows, solver="active_set").W
+    array([[0.5],
+           [1. ]])
+    """
+    known, limit = request.multipliers(unit.problem), request.max_iterations
+    if unit.problem.batch:
+        return _solve_stack(unit, known, limit)
+    best: Found | None = None
+    if _can_be_independent(unit):
+        result = _pivot(unit, known, limit)
+        rounds = int(result.iterations)
+        if result.settled or limit is not None:
+            x = result.x if result.settled else unit.problem.clipped(result.x)
+            W = unit.adjoint(x)
+            best = (_polished if result.settled else _certified)(unit, norm, x, W, rounds)
+            if limit is not None or proved(best) <= request.tolerance:
+                return best
+    near = by_distance(unit, norm)
+    return best or Found() if near is None else _better(best, near)

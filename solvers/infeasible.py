@@ -1,0 +1,209 @@
+"""Is there a feasible matrix at all? Three searches for a proof of infeasibility, all verified by `farkas`.
+
+- `find_farkas` for few rows: the multipliers with which the search for the nearest point ends when there is none.
+- `find_conflict` for many rows: Newton's method on the squared shortfall ``h(W) = |(c - F W)_+|^2 / 2`` (both signs
+  count on equality rows), without matrices of rows. Its minimum is 0 when some W satisfies all rows; otherwise the
+  shortfall ``lam`` left at the minimum is nonnegative, cancels (``F^T lam = -grad h = 0``) and has
+  ``c . lam = |lam|^2 > 0``. Contradictory data make this well conditioned, where the least-norm problem diverges.
+- `purify_farkas` for multipliers that diverge in a method: the least relative change that makes them cancel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.farkas import certify_infeasible, zero_row_proof
+from attsvm.solvers.frobenius.free_rows import FreeRows
+from attsvm.solvers.frobenius.least_distance import least_distance
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.reproof import exact_proof
+from attsvm.solvers.unit import UnitProblem, UnitRows
+
+__all__ = ["exact_step", "find_conflict", "find_farkas", "purify_farkas"]
+
+_ROUNDS = 60
+_CG_STEPS = 400
+
+
+def _floored_inverse(moment: FloatArray) -> FloatArray:
+    """Pseudo-inverse of a second-moment matrix with a floor on its spectrum."""
+    values, vectors = np.linalg.eigh(moment)
+    return np.asarray((vectors / np.maximum(values, 1e-6 * values[-1])) @ vectors.T)
+
+
+def _newton_direction(rows: FreeRows, shortfall: FloatArray, accuracy: float) -> FloatArray:
+    """Least-squares change of W that removes the shortfall, by conjugate gradients in the space of W."""
+    queries = rows.queries.astype(np.float64, copy=False)
+    left = rows.a.T @ rows.a
+    right = queries.T @ queries
+    left, right = _floored_inverse(left.astype(np.float64, copy=False)), _floored_inverse(right)
+    residual = rows.combine(shortfall).T @ queries
+    D = np.zeros_like(residual, dtype=np.float64)
+    solved = left @ residual @ right
+    direction = solved.copy()
+    energy = float(np.vdot(residual, solved))
+    goal = accuracy**2 * energy
+    for _ in range(_CG_STEPS):
+        if energy <= goal or energy <= 0:
+            break
+        change = rows.score((queries @ direction.T).astype(rows.a.dtype, copy=False))
+        curvature = float(change @ change)
+        if curvature <= 0:
+            break
+        step = energy / curvature
+        D += step * direction
+        residual = residual - step * (rows.combine(change).T @ queries)
+        solved = left @ residual @ right
+        following = float(np.vdot(residual, solved))
+        direction = solved + (following / energy) * direction
+        energy = following
+    return D
+
+
+def exact_step(
+    gaps: FloatArray, change: FloatArray, equality: BoolArray, slope: float = 0.0, curvature: float = 0.0
+) -> float:
+    """Minimize ``|(gaps - t change)_+|^2 / 2 + slope t + curvature t^2 / 2`` over t >= 0, by bisection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.infeasible import exact_step
+    >>> round(exact_step(np.array([2.0, -1.0]), np.array([1.0, 0.0]), np.array([False, False])), 9)
+    2.0
+    """
+
+    def derivative(t: float) -> float:
+        left = gaps - t * change
+        left[(left < 0) & ~equality] = 0.0
+        return slope + t * curvature - float(left @ change)
+
+    low, high = 0.0, 1.0
+    while derivative(high) < 0 and high < 1e6:
+        low, high = high, 2.0 * high
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if derivative(middle) < 0 else (low, middle)
+    return 0.5 * (low + high)
+
+
+def find_conflict(unit: UnitProblem, W: FloatArray) -> tuple[Certificate | None, FloatArray | None]:
+    """Search for a proof of infeasibility, matrix-free.
+
+    Parameters
+    ----------
+    unit : UnitProblem
+    W : ndarray, shape (dx, dz)
+        Where to start, in the scale of the problem.
+
+    Returns
+    -------
+    proof : Certificate or None
+        Verified by `certify_infeasible`.
+    feasible : ndarray or None
+        A matrix that satisfies all rows, if one was met. Both are None when the search was inconclusive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.infeasible import find_conflict
+    >>> from attsvm.solvers.unit import UnitProblem
+    >>> proof, _ = find_conflict(UnitProblem(MarginProblem([[1.0], [-2.0]], [[1.0]], [0, 0])), np.zeros((1, 1)))
+    >>> proof.farkas.multipliers.round(6)
+    array([0.666667, 0.333333])
+    """
+    W = W / unit.scale
+    gaps = unit.c - unit.margins(W)
+    accuracy, before = 1e-2, -1
+    for _ in range(_ROUNDS):
+        short = (gaps > 0) | unit.equality
+        lam = np.where(short, gaps, 0.0)
+        worst = float(np.abs(lam).max())
+        if worst <= 1e-13:
+            return None, W * unit.scale
+        # A shortfall at the level of rounding cancels for no reason but its smallness.
+        proof = certify_infeasible(unit.problem, lam * unit.inverse) if worst > 1e-9 else None
+        if proof is not None:
+            return proof, None
+        index = np.flatnonzero(short)
+        if len(index) == before:
+            accuracy = max(1e-2 * accuracy, 1e-10)
+        before = len(index)
+        D = _newton_direction(FreeRows(unit, index, preconditioned=False), lam[index], accuracy)
+        change = unit.margins(D)
+        step = exact_step(gaps, change, unit.equality)
+        if step < 1e-10:  # no descent left but rounding
+            return None, None
+        W = W + step * D
+        gaps = unit.c - unit.margins(W)
+    return None, None
+
+
+def find_farkas(problem: MarginProblem) -> Certificate | None:
+    """Find and verify a proof that no W satisfies the rows; None when none was found.
+
+    Forms the dense features of the reduced problem: meant for problems of up to a few thousand rows.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, find_farkas
+    >>> conflict = MarginProblem([[1.0], [-1.0], [3.0]], [[1.0]], [0, 0, 0])
+    >>> find_farkas(conflict).farkas.rows
+    array([0, 1])
+    """
+    dead = zero_row_proof(problem)
+    if dead is not None:
+        return dead
+    unit = UnitProblem(problem)
+    if unit.trivial:  # also where no row is left
+        return None
+    rows = unit.rows
+    features = (rows.a[:, :, None] * rows.b[:, None, :]).reshape(rows.m, -1)
+    found = least_distance(features, rows.rhs, None if rows.inequalities_only else rows.equality)
+    lam = rows.restore_multipliers(found.x)
+    proof = certify_infeasible(problem, lam) if found.ray else None
+    # Equalities that contradict each other end the search without multipliers worth having.
+    return exact_proof(problem) if proof is None and not found.settled else proof
+
+
+def purify_farkas(rows: UnitRows, lam: FloatArray) -> Certificate | None:
+    """Turn diverging multipliers into a verified proof of infeasibility; None when they are not one.
+
+    Multipliers of an infeasible problem diverge along a combination that cancels. What is left over is removed
+    by the smallest change relative to each multiplier (so that signs stay), a least-squares problem in the
+    relative changes.
+    """
+    size = float(np.abs(lam).max(initial=0.0))
+    if size == 0 or not np.isfinite(size):
+        return None
+    # A proof often rests on few rows, which stand out long before the rest has faded.
+    for cut in (0.1, 1e-3, 1e-9):
+        part = np.flatnonzero(rows.equality | (lam > cut * size))
+        proof = _cancel(rows.take(part), lam[part] / size)
+        if proof is not None:
+            return proof
+    return None
+
+
+def _cancel(rows: UnitRows, lam: FloatArray) -> Certificate | None:
+    """Remove what the combination leaves over by a small relative change of the multipliers, and verify."""
+    from scipy.sparse.linalg import LinearOperator, lsqr
+
+    p, q = rows.shape
+    for _ in range(3):
+        proof = certify_infeasible(rows.unit.problem, rows.restore_multipliers(lam))
+        if proof is not None or not lam.any():
+            return proof
+        weight = np.where(rows.equality, np.maximum(np.abs(lam), 1e-3), lam)
+        operator = LinearOperator(
+            (p * q, rows.m),
+            matvec=lambda t, weight=weight: rows.adjoint(weight * np.ravel(t)).ravel(),
+            rmatvec=lambda D, weight=weight: weight * rows.values(np.reshape(D, (p, q))),
+            dtype=np.float64,
+        )
+        change = lsqr(operator, rows.adjoint(lam).ravel(), atol=1e-14, btol=1e-14, iter_lim=60)[0]
+        lam = rows.clipped(lam - weight * change)
+    return certify_infeasible(rows.unit.problem, rows.restore_multipliers(lam))

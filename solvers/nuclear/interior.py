@@ -1,0 +1,115 @@
+"""Least nuclear norm of one problem: interior-point steps with attempts to finish by Newton's method."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.driver import Driver
+from attsvm.solvers.infeasible import find_farkas, purify_farkas
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.nuclear.interior_point import InteriorPoint
+from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
+from attsvm.solvers.nuclear.spectra import pair_gap
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.unit import UnitProblem, UnitRows
+
+__all__ = ["run_interior", "solve_interior"]
+
+# Accuracy that either start reaches unless rounding interferes.
+_RETRY = 1e-9
+
+
+def run_interior(
+    rows: UnitRows, working: npt.NDArray[np.intp], driver: Driver[Polished], *, goal: float = 1e-11
+) -> Certificate | None:
+    """Interior point steps with attempts to finish by Newton, until ``goal`` or until rounding stops them.
+
+    Parameters
+    ----------
+    rows : UnitRows
+    working : ndarray of int
+        Rows to start with; the others join when they are missed. Must hold all equality rows.
+    driver : Driver
+        Holds the budget; the best pair met is left in it, measured by `pair_gap`.
+    goal : float
+        Measure that ends the method.
+
+    Returns
+    -------
+    Certificate or None
+        Proof of infeasibility.
+    """
+    state = InteriorPoint(rows, working)
+    proof = _iterate(state, driver, goal)
+    if proof is None and driver.measure > _RETRY and not state.plain and driver.left > 0:
+        # Nearly infeasible rows: where rounding stops the method depends on the path, so a second one may get closer.
+        proof = _iterate(InteriorPoint(rows, working, plain=True), driver, goal)
+    return proof
+
+
+def _iterate(state: InteriorPoint, driver: Driver[Polished], goal: float) -> Certificate | None:
+    """Steps and attempts from one start: a proof of infeasibility, or None with the best pair in the driver."""
+    rows = state.rows
+    attempt_below, doubt_above, offered = 1e-3, 1e3, False
+    while driver.advance():
+        state.step()
+        if state.stalled:
+            break
+        gap, missed = state.gap, state.missed
+        if missed < 0.1:
+            state.enlarge(0.0)
+        if state.objective > doubt_above:  # unit rows and right-hand sides up to 1: unusual for a feasible problem
+            proof = purify_farkas(rows, state.multipliers)
+            if proof is not None:
+                return proof
+            doubt_above = 10.0 * state.objective
+        if max(gap, missed) > attempt_below:
+            continue
+        W, lam = state.W, state.multipliers
+        slack = np.full(rows.m, np.inf)
+        slack[state.working] = state.slack
+        polished = polish_guess(rows, W, lam, lam > slack)
+        if polished is not None:
+            driver.offer(polished.gap, polished)
+        if driver.measure > goal:  # the iterate itself may be better than what Newton made of it
+            _offer_iterate(state, driver)
+        offered = True
+        if driver.measure <= goal:
+            break
+        attempt_below = 0.2 * max(gap, missed)
+    if not offered:  # out of iterations: what there is, for the certificate to judge
+        _offer_iterate(state, driver)
+    return None
+
+
+def _offer_iterate(state: InteriorPoint, driver: Driver[Polished]) -> None:
+    W, lam = state.W, state.multipliers
+    gap = pair_gap(state.rows, W, lam)
+    driver.offer(gap, Polished(W, lam, min(state.rows.shape), gap, 0))
+
+
+def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least nuclear norm with the interior point method on all rows; ``max_iterations`` are its steps, 100 by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> result = solve(MarginProblem(np.eye(2), np.eye(2), [0, 1]), "nuclear", "interior")
+    >>> print(result.status, round(result.norm, 6), result.uniqueness.verdict)
+    optimal 2.0 not unique
+    """
+    rows = unit.rows
+    best = warm_polish(rows, request)
+    if best is not None:
+        return report(rows, best, 0, Extras(newton_steps=best.steps, warm_started=True))
+    driver: Driver[Polished] = Driver(request.max_iterations or 100)
+    proof = run_interior(rows, np.arange(rows.m), driver)
+    if proof is None and driver.measure > 1e-6:
+        proof = find_farkas(unit.problem)
+    if proof is not None or driver.best is None:
+        return Found(farkas=proof, iterations=driver.steps)
+    return report(rows, driver.best, driver.steps, Extras(newton_steps=driver.best.steps))

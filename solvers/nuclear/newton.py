@@ -1,0 +1,286 @@
+"""Newton's method on the optimality conditions, once the rank and the active rows are known.
+
+With the rank r and the active rows I fixed, the optimality conditions are smooth equations: r singular values of
+``D = W(lam)`` equal 1, ``W = U1 S V1^T`` lives on their singular vectors (S symmetric), and W meets the rows of I
+exactly. One step solves a linear system in the change of lam and the new S,
+
+    [ M    B ] [  d_lam  ]   [       rhs        ]
+    [ B^T  0 ] [ svec(S) ] = [ svec(I - Sigma1) ],
+
+where ``B_k = svec sym(U1^T a_k b_k^T V1)`` and M is the first-order effect of d_lam on W through the turning of
+U1 and V1: the Schur matrix of the interior point method with the pseudo-inverse of Z in place of the inverse.
+Convergence is quadratic when the solution is nondegenerate; wrong guesses of r or I are corrected from signs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.certificate import certify
+from attsvm.solvers.nuclear.spectra import pair_gap, schur_matrix, singular_triples, singular_values
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Extras, Found, MarginSolution
+from attsvm.solvers.unit import UnitRows
+
+__all__ = ["Polished", "active_map", "polish", "polish_guess", "report", "symmetric", "warm_polish"]
+
+_NEWTON_STEPS = 8
+_CORRECTIONS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Polished:
+    """A solution on its manifold: ``W = U1 S V1^T`` of exact rank, multipliers of all rows.
+
+    Attributes
+    ----------
+    W : ndarray, shape (p, q)
+    lam : ndarray, shape (m,)
+    rank : int
+    gap : float
+        `pair_gap` of the pair.
+    steps : int
+        Linear systems solved.
+    """
+
+    W: FloatArray
+    lam: FloatArray
+    rank: int
+    gap: float
+    steps: int
+
+
+@lru_cache(maxsize=64)
+def _triangle(r: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray, FloatArray]:
+    """Upper-triangle indices of an r x r matrix, the factor of each entry in svec^{-1} and in `active_map`."""
+    row, column = np.triu_indices(r)
+    weight = np.where(row == column, 1.0, np.sqrt(0.5))
+    return row, column, weight, np.where(row == column, 0.5, weight)
+
+
+def active_map(a: FloatArray, b: FloatArray, left: FloatArray, right: FloatArray) -> FloatArray:
+    """Rows as functions of a symmetric S: ``<a_k b_k^T, left S right^T> = out[k] . svec(S)``.
+
+    Parameters
+    ----------
+    a, b : ndarray, shape (m, p) and (m, q)
+    left, right : ndarray, shape (p, r) and (q, r)
+
+    Returns
+    -------
+    ndarray, shape (m, r(r+1)/2)
+        svec lists the upper triangle row by row, off-diagonal entries times sqrt(2) (an isometry).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.nuclear.newton import active_map
+    >>> active_map(np.eye(2), np.eye(2), np.eye(2), np.eye(2))
+    array([[1., 0., 0.],
+           [0., 0., 1.]])
+    """
+    row, column, _, weight = _triangle(left.shape[1])
+    u, v = a @ left, b @ right
+    mapped = u.take(row, 1)
+    mapped *= v.take(column, 1)
+    mirrored = u.take(column, 1)
+    mirrored *= v.take(row, 1)
+    mapped += mirrored
+    mapped *= weight
+    return mapped
+
+
+def symmetric(packed: FloatArray, r: int) -> FloatArray:
+    """Inverse of svec: the symmetric r x r matrix of a packed vector."""
+    row, column, weight, _ = _triangle(r)
+    S = np.empty((r, r))
+    S[row, column] = S[column, row] = packed * weight
+    return S
+
+
+def _turning(left: FloatArray, sigma: FloatArray, right: FloatArray, r: int, floor: float) -> FloatArray:
+    """``4 Z^+`` with the r active directions of Z = I - [[0, D], [D^T, 0]] removed, shape (p+q, p+q)."""
+    p, k = len(left), len(sigma)
+    # Eigenpairs of Z: 1 -+ sigma on (u, +-v)/sqrt(2); 1 on what is orthogonal to all u and v.
+    vectors = np.empty((p + len(right), 2 * k))
+    vectors[:p, :k] = vectors[:p, k:] = left
+    vectors[p:, :k] = right
+    np.negative(right, out=vectors[p:, k:])
+    change = np.full(2 * k, -2.0)  # 4 (pseudo-inverse eigenvalue - 1) / 2
+    change[r:k] += 2.0 / np.maximum(1.0 - sigma[r:], floor)
+    change[k:] += 2.0 / (1.0 + sigma)
+    out = (vectors * change) @ vectors.T
+    out.ravel()[:: len(out) + 1] += 4.0
+    return np.asarray(out)
+
+
+def _solve_saddle(M: FloatArray, B: FloatArray, top: FloatArray, bottom: FloatArray) -> FloatArray | None:
+    """Solve ``[[M, B], [B^T, 0]] x = (top, bottom)``; consistent singular systems get a small solution."""
+    from scipy.linalg import lapack
+
+    m, k = B.shape
+    system = np.zeros((m + k, m + k))
+    system[:m, :m], system[:m, m:], system[m:, :m] = M, B, B.T
+    target = np.concatenate([top, bottom])
+    shift = 1e-11 * max(float(np.abs(system).max()), 1e-300)
+    shifted = system.copy()
+    diagonal = shifted.ravel()[:: m + k + 1]
+    diagonal[:m] += shift
+    diagonal[m:] -= shift
+    factor, pivots, failed = lapack.dgetrf(shifted.T, overwrite_a=1)  # the system is its own transpose
+    if failed:
+        return None
+    x = lapack.dgetrs(factor, pivots, target)[0]
+    size = float(np.abs(x).max())
+    for _ in range(3):  # refinement removes the shift, except along null directions
+        change = lapack.dgetrs(factor, pivots, target - system @ x)[0]
+        x += change
+        if float(np.abs(change).max()) <= 1e-12 * size:  # the next change would be far below rounding
+            break
+    return x if np.isfinite(x).all() else None
+
+
+def _newton(
+    rows: UnitRows,
+    active: npt.NDArray[np.intp],
+    lam: FloatArray,
+    W: FloatArray,
+    r: int,
+    cluster: int,
+    tolerance: float,
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, int] | None:
+    """Newton steps for fixed r and active rows: (lam, W, S, sigma, steps), or None when they diverge.
+
+    When ``cluster > r`` that many singular values of the first D are equal; W then tells which vectors to keep.
+    """
+    a, b, rhs = rows.a[active], rows.b[active], rows.rhs[active]
+    p = a.shape[1]
+    previous = np.inf
+    for step in range(_NEWTON_STEPS + 1):
+        triples = singular_triples((a * lam[:, None]).T @ b)
+        if triples is None:
+            return None
+        U, sigma, Vt = triples
+        if step == 0 and cluster > r:
+            core = U[:, :cluster].T @ W @ Vt[:cluster].T
+            turn = np.linalg.eigh(core + core.T)[1][:, ::-1]
+            U[:, :cluster], Vt[:cluster] = U[:, :cluster] @ turn, turn.T @ Vt[:cluster]
+        left, right = U[:, :r], Vt[:r].T
+        S = left.T @ W @ right
+        S = 0.5 * (S + S.T)
+        both = np.concatenate([left, right])
+        X = both @ S @ both.T
+        W = X[:p, p:]
+        missed = np.einsum("kd,kd->k", a @ W, b) - rhs
+        error = max(float(np.abs(missed).max()), float(np.abs(sigma[:r] - 1.0).max()))
+        if not np.isfinite(error) or error > 4.0 * max(previous, 1e-9):
+            return None
+        if error <= tolerance or step == _NEWTON_STEPS or (error > 0.5 * previous and error < 1e-9):
+            return lam, W, S, sigma, step
+        previous = error
+        # Just after the rank was lowered, sigma_{r+1} is still 1; the floor lets it leave and vanishes with the error.
+        M = schur_matrix(a, b, X, _turning(U, sigma, Vt.T, r, max(min(error, 1e-2), 1e-12)))
+        row, column, _, _ = _triangle(r)
+        goal = np.where(row == column, 1.0 - sigma[row], 0.0)
+        x = _solve_saddle(M, active_map(a, b, left, right), rhs, goal)
+        if x is None:
+            return None
+        lam = lam + x[: len(active)]
+        W = left @ symmetric(x[len(active) :], r) @ right.T
+    return None
+
+
+def polish(
+    rows: UnitRows, W: FloatArray, lam: FloatArray, active: BoolArray, rank: int, *, tolerance: float = 1e-14
+) -> Polished | None:
+    """Newton from a nearly optimal pair whose rank and active rows are guessed.
+
+    Parameters
+    ----------
+    rows : UnitRows
+    W : ndarray, shape (p, q)
+    lam : ndarray, shape (m,)
+    active : ndarray of bool, shape (m,)
+        Guess; equality rows are always active.
+    rank : int
+        Guess.
+    tolerance : float
+        Residual of the equations at which the steps end.
+
+    Returns
+    -------
+    Polished or None
+        None when the guess did not lead to an optimal pair; the caller then goes on with its own method.
+    """
+    active = active | rows.equality
+    best: Polished | None = None
+    steps, cluster = 0, rank
+    for _ in range(_CORRECTIONS):
+        index = np.flatnonzero(active)
+        if not 1 <= rank <= min(rows.shape) or not len(index):
+            return best
+        found = _newton(rows, index, lam[index], W, rank, cluster, tolerance)
+        if found is None:
+            return best
+        lam_active, W_new, S, sigma, used = found
+        steps += used
+        lam_new = np.zeros(rows.m)
+        lam_new[index] = lam_active
+        gap = pair_gap(rows, W_new, lam_new)
+        if best is None or gap < best.gap:
+            best = Polished(W_new, rows.clipped(lam_new), rank, gap, steps)
+        accuracy = 1e-12 * max(1.0, float(np.abs(W_new).max()))
+        negative = ~rows.equality & (lam_new < -accuracy)
+        missing = ~active & (rows.missed(W_new) > accuracy)
+        curvature = np.linalg.eigvalsh(S)
+        drop = int(np.count_nonzero(curvature < -accuracy * max(1.0, float(curvature[-1]))))
+        add = int(np.count_nonzero(sigma[rank:] > 1.0 + accuracy))
+        if not (negative.any() or missing.any() or drop or add):
+            return best
+        active = (active & ~negative) | missing
+        cluster = rank if not add else 0
+        rank += add - drop
+        W, lam = W_new, rows.clipped(lam_new)
+    return best
+
+
+def polish_guess(rows: UnitRows, W: FloatArray, lam: FloatArray, active: BoolArray) -> Polished | None:
+    """`polish` with the rank guessed from the pair.
+
+    A singular pair counts as active when its primal value, relative to the largest, exceeds the distance of its
+    dual value from 1: the product of the two tends to 0, so one of them dominates.
+    """
+    primal, dual = singular_values(W), singular_values(rows.adjoint(lam))
+    if not 0 < primal[0] < np.inf:
+        return None
+    rank = int(np.count_nonzero(primal / primal[0] > 1.0 - dual))
+    return polish(rows, W, lam, active, max(rank, 1))
+
+
+def warm_polish(rows: UnitRows, request: Request, *, goal: float = 1e-11) -> Polished | None:
+    """Newton from the solution of a similar problem; None unless there is one and it leads to ``goal``."""
+    known = request.warm_start
+    if known is None:
+        return None
+    if not isinstance(known, MarginSolution):
+        raise ValueError(
+            "warm_start must be a solution for the nuclear norm: Newton needs its W, not multipliers alone"
+        )
+    if not known.status.has_solution:
+        return None
+    W = rows.reduce(known.W)
+    lam = known.multipliers[rows.index] / rows.unit.inverse[rows.index]
+    slack = rows.values(W) - rows.rhs
+    polished = polish_guess(rows, W, lam, lam > np.maximum(slack, 1e-9))
+    return polished if polished is not None and polished.gap <= goal else None
+
+
+def report(rows: UnitRows, best: Polished, iterations: int, extras: Extras) -> Found:
+    """A pair of unit rows in the coordinates and the scale of the problem."""
+    W, lam = rows.lift(best.W), rows.restore_multipliers(best.lam)
+    return Found(W, lam, iterations, certificate=certify(rows.unit.problem, W, lam, "nuclear"), extras=extras)

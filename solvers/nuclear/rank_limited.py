@@ -1,0 +1,217 @@
+"""Margin problems with a rank limit: ``W = K Q^T`` with a fixed number of columns, from many starts.
+
+Below the rank of the convex solution the problem is not convex: what is returned is the best KKT point found, and its
+distance to the convex optimum, which bounds the norm of every feasible W from below whatever its rank. Where the
+convex solution has no more than the allowed rank it solves the limited problem too, and the answer is global.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.certificate import certify
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.nuclear.factored import Factors, augmented_lagrangian, solve_factored
+from attsvm.solvers.nuclear.interior import solve_interior
+from attsvm.solvers.nuclear.newton import active_map, symmetric
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Extras, Found, RankLimit
+from attsvm.solvers.status import Status
+from attsvm.solvers.unit import UnitProblem, UnitRows
+
+__all__ = ["solve_rank_limited"]
+
+# Rows up to which the convex problem is left to the interior point method, as "auto" does.
+_INTERIOR_ROWS = 700
+# A start counts as feasible when its rows hold to this accuracy, as certificates measure it.
+_FEASIBLE = 1e-7
+# Largest dense system of the Newton steps; beyond it the point keeps the accuracy of the first-order method.
+_DENSE_LIMIT = 1500
+
+
+def _kkt_residual(rows: UnitRows, K: FloatArray, Q: FloatArray, lam: FloatArray) -> float:
+    """Largest violation of stationarity, feasibility, sign and complementarity of the factored problem."""
+    D = rows.adjoint(lam)
+    slack = rows.values(K @ Q.T) - rows.rhs
+    condition = np.where(rows.equality, np.abs(slack), np.abs(np.minimum(slack, lam)))
+    return float(max(np.abs(K - D @ Q).max(), np.abs(Q - D.T @ K).max(), condition.max()))
+
+
+def _refine(rows: UnitRows, point: Factors, steps: int = 8) -> Factors:
+    """Newton on ``K = D Q``, ``Q = D^T K`` and the active rows; the rotation of K and Q is left where it is."""
+    (p, q), r = rows.shape, point.K.shape[1]
+    K, Q, lam = point.K, point.Q, point.lam
+    residual = _kkt_residual(rows, K, Q, lam)
+    active = np.flatnonzero(rows.equality | (lam > np.maximum(rows.values(K @ Q.T) - rows.rhs, 0.0)))
+    size = (p + q) * r
+    if size + len(active) > _DENSE_LIMIT:
+        return point
+    a, b = rows.a[active], rows.b[active]
+    for _ in range(steps):
+        trial = np.zeros(rows.m)
+        trial[active] = lam[active]
+        D = rows.adjoint(trial)
+        left, right = a @ K, b @ Q
+        gradients = np.concatenate(
+            [np.einsum("kd,kr->kdr", a, right).reshape(-1, p * r), np.einsum("kd,kr->kdr", b, left).reshape(-1, q * r)],
+            axis=1,
+        )
+        system = np.zeros((size + len(active), size + len(active)))
+        system[:size, :size] = np.eye(size)
+        system[: p * r, p * r : size] = -np.kron(D, np.eye(r))
+        system[p * r : size, : p * r] = system[: p * r, p * r : size].T
+        system[:size, size:] = -gradients.T
+        system[size:, :size] = -gradients
+        target = np.concatenate(
+            [(D @ Q - K).ravel(), (D.T @ K - Q).ravel(), np.einsum("kr,kr->k", left, right) - rows.rhs[active]]
+        )
+        # Least squares of smallest norm: the rotations of (K, Q) are null directions.
+        change = np.linalg.lstsq(system, target, rcond=1e-12)[0]
+        K_new = K + change[: p * r].reshape(p, r)
+        Q_new = Q + change[p * r : size].reshape(q, r)
+        trial[active] += change[size:]
+        reached = _kkt_residual(rows, K_new, Q_new, trial)
+        if not reached < residual:
+            break
+        K, Q, lam, residual = K_new, Q_new, trial, reached
+    return Factors(K, Q, lam, point.penalty, point.missed, point.evaluations)
+
+
+def _starts(rows: UnitRows, W: FloatArray, rank: int, count: int, seed: int) -> list[Factors]:
+    """The truncated convex solution first, then random factors of a similar size."""
+    random = np.random.default_rng(seed)
+    U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
+    root = np.sqrt(sigma[:rank])
+    size = float(np.sqrt(sigma.sum() / rank))
+    (p, q), zero = rows.shape, np.zeros(rows.m)
+    starts = [Factors(U[:, :rank] * root, Vt[:rank].T * root, zero, 5.0, np.inf, 0)]
+    for _ in range(count - 1):
+        K = random.standard_normal((p, rank)) * size / np.sqrt(p)
+        Q = random.standard_normal((q, rank)) * size / np.sqrt(q)
+        starts.append(Factors(K, Q, zero, 5.0, np.inf, 0))
+    return starts
+
+
+def _truncated(W: FloatArray, rank: int) -> FloatArray:
+    U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
+    return np.asarray((U[:, :rank] * sigma[:rank]) @ Vt[:rank])
+
+
+def _reduced_rank(rows: UnitRows, W: FloatArray, lam: FloatArray) -> FloatArray:
+    """A solution of smaller rank on the face of all solutions (Barvinok, Pataki), or W.
+
+    On the singular vectors of D that belong to 1 solutions are ``U S V^T`` with S positive semidefinite and linear
+    conditions. A direction that changes no row leads to the boundary of the cone, where the rank drops by one.
+    """
+    U, sigma, Vt = np.linalg.svd(rows.adjoint(rows.clipped(lam)), full_matrices=False)
+    r = int(np.count_nonzero(sigma >= (1.0 - 1e-4) * sigma[0]))
+    left, right = U[:, :r], Vt[:r].T
+    S = left.T @ W @ right
+    S = 0.5 * (S + S.T)
+    near = rows.equality | (lam > 1e-6) | (rows.values(W) - rows.rhs <= 1e-3 * np.abs(rows.rhs))
+    for _ in range(r - 1):
+        mapped = active_map(rows.a[near], rows.b[near], left, right)
+        _, singular, basis = np.linalg.svd(mapped, full_matrices=True)
+        if int(np.count_nonzero(singular > 1e-10)) == basis.shape[0]:
+            break
+        N = symmetric(basis[-1], left.shape[1])
+        values, vectors = np.linalg.eigh(S)
+        if values[0] <= 0:
+            break
+        root = vectors / np.sqrt(values)
+        change = np.linalg.eigvalsh(root.T @ N @ root)
+        step = -1.0 / change[0] if -change[0] >= change[-1] else -1.0 / change[-1]
+        S = S + step * N
+        values, vectors = np.linalg.eigh(S)
+        left, right, S = left @ vectors[:, 1:], right @ vectors[:, 1:], np.diag(values[1:])
+    return np.asarray(left @ S @ right.T)
+
+
+def _meets_small_sides(problem: MarginProblem, W: FloatArray) -> bool:
+    """Whether rows that ask for less than 1 are met relative to what they ask for, not only absolutely."""
+    slack = problem.margins(W) - problem.rhs
+    small = (problem.rhs != 0) & (np.abs(problem.rhs) < 1)
+    return bool((problem.missed(slack)[small] <= 1e-3 * np.abs(problem.rhs[small])).all())
+
+
+def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least nuclear norm over matrices of limited rank.
+
+    The convex problem is solved first. Where its solution, cut to the allowed rank, still satisfies every row, it
+    solves the limited problem too and the answer is global; otherwise `starts` factorizations are improved, the first
+    from the cut solution, the others random (``seed``), each by at most ``max_iterations`` rounds (60 by default).
+
+    The certificate belongs to W and the multipliers of the convex problem: its gap is the distance to the convex
+    bound. Status "optimal" means global; "local" a KKT point of the nonconvex problem; "failed" that no start
+    became feasible although the convex problem is. `RankLimit` in the extras tells the rest.
+
+    Examples
+    --------
+    Two rows that one column can serve, and the four of a matrix with ``det W >= 2``, which it cannot:
+
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> result = solve(MarginProblem(np.eye(2), [[1.0, 0.0]], [0, 0]), "nuclear", rank=1)
+    >>> print(result.status, round(result.norm, 6))
+    optimal 1.414214
+    >>> signs = MarginProblem([[1.0, 0], [0, -1.0], [1.0, 0], [0, 1.0]], np.eye(2), [0, 0, 1, 1])
+    >>> print(solve(signs, "nuclear", rank=1).status)
+    failed
+    """
+    rank, starts = request.rank or 1, request.options.get("starts", 8)
+    if starts < 1:
+        raise ValueError(f"starts must be at least 1, got {starts}")
+    convex_method = solve_interior if unit.m <= _INTERIOR_ROWS else solve_factored
+    convex = convex_method(unit, norm, replace(request, max_iterations=None, options={}))
+    if convex.farkas is not None or convex.W is None or convex.multipliers is None:
+        return convex
+    problem, rows = unit.problem, unit.rows
+    lam = convex.multipliers[rows.index] / unit.inverse[rows.index]
+    lower = rows.lift(_reduced_rank(rows, rows.reduce(convex.W), lam))
+    for cut in (_truncated(convex.W, rank), _truncated(lower, rank)):
+        certificate = certify(problem, cut, convex.multipliers, norm)
+        if certificate.proved > request.tolerance or not _meets_small_sides(problem, cut):
+            continue
+        limit = RankLimit(
+            True, certificate.lower_bound, float("nan"), 0, 0, (),
+            f"a solution of the convex problem has rank at most {rank}: the answer is global",
+        )  # fmt: skip
+        return Found(
+            cut, convex.multipliers, convex.iterations, certificate=certificate, extras=Extras(rank_limit=limit)
+        )
+
+    bound = certify(problem, convex.W, convex.multipliers, norm).lower_bound
+    found: list[tuple[float, FloatArray, float]] = []
+    evaluations = 0
+    for initial in _starts(rows, rows.reduce(convex.W), min(rank, *rows.shape), starts, request.options.get("seed", 0)):
+        point = augmented_lagrangian(rows, initial, tolerance=1e-8, rounds=request.max_iterations or 60, inner=100)
+        evaluations += point.evaluations
+        point = _refine(rows, point)
+        W = rows.lift(point.W)
+        missed = problem.missed(problem.margins(W) - problem.rhs) / np.maximum(1.0, np.abs(problem.rhs))
+        if float(missed.max()) <= _FEASIBLE and _meets_small_sides(problem, W):
+            size = float(np.linalg.svd(W, compute_uv=False).sum())
+            found.append((size, W, _kkt_residual(rows, point.K, point.Q, point.lam)))
+    norms = tuple(sorted(size for size, _, _ in found))
+    if not found:
+        message = f"no start reached a feasible W of rank {rank}; one of higher rank exists"
+        limit = RankLimit(False, bound, float("inf"), starts, 0, norms, message)
+        return Found(iterations=evaluations, extras=Extras(rank_limit=limit))
+    _, W, residual = min(found, key=lambda item: item[0])
+    certificate = certify(problem, W, convex.multipliers, norm)
+    is_global = certificate.proved <= request.tolerance
+    message = (
+        f"the norm of a feasible W of rank {rank} meets the convex bound: the answer is global"
+        if is_global
+        else f"a KKT point of the nonconvex problem with rank limit {rank}, within {certificate.gap:.2e} (relative) of "
+        "the convex bound; other starts may give a smaller norm"
+    )
+    limit = RankLimit(is_global, bound, residual, starts, len(found), norms, message)
+    status = Status.LOCAL
+    return Found(
+        W, convex.multipliers, evaluations, certificate=certificate, status=status, extras=Extras(rank_limit=limit)
+    )

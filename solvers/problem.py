@@ -1,0 +1,268 @@
+"""The margin problem: rank-one linear constraints on a matrix, one problem or a batch of them.
+
+minimize ||W||  subject to  <a_k b_k^T, W> >= rhs_k  (inequality rows),
+                            <a_k b_k^T, W>  = rhs_k  (equality rows).
+
+A batch is a leading axis of the rows, the right-hand sides and the senses; problems of a batch that have fewer rows
+are filled with *void* rows (zero, right-hand side 0), which ask for nothing and are dropped when one problem is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, to_numpy
+from attsvm.solvers.pairs import PairRows
+from attsvm.solvers.rows import Rows
+
+__all__ = ["MarginProblem"]
+
+
+def _per_row(name: str, value: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
+    array = to_numpy(value)
+    if array.shape not in (shape, shape[-1:]):
+        raise ValueError(f"{name} must be {shape[-1]} {what}, one per row of a, got shape {array.shape}")
+    return np.broadcast_to(array, shape)
+
+
+class MarginProblem:
+    """Rank-one rows ``<a_k b_k^T, W>`` with a sense and a right-hand side.
+
+    Parameters
+    ----------
+    a : array_like, shape (m, dx) or (B, m, dx)
+        Left factors. ``float32`` is kept as given (no copy); everything else becomes ``float64``.
+    queries : array_like, shape (q, dz) or (B, q, dz)
+        Distinct right factors.
+    owner : array_like of int, shape (m,) or (B, m)
+        Row ``k`` has right factor ``queries[owner[k]]``.
+    rhs : array_like, shape (m,) or (B, m), optional
+        Right-hand sides; 1 for every row by default.
+    equality : array_like of bool, shape (m,) or (B, m), optional
+        True where the row is an equality; every row is ``>=`` by default.
+    valid : array_like of bool, shape (m,) or (B, m), optional
+        False marks rows that do not exist (ragged batches): they become void whatever they hold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem
+    >>> one = MarginProblem(a=np.eye(2), queries=[[2.0, 0.0]], owner=[0, 0])
+    >>> one.margins(np.ones((2, 2)))
+    array([2., 2.])
+    >>> batch = MarginProblem(np.ones((3, 2, 4)), np.ones((3, 1, 5)), owner=[0, 0])
+    >>> len(batch), batch.shape, batch[1].m
+    (3, (4, 5), 2)
+    """
+
+    rows: Rows
+    rhs: FloatArray
+    equality: BoolArray
+    valid: BoolArray | None
+    is_plain: bool
+    """Every row asks for at least 1 and exists: the usual case, for which much is simpler."""
+
+    def __init__(
+        self,
+        a: npt.ArrayLike,
+        queries: npt.ArrayLike,
+        owner: npt.ArrayLike,
+        rhs: npt.ArrayLike | None = None,
+        equality: npt.ArrayLike | None = None,
+        valid: npt.ArrayLike | None = None,
+    ) -> None:
+        if valid is not None:
+            array = to_numpy(a)
+            a, owner, rhs, equality, valid = _voided(array, to_numpy(owner), rhs, equality, valid)
+        self._set(PairRows(a, queries, owner), rhs, equality, valid)
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Rows,
+        rhs: npt.ArrayLike | None = None,
+        equality: npt.ArrayLike | None = None,
+        valid: npt.ArrayLike | None = None,
+    ) -> MarginProblem:
+        """A problem on any rows that follow the `Rows` protocol; rows that are not ``valid`` must be void already.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attsvm.solvers import MarginProblem, PairRows
+        >>> MarginProblem.from_rows(PairRows(np.eye(2), np.eye(2), [0, 1]), rhs=[1.0, 2.0]).m
+        2
+        """
+        problem = cls.__new__(cls)
+        problem._set(rows, rhs, equality, valid)
+        return problem
+
+    def _set(self, rows: Rows, rhs: Any, equality: Any, valid: Any) -> None:
+        shape = (*rows.batch, rows.m)
+        if rhs is None:
+            sides = np.ones(shape)
+        else:
+            given = _per_row("rhs", rhs, shape, "finite numbers")
+            try:
+                sides = given.astype(np.float64)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"rhs must be {shape[-1]} finite numbers, one per row of a, got dtype {given.dtype}"
+                ) from error
+            if not np.isfinite(sides).all():
+                raise ValueError(f"rhs must be {shape[-1]} finite numbers, one per row of a, got NaN or infinity")
+        if equality is None:
+            equal = np.zeros(shape, dtype=bool)
+        else:
+            equal = _per_row("equality", equality, shape, "booleans")
+            if equal.dtype != bool:
+                raise ValueError(f"equality must be {shape[-1]} booleans, one per row of a, got dtype {equal.dtype}")
+        self.rows, self.rhs, self.equality = rows, sides, equal
+        self.is_plain = rhs is None and equality is None and valid is None
+        self.valid = None if valid is None else np.asarray(valid, dtype=bool)
+
+    @classmethod
+    def stack(cls, problems: Sequence[MarginProblem]) -> MarginProblem:
+        """Problems of equal ``shape`` as one batch; fewer rows or queries are filled with void ones.
+
+        Examples
+        --------
+        >>> from attsvm.solvers import MarginProblem
+        >>> one, two = MarginProblem([[1.0]], [[1.0]], [0]), MarginProblem([[1.0], [2.0]], [[1.0]], [0, 0])
+        >>> batch = MarginProblem.stack([one, two])
+        >>> batch.valid.tolist(), batch[0].m
+        ([[True, False], [True, True]], 1)
+        """
+        problems = list(problems)
+        if not problems:
+            raise ValueError("problems must hold at least one MarginProblem, got an empty sequence")
+        shape = problems[0].shape
+        for i, problem in enumerate(problems):
+            if problem.shape != shape or problem.batch:
+                raise ValueError(
+                    f"problems must be single problems with one shape of W: problem 0 has {shape}, "
+                    f"problem {i} {(*problem.batch, *problem.shape)}"
+                )
+        parts = [problem.rows.gather(np.arange(problem.m)) for problem in problems]
+        size, m, q = len(problems), max(p.m for p in parts), max(p.q for p in parts)
+        a = np.zeros((size, m, shape[0]), dtype=np.result_type(*(p.a.dtype for p in parts)))
+        queries = np.zeros((size, q, shape[1]), dtype=np.result_type(*(p.queries.dtype for p in parts)))
+        owner, rhs = np.zeros((size, m), dtype=np.int64), np.zeros((size, m))
+        valid, equality = np.zeros((size, m), dtype=bool), np.zeros((size, m), dtype=bool)
+        for i, (part, problem) in enumerate(zip(parts, problems, strict=True)):
+            a[i, : part.m], queries[i, : part.q], owner[i, : part.m] = part.a, part.queries, part.owner
+            rhs[i, : part.m], equality[i, : part.m], valid[i, : part.m] = problem.rhs, problem.equality, True
+        return cls(a, queries, owner, rhs, equality, valid)
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """``()`` for one problem, ``(B,)`` for a batch."""
+        return self.rows.batch
+
+    @property
+    def m(self) -> int:
+        """Number of rows, void ones included."""
+        return self.rows.m
+
+    @property
+    def q(self) -> int:
+        """Number of queries."""
+        return self.rows.q
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape ``(dx, dz)`` of W."""
+        return self.rows.shape
+
+    @property
+    def owner(self) -> IntArray:
+        """Query of each row."""
+        return self.rows.owner
+
+    @property
+    def row_norms(self) -> FloatArray:
+        """Frobenius norms of the rows, shape (*batch, m)."""
+        return self.rows.row_norms
+
+    def margins(self, W: npt.ArrayLike) -> FloatArray:
+        """Values of all rows at W, shape (*batch, m)."""
+        return self.rows.margins(W)
+
+    def adjoint(self, multipliers: npt.ArrayLike) -> FloatArray:
+        """``sum_k lam_k a_k b_k^T``, shape (*batch, dx, dz)."""
+        return self.rows.adjoint(multipliers)
+
+    def missed(self, slack: FloatArray) -> FloatArray:
+        """Amount by which each row is missed, given ``margins - rhs``: both signs count on equality rows."""
+        return np.asarray(np.where(self.equality, np.abs(slack), np.maximum(-slack, 0.0)))
+
+    def clipped(self, multipliers: FloatArray) -> FloatArray:
+        """Multipliers without the negative parts of inequality rows, shape (*batch, m)."""
+        return np.asarray(np.where(self.equality, multipliers, np.maximum(multipliers, 0.0)))
+
+    def gather(self, index: npt.ArrayLike) -> MarginProblem:
+        """The problem made of the given rows (indices or boolean mask over m), with the same queries."""
+        rows = np.asarray(index)
+        valid = None if self.valid is None else self.valid[..., rows]
+        return MarginProblem.from_rows(self.rows.gather(rows), self.rhs[..., rows], self.equality[..., rows], valid)
+
+    def features(self) -> FloatArray:
+        """Dense rows, shape (*batch, m, dx*dz). For small problems and references."""
+        return self.rows.gather(np.arange(self.m)).features()
+
+    def gram(self) -> FloatArray:
+        """Gram matrix of the rows, shape (*batch, m, m). For small problems and references."""
+        rows = self.rows if isinstance(self.rows, PairRows) else self.rows.gather(np.arange(self.m))
+        return rows.gram
+
+    def __len__(self) -> int:
+        if not self.batch:
+            raise TypeError("one margin problem has no length; a batch has")
+        return self.batch[0]
+
+    def __getitem__(self, index: int) -> MarginProblem:
+        if not self.batch:
+            raise TypeError("one margin problem cannot be indexed; a batch can")
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"problem {index} is out of range for a batch of {len(self)}")
+        rows, rhs, equality = self.rows[index], self.rhs[index], self.equality[index]
+        if self.is_plain:
+            return MarginProblem.from_rows(rows)
+        if self.valid is None or self.valid[index].all():
+            return MarginProblem.from_rows(rows, rhs, equality)
+        keep = np.flatnonzero(self.valid[index])
+        return MarginProblem.from_rows(rows.gather(keep), rhs[keep], equality[keep])
+
+    def take(self, problems: npt.ArrayLike) -> MarginProblem:
+        """Some problems of a batch, as a batch."""
+        index = np.asarray(problems)
+        valid = None if self.valid is None else self.valid[index]
+        return MarginProblem.from_rows(self.rows.take(index), self.rhs[index], self.equality[index], valid)
+
+    def __repr__(self) -> str:
+        many = f"{len(self)} problems, " if self.batch else ""
+        return f"MarginProblem({many}{self.m} rows, {self.q} queries, W {self.shape[0]} x {self.shape[1]})"
+
+
+def _voided(
+    a: npt.NDArray[Any], owner: npt.NDArray[Any], rhs: Any, equality: Any, valid: Any
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Any, Any, BoolArray]:
+    """The arguments with everything about rows that do not exist set to zero."""
+    shape = a.shape[:-1]
+    keep = _per_row("valid", valid, shape, "booleans")
+    if keep.dtype != bool:
+        raise ValueError(f"valid must be booleans, got dtype {keep.dtype}")
+    if not keep.any(axis=-1).all():
+        i = int(np.flatnonzero(~np.atleast_2d(keep).any(axis=-1))[0])
+        raise ValueError(f"valid must leave at least one row in every problem, but problem {i} has none")
+    if keep.all():
+        return a, owner, rhs, equality, keep
+    kind = a.dtype if a.dtype == np.float32 else np.dtype(np.float64)
+    used = keep.any(axis=0) if owner.ndim < keep.ndim else keep
+    sides = np.ones(shape) if rhs is None else _per_row("rhs", rhs, shape, "finite numbers")
+    equal = None if equality is None else _per_row("equality", equality, shape, "booleans") & keep
+    return np.where(keep[..., None], a, kind.type(0)), np.where(used, owner, 0), np.where(keep, sides, 0.0), equal, keep

@@ -1,0 +1,151 @@
+"""The table of solvers: one line each, and "auto" is a look-up in it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Found
+from attsvm.solvers.unit import UnitProblem
+
+__all__ = ["SOLVERS", "Method", "SolverSpec", "choose"]
+
+Method = Callable[[UnitProblem, Norm, Request], Found]
+
+
+@dataclass(frozen=True)
+class SolverSpec:
+    """A solver's name, what it can do, and where it lives. "auto" takes the first entry of `SOLVERS` that can.
+
+    Attributes
+    ----------
+    name : str
+        What ``solver=`` takes; a backend with variants is called as ``"name:VARIANT"``.
+    target : str
+        ``"module:function"`` of a `Method`, imported at first use.
+    norms : frozenset of str or None
+        Norms it solves; None means all.
+    achievable : float
+        Accuracy that its certificate can be expected to reach: the default tolerance.
+    most_rows : float
+        Rows per problem up to which "auto" chooses it.
+    batched : bool
+        Works on a whole batch; others are called problem by problem.
+    devices : bool
+        Runs on a torch ``device=``.
+    ranks : bool
+        Takes ``rank=``.
+    foreign : bool
+        Somebody else's code: keeps its own threads, takes variants.
+    options : frozenset of str or None
+        Further keywords it takes; None passes everything on.
+    summary : str
+        One line for tables.
+    """
+
+    name: str
+    target: str
+    norms: frozenset[str] | None
+    achievable: float
+    summary: str
+    most_rows: float = np.inf
+    batched: bool = False
+    devices: bool = False
+    ranks: bool = False
+    foreign: bool = False
+    options: frozenset[str] | None = frozenset()
+
+    def load(self) -> Method:
+        """Import the method."""
+        module, function = self.target.split(":")
+        loaded: Method = getattr(importlib.import_module(module), function)
+        return loaded
+
+    def can(self, norm: Norm, rank: int | None, device: object) -> bool:
+        """Whether it solves this kind of problem at all."""
+        known = self.norms is None or norm.name in self.norms
+        return known and self.ranks == (rank is not None) and (device is None or self.devices)
+
+
+_FROBENIUS, _NUCLEAR = frozenset({"frobenius"}), frozenset({"nuclear"})
+_HOME = "attsvm.solvers"
+
+# In the order in which "auto" looks.
+SOLVERS = {
+    spec.name: spec
+    for spec in (
+        SolverSpec(
+            "active_set", f"{_HOME}.frobenius.active_set:solve_active_set", _FROBENIUS, 1e-8,
+            "own: block pivoting on the Gram matrix, one problem or a batch", most_rows=1500, batched=True,
+            options=frozenset({"rescue"}),
+        ),
+        SolverSpec(
+            "projected", f"{_HOME}.frobenius.projected:solve_projected", _FROBENIUS, 1e-8,
+            "own: matrix-free pivoting with conjugate gradients",
+        ),
+        SolverSpec(
+            "lockstep", f"{_HOME}.nuclear.lockstep:solve_lockstep", _NUCLEAR, 1e-7,
+            "own: interior point in torch for batches, on any device", most_rows=120, batched=True, devices=True,
+            options=frozenset({"dtype", "chunk", "rescue"}),
+        ),
+        SolverSpec(
+            "interior", f"{_HOME}.nuclear.interior:solve_interior", _NUCLEAR, 1e-7,
+            "own: interior point on the multipliers, then Newton", most_rows=700,
+        ),
+        SolverSpec(
+            "factored", f"{_HOME}.nuclear.factored:solve_factored", _NUCLEAR, 1e-7,
+            "own: low-rank factors, then Newton", options=frozenset({"columns", "seed"}),
+        ),
+        SolverSpec(
+            "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
+            "own: W = K Q^T with few columns, from many starts", ranks=True, options=frozenset({"starts", "seed"}),
+        ),
+        SolverSpec(
+            "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,
+            "reference: any norm, vectorised, CLARABEL or any installed cvxpy solver", foreign=True, options=None,
+        ),
+    )
+}  # fmt: skip
+
+
+def choose(
+    problem: MarginProblem, norm: Norm, solver: str = "auto", rank: int | None = None, device: object = None
+) -> tuple[SolverSpec, str]:
+    """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
+    if solver != "auto":
+        name, _, variant = solver.partition(":")
+        spec = SOLVERS.get(name)
+        if spec is None or (variant and not spec.foreign):
+            raise ValueError(
+                f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
+            )
+        if not spec.can(norm, rank, device):
+            able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device))
+            asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
+            raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
+        return spec, variant
+    for spec in SOLVERS.values():
+        if not spec.can(norm, rank, device) or (spec.devices and device is None and not _worth_lockstep(problem)):
+            continue
+        if problem.m <= spec.most_rows or device is not None:
+            return spec, ""
+    if device is not None and rank is not None:
+        raise ValueError(f"rank={rank} and device={device!r} do not go together: no solver takes both")
+    able = sorted({name for s in SOLVERS.values() if s.devices and s.norms for name in s.norms})
+    raise ValueError(
+        f"device={device!r} runs the norms {able} only, got norm {norm.name!r}"
+        if device is not None
+        else f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
+    )
+
+
+def _worth_lockstep(problem: MarginProblem) -> bool:
+    """Whether the batch is one, and torch is there to solve it."""
+    return bool(problem.batch) and find_spec("torch") is not None

@@ -1,0 +1,74 @@
+"""What the caller asked of a solver, read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.solution import MarginSolution
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What the caller asked for, read once.
+
+    Attributes
+    ----------
+    tolerance : float
+        What the certificate must reach to be called optimal.
+    max_iterations : int or None
+        In the method's own unit.
+    warm_start : MarginSolution or ndarray, or None
+        A solution, or multipliers of shape (*batch, m).
+    device : str or torch.device or None
+    rank : int or None
+        Largest rank allowed.
+    variant : str
+        What followed the colon in ``solver="name:VARIANT"``.
+    options : dict
+        Left for the method.
+    """
+
+    tolerance: float
+    max_iterations: int | None = None
+    warm_start: MarginSolution | FloatArray | None = None
+    device: str | torch.device | None = None
+    rank: int | None = None
+    variant: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, problem: MarginProblem) -> None:
+        """Refuse a warm start that does not fit, whether or not the method will use it."""
+        given, batch, m, shape = self.warm_start, problem.batch, problem.m, problem.shape
+        if given is None:
+            return
+        if isinstance(given, MarginSolution):
+            known = given.problem
+            if (known.batch, known.m, known.shape) != (batch, m, shape):
+                raise ValueError(
+                    f"warm_start must solve a problem with {m} rows and W of shape {(*batch, *shape)}, "
+                    f"got {known.m} rows and {(*known.batch, *known.shape)}"
+                )
+        elif given.shape != (*batch, m):
+            raise ValueError(f"warm_start must hold multipliers of shape {(*batch, m)}, one per row, got {given.shape}")
+        elif not np.isfinite(given).all():
+            raise ValueError("warm_start must be finite")
+
+    def multipliers(self, problem: MarginProblem) -> FloatArray | None:
+        """Multipliers to start from, negative inequality multipliers cut to 0; None when there are none to use."""
+        given = self.warm_start
+        if given is None:
+            return None
+        # An infeasible neighbour knows nothing of use here: its multipliers are NaN.
+        known = np.nan_to_num(given.multipliers) if isinstance(given, MarginSolution) else given
+        lam = problem.clipped(known)
+        return lam if lam.any() else None

@@ -1,0 +1,81 @@
+"""The parts of the Frobenius solvers: Gram products, conjugate gradients, projected Newton, least distances."""
+
+import numpy as np
+import pytest
+
+from attsvm.solvers import MarginProblem, solve
+from attsvm.solvers.driver import Driver
+from attsvm.solvers.frobenius.dual import Dual
+from attsvm.solvers.frobenius.free_rows import FreeRows, conjugate_gradient
+from attsvm.solvers.frobenius.least_distance import least_distance
+from attsvm.solvers.frobenius.pivoting import solve_small
+from attsvm.solvers.frobenius.projected import _projected_newton
+from attsvm.solvers.unit import UnitProblem
+from kkt import dense_rows, random_rows
+
+
+def test_gram_products_and_preconditioned_conjugate_gradients(rng):
+    problem = random_rows(rng, 7, 9, 12, 10)
+    for kept in (np.arange(problem.m), rng.permutation(problem.m)[:31], rng.permutation(problem.m)[:5]):
+        rows = FreeRows(UnitProblem(problem), kept, ridge=0.1)
+        F = dense_rows(problem)[kept] / problem.row_norms[kept, None]
+        system = F @ F.T + 0.1 * np.eye(len(kept))
+        x = rng.standard_normal(len(kept))
+        np.testing.assert_allclose(rows.gram_product(x), system @ x, atol=1e-12)  # a few dozen terms of size 1
+        np.testing.assert_allclose(rows.dense_solve(x), np.linalg.solve(system, x), atol=1e-10)
+        found, steps, ending = conjugate_gradient(rows, x, 1e-12, 200)
+        assert ending == "solved" and steps <= len(kept)
+        np.testing.assert_allclose(found, np.linalg.solve(system, x), atol=1e-9)
+
+
+def test_conjugate_gradients_report_a_direction_without_curvature():
+    rows = MarginProblem([[1.0], [-1.0]], [[1.0], [1.0]], [0, 1])
+    direction, _, ending = conjugate_gradient(FreeRows(UnitProblem(rows), np.arange(2)), np.ones(2), 1e-9, 10)
+    assert ending == "singular"
+    np.testing.assert_allclose(rows.adjoint(direction), 0.0, atol=1e-12)
+
+
+def test_projected_newton_converges_from_anywhere(rng):
+    problem = random_rows(rng, 12, 8, 9)
+    expected = solve(problem, solver="active_set")
+    dual = Dual(UnitProblem(problem))
+    for start in (np.zeros(problem.m), 100.0 * rng.random(problem.m)):
+        point = _projected_newton(dual, start, 1e-10, Driver(200))
+        assert point.error <= 1e-10
+        np.testing.assert_allclose(point.W * dual.unit.scale, expected.W, atol=1e-8 * expected.norm)
+
+
+def test_dependent_rows_leave_the_pivoting() -> None:
+    """Pivoting cannot settle dependent or contradicting rows; least distances do, and tell the two apart."""
+    rng = np.random.default_rng(18)
+    a = rng.standard_normal((4, 6, 5))
+    a[:2, 3:] = a[:2, :3]  # repeated rows
+    a[2:, 3] = -a[2:, 0]  # contradicting rows
+    unit = UnitProblem(MarginProblem(a, np.ones((4, 1, 2)), np.zeros(6, dtype=int)))
+    assert not solve_small(unit.gram, unit.c).settled[2:].any()
+    features = unit.problem.features() * unit.inverse[..., None]
+    found = least_distance(features, unit.c)
+    assert found.settled.tolist() == [True, True, False, False]
+    assert found.ray.tolist() == [False, False, True, True]
+    for i in range(2):
+        np.testing.assert_allclose(features[i].T @ found.x[i], found.w[i], atol=1e-12)
+        assert (features[i] @ found.w[i] - unit.c[i]).min() >= -1e-12
+    left_over = np.einsum("bk,bkd->bd", found.x[2:], features[2:])
+    assert np.abs(left_over).max() <= 1e-9 * found.x[2:].max()  # an exact cancellation, up to rounding
+
+
+@pytest.mark.parametrize("size", [1, 5, 40])
+def test_pivoting_of_one_problem_and_of_stacks(rng, size) -> None:
+    """The same complementarity conditions whichever way the rows are found; equality rows have free multipliers."""
+    problems = [random_rows(rng, 5, 6, 9, equalities=k % 3) for k in range(size)]
+    unit = UnitProblem(MarginProblem.stack(problems))
+    many = solve_small(unit.gram, unit.c, unit.equality)
+    assert many.settled.all()
+    for i in range(size):
+        one = solve_small(unit.gram[i], unit.c[i], unit.equality[i], start=many.x[i] != 0)
+        np.testing.assert_allclose(one.x, many.x[i], atol=1e-9)
+        slack = unit.gram[i] @ many.x[i] - unit.c[i]
+        free = unit.equality[i]
+        assert np.abs(slack[free]).max(initial=0.0) <= 1e-12
+        assert min(many.x[i][~free].min(), slack[~free].min()) >= -1e-12
+        assert np.abs(many.x[i] * slack).max() <= 1e-12

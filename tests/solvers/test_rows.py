@@ -1,0 +1,51 @@
+"""Rows: values, adjoint and Gram matrix against dense rows, for one problem and for a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attsvm.solvers import MarginProblem
+from attsvm.solvers import pairs as rows_module
+from kkt import dense_rows, random_rows
+
+
+@pytest.mark.parametrize("shuffle", [False, True], ids=["blocks", "any order"])
+@pytest.mark.parametrize(("d", "dz"), [(4, 4), (5, 3), (2, 7)])
+def test_margins_adjoint_and_gram_match_dense_rows(rng, shuffle, d, dz):
+    problem = random_rows(rng, 6, 4, d, dz)
+    if shuffle:
+        problem = problem.gather(rng.permutation(problem.m)[:-1])  # unequal blocks in any order
+        assert problem.rows.block == 0
+    else:
+        assert problem.rows.block == 3
+    F = dense_rows(problem)
+    W, lam = rng.standard_normal((d, dz)), rng.standard_normal(problem.m)
+    # Products of a few dozen unit-size terms: rounding is about 1e-15.
+    np.testing.assert_allclose(problem.margins(W), F @ W.ravel(), atol=1e-13)
+    np.testing.assert_allclose(problem.adjoint(lam), (F.T @ lam).reshape(d, dz), atol=1e-13)
+    np.testing.assert_allclose(problem.features(), F, atol=0)
+    np.testing.assert_allclose(problem.gram(), F @ F.T, atol=1e-13)
+    np.testing.assert_allclose(problem.row_norms, np.linalg.norm(F, axis=1), rtol=1e-13)
+
+
+def test_margins_and_adjoint_are_adjoint(rng):
+    problem = random_rows(rng, 5, 6, 7)
+    W, lam = rng.standard_normal((7, 7)), rng.standard_normal(problem.m)
+    assert lam @ problem.margins(W) == pytest.approx(np.sum(problem.adjoint(lam) * W), rel=1e-12)
+
+
+def test_chunks_give_the_same_margins(rng, monkeypatch):
+    problem = random_rows(rng, 5, 6, 7).gather(np.arange(23))
+    W = rng.standard_normal((7, 7))
+    whole = problem.margins(W)
+    monkeypatch.setattr(rows_module, "CHUNK_ELEMENTS", 14)
+    np.testing.assert_array_equal(problem.margins(W), whole)
+
+
+def test_float32_rows_stay_float32_and_results_are_float64(rng):
+    problem = random_rows(rng, 3, 3, 4)
+    single = MarginProblem(problem.rows.a.astype(np.float32), problem.rows.queries, problem.owner)
+    assert single.rows.a.dtype == np.float32
+    assert single.margins(np.eye(4)).dtype == np.float64
+    assert single.adjoint(np.ones(single.m)).dtype == np.float64

@@ -1,0 +1,80 @@
+"""A user's file: every public function called and its result used, under mypy --strict without a cast.
+
+`make types` checks it; `tests/test_typed_use.py` runs it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+import attsvm
+
+Floats = npt.NDArray[np.float64]
+
+
+def solved(problem: attsvm.AttentionProblem) -> tuple[float, float, int]:
+    sol = attsvm.att_svm(problem, norm="nuclear")
+    W: Floats = sol.W
+    gap: float = sol.certificate.gap
+    status: attsvm.Status = sol.status
+    sets = attsvm.gen_svm(problem, [[0, 1]] * problem.n)
+    every = attsvm.satt_svm(problem, None, norm="frobenius")
+    grid = (problem.n, problem.T)
+    finite = attsvm.finite_part(problem, np.full(grid, 1 / problem.T), attsvm.SelectedSets(np.ones(grid, dtype=bool)))
+    again: float = attsvm.verify(problem, W, norm="nuclear").gap
+    assert status.has_solution and sets.norm >= 0 and every.norm >= 0 and finite.margin >= 0
+    return gap + again, sol.margin, sol.rank
+
+
+def together() -> Floats:
+    batch = attsvm.random_problem(n=2, T=3, d=4, batch=3, seed=0)
+    sols = attsvm.att_svm(batch)
+    optimal: npt.NDArray[np.bool_] = np.asarray(sols.status == "optimal")
+    first: attsvm.Solution = sols[0]
+    local: npt.NDArray[np.bool_] = attsvm.is_locally_optimal(batch)
+    assert optimal.all() and first.norm > 0 and local.shape == (3,)
+    norms: Floats = sols.norm
+    return norms
+
+
+def listed(problem: attsvm.AttentionProblem) -> tuple[bool, int]:
+    local: bool = attsvm.is_locally_optimal(problem)
+    found = attsvm.locally_optimal_selections(problem)
+    graph = attsvm.selection_graph(problem)
+    cone: float = attsvm.separating_cone(problem).value(np.eye(problem.dx))
+    assert cone == cone
+    return local and found.complete, graph.number_of_nodes()
+
+
+def trained(problem: attsvm.AttentionProblem, folder: Path) -> str:
+    run: attsvm.Run = attsvm.train(problem, steps=50, loss=attsvm.logistic)
+    options: attsvm.TrainOptions = run.options
+    report: attsvm.Report = attsvm.compare(run, attsvm.att_svm(problem))
+    path = attsvm.regularization_path(problem, [1.0, 10.0])
+    parts = attsvm.decompose(problem, run.W)
+    diagnosis = attsvm.diagnose(problem, loss=attsvm.exponential)
+    reached = attsvm.attraction(problem, starts=2, steps=20)
+    weights: Floats = attsvm.attention.probabilities(problem, run.W)
+    attsvm.save_problem(problem, folder / "problem.npz")
+    back: attsvm.AttentionProblem = attsvm.load_problem(folder / "problem.npz")
+    attsvm.write_report(back, folder / "report.html", steps=20)
+    loss: attsvm.Loss = attsvm.correlation_loss
+    assert options.steps == 50 and weights.shape[-1] == problem.T
+    return f"{report!r} {path!r} {parts!r} {diagnosis!r} {reached!r} {loss!r}"
+
+
+def main(folder: Path) -> None:
+    problem = attsvm.AttentionProblem(
+        np.eye(3)[None].repeat(2, axis=0), [1, -1], np.eye(2, 3), attsvm.LinearHead([1.0, 0.5, 0.2])
+    )
+    assert problem.optimal_tokens() == attsvm.Selection([0, 2])
+    try:
+        assert solved(attsvm.random_problem(n=2, T=3, d=4, seed=0))[0] < 1e-6
+    except attsvm.InfeasibleError as error:
+        raise AssertionError(str(error)) from error
+    assert together().min() > 0
+    assert listed(attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] > 0
+    assert trained(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder)
