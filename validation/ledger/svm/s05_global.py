@@ -79,7 +79,7 @@ def _smallest(formula: Any, rng: Rng, k: int) -> Any:
     W = s.W + rng.normal(size=s.W.shape)
     gaps = margins(p, W)
     others = gaps[np.isfinite(gaps)].reshape(p.n, -1)
-    logits = attention.logits(p, W)
+    logits = [x @ W @ z for x, z in zip(p.X, p.Z, strict=True)]  # not by the library: this is the reference
     best = p.optimal_tokens().indices
     exact = min(h[b] - h[t] for h, b in zip(logits, best, strict=True) for t in range(p.T) if t != b)
     return abs(formula(others) - exact)
