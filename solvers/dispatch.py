@@ -32,6 +32,8 @@ __all__ = ["solve", "solve_batch"]
 _FEW_ROWS = 100
 # A violation of more than so many error bounds is not rounding: the rows may contradict each other.
 _ROUNDING = 64.0
+# Row norms of a nuclear-norm problem that differ by more than this factor make it hard for float64.
+_SPREAD = 1e5
 
 
 def _check(solver: object, tolerance: object, max_iterations: object, rank: object) -> None:
@@ -276,10 +278,13 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
     W = np.where(usable[:, None, None], found.W, 0.0)
     lam = np.where(usable[:, None], found.multipliers, 0.0)
     certificate: Any = certify(batch, W, lam, norm)
-    closes = usable & (certificate.proved <= request.tolerance)
+    limited = request.options.get("dtype") is not None or request.max_iterations is not None
+    rescue = request.options.get("rescue", not limited)
+    hard = _is_hard(unit, norm) & rescue
+    closes = usable & (certificate.proved <= request.tolerance) & ~hard
     if norm.name == "frobenius":  # pivoting meets rows to rounding; what it misses may be a contradiction
         closes &= certificate.primal_violation <= _ROUNDING * certificate.primal_error
-    proofs = _proofs(batch, found.candidates, ~closes)
+    proofs = _proofs(batch, found.candidates, ~closes & ~hard)
     code = np.where(closes, 0, np.where(usable, 1, 3))
     code[list(proofs)] = 2
     open_ones = np.flatnonzero((code == 1) | (code == 3))
@@ -289,9 +294,8 @@ def _solve_batched(spec: SolverSpec, problem: MarginProblem, norm: Norm, request
         found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan),
         _no_rescues(len(code)), proofs,
     )  # fmt: skip
-    limited = request.options.get("dtype") is not None or request.max_iterations is not None
-    if len(open_ones) and request.options.get("rescue", not limited):
-        result = _rescued(result, open_ones, norm, request)
+    if len(open_ones) and rescue:
+        result = _rescued(result, open_ones, norm, request, hard)
     result = replace(result, seconds=time.perf_counter() - begin)
     return result[0] if single else result
 
@@ -338,14 +342,25 @@ def _blanked(certificate: Any, code: npt.NDArray[np.int64]) -> Any:
     return replace(certificate, **parts, rank_certificate=ranks)
 
 
-def _rescued(batch: MarginSolution, open_ones: npt.NDArray[np.intp], norm: Norm, request: Request) -> MarginSolution:
-    """The batch with its open problems solved one by one where that proves more."""
+def _is_hard(unit: UnitProblem, norm: Norm) -> BoolArray:
+    """Where rows differ so much that what closes depends on the method: solved as they would be alone, shape (B,)."""
+    if norm.name != "nuclear":
+        return np.zeros(len(unit.problem), dtype=bool)
+    largest = unit.inverse.max(axis=-1)
+    least = np.where(unit.inverse > 0, unit.inverse, np.inf).min(axis=-1)
+    return np.asarray(largest > _SPREAD * least)
+
+
+def _rescued(
+    batch: MarginSolution, open_ones: npt.NDArray[np.intp], norm: Norm, request: Request, hard: BoolArray
+) -> MarginSolution:
+    """The batch with its open problems solved one by one where that proves more, and its hard ones in any case."""
     alone = replace(request, warm_start=None, device=None, max_iterations=None, options={})
     parts = [batch[i] for i in range(len(batch))]
     for i in open_ones:
         one = batch.problem[int(i)]
         spec, _ = choose(one, norm)
         other = _solve_one(spec, one, norm, alone)
-        if other.status.is_certified or other.certificate.proved < parts[i].certificate.proved:
+        if hard[i] or other.status.is_certified or other.certificate.proved < parts[i].certificate.proved:
             parts[i] = replace(other, extras=replace(other.extras, rescued=True))
     return replace(MarginSolution.stack(parts, batch.problem), solver=batch.solver)

@@ -208,8 +208,9 @@ def _exact_proof_of(problem: MarginProblem, farkas: FarkasCertificate) -> ExactC
 def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
     """A result that rounding left open, decided in exact arithmetic where the problem is small enough.
 
-    Frobenius: the exact solution, rounded once to float64, if that satisfies the rows; or an exact proof of
-    infeasibility. Nuclear: the same W and multipliers with exact measures; or a proof.
+    Frobenius: the exact solution in float64, if that satisfies the rows (`attsvm.solvers.exact.representable`); or an
+    exact proof of infeasibility. Nuclear: W and multipliers with exact measures, W made feasible where it is not; or a
+    proof.
 
     Examples
     --------
@@ -223,29 +224,67 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
     dx, dz = problem.shape
     if problem.m * dx * dz > _ENTRIES or norm.name not in ("frobenius", "nuclear"):
         return found
-    from attsvm.solvers.exact import ExactLeastNorm, exact_feasibility, exact_least_norm
-
     rows = exact_rows_of(problem)
     known = found.multipliers if found.multipliers is not None and np.isfinite(found.multipliers).all() else None
-    if norm.name == "frobenius":
-        try:
-            best = exact_least_norm(rows, known)
-        except RuntimeError:  # too many exchanges
+    if norm.name == "frobenius" or min(problem.shape) == 1:  # on vectors the two norms are one
+        return _settle_least_norm(problem, norm, rows, known, found, tolerance)
+    return _settle_nuclear(problem, norm, rows, known, found, tolerance)
+
+
+def _settle_least_norm(
+    problem: MarginProblem, norm: Norm, rows: ExactRows, known: FloatArray | None, found: Found, tolerance: float
+) -> Found:
+    """The exact solution in float64, entry by entry or, where that misses rows, as it can be represented."""
+    from attsvm.solvers.exact import ExactLeastNorm, exact_least_norm, representable
+
+    try:
+        best = exact_least_norm(rows, known)
+    except RuntimeError:  # too many exchanges
+        return found
+    if not isinstance(best, ExactLeastNorm):
+        return _refuted(problem, best, found)
+    lam, size = best.multipliers_float, _root(best.norm_squared)[1]
+    if not 2.0**-400 < size < 2.0**400:  # the square leaves the range: nothing to measure in float64
+        return found
+    for rounding in (lambda: best.W_float, lambda: representable(rows, best.matrix)):
+        W = rounding()
+        if not np.isfinite(W).all():
             return found
-        if not isinstance(best, ExactLeastNorm):
-            return _refuted(problem, best, found)
-        W, lam = best.W_float, best.multipliers_float
-        size = float(np.linalg.norm(W))
-        if not np.isfinite(W).all() or not np.isfinite(size) or size == 0:
+        found = _better(found, _measured(problem, norm, replace(found, W=W, multipliers=lam / size), tolerance))
+        if _closes(found, tolerance):
+            break
+    return found
+
+
+def _settle_nuclear(
+    problem: MarginProblem, norm: Norm, rows: ExactRows, known: FloatArray | None, found: Found, tolerance: float
+) -> Found:
+    """The same W with exact measures, or made feasible and rounded again; or a proof that there is none."""
+    from attsvm.solvers.exact import exact_feasibility, repair, representable
+
+    guess = found.W if found.W is not None and known is not None and np.isfinite(found.W).all() else None
+    if guess is not None:
+        found = _better(found, _measured(problem, norm, found, tolerance))
+        if _closes(found, tolerance):
             return found
-        return _remeasured(problem, norm, replace(found, W=W, multipliers=lam / size), tolerance)
-    usable = found.W is not None and known is not None and np.isfinite(found.W).all()
-    if usable:
-        found = _remeasured(problem, norm, found, tolerance)
-        if found.certificate is not None and found.certificate.proved <= tolerance:
-            return found
-    proof = exact_feasibility(rows, found.W if usable else None, known).proof
+        met = repair(rows, guess)
+        if met is not None:  # hence feasible
+            W = representable(rows, met)
+            return _better(found, _measured(problem, norm, replace(found, W=W), tolerance))
+    proof = exact_feasibility(rows, guess, known).proof
     return found if proof is None else _refuted(problem, proof, found)
+
+
+def _closes(found: Found, tolerance: float) -> bool:
+    return found.certificate is not None and found.certificate.proved <= tolerance
+
+
+def _better(found: Found, other: Found) -> Found:
+    """The one whose certificate proves more."""
+    assert other.certificate is not None
+    if found.certificate is not None and found.certificate.proved <= other.certificate.proved:
+        return found
+    return other
 
 
 def exact_proof(problem: MarginProblem) -> Certificate | None:
@@ -277,8 +316,8 @@ def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
     )
 
 
-def _remeasured(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
-    """The result with a certificate whose numbers are exact, if that is better than the one it has."""
+def _measured(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
+    """The result with a certificate of its W and multipliers whose numbers are exact."""
     from attsvm.solvers.certificate import certify
 
     assert found.W is not None and found.multipliers is not None
@@ -293,6 +332,4 @@ def _remeasured(problem: MarginProblem, norm: Norm, found: Found, tolerance: flo
         primal_error=0.0,
         gap_error=0.0,
     )
-    if found.certificate is not None and found.certificate.proved <= certificate.proved:
-        return found
     return replace(found, certificate=certificate)

@@ -3,6 +3,7 @@
 from attsvm.solvers.exact.feasibility import ExactFeasibility, exact_farkas, exact_feasibility
 from attsvm.solvers.exact.least_norm import ExactLeastNorm, exact_least_norm
 from attsvm.solvers.exact.nuclear import NuclearEnclosure, nuclear_enclosure, repair
+from attsvm.solvers.exact.representable import representable
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, exact_rows
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "exact_rows",
     "nuclear_enclosure",
     "repair",
+    "representable",
 ]
