@@ -386,7 +386,8 @@ def _measure(
             price = 2.0 * missed * dot(weights, allowance)
         rank = _rank_certificate(*spectra, gap, excess + price, rank_tolerance, blur, plain)
     numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
-    return Certificate(*numbers, rank, None, Source(problem, W, lam, norm))
+    plain_numbers: list[Any] = [plain(number) for number in numbers]
+    return Certificate(*plain_numbers, rank, None, Source(problem, W, lam, norm))
 
 
 def _frobenius(matrix: FloatArray) -> Any:

@@ -49,7 +49,7 @@ class UnitProblem:
     >>> from attsvm.solvers.unit import UnitProblem
     >>> unit = UnitProblem(MarginProblem([[2.0], [0.0]], [[3.0]], [0, 0], rhs=[12.0, -1.0]))
     >>> unit.c, unit.scale
-    (array([1., 0.]), array([2.]))
+    (array([ 1., -0.]), array([2.]))
     """
 
     def __init__(self, problem: MarginProblem) -> None:

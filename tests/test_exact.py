@@ -89,7 +89,7 @@ def test_rounding_of_a_difference_can_decide():
     t = 2.0**-60
     problem = attsvm.AttentionProblem([[[0.0, t], [-1.0, 1.0], [1.0, -1.0]]], None, [[1.0]])
     floats = selection_rows(problem, [0]).margin_problem
-    assert not exact_feasibility(exact_rows(floats.a, floats.queries, floats.owner)).feasible
+    assert not exact_feasibility(exact_rows(floats.rows.a, floats.rows.queries, floats.owner)).feasible
     answer = exact_feasibility(exact_selection_rows(problem, [0])[0])
     assert answer.feasible
     assert max(answer.W.ravel()) >= 2**60

@@ -339,7 +339,9 @@ def test_bad_matrices_and_batches_are_named():
     batch = attsvm.random_problem(n=2, T=3, d=4, batch=3, seed=0)
     with pytest.raises(ValueError, match="the cone belongs to one problem; index the batch first"):
         attsvm.separating_cone(batch)
-    with pytest.raises(ValueError, match="solution= goes with a single problem; index the batch first"):
+    with pytest.raises(
+        ValueError, match="solution= must be a Solution for one problem and a SolutionBatch for a batch, got Solution"
+    ):
         attsvm.is_locally_optimal(batch, solution=attsvm.att_svm(batch[0]))
 
 
@@ -350,10 +352,6 @@ def test_local_optimality_of_a_batch_is_that_of_its_problems(rng):
     alone = [attsvm.is_locally_optimal(batch[b], selection[b]) for b in range(40)]
     assert together.tolist() == alone
     assert set(alone) == {True, False}
-    with pytest.raises(RuntimeError, match=r"local optimality is undecided: the solves of problems \[0, 1, 2, 3, 4\]"):
-        attsvm.is_locally_optimal(
-            attsvm.random_problem(n=3, T=4, d=5, batch=7, seed=0),
-            solver="cvxpy:SCS",
-            max_iterations=20,
-            tolerance=1e-14,
-        )
+    rough = {"solver": "cvxpy:SCS", "max_iterations": 20, "tolerance": 1e-14}  # settled in exact arithmetic instead
+    few = attsvm.random_problem(n=3, T=4, d=5, batch=7, seed=0)
+    assert attsvm.is_locally_optimal(few, **rough).tolist() == attsvm.is_locally_optimal(few).tolist()

@@ -199,7 +199,7 @@ def enclosure_of(rows: ExactRows, W: FloatArray, multipliers: FloatArray) -> Nuc
     >>> import numpy as np
     >>> from attsvm.solvers.exact import exact_rows
     >>> from attsvm.validation.fuzz_judge import enclosure_of
-    >>> enclosure_of(exact_rows([[2.0]], [[1.0]], [0]), np.array([[0.25]]), np.array([0.5])).norm[1]
+    >>> enclosure_of(exact_rows([[2.0]], [[1.0]], [0]), np.array([[0.25]]), np.array([0.5])).norm[1].__round__(9)
     0.5
     """
     matrix = rational_matrix("W", W)

@@ -31,7 +31,7 @@ def command(
     """Measure the solvers and training against their peers, as ratios on this machine. Exit code 1 if a goal is missed.
 
     \b
-    Example: attsvm bench --only fro-tiny
+    Example: attsvm bench --only fro-tiny --draws 1
     """  # noqa: D301
     from attsvm.records import console, environment
     from attsvm.validation.bench.cases import CASES

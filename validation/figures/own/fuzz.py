@@ -50,7 +50,7 @@ def judge_group(group: Sequence[FuzzCase]) -> list[dict[str, Any]]:
     >>> from attsvm.validation.figures.own.fuzz import judge_group
     >>> from attsvm.validation.fuzz_families import draw_group
     >>> [row["against"] for row in judge_group(draw_group("ties", 0, 2))]
-    [[], []]
+    ['', '']
     """
     judges = [Judge(case) for case in group]
     rows: list[dict[str, Any]] = [
