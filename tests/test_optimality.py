@@ -339,9 +339,7 @@ def test_bad_matrices_and_batches_are_named():
     batch = attsvm.random_problem(n=2, T=3, d=4, batch=3, seed=0)
     with pytest.raises(ValueError, match="the cone belongs to one problem; index the batch first"):
         attsvm.separating_cone(batch)
-    with pytest.raises(
-        ValueError, match="solution= must be a Solution for one problem and a SolutionBatch for a batch, got Solution"
-    ):
+    with pytest.raises(ValueError, match="and a SolutionBatch for a batch, got Solution; index the batch first"):
         attsvm.is_locally_optimal(batch, solution=attsvm.att_svm(batch[0]))
 
 
