@@ -20,7 +20,7 @@ STAGES = (
     ("settle", "a zero row that asks for something is a proof; W = 0 may be the answer", "farkas.py"),
 )  # fmt: skip
 ENDINGS = (
-    ("certify", "violation, gap, bound, rank at a resolution: from the data, with error bounds", "certificate.py"),
+    ("certify", "violation, gap, bound, rank at a resolution: from the data, with error bounds", "certify.py"),
     ("prove", "infeasible: by a zero row, by rounding bounds, or by rationals", "farkas.py"),
     ("open?", "small problems that float64 leaves open are settled in exact arithmetic", "reproof.py, exact/"),
     ("conclude", "the certificate, not the method, decides the status; MarginSolution", "solution.py"),

@@ -1,6 +1,7 @@
 """Numerics: rank-one margin problems, their solvers and certificates. Knows nothing of attention."""
 
-from attsvm.solvers.certificate import Certificate, CertificateBatch, RankCertificate, certify, certify_batch
+from attsvm.solvers.certificate import Certificate, CertificateBatch, RankCertificate
+from attsvm.solvers.certify import certify, certify_batch
 from attsvm.solvers.dispatch import solve, solve_batch
 from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible
 from attsvm.solvers.infeasible import find_farkas

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certificate import Certificate, Source, certify
+from attsvm.solvers.certificate import Certificate, Source
+from attsvm.solvers.certify import certify
 from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem

@@ -12,20 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.planted import (
-    BOTH,
-    LibraryProblem,
-    cancelling,
-    narrow,
-    on_grid,
-    planted_frobenius,
-    planted_nuclear,
-    rescaled,
-    with_dependent_rows,
-    with_duplicates,
-    with_zero_rows,
-)
+from attsvm.solvers.planted import BOTH, LibraryProblem, cancelling, narrow, on_grid, planted_frobenius, planted_nuclear
 from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.variants import rescaled, with_dependent_rows, with_duplicates, with_zero_rows
 
 __all__ = [
     "LibraryProblem",

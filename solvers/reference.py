@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certificate import certify
+from attsvm.solvers.certify import certify
 from attsvm.solvers.infeasible import find_farkas
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem

@@ -246,8 +246,8 @@ def _settle_least_norm(
     lam, size = best.multipliers_float, _root(best.norm_squared)[1]
     if not 2.0**-400 < size < 2.0**400:  # the square leaves the range: nothing to measure in float64
         return found
-    for rounding in (lambda: best.W_float, lambda: representable(rows, best.matrix)):
-        W = rounding()
+    for plainly in (True, False):  # each entry to the nearest, then so that the margins are kept
+        W = best.W_float if plainly else representable(rows, best.matrix)
         if not np.isfinite(W).all():
             return found
         found = _better(found, _measured(problem, norm, replace(found, W=W, multipliers=lam / size), tolerance))
@@ -318,7 +318,7 @@ def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
 
 def _measured(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
     """The result with a certificate of its W and multipliers whose numbers are exact."""
-    from attsvm.solvers.certificate import certify
+    from attsvm.solvers.certify import certify
 
     assert found.W is not None and found.multipliers is not None
     plain = certify(problem, found.W, found.multipliers, norm)

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certificate import Certificate, CertificateBatch, Source, certify
+from attsvm.solvers.certificate import Certificate, CertificateBatch, Source
+from attsvm.solvers.certify import certify
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status

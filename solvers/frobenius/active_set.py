@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certificate import certify
+from attsvm.solvers.certify import certify
 from attsvm.solvers.farkas import certify_infeasible
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import SmallResult, solve_active, solve_small

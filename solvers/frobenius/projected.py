@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certificate import Certificate, certify
+from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.certify import certify
 from attsvm.solvers.driver import Driver
 from attsvm.solvers.frobenius.active_set import by_distance, in_norm_form, proved
 from attsvm.solvers.frobenius.dual import Dual, DualPoint

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certificate import certify
+from attsvm.solvers.certify import certify
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.factored import Factors, augmented_lagrangian, solve_factored
 from attsvm.solvers.nuclear.interior import solve_interior

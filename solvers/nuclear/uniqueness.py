@@ -28,7 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certificate import Certificate, certify
+from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.certify import certify
 from attsvm.solvers.nuclear.newton import active_map, symmetric
 from attsvm.solvers.nuclear.spectra import singular_values
 from attsvm.solvers.problem import MarginProblem
