@@ -144,14 +144,15 @@ class _Trail:
 
 def _resumed(options: TrainOptions, data: TensorProblem, method: Method, parameters: Parameters) -> _Trail:
     """The start of a run, or where its checkpoint left it."""
-    print_ = fingerprint(options, data, parameters)
-    path = None if options.checkpoint is None else Path(options.checkpoint)
-    if options.resume and path is not None and path.exists():
-        saved = load_checkpoint(path, print_, data.X.device)
-        state = TrainingState(saved["parameters"], saved["optimizer"], saved["code"], saved["taken"])
-        return _Trail(state, saved["history"], saved["step"], print_)
     code = torch.full((data.batch,), RUNNING, dtype=torch.int64, device=data.X.device)
     state = TrainingState(parameters, method.optimizer.init(parameters), code, torch.zeros_like(code))
+    if options.checkpoint is None:
+        return _Trail(state, [], 0, "")
+    print_, path = fingerprint(options, data, parameters, method.parameterization.key_matrix), Path(options.checkpoint)
+    if options.resume and path.exists():
+        saved = load_checkpoint(path, print_, data.X.device, state, options.snapshot_steps())
+        state = TrainingState(saved["parameters"], saved["optimizer"], saved["code"], saved["taken"])
+        return _Trail(state, saved["history"], saved["step"], print_)
     return _Trail(state, [], 0, print_)
 
 
