@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import generator
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem, ProblemBatch
 
@@ -119,7 +120,7 @@ def random_problem(
     if causal and kind != "sequence":
         raise ValueError(f"causal=True needs kind='sequence', got kind={kind!r}")
 
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     lead = () if batch is None else (batch,)
     K = T if kind == "sequence" else queries
     query_shape = (*lead, n) if K is None else (*lead, n, K)

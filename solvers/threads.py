@@ -77,7 +77,7 @@ def _torch_pools() -> list[_Pool]:
 
 
 def _set(pool: _Pool, number: int) -> None:
-    """Set a pool's number whoever set it last: newer threadpoolctl lets one thread of the process do so, and no other."""
+    """Set a pool's number whoever set it last: newer threadpoolctl lets one thread of the process do so, no other."""
     free = getattr(pool, "clear_controlling_thread", None)
     if free is not None:
         free(force=True)

@@ -138,7 +138,7 @@ def _read(path: Path, device: torch.device) -> dict[str, Any]:
             f"checkpoint {path} is not one of this version's checkpoints, or is truncated; remove it to start over"
         )
     if raw[len(_MAGIC) : start] != hashlib.sha256(raw[start:]).hexdigest().encode() + b"\n":
-        raise CheckpointError(f"checkpoint {path} is damaged or truncated (its digest differs); remove it to start over")
+        raise CheckpointError(f"checkpoint {path} is damaged or truncated; remove it to start over")
     try:
         content = torch.load(io.BytesIO(raw[start:]), map_location=device, weights_only=True)
     except Exception as error:  # a whole file that torch cannot read, or that holds more than tensors

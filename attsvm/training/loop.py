@@ -40,6 +40,8 @@ def _look(
     W that means something.
     """
     finite = torch.stack([torch.isfinite(t).flatten(1).all(1) for t in state.parameters.values()]).all(0)
+    # Factors may be finite where their product, or its norm, is not.
+    finite &= torch.isfinite(method.parameterization.compose(state.parameters).flatten(1).norm(dim=1))
     snapshot = take_snapshot(data, where(finite, state.parameters, before.parameters), method)
     state = replace(
         state,
