@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "softmax_spectrum",
         "softmax",
     ),
-    "tokens and selections": ("selection", "_problem_data", "problem", "generate", "files"),
+    "tokens and selections": ("selection", "_problem_data", "problem", "generate", "trained_head", "files"),
     "rows and logits": ("exact", "rows", "score_order", "attention"),
     "W and its certificate": ("conflict", "solution", "svm", "local_proof"),
     "local optimality": ("optimality",),
