@@ -37,12 +37,14 @@ def lines(function):
 
 
 def test_the_measures():
-    text = 'def f(a, b):\n    """One\n\n    two."""\n    if a and b:\n        return [x for x in a if x]\n    return b\n'
+    text = (
+        'def f(a, b):\n    """One\n\n    two."""\n    if a and b:\n        return [x for x in a if x]\n    return b\n'
+    )
     (found,) = functions(ast.parse(text))
     assert (complexity(found), lines(found)) == (5, 4)
 
 
-@pytest.mark.parametrize("folder", ["attsvm", "solvers", "validation"])
+@pytest.mark.parametrize("folder", ["attsvm", "validation"])
 def test_functions_can_be_read(folder):
     bad = [
         f"{path.relative_to(ROOT)}:{function.lineno} {function.name}: complexity {complexity(function)}, "

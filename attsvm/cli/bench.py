@@ -67,8 +67,8 @@ def command(
         out = console()
         out.print(as_table(results))
         facts = f"{seconds:.0f} s in all, {draws} draws; {os.cpu_count()} cores; {environment()}"
-        for line in (*as_verdicts(results), facts):
-            out.print(line, markup=False)
+        for told in (*as_verdicts(results), facts):
+            out.print(told, markup=False)
     if failed:
         raise typer.Exit(1)
 
