@@ -50,7 +50,7 @@ def test_training_settings_are_refused_by_name(problem, setting, wanted):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has the device")
 def test_a_device_that_is_not_there_is_refused_by_name(problem):
-    with pytest.raises(ValueError, match="^device 'cuda' cannot be used here: "):
+    with pytest.raises(ValueError, match=r"^device 'cuda' cannot be used here: "):
         attsvm.train(problem, steps=3, device="cuda")
     batch = attsvm.random_problem(n=3, T=4, d=5, seed=0, batch=2)
     for device in ("cuda", "meta"):
