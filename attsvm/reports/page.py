@@ -12,7 +12,7 @@ from attsvm.reports.content import ReportOptions, build_content
 from attsvm.reports.markup import embed_json, escape, section
 from attsvm.reports.sections import diagnosis, graph, solutions, summary, training
 
-__all__ = ["render_page", "write_report"]
+__all__ = ["render_page", "write_page", "write_report"]
 
 # Nothing may be fetched, from the network or the disk, whatever a problem's name contains.
 _POLICY = (
@@ -92,6 +92,11 @@ def write_report(problem: AttentionProblem, path: str | Path, **options: Unpack[
     ...     "certificate" in (Path(folder) / "report.html").read_text()
     True
     """
-    page = render_page(build_content(problem, **options))
+    write_page(path, build_content(problem, **options))
+
+
+def write_page(path: str | Path, content: dict[str, Any]) -> None:
+    """Write the page of a content from `build_content`, atomically."""
+    page = render_page(content)
     with atomic_write(path) as file:
         file.write(page.encode())

@@ -28,6 +28,7 @@ _ADVICE = {
     "norm reached": "W reached the norm that was asked for.",
     "converged": "The direction of W changed by less than asked for between two snapshots.",
     "stationary": "The gradient is exactly zero: equal scores, an unlucky start, or a finite minimum.",
+    "interrupted": "Training was stopped from outside; this is its last snapshot.",
     "not finite": "A step gave NaN or infinity and was not taken; lower lr or check the head.",
 }
 
@@ -47,6 +48,7 @@ class RunStatus(StrEnum):
     CONVERGED = "converged"
     STATIONARY = "stationary"
     NOT_FINITE = "not finite"
+    INTERRUPTED = "interrupted"
 
     @property
     def advice(self) -> str:
