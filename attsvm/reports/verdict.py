@@ -103,9 +103,11 @@ def page_verdict(content: Mapping[str, Any]) -> str:
     """The sentences of a whole report, from its content."""
     sentences = [solution_verdict(content["solutions"], content["problem"]["n"])]
     for run in content["runs"]:
-        own = run["comparisons"][0]
         norm = "nuclear" if run["parameterization"] == "KQ" else "frobenius"
-        error = own["misalignment"][-1] if own["misalignment"] else None
+        # The SVM of the run's own tokens: listed by itself, or, where these are the solutions' tokens, among those.
+        own = [c for c in run["comparisons"] if c["label"].endswith("own tokens")]
+        own = own or [c for c in run["comparisons"] if c["norm_name"] == norm]
+        error = own[0]["misalignment"][-1] if own and own[0]["misalignment"] else None
         sentences.append(run_verdict(run["parameterization"], run["convergence"], run["status"], norm, error))
     if content["diagnosis"] is not None:
         sentences.append(diagnosis_verdict(content["diagnosis"]))

@@ -131,6 +131,7 @@ def test_ctrl_c_keeps_the_last_snapshot(files, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", code, "train", "one.npz", "--steps", "100000000", "--out", "run.npz"],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     time.sleep(6)
