@@ -12,8 +12,8 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 
 if TYPE_CHECKING:
+    from attsvm.solvers.exact_certificate import ExactCertificate
     from attsvm.solvers.farkas import FarkasCertificate
-    from attsvm.solvers.reproof import ExactCertificate
 
 __all__ = ["Certificate", "CertificateBatch", "RankCertificate", "Source"]
 
@@ -133,7 +133,7 @@ class Certificate:
         Parameters
         ----------
         tolerance : float, optional
-            What violation and gap must reach to be called optimal; 1e-8, nuclear norm 1e-7 by default.
+            What violation and gap must reach to be called optimal; 1e-8, other norms than Frobenius 1e-7 by default.
 
         Examples
         --------
@@ -145,7 +145,7 @@ class Certificate:
         >>> print(solve(MarginProblem([[1.0], [-2.0]], [[1.0]], [0, 0])).certificate.exact())
         infeasible, by exact multipliers on rows [0, 1]
         """
-        from attsvm.solvers.reproof import exact_from_source
+        from attsvm.solvers.exact_certificate import exact_from_source
 
         return exact_from_source(self._source, self.farkas, tolerance)
 
