@@ -300,16 +300,17 @@ def _collect(
     cone: SeparatingCone,
 ) -> RegularizationPath:
     form, objective = search.form, search.objective
-    missing = np.full(form.size, np.nan)
-    thetas = [missing if p is None else p.theta for p in points]
-    W = np.stack([form.compose(theta) for theta in thetas])
-    log_excess = np.array([np.nan if p is None else p.value for p in points])
+    nothing = Point(np.full(form.size, np.nan), np.nan, np.nan, False, np.nan)
+    found = [point or nothing for point in points]
+    W = np.stack([form.compose(point.theta) for point in found])
+    log_excess = np.array([point.value for point in found])
     correlation = np.full(len(radii), np.nan)
     if predicted.status.has_solution and predicted.norm > 0:
         target = predicted.W
         sizes = np.linalg.norm(W, axis=(1, 2)) * np.linalg.norm(target)
         np.divide((W * target).sum(axis=(1, 2)), sizes, out=correlation, where=sizes > 0)
-    factors = None if form.m is None else [form.parameters(theta) for theta in thetas]
+    parts = [form.parameters(point.theta) for point in found]
+    K, Q = (None if form.m is None else np.stack([part[name] for part in parts]) for name in "KQ")
     return RegularizationPath(
         problem,
         parameterization,
@@ -317,16 +318,16 @@ def _collect(
         is_local,
         radii,
         W,
-        None if factors is None else np.stack([f["K"] for f in factors]),
-        None if factors is None else np.stack([f["Q"] for f in factors]),
+        K,
+        Q,
         objective.floor + np.exp(log_excess),
         log_excess,
         correlation,
         1.0 - correlation,
         predicted,
         np.array([_cone_value(cone, w) for w in W]),
-        np.array([p is not None and p.on_boundary for p in points]),
-        np.array([np.nan if p is None else p.stationarity for p in points]),
+        np.array([point.on_boundary for point in found]),
+        np.array([point.stationarity for point in found]),
         tuple(PathStatus.NO_START if p is None else search.status(p) for p in points),
     )
 
