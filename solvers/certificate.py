@@ -170,6 +170,32 @@ class Certificate:
         largest: float = _largest(gap, violation, self.dual_violation)
         return largest
 
+    def reason(self, tolerance: float) -> str:
+        """What keeps one solve from being called optimal at a tolerance, and at which tolerance it could be.
+
+        Examples
+        --------
+        >>> from attsvm.solvers import MarginProblem, certify
+        >>> certify(MarginProblem([[2.0]], [[1.0]], [0]), [[0.4]], [0.5]).reason(1e-8)
+        'rows are missed by up to 2.0e-01; the norm is proved to within 2.5e-01: proved at a tolerance of 2.5e-01 only'
+        """
+        if self.farkas is not None:
+            return f"no W satisfies the rows, proved by {self.farkas.proof}"
+        if not self.proved < np.inf:
+            return "no W was found that could be measured"
+        found = []
+        for what, value, hidden in (
+            ("rows are missed by up to", self.primal_violation, self.primal_error),
+            ("the norm is proved to within", self.gap, self.gap_error),
+        ):
+            if value + hidden > tolerance:
+                rounding = ", which is rounding" if value <= tolerance else ""
+                found.append(f"{what} {value + hidden:.1e}{rounding}")
+        if self.dual_violation > tolerance:
+            found.append(f"the multipliers miss their constraints by {self.dual_violation:.1e}")
+        only = " only" if found else ""
+        return f"{'; '.join(found)}{': ' if found else ''}proved at a tolerance of {self.proved:.1e}{only}"
+
     def __getitem__(self, index: int) -> Certificate:
         """Of one problem of a batch."""
         parts = {part.name: getattr(self, part.name) for part in fields(self)}

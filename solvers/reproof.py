@@ -16,7 +16,7 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.exact_certificate import exact_certificate, exact_rows_of, root_bounds, rounded_up
-from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.norms import Entrywise, Norm, Schatten, get_norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.solution import Found
 
@@ -50,7 +50,7 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
     array([1.e-12, 2.e+00])
     """
     dx, dz = problem.shape
-    if problem.m * dx * dz > _ENTRIES:
+    if problem.m * dx * dz > _ENTRIES or not isinstance(norm, Schatten | Entrywise):  # of these balls are known
         return found
     rows = exact_rows_of(problem)
     known = found.multipliers if found.multipliers is not None and np.isfinite(found.multipliers).all() else None
