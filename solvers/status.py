@@ -10,7 +10,7 @@ _ADVICE = {
     "optimal": "The certificate closes: the solution is optimal to the stated tolerance.",
     "infeasible": "No W satisfies all rows; read certificate.farkas for the proof and the rows involved.",
     "local": "A KKT point of the rank-limited problem, not proved global; try more starts or read extras.rank_limit.",
-    "inaccurate": "The solver stopped early; read certificate.gap, then raise max_iterations or try another solver.",
+    "inaccurate": "Not proved to the tolerance; read solution.reason, then raise max_iterations or try another solver.",
     "failed": "The solver returned neither a solution nor a proof; try another solver or rescale the data.",
 }
 
