@@ -17,7 +17,7 @@ PICTURE = ROOT / "docs" / "images" / "modules.svg"
 
 # What is imported stands below, or in the same layer further left. A unit is a module or a folder of attsvm.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "ground": ("_arrays", "_callables", "_lazy", "_problem_input", "records"),  # for everybody
+    "ground": ("_arrays", "_callables", "_checks", "_lazy", "_problem_input", "records"),  # for everybody
     "numerics and functions": (
         "solvers",
         "support_proof",
