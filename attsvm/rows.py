@@ -54,6 +54,9 @@ class AttentionRows:
     T: int
     anchors: IntArray
 
+    def __repr__(self) -> str:
+        return f"AttentionRows({self.margin_problem!r}, query_shape={self.query_shape}, T={self.T})"
+
     def scatter(self, values: npt.ArrayLike, fill: float = np.nan) -> FloatArray:
         """One number per row, laid out per query and token: shape ``(*batch, *query_shape, T)``."""
         rows, numbers = self.margin_problem, np.asarray(values)

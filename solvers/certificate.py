@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.display import html_facts, largest
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 
@@ -64,6 +65,12 @@ class RankCertificate:
     dual_gap: float
     singular_gap: float
     dual_singular_values: FloatArray
+
+    def __repr__(self) -> str:
+        if np.ndim(self.rank):
+            return f"RankCertificate(of {len(np.asarray(self.rank))} problems)"
+        found = f"rank={self.rank}, resolution={self.resolution:.1e}, numerical_rank={self.numerical_rank}"
+        return f"RankCertificate({found}, dual_gap={self.dual_gap:.1e})"
 
     def __getitem__(self, index: int) -> RankCertificate:
         """Of one problem of a batch."""
@@ -148,6 +155,23 @@ class Certificate:
         from attsvm.solvers.exact_certificate import exact_from_source
 
         return exact_from_source(self._source, self.farkas, tolerance)
+
+    def _facts(self) -> dict[str, str]:
+        if self.farkas is not None:
+            return {"proof": f"infeasible, by {self.farkas.proof}", "rows": f"{len(self.farkas.rows)}"}
+        measures = ("gap", "primal_violation", "dual_violation")
+        facts = {name: largest(getattr(self, name)) for name in measures}
+        if np.ndim(self.norm):
+            return facts
+        facts |= {"norm": f"{self.norm:.6g}", "lower_bound": f"{self.lower_bound:.6g}"}
+        return facts if self.rank is None else facts | {"rank": f"{self.rank}"}
+
+    def __repr__(self) -> str:
+        many, sign = (f"{np.size(self.gap)} problems, ", " <= ") if np.ndim(self.gap) else ("", "=")
+        return f"Certificate({many}{', '.join(f'{name}{sign}{value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_facts("Certificates, the largest" if np.ndim(self.gap) else "Certificate", self._facts())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}  # rows may hold functions, which cannot be written

@@ -69,6 +69,9 @@ class ExactCertificate:
     resolution: float | None = None
     farkas: ExactFarkas | None = None
 
+    def __repr__(self) -> str:
+        return f"ExactCertificate({self})"
+
     def __str__(self) -> str:
         if self.farkas is not None:
             return f"infeasible, by exact multipliers on rows {self.farkas.rows.tolist()}"

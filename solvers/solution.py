@@ -13,6 +13,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certificate import Certificate, CertificateBatch, Source
 from attsvm.solvers.certify import certify
+from attsvm.solvers.display import counted
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
@@ -144,6 +145,13 @@ class MarginSolution:
     extras: Extras = field(repr=False, default_factory=Extras)
     _proofs: dict[int, FarkasCertificate] = field(repr=False, default_factory=dict)
     _each: tuple[Extras, ...] = field(repr=False, default=())
+
+    def __repr__(self) -> str:
+        if self.problem.batch:
+            statuses: Any = self.status
+            return f"MarginSolution({self.norm_kind.name}, {len(self)} problems: {counted(statuses)}, {self.solver})"
+        found = f", norm={self.norm:.6g}, gap={self.certificate.gap:.1e}" if self.status.has_solution else ""
+        return f"MarginSolution({self.norm_kind.name}, {self.status}{found}, {self.solver})"
 
     @property
     def W(self) -> FloatArray:
