@@ -38,10 +38,17 @@ def namespace(array: object) -> Any:
 
 def _plain(name: str, value: Any) -> npt.NDArray[Any]:
     if is_tensor(value):
+        if value.device.type == "meta":
+            raise ValueError(f"{name} must hold numbers, got a tensor on the device 'meta', which has none")
         value = value.detach().cpu()
         if str(value.dtype) in ("torch.bfloat16", "torch.float16"):
             value = value.float()
         return np.asarray(value.numpy())
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(
+            f"{name} is a masked array with masked entries, which would be taken for data; pass the filled array and, "
+            "to leave tokens out, the argument mask"
+        )
     try:
         return np.asarray(value)
     except ValueError as error:

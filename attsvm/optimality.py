@@ -1,8 +1,8 @@
-"""Local optimality of a selection (Definitions 2 to 5): low- and high-score tokens, the verdict, the cone."""
+"""Local optimality of a selection (Definitions 2 to 5): low- and high-score tokens, support, the verdict, the cone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, overload
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray, real_array
+from attsvm.attention import logits
 from attsvm.local_proof import LocalProof, prove_local
 from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.score_order import score_order
@@ -26,6 +27,7 @@ __all__ = [
     "low_score_tokens",
     "prove",
     "separating_cone",
+    "support_indices",
 ]
 
 
@@ -68,6 +70,33 @@ def high_score_tokens(problem: AttentionProblem, selection: SelectionLike = None
     chosen, order = read_selection(problem, selection), score_order(problem)
     other = np.arange(problem.T) != chosen.indices[..., None]
     return np.asarray(problem.allowed & other & (order >= _own(order, chosen)))
+
+
+def support_indices(solution: Solution, tolerance: float | None = None) -> tuple[IntArray, ...]:
+    """Support tokens of each query (Definition 2): margin equal to 1 within a tolerance.
+
+    Parameters
+    ----------
+    solution : Solution
+    tolerance : float, optional
+        The solution's ``support_tolerance`` by default.
+
+    Returns
+    -------
+    tuple of ndarray
+        One array of token indices per query, in C order of ``query_shape``; it may be empty.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> sol = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
+    >>> [indices.tolist() for indices in attsvm.support_indices(sol)]
+    [[1], [1, 2]]
+    """
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+    support = solution.support if tolerance is None else replace(solution, support_tolerance=tolerance).support
+    return tuple(np.flatnonzero(row) for row in support.reshape(-1, solution.rows.T))
 
 
 @overload
@@ -277,11 +306,9 @@ class SeparatingCone:
         size = float(np.linalg.norm(matrix))
         if size == 0:
             raise ValueError("W must not be zero: its direction is undefined")
-        Z = self.problem.Z if self.problem.multi_query else self.problem.Z[:, None]
-        logits = np.einsum("itd,de,ike->ikt", self.problem.X, matrix / size, Z, optimize=True)
-        logits = logits.reshape(self.low.shape)
-        best_low = np.where(self.low, logits, -np.inf).max(axis=-1)
-        best_high = np.where(self.high, logits, -np.inf).max(axis=-1)
+        values = logits(self.problem, matrix / size)
+        best_low = np.where(self.low, values, -np.inf).max(axis=-1)
+        best_high = np.where(self.high, values, -np.inf).max(axis=-1)
         constrained = self.high.any(axis=-1)
         return float((best_low[constrained] - best_high[constrained]).min(initial=np.inf))
 

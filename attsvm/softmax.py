@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array
-from attsvm.softmax_spectrum import log_roots, log_roots_at
+from attsvm.secular_equation import log_roots_at
+from attsvm.softmax_spectrum import log_roots
 
 __all__ = [
     "condition_bounds",

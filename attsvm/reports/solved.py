@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from attsvm.comparison.tables import svm_name
-from attsvm.optimality import Convergence, convergence_of
+from attsvm.optimality import Convergence, convergence_of, support_indices
 from attsvm.problem import AttentionProblem
 from attsvm.records import Table
 from attsvm.selection import Selection
-from attsvm.solution import Solution, support_indices
+from attsvm.solution import Solution
 
 __all__ = [
     "exact_line",

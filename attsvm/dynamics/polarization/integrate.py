@@ -119,11 +119,11 @@ def integrate(
     state, x, done, evaluations = start.astype(np.float64), float(grid[0]), 1, 0
     states = np.empty((grid.size, start.size))
     states[0] = start
+    stops = np.arange(start.size)[slice(0) if stopping is None else stopping]
     while done < grid.size:
-        signs = np.sign(state[stopping]) if stopping is not None else np.empty(0)
-        alive = np.flatnonzero(signs) if stopping is not None else np.empty(0, dtype=int)
-        offset = (stopping.start or 0) if stopping is not None else 0
-        events = [_crossing(offset + int(i)) for i in alive] if alive.size > 1 else None
+        signs = np.sign(state[stops])
+        alive = stops[signs != 0]
+        events = [_crossing(int(i)) for i in alive] if alive.size > 1 else None
         result = solve_ivp(
             rates(signs),
             (x, float(grid[-1])),
@@ -147,7 +147,7 @@ def integrate(
         hit = [k for k, when in enumerate(result.t_events) if len(when)]
         x = float(result.t_events[hit[0]][0])
         state = np.array(result.y_events[hit[0]][0])
-        state[[offset + int(alive[k]) for k in hit]] = 0.0  # exactly: from here on it does not move
+        state[alive[hit]] = 0.0  # exactly: from here on it does not move
     return Path(states, evaluations)
 
 

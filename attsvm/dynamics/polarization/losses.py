@@ -56,7 +56,7 @@ def log_aligned_rate(m: npt.ArrayLike) -> Array:
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import log_aligned_rate
+    >>> from attsvm.dynamics.polarization.losses import log_aligned_rate
     >>> float(log_aligned_rate(1e4))
     -10000.0
     """
@@ -68,7 +68,7 @@ def aligned_loss(loss: str, m: npt.ArrayLike, b: float = 1.0) -> Array:
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import aligned_loss
+    >>> from attsvm.dynamics.polarization.losses import aligned_loss
     >>> round(float(aligned_loss("logistic", 30.0)) * 1e13, 3)
     0.936
     """

@@ -175,7 +175,7 @@ def tied_rates(R: Array, a: Array, descent: Array, transposed: bool = False) -> 
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.polarization import tied_rates
+    >>> from attsvm.dynamics.polarization.variants import tied_rates
     >>> dR, da = tied_rates(np.eye(2), np.zeros(2), np.array([1.0, 0.0]))
     >>> dR.tolist(), da.tolist()
     ([[0.5, 0.5], [0.0, 0.0]], [0.25, -0.25])
