@@ -20,6 +20,7 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.next_token.graphs import TokenGraphs, graphs_of
 from attsvm.next_token.sequences import read_embeddings, read_sequences
+from attsvm.rows import lost_in_difference
 from attsvm.solvers import Certificate, InfeasibleError, MarginProblem, MarginSolution, Status, solve
 from attsvm.solvers.pairs import PairRows
 
@@ -160,7 +161,12 @@ def _margin_problem(graphs: TokenGraphs, embeddings: FloatArray) -> tuple[Margin
     behind = np.concatenate([tied, graphs.root[graphs.order[:, 1]]])
     queries, owner = np.unique(graphs.query[first], return_inverse=True)
     left, right = graphs.token[first], graphs.token[behind]
-    rows = PairRows(embeddings[left] - embeddings[right], embeddings[queries], owner)
+
+    def remainder(index: IntArray) -> FloatArray:
+        return lost_in_difference(embeddings[left[index]], embeddings[right[index]])
+
+    a = embeddings[left] - embeddings[right]
+    rows = PairRows.trusted(a, embeddings[queries], owner, lambda _: remainder)
     equality = np.arange(len(first)) < len(tied)
     problem = MarginProblem.from_rows(rows, np.where(equality, 0.0, 1.0), equality)
     return problem, np.column_stack([graphs.query[first], left, right])
