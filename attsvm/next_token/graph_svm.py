@@ -24,7 +24,7 @@ from attsvm.rows import lost_in_difference
 from attsvm.solvers import Certificate, InfeasibleError, MarginProblem, MarginSolution, Status, solve
 from attsvm.solvers.pairs import PairRows
 
-__all__ = ["GraphSolution", "graph_svm", "solve_graphs"]
+__all__ = ["GraphSolution", "graph_svm", "graph_svms", "solve_graphs"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -144,6 +144,44 @@ def graph_svm(
     corpus = read_sequences(sequences, selected)
     table = read_embeddings(embeddings, corpus)
     return solve_graphs(graphs_of(corpus), table, norm=norm, solver=solver, **options)
+
+
+def graph_svms(
+    corpora: Sequence[Sequence[npt.ArrayLike]],
+    embeddings: Sequence[npt.ArrayLike],
+    *,
+    norm: str = "frobenius",
+    solver: str = "auto",
+    **options: Any,
+) -> list[GraphSolution]:
+    """Solve the Graph-SVM of many corpora as one batch.
+
+    Parameters
+    ----------
+    corpora : sequence of what `graph_svm` takes as ``sequences``
+    embeddings : sequence of array_like, each of shape (vocabulary, d)
+        One table per corpus, all of one dimension d.
+    norm, solver, **options
+        As for `graph_svm`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.next_token import graph_svms
+    >>> [svm.norm.__round__(4) for svm in graph_svms([[[0, 1, 2, 0]], [[0, 1, 1]]], [np.eye(3), np.eye(3)])]
+    [0.8165, 0.7071]
+    """
+    if len(corpora) != len(embeddings) or not len(corpora):
+        raise ValueError(f"embeddings must hold one table per corpus, got {len(embeddings)} for {len(corpora)} corpora")
+    read = [read_sequences(sequences) for sequences in corpora]
+    tables = [read_embeddings(table, corpus) for table, corpus in zip(embeddings, read, strict=True)]
+    graphs = [graphs_of(corpus) for corpus in read]
+    built = [_margin_problem(graph, table) for graph, table in zip(graphs, tables, strict=True)]
+    found = solve(MarginProblem.stack([problem for problem, _ in built]), norm, solver, **options)
+    return [
+        GraphSolution(graph, table, found[i], pairs)
+        for i, (graph, table, (_, pairs)) in enumerate(zip(graphs, tables, built, strict=True))
+    ]
 
 
 def solve_graphs(

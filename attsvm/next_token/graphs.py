@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenGraphs", "graphs_of", "token_graphs"]
 
+# Nodes up to which dense matrices are quicker than sparse ones.
+_DENSE = 200
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenGraphs:
@@ -155,9 +158,6 @@ def token_graphs(sequences: Sequence[npt.ArrayLike], selected: npt.ArrayLike | N
 
 def graphs_of(corpus: Corpus) -> TokenGraphs:
     """`token_graphs` of sequences that were read."""
-    from scipy import sparse
-    from scipy.sparse.csgraph import connected_components
-
     size = int(corpus.token.max()) + 1
     keys, node = np.unique(corpus.query[corpus.owner] * size + corpus.token, return_inverse=True)
     head = node[corpus.labelled][corpus.owner]
@@ -167,15 +167,29 @@ def graphs_of(corpus: Corpus) -> TokenGraphs:
             "sequences hold no token besides the next one: every graph is empty, there is nothing to order"
         )
     edges = _distinct(np.column_stack([head, node])[differs], len(keys))
-    joined = sparse.coo_array((np.ones(len(edges), dtype=np.int8), edges.T), shape=(len(keys), len(keys)))
-    _, found = connected_components(joined, directed=True, connection="strong")
-    # Number components by their first node, so that they are sorted by last token and token.
-    _, root, component = np.unique(found, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(root))
-    component, root = rank[component], np.sort(root)
+    root, component = np.unique(_first_of_component(edges, len(keys)), return_inverse=True)
     between = component[edges]
     between = _distinct(between[between[:, 0] != between[:, 1]], len(root))
     return TokenGraphs(corpus, keys // size, keys % size, edges, component, root, _without_implied(between, len(root)))
+
+
+def _first_of_component(edges: IntArray, size: int) -> IntArray:
+    """First node of the strongly connected component of every node, shape (size,)."""
+    if size <= _DENSE:
+        reach = np.eye(size, dtype=np.float32)
+        reach[edges[:, 0], edges[:, 1]] = 1.0
+        steps = 1
+        while steps < size:  # paths of twice the length each time
+            reach = np.minimum(reach @ reach, 1.0)
+            steps *= 2
+        return np.asarray((reach * reach.T).argmax(axis=1))
+    from scipy import sparse
+    from scipy.sparse.csgraph import connected_components
+
+    joined = sparse.coo_array((np.ones(len(edges), dtype=np.int8), edges.T), shape=(size, size))
+    _, found = connected_components(joined, directed=True, connection="strong")
+    _, root, component = np.unique(found, return_index=True, return_inverse=True)
+    return np.asarray(root[component])
 
 
 def _distinct(pairs: IntArray, size: int) -> IntArray:
@@ -190,10 +204,12 @@ def _without_implied(pairs: IntArray, size: int) -> IntArray:
     A margin of 1 along each of the two gives 2 along the edge, so dropping it changes no feasible set; what is left has
     the same reachability, since the longest path between two nodes is never dropped.
     """
+    if size <= _DENSE:
+        edge = np.zeros((size, size), dtype=np.float32)
+        edge[pairs[:, 0], pairs[:, 1]] = 1.0
+        return pairs[(edge @ edge)[pairs[:, 0], pairs[:, 1]] == 0.0]
     from scipy import sparse
 
-    if not len(pairs):
-        return pairs
     matrix = sparse.csr_array((np.ones(len(pairs), dtype=np.int32), pairs.T), shape=(size, size))
     implied = matrix @ matrix
     both = sparse.csr_array(matrix.multiply(implied))

@@ -83,7 +83,7 @@ def train(
     seed: int | np.random.Generator = 0,
     m: int | None = None,
     init_scale: float = 0.01,
-    snapshots: int = 30,
+    snapshots: int | Sequence[int] = 30,
     device: torch.device | str | None = None,
     batch: bool = False,
 ) -> NextTokenRun:

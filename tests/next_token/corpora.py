@@ -1,26 +1,12 @@
-"""Random vocabularies and sequences for the tests."""
+"""Random sequences for the tests, of a wanted kind."""
 
-import numpy as np
-
-from attsvm.next_token import token_graphs
-
-
-def unit_embeddings(rng, vocabulary, d):
-    table = rng.normal(size=(vocabulary, d))
-    return table / np.linalg.norm(table, axis=1, keepdims=True)
+from attsvm.next_token import random_corpus, token_graphs
 
 
 def draw(rng, n, T, vocabulary, d, *, acyclic=None):
-    """Sequences and unit embeddings; next tokens by a hidden W (acyclic) or at random among the context's."""
+    """Sequences and unit embeddings; redrawn until the graphs are (a)cyclic, where that is asked for."""
+    labels = "realizable" if acyclic else "random"
     while True:
-        embeddings, hidden = unit_embeddings(rng, vocabulary, d), rng.normal(size=(d, d))
-        sequences = []
-        for _ in range(n):
-            context = rng.integers(0, vocabulary, size=T)
-            by_hidden = context[np.argmax(embeddings[context] @ hidden @ embeddings[context[-1]])]
-            following = by_hidden if acyclic else rng.choice(context)
-            sequences.append([*context.tolist(), int(following)])
-        if all(len(set(s)) == 1 for s in sequences):
-            continue
+        sequences, embeddings = random_corpus(n, T, vocabulary, d, labels=labels, seed=rng)
         if acyclic is None or token_graphs(sequences).is_acyclic == acyclic:
             return sequences, embeddings
