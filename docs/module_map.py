@@ -33,7 +33,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "W and its certificate": ("conflict", "solution", "svm", "local_proof"),
     "local optimality": ("optimality",),
     "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
-    "theory against training": ("comparison", "theory"),
+    "theory against training": ("comparison", "theory", "next_token"),
     "sweeps and pages": ("sweeps", "reports"),
     "public names": ("attsvm",),
     "validation": (
