@@ -67,7 +67,9 @@ def _bounds(formula: Any, rng: Rng, trials: int, which: str = "upper") -> Measur
         scores = np.sort(rng.normal(size=(3, 6)) * 3, axis=1)[:, ::-1].copy()
         if k % 3 == 1:  # tied important scores, as the sharper bound asks
             scores = np.where(members, scores[:, :1], scores)
-        elif k % 3 == 2:  # the bound is attained: one weakest important token, all others at the ends of Gamma and Delta
+        elif (
+            k % 3 == 2
+        ):  # the bound is attained: one weakest important token, all others at the ends of Gamma and Delta
             s[:] = s[0]
             members = np.arange(6) < s[:, None]
             gap, spread = rng.uniform(0, 4), rng.uniform(0, 2)
@@ -99,7 +101,9 @@ def _sharp_corrected(found: Any) -> float:
     return float((tail / (s + tail * (1 + (n - s - 1) * np.exp(-found.other_spread)))).max())
 
 
-@each(1e-7, "distance of important attention from 1/s over the bound, less 1; Gamma from 1e-6 to 0.3, Delta from 8 to 40")
+@each(
+    1e-7, "distance of important attention from 1/s over the bound, less 1; Gamma from 1e-6 to 0.3, Delta from 8 to 40"
+)
 def _limit(formula: Any, rng: Rng, k: int) -> Any:
     """Nearly equal important scores (the premise of the sentence), Delta large."""
     s, gap, spread = int(rng.integers(2, 5)), float(rng.uniform(8, 40)), float(10 ** rng.uniform(-6, -0.5))

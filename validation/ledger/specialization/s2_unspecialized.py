@@ -129,7 +129,9 @@ def _flat_directions(formula: Any, rng: Rng, trial: int) -> Any:
         return float(sp.reduced_loss(point_of(m, step * r, v=v), samples, activation).value) - zero
 
     single = np.array([rise(e) for e in basis])
-    hessian = np.array([[rise(e + f) - single[i] - single[j] for j, f in enumerate(basis)] for i, e in enumerate(basis)])
+    hessian = np.array(
+        [[rise(e + f) - single[i] - single[j] for j, f in enumerate(basis)] for i, e in enumerate(basis)]
+    )
     values = np.linalg.eigvalsh(hessian / step**2)
     return abs(int((values < 1e-2 * values[-1]).sum()) - formula(H))
 

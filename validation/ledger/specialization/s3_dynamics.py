@@ -125,7 +125,8 @@ def _descent(formula: Any, rng: Rng, trial: int) -> Any:
 
 def _onsets(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Figure 1 (L = 10, noise of D = 1e4): m_1 has left 0 by tau_u and not before a tenth of it; up to tau_s m_2 and the
-    split of the heads stay below 0.15, and later they leave. Of order one is m = 1.4."""
+    split of the heads stay below 0.15, and later they leave. Of order one is m = 1.4.
+    """
     wrong = []
     early, late = formula
     prior, g = sp.flipping_spike(2.0, 2.0), generator(rng)

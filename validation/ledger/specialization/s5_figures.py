@@ -85,8 +85,9 @@ def _same_samples(formula: Any, rng: Rng, trials: int) -> Measurement:
     for size in (500, 4000):
         ends = [
             float(
-                sp.gradient_flow(start, sp.draw_samples(prior, 8, 2, size, generator=g), "softmax", [0.0, 15.0], step=1.5)
-                .m[-1, 0, 0]
+                sp.gradient_flow(
+                    start, sp.draw_samples(prior, 8, 2, size, generator=g), "softmax", [0.0, 15.0], step=1.5
+                ).m[-1, 0, 0]
             )
             for _ in range(trials)
         ]

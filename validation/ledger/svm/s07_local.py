@@ -68,9 +68,7 @@ def _definition4(formula: Any, rng: Rng, k: int) -> Any:
     p = attsvm.random_problem(1, 4, 5, seed=seed_of(rng), queries=2)
     table = solve_every_selection(p)
     alpha = table.indices[table.feasible][int(rng.integers(int(table.feasible.sum())))]  # shape (1, 2)
-    f = [
-        np.outer(p.X[0, a] - p.X[0, t], p.Z[0, q]).ravel() for q, a in enumerate(alpha[0]) for t in range(4) if t != a
-    ]
+    f = [np.outer(p.X[0, a] - p.X[0, t], p.Z[0, q]).ravel() for q, a in enumerate(alpha[0]) for t in range(4) if t != a]
     gaps = (np.array(f) @ _least_norm(np.array(f)) - 1).reshape(2, 3)
     scores = np.broadcast_to(p.scores(), (1, 2, 4))[0]
     local = True

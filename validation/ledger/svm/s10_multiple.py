@@ -148,7 +148,9 @@ def _sequence(causal: bool) -> Any:
             s = formula(p[b], run.selection.indices[b])
             errors.append(1 - float(cosine(run.W[b], s.W)) if s.status.has_solution else 1.0)
         # A selection may be reached late: the mean over problems, not each of them.
-        return count([np.mean(errors)], 0.02, "mean 1 - corr with the SVM of the tokens selected, 1500 normalized steps")
+        return count(
+            [np.mean(errors)], 0.02, "mean 1 - corr with the SVM of the tokens selected, 1500 normalized steps"
+        )
 
     return measure
 
