@@ -34,7 +34,7 @@ def load(package: str, table: Mapping[str, str], name: str) -> Any:
         if error.name != "torch":
             raise
         raise ImportError(f"{package}.{name} needs torch: pip install 'attsvm[torch]'") from error
-    return getattr(module, name)
+    return module if table[name] == f"{package}.{name}" else getattr(module, name)  # a submodule itself
 
 
 def attach(

@@ -112,6 +112,11 @@ class Solution(_Solved):
         return self.result.status
 
     @property
+    def reason(self) -> str:
+        """Why the status is what it is, with the resolution at which more is proved."""
+        return self.result.reason
+
+    @property
     def certificate(self) -> Certificate:
         """Proof of optimality or of infeasibility."""
         return self.result.certificate

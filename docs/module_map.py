@@ -29,11 +29,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "softmax",
     ),
     "tokens and selections": ("selection", "_problem_data", "problem", "generate", "trained_head", "files"),
-    "rows and logits": ("exact", "rows", "score_order", "attention"),
+    "rows and logits": ("exact", "exact_local", "rows", "score_order", "attention"),
     "W and its certificate": ("conflict", "solution", "svm", "local_proof"),
     "local optimality": ("optimality",),
     "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
-    "theory against training": ("comparison", "theory"),
+    "theory against training": ("comparison", "theory", "next_token"),
     "sweeps and pages": ("sweeps", "reports"),
     "public names": ("attsvm",),
     "validation": (

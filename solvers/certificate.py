@@ -13,8 +13,8 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 
 if TYPE_CHECKING:
+    from attsvm.solvers.exact_certificate import ExactCertificate
     from attsvm.solvers.farkas import FarkasCertificate
-    from attsvm.solvers.reproof import ExactCertificate
 
 __all__ = ["Certificate", "CertificateBatch", "RankCertificate", "Source"]
 
@@ -140,7 +140,7 @@ class Certificate:
         Parameters
         ----------
         tolerance : float, optional
-            What violation and gap must reach to be called optimal; 1e-8, nuclear norm 1e-7 by default.
+            What violation and gap must reach to be called optimal; 1e-8, other norms than Frobenius 1e-7 by default.
 
         Examples
         --------
@@ -152,7 +152,7 @@ class Certificate:
         >>> print(solve(MarginProblem([[1.0], [-2.0]], [[1.0]], [0, 0])).certificate.exact())
         infeasible, by exact multipliers on rows [0, 1]
         """
-        from attsvm.solvers.reproof import exact_from_source
+        from attsvm.solvers.exact_certificate import exact_from_source
 
         return exact_from_source(self._source, self.farkas, tolerance)
 
@@ -193,6 +193,32 @@ class Certificate:
         violation, gap = self.primal_violation + self.primal_error, self.gap + self.gap_error
         largest: float = _largest(gap, violation, self.dual_violation)
         return largest
+
+    def reason(self, tolerance: float) -> str:
+        """What keeps one solve from being called optimal at a tolerance, and at which tolerance it could be.
+
+        Examples
+        --------
+        >>> from attsvm.solvers import MarginProblem, certify
+        >>> certify(MarginProblem([[2.0]], [[1.0]], [0]), [[0.4]], [0.5]).reason(1e-8)
+        'rows are missed by up to 2.0e-01; the norm is proved to within 2.5e-01: proved at a tolerance of 2.5e-01 only'
+        """
+        if self.farkas is not None:
+            return f"no W satisfies the rows, proved by {self.farkas.proof}"
+        if not self.proved < np.inf:
+            return "no W was found that could be measured"
+        found = []
+        for what, value, hidden in (
+            ("rows are missed by up to", self.primal_violation, self.primal_error),
+            ("the norm is proved to within", self.gap, self.gap_error),
+        ):
+            if value + hidden > tolerance:
+                rounding = ", which is rounding" if value <= tolerance else ""
+                found.append(f"{what} {value + hidden:.1e}{rounding}")
+        if self.dual_violation > tolerance:
+            found.append(f"the multipliers miss their constraints by {self.dual_violation:.1e}")
+        only = " only" if found else ""
+        return f"{'; '.join(found)}{': ' if found else ''}proved at a tolerance of {self.proved:.1e}{only}"
 
     def __getitem__(self, index: int) -> Certificate:
         """Of one problem of a batch."""

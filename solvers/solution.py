@@ -167,6 +167,15 @@ class MarginSolution:
         raise NoSolutionError(f"there is no W to read: status is {self.status}. {self.status.advice}")
 
     @property
+    def reason(self) -> str:
+        """Why the status is what it is, with the resolution at which more is proved; one problem only."""
+        if self.problem.batch:
+            raise ValueError("reason is about one problem; index the batch first, e.g. solution[0].reason")
+        if self.extras.rank_limit is not None:
+            return self.extras.rank_limit.message
+        return self.certificate.reason(self.tolerance)
+
+    @property
     def norm(self) -> float:
         """N(W); infinite when there is no solution."""
         return self.certificate.norm

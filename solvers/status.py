@@ -48,7 +48,7 @@ class Status(Advised):
     )
     INACCURATE = (
         "inaccurate",
-        "The solver stopped early; read certificate.gap, then raise max_iterations or try another solver.",
+        "Not proved to the tolerance; read solution.reason, then raise max_iterations or try another solver.",
     )
     FAILED = "failed", "The solver returned neither a solution nor a proof; try another solver or rescale the data."
 

@@ -54,7 +54,7 @@ def test_a_device_that_is_not_there_is_refused_by_name(problem):
         attsvm.train(problem, steps=3, device="cuda")
     batch = attsvm.random_problem(n=3, T=4, d=5, seed=0, batch=2)
     for device in ("cuda", "meta"):
-        with pytest.raises(ValueError, match=f"^device '{device}' cannot be used here: "):
+        with pytest.raises(ValueError, match=rf"^device '{device}' cannot be used here: "):
             attsvm.att_svm(batch, norm="nuclear", device=device)
 
 

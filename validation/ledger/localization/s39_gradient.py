@@ -37,7 +37,11 @@ def _derivative(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 
 def _orders(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Exponent in T of the terms (20) and (21) over (19), fitted for T = 20..160, with saturated tokens."""
+    """Whether (20) and (21) fall relative to (19) (exponent of T below -1/2), fitted for T = 20..160.
+
+    About a fifth of the tokens saturate. Fitted exponents are 0.0 and -1.0, with a standard error below 0.1: the
+    threshold is five of them away.
+    """
     d, lengths = 3, np.array([20, 40, 80, 160])
     errors = []
     for _ in range(trials):
@@ -49,8 +53,8 @@ def _orders(formula: Any, rng: Rng, trials: int) -> Measurement:
             sizes.append([np.linalg.norm(term) for term in qk_gradient_terms(X, y, W, W_v, W_f, np.sqrt(d))])
         logs = np.log(sizes)
         slopes = [np.polyfit(np.log(lengths), logs[:, k] - logs[:, 0], 1)[0] for k in (1, 2)]
-        errors.append(max(abs(slope - own) for slope, own in zip(slopes, formula, strict=True)))
-    return count(errors, 0.25, "error of the exponents of T of (20)/(19) and (21)/(19)")
+        errors += [float((slope < -0.5) != falls) for slope, falls in zip(slopes, formula, strict=True)]
+    return count(errors, 0.5, "1: (20)/(19) or (21)/(19) falls like a power of T, or not, against the statement")
 
 
 def _gradient(form: str) -> Any:
@@ -87,12 +91,13 @@ CLAIMS = (
     Claim(
         "localization:40",
         "Appendix B.2",
-        "|(19)| = O(T^8), |(20)| = O(T^5), |(21)| = O(T^4), so (19) dominates.",
+        "(19) dominates (20) and (21) as T grows, since they are O(T^8), O(T^5), O(T^4).",
         Verdict.FAILS,
         _orders,
-        (-3.0, -4.0),
-        (0.0, -1.0),
-        correction="(19) is of order T^3, (21) T^2, and (20) T^3 as soon as some tokens saturate (T^2 if none does)",
+        (True, True),
+        (False, True),
+        correction="the upper bounds hold but do not order the terms: (19) is of order T^3, (21) of T^2, and (20) of T^3 as "
+        "soon as a share of the tokens saturates (T^2 if none does)",
         evidence="fitted exponents 3.0, 3.0, 2.0 with 18 % saturated tokens, 3.0, 2.0, 2.0 without; the bounds use "
         "Cauchy-Schwarz on four factors",
         trials=2,
