@@ -90,7 +90,9 @@ def unaccounted(claims: Sequence[Claim]) -> list[str]:
     found = [f"{paper}: {item} has no entry" for paper, item in sorted(listed - entered)]
     found += [f"{paper}: {item} is not an item" for paper, item in sorted(entered - listed)]
     for cover in covers():
-        found += [f"{cover.item}: no claim {cover.paper}:{row}" for row in cover.rows if f"{cover.paper}:{row}" not in known]
+        found += [
+            f"{cover.item}: no claim {cover.paper}:{row}" for row in cover.rows if f"{cover.paper}:{row}" not in known
+        ]
         if cover.figure and cover.figure not in drawn[cover.paper]:
             found.append(f"{cover.item}: {cover.paper} has no {cover.figure}")
         if not (cover.rows or cover.figure or cover.why):

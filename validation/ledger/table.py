@@ -105,7 +105,15 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
         if not rows:
             continue
         lines += [f"## {title}", "", f"{LINKS[paper]}. {len(rows)} claims: {_tally(rows)}.", ""]
-        columns = ("id", "where", "statement", "verdict", "corrected or sharper form", "evidence", "hypotheses and links")
+        columns = (
+            "id",
+            "where",
+            "statement",
+            "verdict",
+            "corrected or sharper form",
+            "evidence",
+            "hypotheses and links",
+        )
         cells = [
             (
                 c.id.split(":", 1)[1],

@@ -108,8 +108,26 @@ FIGURE = Figure(
     title="Attention maps of students of dense and sparse teachers",
     protocol="""The students of Figure 2(b): vision transformers on the 8 x 8 digits, SGD on the divergence from teachers with
         max/min of the class token's attention near 20 (Figure 4) and 1e7 (Figure 5).""",
-    full={"trials": 2, "log10_ratios": (1.3, 7.0), "lr": 0.1, "epochs": 12, "limit": 1797, "dim": 32, "layers": 3, "patch": 2},
-    quick={"trials": 1, "log10_ratios": (1.3, 7.0), "lr": 0.1, "epochs": 2, "limit": 300, "dim": 16, "layers": 2, "patch": 2},
+    full={
+        "trials": 2,
+        "log10_ratios": (1.3, 7.0),
+        "lr": 0.1,
+        "epochs": 12,
+        "limit": 1797,
+        "dim": 32,
+        "layers": 3,
+        "patch": 2,
+    },
+    quick={
+        "trials": 1,
+        "log10_ratios": (1.3, 7.0),
+        "lr": 0.1,
+        "epochs": 2,
+        "limit": 300,
+        "dim": 16,
+        "layers": 2,
+        "patch": 2,
+    },
     run=run,
     draw=draw,
 )

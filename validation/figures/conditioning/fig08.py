@@ -69,7 +69,9 @@ def final_layer(
 def run(context: Context) -> Outcome:
     """Read the heads of the first trained model, and tabulate all of them."""
     s = context.settings
-    cell = {name: s[name] for name in ("epochs", "limit", "test", "dim", "layers", "patch")} | {"device": context.device}
+    cell = {name: s[name] for name in ("epochs", "limit", "test", "dim", "layers", "patch")} | {
+        "device": context.device
+    }
     found = context.sweep(final_layer, [cell], chunk=1, name="final layer").columns[0]
     rows, below, left = [], 0, []
     for trial in range(s["trials"]):
@@ -80,7 +82,15 @@ def run(context: Context) -> Outcome:
             left.append(share)
             rows.append((trial, head, rho, sampled, share, int(found["dimension"][trial][head]),
                          float(found["explained"][trial][head])))  # fmt: skip
-    names = ("model", "head", "rho_U exact, median", "rho_U sampled, median", "share with |k_U| < |k_I|", "dim I", "explained")
+    names = (
+        "model",
+        "head",
+        "rho_U exact, median",
+        "rho_U sampled, median",
+        "share with |k_U| < |k_I|",
+        "dim I",
+        "explained",
+    )
     return Outcome(
         tables=[Table("Heads of the final layer", names, rows)],
         curves={name: list(found[name][0]) for name in ("rho", "sampled", "position", "dimension", "explained")},

@@ -92,7 +92,9 @@ def _notes(table: Any, s: Any) -> list[str]:
     off, on = (mean([v for k, v in table.items() if k[0] == a]) for a in (0.0, 0.2))
     notes = []
     if not off[1] or not on[1]:
-        notes.append(f"Runs that learned the task: {off[1]} without the auxiliary loss, {on[1]} with it; nothing to compare.")
+        notes.append(
+            f"Runs that learned the task: {off[1]} without the auxiliary loss, {on[1]} with it; nothing to compare."
+        )
     else:
         notes.append(
             f"Mean share of sink heads over the runs that learned the task: {off[0]:.2f} without the auxiliary loss ({off[1]} "

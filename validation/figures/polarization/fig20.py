@@ -68,7 +68,8 @@ def run(context: Context) -> Outcome:
     ]
     above = sum(a > b for a, b in pairs)
     labels = [
-        f"{c['vocabulary']}, {'MLP' if c['mlp'] else '-'}, {'LN' if c['layer_norm'] else '-'}, {c['kind']}" for c in cells
+        f"{c['vocabulary']}, {'MLP' if c['mlp'] else '-'}, {'LN' if c['layer_norm'] else '-'}, {c['kind']}"
+        for c in cells
     ]
     names = ("|V|", "MLP", "LayerNorm", "attention", "flip rate", "random token", "lowest accuracy")
     return Outcome(

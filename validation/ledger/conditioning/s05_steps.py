@@ -8,7 +8,14 @@ import numpy as np
 
 from attsvm.dynamics.conditioning import curved_loss, leakage, structured_teacher, value_margins
 from attsvm.softmax import condition_number, softmax
-from attsvm.validation.ledger.conditioning._common import Array, Rng, autograd_jacobian, jacobian, realizable, torch_loss
+from attsvm.validation.ledger.conditioning._common import (
+    Array,
+    Rng,
+    autograd_jacobian,
+    jacobian,
+    realizable,
+    torch_loss,
+)
 from attsvm.validation.ledger.conditioning.s04_theorem2 import instance
 from attsvm.validation.ledger.record import Claim, Verdict, each
 
