@@ -37,8 +37,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "sweeps and pages": ("sweeps", "reports"),
     "public names": ("attsvm",),
     "validation": (
-        "validation.fuzz_fractions",
         "validation.fuzz_families",
+        "validation.fuzz_fractions",
         "validation.fuzz_judge",
         "validation.fuzz_listing",
         "validation.pictures",
