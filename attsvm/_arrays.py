@@ -96,6 +96,20 @@ def require_finite(name: str, array: FloatArray, where: BoolArray | None = None)
         raise ValueError(f"{name} must be finite, but {name}[{', '.join(map(str, index))}] is {array[index]}")
 
 
+def short(array: npt.NDArray[Any]) -> str:
+    """An array for a representation: its entries if they fit in a line, else its shape and type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm._arrays import short
+    >>> short(np.arange(3)), short(np.ones((5, 7)))
+    ('array([0, 1, 2])', '<5 x 7 float64>')
+    """
+    text = repr(array)
+    return text if len(text) <= 75 and "\n" not in text else f"<{' x '.join(map(str, array.shape))} {array.dtype}>"
+
+
 def freeze(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Read-only view: frozen objects do not share writable state with the caller's code."""
     view = array.view()

@@ -19,6 +19,7 @@ __all__ = [
     "AttentionRows",
     "finite_part_rows",
     "gen_svm_rows",
+    "lost_in_difference",
     "rows_of_selection",
     "rows_of_selections",
     "selection_rows",
@@ -53,6 +54,9 @@ class AttentionRows:
     query_shape: tuple[int, ...]
     T: int
     anchors: IntArray
+
+    def __repr__(self) -> str:
+        return f"AttentionRows({self.margin_problem!r}, query_shape={self.query_shape}, T={self.T})"
 
     def scatter(self, values: npt.ArrayLike, fill: float = np.nan) -> FloatArray:
         """One number per row, laid out per query and token: shape ``(*batch, *query_shape, T)``."""
@@ -197,7 +201,7 @@ def _remainder(
 
     def remainder(index: IntArray) -> FloatArray:
         i = sequence[index]
-        return _lost(X[i, anchors[owner[index]]], X[i, token[index]])
+        return lost_in_difference(X[i, anchors[owner[index]]], X[i, token[index]])
 
     return remainder
 
@@ -211,8 +215,16 @@ def _owners(q: int, T: int) -> tuple[IntArray, IntArray]:
     return shared
 
 
-def _lost(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> FloatArray:
-    """What rounding took from ``x - y`` (the error-free difference of Knuth and Moller)."""
+def lost_in_difference(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> FloatArray:
+    """What rounding took from ``x - y`` (the error-free difference of Knuth and Moller).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.rows import lost_in_difference
+    >>> lost_in_difference(np.array([1.0]), np.array([2.0**-60])) == -(2.0**-60)
+    array([ True])
+    """
     x, y = x.astype(np.float64), y.astype(np.float64)
     a = x - y
     back = x - a

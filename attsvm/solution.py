@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from attsvm.records import html_table
 from attsvm.rows import AttentionRows
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solvers import Certificate, CertificateBatch, InfeasibleError, MarginSolution, MarginSolutionBatch, Status
+from attsvm.solvers.display import counted
 
 __all__ = ["SUPPORT_TOLERANCE", "Solution", "SolutionBatch"]
 
@@ -110,6 +110,11 @@ class Solution(_Solved):
     def status(self) -> Status:
         """How the solve ended."""
         return self.result.status
+
+    @property
+    def reason(self) -> str:
+        """Why the status is what it is, with the resolution at which more is proved."""
+        return self.result.reason
 
     @property
     def certificate(self) -> Certificate:
@@ -274,7 +279,7 @@ class SolutionBatch(_Solved):
         return (self[b] for b in range(len(self)))
 
     def _statuses(self) -> str:
-        return ", ".join(f"{count} {status}" for status, count in Counter(map(str, self.status)).items())
+        return counted(self.status)
 
     def __repr__(self) -> str:
         return f"SolutionBatch({self.formulation}, {self.norm_name}, {len(self)} problems: {self._statuses()})"

@@ -100,7 +100,7 @@ def _remarks(solution: Any, record: dict[str, Any]) -> Iterator[str]:
     if "farkas" in record:
         yield farkas_line(record, "Choose another --selection or a larger dimension.")
     elif solution.status != "optimal":
-        yield f"{record['norm_name']}: {solution.status.advice}"
+        yield f"{record['norm_name']}: {solution.reason}. {solution.status.advice}"
     if "exact" in record:
         yield exact_line(record, record["exact"])
 

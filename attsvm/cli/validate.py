@@ -33,7 +33,8 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", help="Write files only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the records instead of tables.")] = False,
     judge: Annotated[
-        bool, typer.Option("--judge-pictures", hidden=True, help="Exit code 1 if a picture is empty or its texts overlap.")
+        bool,
+        typer.Option("--judge-pictures", hidden=True, help="Exit code 1 if a picture is empty or its texts overlap."),
     ] = False,
     debug: Debug = False,
 ) -> None:

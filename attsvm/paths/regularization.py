@@ -286,6 +286,8 @@ def _predict(
     if solution is None:
         solved: Solution = att_svm(problem, chosen, norm=norm, rank=m)
         return solved
+    if not isinstance(solution, Solution):
+        raise TypeError(f"solution must be a Solution, got {type(solution).__name__}")
     if solution.norm_name != norm or not (isinstance(solution.selection, Selection) and solution.selection == chosen):
         raise ValueError(f"solution must be the {norm} Att-SVM of the same selection, got {solution!r}")
     return solution
