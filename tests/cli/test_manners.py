@@ -143,3 +143,39 @@ def test_ctrl_c_keeps_the_last_snapshot(files, tmp_path):
         assert str(kept["status"]) == "interrupted"
         assert len(kept["steps"]) == len(kept["W"]) > 1 and np.isfinite(kept["final_W"]).all()
         np.testing.assert_array_equal(kept["final_W"], kept["W"][-1])
+
+
+WITHOUT = """
+import sys
+for name in ("torch", "matplotlib"):
+    sys.modules[name] = None  # as if not installed
+from attsvm.cli import app
+from attsvm.cli.run import run_app
+for arguments in {commands!r}:
+    try:
+        run_app(app, arguments.split())
+    except SystemExit as ended:
+        print("exit", ended.code, flush=True)
+"""
+
+
+def test_what_needs_no_torch_works_without(files, tmp_path):
+    commands = [
+        "solve one.npz -q", "enumerate one.npz -q", "diagnose one.npz -q", "claims svm:thm1",
+        "claims --paper specialization",
+        "validate --list", "bench --list", "train one.npz", "enumerate one.npz --graph g.png -q",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(commands=commands)], cwd=tmp_path, capture_output=True, text=True
+    )
+    codes = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
+    assert codes == ["exit 0"] * 7 + ["exit 2"] * 2, done.stderr
+    assert "needs torch: pip install 'attsvm[torch]'" in done.stderr
+    assert "needs matplotlib: pip install 'attsvm[plot]'" in done.stderr
+
+
+def test_the_listing_is_that_of_the_figures():
+    from attsvm.validation.figures.registry import GROUPS, all_figures, figure_titles
+
+    for group in GROUPS:
+        assert figure_titles(group) == [(figure.names, figure.title) for figure in all_figures(group)]
