@@ -62,6 +62,21 @@ def attach(
     return lambda name: load(package, modules, name), lambda: sorted(names)
 
 
+class _Missing:
+    """What a module that is not installed would have: it may be named, so that what names it can be listed."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> _Missing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *arguments: object, **options: object) -> _Missing:
+        return self
+
+
 class _LazyModule(ModuleType):
     """A module that is imported when something of it is first asked for."""
 
@@ -69,8 +84,7 @@ class _LazyModule(ModuleType):
         try:
             return getattr(import_module(self.__name__), name)
         except ModuleNotFoundError as error:
-            text = f"this needs {error.name}: pip install 'attsvm[{error.name}]'"
-            raise ModuleNotFoundError(text, name=error.name) from error
+            return _Missing(str(error.name))
 
 
 def lazy_module(name: str) -> Any:

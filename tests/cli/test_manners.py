@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -127,14 +126,18 @@ def test_write_errors_name_the_file_that_was_asked_for(attsvm_command, files, tm
 
 @pytest.mark.timeout(90)
 def test_ctrl_c_keeps_the_last_snapshot(files, tmp_path):
-    code = "from attsvm.cli import main; main()"
+    code = (
+        "import attsvm.training.loop as loop\nfrom attsvm.cli import main\nstep = loop.training_step\n"
+        "def told(data, state, method, k):\n    if k == 100: print('training', flush=True)\n"
+        "    return step(data, state, method, k)\nloop.training_step = told\nmain()"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code, "train", "one.npz", "--steps", "100000000", "--out", "run.npz"],
-        cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    time.sleep(6)
+    assert process.stdout.readline() == "training\n"
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said
