@@ -189,9 +189,10 @@ def _measure(
         else:
             price = 2.0 * missed * dot(weights, allowance)
         rank = _rank_certificate(*spectra, gap, excess + price, rank_tolerance, blur, plain)
-    numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
-    parts: list[Any] = [*(plain(number) for number in numbers), rank, None, Source(problem, W, lam, norm)]
-    return Certificate(*parts)
+    source = Source(problem, W, lam, norm)
+    return Certificate(
+        violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error, rank, None, source
+    )
 
 
 def _frobenius(matrix: FloatArray) -> Any:

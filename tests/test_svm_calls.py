@@ -193,7 +193,8 @@ def test_a_batch_offers_what_one_solution_does_with_array_semantics(norm):
             continue
         for name in ("W", "support", "direction", "multipliers"):
             np.testing.assert_array_equal(getattr(one, name), getattr(solutions, name)[b])
-        np.testing.assert_array_equal(one.token_margins(), solutions.token_margins()[b])
+        # Margins of one problem are summed in another order than those of a batch.
+        np.testing.assert_allclose(one.token_margins(), solutions.token_margins()[b], rtol=1e-12)
         np.testing.assert_array_equal(one.support, single.support)
         assert one.margin == solutions.margin[b]
         assert one.norm == solutions.norm[b] == pytest.approx(single.norm, rel=SAME[norm])

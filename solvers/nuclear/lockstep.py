@@ -83,7 +83,7 @@ def _advance(
     """W, multipliers of unit rows and steps for some problems, from their Frobenius solutions of norm 1."""
     import torch
 
-    pair = unit.problem.rows.gather(np.arange(unit.m))
+    pair = unit.problem.pairs()
 
     def tensor(array: object) -> Tensor:
         return torch.tensor(np.ascontiguousarray(array), device=place).to(kind)
