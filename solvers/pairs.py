@@ -136,7 +136,7 @@ class PairRows:
         """Left factors by query, shape (*batch, q, block, dx), if that is a view of float64 numbers."""
         if not self.block or self.a.dtype != np.float64:
             return None
-        return self.a.reshape(*self.batch, self.q, self.block, -1)
+        return np.asarray(self.a.reshape(*self.batch, self.q, self.block, -1), dtype=np.float64)
 
     def _of_rows(self, per_query: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """From one vector per query to one per row."""

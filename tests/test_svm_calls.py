@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import typing
 from dataclasses import replace
 
 import numpy as np
@@ -119,6 +120,29 @@ def test_only_the_selection_may_go_without_a_name():
         parameters = inspect.signature(function).parameters.values()
         assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == first
         assert all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters)
+
+
+@pytest.mark.parametrize(
+    ("function", "faces"),
+    [
+        (attsvm.att_svm, 2), (attsvm.satt_svm, 2), (attsvm.gen_svm, 2), (attsvm.finite_part, 2), (attsvm.compare, 2),
+        (attsvm.is_locally_optimal, 2), (attsvm.selection_graph, 0),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_signatures_say_what_comes_back(function, faces):
+    overloads = typing.get_overloads(function)
+    assert len(overloads) == faces  # one problem, a batch; a graph is of one problem
+    for face in (function, *overloads):
+        told = {name: str(kind) for name, kind in face.__annotations__.items()}
+        assert "return" in told
+        assert not [name for name, kind in told.items() if re.search(r"\bAny\b", kind)]
+
+
+def test_correlation_means_one_thing():
+    assert not hasattr(attsvm, "correlation")
+    assert isinstance(attsvm.correlation_loss, attsvm.Loss)
+    assert attsvm.get_loss("correlation") is attsvm.correlation_loss
 
 
 @pytest.mark.parametrize("kind", [np.ones(3), "first", 3, [1.0, 2.0]])
