@@ -19,6 +19,7 @@ __all__ = [
     "AttentionRows",
     "finite_part_rows",
     "gen_svm_rows",
+    "lost_in_difference",
     "rows_of_selection",
     "rows_of_selections",
     "selection_rows",
@@ -53,6 +54,9 @@ class AttentionRows:
     query_shape: tuple[int, ...]
     T: int
     anchors: IntArray
+
+    def __repr__(self) -> str:
+        return f"AttentionRows({self.margin_problem!r}, query_shape={self.query_shape}, T={self.T})"
 
     def scatter(self, values: npt.ArrayLike, fill: float = np.nan) -> FloatArray:
         """One number per row, laid out per query and token: shape ``(*batch, *query_shape, T)``."""
@@ -142,12 +146,12 @@ def _build(
         equal = None if equal is None else equal[..., used]
     block = T - 1 if whole else None
     if lead:
-        kept = None if kept is None or kept.all() else kept
-        if kept is not None:  # rows that do not exist are void
-            sides = np.where(kept, 1.0 if sides is None else sides, 0.0)
-            equal = None if equal is None else equal & kept
-        pairs = _batch_pairs(problem, anchors, token, owner, kept, block)
-        return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, kept), token, query_shape, T, anchors)
+        valid = None if kept is None or kept.all() else kept
+        if valid is not None:  # rows that do not exist are void
+            sides = np.where(valid, 1.0 if sides is None else sides, 0.0)
+            equal = None if equal is None else equal & valid
+        pairs = _batch_pairs(problem, anchors, token, owner, valid, block)
+        return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, valid), token, query_shape, T, anchors)
     X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
     a = _differences(X, places, anchors, token, used)
     pairs = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // K, owner), block)
@@ -186,7 +190,7 @@ def _remainder(
 
     def remainder(index: IntArray) -> FloatArray:
         i = sequence[index]
-        return _lost(X[i, anchors[owner[index]]], X[i, token[index]])
+        return lost_in_difference(X[i, anchors[owner[index]]], X[i, token[index]])
 
     return remainder
 
@@ -209,8 +213,16 @@ def _places(q: int, K: int, T: int) -> _Places:
     return shared
 
 
-def _lost(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> FloatArray:
-    """What rounding took from ``x - y`` (the error-free difference of Knuth and Moller)."""
+def lost_in_difference(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> FloatArray:
+    """What rounding took from ``x - y`` (the error-free difference of Knuth and Moller).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.rows import lost_in_difference
+    >>> lost_in_difference(np.array([1.0]), np.array([2.0**-60])) == -(2.0**-60)
+    array([ True])
+    """
     x, y = x.astype(np.float64), y.astype(np.float64)
     a = x - y
     back = x - a
