@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attsvm
-from attsvm.comparison.report import BatchReport
+from attsvm.comparison.batch import BatchReport
 
 Floats = npt.NDArray[np.float64]
 
