@@ -19,8 +19,12 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # MathJax beside the pages: no network
     "sphinx_gallery.gen_gallery",
 ]
+myst_enable_extensions = ["dollarmath"]
+
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples"]
 myst_heading_anchors = 3
 suppress_warnings = [
@@ -60,8 +64,18 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "capture_repr": (),  # what a cell ends with is not printed: it is a legend more often than an answer
     "show_memory": False,
     "show_signature": False,
     "remove_config_comments": True,
     "min_reported_time": 1,
 }
+
+# Links to other projects' names need their inventories from the network: `make docs INTERSPHINX=1`.
+if os.environ.get("INTERSPHINX"):
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "torch": ("https://docs.pytorch.org/docs/stable", None),
+    }

@@ -38,7 +38,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "public names": ("attsvm",),
     "validation": (
         "validation.fuzz_families",
+        "validation.fuzz_fractions",
         "validation.fuzz_judge",
+        "validation.fuzz_listing",
+        "validation.pictures",
         "validation.bench",
         "validation.models",
         "validation.figures",

@@ -19,7 +19,7 @@ from attsvm.rows import AttentionRows
 from attsvm.solution import SUPPORT_TOLERANCE
 from attsvm.solvers import MarginSolutionBatch, solve_batch
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm
-from attsvm.solvers.exact.rows import to_float
+from attsvm.solvers.exact_certificate import root_bounds
 from attsvm.support_proof import margin_bounds, on_margin, solve_exactly
 
 __all__ = ["Support", "Verdicts", "full_verdicts", "lower_verdicts"]
@@ -132,7 +132,7 @@ class _Draft:
                 self.norm[row], self.gap[row] = np.inf, np.inf
                 self.conflict[row, np.unique(found.problem[k].owner[answer.rows])] = True
             elif not optimal[k]:
-                self.norm[row], self.gap[row] = float(np.sqrt(to_float(answer.squared))), 0.0
+                self.norm[row], self.gap[row] = root_bounds(answer.norm_squared)[1], 0.0  # its square may underflow
         for k, reason in proof.reasons.items():
             self.reasons[int(index[k])] = reason
 

@@ -19,7 +19,7 @@ from attsvm.dynamics.conditioning import (
 from attsvm.validation.ledger.conditioning._common import Array, Rng, realizable
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CLAIMS", "instance"]
 
 
 def _opposed(rng: Rng, N: int) -> tuple[PromptProblem, Array, Array, Array]:
@@ -42,7 +42,15 @@ def _attained(rng: Rng) -> tuple[PromptProblem, Array, Array, Array]:
     return problem.with_labels(problem.predict(p)), p, members, np.eye(2)[:, 1:]
 
 
-def _instance(rng: Rng, k: int) -> tuple[PromptProblem, Array, Array, Array]:
+def instance(rng: Rng, k: int) -> tuple[PromptProblem, Array, Array, Array]:
+    """A problem, its global minimum, the important tokens and a basis of U; four kinds by k.
+
+    Examples
+    --------
+    >>> problem, p, members, basis = instance(np.random.default_rng(0), 2)
+    >>> problem.loss_at(p), members.sum(axis=1).tolist()
+    (0.0, [2, 2, 2])
+    """
     if k % 4 == 0:
         return _opposed(rng, 400)
     if k % 4 == 1:
@@ -64,7 +72,7 @@ def _part(name: str) -> Any:
     def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
         errors = []
         for k in range(trials):
-            problem, p, members, basis = _instance(rng, k)
+            problem, p, members, basis = instance(rng, k)
             form, factor = formula
             bound = condition_lower_bound(problem, p, members, basis, form=form)
             spectrum = curvature(problem, p)  # of M itself for the squared loss

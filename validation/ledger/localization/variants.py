@@ -74,4 +74,6 @@ SLIPS: dict[str, Any] = {
     "42": {"query": "last", "sign": -1},
     "43": {"entropy": -1, "spread": -1},
     "44": 0,
+    "46": "diagonal",
+    "47": "diagonal",
 }

@@ -67,4 +67,5 @@ SLIPS: dict[str, Any] = {
     "C51": (4, 1),
     "C52": lambda task, samples: samples / 2,
     "C56": True,
+    "C58": lambda a, c: a * (1 + c),
 }

@@ -89,4 +89,5 @@ SLIPS: dict[str, Any] = {
     "43": [("bayes", "softmax"), ("softmax1", "softmax")],
     "44": lambda n: 0.01 * n**0,
     "45": lambda time, batch, lr: time * batch * lr,
+    "47": lambda L, b: sp.balanced_amplitude(L + 1, b),
 }
