@@ -45,7 +45,7 @@ def test_the_measures():
     assert (complexity(found), lines(found)) == (5, 4)
 
 
-@pytest.mark.parametrize("folder", ["attsvm", "validation"])
+@pytest.mark.parametrize("folder", ["attsvm", "solvers", "validation"])
 def test_functions_can_be_read(folder):
     bad = [
         f"{path.relative_to(ROOT)}:{function.lineno} {function.name}: complexity {complexity(function)}, "
