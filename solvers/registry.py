@@ -126,17 +126,7 @@ def choose(
 ) -> tuple[SolverSpec, str]:
     """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
     if solver != "auto":
-        name, _, variant = solver.partition(":")
-        spec = SOLVERS.get(name)
-        if spec is None or (variant and not spec.foreign):
-            raise ValueError(
-                f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
-            )
-        if not spec.can(norm, rank, device):
-            able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device))
-            asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
-            raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
-        return spec, variant
+        return _named(solver, norm, rank, device)
     for spec in SOLVERS.values():
         if not spec.can(norm, rank, device) or (spec.devices and device is None and not _worth_lockstep(problem)):
             continue
@@ -150,6 +140,21 @@ def choose(
         if device is not None
         else f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
     )
+
+
+def _named(solver: str, norm: Norm, rank: int | None, device: object) -> tuple[SolverSpec, str]:
+    """What was asked for by name, and its variant, if it can do what is asked of it."""
+    name, _, variant = solver.partition(":")
+    spec = SOLVERS.get(name)
+    if spec is None or (variant and not spec.foreign):
+        raise ValueError(
+            f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
+        )
+    if not spec.can(norm, rank, device):
+        able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device))
+        asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
+        raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
+    return spec, variant
 
 
 def _worth_lockstep(problem: MarginProblem) -> bool:
