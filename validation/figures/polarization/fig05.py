@@ -16,7 +16,14 @@ __all__ = ["FIGURE", "draw", "run", "trajectories"]
 
 
 def trajectories(
-    trials: int, seed: int, kind: str, vocabulary: int, dim: int, lr: float, records: tuple[int, ...], device: str | None
+    trials: int,
+    seed: int,
+    kind: str,
+    vocabulary: int,
+    dim: int,
+    lr: float,
+    records: tuple[int, ...],
+    device: str | None,
 ) -> dict[str, Any]:
     """Attention of CLS to the tokens of two inputs after some numbers of steps of one training run.
 
@@ -40,7 +47,9 @@ def trajectories(
         second = int((labels != labels[first]).nonzero()[0])
         scores = []
         for steps in records:
-            model = models.train_classifier(chosen, task=task, dim=dim, lr=lr, steps=int(steps), seed=draw, device=device)
+            model = models.train_classifier(
+                chosen, task=task, dim=dim, lr=lr, steps=int(steps), seed=draw, device=device
+            )
             with torch.no_grad():
                 attention = model(tokens[[first, second]], attention=True)[1]
             assert attention is not None
@@ -73,7 +82,12 @@ def run(context: Context) -> Outcome:
         tables=[
             Table(
                 f"Largest share of the class token's attention, {s['trials']} run(s)",
-                ("attention", f"after {s['records'][0]} step(s)", f"after {s['records'][-1]}", "share of inputs above 0.9"),
+                (
+                    "attention",
+                    f"after {s['records'][0]} step(s)",
+                    f"after {s['records'][-1]}",
+                    "share of inputs above 0.9",
+                ),
                 rows,
             )
         ],
@@ -108,8 +122,8 @@ FIGURE = Figure(
     paper="polarization",
     name="fig5",
     title="Attention of the class token over training, two inputs with different labels",
-    protocol="""Set classification of Figure 6, one layer, one head, MLP and LayerNorm, |V| = 81 (with 41 there are four inputs);
-        scores of the class token for one input of each of two labels.""",
+    protocol="""Set classification of Figure 6, one layer, one head, MLP and LayerNorm, |V| = 81 (with 41 there are
+        four inputs); scores of the class token for one input of each of two labels.""",
     full={"trials": 3, "kinds": ("softmax", "sigmoid_unnorm"), "vocabulary": 81, "dim": 32, "lr": 1e-3,
           "records": (1, 5, 10, 20, 40, 80, 120)},
     quick={"trials": 1, "kinds": ("softmax",), "vocabulary": 41, "dim": 16, "lr": 1e-3, "records": (1, 10, 60)},

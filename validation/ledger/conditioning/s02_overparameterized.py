@@ -190,7 +190,8 @@ def _step_size(formula: Any, rng: Rng, k: int) -> Any:
 def _margin(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Whether the margin condition holds (for some c1) where the rule says so, with the constants of a form.
 
-    Rows of X_i independent (n <= d) and Gaussian; realizable labels (A2), so that they grow with alpha."""
+    Rows of X_i independent (n <= d) and Gaussian; realizable labels (A2), so that they grow with alpha.
+    """
     missed = []
     for k in range(trials):
         alpha, distance = (1.0, 1e3, 1e6)[k % 3], (1.0, 0.0)[k % 2]
@@ -216,7 +217,7 @@ def _almost_surely(formula: Any, rng: Rng, trials: int) -> Measurement:
             # Saturated examples have tiny rows; rank is a matter of their directions.
             sizes = np.linalg.norm(F, axis=1, keepdims=True)
             values.append(-float(np.linalg.svd(F / np.maximum(sizes, 1e-300), compute_uv=False)[:N].min()))
-            values[-1] *= float(N <= d)
+            values[-1] *= float(d >= N)
     return count(values, -1e-10, "minus the smallest singular value of F with unit rows; error probability 1e-7")
 
 

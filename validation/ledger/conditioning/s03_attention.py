@@ -38,10 +38,8 @@ def _first_order(formula: Any, rng: Rng, k: int) -> Any:
     K, u, p = rng.normal(size=(5, 4)), rng.normal(size=5), rng.normal(size=4)
     a = softmax(K @ p)
     gradient = (a @ u - 0.3) * u
-    step = torch.tensor(K @ (K.T @ jacobian(a) @ gradient))
-    exact = autograd_jacobian(
-        lambda eta, at=torch.tensor(K @ p): torch.softmax(at - eta * step, -1), torch.tensor(0.0, dtype=torch.float64)
-    )
+    step, at = torch.tensor(K @ (K.T @ jacobian(a) @ gradient)), torch.tensor(K @ p)
+    exact = autograd_jacobian(lambda eta: torch.softmax(at - eta * step, -1), torch.tensor(0.0, dtype=torch.float64))
     return np.abs(formula(jacobian(a), K) @ gradient + exact).max() / np.abs(exact).max()
 
 
@@ -67,7 +65,9 @@ def _bounds(formula: Any, rng: Rng, trials: int, which: str = "upper") -> Measur
         scores = np.sort(rng.normal(size=(3, 6)) * 3, axis=1)[:, ::-1].copy()
         if k % 3 == 1:  # tied important scores, as the sharper bound asks
             scores = np.where(members, scores[:, :1], scores)
-        elif k % 3 == 2:  # the bound is attained: one weakest important token, all others at the ends of Gamma and Delta
+        elif (
+            k % 3 == 2
+        ):  # the bound is attained: one weakest important token, all others at the ends of Gamma and Delta
             s[:] = s[0]
             members = np.arange(6) < s[:, None]
             gap, spread = rng.uniform(0, 4), rng.uniform(0, 2)
@@ -99,7 +99,9 @@ def _sharp_corrected(found: Any) -> float:
     return float((tail / (s + tail * (1 + (n - s - 1) * np.exp(-found.other_spread)))).max())
 
 
-@each(1e-7, "distance of important attention from 1/s over the bound, less 1; Gamma from 1e-6 to 0.3, Delta from 8 to 40")
+@each(
+    1e-7, "distance of important attention from 1/s over the bound, less 1; Gamma from 1e-6 to 0.3, Delta from 8 to 40"
+)
 def _limit(formula: Any, rng: Rng, k: int) -> Any:
     """Nearly equal important scores (the premise of the sentence), Delta large."""
     s, gap, spread = int(rng.integers(2, 5)), float(rng.uniform(8, 40)), float(10 ** rng.uniform(-6, -0.5))

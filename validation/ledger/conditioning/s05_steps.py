@@ -8,7 +8,14 @@ import numpy as np
 
 from attsvm.dynamics.conditioning import curved_loss, leakage, structured_teacher, value_margins
 from attsvm.softmax import condition_number, softmax
-from attsvm.validation.ledger.conditioning._common import Array, Rng, autograd_jacobian, jacobian, realizable, torch_loss
+from attsvm.validation.ledger.conditioning._common import (
+    Array,
+    Rng,
+    autograd_jacobian,
+    jacobian,
+    realizable,
+    torch_loss,
+)
 from attsvm.validation.ledger.conditioning.s04_theorem2 import instance
 from attsvm.validation.ledger.record import Claim, Verdict, each
 
@@ -141,8 +148,8 @@ CLAIMS = (
     Claim("conditioning:asmB", "Assumption B, Remark 6",
           "Important keys in I give rho_U = 0, and then every important value may keep a margin", Verdict.HOLDS,
           _structure, printed=0.0, trials=10),
-    Claim("conditioning:E37", "(37)", "a_i moves by -(eta/N) J_i sum_j K_i K_j^T J_j grad l_j + O(eta^2)", Verdict.HOLDS,
-          _coupled, printed=_first_order, trials=20),
+    Claim("conditioning:E37", "(37)", "a_i moves by -(eta/N) J_i sum_j K_i K_j^T J_j grad l_j + O(eta^2)",
+          Verdict.HOLDS, _coupled, printed=_first_order, trials=20),
     Claim("conditioning:E42", "(41), (42)",
           "dV_i/da_k = J_i K_i K_k^T (J_k H_k - a_k grad^T + diag(grad) - (a_k^T grad) I) for i != k", Verdict.HOLDS,
           _mixed_block, printed=_product, trials=20),
@@ -153,8 +160,8 @@ CLAIMS = (
           "lam_max(M) >= N a_I^2 s_min^2 delta_min^4 sigma_min(W)^2 / |v|^2", Verdict.HOLDS, _singular_form,
           printed=lambda head, smallest, v: head * smallest**2 / v**2, trials=30),
     Claim("conditioning:Rk3", "Remark 3", "Sparsity worsens conditioning through (min a)^-2", Verdict.HOLDS, _exponent,
-          printed=-2.0, trials=20, correction="where at least two other tokens keep their attention; with one dominant token "
-          "kappa(J) stays bounded"),
+          printed=-2.0, trials=20,
+          correction="where at least two other tokens keep their attention; not with one dominant token"),
     Claim("conditioning:Rk8", "Remark 8", "x = W^-1 v is the unique vector with K_i x = u_i for every example",
           Verdict.HOLDS, _canonical, printed=lambda W, v: np.linalg.solve(W, v), trials=20,
           correction="unique when the tokens of all examples span"),

@@ -85,7 +85,10 @@ SLIPS: dict[str, Any] = {
     "E37": lambda K, a, slopes: jacobian(a[0]) @ sum(K[0] @ K[j].T @ slopes[j] for j in range(3)),  # a J lost
     "E42": lambda a, slope, H: jacobian(a) @ H - np.outer(slope, a) + np.diag(slope) - (a @ slope) * np.eye(len(a)),
     "E46": (lambda curve, rows, x: float(curve**2 @ (rows @ x) ** 2), (1.0, 2.0)),
-    "L6-sing": [lambda head, smallest, v: head * smallest / v, lambda head, smallest, v: 1.2 * head * smallest**2 / v**2],
+    "L6-sing": [
+        lambda head, smallest, v: head * smallest / v,
+        lambda head, smallest, v: 1.2 * head * smallest**2 / v**2,
+    ],
     "Rk3": -1.0,
     "Rk8": lambda W, v: W.T @ v,
 }

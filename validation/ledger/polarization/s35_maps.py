@@ -28,7 +28,9 @@ def _shift(formula: Callable[[Array, float], Array], rng: np.random.Generator, k
     """A change of the logits (a, c) -> a' that must leave the loss as it is."""
     import torch
 
-    V, a, beta = (torch.tensor(x) for x in (rng.standard_normal((3, 5)), rng.standard_normal(5), rng.standard_normal(3)))
+    V, a, beta = (
+        torch.tensor(x) for x in (rng.standard_normal((3, 5)), rng.standard_normal(5), rng.standard_normal(3))
+    )
 
     def loss(logits: Any) -> Any:
         return torch.nn.functional.softplus(-(beta @ (V @ torch.softmax(logits, 0))))

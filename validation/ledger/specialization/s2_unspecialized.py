@@ -129,7 +129,9 @@ def _flat_directions(formula: Any, rng: Rng, trial: int) -> Any:
         return float(sp.reduced_loss(point_of(m, step * r, v=v), samples, activation).value) - zero
 
     single = np.array([rise(e) for e in basis])
-    hessian = np.array([[rise(e + f) - single[i] - single[j] for j, f in enumerate(basis)] for i, e in enumerate(basis)])
+    hessian = np.array(
+        [[rise(e + f) - single[i] - single[j] for j, f in enumerate(basis)] for i, e in enumerate(basis)]
+    )
     values = np.linalg.eigvalsh(hessian / step**2)
     return abs(int((values < 1e-2 * values[-1]).sum()) - formula(H))
 
@@ -291,7 +293,8 @@ CLAIMS = (
         lambda prior: True,
         conditionally_centred,
         correction="needs the condition of Lemma A.2; otherwise the direction drifts by order one",
-        evidence="L = 3, theta in {(2, 1), (0, -1)}: at tau = 6 the heads have left the direction of the mean by a share "
+        evidence="L = 3, theta in {(2, 1), (0, -1)}: at tau = 6 the heads have left the direction of the mean by a "
+        "share "
         "of m of some per cent, not of order D^-1/2; none with the condition",
         trials=4,
     ),

@@ -148,7 +148,9 @@ def _sequence(causal: bool) -> Any:
             s = formula(p[b], run.selection.indices[b])
             errors.append(1 - float(cosine(run.W[b], s.W)) if s.status.has_solution else 1.0)
         # A selection may be reached late: the mean over problems, not each of them.
-        return count([np.mean(errors)], 0.02, "mean 1 - corr with the SVM of the tokens selected, 1500 normalized steps")
+        return count(
+            [np.mean(errors)], 0.02, "mean 1 - corr with the SVM of the tokens selected, 1500 normalized steps"
+        )
 
     return measure
 
@@ -244,7 +246,8 @@ CLAIMS = (
     Claim(
         "svm:fig10-all",
         "Section 6.1, Figure 10(a)",
-        "As lam exceeds a threshold (e.g. 2.0 by the authors' criteria) all tokens are consistently selected (T = d = 10).",
+        "As lam exceeds a threshold (e.g. 2.0 by the authors' criteria) all tokens are consistently selected (T = "
+        "d = 10).",
         Verdict.IMPRECISE,
         _all_selected,
         lambda scores, lam: lam > 2.0,
