@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -73,6 +73,14 @@ class AttentionRows:
         rows = self.margin_problem
         place = np.broadcast_to(rows.owner * self.T + self.token, (*rows.batch, rows.m))
         return np.take_along_axis(grid.reshape(*rows.batch, rows.q * self.T), place, axis=-1)
+
+    def soft(self, C: float | None, slack: str = "query", loss: str = "hinge") -> AttentionRows:
+        """The same rows at a price: see `attsvm.solvers.MarginProblem.soft`; None leaves them as they are."""
+        if C is None:
+            if (slack, loss) != ("query", "hinge"):
+                raise ValueError(f"slack={slack!r} and loss={loss!r} say how rows may be missed: they need C=")
+            return self
+        return replace(self, margin_problem=self.margin_problem.soft(C, slack, loss))
 
     def query_index(self, owner: int) -> tuple[int, ...]:
         """The (i,) or (i, k) of a query."""

@@ -27,9 +27,22 @@ SUPPORT_TOLERANCE = 1e-5
 
 
 def _support(rows: AttentionRows, margins: FloatArray, tolerance: float) -> BoolArray:
-    """Inequality rows whose margin is 1 within the tolerance, per query and token."""
-    near = (np.abs(margins - 1.0) <= tolerance) & ~rows.margin_problem.equality
+    """Inequality rows that are met exactly within the tolerance, per query and token; soft ones with their slack."""
+    problem = rows.margin_problem
+    near = (np.abs(margins - problem.rhs + _paid(rows, margins)) <= tolerance) & ~problem.equality
     return np.asarray(rows.scatter(near, fill=0.0) > 0)
+
+
+def _paid(rows: AttentionRows, margins: FloatArray) -> Any:
+    """Slack of each row of a soft margin; 0 for a hard one."""
+    problem = rows.margin_problem
+    penalty = problem.penalty
+    if penalty is None:
+        return 0.0
+    if problem.batch:
+        return np.stack([_paid(rows[i], margins[i]) for i in range(problem.batch[0])])
+    slacks = penalty.slacks(problem.missed(margins - problem.rhs), problem.owner, problem.q)
+    return slacks if penalty.slack == "row" else slacks[problem.owner]
 
 
 def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
@@ -182,6 +195,33 @@ class Solution:
     def multipliers(self) -> FloatArray:
         """Dual multipliers per query and token, 0 where there is no row; shape ``query_shape + (T,)``."""
         return self.rows.scatter(self.result.multipliers, fill=0.0)
+
+    @property
+    def objective(self) -> float:
+        """What was minimized: the norm, or with C= the norm's term plus what the slacks cost."""
+        return self.certificate.primal_value
+
+    @cached_property
+    def slacks(self) -> FloatArray:
+        """What a soft margin falls short: per query, shape ``query_shape``, or with ``slack="row"`` per token.
+
+        A hard margin has 0 everywhere. Tokens without a row pay nothing.
+        """
+        problem = self.rows.margin_problem
+        if problem.penalty is None:
+            return np.zeros(self.rows.query_shape)
+        missed = problem.missed(problem.margins(self.W) - problem.rhs)
+        slacks = problem.penalty.slacks(missed, problem.owner, problem.q)
+        if problem.penalty.slack == "row":
+            return self.rows.scatter(slacks, fill=0.0)
+        return slacks.reshape(self.rows.query_shape)
+
+    @property
+    def paying_queries(self) -> IntArray:
+        """Indices (i,) or (i, k) of the queries whose margin a soft solution gives up, shape (count, 1 or 2)."""
+        slacks = self.slacks
+        each = slacks.max(axis=-1) if slacks.ndim > len(self.rows.query_shape) else slacks
+        return np.argwhere(each > self.support_tolerance)
 
     @cached_property
     def support(self) -> BoolArray:

@@ -251,8 +251,9 @@ def _measure_soft(
     outside = 0.0 if squared else max(0.0, dual_norm - 1.0)
     slack_of = penalty.slacks(missed, owner, q)
     paid = slack_of if penalty.slack == "row" else slack_of[owner]
-    unpaid = rows.margins(W) - rhs + paid
-    complementarity = float((weights * np.abs(np.where(problem.equality, np.minimum(unpaid, missed), unpaid))).max())
+    short = rhs - rows.margins(W)
+    unpaid = np.where(problem.equality, np.abs(short), short) - paid
+    complementarity = float((weights * np.abs(unpaid)).max())
     rank = None
     if spectra is not None and spectra[1] is not None:
         excess = max(0.0, most - proved)

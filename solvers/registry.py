@@ -112,6 +112,11 @@ SOLVERS = {
             "own: low-rank factors, then Newton", options=frozenset({"columns", "seed"}),
         ),
         SolverSpec(
+            "reweighted", f"{_HOME}.nuclear.reweighted:solve_reweighted", _NUCLEAR, 1e-7,
+            "own: weighted Frobenius problems on a working set, then Newton, hard and soft margins", soft=True,
+            options=frozenset({"progress", "time_limit"}),
+        ),
+        SolverSpec(
             "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
             "own: W = K Q^T with few columns, from many starts", ranks=True, options=frozenset({"starts", "seed"}),
         ),

@@ -167,11 +167,14 @@ class ProximalNewton:
             trial = self._iterate(W, full)
             ahead = self.set.project(self._shifted(trial.values, ridge))
             changed = int(np.count_nonzero(ahead.free != face.free)) + int(np.count_nonzero(ahead.tight != face.tight))
-            self.here, face = self._search(trial, ahead, ridge)
+            promised = float(face.x @ (trial.values - self.here.values)[self.index]) + self.here.square
+            promised -= self._inner(self.here, trial)
+            at_rest = promised <= 1e-14 * (trial.square + float(np.abs(self.problem.rhs[self.index]) @ np.abs(face.x)))
+            self.here, face = (trial, ahead) if at_rest else self._search(trial, ahead, ridge)
             self.free_rows = int(np.count_nonzero(face.free))
-            if changed <= loose * len(free) and face is ahead:
+            if at_rest or (changed <= loose * len(free) and face is ahead):
                 self._settle(face)
-                if changed == 0:  # on the face itself: the projection would bring in the rounding of u
+                if at_rest or changed == 0:  # on the face itself: the projection would bring in the rounding of u
                     self.x = self.admissible(full)
                 return True
         self._settle(face)

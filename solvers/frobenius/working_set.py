@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,20 +21,22 @@ from attsvm.solvers.farkas import certify_infeasible
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.infeasible import find_conflict
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["Progress", "solve_working_set"]
+__all__ = ["Progress", "WorkingSetSolve", "solve_working_set"]
 
 # Proximal weights, relative to the squared row norms of a query: one to find the rows, one to settle them, and lower
 # ones for what is still open.
-_COARSE, _FINE, _LEAST = 1e-4, 1e-8, 1e-12
+_COARSE, _FINE = 1e-4, (1e-7, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
 # Newton steps of a round, and rows of each query that join after it.
 _STEPS, _JOIN = 2, 2
 _ROUNDS = 200
+# Rounds of one proximal weight without new rows before the next one is tried.
+_PATIENCE = 5
 # Share of the largest right-hand side by which a row must be missed to join a coarse round.
 _COARSE_MISS = 0.02
 _REFINEMENTS = 3
@@ -67,7 +69,7 @@ class Progress:
     seconds: float
 
 
-class _Solve:
+class WorkingSetSolve:
     """One solve: what was asked for, the method, and the best certified pair."""
 
     def __init__(self, problem: MarginProblem, norm: Norm, request: Request) -> None:
@@ -90,7 +92,8 @@ class _Solve:
         known = self.request.multipliers(problem)
         first = known
         if known is None:
-            first = problem.clipped(problem.rhs) / np.maximum(problem.row_norms, 1e-300)
+            norms = problem.row_norms
+            first = problem.clipped(problem.rhs) / np.where(norms > 0, norms, np.inf)
         assert first is not None
         W = problem.adjoint(first)
         square = float(np.vdot(W, W))
@@ -105,14 +108,15 @@ class _Solve:
 
     def level(self, rho: float, steps: int, least: float, loose: float) -> None:
         """Rounds of one proximal weight until the working set holds every row that is violated by over ``least``."""
-        method = self.method
-        while not (self.spent or method.singular):
+        method, idle = self.method, 0
+        while not (self.spent or method.singular) and idle < _PATIENCE:
             settled = method.newton(rho, steps, loose)
             self.rounds += 1
             self._report()
             new = method.missing(_JOIN, least)
             if not len(new) and settled:
                 break
+            idle = 0 if len(new) else idle + 1
             if len(new):
                 method.admit(new)
 
@@ -163,22 +167,18 @@ class _Solve:
         side = max(float(np.abs(problem.rhs).max()), 1e-300)
         self.start()
         self.level(_COARSE, _STEPS, _COARSE_MISS * side, 0.02)
-        rho, looked = _FINE, False
-        while True:
+        looked = False
+        for trial, rho in enumerate(_FINE):
             method.hold()
             self.level(rho, 4, 1e-10 * side, 0.0)
-            reached = self.offer(rho)
-            if reached <= goal or self.spent:
+            if self.offer(rho) <= goal or self.spent or method.singular:
                 break
             stuck = float(problem.missed(method.here.values - problem.rhs).max()) > 1e-3 * side
-            if stuck and not looked and rho < _FINE:
+            if stuck and not looked and trial > 0:
                 looked = True
                 proof = self.conflict()
                 if proof is not None:
                     return Found(farkas=proof, iterations=self.rounds, extras=self.extras())
-            if rho <= _LEAST or method.singular:
-                break
-            rho = max(rho * 1e-2, _LEAST)
         best = self.best or Found()
         return Found(
             best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras()
@@ -206,28 +206,6 @@ def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     array([[0.5],
            [0.5]])
     """
-    problem = unit.problem
-    penalty = problem.penalty
-    if penalty is None or penalty.slack == "row" or penalty.loss == "hinge" or not problem.equality.any():
-        return _Solve(problem, norm, request).run()
-    return _both_ways(problem, norm, request)
-
-
-def _both_ways(problem: MarginProblem, norm: Norm, request: Request) -> Found:
-    """Equality rows under one squared slack per query, each as two inequalities: loads are not smooth at 0 otherwise."""
-    equal = np.flatnonzero(problem.equality)
-    pair = problem.rows.gather(np.r_[np.arange(problem.m), equal])
-    a = pair.a.astype(np.float64)
-    a[problem.m :] *= -1.0
-    rows = PairRows.trusted(a, pair.queries, pair.owner)
-    split = MarginProblem.from_rows(rows, np.r_[problem.rhs, -problem.rhs[equal]])
-    split.penalty = problem.penalty
-    known = request.multipliers(problem)
-    if known is not None:
-        known = np.maximum(np.r_[known, -known[equal]], 0.0)
-    found = _Solve(split, norm, replace(request, warm_start=known)).run()
-    if found.W is None or found.multipliers is None:
-        return found
-    lam = found.multipliers[: problem.m].copy()
-    lam[equal] -= found.multipliers[problem.m :]
-    return replace(found, multipliers=lam, certificate=certify(problem, found.W, lam, norm))
+    if needs_split(unit.problem):
+        return solve_split(unit.problem, norm, request, lambda part, asked: WorkingSetSolve(part, norm, asked).run())
+    return WorkingSetSolve(unit.problem, norm, request).run()
