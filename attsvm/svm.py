@@ -80,8 +80,8 @@ def att_svm(
         status is "optimal" only when the answer is proved global, "local" otherwise; ``result.extras.rank_limit`` has
         the convex bound.
     C : float, optional
-        Soft margin: minimize ``||W||_F^2 / 2 + C sum xi`` (other norms: ``||W|| + C sum xi``), where rows may fall short
-        by their slack xi. None asks for every margin; as C grows the answer becomes that of None.
+        Soft margin: minimize ``||W||_F^2 / 2 + C sum xi`` (other norms: ``||W|| + C sum xi``), where rows may fall
+        short by their slack xi. None asks for every margin; as C grows the answer becomes that of None.
     slack : {"query", "row"}
         One slack per query (its selection holds or not; the multipliers of a query add up to at most C), or per row.
     loss : {"hinge", "squared_hinge"}

@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
 
@@ -69,7 +68,7 @@ _MANY = _Arithmetic(
 )
 
 
-def _rank_certificate(
+def rank_certificate_of(
     singular: FloatArray,
     dual_singular: FloatArray,
     gap: Any,
@@ -106,7 +105,7 @@ def _rank_certificate(
     return RankCertificate(*numbers)
 
 
-def _singular_values(matrix: FloatArray) -> FloatArray:
+def singular_values_of(matrix: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.svd(matrix, compute_uv=False), dtype=np.float64)
 
 
@@ -121,7 +120,7 @@ class _Bounds(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
+def error_bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
     dual = norm.dual
     return _Bounds(
         gamma(sum(shape) + 3) * _SLACK,
@@ -137,7 +136,7 @@ def _measure(
 ) -> Certificate:
     dot, least, most, larger, smaller, count, where, plain = _MANY if problem.batch else _ONE
     rows, rhs = problem.rows, problem.rhs
-    row_norms, bounds = rows.row_norms, _bounds(rows.shape, norm)
+    row_norms, bounds = rows.row_norms, error_bounds(rows.shape, norm)
     slack = rows.margins(W)
     slack -= rhs
     if problem.is_plain:  # right-hand sides 1, inequalities only
@@ -148,7 +147,7 @@ def _measure(
         violation, allowed, sides = most(problem.missed(slack) / allowance), row_norms / allowance, np.abs(rhs)
         negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
-    size = _frobenius(W)
+    size = frobenius_of(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
 
     if (
@@ -160,10 +159,10 @@ def _measure(
     dual = rows.adjoint(lam)
     spectra: tuple[FloatArray, FloatArray] | None = None
     if norm.name == "nuclear":  # one decomposition of each serves the norms and the ranks
-        spectra = _singular_values(W), _singular_values(dual)
+        spectra = singular_values_of(W), singular_values_of(dual)
         value, dual_norm = plain(spectra[0].sum(axis=-1)), plain(spectra[1][..., 0])
     elif norm.name == "frobenius":
-        value, dual_norm = size, _frobenius(dual)
+        value, dual_norm = size, frobenius_of(dual)
     else:
         value, dual_norm = plain(norm.values(W)), plain(norm.dual.values(dual))
     dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
@@ -193,81 +192,13 @@ def _measure(
             price = where(missed < 1.0, missed * value / where(missed < 1.0, 1.0 - missed, 1.0), np.inf)
         else:
             price = 2.0 * missed * dot(weights, allowance)
-        rank = _rank_certificate(*spectra, gap, excess + price, rank_tolerance, blur, plain)
+        rank = rank_certificate_of(*spectra, gap, excess + price, rank_tolerance, blur, plain)
     numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
     parts: list[Any] = [*(plain(number) for number in numbers), rank, None, Source(problem, W, lam, norm)]
     return Certificate(*parts)
 
 
-def _measure_soft(
-    problem: MarginProblem, penalty: Penalty, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
-) -> Certificate:
-    """Certificate of a soft margin: every W is feasible at its price, so the values of primal and dual decide.
-
-    Fenchel's inequality, ``rhs . lam - h*(lam) <= <W(lam), W> + h(W)``, holds for admissible multipliers; with
-    ``<D, W> <= r(W) + r*(D)`` it bounds the objective of every W from below.
-    """
-    if problem.batch:
-        raise ValueError("the certificate of a soft margin is of one problem; index the batch first")
-    rows, rhs, row_norms, owner, q = problem.rows, problem.rhs, problem.row_norms, problem.owner, problem.q
-    bounds, squared = _bounds(rows.shape, norm), norm.name == "frobenius"
-    size = _frobenius(W)
-    spectra = (_singular_values(W), None) if norm.name == "nuclear" else None
-    value = size if squared else float(spectra[0].sum()) if spectra else float(norm.values(W))
-    regular, error = (0.5 * value * value, 2.5) if squared else (value, 1.0)
-    missed = problem.missed(rows.margins(W) - rhs)
-    blur = bounds.margin * size * row_norms + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + missed)
-    objective = regular + penalty.cost(penalty.slacks(missed, owner, q))
-    most = regular * (1.0 + error * bounds.value) + penalty.cost(penalty.slacks(missed + blur, owner, q))
-    most *= 1.0 + 4.0 * gamma(problem.m + 4)
-
-    negative = float(np.maximum(np.where(problem.equality, 0.0, -lam), 0.0).max())
-    lam = problem.clipped(lam)
-    loads = penalty.loads(lam, owner, q)
-    over = max(0.0, float(loads.max()) / penalty.C - 1.0) if penalty.loss == "hinge" else 0.0
-    lam = penalty.admissible(lam, owner, q) * (1.0 - 8.0 * problem.m * UNIT_ROUNDOFF if over else 1.0)
-    loads = penalty.loads(lam, owner, q)
-    dual = rows.adjoint(lam)
-    if spectra is not None:
-        spectra = spectra[0], _singular_values(dual)
-    dual_norm = _frobenius(dual) if squared else float(spectra[1][0]) if spectra else float(norm.dual.values(dual))
-    weights = np.abs(lam)
-    terms = int(np.count_nonzero(weights))
-    dual_error = bounds.dual * (terms + min(terms, rows.q) + 4) * float(weights @ row_norms)
-    dual_most = (dual_norm + dual_error) * (1.0 + bounds.dual_value)
-    gained, lost = float(rhs @ lam), penalty.conjugate(loads)
-    # The best multiple t of the multipliers that stays admissible.
-    room = penalty.C / max(float(loads.max()), 1e-300) if penalty.loss == "hinge" else np.inf
-    room = room if squared else min(room, 1.0 / dual_most if dual_most > 0 else np.inf)
-    curve = 2.0 * lost + (dual_most * dual_most if squared else 0.0)
-    t = min(room, gained / curve) if curve > 0 and gained > 0 else (room if gained > 0 and room < np.inf else 0.0)
-    t = 1.0 if abs(t - 1.0) < 1e-3 and room >= 1.0 else t * (1.0 - 4.0 * UNIT_ROUNDOFF)
-    roundings = bounds.objective * (terms + 4) * (t * float(np.abs(rhs) @ weights) + t * t * lost)
-    dual_value = t * gained - 0.5 * t * t * curve
-    proved = dual_value - roundings - 8.0 * UNIT_ROUNDOFF * abs(dual_value)
-    scale = objective if objective > 0 else 1.0
-    gap = abs(objective - dual_value) / scale
-    gap_error = max(0.0, (most - proved) / scale - gap) + 4.0 * UNIT_ROUNDOFF
-    outside = 0.0 if squared else max(0.0, dual_norm - 1.0)
-    slack_of = penalty.slacks(missed, owner, q)
-    paid = slack_of if penalty.slack == "row" else slack_of[owner]
-    short = rhs - rows.margins(W)
-    unpaid = np.where(problem.equality, np.abs(short), short) - paid
-    complementarity = float((weights * np.abs(unpaid)).max())
-    rank = None
-    if spectra is not None and spectra[1] is not None:
-        excess = max(0.0, most - proved)
-        blurred = 2.0 * (dual_error * t + bounds.dual_value)
-        rank = _rank_certificate(
-            spectra[0], t * spectra[1], gap, excess, rank_tolerance, blurred, lambda x: x.item(), soft=True
-        )
-    return Certificate(
-        0.0, max(negative * float(row_norms.max()), over, outside), gap, complementarity / scale, value, proved,
-        0.0, gap_error, rank, None, Source(problem, W, lam, norm), objective,
-    )  # fmt: skip
-
-
-def _frobenius(matrix: FloatArray) -> Any:
+def frobenius_of(matrix: FloatArray) -> Any:
     if matrix.ndim == 2:
         entries = matrix.ravel()
         return math.sqrt(entries.dot(entries))
@@ -304,7 +235,9 @@ def certify(
     """
     matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
     if problem.penalty is not None:
-        return _measure_soft(problem, problem.penalty, matrix, lam, get_norm(norm), rank_tolerance)
+        from attsvm.solvers.soft_certificate import measure_soft
+
+        return measure_soft(problem, problem.penalty, matrix, lam, get_norm(norm), rank_tolerance)
     return _measure(problem, matrix, lam, get_norm(norm), rank_tolerance)
 
 

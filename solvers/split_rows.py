@@ -1,7 +1,7 @@
 """Equality rows under one squared slack per query, each as two inequalities.
 
-The load of a query is the sum of the sizes of its multipliers, and its square is not smooth where one of an equality row
-is 0; for the two halves of it, both nonnegative, it is.
+The load of a query is the sum of the sizes of its multipliers, and its square is not smooth where one of an equality
+row is 0; for the two halves of it, both nonnegative, it is.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
 from attsvm.solvers.farkas import certify_infeasible
@@ -34,9 +33,9 @@ __all__ = ["Progress", "WorkingSetSolve", "solve_working_set"]
 _COARSE, _FINE = 1e-4, (1e-7, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
 # Newton steps of a round, and rows of each query that join after it.
 _STEPS, _JOIN = 2, 2
-_ROUNDS = 200
-# Rounds of one proximal weight without new rows before the next one is tried.
-_PATIENCE = 5
+_ROUNDS = 1000
+# Rounds of one proximal weight without new rows before the next one is tried, times free rows: small systems are cheap.
+_PATIENCE = 10_000
 # Share of the largest right-hand side by which a row must be missed to join a coarse round.
 _COARSE_MISS = 0.02
 _REFINEMENTS = 3
@@ -72,9 +71,11 @@ class Progress:
 class WorkingSetSolve:
     """One solve: what was asked for, the method, and the best certified pair."""
 
-    def __init__(self, problem: MarginProblem, norm: Norm, request: Request) -> None:
+    def __init__(
+        self, problem: MarginProblem, norm: Norm, request: Request, method: ProximalNewton | None = None
+    ) -> None:
         self.problem, self.norm, self.request = problem, norm, request
-        self.method = ProximalNewton(problem)
+        self.method = ProximalNewton(problem) if method is None else method
         self.rounds, self.begin = 0, time.perf_counter()
         self.best: Found | None = None
         self.limit = request.max_iterations or _ROUNDS
@@ -95,21 +96,18 @@ class WorkingSetSolve:
             norms = problem.row_norms
             first = problem.clipped(problem.rhs) / np.where(norms > 0, norms, np.inf)
         assert first is not None
-        W = problem.adjoint(first)
-        square = float(np.vdot(W, W))
-        scale = max(0.0, float(problem.rhs @ first)) / square if square > 0 else 0.0
-        method.move_to(W * scale)
+        method.move_to(first)
         method.admit(np.flatnonzero(problem.equality))
         if known is not None:
             method.admit(np.flatnonzero(known))
-            natural = known if problem.penalty is not None else known * scale
+            natural = known if problem.penalty is not None else known * method.scale
             method.center = method.admissible(natural)
         method.admit(method.missing(1, -np.inf if known is None else 0.0))
 
     def level(self, rho: float, steps: int, least: float, loose: float) -> None:
         """Rounds of one proximal weight until the working set holds every row that is violated by over ``least``."""
         method, idle = self.method, 0
-        while not (self.spent or method.singular) and idle < _PATIENCE:
+        while not (self.spent or method.singular) and idle * max(method.free_rows, 1) < _PATIENCE:
             settled = method.newton(rho, steps, loose)
             self.rounds += 1
             self._report()
@@ -161,6 +159,14 @@ class WorkingSetSolve:
         lam[rows] = found.farkas.multipliers
         return certify_infeasible(problem, lam)
 
+    def approach(self, rho: float, loose: float) -> None:
+        """Coarse rounds, then one finer proximal weight, without a certificate: for a problem inside another method."""
+        side = max(float(np.abs(self.problem.rhs).max()), 1e-300)
+        self.start()
+        self.level(_COARSE, _STEPS, _COARSE_MISS * side, 0.02)
+        self.method.hold()
+        self.level(rho, _STEPS, loose * side, 0.0)
+
     def run(self) -> Found:
         """Coarse rounds, fine ones, then ever smaller proximal weights until the certificate closes."""
         problem, method, goal = self.problem, self.method, self.request.tolerance
@@ -180,9 +186,7 @@ class WorkingSetSolve:
                 if proof is not None:
                     return Found(farkas=proof, iterations=self.rounds, extras=self.extras())
         best = self.best or Found()
-        return Found(
-            best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras()
-        )
+        return Found(best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras())
 
     def extras(self) -> Extras:
         """What the solve adds to its solution."""
@@ -192,7 +196,7 @@ class WorkingSetSolve:
 def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least Frobenius norm, hard or soft, of any number of rows through a working set.
 
-    ``max_iterations`` limits the rounds (200 by default). Options are ``time_limit`` in seconds, after which the best
+    ``max_iterations`` limits the rounds (1000 by default). Options are ``time_limit`` in seconds, after which the best
     certified pair is returned, and ``progress``, a function that is called with a `Progress` after every round.
 
     Examples

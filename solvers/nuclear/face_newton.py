@@ -1,9 +1,9 @@
 """Newton's method of `attsvm.solvers.nuclear.newton` on a face of the multipliers: hard and soft margins alike.
 
 With the rank and the face known (rows that are free, rows fixed at their bound, queries whose sum is at its cap), the
-dual matrix is ``D = D0 + sum of free multipliers times rows``: rows at a bound are constant, and in a query at its cap the
-other rows are seen from the largest one, which shares their right factor, so that they stay of rank one. Squared hinges
-add their curvature to the rows' equations.
+dual matrix is ``D = D0 + sum of free multipliers times rows``: rows at a bound are constant, and in a query at its
+cap the other rows are seen from the largest one, which shares their right factor, so that they stay of rank one.
+Squared hinges add their curvature to the rows' equations.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Least nuclear norm of very many rows, hard or soft: weighted Frobenius problems on a working set, then Newton.
 
-``||W||_* = min over A > 0 of (<W, A^-1 W> + tr A) / 2``, reached at ``A = (W W^T)^(1/2)``. For a given A this is a least
-Frobenius norm of ``V = A^-1/2 W`` with rows ``(A^1/2 a_k) b_k^T``, whose multipliers have ``W(lam) = A^-1 W``: nearly of
-norm 1, hence a bound. Alternating the two approaches the solution (Mohan and Fazel, "Iterative reweighted algorithms for
-matrix rank minimization", JMLR 13, 2012) until the rank and the face of the multipliers show, and Newton's method
-(`face_newton`) finishes.
+Near W the nuclear norm behaves like the quadratic form ``<W, M^-1 W> / 2`` of the metric ``M(D) = (A D + D B) / 2``
+with ``A = (W W^T)^1/2`` and ``B = (W^T W)^1/2``: it lets singular vectors turn freely and holds back only what is
+small on both sides. The least norm in this metric is a problem for the working-set method, and its multipliers have
+``W = M(W(lam))``: ``W(lam)`` is nearly of norm 1, hence a bound. Alternating the two approaches the solution (C.
+Kuemmerle and J. Sigl, "Harmonic mean iteratively reweighted least squares for low-rank matrix recovery", JMLR 19,
+2018) until the rank and the face of the multipliers show, and Newton's method (`face_newton`) finishes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify import certify
+from attsvm.solvers.frobenius.face_system import Metric
+from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.working_set import WorkingSetSolve
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.face_newton import polish_face
@@ -24,7 +27,6 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
-from attsvm.solvers.weighted_rows import WeightedRows
 
 __all__ = ["solve_reweighted"]
 
@@ -55,12 +57,16 @@ class _Best:
         return certificate.proved
 
 
-def _weights(W: FloatArray, floor: float) -> tuple[FloatArray, float]:
-    """``A^1/2`` for ``A = (W W^T + floor^2)^1/2``, floor relative to the largest singular value, and that value."""
-    values, vectors = np.linalg.eigh(W @ W.T)
-    top = float(np.sqrt(max(values[-1], 0.0)))
-    root = np.sqrt(np.maximum(values, 0.0) + (floor * top) ** 2)
-    return np.asarray((vectors * np.sqrt(root)) @ vectors.T), top
+def _metric(W: FloatArray, floor: float) -> Metric | None:
+    """The metric of W, singular values raised to ``floor`` times the largest; None at 0."""
+    U, sigma, Vt = np.linalg.svd(W, full_matrices=True)
+    top = float(sigma[0])
+    if not 0 < top < np.inf:
+        return None
+    left, right = np.full(len(U), 0.0), np.full(len(Vt), 0.0)
+    left[: len(sigma)] = right[: len(sigma)] = sigma
+    left, right = (np.sqrt(side**2 + (floor * top) ** 2) for side in (left, right))
+    return Metric((U * left) @ U.T, (Vt.T * right) @ Vt)
 
 
 def _scaled_feasible(problem: MarginProblem, W: FloatArray) -> FloatArray:
@@ -97,23 +103,25 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
     limit: float = request.options.get("time_limit") or np.inf
     best, frobenius = _Best(problem, norm), get_norm("frobenius")
     best.offer(np.zeros(problem.shape), np.zeros(problem.m))
-    left = np.eye(problem.shape[0])
+    metric: Metric | None = None
     known = request.multipliers(problem)
     floor, rounds, attempt_below, systems, rows = 1.0, 0, 3e-2, 0, 0
     for rounds in range(1, (request.max_iterations or _ROUNDS) + 1):
-        weighted = MarginProblem.from_rows(WeightedRows(problem.rows, left), problem.rhs, problem.equality)
-        weighted.penalty = problem.penalty
-        inner = Request(max(1e-10, 1e-2 * floor), warm_start=known, options=request.options)
-        solve = WorkingSetSolve(weighted, frobenius, inner)
-        found = solve.run()
+        asked = Request(request.tolerance, warm_start=known, options=request.options)
+        solve = WorkingSetSolve(problem, frobenius, asked, ProximalNewton(problem, metric))
+        if metric is None:  # also where infeasibility shows
+            found = solve.run()
+            if found.farkas is not None:
+                return replace(found, iterations=rounds)
+            if found.W is None or found.multipliers is None:
+                break
+            W, lam = found.W, found.multipliers
+            lam = lam * float(np.linalg.norm(W)) if problem.penalty is None else lam
+        else:
+            solve.approach(1e-7, 1e-9)
+            W, lam = solve.method.here.W, solve.method.x
+        known = lam
         systems, rows = systems + solve.method.factorizations, len(solve.method.index)
-        if found.farkas is not None:
-            return _with_proof(problem, found, rounds)
-        if found.W is None or found.multipliers is None:
-            break
-        W = left @ found.W
-        size = 1.0 if problem.penalty is not None else float(np.linalg.norm(found.W))
-        known, lam = found.multipliers, found.multipliers * size
         reached = best.offer(_scaled_feasible(problem, W), lam)
         if problem.penalty is not None:  # W = 0 and multipliers that pay for everything
             best.offer(np.zeros(problem.shape), lam)
@@ -132,8 +140,8 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
             break
         # Weights far below the error would freeze directions that still have to turn.
         floor = max(_FLOOR, floor * _FALL, _SHARE * min(reached, 1.0))
-        left, top = _weights(W, floor)
-        if top == 0:
+        metric = _metric(W, floor)
+        if metric is None:
             break
     extras = Extras(interior_iterations=rounds, working_rows=rows, factorizations=systems)
     return replace(best.found, iterations=rounds, extras=extras)
@@ -143,11 +151,3 @@ def _close(problem: MarginProblem, W: FloatArray) -> BoolArray:
     """Rows that are missed or nearly so, which may turn out to be active."""
     slack = problem.margins(W) - problem.rhs
     return np.asarray(slack < 1e-3 * np.maximum(1.0, np.abs(problem.rhs)))
-
-
-def _with_proof(problem: MarginProblem, found: Found, rounds: int) -> Found:
-    """A proof of infeasibility of weighted rows, for the rows as they are."""
-    from attsvm.solvers.farkas import certify_infeasible
-
-    assert found.farkas is not None and found.farkas.farkas is not None
-    return Found(farkas=certify_infeasible(problem, found.farkas.farkas.multipliers), iterations=rounds)
