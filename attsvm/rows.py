@@ -54,6 +54,9 @@ class AttentionRows:
     T: int
     anchors: IntArray
 
+    def __repr__(self) -> str:
+        return f"AttentionRows({self.margin_problem!r}, query_shape={self.query_shape}, T={self.T})"
+
     def scatter(self, values: npt.ArrayLike, fill: float = np.nan) -> FloatArray:
         """One number per row, laid out per query and token: shape ``(*batch, *query_shape, T)``."""
         rows, numbers = self.margin_problem, np.asarray(values)
@@ -144,20 +147,33 @@ def _build(
         equal = None if equal is None else equal[..., used]
     block = T - 1 if whole else None
     if lead:
-        kept = None if kept is None or kept.all() else kept
-        if kept is not None:  # rows that do not exist are void
-            sides = np.where(kept, 1.0 if sides is None else sides, 0.0)
-            equal = None if equal is None else equal & kept
-        pairs = _batch_pairs(problem, anchors, token, owner, kept, block)
-        return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, kept), token, query_shape, T, anchors)
+        valid = None if kept is None or kept.all() else kept
+        if valid is not None:  # rows that do not exist are void
+            sides = np.where(valid, 1.0 if sides is None else sides, 0.0)
+            equal = None if equal is None else equal & valid
+        pairs = _batch_pairs(problem, anchors, token, owner, valid, block)
+        return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, valid), token, query_shape, T, anchors)
+    pairs = _pairs(problem, anchors, token, owner, others if whole else None, block)
+    return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
+
+
+def _pairs(
+    problem: AttentionProblem,
+    anchors: IntArray,
+    token: IntArray,
+    owner: IntArray,
+    others: BoolArray | None,
+    block: int | None,
+) -> PairRows:
+    """Rows of one problem; ``others`` marks all tokens but the anchors where every one of them has a row."""
     X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
-    if problem.K == 1 and whole and X.size <= _CHUNK_ELEMENTS:  # all at once, then without the selected token's own
+    if problem.K == 1 and others is not None and X.size <= _CHUNK_ELEMENTS:
+        # All at once, then without the selected token's own.
         picked = X[np.arange(len(anchors)), anchors].astype(np.float64, copy=False)
         a = (picked[:, None] - X)[others]
     else:
         a = _differences(X, owner // problem.K, anchors, owner, token)
-    pairs = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // problem.K, owner), block)
-    return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
+    return PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // problem.K, owner), block)
 
 
 def _batch_pairs(

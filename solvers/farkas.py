@@ -68,6 +68,10 @@ class FarkasCertificate:
     owners: IntArray
     proof: Literal["zero row", "rounding bounds", "rationals"]
 
+    def __repr__(self) -> str:
+        taking = f"{len(self.rows)} of {len(self.multipliers)} rows, {len(self.owners)} queries"
+        return f"FarkasCertificate(by {self.proof}, {taking}, excluded_norm={self.excluded_norm:.3g})"
+
 
 def farkas_certificate(
     problem: MarginProblem,

@@ -68,6 +68,11 @@ class PairRows:
         self.owner = whose.astype(np.int64, copy=False)
         self._remainder_of: Callable[[int], Remainder] | None = None
 
+    def __repr__(self) -> str:
+        many = f"{self.a.shape[0]} problems, " if self.a.ndim == 3 else ""
+        (m, dx), (q, dz) = self.a.shape[-2:], self.queries.shape[-2:]
+        return f"PairRows({many}{m} rows, {q} queries, W {dx} x {dz})"
+
     @classmethod
     def trusted(
         cls,
