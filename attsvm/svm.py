@@ -56,6 +56,7 @@ def att_svm(
     *,
     norm: str = "frobenius",
     rank: int | None = None,
+    offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
     loss: LossKind = "hinge",
@@ -79,6 +80,8 @@ def att_svm(
         Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds. The
         status is "optimal" only when the answer is proved global, "local" otherwise; ``result.extras.rank_limit`` has
         the convex bound.
+    offset : array_like, shape ``query_shape + (T,)``, optional
+        Added to the logits (ALiBi, relative biases); what it gives is not asked of W.
     C : float, optional
         Soft margin: minimize ``||W||_F^2 / 2 + C sum xi`` (other norms: ``||W|| + C sum xi``), where rows may fall
         short by their slack xi. None asks for every margin; as C grows the answer becomes that of None.
@@ -111,7 +114,7 @@ def att_svm(
     given = require_problem(problem)
     chosen = read_selection(given, selection)
     name = "SAtt-SVM" if given.multi_query else "Att-SVM"
-    rows = rows_of_selection(given, chosen).soft(C, slack, loss)
+    rows = rows_of_selection(given, chosen, offset).soft(C, slack, loss)
     start = _warm_option(rows, warm_start, norm, solver)
     extra: dict[str, Any] = {**options, **start, **_rank_option(rows, rank)}
     found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, extra)
@@ -164,6 +167,7 @@ def satt_svm(
     norm: str = "frobenius",
     causal: bool = False,
     rank: int | None = None,
+    offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
     loss: LossKind = "hinge",
@@ -180,7 +184,7 @@ def satt_svm(
         With queries Z of shape (n, K, dz); K = 1 or (n, dz) gives Att-SVM.
     selection : Selection or array_like of int, shape (n, K), optional
         The optimal tokens (under the causal mask if asked for) by default.
-    norm, solver, rank, C, slack, loss, support_tolerance, warm_start, **options
+    norm, solver, rank, offset, C, slack, loss, support_tolerance, warm_start, **options
         As for `att_svm`.
     causal : bool
         Let query k see tokens 0..k only (needs K = T), on top of the problem's own mask.
@@ -202,6 +206,7 @@ def satt_svm(
         selection,
         norm=norm,
         rank=rank,
+        offset=offset,
         C=C,
         slack=slack,
         loss=loss,
@@ -218,6 +223,7 @@ def gen_svm(
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
     loss: LossKind = "hinge",
@@ -231,7 +237,7 @@ def gen_svm(
     ----------
     problem : AttentionProblem
     selected_sets : SelectedSets, boolean array (n, T) or (n, K, T), lists of indices, or Selection
-    norm, solver, C, slack, loss, support_tolerance, **options
+    norm, solver, offset, C, slack, loss, support_tolerance, **options
         As for `att_svm`; a row that asks for equality costs by how much it is missed on either side.
 
     Examples
@@ -244,7 +250,7 @@ def gen_svm(
     """
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
-    rows = gen_svm_rows(given, sets).soft(C, slack, loss)
+    rows = gen_svm_rows(given, sets, offset=offset).soft(C, slack, loss)
     found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, dict(options))
     return found
 
@@ -255,6 +261,7 @@ def finite_part(
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
     loss: LossKind = "hinge",
@@ -268,7 +275,7 @@ def finite_part(
     problem : AttentionProblem
     probabilities : array_like, shape (n, T) or (n, K, T)
     selected_sets : SelectedSets, boolean array or lists of indices
-    norm, solver, C, slack, loss, **options
+    norm, solver, offset, C, slack, loss, **options
         As for `gen_svm`.
 
     Examples
@@ -283,7 +290,7 @@ def finite_part(
     """
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
-    rows = finite_part_rows(given, probabilities, sets).soft(C, slack, loss)
+    rows = finite_part_rows(given, probabilities, sets, offset=offset).soft(C, slack, loss)
     found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, dict(options))
     return found
 
@@ -296,6 +303,7 @@ def verify(
     norm: str = "frobenius",
     selected_sets: SelectedSetsLike | None = None,
     multipliers: npt.ArrayLike | None = None,
+    offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
     loss: LossKind = "hinge",
@@ -316,8 +324,8 @@ def verify(
     multipliers : array_like, shape (n, T) or (n, K, T), optional
         Dual multipliers per token, as in `Solution.multipliers`. Computed with ``solver`` when omitted, so
         the gap then compares W with the true optimum.
-    C, slack, loss
-        Certify against the soft margin, as in `att_svm`.
+    offset, C, slack, loss
+        Certify against logits with offsets, against the soft margin, as in `att_svm`.
 
     Returns
     -------
@@ -342,7 +350,10 @@ def verify(
         raise ValueError("W must be finite")
     if selected_sets is not None and selection is not None:
         raise ValueError("give either selection or selected_sets, not both")
-    rows = selection_rows(problem, selection) if selected_sets is None else gen_svm_rows(problem, selected_sets)
+    if selected_sets is None:
+        rows = selection_rows(problem, selection, offset=offset)
+    else:
+        rows = gen_svm_rows(problem, selected_sets, offset=offset)
     rows = rows.soft(C, slack, loss)
     if multipliers is not None:
         grid = real_array("multipliers", multipliers)

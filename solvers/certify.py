@@ -94,15 +94,15 @@ def _measure(
 ) -> Certificate:
     dot, least, most, larger, smaller, count, where, plain = _MANY if problem.batch else _ONE
     rows, rhs = problem.rows, problem.rhs
-    row_norms, bounds = rows.row_norms, error_bounds(rows.shape, norm)
+    row_norms, error_norms, bounds = rows.row_norms, rows.error_norms, error_bounds(rows.shape, norm)
     slack = rows.margins(W)
     slack -= rhs
     if problem.is_plain:  # right-hand sides 1, inequalities only
         violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
-        allowed, sides, allowance = row_norms, None, None
+        allowed, sides, allowance = error_norms, None, None
     else:
         allowance = np.maximum(1.0, np.abs(rhs))
-        violation, allowed, sides = most(problem.missed(slack) / allowance), row_norms / allowance, np.abs(rhs)
+        violation, allowed, sides = most(problem.missed(slack) / allowance), error_norms / allowance, np.abs(rhs)
         negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
     size = frobenius_of(W)
@@ -128,7 +128,7 @@ def _measure(
     # The bound on every feasible norm, with everything that rounding may have done to it.
     # `adjoint_error` and `dot_error`, where adding an exact zero rounds nothing: only rows with a multiplier count.
     terms = count(weights)
-    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, row_norms)
+    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, error_norms)
     if spectra is None:
         value_most, dual_most = value * (1.0 + bounds.value), (dual_norm + dual_error) * (1.0 + bounds.dual_value)
     else:

@@ -59,7 +59,7 @@ def _primal(problem: MarginProblem, penalty: Penalty, W: FloatArray, norm: Norm,
         regular, regular_most = value, value * (1.0 + bounds.value)
     short = rhs - problem.margins(W)
     missed = problem.missed(-short)
-    blur = bounds.margin * size * problem.row_norms + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + missed)
+    blur = bounds.margin * size * problem.rows.error_norms + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + missed)
     objective = regular + penalty.cost(penalty.slacks(missed, owner, q))
     most = regular_most + penalty.cost(penalty.slacks(missed + blur, owner, q))
     return _Primal(value, objective, most * (1.0 + 4.0 * gamma(problem.m + 4)), missed, short)
@@ -91,11 +91,11 @@ def _dual(
     problem: MarginProblem, penalty: Penalty, lam: FloatArray, norm: Norm, matrix: FloatArray, spectra: Spectra | None
 ) -> _Dual:
     """Value and error of admissible multipliers, with ``matrix = W(lam)``."""
-    rhs, row_norms, weights = problem.rhs, problem.row_norms, np.abs(lam)
+    rhs, sizes, weights = problem.rhs, problem.rows.error_norms, np.abs(lam)
     bounds, squared = error_bounds(problem.shape, norm), norm.name == "frobenius"
     loads = penalty.loads(lam, problem.owner, problem.q)
     terms = int(np.count_nonzero(weights))
-    error = bounds.dual * (terms + min(terms, problem.q) + 4) * float(weights @ row_norms)
+    error = bounds.dual * (terms + min(terms, problem.q) + 4) * float(weights @ sizes)
     if spectra is not None:
         size = float(spectra.dual_values[0])
         most = (size * spectra.grow + spectra.residual + error) * SLACK
