@@ -170,6 +170,11 @@ class PairRows:
                     squares[..., rows] = np.vecdot(part, part)
             return self._times_queries(np.sqrt(squares), right)
 
+    @property
+    def error_norms(self) -> FloatArray:
+        """What rounding errors scale with: the norms of the rows, as left factors are at hand."""
+        return self.row_norms
+
     def _times_queries(self, lengths: FloatArray, right: FloatArray) -> FloatArray:
         """One number per row times one per query."""
         if self.block:
