@@ -89,7 +89,7 @@ def farkas_certificate(
     lam = lam / gained
     weight = float(np.abs(lam) @ problem.row_norms)
     left_over = float(np.linalg.norm(problem.adjoint(lam)))
-    error = gamma(problem.m + problem.q + 4) * 1.01 * weight
+    error = gamma(problem.m + problem.q + 4) * 1.01 * float(np.abs(lam) @ problem.rows.error_norms)
     # Every row with a multiplier: the smallest one may belong to the largest row.
     rows = np.flatnonzero(lam) if rows is None else rows
     found = FarkasCertificate(
