@@ -45,7 +45,7 @@ def _against_lower_rank(judge: Judge, solution: Solution) -> list[tuple[str, str
     often = case.member == 0 or case.family in _STRUCTURED
     if case.sets is not None or rank is None or rank.numerical_rank < 2 or not often:
         return []
-    other = _solve(case, norm="nuclear", rank=rank.numerical_rank - 1, starts=1, max_iterations=1)
+    other = _solve(case, norm="nuclear", rank=rank.numerical_rank - 1, starts=1)
     return [*judge.against_radius(solution, other)] if other.status == "optimal" else []
 
 
