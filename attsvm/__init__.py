@@ -22,6 +22,7 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 if TYPE_CHECKING:  # what is loaded at first use, for type checkers
+    from attsvm import next_token
     from attsvm.enumeration import locally_optimal_selections, selection_graph
     from attsvm.files import load_problem, save_problem
     from attsvm.paths import decompose, regularization_path
@@ -41,6 +42,7 @@ _LAZY = {
     "diagnose": "attsvm.theory",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
+    "next_token": "attsvm.next_token",
     "regularization_path": "attsvm.paths",
     "save_problem": "attsvm.files",
     "selection_graph": "attsvm.enumeration",
@@ -106,6 +108,7 @@ __all__ = [
     "load_problem",
     "locally_optimal_selections",
     "logistic",
+    "next_token",
     "random_problem",
     "regularization_path",
     "satt_svm",

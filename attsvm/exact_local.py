@@ -129,6 +129,21 @@ class ExactListing:
         return f"{found} locally optimal in exact arithmetic; the list: {verdict}"
 
 
+def _all_local(problem: AttentionProblem) -> tuple[list[ExactLocal], int]:
+    """Every locally optimal selection, decided one by one, least norm first, and how many were tried."""
+    choices = [np.flatnonzero(row).tolist() for row in problem.allowed.reshape(-1, problem.T)]
+    count = math.prod(len(choice) for choice in choices)
+    if count > EXACT_SELECTIONS:
+        raise ValueError(f"exact listings are for up to {EXACT_SELECTIONS} selections; this problem has {count:,}")
+    found = []
+    for tokens in itertools.product(*choices):
+        decided = exact_local_optimality(problem, np.reshape(tokens, problem.query_shape))
+        if decided.locally_optimal:
+            found.append(decided)
+    found.sort(key=lambda item: (item.norm_squared or Fraction(0), item.tokens))
+    return found, count
+
+
 def exact_listing(problem: AttentionProblem, listed: Iterable[tuple[int, ...]], top: int | None = None) -> ExactListing:
     """Decide every selection over the rationals and compare with a list; small problems.
 
@@ -149,16 +164,7 @@ def exact_listing(problem: AttentionProblem, listed: Iterable[tuple[int, ...]], 
     """
     if problem.batch is not None:
         raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. problem[0]")
-    choices = [np.flatnonzero(row).tolist() for row in problem.allowed.reshape(-1, problem.T)]
-    count = math.prod(len(choice) for choice in choices)
-    if count > EXACT_SELECTIONS:
-        raise ValueError(f"exact listings are for up to {EXACT_SELECTIONS} selections; this problem has {count:,}")
-    found = []
-    for tokens in itertools.product(*choices):
-        decided = exact_local_optimality(problem, np.reshape(tokens, problem.query_shape))
-        if decided.locally_optimal:
-            found.append(decided)
-    found.sort(key=lambda item: (item.norm_squared or Fraction(0), item.tokens))
+    found, count = _all_local(problem)
     said, all_of_them = set(listed), {item.tokens for item in found}
     wanted = found[:top]
     last = wanted[-1].norm_squared if wanted else None

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import generator
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem, ProblemBatch
 
@@ -106,7 +107,7 @@ def random_problem(
     """
     _check_sizes({"n": n, "T": T, "d": d}, {"batch": batch, "dz": dz, "queries": queries})
     _check_kind(kind, causal, distribution, own_queries=dz is not None or queries is not None)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     lead = () if batch is None else (batch,)
     K = T if kind == "sequence" else queries
     query_shape = (*lead, n) if K is None else (*lead, n, K)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.attention import logits
 from attsvm.local_proof import LocalProof, prove_local
-from attsvm.problem import AttentionProblem, ProblemBatch
+from attsvm.problem import AttentionProblem, ProblemBatch, require_problem
 from attsvm.score_order import score_order
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution, SolutionBatch
@@ -49,7 +49,7 @@ def low_score_tokens(problem: AttentionProblem, selection: SelectionLike = None)
     >>> attsvm.low_score_tokens(problem).sum(axis=-1)  # every other token scores less than the best
     array([3, 3])
     """
-    chosen, order = read_selection(problem, selection), score_order(problem)
+    chosen, order = read_selection(require_problem(problem), selection), score_order(problem)
     return np.asarray(problem.allowed & (order < _own(order, chosen)))
 
 
@@ -67,7 +67,7 @@ def high_score_tokens(problem: AttentionProblem, selection: SelectionLike = None
     >>> attsvm.high_score_tokens(problem).any()
     np.False_
     """
-    chosen, order = read_selection(problem, selection), score_order(problem)
+    chosen, order = read_selection(require_problem(problem), selection), score_order(problem)
     other = np.arange(problem.T) != chosen.indices[..., None]
     return np.asarray(problem.allowed & other & (order >= _own(order, chosen)))
 
@@ -95,6 +95,8 @@ def support_indices(solution: Solution, tolerance: float | None = None) -> tuple
     """
     if tolerance is not None and not tolerance >= 0:
         raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+    if not isinstance(solution, Solution):
+        raise TypeError(f"solution must be a Solution, got {type(solution).__name__}; index a batch first")
     support = solution.support if tolerance is None else replace(solution, support_tolerance=tolerance).support
     return tuple(np.flatnonzero(row) for row in support.reshape(-1, solution.rows.T))
 
@@ -166,11 +168,13 @@ def is_locally_optimal(
     >>> attsvm.is_locally_optimal(attsvm.random_problem(n=3, T=4, d=5, seed=0))
     True
     """
-    chosen = read_selection(problem, selection)
+    chosen = read_selection(require_problem(problem), selection)
     solved: Solution | SolutionBatch
     if solution is None:
         settings: dict[str, Any] = dict(options)
         solved = att_svm(problem, chosen, norm=norm, solver=solver, **settings)
+    elif not isinstance(solution, Solution | SolutionBatch):
+        raise TypeError(f"solution= must be a Solution or a SolutionBatch, got {type(solution).__name__}")
     elif isinstance(solution, SolutionBatch) != (problem.batch is not None):
         raise ValueError(
             "solution= must be a Solution for one problem and a SolutionBatch for a batch, got "
@@ -290,6 +294,10 @@ class SeparatingCone:
     low: BoolArray
     high: BoolArray
 
+    def __repr__(self) -> str:
+        counts = f"{int(self.low.sum())} low-score and {int(self.high.sum())} high-score tokens"
+        return f"SeparatingCone({self.problem!r}, {counts})"
+
     def value(self, W: npt.ArrayLike) -> float:
         """Largest eps for which W lies in the cone.
 
@@ -337,7 +345,7 @@ def separating_cone(problem: AttentionProblem, selection: SelectionLike = None) 
     >>> attsvm.separating_cone(problem).contains(np.eye(5), eps=1e9)  # optimal tokens: the whole space
     True
     """
-    if problem.batch is not None:
+    if require_problem(problem).batch is not None:
         raise ValueError("the cone belongs to one problem; index the batch first, e.g. problem[0]")
     chosen = read_selection(problem, selection)
     return SeparatingCone(problem, chosen, low_score_tokens(problem, chosen), high_score_tokens(problem, chosen))

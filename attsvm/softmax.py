@@ -73,16 +73,7 @@ def softmax(logits: npt.ArrayLike) -> Array:
 
 
 def log_softmax(logits: npt.ArrayLike) -> Array:
-    """Logarithm of `softmax`, also where the softmax itself underflows.
-
-    Parameters
-    ----------
-    logits : array_like, shape (..., n)
-        Finite, or -inf for a masked token.
-
-    Returns
-    -------
-    ndarray, shape (..., n)
+    """Logarithm of `softmax` of the same logits, also where the softmax itself underflows; shape (..., n).
 
     Examples
     --------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from attsvm.records import html_table
 from attsvm.rows import AttentionRows
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solvers import Certificate, CertificateBatch, InfeasibleError, MarginSolution, MarginSolutionBatch, Status
+from attsvm.solvers.display import counted
 
 __all__ = ["SUPPORT_TOLERANCE", "Solution", "SolutionBatch"]
 
@@ -32,6 +32,18 @@ def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
     singular = np.linalg.svd(W, compute_uv=False)
     cut = np.maximum(1e-8, np.sqrt(gap))[..., None] * singular[..., :1]
     return np.asarray(np.count_nonzero((singular > cut) & (singular > 0), axis=-1))
+
+
+def _paid(rows: AttentionRows, margins: FloatArray) -> FloatArray | float:
+    """Slack of each row of a soft margin; 0 for a hard one."""
+    problem = rows.margin_problem
+    penalty = problem.penalty
+    if penalty is None:
+        return 0.0
+    if problem.batch:
+        return np.stack([_paid(rows[i], margins[i]) for i in range(problem.batch[0])])
+    slacks = penalty.slacks(problem.missed(margins - problem.rhs), problem.owner, problem.q)
+    return slacks if penalty.slack == "row" else slacks[problem.owner]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +88,14 @@ class _Solved:
 
     @cached_property
     def support(self) -> BoolArray:
-        """True for the support tokens: margin within ``support_tolerance`` of 1; shape ``query_shape + (T,)``."""
-        margins = self.rows.margin_problem.margins(self.W)
-        near = (np.abs(margins - 1.0) <= self.support_tolerance) & ~self.rows.margin_problem.equality
+        """True for the support tokens: margin within ``support_tolerance`` of 1; shape ``query_shape + (T,)``.
+
+        With offsets: of what is asked for. Of a soft margin: of that less the slack.
+        """
+        problem = self.rows.margin_problem
+        margins = problem.margins(self.W)
+        paid = _paid(self.rows, margins)
+        near = (np.abs(margins - problem.rhs + paid) <= self.support_tolerance) & ~problem.equality
         return np.asarray(self.rows.scatter(near, fill=0.0) > 0)
 
 
@@ -168,6 +185,33 @@ class Solution(_Solved):
         if self.certificate.rank_certificate is not None:
             return self.certificate.rank_certificate.numerical_rank
         return int(_rank_of(self.W, np.asarray(self.certificate.gap)))
+
+    @property
+    def objective(self) -> float:
+        """What was minimized: the norm, or with C= the norm's term plus what the slacks cost."""
+        return self.certificate.primal_value
+
+    @cached_property
+    def slacks(self) -> FloatArray:
+        """What a soft margin falls short: per query, shape ``query_shape``, or with ``slack="row"`` per token.
+
+        A hard margin has 0 everywhere. Tokens without a row pay nothing.
+        """
+        problem = self.rows.margin_problem
+        if problem.penalty is None:
+            return np.zeros(self.rows.query_shape)
+        missed = problem.missed(problem.margins(self.W) - problem.rhs)
+        slacks = problem.penalty.slacks(missed, problem.owner, problem.q)
+        if problem.penalty.slack == "row":
+            return self.rows.scatter(slacks, fill=0.0)
+        return slacks.reshape(self.rows.query_shape)
+
+    @property
+    def paying_queries(self) -> IntArray:
+        """Indices (i,) or (i, k) of the queries whose margin a soft solution gives up, shape (count, 1 or 2)."""
+        slacks = self.slacks
+        each = slacks.max(axis=-1) if slacks.ndim > len(self.rows.query_shape) else slacks
+        return np.argwhere(each > self.support_tolerance)
 
     def __repr__(self) -> str:
         if not self.status.has_solution:
@@ -279,7 +323,7 @@ class SolutionBatch(_Solved):
         return (self[b] for b in range(len(self)))
 
     def _statuses(self) -> str:
-        return ", ".join(f"{count} {status}" for status, count in Counter(map(str, self.status)).items())
+        return counted(self.status)
 
     def __repr__(self) -> str:
         return f"SolutionBatch({self.formulation}, {self.norm_name}, {len(self)} problems: {self._statuses()})"

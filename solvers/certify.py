@@ -25,7 +25,7 @@ from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
 
-__all__ = ["certify", "certify_batch"]
+__all__ = ["certify", "certify_batch", "error_bounds", "frobenius_of"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
@@ -81,7 +81,8 @@ class _Bounds(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
+def error_bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
+    """The constants of one shape and norm."""
     dual = norm.dual
     return _Bounds(
         gamma(sum(shape) + 3) * _SLACK,
@@ -97,18 +98,18 @@ def _measure(
 ) -> Certificate:
     dot, least, most, larger, smaller, count, where, plain = _MANY if problem.batch else _ONE
     rows, rhs = problem.rows, problem.rhs
-    row_norms, bounds = rows.row_norms, _bounds(rows.shape, norm)
+    row_norms, error_norms, bounds = rows.row_norms, rows.error_norms, error_bounds(rows.shape, norm)
     slack = rows.margins(W)
     slack -= rhs
     if problem.is_plain:  # right-hand sides 1, inequalities only
         violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
-        allowed, sides, allowance = row_norms, None, None
+        allowed, sides, allowance = error_norms, None, None
     else:
         allowance = np.maximum(1.0, np.abs(rhs))
-        violation, allowed, sides = most(problem.missed(slack) / allowance), row_norms / allowance, np.abs(rhs)
+        violation, allowed, sides = most(problem.missed(slack) / allowance), error_norms / allowance, np.abs(rhs)
         negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
-    size = _frobenius(W)
+    size = frobenius_of(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
     if not problem.batch and primal_error > _COARSE and rows.m * sum(rows.shape) <= _BY_ENTRIES:
         primal_error = min(
@@ -127,7 +128,7 @@ def _measure(
         spectra = spectra_of(W, dual)
         value, dual_norm = plain(np.add.reduce(spectra.values, axis=-1)), plain(spectra.dual_values[..., 0])
     elif norm.name == "frobenius":
-        value, dual_norm = size, _frobenius(dual)
+        value, dual_norm = size, frobenius_of(dual)
     else:
         value, dual_norm = plain(norm.values(W)), plain(norm.dual.values(dual))
     dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
@@ -135,7 +136,7 @@ def _measure(
     # The bound on every feasible norm, with everything that rounding may have done to it.
     # `adjoint_error` and `dot_error`, where adding an exact zero rounds nothing: only rows with a multiplier count.
     terms = count(weights)
-    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, row_norms)
+    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, error_norms)
     if spectra is None:
         value_most, dual_most = value * (1.0 + bounds.value), (dual_norm + dual_error) * (1.0 + bounds.dual_value)
     else:
@@ -154,9 +155,10 @@ def _measure(
         # The best norm is at most that of W made feasible.
         price = feasibility_price(problem, W, slack, violation, primal_error, value_most)
         rank = rank_certificate(spectra, dual_error, gap, excess + price, rank_tolerance)
-    numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
-    parts: list[Any] = [*(plain(number) for number in numbers), rank, None, Source(problem, W, lam, norm)]
-    return Certificate(*parts)
+    source = Source(problem, W, lam, norm)
+    return Certificate(
+        violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error, rank, None, source
+    )
 
 
 def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArray | None) -> float:
@@ -166,7 +168,8 @@ def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArr
     return float(np.max(error if allowance is None else error / allowance)) * _SLACK
 
 
-def _frobenius(matrix: FloatArray) -> Any:
+def frobenius_of(matrix: FloatArray) -> Any:
+    """Frobenius norms over the last two axes, a Python number for one matrix."""
     if matrix.ndim == 2:
         entries = matrix.ravel()
         return math.sqrt(entries.dot(entries))
@@ -202,6 +205,10 @@ def certify(
     0.0
     """
     matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
+    if problem.penalty is not None:
+        from attsvm.solvers.soft_certificate import measure_soft
+
+        return measure_soft(problem, problem.penalty, matrix, lam, get_norm(norm), rank_tolerance)
     return _measure(problem, matrix, lam, get_norm(norm), rank_tolerance)
 
 

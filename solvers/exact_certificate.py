@@ -69,6 +69,9 @@ class ExactCertificate:
     resolution: float | None = None
     farkas: ExactFarkas | None = None
 
+    def __repr__(self) -> str:
+        return f"ExactCertificate({self})"
+
     def __str__(self) -> str:
         if self.farkas is not None:
             return f"infeasible, by exact multipliers on rows {self.farkas.rows.tolist()}"
@@ -91,7 +94,7 @@ def exact_rows_of(problem: MarginProblem) -> ExactRows:
     """
     from attsvm.solvers.exact import exact_rows
 
-    pair = problem.rows.gather(np.arange(problem.m))
+    pair = problem.pairs()
     return exact_rows(pair.exact_left(), pair.queries, pair.owner, problem.rhs, problem.equality)
 
 
@@ -263,6 +266,8 @@ def exact_from_source(
     if source is None:
         raise ValueError("exact() needs the problem that the certificate is about: take it from a solution or certify")
     problem, W, multipliers, norm = source
+    if problem.penalty is not None:
+        raise ValueError("exact() proves hard margins; a soft one has the bounds of its certificate")
     if problem.batch:
         raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. solution[0]")
     size = problem.m * problem.shape[0] * problem.shape[1]

@@ -58,7 +58,7 @@ def _settings(name: str, request: Request) -> dict[str, Any]:
 
 def _reduced(problem: MarginProblem, norm: Norm) -> tuple[FloatArray, tuple[int, int], FloatArray, FloatArray]:
     """Dense rows, shape of W, and the bases of the spans in which both are written."""
-    pair = problem.rows.gather(np.arange(problem.m))
+    pair = problem.pairs()
     a, queries = pair.a.astype(np.float64), pair.queries.astype(np.float64)
     left = span(a) if norm.unitarily_invariant else None
     right = span(queries[np.unique(pair.owner)]) if norm.unitarily_invariant else None
@@ -85,6 +85,10 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     settings = _settings(name, request)
     reduced = _reduced(problem, norm)
     features = reduced[0]
+    if problem.penalty is not None:
+        from attsvm.solvers.soft_reference import solve_soft
+
+        return solve_soft(problem, problem.penalty, norm, reduced, name, settings)
     # Rows of size 1, so that tolerances mean the same at any scale.
     plain = np.full(features.shape[1], 1.0 / (float(problem.row_norms.max()) or 1.0))
     found = Found()

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
+from attsvm._checks import generator, require_count, require_number
 from attsvm.attention import likeliest
 from attsvm.losses import Loss, get_loss
 from attsvm.optimality import SeparatingCone, separating_cone
@@ -151,6 +152,8 @@ def regularization_path(
     >>> print(path.status[-1], bool(path.distance[-1] < 1e-3 < path.distance[0]))
     boundary True
     """
+    require_number("tolerance", tolerance, "a positive number", low=0.0)
+    require_count("max_iterations", max_iterations)
     if require_problem(problem).batch is not None:
         raise ValueError("a path belongs to one problem; index the batch first, e.g. problem[0]")
     if problem.head is None or not problem.head.is_linear:
@@ -173,7 +176,7 @@ def regularization_path(
     if is_local:
         points = _follow_local(search, np.asarray(target), lengths)
     else:
-        points = _follow(search, problem, target, lengths, starts, np.random.default_rng(seed))
+        points = _follow(search, problem, target, lengths, starts, generator(seed))
     return _collect(problem, parameterization, chosen, is_local, R, search, points, predicted, cone)
 
 
@@ -283,6 +286,8 @@ def _predict(
     if solution is None:
         solved: Solution = att_svm(problem, chosen, norm=norm, rank=m)
         return solved
+    if not isinstance(solution, Solution):
+        raise TypeError(f"solution must be a Solution, got {type(solution).__name__}")
     if solution.norm_name != norm or not (isinstance(solution.selection, Selection) and solution.selection == chosen):
         raise ValueError(f"solution must be the {norm} Att-SVM of the same selection, got {solution!r}")
     return solution

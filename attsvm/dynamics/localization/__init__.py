@@ -3,9 +3,7 @@
 Everything but the regularizer runs on NumPy; that one loads torch at first use.
 """
 
-from typing import Any
-
-from attsvm._lazy import load
+from attsvm._lazy import attach
 from attsvm.dynamics.localization.entropy import attention_entropy, entropy_lower_bound
 
 # Not part of the surface, at home in their modules; the ledger of claims reads them here.
@@ -69,10 +67,4 @@ __all__ = [
     "vanishing_rate",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, {key: f"{__name__}.{module}" for key, module in _LAZY.items()}, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = attach(__name__, _LAZY, __all__)

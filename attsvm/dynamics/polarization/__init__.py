@@ -4,9 +4,7 @@ The flows are NumPy and SciPy; plain gradient descent (`descent`) and the attent
 are torch and are loaded at first use.
 """
 
-from typing import Any
-
-from attsvm._lazy import load
+from attsvm._lazy import attach
 from attsvm.dynamics.polarization.asymptotics import measure_asymptotics, score_constants
 
 # Not part of the surface, at home in their modules; the ledger of claims reads them here.
@@ -90,10 +88,4 @@ __all__ = [
     "two_token_drift",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, {key: f"{__name__}.{module}" for key, module in _LAZY.items()}, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = attach(__name__, _LAZY, __all__)

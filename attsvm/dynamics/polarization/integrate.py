@@ -10,7 +10,16 @@ import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
 
-__all__ = ["FlowError", "Path", "integrate", "log_times", "read_logits", "read_scale"]
+__all__ = [
+    "FlowError",
+    "LogTimeFlow",
+    "Path",
+    "integrate",
+    "log_times",
+    "read_logits",
+    "read_scale",
+    "score_entropy",
+]
 
 Array = npt.NDArray[np.float64]
 Rates = Callable[[float, Array], Array]
@@ -19,6 +28,33 @@ METHODS = ("LSODA", "DOP853", "RK45", "BDF", "Radau")
 
 class FlowError(RuntimeError):
     """The solver gave up: the message says where and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class LogTimeFlow:
+    """A trajectory along ``x = log(1 + t)``, shape (k,)."""
+
+    x: Array
+
+    @property
+    def times(self) -> Array:
+        """t, shape (k,)."""
+        return np.expm1(self.x)
+
+
+def score_entropy(scores: Array, log_scores: Array | None, name: str) -> Array:
+    """Entropy over the last axis; refused where a normalization gives no distribution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.dynamics.polarization.integrate import score_entropy
+    >>> score_entropy(np.array([1.0, 0.0]), np.array([0.0, -np.inf]), "softmax") == 0
+    np.True_
+    """
+    if log_scores is None:
+        raise ValueError(f"the scores of {name!r} are not a distribution: entropy is undefined")
+    return np.asarray(-np.sum(scores * np.where(scores > 0, log_scores, 0.0), axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
