@@ -166,12 +166,12 @@ def exact_listing(problem: AttentionProblem, listed: Iterable[tuple[int, ...]], 
         raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. problem[0]")
     found, count = _all_local(problem)
     said, all_of_them = set(listed), {item.tokens for item in found}
-    wanted = found if top is None else found[:top]
-    # Equal norms at the end of a shortened list may be listed in either order.
+    wanted = found[:top]
     last = wanted[-1].norm_squared if wanted else None
-    needed = {item.tokens for item in wanted if top is None or item.norm_squared != last}
-    missing = sorted(needed - said)
-    short = len(said) < len(wanted) and not missing
-    if short:
-        missing = [item.tokens for item in wanted if item.tokens not in said]
-    return ExactListing(tuple(found), count, tuple(missing), tuple(sorted(said - all_of_them)))
+    missing = {item.tokens for item in wanted if item.norm_squared != last} - said
+    # Equal norms at the end of a shortened list may be listed in either order.
+    ties = [item.tokens for item in found if item.norm_squared == last]
+    room = sum(item.norm_squared == last for item in wanted)
+    if len(said.intersection(ties)) < room:
+        missing |= {item.tokens for item in wanted} - said
+    return ExactListing(tuple(found), count, tuple(sorted(missing)), tuple(sorted(said - all_of_them)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -64,14 +65,19 @@ class SolverSpec:
 
     def load(self) -> Method:
         """Import the method."""
-        module, function = self.target.split(":")
-        loaded: Method = getattr(importlib.import_module(module), function)
-        return loaded
+        return _loaded(self.target)
 
     def can(self, norm: Norm, rank: int | None, device: object) -> bool:
         """Whether it solves this kind of problem at all."""
         known = self.norms is None or norm.name in self.norms
         return known and self.ranks == (rank is not None) and (device is None or self.devices)
+
+
+@cache
+def _loaded(target: str) -> Method:
+    module, function = target.split(":")
+    method: Method = getattr(importlib.import_module(module), function)
+    return method
 
 
 _FROBENIUS, _NUCLEAR = frozenset({"frobenius"}), frozenset({"nuclear"})

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attsvm
+from attsvm.comparison.batch import BatchReport
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,7 +38,12 @@ def together() -> Floats:
     optimal: npt.NDArray[np.bool_] = np.asarray(sols.status == "optimal")
     first: attsvm.Solution = sols[0]
     local: npt.NDArray[np.bool_] = attsvm.is_locally_optimal(batch)
+    sets: attsvm.SolutionBatch = attsvm.gen_svm(batch, np.ones((3, 2, 3), dtype=bool))
+    every: attsvm.SolutionBatch = attsvm.satt_svm(batch, norm="nuclear")
+    finite: attsvm.SolutionBatch = attsvm.finite_part(batch, np.full((3, 2, 3), 1 / 3), np.ones((3, 2, 3), dtype=bool))
+    report: BatchReport = attsvm.compare(attsvm.train(batch, steps=20), sols)
     assert optimal.all() and first.norm > 0 and local.shape == (3,)
+    assert len(sets) == len(every) == len(finite) == 3 and repr(report)
     norms: Floats = sols.norm
     return norms
 

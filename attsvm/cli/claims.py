@@ -115,7 +115,8 @@ def _seeds(
         screen.print(Table("", ("claim", "seed", "found"), [(r.claim, r.seed, r.found) for r in bad], align="lll"))
     checked = len({run.claim for run in runs})
     screen.print(
-        f"{checked} claims at seeds {seeds.start} to {seeds.stop - 1}: {len(bad)} contradictions in {len(runs)} checks; "
+        f"{checked} claims at seeds {seeds.start} to {seeds.stop - 1}: {len(bad)} contradictions in {len(runs)} "
+        "checks; "
         f"{sum(run.seconds for run in runs):.0f} s of computation, {time.perf_counter() - start:.0f} s now",
         markup=False,
     )

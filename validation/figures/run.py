@@ -55,8 +55,8 @@ def run_figure(
     start = time.perf_counter()
     outcome = figure.run(context)
     record = record_of(figure, outcome, context, time.perf_counter() - start)
+    record["picture_faults"] = write_picture(stem.with_suffix(".png"), figure, outcome)
     write_json(stem.with_suffix(".json"), record)
-    write_picture(stem.with_suffix(".png"), figure, outcome)
     return record
 
 

@@ -13,7 +13,7 @@ from attsvm.records import Table
 from attsvm.validation.figures.registry import PAPERS, all_figures
 from attsvm.validation.ledger.record import Claim
 
-__all__ = ["Cover", "covers", "coverage_markdown", "numbered_items", "unaccounted"]
+__all__ = ["Cover", "coverage_markdown", "covers", "numbered_items", "unaccounted"]
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,10 @@ def coverage_markdown(claims: Sequence[Claim]) -> str:
     lines = [
         "# What is covered",
         "",
-        "Every numbered theorem, lemma, proposition, corollary, definition, assumption, figure and table of the five papers,",
-        "with the [rows](claims.md) that test it, the figure that `attsvm validate` computes, or the reason why neither does.",
+        "Every numbered theorem, lemma, proposition, corollary, definition, assumption, figure and table of the "
+        "five papers,",
+        "with the [rows](claims.md) that test it, the figure that `attsvm validate` computes, or the reason why "
+        "neither does.",
         "This page is written by `attsvm claims --coverage`; a test compares it with the list of the papers' items.",
         "",
     ]

@@ -84,8 +84,8 @@ def audit_seeds(
     trials : int, optional
         Instances per check instead of each claim's own number.
     store : str or Path
-        SQLite file of `attsvm.sweep`. One made by other code of the ledger is refused unless ``fresh``.
-    workers : int, optional
+        SQLite file of `attsvm.sweep`; it may hold other claims and seeds. What other code of the ledger found is not
+    used. workers : int, optional
         Processes; 0 runs here, None takes one per core.
     fresh : bool
         Discard what the store holds.
@@ -109,8 +109,9 @@ def audit_seeds(
     if not cells:
         return []
     done = attsvm.sweep(
-        _one, cells, trials=1, chunk=1, store=store, workers=workers, fresh=fresh, progress=progress, name="claims"
-    )
+        _one, cells, trials=1, chunk=1, store=store, workers=workers, fresh=fresh, progress=progress, name="claims",
+        extend=True,
+    )  # fmt: skip
     return [
         SeedRun(
             str(cell["claim"]),

@@ -90,11 +90,16 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
     """
     lines = ["# What of the papers holds", ""]
     lines += [
-        "Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances that satisfy",
-        "its hypotheses; `attsvm claims --run --seeds 10` runs the checks again at ten seeds and compares, `attsvm claims",
-        "--mutate` tries wrong forms on them. *Holds* means that no instance contradicted the statement, which is evidence,",
-        "not a proof; *fails as printed*, that a counterexample is known and a corrected form survives; *typo*, a slip that",
-        "the paper itself contradicts; *imprecise*, an informal sentence that is false under one reading only. Rows whose",
+        "Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances "
+        "that satisfy",
+        "its hypotheses; `attsvm claims --run --seeds 10` runs the checks again at ten seeds and compares, `attsvm "
+        "claims",
+        "--mutate` tries wrong forms on them. *Holds* means that no instance contradicted the statement, which is "
+        "evidence,",
+        "not a proof; *fails as printed*, that a counterexample is known and a corrected form survives; *typo*, a "
+        "slip that",
+        "the paper itself contradicts; *imprecise*, an informal sentence that is false under one reading only. "
+        "Rows whose",
         "place begins with *ours* are not statements of the paper. This page is written by `attsvm claims --markdown`.",
         "",
         '<div class="claims-filter"></div>',
@@ -148,10 +153,14 @@ def wrong_markdown(claims: Sequence[Claim]) -> str:
     lines = [
         "# What needs a correction in the papers",
         "",
-        "Statements that a check of the [ledger](claims.md) contradicts as they are printed, each with the form that survives",
-        "it. They come in the order of what they change: results and proofs, what a user does, wording, and slips of the pen.",
-        "None of them takes away from what the papers found; most are a constant, a missing hypothesis or an index. Statements",
-        "that follow from one of these are counted with it and named there. A [second reading](second_reading.md) tells how",
+        "Statements that a check of the [ledger](claims.md) contradicts as they are printed, each with the form "
+        "that survives",
+        "it. They come in the order of what they change: results and proofs, what a user does, wording, and slips "
+        "of the pen.",
+        "None of them takes away from what the papers found; most are a constant, a missing hypothesis or an "
+        "index. Statements",
+        "that follow from one of these are counted with it and named there. A [second reading](second_reading.md) "
+        "tells how",
         "each verdict came about. This page is written by `attsvm claims --wrong`.",
         "",
         *(f"- {title}: {LINKS[paper]}" for paper, title in PAPERS.items()),
@@ -198,10 +207,13 @@ def readings_markdown(claims: Sequence[Claim]) -> str:
     lines = [
         "# The second reading",
         "",
-        f"A first reading called {len(rows)} statements of the five papers refuted. Each was read again beside the paper's text:",
-        f"{counts['holds']} are withdrawn (the statement holds, or is a definition), {counts['imprecise']} are informal sentences",
+        f"A first reading called {len(rows)} statements of the five papers refuted. Each was read again beside the "
+        "paper's text:",
+        f"{counts['holds']} are withdrawn (the statement holds, or is a definition), {counts['imprecise']} are "
+        "informal sentences",
         f"that are false under one reading only, {counts['typo']} are slips, and {len(kept)} stand, of which",
-        f"{sum(bool(c.reading.same_as) for c in kept)} are consequences of another one and count with it. Verdicts of this page",
+        f"{sum(bool(c.reading.same_as) for c in kept)} are consequences of another one and count with it. Verdicts "
+        "of this page",
         "are those of the checks. This page is written by `attsvm claims --readings`.",
         "",
     ]

@@ -76,7 +76,8 @@ def run(context: Context) -> Outcome:
     ]  # sparse teachers end higher
     columns_ = ("d", "sigma_p", "W trained", "median final loss", f"share below {SUCCESS:g}", "|W - I|_F / sqrt(d)")
     notes = [
-        f"The sparse teacher ends at a higher median loss than the dense one in {sum(same)} of {len(same)} settings (width, W "
+        f"The sparse teacher ends at a higher median loss than the dense one in {sum(same)} of {len(same)} "
+        "settings (width, W "
         "frozen or trained); the paper sees no qualitative difference between W frozen and trained.",
     ]
     steps = np.arange(len(next(iter(curves.values()))["loss"][0])) * record_steps(s["steps"])
@@ -106,8 +107,8 @@ FIGURE = Figure(
     paper="conditioning",
     name="fig6",
     title="Joint training of W, p and v beside training with W frozen",
-    protocol="""As Figure 1: N = 100, n = d, squared loss, full-batch gradient descent; W starts at the identity and is trained
-        or frozen. Learning rate, steps and widths of the paper's Figure 6 are not given.""",
+    protocol="""As Figure 1: N = 100, n = d, squared loss, full-batch gradient descent; W starts at the identity and
+        is trained or frozen. Learning rate, steps and widths of the paper's Figure 6 are not given.""",
     full={"trials": 3, "N": 100, "widths": (20, 60), "lr": 0.05, "steps": 3000},
     quick={"trials": 2, "N": 40, "widths": (10,), "lr": 0.05, "steps": 600},
     run=run,

@@ -175,7 +175,8 @@ CLAIMS = (
         _distinct,
         lambda task, samples: float(samples),
         _count_sets,
-        "published code draws without replacement and the model ignores order: with 41 tokens, ten per group, there are "
+        "published code draws without replacement and the model ignores order: with 41 tokens, ten per group, "
+        "there are "
         "four distinct inputs; use 81 or 161",
         "4 distinct inputs in 200 at vocabulary 41, drawn as in the published code",
         trials=5,

@@ -293,7 +293,8 @@ CLAIMS = (
         lambda prior: True,
         conditionally_centred,
         correction="needs the condition of Lemma A.2; otherwise the direction drifts by order one",
-        evidence="L = 3, theta in {(2, 1), (0, -1)}: at tau = 6 the heads have left the direction of the mean by a share "
+        evidence="L = 3, theta in {(2, 1), (0, -1)}: at tau = 6 the heads have left the direction of the mean by a "
+        "share "
         "of m of some per cent, not of order D^-1/2; none with the condition",
         trials=4,
     ),
