@@ -88,5 +88,9 @@ def command(
         close(screen, ("± and [ , ]", "NOT confirmed"), f"open {folder / 'summary.html'}", "attsvm validate --list")
     if json:
         print_json(records)
-    if any(record.get("refuted") or (judge and record["picture_faults"]) for record in records):
+    if any(_fails(record, judge) for record in records):
         raise typer.Exit(1)
+
+
+def _fails(record: dict[str, Any], judge: bool) -> bool:
+    return bool(record.get("refuted")) or (judge and bool(record["picture_faults"]))
