@@ -30,9 +30,9 @@ __all__ = ["Progress", "WorkingSetSolve", "solve_working_set"]
 
 # Proximal weights, relative to the squared row norms of a query: one to find the rows, one to settle them, and lower
 # ones for what is still open.
-_COARSE, _FINE = 1e-4, (1e-7, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
+_COARSE, _FINE = 1e-3, (1e-7, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
 # Newton steps of a round, and rows of each query that join after it.
-_STEPS, _JOIN = 2, 2
+_STEPS, _JOIN = 2, 1
 _ROUNDS = 1000
 # Rounds of one proximal weight without new rows before the next one is tried, times free rows: small systems are cheap.
 _PATIENCE = 10_000
