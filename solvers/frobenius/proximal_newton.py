@@ -257,11 +257,10 @@ class ProximalNewton:
         The proximal term is only a preconditioner here. Yields the multipliers with what refinement made negative cut
         away, and W; first as reached, then refined.
         """
-        face = self.face
-        if face is None:
-            return
-        x = self.x
+        face, x = self.face, self.x
         yield x, self.rows.adjoint(x)
+        if face is None:  # rows joined since
+            return
         free = np.flatnonzero(face.free)
         if not len(free):
             return
