@@ -106,7 +106,7 @@ SOLVERS = {
         SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
             "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True,
-            options=frozenset({"progress", "time_limit"}),
+            options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
             "lockstep", f"{_HOME}.nuclear.lockstep:solve_lockstep", _NUCLEAR, 1e-7,
@@ -124,7 +124,7 @@ SOLVERS = {
         SolverSpec(
             "reweighted", f"{_HOME}.nuclear.reweighted:solve_reweighted", _NUCLEAR, 1e-7,
             "own: weighted Frobenius problems on a working set, then Newton, hard and soft margins", soft=True,
-            options=frozenset({"progress", "time_limit"}),
+            options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
             "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
