@@ -81,8 +81,8 @@ def run(context: Context) -> Outcome:
     same = [np.median(ends[d, 1.0, w]) > np.median(ends[d, 0.1, w]) for d in s["widths"] for w in kinds]
     names = ("d", "sigma_p", "W", "median final loss", f"share below {SUCCESS:g}", "|W - I|_F / sqrt(d)")
     notes = [
-        f"The sparse teacher ends at a higher median loss than the dense one in {sum(same)} of {len(same)} settings (width, "
-        "W frozen or trained); the paper sees no qualitative difference between W frozen and trained.",
+        f"The sparse teacher ends at a higher median loss than the dense one in {sum(same)} of {len(same)} settings "
+        "(width, W frozen or trained); the paper sees no qualitative difference between W frozen and trained.",
     ]
     steps = np.arange(len(next(iter(curves.values()))["loss"][0])) * record_steps(s["steps"])
     return Outcome([Table(f"After {s['steps']} steps", names, rows)], {"steps": steps, "runs": curves}, notes)
