@@ -22,23 +22,27 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 if TYPE_CHECKING:  # what is loaded at first use, for type checkers
+    from attsvm import next_token
     from attsvm.enumeration import locally_optimal_selections, selection_graph
     from attsvm.files import load_problem, save_problem
     from attsvm.paths import decompose, regularization_path
     from attsvm.reports import write_report
     from attsvm.sweeps import sweep
     from attsvm.theory import attraction, diagnose
+    from attsvm.trained_head import TrainedHead
     from attsvm.training import Run, TrainOptions, train
 
 # Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
     "Run": "attsvm.training",
     "TrainOptions": "attsvm.training",
+    "TrainedHead": "attsvm.trained_head",
     "attraction": "attsvm.theory",
     "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
+    "next_token": "attsvm.next_token",
     "regularization_path": "attsvm.paths",
     "save_problem": "attsvm.files",
     "selection_graph": "attsvm.enumeration",
@@ -59,7 +63,7 @@ _LAZY = {
     "iter_locally_optimal": "attsvm.enumeration",
     "low_score_tokens": "attsvm.optimality",
     "smoothness_constant": "attsvm.training",
-    "support_indices": "attsvm.solution",
+    "support_indices": "attsvm.optimality",
 }
 
 
@@ -89,6 +93,7 @@ __all__ = [
     "SolutionBatch",
     "Status",
     "TrainOptions",
+    "TrainedHead",
     "att_svm",
     "attention",
     "attraction",
@@ -103,6 +108,7 @@ __all__ = [
     "load_problem",
     "locally_optimal_selections",
     "logistic",
+    "next_token",
     "random_problem",
     "regularization_path",
     "satt_svm",

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, FloatArray, freeze, own, real_array, require_finite
-from attsvm._problem_input import check_shapes, read_labels, read_mask
+from attsvm._arrays import BoolArray, own, real_array, require_finite
+from attsvm._problem_data import ProblemData
+from attsvm._problem_input import check_shapes, pad, read_labels, read_mask
 from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
-from attsvm.records import html_table
 from attsvm.selection import Selection
+
+if TYPE_CHECKING:
+    from attsvm.solution import Solution, SolutionBatch
+
+    Solved_co = TypeVar("Solved_co", covariant=True)
 
 __all__ = ["AttentionProblem", "ProblemBatch", "require_problem"]
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class AttentionProblem:
+class AttentionProblem(ProblemData):
     """n sequences of T tokens, one or K queries per sequence, a label per query and a head.
 
     A batch of problems has one more leading axis on X, Y, Z and mask (and on the head's parameters if they differ).
@@ -55,13 +60,6 @@ class AttentionProblem:
     >>> problem.optimal_tokens().indices
     array([1])
     """
-
-    X: FloatArray
-    Y: npt.NDArray[np.float64]
-    Z: FloatArray
-    head: Head | None
-    mask: BoolArray | None
-    _lead: int = field(init=False, repr=False)
 
     def __init__(
         self,
@@ -98,91 +96,7 @@ class AttentionProblem:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        self._check_head()
-
-    def _check_head(self) -> None:
-        if self.head is None:
-            return
-        if self.head.dim is not None and self.head.dim != self.dx:
-            raise ValueError(f"head expects tokens of dimension {self.head.dim}, but X has dx = {self.dx}")
-        if self.head.batch is not None and self.head.batch != self.batch:
-            raise ValueError(f"head holds a batch of {self.head.batch}, but X has batch {self.batch}")
-
-    # -- what it looks like -------------------------------------------------------------------------
-
-    def _sizes(self) -> dict[str, int]:
-        sizes = {"n": self.n, "T": self.T, "dx": self.dx, "dz": self.dz}
-        sizes |= {"K": self.K} if self.multi_query else {}
-        return sizes if self.batch is None else {"batch": self.batch, **sizes}
-
-    def __repr__(self) -> str:
-        parts = [f"{name}={size}" for name, size in self._sizes().items()]
-        parts.append("no head" if self.head is None else self.head.name)
-        parts += ["masked"] if self.mask is not None else []
-        parts += ["float32"] if self.X.dtype == np.float32 else []
-        return f"AttentionProblem({', '.join(parts)})"
-
-    def _repr_html_(self) -> str:
-        labels = f"{int((self.Y > 0).sum())} positive, {int((self.Y < 0).sum())} negative"
-        hidden = "none" if self.mask is None else f"{1 - float(self.allowed.mean()):.1%} of the pairs"
-        title = "Attention problem" if self.batch is None else "Batch of attention problems"
-        head = "none" if self.head is None else self.head.name
-        return html_table(title, {**self._sizes(), "head": head, "labels": labels, "masked": hidden})
-
-    # -- sizes ------------------------------------------------------------------------------------
-
-    @property
-    def batch(self) -> int | None:
-        """Number of problems in a batch; None for a single problem."""
-        return int(self.X.shape[0]) if self._lead else None
-
-    @property
-    def n(self) -> int:
-        """Number of sequences."""
-        return int(self.X.shape[self._lead])
-
-    @property
-    def T(self) -> int:
-        """Tokens per sequence, padding included."""
-        return int(self.X.shape[-2])
-
-    @property
-    def dx(self) -> int:
-        """Dimension of the tokens."""
-        return int(self.X.shape[-1])
-
-    @property
-    def dz(self) -> int:
-        """Dimension of the queries."""
-        return int(self.Z.shape[-1])
-
-    @property
-    def K(self) -> int:
-        """Queries per sequence."""
-        return int(self.Z.shape[self._lead + 1]) if self.multi_query else 1
-
-    @property
-    def multi_query(self) -> bool:
-        """True when Z has an axis of K queries."""
-        return self.Z.ndim == self._lead + 3
-
-    @property
-    def query_shape(self) -> tuple[int, ...]:
-        """Shape of one number per query: (n,) or (n, K), with the batch axis in front if there is one."""
-        return tuple(int(s) for s in self.Z.shape[:-1])
-
-    # -- derived arrays ---------------------------------------------------------------------------
-
-    @cached_property
-    def allowed(self) -> BoolArray:
-        """True where a query may attend to a token, shape ``query_shape + (T,)``."""
-        full = (*self.query_shape, self.T)
-        if self.mask is None:
-            return np.broadcast_to(np.True_, full)
-        mask = self.mask
-        if self.multi_query and mask.ndim == self._lead + 2:
-            mask = mask[..., None, :]
-        return np.broadcast_to(mask, full)
+        self.check_head()
 
     def scores(self) -> npt.NDArray[np.float64]:
         """Scores ``gamma_it = Y_i h(x_it)`` (Definition 1), shape ``query_shape + (T,)``; -inf where masked."""
@@ -200,13 +114,16 @@ class AttentionProblem:
             )
         if self.multi_query:
             values = values[..., None, :]
-        scores = np.where(self.allowed, self.Y[..., None] * values, -np.inf)
-        bad = self.allowed & ~np.isfinite(scores)
-        if bad.any():
-            raise ValueError(
-                f"head returned a value that is not finite at {tuple(int(i) for i in np.argwhere(bad)[0])}"
-            )
-        return freeze(scores)
+        scores = self.Y[..., None] * values
+        finite = np.isfinite(scores)
+        if self.mask is not None:
+            finite |= ~self.allowed
+            scores = np.where(self.allowed, scores, -np.inf)
+        if not np.logical_and.reduce(finite, axis=None):
+            place = tuple(int(i) for i in np.argwhere(~finite)[0])
+            raise ValueError(f"head returned a value that is not finite at {place}")
+        scores.setflags(write=False)
+        return scores
 
     def optimal_tokens(self, tolerance: float = 0.0) -> Selection:
         """Tokens of highest score (Definition 1); ties are reported in the selection.
@@ -231,13 +148,19 @@ class AttentionProblem:
 
     def _tokens_within(self, tolerance: float) -> Selection:
         scores = self.scores()
-        best = scores.max(axis=-1, keepdims=True)
-        return Selection(scores.argmax(axis=-1), tied=scores >= best - tolerance)
+        best = np.maximum.reduce(scores, axis=-1, keepdims=True)
+        tokens = scores.argmax(axis=-1)
+        tokens.setflags(write=False)  # nobody else has it: no copy
+        return Selection(tokens, tied=scores >= (best - tolerance if tolerance else best))
 
     def loss_constants(self, loss: str | Loss = "logistic") -> LossConstants:
         """M0 and M1 of Assumption A over the range of this problem's scores (linear heads)."""
         scores = self.scores()[self.allowed]
         return get_loss(loss).constants(float(scores.min()), float(scores.max()))
+
+    if TYPE_CHECKING:
+
+        def _solved_as(self) -> Solution: ...
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -375,17 +298,8 @@ class AttentionProblem:
         >>> AttentionProblem.from_ragged([np.eye(3), np.eye(2, 3)], Z=np.eye(2)).mask.sum(axis=1)
         array([3, 2])
         """
-        rows = [real_array(f"tokens[{i}]", x) for i, x in enumerate(tokens)]
-        if not rows:
-            raise ValueError("tokens must hold at least one sequence")
-        for i, x in enumerate(rows):
-            if x.ndim != 2 or x.shape[0] == 0 or x.shape[1] != rows[0].shape[-1]:
-                raise ValueError(f"tokens[{i}] must have shape (T_i, {rows[0].shape[-1]}), got {x.shape}")
-        lengths = np.array([len(x) for x in rows])
-        X = np.zeros((len(rows), int(lengths.max()), rows[0].shape[1]), dtype=np.result_type(*rows))
-        for i, x in enumerate(rows):
-            X[i, : len(x)] = x
-        return cls(X, Y, Z, head, np.arange(X.shape[1]) < lengths[:, None])
+        X, mask = pad(tokens)
+        return cls(X, Y, Z, head, mask)
 
     def with_causal_mask(self) -> AttentionProblem:
         """The same problem where query k sees tokens 0..k only (needs K = T)."""
@@ -399,8 +313,15 @@ class AttentionProblem:
 
 if TYPE_CHECKING:
 
+    class Solvable(Protocol[Solved_co]):
+        """What the SVM functions take, for type checkers: one problem is solved as one, a batch as a batch."""
+
+        def _solved_as(self) -> Solved_co: ...
+
     class ProblemBatch(AttentionProblem):
         """A batch of problems, for type checkers: one more leading axis than `AttentionProblem`."""
+
+        def _solved_as(self) -> SolutionBatch: ...  # type: ignore[override]  # what is done to a batch gives a batch
 
 else:
     ProblemBatch = AttentionProblem

@@ -141,9 +141,11 @@ def margin_bounds(
 
 
 def _unit_gram(problem: MarginProblem) -> tuple[FloatArray, FloatArray]:
-    """Row norms (1 where a row is zero) and the Gram matrix of the unit rows."""
+    """Row norms (1 where a row is zero) and the Gram matrix of the unit rows; NaN where products leave the range."""
     norms = np.where(problem.row_norms > 0, problem.row_norms, 1.0)
-    return norms, problem.gram() / norms[..., :, None] / norms[..., None, :]
+    gram = problem.gram() / norms[..., :, None] / norms[..., None, :]
+    inside = np.isfinite(gram).all(axis=(-2, -1))[..., None, None]
+    return norms, np.where(inside, gram, np.nan)  # nothing is proved from it
 
 
 def _restricted(gram: FloatArray, near: BoolArray) -> FloatArray:
@@ -204,6 +206,7 @@ def carries_weight_outside(
     return out
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")  # what leaves the range proves nothing
 def _outside(problem: MarginProblem, bounds: MarginBounds, multipliers: FloatArray, base: BoolArray) -> BoolArray:
     norms, gram = _unit_gram(problem)
     near = base & ~bounds.beyond & (problem.row_norms > 0)
@@ -216,9 +219,9 @@ def _outside(problem: MarginProblem, bounds: MarginBounds, multipliers: FloatArr
     blur = gamma(problem.m + sum(problem.shape) + 8) * _SLACK * total
     rise = np.where(near, norms * np.maximum(values + blur[..., None], 0.0), 0.0).max(axis=-1)
     length = np.sqrt(np.maximum((weights * values).sum(axis=-1), 0.0) + blur * total)
-    with np.errstate(invalid="ignore", over="ignore"):  # a problem without W has NaN or infinities: nothing is proved
-        reached = (weights * np.where(weights != 0, bounds.margins, 0.0) / norms).sum(axis=-1) - blur * bounds.size
-        return np.asarray(reached > _SLACK * (bounds.radius * length + bounds.size**2 * rise))
+    # A problem without W has NaN or infinities: nothing is proved.
+    reached = (weights * np.where(weights != 0, bounds.margins, 0.0) / norms).sum(axis=-1) - blur * bounds.size
+    return np.asarray(reached > _SLACK * (bounds.radius * length + bounds.size**2 * rise))
 
 
 def _product(gram: FloatArray, vector: FloatArray) -> FloatArray:
@@ -261,6 +264,7 @@ def on_margin(problem: MarginProblem, bounds: MarginBounds) -> BoolArray:
     return out
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _each_on_margin(problem: MarginProblem, bounds: MarginBounds) -> BoolArray:
     norms, gram = _unit_gram(problem)
     near = ~bounds.beyond & (problem.row_norms > 0)
@@ -275,9 +279,8 @@ def _each_on_margin(problem: MarginProblem, bounds: MarginBounds) -> BoolArray:
     length = np.sqrt(np.maximum((weights * values).sum(axis=-2), 0.0) + blur * total)
     size, radius = bounds.size[..., None], bounds.radius[..., None]
     margins = np.where(near, bounds.margins, 0.0) / norms
-    with np.errstate(invalid="ignore", over="ignore"):
-        reached = (weights * margins[..., :, None]).sum(axis=-2) - blur * size
-        return np.asarray(near & (own > 0) & (reached > _SLACK * (radius * length + size**2 * rise)))
+    reached = (weights * margins[..., :, None]).sum(axis=-2) - blur * size
+    return np.asarray(near & (own > 0) & (reached > _SLACK * (radius * length + size**2 * rise)))
 
 
 def solve_exactly(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array
-from attsvm.problem import AttentionProblem, ProblemBatch, require_problem
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.rows import AttentionRows, finite_part_rows, gen_svm_rows, rows_of_selection, selection_rows
 from attsvm.selection import (
     SelectedSets,
@@ -21,8 +21,14 @@ from attsvm.selection import (
 )
 from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
 from attsvm.solvers import Certificate, certify, get_norm, solve
+from attsvm.solvers.penalty import LossKind, SlackKind
+
+if TYPE_CHECKING:
+    from attsvm.problem import Solvable
 
 __all__ = ["att_svm", "finite_part", "gen_svm", "satt_svm", "verify"]
+
+Solved = TypeVar("Solved", Solution, SolutionBatch)
 
 
 def _solved(
@@ -44,45 +50,21 @@ def _solved(
     return kind(formulation, problem, selection, rows, result, support_tolerance)
 
 
-@overload
-def att_svm(  # type: ignore[overload-overlap]  # a batch is a problem, so the narrower case comes first
-    problem: ProblemBatch,
-    selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    rank: int | None = None,
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
-) -> SolutionBatch: ...
-
-
-@overload
 def att_svm(
-    problem: AttentionProblem,
+    problem: Solvable[Solved],
     selection: SelectionLike = None,
     *,
     norm: str = "frobenius",
     rank: int | None = None,
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     warm_start: Solution | SolutionBatch | None = None,
     **options: object,
-) -> Solution: ...
-
-
-def att_svm(
-    problem: AttentionProblem,
-    selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    rank: int | None = None,
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
-) -> Solution | SolutionBatch:
+) -> Solved:
     """Solve Att-SVM, or Att-SVM* with ``norm="nuclear"``.
 
     Minimize ``||W||`` subject to ``(x_{i,alpha_i} - x_it)^T W z_i >= 1`` for every allowed t != alpha_i.
@@ -98,6 +80,15 @@ def att_svm(
         Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds. The
         status is "optimal" only when the answer is proved global, "local" otherwise; ``result.extras.rank_limit`` has
         the convex bound.
+    offset : array_like, shape ``query_shape + (T,)``, optional
+        Added to the logits (ALiBi, relative biases); what it gives is not asked of W.
+    C : float, optional
+        Soft margin: minimize ``||W||_F^2 / 2 + C sum xi`` (other norms: ``||W|| + C sum xi``), where rows may fall
+        short by their slack xi. None asks for every margin; as C grows the answer becomes that of None.
+    slack : {"query", "row"}
+        One slack per query (its selection holds or not; the multipliers of a query add up to at most C), or per row.
+    loss : {"hinge", "squared_hinge"}
+        Slacks cost ``C sum xi`` or ``C sum xi^2``.
     solver : str
         "auto" (own solvers for the Frobenius and nuclear norms, batches of small problems as one),
         a name from `attsvm.solvers.SOLVERS`, "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", "cvxpy:OSQP", ...
@@ -120,13 +111,13 @@ def att_svm(
     >>> print(sol.status, round(sol.margin, 4), sol.rank)
     optimal 0.2669 6
     """
-    require_problem(problem)
-    chosen = read_selection(problem, selection)
-    name = "SAtt-SVM" if problem.multi_query else "Att-SVM"
-    rows = rows_of_selection(problem, chosen)
+    given = require_problem(problem)
+    chosen = read_selection(given, selection)
+    name = "SAtt-SVM" if given.multi_query else "Att-SVM"
+    rows = rows_of_selection(given, chosen, offset).soft(C, slack, loss)
     start = _warm_option(rows, warm_start, norm, solver)
     extra: dict[str, Any] = {**options, **start, **_rank_option(rows, rank)}
-    found: Solution | SolutionBatch = _solved(name, problem, chosen, rows, norm, solver, support_tolerance, extra)
+    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, extra)
     return found
 
 
@@ -154,6 +145,8 @@ def _warm_option(rows: AttentionRows, known: object, norm: str, solver: str) -> 
     if isinstance(known, Solution) and not known.status.has_solution:
         return {}  # nothing to start from
     grid = np.nan_to_num(known.multipliers).reshape(*rows.margin_problem.batch, -1)
+    if rows.margin_problem.penalty is not None and other.margin_problem.penalty is None:  # out of the norm form
+        grid = grid * np.nan_to_num(known.norm, posinf=0.0)[..., None]
     place = np.broadcast_to(rows.margin_problem.owner * rows.T + rows.token, rows.margin_problem.rhs.shape)
     return {"warm_start": np.take_along_axis(grid, place, axis=-1)}
 
@@ -167,48 +160,22 @@ def _rank_option(rows: AttentionRows, rank: int | None) -> dict[str, int]:
     return {} if rank >= bound else {"rank": int(rank)}
 
 
-@overload
-def satt_svm(  # type: ignore[overload-overlap]
-    problem: ProblemBatch,
-    selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    causal: bool = False,
-    rank: int | None = None,
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
-) -> SolutionBatch: ...
-
-
-@overload
 def satt_svm(
-    problem: AttentionProblem,
+    problem: Solvable[Solved],
     selection: SelectionLike = None,
     *,
     norm: str = "frobenius",
     causal: bool = False,
     rank: int | None = None,
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     warm_start: Solution | SolutionBatch | None = None,
     **options: object,
-) -> Solution: ...
-
-
-def satt_svm(
-    problem: AttentionProblem,
-    selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    causal: bool = False,
-    rank: int | None = None,
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
-) -> Solution | SolutionBatch:
+) -> Solved:
     """Solve SAtt-SVM: K queries per sequence, each with its own selected token and allowed tokens.
 
     Parameters
@@ -217,7 +184,7 @@ def satt_svm(
         With queries Z of shape (n, K, dz); K = 1 or (n, dz) gives Att-SVM.
     selection : Selection or array_like of int, shape (n, K), optional
         The optimal tokens (under the causal mask if asked for) by default.
-    norm, solver, rank, support_tolerance, warm_start, **options
+    norm, solver, rank, offset, C, slack, loss, support_tolerance, warm_start, **options
         As for `att_svm`.
     causal : bool
         Let query k see tokens 0..k only (needs K = T), on top of the problem's own mask.
@@ -230,14 +197,19 @@ def satt_svm(
     >>> full.rows.margin_problem.m, causal.rows.margin_problem.m
     (24, 12)
     """
-    require_problem(problem)
+    given = require_problem(problem)
     if not isinstance(causal, (bool, np.bool_)):
         raise ValueError(f"causal must be True or False, got {causal!r}")
-    found: Solution | SolutionBatch = att_svm(
-        problem.with_causal_mask() if causal else problem,
+    shown: Any = given.with_causal_mask() if causal else given  # a batch stays a batch
+    found: Solved = att_svm(
+        shown,
         selection,
         norm=norm,
         rank=rank,
+        offset=offset,
+        C=C,
+        slack=slack,
+        loss=loss,
         solver=solver,
         support_tolerance=support_tolerance,
         warm_start=warm_start,
@@ -246,47 +218,27 @@ def satt_svm(
     return found
 
 
-@overload
-def gen_svm(  # type: ignore[overload-overlap]
-    problem: ProblemBatch,
-    selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    **options: object,
-) -> SolutionBatch: ...
-
-
-@overload
 def gen_svm(
-    problem: AttentionProblem,
+    problem: Solvable[Solved],
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     **options: object,
-) -> Solution: ...
-
-
-def gen_svm(
-    problem: AttentionProblem,
-    selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    **options: object,
-) -> Solution | SolutionBatch:
+) -> Solved:
     """Solve Gen-SVM: a set of selected tokens per query, equal similarity inside, margin 1 outside.
 
     Parameters
     ----------
     problem : AttentionProblem
     selected_sets : SelectedSets, boolean array (n, T) or (n, K, T), lists of indices, or Selection
-    norm, solver, support_tolerance, **options
-        As for `att_svm`.
+    norm, solver, offset, C, slack, loss, support_tolerance, **options
+        As for `att_svm`; a row that asks for equality costs by how much it is missed on either side.
 
     Examples
     --------
@@ -296,48 +248,26 @@ def gen_svm(
     >>> print(sol.status, abs(sol.token_margins()[0, 2]) < 1e-8)
     optimal True
     """
-    require_problem(problem)
-    sets = read_selected_sets(problem, selected_sets)
-    rows = gen_svm_rows(problem, sets)
-    found: Solution | SolutionBatch = _solved(
-        "Gen-SVM", problem, sets, rows, norm, solver, support_tolerance, dict(options)
-    )
+    given = require_problem(problem)
+    sets = read_selected_sets(given, selected_sets)
+    rows = gen_svm_rows(given, sets, offset=offset).soft(C, slack, loss)
+    found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, dict(options))
     return found
 
 
-@overload
-def finite_part(  # type: ignore[overload-overlap]
-    problem: ProblemBatch,
-    probabilities: npt.ArrayLike,
-    selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    solver: str = "auto",
-    **options: object,
-) -> SolutionBatch: ...
-
-
-@overload
 def finite_part(
-    problem: AttentionProblem,
+    problem: Solvable[Solved],
     probabilities: npt.ArrayLike,
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     **options: object,
-) -> Solution: ...
-
-
-def finite_part(
-    problem: AttentionProblem,
-    probabilities: npt.ArrayLike,
-    selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    solver: str = "auto",
-    **options: object,
-) -> Solution | SolutionBatch:
+) -> Solved:
     """Minimum-norm W_fin that gives the selected tokens their probabilities (equation (8)).
 
     Parameters
@@ -345,8 +275,8 @@ def finite_part(
     problem : AttentionProblem
     probabilities : array_like, shape (n, T) or (n, K, T)
     selected_sets : SelectedSets, boolean array or lists of indices
-    norm, solver, **options
-        As for `att_svm`.
+    norm, solver, offset, C, slack, loss, **options
+        As for `gen_svm`.
 
     Examples
     --------
@@ -358,12 +288,10 @@ def finite_part(
     >>> round(float(np.exp(logits[0] - logits[1])), 6)
     4.0
     """
-    require_problem(problem)
-    sets = read_selected_sets(problem, selected_sets)
-    rows = finite_part_rows(problem, probabilities, sets)
-    found: Solution | SolutionBatch = _solved(
-        "W_fin", problem, sets, rows, norm, solver, SUPPORT_TOLERANCE, dict(options)
-    )
+    given = require_problem(problem)
+    sets = read_selected_sets(given, selected_sets)
+    rows = finite_part_rows(given, probabilities, sets, offset=offset).soft(C, slack, loss)
+    found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, dict(options))
     return found
 
 
@@ -375,6 +303,10 @@ def verify(
     norm: str = "frobenius",
     selected_sets: SelectedSetsLike | None = None,
     multipliers: npt.ArrayLike | None = None,
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     **options: object,
 ) -> Certificate:
@@ -392,6 +324,8 @@ def verify(
     multipliers : array_like, shape (n, T) or (n, K, T), optional
         Dual multipliers per token, as in `Solution.multipliers`. Computed with ``solver`` when omitted, so
         the gap then compares W with the true optimum.
+    offset, C, slack, loss
+        Certify against logits with offsets, against the soft margin, as in `att_svm`.
 
     Returns
     -------
@@ -416,7 +350,11 @@ def verify(
         raise ValueError("W must be finite")
     if selected_sets is not None and selection is not None:
         raise ValueError("give either selection or selected_sets, not both")
-    rows = selection_rows(problem, selection) if selected_sets is None else gen_svm_rows(problem, selected_sets)
+    if selected_sets is None:
+        rows = selection_rows(problem, selection, offset=offset)
+    else:
+        rows = gen_svm_rows(problem, selected_sets, offset=offset)
+    rows = rows.soft(C, slack, loss)
     if multipliers is not None:
         grid = real_array("multipliers", multipliers)
         if grid.shape != (*problem.query_shape, problem.T):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.metadata import version as installed_version
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -18,8 +20,12 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # MathJax beside the pages: no network
     "sphinx_gallery.gen_gallery",
 ]
+myst_enable_extensions = ["dollarmath"]
+
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
@@ -39,6 +45,21 @@ autosummary_generate = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
+
+def _escape_signs(_app: object, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
+    """Norms ``|x|`` and shapes ``(*batch, m)`` in plain text are no markup."""
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            parts = line.split("``")
+            parts[::2] = [re.sub(r"(?<!\\)\||(?<=\()\*(?=\w)", r"\\\g<0>", part) for part in parts[::2]]
+            lines[i] = "``".join(parts)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx; the escapes come after the sections of numpydoc are read."""
+    app.connect("autodoc-process-docstring", _escape_signs, priority=900)
+
+
 sphinx_gallery_conf = {
     "examples_dirs": "examples",
     "gallery_dirs": "gallery",
@@ -46,8 +67,18 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "capture_repr": (),  # what a cell ends with is not printed: it is a legend more often than an answer
     "show_memory": False,
     "show_signature": False,
     "remove_config_comments": True,
     "min_reported_time": 1,
 }
+
+# Links to other projects' names need their inventories from the network: `make docs INTERSPHINX=1`.
+if os.environ.get("INTERSPHINX"):
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "torch": ("https://docs.pytorch.org/docs/stable", None),
+    }

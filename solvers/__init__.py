@@ -7,9 +7,11 @@ from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible
 from attsvm.solvers.infeasible import find_farkas
 from attsvm.solvers.norms import NORMS, Norm, get_norm
 from attsvm.solvers.pairs import PairRows
+from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SOLVERS, SolverSpec
 from attsvm.solvers.rows import Rows
+from attsvm.solvers.shared_rows import SharedRows
 from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, RankLimit
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
 
@@ -27,9 +29,11 @@ __all__ = [
     "NoSolutionError",
     "Norm",
     "PairRows",
+    "Penalty",
     "RankCertificate",
     "RankLimit",
     "Rows",
+    "SharedRows",
     "SolverSpec",
     "Status",
     "certify",

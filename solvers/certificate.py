@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.display import html_facts, largest
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 
 if TYPE_CHECKING:
+    from attsvm.solvers.exact_certificate import ExactCertificate
     from attsvm.solvers.farkas import FarkasCertificate
-    from attsvm.solvers.reproof import ExactCertificate
 
 __all__ = ["Certificate", "CertificateBatch", "RankCertificate", "Source"]
 
@@ -65,6 +66,12 @@ class RankCertificate:
     singular_gap: float
     dual_singular_values: FloatArray
 
+    def __repr__(self) -> str:
+        if np.ndim(self.rank):
+            return f"RankCertificate(of {len(np.asarray(self.rank))} problems)"
+        found = f"rank={self.rank}, resolution={self.resolution:.1e}, numerical_rank={self.numerical_rank}"
+        return f"RankCertificate({found}, dual_gap={self.dual_gap:.1e})"
+
     def __getitem__(self, index: int) -> RankCertificate:
         """Of one problem of a batch."""
         return RankCertificate(*(_pick(getattr(self, part.name), index) for part in fields(self)))
@@ -99,20 +106,24 @@ class Certificate:
     dual_violation : float
         Largest of ``N*(W(lam)) - 1`` and of the negative parts of inequality multipliers (times row norm).
     gap : float
-        ``|N(W) - rhs . lam / N*(W(lam))| / N(W)``.
+        ``|N(W) - rhs . lam / N*(W(lam))| / N(W)``; of a soft margin the difference of the primal and the dual value,
+        relative to the primal one.
     complementarity : float
         Largest ``lam_k |margin_k - rhs_k|`` relative to ``N(W)``.
     norm : float
         N(W).
     lower_bound : float
-        Proved lower bound on the norm of every feasible W: multipliers clipped and rescaled to be
-        exactly dual feasible, rounding subtracted.
+        Proved lower bound on the norm of every feasible W (soft margin: on the objective of every W): multipliers
+        clipped and rescaled to be exactly dual feasible, rounding subtracted.
     primal_error, gap_error : float
         Bounds on what rounding can have hidden from ``primal_violation`` and from ``gap``.
     rank_certificate : RankCertificate or None
         For the nuclear norm.
     farkas : FarkasCertificate or None
         Proof of infeasibility; the other fields are then infinite, never 0.
+    soft_objective : float or None
+        Primal value of a soft margin, ``r(W)`` plus what the slacks cost; None for a hard one. Nothing is violated
+        then: what W misses is paid for.
     """
 
     primal_violation: float
@@ -126,6 +137,17 @@ class Certificate:
     rank_certificate: RankCertificate | None = None
     farkas: FarkasCertificate | None = None
     _source: Source | None = field(default=None, repr=False)
+    soft_objective: float | None = None
+
+    @property
+    def primal_value(self) -> float:
+        """What was minimized: the norm, or the objective of a soft margin."""
+        return self.norm if self.soft_objective is None else self.soft_objective
+
+    @property
+    def dual_value(self) -> float:
+        """`lower_bound`: what every other W has at least."""
+        return self.lower_bound
 
     def exact(self, tolerance: float | None = None) -> ExactCertificate:
         """The same claim proved again in rational arithmetic, from the same numbers; small problems.
@@ -133,7 +155,7 @@ class Certificate:
         Parameters
         ----------
         tolerance : float, optional
-            What violation and gap must reach to be called optimal; 1e-8, nuclear norm 1e-7 by default.
+            What violation and gap must reach to be called optimal; 1e-8, other norms than Frobenius 1e-7 by default.
 
         Examples
         --------
@@ -145,9 +167,26 @@ class Certificate:
         >>> print(solve(MarginProblem([[1.0], [-2.0]], [[1.0]], [0, 0])).certificate.exact())
         infeasible, by exact multipliers on rows [0, 1]
         """
-        from attsvm.solvers.reproof import exact_from_source
+        from attsvm.solvers.exact_certificate import exact_from_source
 
         return exact_from_source(self._source, self.farkas, tolerance)
+
+    def _facts(self) -> dict[str, str]:
+        if self.farkas is not None:
+            return {"proof": f"infeasible, by {self.farkas.proof}", "rows": f"{len(self.farkas.rows)}"}
+        measures = ("gap", "primal_violation", "dual_violation")
+        facts = {name: largest(getattr(self, name)) for name in measures}
+        if np.ndim(self.norm):
+            return facts
+        facts |= {"norm": f"{self.norm:.6g}", "lower_bound": f"{self.lower_bound:.6g}"}
+        return facts if self.rank is None else facts | {"rank": f"{self.rank}"}
+
+    def __repr__(self) -> str:
+        many, sign = (f"{np.size(self.gap)} problems, ", " <= ") if np.ndim(self.gap) else ("", "=")
+        return f"Certificate({many}{', '.join(f'{name}{sign}{value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_facts("Certificates, the largest" if np.ndim(self.gap) else "Certificate", self._facts())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}  # rows may hold functions, which cannot be written
@@ -169,6 +208,32 @@ class Certificate:
         violation, gap = self.primal_violation + self.primal_error, self.gap + self.gap_error
         largest: float = _largest(gap, violation, self.dual_violation)
         return largest
+
+    def reason(self, tolerance: float) -> str:
+        """What keeps one solve from being called optimal at a tolerance, and at which tolerance it could be.
+
+        Examples
+        --------
+        >>> from attsvm.solvers import MarginProblem, certify
+        >>> certify(MarginProblem([[2.0]], [[1.0]], [0]), [[0.4]], [0.5]).reason(1e-8)
+        'rows are missed by up to 2.0e-01; the norm is proved to within 2.5e-01: proved at a tolerance of 2.5e-01 only'
+        """
+        if self.farkas is not None:
+            return f"no W satisfies the rows, proved by {self.farkas.proof}"
+        if not self.proved < np.inf:
+            return "no W was found that could be measured"
+        found = []
+        for what, value, hidden in (
+            ("rows are missed by up to", self.primal_violation, self.primal_error),
+            ("the norm is proved to within", self.gap, self.gap_error),
+        ):
+            if value + hidden > tolerance:
+                rounding = ", which is rounding" if value <= tolerance else ""
+                found.append(f"{what} {value + hidden:.1e}{rounding}")
+        if self.dual_violation > tolerance:
+            found.append(f"the multipliers miss their constraints by {self.dual_violation:.1e}")
+        only = " only" if found else ""
+        return f"{'; '.join(found)}{': ' if found else ''}proved at a tolerance of {self.proved:.1e}{only}"
 
     def __getitem__(self, index: int) -> Certificate:
         """Of one problem of a batch."""

@@ -12,25 +12,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.certificate import Certificate, CertificateBatch, Source
+from attsvm.solvers.certified_rank import Spectra, rank_certificate, spectra_of
+from attsvm.solvers.feasible import feasibility_price
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
+from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
 
-if TYPE_CHECKING:
-    pass
-
-from attsvm.solvers.certificate import Certificate, CertificateBatch, RankCertificate, Source
-
-__all__ = ["certify", "certify_batch"]
+__all__ = ["certify", "certify_batch", "error_bounds", "frobenius_of"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
+
+
+# An error of margins above this is looked at entry by entry (rows of different sizes), up to so many entries.
+_COARSE, _BY_ENTRIES = 1e-11, 100_000
 
 
 class _Arithmetic(NamedTuple):
@@ -68,43 +70,6 @@ _MANY = _Arithmetic(
 )
 
 
-def _rank_certificate(
-    singular: FloatArray,
-    dual_singular: FloatArray,
-    gap: Any,
-    excess: Any,
-    tolerance: float | None,
-    error: Any,
-    plain: Any,
-) -> RankCertificate:
-    """The one rank rule; ``excess`` bounds norm - lower bound, ``error`` the singular values of the scaled dual."""
-    gap = np.asarray(gap)
-    # An interior point has sigma_j(W) (1 - sigma_j(D)) of the order of the gap for each pair, so under
-    # strict complementarity one of the two factors exceeds sqrt(gap): that is where to cut.
-    tol = np.maximum(1e-8, np.sqrt(gap)) if tolerance is None else np.full(gap.shape, tolerance)
-    top = dual_singular[..., :1]
-    scaled = dual_singular / np.where(top > 0, top, 1.0)
-    rank = np.count_nonzero(scaled >= 1.0 - tol[..., None], axis=-1)
-    numerical = np.count_nonzero(singular > tol[..., None] * singular[..., :1], axis=-1)
-    # A zero after the last value stands for "nothing follows": dual gap 1, singular gap infinite.
-    after = np.concatenate([singular, np.zeros_like(top)], axis=-1)
-    scaled_after = np.concatenate([scaled, np.zeros_like(top)], axis=-1)
-    following = np.take_along_axis(after, np.expand_dims(numerical, -1), -1)[..., 0]
-    last = np.take_along_axis(after, np.expand_dims(np.maximum(numerical - 1, 0), -1), -1)[..., 0]
-    dual_gap = 1.0 - np.take_along_axis(scaled_after, np.expand_dims(rank, -1), -1)[..., 0]
-    room = dual_gap - error
-    with np.errstate(divide="ignore", invalid="ignore"):
-        resolution = np.where(rank == singular.shape[-1], 0.0, np.where(room > 0, excess / room, np.inf))
-        singular_gap = np.where((numerical > 0) & (following > 0), last / following, np.inf)
-    parts = (rank, resolution, numerical, tol, dual_gap, singular_gap)
-    numbers: list[Any] = [*(plain(np.asarray(part)) for part in parts), scaled]
-    return RankCertificate(*numbers)
-
-
-def _singular_values(matrix: FloatArray) -> FloatArray:
-    return np.asarray(np.linalg.svd(matrix, compute_uv=False), dtype=np.float64)
-
-
 class _Bounds(NamedTuple):
     """Constants of the error bounds for one shape of problem; the lemmas are those of `attsvm.solvers.rounding`."""
 
@@ -116,7 +81,8 @@ class _Bounds(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
+def error_bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
+    """The constants of one shape and norm."""
     dual = norm.dual
     return _Bounds(
         gamma(sum(shape) + 3) * _SLACK,
@@ -132,19 +98,23 @@ def _measure(
 ) -> Certificate:
     dot, least, most, larger, smaller, count, where, plain = _MANY if problem.batch else _ONE
     rows, rhs = problem.rows, problem.rhs
-    row_norms, bounds = rows.row_norms, _bounds(rows.shape, norm)
+    row_norms, error_norms, bounds = rows.row_norms, rows.error_norms, error_bounds(rows.shape, norm)
     slack = rows.margins(W)
     slack -= rhs
     if problem.is_plain:  # right-hand sides 1, inequalities only
         violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
-        allowed, sides, allowance = row_norms, None, None
+        allowed, sides, allowance = error_norms, None, None
     else:
         allowance = np.maximum(1.0, np.abs(rhs))
-        violation, allowed, sides = most(problem.missed(slack) / allowance), row_norms / allowance, np.abs(rhs)
+        violation, allowed, sides = most(problem.missed(slack) / allowance), error_norms / allowance, np.abs(rhs)
         negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
-    size = _frobenius(W)
+    size = frobenius_of(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+    if not problem.batch and primal_error > _COARSE and rows.m * sum(rows.shape) <= _BY_ENTRIES:
+        primal_error = min(
+            primal_error, _error_by_entries(problem, W, allowance) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+        )
 
     if (
         negative.any() if problem.batch else negative > 0.0
@@ -153,12 +123,12 @@ def _measure(
         lam = problem.clipped(lam)
     weights = lam if problem.is_plain else np.abs(lam)
     dual = rows.adjoint(lam)
-    spectra: tuple[FloatArray, FloatArray] | None = None
+    spectra: Spectra | None = None
     if norm.name == "nuclear":  # one decomposition of each serves the norms and the ranks
-        spectra = _singular_values(W), _singular_values(dual)
-        value, dual_norm = plain(spectra[0].sum(axis=-1)), plain(spectra[1][..., 0])
+        spectra = spectra_of(W, dual)
+        value, dual_norm = plain(np.add.reduce(spectra.values, axis=-1)), plain(spectra.dual_values[..., 0])
     elif norm.name == "frobenius":
-        value, dual_norm = size, _frobenius(dual)
+        value, dual_norm = size, frobenius_of(dual)
     else:
         value, dual_norm = plain(norm.values(W)), plain(norm.dual.values(dual))
     dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
@@ -166,35 +136,40 @@ def _measure(
     # The bound on every feasible norm, with everything that rounding may have done to it.
     # `adjoint_error` and `dot_error`, where adding an exact zero rounds nothing: only rows with a multiplier count.
     terms = count(weights)
-    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, row_norms)
-    dual_most = (dual_norm + dual_error) * (1.0 + bounds.dual_value)
+    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, error_norms)
+    if spectra is None:
+        value_most, dual_most = value * (1.0 + bounds.value), (dual_norm + dual_error) * (1.0 + bounds.dual_value)
+    else:
+        value_most, dual_most = spectra.norm_most, (dual_norm * spectra.grow + spectra.residual + dual_error) * SLACK
     objective = dot(rhs, lam)
     sure = objective - bounds.objective * (terms + 2) * (objective if sides is None else dot(sides, weights))
     lower = where((objective > 0) & (dual_norm > 0), objective / where(dual_norm > 0, dual_norm, 1.0), 0.0)
     proved = where(sure > 0, sure / where(dual_most > 0, dual_most, 1.0) * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
     scale = where(value > 0, value, 1.0)
-    excess = larger(0.0, value * (1.0 + bounds.value) - proved)
+    excess = larger(0.0, value_most - proved)
     gap = abs(value - lower) / scale
     gap_error = larger(0.0, excess / scale - gap) + 4.0 * UNIT_ROUNDOFF
     complementarity = most(weights * np.abs(slack)) / scale
     rank = None
     if spectra is not None:
-        blur = where(dual_norm > 0, dual_error / where(dual_norm > 0, dual_norm, 1.0), np.inf)
-        blur = 2.0 * (blur + bounds.dual_value)
-        # The best norm is at most that of W made feasible: W / (1 - missed) where every row asks for 1. Elsewhere the
-        # price of what is missed is taken from the multipliers, which is right to first order.
-        missed = violation + primal_error
-        if problem.is_plain:
-            price = where(missed < 1.0, missed * value / where(missed < 1.0, 1.0 - missed, 1.0), np.inf)
-        else:
-            price = 2.0 * missed * dot(weights, allowance)
-        rank = _rank_certificate(*spectra, gap, excess + price, rank_tolerance, blur, plain)
-    numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
-    parts: list[Any] = [*(plain(number) for number in numbers), rank, None, Source(problem, W, lam, norm)]
-    return Certificate(*parts)
+        # The best norm is at most that of W made feasible.
+        price = feasibility_price(problem, W, slack, violation, primal_error, value_most)
+        rank = rank_certificate(spectra, dual_error, gap, excess + price, rank_tolerance)
+    source = Source(problem, W, lam, norm)
+    return Certificate(
+        violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error, rank, None, source
+    )
 
 
-def _frobenius(matrix: FloatArray) -> Any:
+def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArray | None) -> float:
+    """Largest error of a margin of one problem, relative to the allowance: the second, sharper bound."""
+    pair = problem.rows.gather(np.arange(problem.m))
+    error = margin_error_by_entries(pair.a, W, pair.queries, pair.owner)
+    return float(np.max(error if allowance is None else error / allowance)) * _SLACK
+
+
+def frobenius_of(matrix: FloatArray) -> Any:
+    """Frobenius norms over the last two axes, a Python number for one matrix."""
     if matrix.ndim == 2:
         entries = matrix.ravel()
         return math.sqrt(entries.dot(entries))
@@ -230,6 +205,10 @@ def certify(
     0.0
     """
     matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
+    if problem.penalty is not None:
+        from attsvm.solvers.soft_certificate import measure_soft
+
+        return measure_soft(problem, problem.penalty, matrix, lam, get_norm(norm), rank_tolerance)
     return _measure(problem, matrix, lam, get_norm(norm), rank_tolerance)
 
 

@@ -68,6 +68,10 @@ class FarkasCertificate:
     owners: IntArray
     proof: Literal["zero row", "rounding bounds", "rationals"]
 
+    def __repr__(self) -> str:
+        taking = f"{len(self.rows)} of {len(self.multipliers)} rows, {len(self.owners)} queries"
+        return f"FarkasCertificate(by {self.proof}, {taking}, excluded_norm={self.excluded_norm:.3g})"
+
 
 def farkas_certificate(
     problem: MarginProblem,
@@ -85,7 +89,7 @@ def farkas_certificate(
     lam = lam / gained
     weight = float(np.abs(lam) @ problem.row_norms)
     left_over = float(np.linalg.norm(problem.adjoint(lam)))
-    error = gamma(problem.m + problem.q + 4) * 1.01 * weight
+    error = gamma(problem.m + problem.q + 4) * 1.01 * float(np.abs(lam) @ problem.rows.error_norms)
     # Every row with a multiplier: the smallest one may belong to the largest row.
     rows = np.flatnonzero(lam) if rows is None else rows
     found = FarkasCertificate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def _settings(name: str, request: Request) -> dict[str, Any]:
 
 def _reduced(problem: MarginProblem, norm: Norm) -> tuple[FloatArray, tuple[int, int], FloatArray, FloatArray]:
     """Dense rows, shape of W, and the bases of the spans in which both are written."""
-    pair = problem.rows.gather(np.arange(problem.m))
+    pair = problem.pairs()
     a, queries = pair.a.astype(np.float64), pair.queries.astype(np.float64)
     left = span(a) if norm.unitarily_invariant else None
     right = span(queries[np.unique(pair.owner)]) if norm.unitarily_invariant else None
@@ -79,21 +80,67 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     >>> solve(MarginProblem([[2.0]], [[1.0]], [0]), "linf", "cvxpy").W.round(6)
     array([[0.5]])
     """
-    import cvxpy as cp
-
     problem = unit.problem
     name = _installed(request.variant or None)
     settings = _settings(name, request)
-    features, shape, left, right = _reduced(problem, norm)
-    scale = float(problem.row_norms.max()) or 1.0  # rows of size 1, so that tolerances mean the same at any scale
-    W = cp.Variable(shape)
-    values = (features / scale) @ cp.vec(W, order="C")
+    reduced = _reduced(problem, norm)
+    features = reduced[0]
+    if problem.penalty is not None:
+        from attsvm.solvers.soft_reference import solve_soft
+
+        return solve_soft(problem, problem.penalty, norm, reduced, name, settings)
+    # Rows of size 1, so that tolerances mean the same at any scale.
+    plain = np.full(features.shape[1], 1.0 / (float(problem.row_norms.max()) or 1.0))
+    found = Found()
+    for columns, rows in ((plain, np.ones(problem.m)), _equilibrated(features)):
+        found = _attempt(problem, norm, reduced, columns, rows, name, settings, found)
+        if found.certificate is not None and found.certificate.proved <= request.tolerance:
+            return found
+        if request.options or norm.name in ("frobenius", "nuclear"):  # asked for a particular run of the solver
+            break
+    proof = find_farkas(problem)
+    return found if proof is None else Found(farkas=proof, iterations=found.iterations)
+
+
+def _equilibrated(features: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Powers of two for columns and rows that bring all of them to size about 1: (columns, rows)."""
+    columns, rows = np.ones(features.shape[1]), np.ones(len(features))
+    for _ in range(4):
+        scaled = np.abs(features) * rows[:, None] * columns
+        for axis, target in ((0, columns), (1, rows)):
+            largest = scaled.max(axis=axis)
+            power = np.where(largest > 0, np.exp2(-np.round(np.log2(np.where(largest > 0, largest, 1.0)) / 2)), 1.0)
+            target *= power
+    return columns, rows
+
+
+def _attempt(
+    problem: MarginProblem,
+    norm: Norm,
+    reduced: tuple[FloatArray, tuple[int, int], FloatArray, FloatArray],
+    columns: FloatArray,
+    rows: FloatArray,
+    name: str,
+    settings: dict[str, Any],
+    known: Found,
+) -> Found:
+    """One run of the solver on scaled rows and columns: what it found, or what was known if that is better."""
+    import cvxpy as cp
+
+    features, shape, left, right = reduced
+    # The unknown is W divided entry by entry by the scales of the columns, up to one common factor.
+    common = float(columns.max())
+    V = cp.Variable(shape)
+    W = V if np.all(columns == common) else cp.multiply((columns / common).reshape(shape), V)
+    values = (features * rows[:, None] * columns) @ cp.vec(V, order="C")
     at_least, equal = ~problem.equality, problem.equality
+    sides = problem.rhs * rows
+    size = float(np.abs(sides).max()) or 1.0
     constraints = []
     if at_least.any():
-        constraints.append(values[at_least] >= problem.rhs[at_least])
+        constraints.append(values[at_least] >= sides[at_least] / size)
     if equal.any():
-        constraints.append(values[equal] == problem.rhs[equal])
+        constraints.append(values[equal] == sides[equal] / size)
     program = cp.Problem(cp.Minimize(norm.expression(W)), constraints)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the certificate decides
@@ -104,21 +151,20 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
             if "cannot solve this problem" in str(error):  # a cone that the solver does not have
                 raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}; use 'cvxpy'") from error
             outcome = "solver_error"
-    iterations = int((program.solver_stats and program.solver_stats.num_iters) or 0)
+    iterations = known.iterations + int((program.solver_stats and program.solver_stats.num_iters) or 0)
+    if outcome not in _SOLVED or V.value is None or any(c.dual_value is None for c in constraints):
+        return replace(known, iterations=iterations)
+    matrix = np.asarray(V.value, dtype=np.float64) * columns.reshape(shape) * size
+    multipliers = _multipliers(norm, problem, constraints, rows)
+    lifted = left @ matrix @ right.T
+    found = Found(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))
+    assert found.certificate is not None
+    if known.certificate is not None and known.certificate.proved <= found.certificate.proved:
+        return replace(known, iterations=iterations)
+    return found
 
-    found = Found(iterations=iterations)
-    if outcome in _SOLVED and W.value is not None and all(c.dual_value is not None for c in constraints):
-        matrix = np.asarray(W.value, dtype=np.float64)
-        multipliers = _multipliers(norm, problem, constraints)
-        lifted = left @ (matrix / scale) @ right.T
-        found = Found(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))
-        if found.certificate is not None and found.certificate.proved <= request.tolerance:
-            return found
-    proof = find_farkas(problem)
-    return found if proof is None else Found(farkas=proof, iterations=iterations)
 
-
-def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any]) -> FloatArray:
+def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any], rows: FloatArray) -> FloatArray:
     """Multipliers in norm form, in row order: whatever increasing function of the norm was minimized, ``N*(D) = 1``."""
     lam = np.zeros(problem.m)
     duals = iter(constraints)
@@ -126,5 +172,6 @@ def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any]) -> 
         lam[~problem.equality] = np.atleast_1d(next(duals).dual_value)
     if problem.equality.any():
         lam[problem.equality] = -np.atleast_1d(next(duals).dual_value)  # cvxpy's Lagrangian adds nu (lhs - rhs)
+    lam = lam * rows
     size = norm.dual(problem.adjoint(lam)) if np.isfinite(lam).all() else np.inf
     return lam / size if 0 < size < np.inf else np.zeros(problem.m)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certificate import Certificate, CertificateBatch, Source
 from attsvm.solvers.certify import certify
+from attsvm.solvers.display import counted
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
@@ -65,6 +66,8 @@ class Extras:
     rescued : bool
         A problem of a batch that the batched method left without certificate and that was then solved alone.
     rank_limit : RankLimit or None
+    working_rows, factorizations : int
+        Rows that the working set held at the end, and matrices that were factored.
     """
 
     newton_steps: int = 0
@@ -73,6 +76,11 @@ class Extras:
     warm_started: bool = False
     rescued: bool = False
     rank_limit: RankLimit | None = None
+    working_rows: int = 0
+    factorizations: int = 0
+
+
+NO_EXTRAS = Extras()
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +111,7 @@ class Found:
     candidates: FloatArray | None = None
     certificate: Certificate | None = None
     status: Status | None = None
-    extras: Extras = field(default_factory=Extras)
+    extras: Extras = NO_EXTRAS
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,9 +149,16 @@ class MarginSolution:
     seconds: float
     tolerance: float
     _W: FloatArray | None = field(repr=False, default=None)
-    extras: Extras = field(repr=False, default_factory=Extras)
+    extras: Extras = field(repr=False, default=NO_EXTRAS)
     _proofs: dict[int, FarkasCertificate] = field(repr=False, default_factory=dict)
     _each: tuple[Extras, ...] = field(repr=False, default=())
+
+    def __repr__(self) -> str:
+        if self.problem.batch:
+            statuses: Any = self.status
+            return f"MarginSolution({self.norm_kind.name}, {len(self)} problems: {counted(statuses)}, {self.solver})"
+        found = f", norm={self.norm:.6g}, gap={self.certificate.gap:.1e}" if self.status.has_solution else ""
+        return f"MarginSolution({self.norm_kind.name}, {self.status}{found}, {self.solver})"
 
     @property
     def W(self) -> FloatArray:
@@ -157,6 +172,15 @@ class MarginSolution:
         if farkas is not None:
             raise InfeasibleError(f"no W satisfies all rows; queries {farkas.owners.tolist()} conflict")
         raise NoSolutionError(f"there is no W to read: status is {self.status}. {self.status.advice}")
+
+    @property
+    def reason(self) -> str:
+        """Why the status is what it is, with the resolution at which more is proved; one problem only."""
+        if self.problem.batch:
+            raise ValueError("reason is about one problem; index the batch first, e.g. solution[0].reason")
+        if self.extras.rank_limit is not None:
+            return self.extras.rank_limit.message
+        return self.certificate.reason(self.tolerance)
 
     @property
     def norm(self) -> float:
@@ -274,35 +298,37 @@ def _stacked(certificates: list[Certificate]) -> Certificate:
     numbers: list[Any] = [
         np.array([getattr(c, part.name) for c in certificates])
         for part in fields(Certificate)
-        if part.name not in ("rank_certificate", "farkas", "_source")
+        if part.name not in ("rank_certificate", "farkas", "_source", "soft_objective")
     ]
+    values: Any = [c.soft_objective for c in certificates]
+    soft: Any = None if None in values else np.array(values)
     ranks = [c.rank_certificate for c in certificates]
     known = next((r for r in ranks if r is not None), None)
     if known is None:
-        return Certificate(*numbers)
+        return Certificate(*numbers, soft_objective=soft)
     blank = type(known)(-1, np.inf, -1, np.inf, np.nan, np.nan, np.full_like(known.dual_singular_values, np.nan))
     columns: list[Any] = [
         np.stack([np.asarray(getattr(r or blank, part.name)) for r in ranks]) for part in fields(known)
     ]
-    return replace(Certificate(*numbers), rank_certificate=type(known)(*columns))
+    return Certificate(*numbers, rank_certificate=type(known)(*columns), soft_objective=soft)
 
 
 def conclude(
     problem: MarginProblem, norm: Norm, found: Found, *, solver: str, seconds: float, tolerance: float
 ) -> MarginSolution:
     """Certify what a method found on one problem; the certificate, not the method, decides the status."""
-    nothing = np.full(problem.m, np.nan)
     iterations = int(found.iterations)
     if found.farkas is not None:
         return MarginSolution(
-            problem, norm, Status.INFEASIBLE, found.farkas, nothing, solver, iterations, seconds, tolerance,
-            extras=found.extras,
+            problem, norm, Status.INFEASIBLE, found.farkas, np.full(problem.m, np.nan), solver, iterations, seconds,
+            tolerance, extras=found.extras,
         )  # fmt: skip
     W, lam, certificate = found.W, found.multipliers, found.certificate
     if W is not None and lam is not None and certificate is None:
         certificate = certify(problem, W, lam, norm)
     # A norm, a gap and a complementarity that are finite leave no room for numbers in W and lam that are not.
     if W is None or lam is None or certificate is None or not isfinite(certificate.complementarity + certificate.gap):
+        nothing = np.full(problem.m, np.nan)
         return MarginSolution(
             problem, norm, Status.FAILED, Certificate.unknown(source=Source(problem, None, nothing, norm)), nothing,
             solver, iterations, seconds, tolerance, extras=found.extras,

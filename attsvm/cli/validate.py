@@ -32,6 +32,10 @@ def command(
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard stored results first.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Write files only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the records instead of tables.")] = False,
+    judge: Annotated[
+        bool,
+        typer.Option("--judge-pictures", hidden=True, help="Exit code 1 if a picture is empty or its texts overlap."),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Reproduce figures: tables, JSON, pictures. Stopped runs resume. Exit code 1 if one is refuted.
@@ -44,6 +48,7 @@ def command(
     """  # noqa: D301
     from rich.progress import BarColumn, MofNCompleteColumn, TaskID
 
+    from attsvm.cli.frame import close
     from attsvm.cli.support import print_json, progress_bar
     from attsvm.records import console
     from attsvm.validation.figures.framework import Figure, Options, read_settings
@@ -80,7 +85,8 @@ def command(
     if not silent:
         screen.print(f"\n{len(records)} figures in {time.perf_counter() - start:.1f} s; "
                      f"summary: {folder / 'summary.html'}, {folder / 'summary.md'}", markup=False)  # fmt: skip
+        close(screen, ("± and [ , ]", "NOT confirmed"), f"open {folder / 'summary.html'}", "attsvm validate --list")
     if json:
         print_json(records)
-    if any(record.get("refuted") for record in records):
+    if any(record.get("refuted") or (judge and record["picture_faults"]) for record in records):
         raise typer.Exit(1)

@@ -54,7 +54,9 @@ def graph_content(problem: AttentionProblem, norm: str, limit: int) -> dict[str,
             kind, paint = "several", None
         place = round(data["margin"], 6), round(data["score"], 6)
         nodes.append(["-".join(map(str, node)), *place, kind, paint])
-    edges = [[number[a], number[b]] for a, b in graph.edges] if graph.number_of_edges() <= MOST_EDGES else []
+    edges = [[number[a], number[b]] for a, b in graph.edges]
+    if len(edges) > MOST_EDGES:  # those that matter most: into a local optimum
+        edges = [[number[a], number[b]] for a, b in graph.edges if b in colour][:MOST_EDGES]
     return {
         "norm": norm,
         "nodes": nodes,

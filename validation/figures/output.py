@@ -12,6 +12,7 @@ from rich.console import Console
 
 from attsvm.records import Table, atomic_write, environment, plain, versions
 from attsvm.validation.figures.framework import Context, Figure, Outcome
+from attsvm.validation.pictures import picture_faults
 
 __all__ = ["print_record", "record_of", "write_picture", "write_summary"]
 
@@ -52,12 +53,25 @@ def _run_of(record: Mapping[str, Any]) -> str:
 
 
 def _remarks(record: Mapping[str, Any]) -> list[str]:
-    return [*record["notes"], *(f"NOT confirmed: {text}" for text in record.get("refuted", ()))]
+    return [
+        *record["notes"],
+        *(f"NOT confirmed: {text}" for text in record.get("refuted", ())),
+        *(f"picture: {text}" for text in record.get("picture_faults", ())),
+    ]
+
+
+def _verdict(record: Mapping[str, Any]) -> str:
+    """The finding in one sentence."""
+    refuted = record.get("refuted", ())
+    if refuted:
+        return f"NOT confirmed: {refuted[0]}" + (f" (and {len(refuted) - 1} more)" if len(refuted) > 1 else "")
+    return f"Nothing in {record['settings']['trials']} trials contradicts what this figure is to show; see the notes."
 
 
 def print_record(out: Console, record: Mapping[str, Any]) -> None:
     """Print what a reader of the terminal wants to see."""
     out.print(f"\n{_heading(record)}", markup=False, style="bold")
+    out.print(_verdict(record), markup=False, style="bold")
     out.print(_run_of(record), markup=False)
     out.print(record["protocol"], markup=False)
     for table in record["tables"]:
@@ -69,18 +83,23 @@ def print_record(out: Console, record: Mapping[str, Any]) -> None:
     out.print(f"{times}, {record['resumed_chunks']} resumed) on {record['cores']} cores; {used}", markup=False)
 
 
-def write_picture(path: Path, figure: Figure, outcome: Outcome) -> None:
-    """Draw the outcome and save it as PNG, without a display; a figure of tables alone has none."""
+def write_picture(path: Path, figure: Figure, outcome: Outcome) -> list[str]:
+    """Draw the outcome and save it as PNG, without a display; returns what is wrong with the picture.
+
+    A figure of tables alone has none.
+    """
     if figure.draw is None:
-        return
+        return []
     import matplotlib
 
     matplotlib.use("Agg", force=False)
     picture = figure.draw(outcome)
+    faults = picture_faults(picture)
     picture.savefig(path, dpi=130, bbox_inches="tight")
     from matplotlib import pyplot
 
     pyplot.close(picture)
+    return faults
 
 
 def write_summary(folder: Path, records: Sequence[Mapping[str, Any]]) -> tuple[Path, Path]:

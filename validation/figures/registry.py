@@ -39,7 +39,7 @@ def all_figures(paper: str = "svm") -> list[Figure]:
 
 
 def choose_figures(names: Sequence[str], everything: bool = False) -> list[Figure]:
-    """Figures by the words of a command: ``["fig5"]``, ``["conditioning", "fig1"]``.
+    """Figures by the words of a command: ``["fig5"]``, ``["conditioning", "fig1"]``, ``["conditioning:fig1"]``.
 
     A paper's name applies to the words after it; ``svm`` is understood before the first. With ``everything`` all
     figures of the named papers are meant, by default those of ``svm``.
@@ -52,7 +52,10 @@ def choose_figures(names: Sequence[str], everything: bool = False) -> list[Figur
     """
     paper, named, chosen = "svm", [], []
     for word in names:
-        if word in GROUPS:
+        group, _, figure = word.partition(":")
+        if figure and group in GROUPS and not everything:
+            chosen.append(_find(group, figure))
+        elif word in GROUPS:
             paper = word
             named.append(word)
         elif everything:
