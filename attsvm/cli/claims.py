@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,6 +44,8 @@ def command(
     """  # noqa: D301
     from attsvm.validation.ledger.run import find_claims
 
+    if run and find_spec("torch") is None:
+        raise ImportError("--run needs torch: pip install 'attsvm[torch]'")
     claims = find_claims(ids or [], paper)
     if markdown or wrong or readings or coverage:
         print(_page(claims, wrong=wrong, readings=readings, coverage=coverage))

@@ -53,12 +53,13 @@ def command(
     from attsvm.records import console
     from attsvm.validation.figures.framework import Figure, Options, read_settings
     from attsvm.validation.figures.output import print_record
-    from attsvm.validation.figures.registry import GROUPS, all_figures, choose_figures
+    from attsvm.validation.figures.registry import GROUPS, choose_figures, figure_titles
     from attsvm.validation.figures.run import run_figures
 
     if listing:
-        for figure in (figure for group in GROUPS for figure in all_figures(group)):
-            typer.echo(f"{figure.paper:15s} {figure.names:14s} {figure.title}")
+        for group in GROUPS:
+            for names, title in figure_titles(group):
+                typer.echo(f"{group:15s} {names:14s} {title}")
         return
     chosen = choose_figures(figures or [], everything)
     words = shlex.join(["attsvm", *sys.argv[1:]])
