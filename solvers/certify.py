@@ -221,7 +221,9 @@ def _measure_soft(
     regular, error = (0.5 * value * value, 2.5) if squared else (value, 1.0)
     missed = problem.missed(rows.margins(W) - rhs)
     blur = bounds.margin * size * row_norms + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + missed)
-    sides = np.zeros(problem.m) if problem.prior is None else problem.prior.error  # of right-hand sides that are rounded
+    sides = (
+        np.zeros(problem.m) if problem.prior is None else problem.prior.error
+    )  # of right-hand sides that are rounded
     blur = blur + sides
     objective = regular + penalty.cost(penalty.slacks(missed, owner, q))
     most = regular * (1.0 + error * bounds.value) + penalty.cost(penalty.slacks(missed + blur, owner, q))

@@ -21,6 +21,7 @@ __all__ = ["FaceSystem"]
 # Rows of the Gram matrix that are formed at once.
 _BLOCK = 256
 
+
 class FaceSystem:
     """``G_SS + R`` of free rows in factored form.
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
 from attsvm.solvers.farkas import certify_infeasible
@@ -180,9 +179,7 @@ class _Solve:
                 break
             rho = max(rho * 1e-2, _LEAST)
         best = self.best or Found()
-        return Found(
-            best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras()
-        )
+        return Found(best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras())
 
     def extras(self) -> Extras:
         """What the solve adds to its solution."""
