@@ -22,6 +22,7 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 if TYPE_CHECKING:  # what is loaded at first use, for type checkers
+    from attsvm.editing import edit
     from attsvm.enumeration import locally_optimal_selections, selection_graph
     from attsvm.files import load_problem, save_problem
     from attsvm.paths import decompose, regularization_path
@@ -39,6 +40,7 @@ _LAZY = {
     "attraction": "attsvm.theory",
     "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
+    "edit": "attsvm.editing",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
     "regularization_path": "attsvm.paths",
@@ -51,6 +53,7 @@ _LAZY = {
     "Attraction": "attsvm.theory",
     "Decomposition": "attsvm.paths",
     "Diagnosis": "attsvm.theory",
+    "Edit": "attsvm.editing",
     "FarkasCertificate": "attsvm.solvers",
     "ProblemFileError": "attsvm.files",
     "RegularizationPath": "attsvm.paths",
@@ -99,6 +102,7 @@ __all__ = [
     "correlation_loss",
     "decompose",
     "diagnose",
+    "edit",
     "exponential",
     "finite_part",
     "gen_svm",
