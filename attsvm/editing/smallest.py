@@ -207,9 +207,10 @@ class Edit:
     def __repr__(self) -> str:
         if not self.status.has_solution:
             return f"Edit(of {self.of}, {self.result.norm_kind.name}, {self.status})"
+        share = self.relative_norm
+        size = f"{100 * share:.3g} % of ||{self.of}||" if np.isfinite(share) else f"norm {self.norm:.4g}"
         return (
-            f"Edit(of {self.of}, {self.result.norm_kind.name}, {self.status}, {100 * self.relative_norm:.3g} % of "
-            f"||{self.of}||, rank {self.rank}, {len(self.driving)} driving rows, gap={self.certificate.gap:.1e})"
+            f"Edit(of {self.of}, {self.result.norm_kind.name}, {self.status}, {size}, rank {self.rank}, {len(self.driving)} driving rows, gap={self.certificate.gap:.1e})"
         )
 
 
