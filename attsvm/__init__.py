@@ -64,7 +64,7 @@ _LAZY = {
     "iter_locally_optimal": "attsvm.enumeration",
     "low_score_tokens": "attsvm.optimality",
     "smoothness_constant": "attsvm.training",
-    "support_indices": "attsvm.solution",
+    "support_indices": "attsvm.optimality",
 }
 
 
