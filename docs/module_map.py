@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "tokens and selections": ("selection", "_problem_data", "problem", "generate", "trained_head", "files"),
     "rows and logits": ("exact", "exact_local", "rows", "score_order", "attention"),
-    "W and its certificate": ("conflict", "solution", "svm", "local_proof"),
+    "W and its certificate": ("conflict", "solution", "svm", "local_proof", "editing", "export", "sklearn"),
     "local optimality": ("optimality",),
     "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
     "theory against training": ("comparison", "theory"),

@@ -188,7 +188,9 @@ class SharedRows:
             mine = self.owner[rows] - queries.start
             moved = np.zeros((queries.stop - queries.start, T))
             moved[mine, self.place[rows]] = -weight
-            moved[np.arange(len(moved)), self.anchor[queries]] += np.bincount(mine, weights=weight, minlength=len(moved))
+            moved[np.arange(len(moved)), self.anchor[queries]] += np.bincount(
+                mine, weights=weight, minlength=len(moved)
+            )
             total += self._block(i).T @ (moved.T @ self.queries[queries].astype(np.float64, copy=False))
         return total
 
