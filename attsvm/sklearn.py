@@ -1,7 +1,8 @@
 """A scikit-learn estimator: the bilinear score ``x^T W z`` that selects the right candidate, by a convex fit.
 
 A *task* is a set of candidates with a query; its label is the index of the right candidate. `AttentionSelector` finds
-the W of least norm (or least distance to a prior) that gives the right candidate of every task a margin of 1, hard or soft.
+the W of least norm (or least distance to a prior) that gives the right candidate of every task a margin of 1, hard or
+soft.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def test_safetensors_load_into_the_module(tmp_path):
     with torch.no_grad():
         found = module(torch.tensor(X, dtype=torch.float32), torch.tensor(Z, dtype=torch.float32)).numpy()
     np.testing.assert_allclose(found, LOGITS, atol=1e-4)
-    with pytest.raises(ValueError, match="must end in .safetensors"):
+    with pytest.raises(ValueError, match=r"must end in \.safetensors"):
         save_factors(W, tmp_path / "w.bin")
 
 

@@ -1,4 +1,4 @@
-"""What else learns a score of (query, document) pairs: linear SVM on products, a triplet loss in torch, metric learning."""
+"""What else learns to score (query, document) pairs: a linear SVM on products, a triplet loss, metric learning."""
 
 from __future__ import annotations
 
