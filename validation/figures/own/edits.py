@@ -51,7 +51,8 @@ def edit_trials(trials: int, seed: int, *, norm: str, of: str) -> dict[str, Any]
 
 
 def _trial(rng: np.random.Generator, norm: str, of: Any) -> dict[str, Any]:
-    d_head, d, n, T = (int(rng.integers(*span)) for span in ((3, 6), (6, 11), (3, 7), (3, 7)))
+    d_head, d, n = (int(rng.integers(*span)) for span in ((3, 6), (6, 11), (3, 7)))
+    T = int(rng.integers(3, d_head + 2))  # more candidates than d_head + 1 may be too many for one query's map
     weights = [rng.normal(size=(d_head, d)) for _ in range(2)] + [rng.normal(size=d_head) for _ in range(2)]
     head = TrainedHead.from_weights(*weights)
     X, Z = head.extend(rng.normal(size=(n, T, d))), head.extend(rng.normal(size=(n, d)))
