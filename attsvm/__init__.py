@@ -28,12 +28,14 @@ if TYPE_CHECKING:  # what is loaded at first use, for type checkers
     from attsvm.reports import write_report
     from attsvm.sweeps import sweep
     from attsvm.theory import attraction, diagnose
+    from attsvm.trained_head import TrainedHead
     from attsvm.training import Run, TrainOptions, train
 
 # Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
     "Run": "attsvm.training",
     "TrainOptions": "attsvm.training",
+    "TrainedHead": "attsvm.trained_head",
     "attraction": "attsvm.theory",
     "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
@@ -89,6 +91,7 @@ __all__ = [
     "SolutionBatch",
     "Status",
     "TrainOptions",
+    "TrainedHead",
     "att_svm",
     "attention",
     "attraction",

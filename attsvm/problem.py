@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,11 @@ from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
 from attsvm.records import html_table
 from attsvm.selection import Selection
+
+if TYPE_CHECKING:
+    from attsvm.solution import Solution, SolutionBatch
+
+    Solved_co = TypeVar("Solved_co", covariant=True)
 
 __all__ = ["AttentionProblem", "ProblemBatch", "require_problem"]
 
@@ -239,6 +244,10 @@ class AttentionProblem:
         scores = self.scores()[self.allowed]
         return get_loss(loss).constants(float(scores.min()), float(scores.max()))
 
+    if TYPE_CHECKING:
+
+        def _solved_as(self) -> Solution: ...
+
     # -- batches ----------------------------------------------------------------------------------
 
     def __getitem__(self, index: int) -> AttentionProblem:
@@ -399,8 +408,15 @@ class AttentionProblem:
 
 if TYPE_CHECKING:
 
+    class Solvable(Protocol[Solved_co]):
+        """What the SVM functions take, for type checkers: one problem is solved as one, a batch as a batch."""
+
+        def _solved_as(self) -> Solved_co: ...
+
     class ProblemBatch(AttentionProblem):
         """A batch of problems, for type checkers: one more leading axis than `AttentionProblem`."""
+
+        def _solved_as(self) -> SolutionBatch: ...  # type: ignore[override]  # what is done to a batch gives a batch
 
 else:
     ProblemBatch = AttentionProblem

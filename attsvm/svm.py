@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array
-from attsvm.problem import AttentionProblem, ProblemBatch, require_problem
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.rows import AttentionRows, finite_part_rows, gen_svm_rows, rows_of_selection, selection_rows
 from attsvm.selection import (
     SelectedSets,
@@ -22,7 +22,12 @@ from attsvm.selection import (
 from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
 from attsvm.solvers import Certificate, certify, get_norm, solve
 
+if TYPE_CHECKING:
+    from attsvm.problem import Solvable
+
 __all__ = ["att_svm", "finite_part", "gen_svm", "satt_svm", "verify"]
+
+Solved = TypeVar("Solved", Solution, SolutionBatch)
 
 
 def _solved(
@@ -44,23 +49,8 @@ def _solved(
     return kind(formulation, problem, selection, rows, result, support_tolerance)
 
 
-@overload
-def att_svm(  # type: ignore[overload-overlap]  # a batch is a problem, so the narrower case comes first
-    problem: ProblemBatch,
-    selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    rank: int | None = None,
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
-) -> SolutionBatch: ...
-
-
-@overload
 def att_svm(
-    problem: AttentionProblem,
+    problem: Solvable[Solved],
     selection: SelectionLike = None,
     *,
     norm: str = "frobenius",
@@ -69,20 +59,7 @@ def att_svm(
     support_tolerance: float = SUPPORT_TOLERANCE,
     warm_start: Solution | SolutionBatch | None = None,
     **options: object,
-) -> Solution: ...
-
-
-def att_svm(
-    problem: AttentionProblem,
-    selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    rank: int | None = None,
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
-) -> Solution | SolutionBatch:
+) -> Solved:
     """Solve Att-SVM, or Att-SVM* with ``norm="nuclear"``.
 
     Minimize ``||W||`` subject to ``(x_{i,alpha_i} - x_it)^T W z_i >= 1`` for every allowed t != alpha_i.
@@ -120,13 +97,13 @@ def att_svm(
     >>> print(sol.status, round(sol.margin, 4), sol.rank)
     optimal 0.2669 6
     """
-    require_problem(problem)
-    chosen = read_selection(problem, selection)
-    name = "SAtt-SVM" if problem.multi_query else "Att-SVM"
-    rows = rows_of_selection(problem, chosen)
+    given = require_problem(problem)
+    chosen = read_selection(given, selection)
+    name = "SAtt-SVM" if given.multi_query else "Att-SVM"
+    rows = rows_of_selection(given, chosen)
     start = _warm_option(rows, warm_start, norm, solver)
     extra: dict[str, Any] = {**options, **start, **_rank_option(rows, rank)}
-    found: Solution | SolutionBatch = _solved(name, problem, chosen, rows, norm, solver, support_tolerance, extra)
+    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, extra)
     return found
 
 
@@ -167,24 +144,8 @@ def _rank_option(rows: AttentionRows, rank: int | None) -> dict[str, int]:
     return {} if rank >= bound else {"rank": int(rank)}
 
 
-@overload
-def satt_svm(  # type: ignore[overload-overlap]
-    problem: ProblemBatch,
-    selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    causal: bool = False,
-    rank: int | None = None,
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
-) -> SolutionBatch: ...
-
-
-@overload
 def satt_svm(
-    problem: AttentionProblem,
+    problem: Solvable[Solved],
     selection: SelectionLike = None,
     *,
     norm: str = "frobenius",
@@ -194,21 +155,7 @@ def satt_svm(
     support_tolerance: float = SUPPORT_TOLERANCE,
     warm_start: Solution | SolutionBatch | None = None,
     **options: object,
-) -> Solution: ...
-
-
-def satt_svm(
-    problem: AttentionProblem,
-    selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    causal: bool = False,
-    rank: int | None = None,
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
-) -> Solution | SolutionBatch:
+) -> Solved:
     """Solve SAtt-SVM: K queries per sequence, each with its own selected token and allowed tokens.
 
     Parameters
@@ -230,11 +177,12 @@ def satt_svm(
     >>> full.rows.margin_problem.m, causal.rows.margin_problem.m
     (24, 12)
     """
-    require_problem(problem)
+    given = require_problem(problem)
     if not isinstance(causal, (bool, np.bool_)):
         raise ValueError(f"causal must be True or False, got {causal!r}")
-    found: Solution | SolutionBatch = att_svm(
-        problem.with_causal_mask() if causal else problem,
+    shown: Any = given.with_causal_mask() if causal else given  # a batch stays a batch
+    found: Solved = att_svm(
+        shown,
         selection,
         norm=norm,
         rank=rank,
@@ -246,39 +194,15 @@ def satt_svm(
     return found
 
 
-@overload
-def gen_svm(  # type: ignore[overload-overlap]
-    problem: ProblemBatch,
-    selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    **options: object,
-) -> SolutionBatch: ...
-
-
-@overload
 def gen_svm(
-    problem: AttentionProblem,
+    problem: Solvable[Solved],
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     **options: object,
-) -> Solution: ...
-
-
-def gen_svm(
-    problem: AttentionProblem,
-    selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    **options: object,
-) -> Solution | SolutionBatch:
+) -> Solved:
     """Solve Gen-SVM: a set of selected tokens per query, equal similarity inside, margin 1 outside.
 
     Parameters
@@ -296,48 +220,22 @@ def gen_svm(
     >>> print(sol.status, abs(sol.token_margins()[0, 2]) < 1e-8)
     optimal True
     """
-    require_problem(problem)
-    sets = read_selected_sets(problem, selected_sets)
-    rows = gen_svm_rows(problem, sets)
-    found: Solution | SolutionBatch = _solved(
-        "Gen-SVM", problem, sets, rows, norm, solver, support_tolerance, dict(options)
-    )
+    given = require_problem(problem)
+    sets = read_selected_sets(given, selected_sets)
+    rows = gen_svm_rows(given, sets)
+    found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, dict(options))
     return found
 
 
-@overload
-def finite_part(  # type: ignore[overload-overlap]
-    problem: ProblemBatch,
-    probabilities: npt.ArrayLike,
-    selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    solver: str = "auto",
-    **options: object,
-) -> SolutionBatch: ...
-
-
-@overload
 def finite_part(
-    problem: AttentionProblem,
+    problem: Solvable[Solved],
     probabilities: npt.ArrayLike,
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
     solver: str = "auto",
     **options: object,
-) -> Solution: ...
-
-
-def finite_part(
-    problem: AttentionProblem,
-    probabilities: npt.ArrayLike,
-    selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    solver: str = "auto",
-    **options: object,
-) -> Solution | SolutionBatch:
+) -> Solved:
     """Minimum-norm W_fin that gives the selected tokens their probabilities (equation (8)).
 
     Parameters
@@ -358,12 +256,10 @@ def finite_part(
     >>> round(float(np.exp(logits[0] - logits[1])), 6)
     4.0
     """
-    require_problem(problem)
-    sets = read_selected_sets(problem, selected_sets)
-    rows = finite_part_rows(problem, probabilities, sets)
-    found: Solution | SolutionBatch = _solved(
-        "W_fin", problem, sets, rows, norm, solver, SUPPORT_TOLERANCE, dict(options)
-    )
+    given = require_problem(problem)
+    sets = read_selected_sets(given, selected_sets)
+    rows = finite_part_rows(given, probabilities, sets)
+    found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, dict(options))
     return found
 
 

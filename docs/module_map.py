@@ -27,7 +27,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "softmax_spectrum",
         "softmax",
     ),
-    "tokens and selections": ("selection", "problem", "generate", "files"),
+    "tokens and selections": ("selection", "problem", "generate", "trained_head", "files"),
     "rows and logits": ("exact", "rows", "score_order", "attention"),
     "W and its certificate": ("solution", "svm", "local_proof"),
     "local optimality": ("optimality",),
