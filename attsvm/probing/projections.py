@@ -17,11 +17,15 @@ class ProbeError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class OutputMap:
-    """Where the heads leave: the matrix after them, head h owning one block along ``axis``."""
+    """Where the heads leave: the matrix after them, head h owning one block along ``axis``.
+
+    ``module`` is the layer that is called with the heads side by side; None where torch does that in one function.
+    """
 
     weight: nn.Parameter
     axis: int
     heads: int
+    module: nn.Module | None = None
 
     def block(self, head: int) -> Tensor:
         """The entries that belong to a head; a view."""
@@ -160,11 +164,11 @@ def _output(module: nn.Module, heads: int, parent: nn.Module | None) -> OutputMa
     for name in _OUTPUT:
         inner: Any = getattr(module, name, None)
         if isinstance(inner, nn.Linear):
-            return OutputMap(inner.weight, 1, heads)
+            return OutputMap(inner.weight, 1, heads, inner)
         if type(inner).__name__ == "Conv1D":
-            return OutputMap(inner.weight, 0, heads)
+            return OutputMap(inner.weight, 0, heads, inner)
     after = getattr(getattr(parent, "output", None), "dense", None)
-    return OutputMap(after.weight, 1, heads) if isinstance(after, nn.Linear) else None
+    return OutputMap(after.weight, 1, heads, after) if isinstance(after, nn.Linear) else None
 
 
 def _separate(module: nn.Module, names: tuple[str, str, str], parent: nn.Module | None) -> Projections:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attsvm.dynamics.specialization import PruningPath
 from attsvm.probing.capture import attention_modules, eager, run_model
 from attsvm.probing.data import LayerData
+from attsvm.probing.measures.cheap import softmax_one_factors
 from attsvm.probing.projections import OutputMap
 
 __all__ = ["HeadRemover", "output_of"]
@@ -67,6 +68,7 @@ class HeadRemover:
         found = attention_modules(model)
         self._modules = {layer.layer: found[layer.module][0] for layer in layers}
         self._outputs = {layer.layer: found[layer.module][1].output for layer in layers}
+        self._by_layer = {layer.layer: layer for layer in layers}
         counts: dict[int, int] = {}
         self._calls: dict[tuple[int, int], int] = {}  # (module, how often it was called before) -> layer
         for layer in layers:
@@ -92,75 +94,39 @@ class HeadRemover:
 
     def softmax_one(self, head: Place) -> Float64:
         """Relative change of the output if this head used softmax-1, ``e^l / (1 + sum e^l)``, shape (n,)."""
-        return self._run([head], softmax_one_factors(self.layers[head[0]], head[1]))
+        return self._run([head], softmax_one_factors(self._by_layer[head[0]][head[1]]))
 
     def _run(self, heads: Sequence[Place], factors: Float64 | None) -> Float64:
         by_layer: dict[int, list[int]] = {}
         for layer, head in heads:
             by_layer.setdefault(layer, []).append(head)
         changes, start = [], 0
-        with torch.no_grad(), eager(self.model), self._weakened(by_layer) as keep:
+        with torch.no_grad(), eager(self.model):
             for batch, before in zip(self.batches, self._before, strict=True):
-                keep(None if factors is None else factors[start : start + len(before)])
-                after = self._answer(batch)
+                part = None if factors is None else factors[start : start + len(before)]
+                with ExitStack() as hooks:
+                    self._weaken(hooks, by_layer, part)
+                    after = self._answer(batch)
                 changes.append(_relative(after, before, batch))
                 start += len(before)
         return np.concatenate(changes)
 
-    @contextmanager
-    def _weakened(self, by_layer: dict[int, list[int]]) -> Iterator[Callable[[Float64 | None], None]]:
-        """While open, the given heads of the given layers are scaled (by 0 without factors)."""
-        state: dict[str, Any] = {"factors": None, "count": {}}
-        hooks = []
-
-        def keep(factors: Float64 | None) -> None:
-            state["factors"], state["count"] = factors, {}
-
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-            if state.get("inside"):
-                return None
-            place = state["count"].get(module, 0)
-            state["count"][module] = place + 1
-            layer = self._calls.get((id(module), place))
-            if layer is None or layer not in by_layer:
-                return None
-            state["inside"] = True
-            try:
-                without = self._without(module, layer, by_layer[layer], args, kwargs)
-            finally:
-                state["inside"] = False
-            full = output[0] if isinstance(output, (tuple, list)) else output
-            mixed = without
-            if state["factors"] is not None:  # the output is linear in what a head adds
-                factor = torch.as_tensor(state["factors"], dtype=full.dtype, device=full.device)[..., None]
-                factor = factor.transpose(0, 1) if _time_first(module) else factor
-                mixed = without + factor[:, : full.shape[1]] * (full - without)
-            return (mixed, *output[1:]) if isinstance(output, tuple) else mixed
-
+    def _weaken(self, hooks: ExitStack, by_layer: dict[int, list[int]], factors: Float64 | None) -> None:
+        """Until the hooks go, scale the given heads of the given layers (by 0 without factors)."""
         for module in {self._modules[layer] for layer in by_layer}:
-            hooks.append(module.register_forward_hook(hook, with_kwargs=True))
-        try:
-            yield keep
-        finally:
-            for handle in hooks:
-                handle.remove()
-
-    def _without(self, module: nn.Module, layer: int, heads: list[int], args: Any, kwargs: Any) -> Tensor:
-        """What the module gives without some heads; where its output map stands outside, its own output block is 0."""
-        output = self._outputs[layer]
-        if output is None:
-            raise ValueError(f"the output map of layer {layer} was not found: its heads cannot be removed")
-        inside = any(parameter is output.weight for parameter in module.parameters())
-        if not inside:  # BERT: heads are still side by side in the module's output
-            result = module(*args, **kwargs)
-            full: Tensor = (result[0] if isinstance(result, (tuple, list)) else result).clone()
-            width = full.shape[-1] // output.heads
-            for head in heads:
-                full[..., head * width : (head + 1) * width] = 0.0
-            return full
-        with _zeroed(output, heads):
-            result = module(*args, **kwargs)
-        return result[0] if isinstance(result, (tuple, list)) else result
+            wanted = {
+                place: by_layer[layer] for (key, place), layer in self._calls.items() if key == id(module) and layer in by_layer
+            }
+            output = next(self._outputs[layer] for layer in by_layer if self._modules[layer] is module)
+            if output is None:
+                raise ValueError(f"the output map of {type(module).__name__} was not found: its heads cannot be removed")
+            if output.module is not None:
+                scale = _input_scaler(wanted, output.heads, factors)
+                hooks.callback(output.module.register_forward_pre_hook(scale).remove)
+            else:
+                assert isinstance(module, nn.MultiheadAttention)
+                mix = _output_mixer(wanted, output, factors)
+                hooks.callback(module.register_forward_hook(mix, with_kwargs=True).remove)
 
     def pruning_path(
         self, importance: dict[Place, float], *, steps: int | None = None, progress: Callable[[int, int], object] | None = None
@@ -205,13 +171,49 @@ class HeadRemover:
         return tuple(gone), PruningPath(tuple(order[place] for place in gone), tuple(losses))
 
 
-def softmax_one_factors(layer: LayerData, head: int) -> Float64:
-    """What softmax-1 multiplies a head's output by: ``Z / (1 + Z)`` with ``Z = sum_t e^{l_t}``, shape (n, Tq)."""
-    logits = layer[head].logits
-    top = np.maximum(logits.max(axis=-1), 0.0)
-    with np.errstate(divide="ignore"):
-        log_z = top + np.log(np.exp(logits - top[..., None]).sum(axis=-1))
-    return np.asarray(1.0 / (1.0 + np.exp(-log_z)))
+def _input_scaler(wanted: dict[int, list[int]], heads: int, factors: Float64 | None) -> Callable[..., Any]:
+    """A hook in front of the output map, which is called with the heads side by side."""
+    count = [0]
+
+    def scale(module: nn.Module, args: tuple[Any, ...]) -> Any:
+        place, count[0] = count[0], count[0] + 1
+        if place not in wanted:
+            return None
+        states = args[0].clone()
+        width = states.shape[-1] // heads
+        factor: Any = 0.0
+        if factors is not None:
+            factor = torch.as_tensor(factors, dtype=states.dtype, device=states.device)[:, : states.shape[1], None]
+        for head in wanted[place]:
+            states[..., head * width : (head + 1) * width] *= factor
+        return (states, *args[1:])
+
+    return scale
+
+
+def _output_mixer(wanted: dict[int, list[int]], output: OutputMap, factors: Float64 | None) -> Callable[..., Any]:
+    """A hook behind torch's own attention, which is linear in what each head adds."""
+    state = {"count": 0, "inside": 0}
+
+    def mix(module: nn.MultiheadAttention, args: Any, kwargs: Any, result: Any) -> Any:
+        if state["inside"]:
+            return None
+        place, state["count"] = state["count"], state["count"] + 1
+        if place not in wanted:
+            return None
+        state["inside"] = 1
+        try:
+            with _zeroed(output, wanted[place]):
+                without = module(*args, **kwargs)[0]
+        finally:
+            state["inside"] = 0
+        if factors is None:
+            return (without, *result[1:])
+        factor = torch.as_tensor(factors, dtype=without.dtype, device=without.device)[..., None]
+        factor = factor.transpose(0, 1) if _time_first(module) else factor
+        return (without + factor * (result[0] - without), *result[1:])
+
+    return mix
 
 
 def _time_first(module: nn.Module) -> bool:
