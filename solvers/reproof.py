@@ -50,7 +50,7 @@ class ExactCertificate:
     status : Status
         "optimal" (to the tolerance), "infeasible" or "inaccurate".
     violation : Fraction
-        Largest amount by which W misses a row, relative to ``max(1, |rhs|)``: exact.
+        Largest amount by which W misses a row: exact.
     gap : float
         Upper bound, rounded up, on ``1 - optimal norm / N(W)`` (for a W that misses rows, on the same with the bound).
     norm : tuple of float
@@ -92,7 +92,11 @@ def exact_rows_of(problem: MarginProblem) -> ExactRows:
     from attsvm.solvers.exact import exact_rows
 
     pair = problem.rows.gather(np.arange(problem.m))
-    return exact_rows(pair.exact_left(), pair.queries, pair.owner, problem.rhs, problem.equality)
+    rows = exact_rows(pair.exact_left(), pair.queries, pair.owner, problem.asked, problem.equality)
+    if problem.prior is None:
+        return rows
+    values = rows.margins(problem.prior.W)
+    return replace(rows, rhs=[asked - value for asked, value in zip(rows.rhs, values, strict=True)])
 
 
 def _up(value: Fraction) -> float:

@@ -120,7 +120,7 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
     if problem.is_plain:  # W / (1 - missed) is feasible
         price = value * missed / (1.0 - missed) if missed < 1.0 else np.inf
     else:  # to first order, as in the certificate of the rank
-        price = 2.0 * missed * float(np.abs(lam) @ np.maximum(1.0, np.abs(problem.rhs)))
+        price = 2.0 * missed * float(np.abs(lam) @ problem.allowance)
     excess = value * (certificate.gap + certificate.gap_error) + price
     reduced, x = rows.reduce(matrix), rows.clipped(lam[rows.index] / unit.inverse[rows.index])
     left, right = _active_vectors(rows, x, ranks.rank)
