@@ -38,13 +38,17 @@ def _solved(
     norm: str,
     solver: str,
     support_tolerance: float,
+    prior: npt.ArrayLike | None,
     options: dict[str, Any],
 ) -> Any:
     """Solve rows that were built, for one problem or a batch."""
     tolerance = support_tolerance
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float, np.number)) or not tolerance >= 0:
         raise ValueError(f"support_tolerance must be a number >= 0, got {support_tolerance!r}")
-    result: Any = solve(rows.margin_problem, norm, solver, **options)
+    margins = rows.margin_problem
+    if prior is not None:
+        margins = margins.around(real_array("prior", prior))
+    result: Any = solve(margins, norm, solver, **options)
     kind = Solution if problem.batch is None else SolutionBatch
     return kind(formulation, problem, selection, rows, result, support_tolerance)
 
@@ -55,6 +59,7 @@ def att_svm(
     *,
     norm: str = "frobenius",
     rank: int | None = None,
+    prior: npt.ArrayLike | None = None,
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     warm_start: Solution | SolutionBatch | None = None,
@@ -75,6 +80,10 @@ def att_svm(
         Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds. The
         status is "optimal" only when the answer is proved global, "local" otherwise; ``result.extras.rank_limit`` has
         the convex bound.
+    prior : array_like, shape (dx, dz) or (batch, dx, dz), optional
+        Stay close to this W0: minimize ``||W - W0||`` over the same W. ``sol.W`` is then the whole W and ``sol.change``
+        what was added; norm, margin, rank, direction and certificate are those of the change. A W0 that separates
+        already is not changed at all, and a rank is that of the change.
     solver : str
         "auto" (own solvers for the Frobenius and nuclear norms, batches of small problems as one),
         a name from `attsvm.solvers.SOLVERS`, "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", "cvxpy:OSQP", ...
@@ -96,6 +105,13 @@ def att_svm(
     >>> sol = attsvm.att_svm(problem)
     >>> print(sol.status, round(sol.margin, 4), sol.rank)
     optimal 0.2669 6
+
+    The smallest change of a given W0:
+
+    >>> W0 = 0.5 * sol.W  # half the margin that is asked for
+    >>> near = attsvm.att_svm(problem, prior=W0)
+    >>> print(near.status, round(near.norm / sol.norm, 4), abs(near.W - sol.W).max() < 1e-9)
+    optimal 0.5 True
     """
     given = require_problem(problem)
     chosen = read_selection(given, selection)
@@ -103,7 +119,7 @@ def att_svm(
     rows = rows_of_selection(given, chosen)
     start = _warm_option(rows, warm_start, norm, solver)
     extra: dict[str, Any] = {**options, **start, **_rank_option(rows, rank)}
-    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, extra)
+    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, prior, extra)
     return found
 
 
@@ -151,6 +167,7 @@ def satt_svm(
     norm: str = "frobenius",
     causal: bool = False,
     rank: int | None = None,
+    prior: npt.ArrayLike | None = None,
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     warm_start: Solution | SolutionBatch | None = None,
@@ -164,7 +181,7 @@ def satt_svm(
         With queries Z of shape (n, K, dz); K = 1 or (n, dz) gives Att-SVM.
     selection : Selection or array_like of int, shape (n, K), optional
         The optimal tokens (under the causal mask if asked for) by default.
-    norm, solver, rank, support_tolerance, warm_start, **options
+    norm, solver, rank, prior, support_tolerance, warm_start, **options
         As for `att_svm`.
     causal : bool
         Let query k see tokens 0..k only (needs K = T), on top of the problem's own mask.
@@ -186,6 +203,7 @@ def satt_svm(
         selection,
         norm=norm,
         rank=rank,
+        prior=prior,
         solver=solver,
         support_tolerance=support_tolerance,
         warm_start=warm_start,
@@ -199,6 +217,7 @@ def gen_svm(
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    prior: npt.ArrayLike | None = None,
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     **options: object,
@@ -209,7 +228,7 @@ def gen_svm(
     ----------
     problem : AttentionProblem
     selected_sets : SelectedSets, boolean array (n, T) or (n, K, T), lists of indices, or Selection
-    norm, solver, support_tolerance, **options
+    norm, prior, solver, support_tolerance, **options
         As for `att_svm`.
 
     Examples
@@ -223,7 +242,7 @@ def gen_svm(
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
     rows = gen_svm_rows(given, sets)
-    found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, dict(options))
+    found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, prior, dict(options))
     return found
 
 
@@ -233,6 +252,7 @@ def finite_part(
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    prior: npt.ArrayLike | None = None,
     solver: str = "auto",
     **options: object,
 ) -> Solved:
@@ -243,7 +263,7 @@ def finite_part(
     problem : AttentionProblem
     probabilities : array_like, shape (n, T) or (n, K, T)
     selected_sets : SelectedSets, boolean array or lists of indices
-    norm, solver, **options
+    norm, prior, solver, **options
         As for `att_svm`.
 
     Examples
@@ -259,7 +279,7 @@ def finite_part(
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
     rows = finite_part_rows(given, probabilities, sets)
-    found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, dict(options))
+    found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, prior, dict(options))
     return found
 
 

@@ -7,6 +7,7 @@ from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible
 from attsvm.solvers.infeasible import find_farkas
 from attsvm.solvers.norms import NORMS, Norm, get_norm
 from attsvm.solvers.pairs import PairRows
+from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SOLVERS, SolverSpec
 from attsvm.solvers.rows import Rows
@@ -27,6 +28,7 @@ __all__ = [
     "NoSolutionError",
     "Norm",
     "PairRows",
+    "Penalty",
     "RankCertificate",
     "RankLimit",
     "Rows",

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
 
@@ -76,14 +77,18 @@ def _rank_certificate(
     tolerance: float | None,
     error: Any,
     plain: Any,
+    soft: bool = False,
 ) -> RankCertificate:
-    """The one rank rule; ``excess`` bounds norm - lower bound, ``error`` the singular values of the scaled dual."""
+    """The one rank rule; ``excess`` bounds norm - lower bound, ``error`` the singular values of the scaled dual.
+
+    The dual matrix of a soft margin is admissible as it is, and may have no singular value that reaches 1: W = 0 then.
+    """
     gap = np.asarray(gap)
     # An interior point has sigma_j(W) (1 - sigma_j(D)) of the order of the gap for each pair, so under
     # strict complementarity one of the two factors exceeds sqrt(gap): that is where to cut.
     tol = np.maximum(1e-8, np.sqrt(gap)) if tolerance is None else np.full(gap.shape, tolerance)
     top = dual_singular[..., :1]
-    scaled = dual_singular / np.where(top > 0, top, 1.0)
+    scaled = dual_singular if soft else dual_singular / np.where(top > 0, top, 1.0)
     rank = np.count_nonzero(scaled >= 1.0 - tol[..., None], axis=-1)
     numerical = np.count_nonzero(singular > tol[..., None] * singular[..., :1], axis=-1)
     # A zero after the last value stands for "nothing follows": dual gap 1, singular gap infinite.
@@ -198,6 +203,78 @@ def _measure(
     return Certificate(*parts)
 
 
+def _measure_soft(
+    problem: MarginProblem, penalty: Penalty, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
+) -> Certificate:
+    """Certificate of a soft margin: every W is feasible at its price, so the values of primal and dual decide.
+
+    Fenchel's inequality, ``rhs . lam - h*(lam) <= <W(lam), W> + h(W)``, holds for admissible multipliers; with
+    ``<D, W> <= r(W) + r*(D)`` it bounds the objective of every W from below.
+    """
+    if problem.batch:
+        raise ValueError("the certificate of a soft margin is of one problem; index the batch first")
+    rows, rhs, row_norms, owner, q = problem.rows, problem.rhs, problem.row_norms, problem.owner, problem.q
+    bounds, squared = _bounds(rows.shape, norm), norm.name == "frobenius"
+    size = _frobenius(W)
+    spectra = (_singular_values(W), None) if norm.name == "nuclear" else None
+    value = size if squared else float(spectra[0].sum()) if spectra else float(norm.values(W))
+    regular, error = (0.5 * value * value, 2.5) if squared else (value, 1.0)
+    missed = problem.missed(rows.margins(W) - rhs)
+    blur = bounds.margin * size * row_norms + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + missed)
+    sides = (
+        np.zeros(problem.m) if problem.prior is None else problem.prior.error
+    )  # of right-hand sides that are rounded
+    blur = blur + sides
+    objective = regular + penalty.cost(penalty.slacks(missed, owner, q))
+    most = regular * (1.0 + error * bounds.value) + penalty.cost(penalty.slacks(missed + blur, owner, q))
+    most *= 1.0 + 4.0 * gamma(problem.m + 4)
+
+    negative = float(np.maximum(np.where(problem.equality, 0.0, -lam), 0.0).max())
+    lam = problem.clipped(lam)
+    loads = penalty.loads(lam, owner, q)
+    over = max(0.0, float(loads.max()) / penalty.C - 1.0) if penalty.loss == "hinge" else 0.0
+    lam = penalty.admissible(lam, owner, q) * (1.0 - 8.0 * problem.m * UNIT_ROUNDOFF if over else 1.0)
+    loads = penalty.loads(lam, owner, q)
+    dual = rows.adjoint(lam)
+    if spectra is not None:
+        spectra = spectra[0], _singular_values(dual)
+    dual_norm = _frobenius(dual) if squared else float(spectra[1][0]) if spectra else float(norm.dual.values(dual))
+    weights = np.abs(lam)
+    terms = int(np.count_nonzero(weights))
+    dual_error = bounds.dual * (terms + min(terms, rows.q) + 4) * float(weights @ row_norms)
+    dual_most = (dual_norm + dual_error) * (1.0 + bounds.dual_value)
+    gained, lost = float(rhs @ lam), penalty.conjugate(loads)
+    # The best multiple t of the multipliers that stays admissible.
+    room = penalty.C / max(float(loads.max()), 1e-300) if penalty.loss == "hinge" else np.inf
+    room = room if squared else min(room, 1.0 / dual_most if dual_most > 0 else np.inf)
+    curve = 2.0 * lost + (dual_most * dual_most if squared else 0.0)
+    t = min(room, gained / curve) if curve > 0 and gained > 0 else (room if gained > 0 and room < np.inf else 0.0)
+    t = 1.0 if abs(t - 1.0) < 1e-3 and room >= 1.0 else t * (1.0 - 4.0 * UNIT_ROUNDOFF)
+    roundings = bounds.objective * (terms + 4) * (t * float(np.abs(rhs) @ weights) + t * t * lost)
+    roundings += t * float(sides @ weights) * _SLACK
+    dual_value = t * gained - 0.5 * t * t * curve
+    proved = dual_value - roundings - 8.0 * UNIT_ROUNDOFF * abs(dual_value)
+    scale = objective if objective > 0 else 1.0
+    gap = abs(objective - dual_value) / scale
+    gap_error = max(0.0, (most - proved) / scale - gap) + 4.0 * UNIT_ROUNDOFF
+    outside = 0.0 if squared else max(0.0, dual_norm - 1.0)
+    slack_of = penalty.slacks(missed, owner, q)
+    paid = slack_of if penalty.slack == "row" else slack_of[owner]
+    unpaid = rows.margins(W) - rhs + paid
+    complementarity = float((weights * np.abs(np.where(problem.equality, np.minimum(unpaid, missed), unpaid))).max())
+    rank = None
+    if spectra is not None and spectra[1] is not None:
+        excess = max(0.0, most - proved)
+        blurred = 2.0 * (dual_error * t + bounds.dual_value)
+        rank = _rank_certificate(
+            spectra[0], t * spectra[1], gap, excess, rank_tolerance, blurred, lambda x: x.item(), soft=True
+        )
+    return Certificate(
+        0.0, max(negative * float(row_norms.max()), over, outside), gap, complementarity / scale, value, proved,
+        0.0, gap_error, rank, None, Source(problem, W, lam, norm), objective,
+    )  # fmt: skip
+
+
 def _frobenius(matrix: FloatArray) -> Any:
     if matrix.ndim == 2:
         entries = matrix.ravel()
@@ -234,6 +311,8 @@ def certify(
     0.0
     """
     matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
+    if problem.penalty is not None:
+        return _measure_soft(problem, problem.penalty, matrix, lam, get_norm(norm), rank_tolerance)
     return _measure(problem, matrix, lam, get_norm(norm), rank_tolerance)
 
 

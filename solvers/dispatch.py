@@ -167,7 +167,7 @@ def _threads(spec: SolverSpec, problem: MarginProblem) -> AbstractContextManager
 def _settled(unit: UnitProblem, norm: Norm) -> Found | None:
     """What needs no method: a zero row that asks for something, or W = 0."""
     problem = unit.problem
-    if unit.has_zero_rows:
+    if unit.has_zero_rows and problem.penalty is None:
         proof = zero_row_proof(problem)
         if proof is not None:
             return Found(farkas=proof)
@@ -182,7 +182,8 @@ def _solve_one(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Re
     if unit.is_extreme:
         return _solve_scaled(spec, problem, norm, request)
     found = _settled(unit, norm) or spec.load()(unit, norm, request)
-    if _is_open(found, request) and not spec.foreign and not spec.ranks and request.max_iterations is None:
+    hard = problem.penalty is None
+    if hard and _is_open(found, request) and not spec.foreign and not spec.ranks and request.max_iterations is None:
         found = settle_exactly(problem, norm, found, request.tolerance)
     label = f"{spec.name}:{request.variant.upper()}" if request.variant else spec.name
     return conclude(

@@ -11,6 +11,7 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify import certify
 from attsvm.solvers.infeasible import find_farkas
 from attsvm.solvers.norms import Norm
+from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
@@ -88,13 +89,11 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     scale = float(problem.row_norms.max()) or 1.0  # rows of size 1, so that tolerances mean the same at any scale
     W = cp.Variable(shape)
     values = (features / scale) @ cp.vec(W, order="C")
-    at_least, equal = ~problem.equality, problem.equality
-    constraints = []
-    if at_least.any():
-        constraints.append(values[at_least] >= problem.rhs[at_least])
-    if equal.any():
-        constraints.append(values[equal] == problem.rhs[equal])
-    program = cp.Problem(cp.Minimize(norm.expression(W)), constraints)
+    if problem.penalty is None:
+        constraints = _constraints(problem, values)
+        program = cp.Problem(cp.Minimize(norm.expression(W)), constraints)
+    else:
+        program, constraints = _soft_program(problem, problem.penalty, norm, W, values, scale)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the certificate decides
         try:
@@ -109,13 +108,54 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     found = Found(iterations=iterations)
     if outcome in _SOLVED and W.value is not None and all(c.dual_value is not None for c in constraints):
         matrix = np.asarray(W.value, dtype=np.float64)
-        multipliers = _multipliers(norm, problem, constraints)
+        hard = problem.penalty is None
+        multipliers = _multipliers(norm, problem, constraints) if hard else _soft_multipliers(problem, constraints)
         lifted = left @ (matrix / scale) @ right.T
         found = Found(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))
         if found.certificate is not None and found.certificate.proved <= request.tolerance:
             return found
-    proof = find_farkas(problem)
+    proof = find_farkas(problem) if problem.penalty is None else None
     return found if proof is None else Found(farkas=proof, iterations=iterations)
+
+
+def _constraints(problem: MarginProblem, values: Any) -> list[Any]:
+    """Rows as constraints, inequalities first."""
+    at_least, equal = ~problem.equality, problem.equality
+    constraints = []
+    if at_least.any():
+        constraints.append(values[at_least] >= problem.rhs[at_least])
+    if equal.any():
+        constraints.append(values[equal] == problem.rhs[equal])
+    return constraints
+
+
+def _soft_program(
+    problem: MarginProblem, penalty: Penalty, norm: Norm, W: Any, values: Any, scale: float
+) -> tuple[Any, list[Any]]:
+    """The soft margin with its slacks written out; W here is ``scale`` times the matrix."""
+    import cvxpy as cp
+
+    by_query = penalty.slack == "query"
+    slacks = cp.Variable(problem.q if by_query else problem.m, nonneg=True)
+    paid = slacks[problem.owner] if by_query else slacks
+    constraints = [values + paid >= problem.rhs]
+    if problem.equality.any():
+        equal = np.flatnonzero(problem.equality)
+        constraints.append(paid[equal] - values[equal] >= -problem.rhs[equal])
+    regular = cp.sum_squares(W) / (2.0 * scale**2) if norm.name == "frobenius" else norm.expression(W) / scale
+    cost = cp.sum(slacks) if penalty.loss == "hinge" else cp.sum_squares(slacks)
+    # In units in which the price is 1: tolerances are absolute.
+    unit = max(1.0, penalty.C)
+    return cp.Problem(cp.Minimize(regular / unit + (penalty.C / unit) * cost), constraints), constraints
+
+
+def _soft_multipliers(problem: MarginProblem, constraints: list[Any]) -> FloatArray:
+    """Multipliers of the soft margin in its own scale, in row order."""
+    assert problem.penalty is not None
+    lam = np.array(constraints[0].dual_value, dtype=np.float64).reshape(problem.m)
+    if len(constraints) > 1:
+        lam[problem.equality] -= np.atleast_1d(constraints[1].dual_value)
+    return np.asarray(lam * max(1.0, problem.penalty.C))
 
 
 def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any]) -> FloatArray:

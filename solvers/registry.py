@@ -42,6 +42,8 @@ class SolverSpec:
         Runs on a torch ``device=``.
     ranks : bool
         Takes ``rank=``.
+    soft : bool
+        Takes rows that may be missed at a price.
     foreign : bool
         Somebody else's code: keeps its own threads, takes variants.
     options : frozenset of str or None
@@ -60,6 +62,7 @@ class SolverSpec:
     devices: bool = False
     ranks: bool = False
     foreign: bool = False
+    soft: bool = False
     options: frozenset[str] | None = frozenset()
 
     def load(self) -> Method:
@@ -68,9 +71,9 @@ class SolverSpec:
         loaded: Method = getattr(importlib.import_module(module), function)
         return loaded
 
-    def can(self, norm: Norm, rank: int | None, device: object) -> bool:
+    def can(self, norm: Norm, rank: int | None, device: object, soft: bool = False) -> bool:
         """Whether it solves this kind of problem at all."""
-        known = self.norms is None or norm.name in self.norms
+        known = (self.norms is None or norm.name in self.norms) and (self.soft or not soft)
         return known and self.ranks == (rank is not None) and (device is None or self.devices)
 
 
@@ -91,6 +94,11 @@ SOLVERS = {
             "own: matrix-free pivoting with conjugate gradients",
         ),
         SolverSpec(
+            "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
+            "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True,
+            options=frozenset({"progress", "time_limit"}),
+        ),
+        SolverSpec(
             "lockstep", f"{_HOME}.nuclear.lockstep:solve_lockstep", _NUCLEAR, 1e-7,
             "own: interior point in torch for batches, on any device", most_rows=120, batched=True, devices=True,
             options=frozenset({"dtype", "chunk", "rescue"}),
@@ -109,7 +117,8 @@ SOLVERS = {
         ),
         SolverSpec(
             "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,
-            "reference: any norm, vectorised, CLARABEL or any installed cvxpy solver", foreign=True, options=None,
+            "reference: any norm, vectorised, CLARABEL or any installed cvxpy solver", foreign=True, soft=True,
+            options=None,
         ),
     )
 }  # fmt: skip
@@ -119,6 +128,7 @@ def choose(
     problem: MarginProblem, norm: Norm, solver: str = "auto", rank: int | None = None, device: object = None
 ) -> tuple[SolverSpec, str]:
     """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
+    soft = problem.penalty is not None
     if solver != "auto":
         name, _, variant = solver.partition(":")
         spec = SOLVERS.get(name)
@@ -126,16 +136,19 @@ def choose(
             raise ValueError(
                 f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
             )
-        if not spec.can(norm, rank, device):
-            able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device))
+        if not spec.can(norm, rank, device, soft):
+            able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device, soft))
             asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
+            asked += " with a soft margin" if soft else ""
             raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
         return spec, variant
     for spec in SOLVERS.values():
-        if not spec.can(norm, rank, device) or (spec.devices and device is None and not _worth_lockstep(problem)):
+        if not spec.can(norm, rank, device, soft) or (spec.devices and device is None and not _worth_lockstep(problem)):
             continue
         if problem.m <= spec.most_rows or device is not None:
             return spec, ""
+    if soft and (device is not None or rank is not None):
+        raise ValueError("a soft margin (C=) goes with neither rank= nor device=")
     if device is not None and rank is not None:
         raise ValueError(f"rank={rank} and device={device!r} do not go together: no solver takes both")
     able = sorted({name for s in SOLVERS.values() if s.devices and s.norms for name in s.norms})

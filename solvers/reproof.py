@@ -183,6 +183,8 @@ def exact_from_source(
     if source is None:
         raise ValueError("exact() needs the problem that the certificate is about: take it from a solution or certify")
     problem, W, multipliers, norm = source
+    if problem.penalty is not None:
+        raise ValueError("exact() proves hard margins; a soft one has the bounds of its certificate")
     if problem.batch:
         raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. solution[0]")
     size = problem.m * problem.shape[0] * problem.shape[1]

