@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what is loaded at first use, for type checkers
     from attsvm.enumeration import locally_optimal_selections, selection_graph
     from attsvm.files import load_problem, save_problem
     from attsvm.paths import decompose, regularization_path
+    from attsvm.probing import Monitor, probe
     from attsvm.reports import write_report
     from attsvm.sweeps import sweep
     from attsvm.theory import attraction, diagnose
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # what is loaded at first use, for type checkers
 
 # Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
+    "Monitor": "attsvm.probing",
     "Run": "attsvm.training",
     "TrainOptions": "attsvm.training",
     "TrainedHead": "attsvm.trained_head",
@@ -41,6 +43,7 @@ _LAZY = {
     "diagnose": "attsvm.theory",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
+    "probe": "attsvm.probing",
     "regularization_path": "attsvm.paths",
     "save_problem": "attsvm.files",
     "selection_graph": "attsvm.enumeration",
@@ -80,6 +83,7 @@ __all__ = [
     "InfeasibleError",
     "LinearHead",
     "Loss",
+    "Monitor",
     "NoSolutionError",
     "ProblemBatch",
     "ReluHead",
@@ -106,6 +110,7 @@ __all__ = [
     "load_problem",
     "locally_optimal_selections",
     "logistic",
+    "probe",
     "random_problem",
     "regularization_path",
     "satt_svm",

@@ -10,11 +10,27 @@ from attsvm.probing.data import HeadData, LayerData
 from attsvm.probing.from_arrays import heads_from_arrays
 
 _LAZY = {
+    "MEASURES": "attsvm.probing.measures.catalog",
+    "Monitor": "attsvm.probing.monitor",
     "ProbeError": "attsvm.probing.projections",
+    "ProbeTable": "attsvm.probing.table",
+    "SvmBudget": "attsvm.probing.measures.svm",
     "capture": "attsvm.probing.capture",
+    "probe": "attsvm.probing.run",
 }
 
-__all__ = ["HeadData", "LayerData", "ProbeError", "capture", "heads_from_arrays"]
+__all__ = [
+    "MEASURES",
+    "HeadData",
+    "LayerData",
+    "Monitor",
+    "ProbeError",
+    "ProbeTable",
+    "SvmBudget",
+    "capture",
+    "heads_from_arrays",
+    "probe",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,8 +29,8 @@ def probe(
     *,
     tokenizer: Any = None,
     svm: SvmBudget | None = DEFAULT_BUDGET,
-    removal: int = 8,
-    pruning: int = 0,
+    removal: int = 4,
+    pruning: int = 12,
     baselines: int = 8,
     show: int = 3,
     batch_size: int = 8,
@@ -60,9 +60,9 @@ def probe(
     svm : SvmBudget or None
         Sample and accuracy of the SVM solves; None leaves them out.
     removal : int
-        Sequences on which heads are removed one by one (a run of the model per head); 0 leaves it out.
+        Sequences on which heads are removed one by one (two runs of the model per head); 0 leaves it out.
     pruning : int
-        Heads to remove greedily, one after the other; about two runs of the model for each.
+        Heads to remove greedily, one after the other, on the same sequences; about two runs of the model for each.
     baselines : int
         Sequences on which baselines are measured.
     show : int
@@ -115,7 +115,7 @@ def probe(
         if inputs is None:
             raise ValueError("inputs are missing: texts with tokenizer=, an encoding, or a tensor")
         layers, ids, texts, remover = _captured(
-            model, inputs, tokenizer, batch_size, max_length, tolerance, max(removal, 1) if removal or pruning else 0, say
+            model, inputs, tokenizer, batch_size, max_length, tolerance, removal, say
         )
     elif inputs is not None:
         raise ValueError("inputs go with a model; layers from arrays have their own")

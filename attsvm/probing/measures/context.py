@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,7 @@ class Context:
 
     layer: LayerData
     ids: IntArray | None = None
+    _norms: dict[tuple[bool, int], Float64] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def keys(self) -> BoolArray:
@@ -51,6 +52,17 @@ class Context:
     def lengths(self) -> IntArray:
         """Tokens of each sequence, shape (n,)."""
         return np.asarray(self.keys.sum(axis=1))
+
+    def token_norms(self, biased: bool, tokens: npt.NDArray[np.floating]) -> Float64:
+        """Largest singular value of the tokens of each sequence, with a constant 1 if biased, shape (n,)."""
+        key = (biased, id(tokens))
+        if key not in self._norms:
+            x = np.where(self.keys[..., None], tokens, 0.0).astype(np.float64)
+            gram = x @ x.swapaxes(-1, -2)
+            if biased:
+                gram = gram + self.keys[:, :, None] * self.keys[:, None, :]
+            self._norms[key] = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[:, -1], 0.0))
+        return self._norms[key]
 
     @cached_property
     def steps(self) -> Covariance | None:

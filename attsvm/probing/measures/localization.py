@@ -8,9 +8,9 @@ import numpy as np
 
 from attsvm.dynamics.localization import (
     entropy_lower_bound,
-    logit_radius,
     qk_spectrum,
     signal_propagation,
+    spectral_norm,
     summarize,
 )
 from attsvm.probing.data import HeadData
@@ -71,8 +71,8 @@ def _radius(head: HeadData, context: Context, i: int) -> float:
     """nu: the norm of every query's logits is at most this."""
     real = context.keys[i]
     if head.space == "tokens" and head.attends == "self" and head.weights is not None:
-        x = np.asarray(head.weights.extend(head.tokens[i][real]), dtype=np.float64)
-        pair = (head.weights.query_map, head.weights.key_map)
-        return logit_radius(x, pair, 1.0 / abs(head.weights.scale))
+        known = head.weights
+        size = context.token_norms(known.biased, head.tokens)[i]
+        return float(size) ** 2 * spectral_norm((known.query_map, known.key_map)) * abs(known.scale)
     keys, queries = head.k[i][real].astype(np.float64), head.q[i][head.counts[i]].astype(np.float64)
     return abs(head.scale) * float(np.linalg.norm(keys, 2)) * float(np.linalg.norm(queries, axis=-1).max())
