@@ -15,7 +15,7 @@ _LAZY = {
     "ProbeError": "attsvm.probing.projections",
     "ProbeTable": "attsvm.probing.table",
     "SvmBudget": "attsvm.probing.measures.svm",
-    "capture": "attsvm.probing.capture",
+    "capture": "attsvm.probing.hooks",
     "probe": "attsvm.probing.run",
 }
 

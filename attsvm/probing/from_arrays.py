@@ -83,10 +83,21 @@ def heads_from_arrays(
     attends: Literal["self", "cross"] = "self" if queries is None else "cross"
     return LayerData(
         layer, name, attends, "tokens",
-        np.stack([head.extend(asked) @ head.query_map.T for head in heads], axis=1),
-        np.stack([head.extend(tokens) @ head.key_map.T for head in heads], axis=1),
+        _projected(asked, [(head, head.query_map) for head in heads]),
+        _projected(tokens, [(head, head.key_map) for head in heads]),
         v, float(heads[0].scale), allowed, valid, added, tokens, asked, tuple(heads),
     )  # fmt: skip
+
+
+def _projected(
+    states: npt.NDArray[np.floating], maps: list[tuple[TrainedHead, npt.NDArray[np.float64]]]
+) -> npt.NDArray[np.float64]:
+    """Queries or keys of all heads, (n, H, T, r); smaller heads are filled with zeros, which changes no logit."""
+    r = max(len(matrix) for _, matrix in maps)
+    out = np.zeros((len(states), len(maps), states.shape[1], r))
+    for h, (head, matrix) in enumerate(maps):
+        out[:, h, :, : len(matrix)] = head.extend(states) @ matrix.T
+    return out
 
 
 def _masks(

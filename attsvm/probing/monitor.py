@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.probing.alarms import Alarm, AlarmRules
-from attsvm.probing.capture import attention_modules
+from attsvm.probing.hooks import attention_modules
 from attsvm.probing.projections import Projections
 from attsvm.probing.recompute import Call, Recomputed, read_call, recompute
 from attsvm.probing.writers import JsonlWriter, SqliteWriter, TensorBoardWriter, Writer

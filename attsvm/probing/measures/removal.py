@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.dynamics.specialization import PruningPath
-from attsvm.probing.capture import attention_modules, eager, run_model
+from attsvm.probing.hooks import attention_modules, eager, run_model
 from attsvm.probing.data import LayerData
 from attsvm.probing.measures.cheap import softmax_one_factors
 from attsvm.probing.projections import OutputMap
@@ -53,7 +53,7 @@ class HeadRemover:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.capture import capture
+    >>> from attsvm.probing.hooks import capture
     >>> from attsvm.probing.measures.removal import HeadRemover
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <torch...>

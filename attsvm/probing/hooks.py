@@ -35,7 +35,7 @@ def attention_modules(model: nn.Module) -> dict[str, tuple[nn.Module, Projection
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.capture import attention_modules
+    >>> from attsvm.probing.hooks import attention_modules
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     >>> list(attention_modules(torch.nn.TransformerEncoder(layer, 2)))
     ['layers.0.self_attn', 'layers.1.self_attn']
@@ -126,7 +126,10 @@ class _Recorder:
 
 
 def _numpy(tensor: Tensor) -> npt.NDArray[Any]:
-    array: npt.NDArray[Any] = tensor.detach().to("cpu").numpy()
+    tensor = tensor.detach().to("cpu")
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
+        tensor = tensor.float()  # NumPy has no bfloat16
+    array: npt.NDArray[Any] = tensor.numpy()
     return array
 
 
@@ -167,8 +170,9 @@ def _compare(name: str, again: Recomputed, model: Tensor, valid: Tensor, toleran
     keep = (valid & again.allowed.any(-1))[:, None, :, None]
     difference = torch.where(keep, again.attention.double() - model.double(), 0.0).abs()
     error = float(difference.max())
-    if not error <= tolerance:
-        hint = "" if model.dtype in (torch.float32, torch.float64) else f"; it computes in {model.dtype}, call .float()"
+    coarse = model.dtype not in (torch.float32, torch.float64)
+    if not error <= (max(tolerance, 2 * torch.finfo(model.dtype).eps) if coarse else tolerance):
+        hint = f"; it computes in {model.dtype}, call .float()" if coarse else ""
         raise ProbeError(
             f"{name}: recomputed attention differs from the model's own by {error:.1e}, more than {tolerance:.0e}{hint}. "
             "It is computed in a way that this version does not read"
@@ -192,7 +196,8 @@ def capture(
     batches : sequence
         What the model is called with, one after the other; see `run_model`.
     tolerance : float
-        Largest difference allowed between recomputed attention and the model's own.
+        Largest difference allowed between recomputed attention and the model's own; two units in the last place where
+        the model computes in half precision.
     progress : callable, optional
         Called with the batches done and their number.
 
@@ -204,7 +209,7 @@ def capture(
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.capture import capture
+    >>> from attsvm.probing.hooks import capture
     >>> layers = capture(torch.nn.MultiheadAttention(8, 2, batch_first=True), [torch.randn(3, 5, 8)])
     >>> layers[0].q.shape, layers[0].error < 1e-6
     ((3, 2, 5, 4), True)
