@@ -291,6 +291,7 @@ def verify(
     norm: str = "frobenius",
     selected_sets: SelectedSetsLike | None = None,
     multipliers: npt.ArrayLike | None = None,
+    scale_free: bool = False,
     solver: str = "auto",
     **options: object,
 ) -> Certificate:
@@ -308,6 +309,9 @@ def verify(
     multipliers : array_like, shape (n, T) or (n, K, T), optional
         Dual multipliers per token, as in `Solution.multipliers`. Computed with ``solver`` when omitted, so
         the gap then compares W with the true optimum.
+    scale_free : bool
+        Judge the direction of W alone: W is divided by its smallest margin first, when that is positive. A trained head
+        has a scale of its own, which has nothing to do with a margin of 1.
 
     Returns
     -------
@@ -321,6 +325,8 @@ def verify(
     >>> W = attsvm.att_svm(problem).W
     >>> attsvm.verify(problem, W).gap < 1e-7, round(attsvm.verify(problem, 2 * W).gap, 3)
     (True, 0.5)
+    >>> attsvm.verify(problem, 2 * W, scale_free=True).gap < 1e-7
+    True
     """
     require_problem(problem)
     if problem.batch is not None:
@@ -333,6 +339,9 @@ def verify(
     if selected_sets is not None and selection is not None:
         raise ValueError("give either selection or selected_sets, not both")
     rows = selection_rows(problem, selection) if selected_sets is None else gen_svm_rows(problem, selected_sets)
+    if scale_free:
+        least = float(rows.margin_problem.margins(matrix).min())
+        matrix = matrix / least if least > 0 else matrix
     if multipliers is not None:
         grid = real_array("multipliers", multipliers)
         if grid.shape != (*problem.query_shape, problem.T):

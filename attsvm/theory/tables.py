@@ -40,7 +40,11 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     title = f"Assumptions ({size}, {diagnosis.norm} norm, selection {where})"
     parts = [
         _check_table(title, "assumption", diagnosis.checks, {}),
-        _check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES),
+        *(
+            [_check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES)]
+            if diagnosis.theorems
+            else []
+        ),
         *(
             textwrap.fill(f"{name}: {text}", _WIDTH, subsequent_indent="  ")
             for name, text in diagnosis.prediction.items()
