@@ -22,6 +22,7 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 if TYPE_CHECKING:  # what is loaded at first use, for type checkers
+    from attsvm.editing import edit
     from attsvm.enumeration import locally_optimal_selections, selection_graph
     from attsvm.files import load_problem, save_problem
     from attsvm.paths import decompose, regularization_path
@@ -41,6 +42,7 @@ _LAZY = {
     "attraction": "attsvm.theory",
     "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
+    "edit": "attsvm.editing",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
     "probe": "attsvm.probing",
@@ -54,6 +56,7 @@ _LAZY = {
     "Attraction": "attsvm.theory",
     "Decomposition": "attsvm.paths",
     "Diagnosis": "attsvm.theory",
+    "Edit": "attsvm.editing",
     "FarkasCertificate": "attsvm.solvers",
     "ProblemFileError": "attsvm.files",
     "RegularizationPath": "attsvm.paths",
@@ -64,7 +67,7 @@ _LAZY = {
     "iter_locally_optimal": "attsvm.enumeration",
     "low_score_tokens": "attsvm.optimality",
     "smoothness_constant": "attsvm.training",
-    "support_indices": "attsvm.solution",
+    "support_indices": "attsvm.optimality",
 }
 
 
@@ -103,6 +106,7 @@ __all__ = [
     "correlation_loss",
     "decompose",
     "diagnose",
+    "edit",
     "exponential",
     "finite_part",
     "gen_svm",

@@ -38,10 +38,17 @@ def namespace(array: object) -> Any:
 
 def _plain(name: str, value: Any) -> npt.NDArray[Any]:
     if is_tensor(value):
+        if value.device.type == "meta":
+            raise ValueError(f"{name} must hold numbers, got a tensor on the device 'meta', which has none")
         value = value.detach().cpu()
         if str(value.dtype) in ("torch.bfloat16", "torch.float16"):
             value = value.float()
         return np.asarray(value.numpy())
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(
+            f"{name} is a masked array with masked entries, which would be taken for data; pass the filled array and, "
+            "to leave tokens out, the argument mask"
+        )
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -87,6 +94,20 @@ def require_finite(name: str, array: FloatArray, where: BoolArray | None = None)
     if bad.any():
         index = tuple(int(j) for j in np.argwhere(bad)[0])
         raise ValueError(f"{name} must be finite, but {name}[{', '.join(map(str, index))}] is {array[index]}")
+
+
+def short(array: npt.NDArray[Any]) -> str:
+    """An array for a representation: its entries if they fit in a line, else its shape and type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm._arrays import short
+    >>> short(np.arange(3)), short(np.ones((5, 7)))
+    ('array([0, 1, 2])', '<5 x 7 float64>')
+    """
+    text = repr(array)
+    return text if len(text) <= 75 and "\n" not in text else f"<{' x '.join(map(str, array.shape))} {array.dtype}>"
 
 
 def freeze(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -138,4 +138,6 @@ def _as_array(value: Any) -> FloatArray:
     if is_tensor(value):
         return real_array("the value", value)
     array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"a head or a loss must return real numbers, got dtype {array.dtype}")
     return array if array.dtype.kind == "f" else array.astype(np.float64)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-__all__ = ["load"]
+__all__ = ["attach", "load"]
 
 
 def load(package: str, table: Mapping[str, str], name: str) -> Any:
@@ -35,3 +35,27 @@ def load(package: str, table: Mapping[str, str], name: str) -> Any:
             raise
         raise ImportError(f"{package}.{name} needs torch: pip install 'attsvm[torch]'") from error
     return getattr(module, name)
+
+
+def attach(
+    package: str, table: Mapping[str, str], names: Sequence[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package: names from its modules at first use, and what it lists.
+
+    Parameters
+    ----------
+    package : str
+    table : mapping of str to str
+        Modules of the package by object.
+    names : sequence of str
+        Its ``__all__``.
+
+    Examples
+    --------
+    >>> from attsvm._lazy import attach
+    >>> get, names = attach("xml", {"escape": "sax.saxutils"}, ["escape"])
+    >>> get("escape")("<"), names()
+    ('&lt;', ['escape'])
+    """
+    modules = {name: f"{package}.{module}" for name, module in table.items()}
+    return lambda name: load(package, modules, name), lambda: sorted(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, FloatArray, bool_array, freeze, own, real_array
 
-__all__ = ["check_shapes", "read_labels", "read_mask"]
+__all__ = ["check_shapes", "pad", "read_labels", "read_mask"]
 
 
 def check_shapes(X: FloatArray, Z: FloatArray) -> int:
@@ -55,3 +56,18 @@ def read_mask(value: Any, sequences: tuple[int, ...], queries: tuple[int, ...], 
     if len(empty):
         raise ValueError(f"mask must leave at least one token to every query, but {empty[0].tolist()} has none")
     return mask
+
+
+def pad(tokens: Sequence[npt.ArrayLike]) -> tuple[FloatArray, BoolArray]:
+    """Sequences of different lengths in one array (n, T, dx), and where it holds tokens (n, T)."""
+    rows = [real_array(f"tokens[{i}]", x) for i, x in enumerate(tokens)]
+    if not rows:
+        raise ValueError("tokens must hold at least one sequence")
+    for i, x in enumerate(rows):
+        if x.ndim != 2 or x.shape[0] == 0 or x.shape[1] != rows[0].shape[-1]:
+            raise ValueError(f"tokens[{i}] must have shape (T_i, {rows[0].shape[-1]}), got {x.shape}")
+    lengths = np.array([len(x) for x in rows])
+    X = np.zeros((len(rows), int(lengths.max()), rows[0].shape[1]), dtype=np.result_type(*rows))
+    for i, x in enumerate(rows):
+        X[i, : len(x)] = x
+    return X, np.arange(X.shape[1]) < lengths[:, None]

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import generator
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem, ProblemBatch
 
@@ -104,22 +105,9 @@ def random_problem(
     >>> attsvm.random_problem(n=2, T=3, d=4, batch=500, seed=1).batch
     500
     """
-    for name, value, least in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
-        if not isinstance(value, (int, np.integer)) or value < least:
-            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
-    for name, size in (("batch", batch), ("dz", dz), ("queries", queries)):
-        if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
-            raise ValueError(f"{name} must be None or an integer >= 1, got {size!r}")
-    if kind not in ("cross", "self", "sequence"):
-        raise ValueError(f"kind must be 'cross', 'self' or 'sequence', got {kind!r}")
-    if distribution not in ("sphere", "gaussian"):
-        raise ValueError(f"distribution must be 'sphere' or 'gaussian', got {distribution!r}")
-    if kind != "cross" and (dz is not None or queries is not None):
-        raise ValueError(f"dz and queries apply to kind='cross' only, got kind={kind!r}")
-    if causal and kind != "sequence":
-        raise ValueError(f"causal=True needs kind='sequence', got kind={kind!r}")
-
-    rng = np.random.default_rng(seed)
+    _check_sizes({"n": n, "T": T, "d": d}, {"batch": batch, "dz": dz, "queries": queries})
+    _check_kind(kind, causal, distribution, own_queries=dz is not None or queries is not None)
+    rng = generator(seed)
     lead = () if batch is None else (batch,)
     K = T if kind == "sequence" else queries
     query_shape = (*lead, n) if K is None else (*lead, n, K)
@@ -150,6 +138,27 @@ def random_problem(
         f"min_score_gap = {min_score_gap} was not reached by {int(close.sum())} of {close.size} sequences "
         f"in {_MAX_REDRAWS} redraws; lower it or raise d"
     )
+
+
+def _check_sizes(needed: dict[str, int], optional: dict[str, int | None]) -> None:
+    for name, value in needed.items():
+        least = 2 if name == "T" else 1
+        if not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+    for name, size in optional.items():
+        if size is not None and (not isinstance(size, int | np.integer) or size < 1):
+            raise ValueError(f"{name} must be None or an integer >= 1, got {size!r}")
+
+
+def _check_kind(kind: str, causal: bool, distribution: str, own_queries: bool) -> None:
+    if kind not in ("cross", "self", "sequence"):
+        raise ValueError(f"kind must be 'cross', 'self' or 'sequence', got {kind!r}")
+    if distribution not in ("sphere", "gaussian"):
+        raise ValueError(f"distribution must be 'sphere' or 'gaussian', got {distribution!r}")
+    if kind != "cross" and own_queries:
+        raise ValueError(f"dz and queries apply to kind='cross' only, got kind={kind!r}")
+    if causal and kind != "sequence":
+        raise ValueError(f"causal=True needs kind='sequence', got kind={kind!r}")
 
 
 def _score_gaps(problem: AttentionProblem) -> npt.NDArray[np.float64]:

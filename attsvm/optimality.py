@@ -1,8 +1,8 @@
-"""Local optimality of a selection (Definitions 2 to 5): low- and high-score tokens, the verdict, the cone."""
+"""Local optimality of a selection (Definitions 2 to 5): low- and high-score tokens, support, the verdict, the cone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, overload
 
@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray, real_array
+from attsvm.attention import logits
 from attsvm.local_proof import LocalProof, prove_local
-from attsvm.problem import AttentionProblem, ProblemBatch
+from attsvm.problem import AttentionProblem, ProblemBatch, require_problem
 from attsvm.score_order import score_order
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution, SolutionBatch
@@ -26,6 +27,7 @@ __all__ = [
     "low_score_tokens",
     "prove",
     "separating_cone",
+    "support_indices",
 ]
 
 
@@ -47,7 +49,7 @@ def low_score_tokens(problem: AttentionProblem, selection: SelectionLike = None)
     >>> attsvm.low_score_tokens(problem).sum(axis=-1)  # every other token scores less than the best
     array([3, 3])
     """
-    chosen, order = read_selection(problem, selection), score_order(problem)
+    chosen, order = read_selection(require_problem(problem), selection), score_order(problem)
     return np.asarray(problem.allowed & (order < _own(order, chosen)))
 
 
@@ -65,9 +67,38 @@ def high_score_tokens(problem: AttentionProblem, selection: SelectionLike = None
     >>> attsvm.high_score_tokens(problem).any()
     np.False_
     """
-    chosen, order = read_selection(problem, selection), score_order(problem)
+    chosen, order = read_selection(require_problem(problem), selection), score_order(problem)
     other = np.arange(problem.T) != chosen.indices[..., None]
     return np.asarray(problem.allowed & other & (order >= _own(order, chosen)))
+
+
+def support_indices(solution: Solution, tolerance: float | None = None) -> tuple[IntArray, ...]:
+    """Support tokens of each query (Definition 2): margin equal to 1 within a tolerance.
+
+    Parameters
+    ----------
+    solution : Solution
+    tolerance : float, optional
+        The solution's ``support_tolerance`` by default.
+
+    Returns
+    -------
+    tuple of ndarray
+        One array of token indices per query, in C order of ``query_shape``; it may be empty.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> sol = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
+    >>> [indices.tolist() for indices in attsvm.support_indices(sol)]
+    [[1], [1, 2]]
+    """
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+    if not isinstance(solution, Solution):
+        raise TypeError(f"solution must be a Solution, got {type(solution).__name__}; index a batch first")
+    support = solution.support if tolerance is None else replace(solution, support_tolerance=tolerance).support
+    return tuple(np.flatnonzero(row) for row in support.reshape(-1, solution.rows.T))
 
 
 @overload
@@ -137,11 +168,13 @@ def is_locally_optimal(
     >>> attsvm.is_locally_optimal(attsvm.random_problem(n=3, T=4, d=5, seed=0))
     True
     """
-    chosen = read_selection(problem, selection)
+    chosen = read_selection(require_problem(problem), selection)
     solved: Solution | SolutionBatch
     if solution is None:
         settings: dict[str, Any] = dict(options)
         solved = att_svm(problem, chosen, norm=norm, solver=solver, **settings)
+    elif not isinstance(solution, Solution | SolutionBatch):
+        raise TypeError(f"solution= must be a Solution or a SolutionBatch, got {type(solution).__name__}")
     elif isinstance(solution, SolutionBatch) != (problem.batch is not None):
         raise ValueError(
             "solution= must be a Solution for one problem and a SolutionBatch for a batch, got "
@@ -261,6 +294,10 @@ class SeparatingCone:
     low: BoolArray
     high: BoolArray
 
+    def __repr__(self) -> str:
+        counts = f"{int(self.low.sum())} low-score and {int(self.high.sum())} high-score tokens"
+        return f"SeparatingCone({self.problem!r}, {counts})"
+
     def value(self, W: npt.ArrayLike) -> float:
         """Largest eps for which W lies in the cone.
 
@@ -277,11 +314,9 @@ class SeparatingCone:
         size = float(np.linalg.norm(matrix))
         if size == 0:
             raise ValueError("W must not be zero: its direction is undefined")
-        Z = self.problem.Z if self.problem.multi_query else self.problem.Z[:, None]
-        logits = np.einsum("itd,de,ike->ikt", self.problem.X, matrix / size, Z, optimize=True)
-        logits = logits.reshape(self.low.shape)
-        best_low = np.where(self.low, logits, -np.inf).max(axis=-1)
-        best_high = np.where(self.high, logits, -np.inf).max(axis=-1)
+        values = logits(self.problem, matrix / size)
+        best_low = np.where(self.low, values, -np.inf).max(axis=-1)
+        best_high = np.where(self.high, values, -np.inf).max(axis=-1)
         constrained = self.high.any(axis=-1)
         return float((best_low[constrained] - best_high[constrained]).min(initial=np.inf))
 
@@ -310,7 +345,7 @@ def separating_cone(problem: AttentionProblem, selection: SelectionLike = None) 
     >>> attsvm.separating_cone(problem).contains(np.eye(5), eps=1e9)  # optimal tokens: the whole space
     True
     """
-    if problem.batch is not None:
+    if require_problem(problem).batch is not None:
         raise ValueError("the cone belongs to one problem; index the batch first, e.g. problem[0]")
     chosen = read_selection(problem, selection)
     return SeparatingCone(problem, chosen, low_score_tokens(problem, chosen), high_score_tokens(problem, chosen))

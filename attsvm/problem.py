@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, FloatArray, freeze, own, real_array, require_finite
-from attsvm._problem_input import check_shapes, read_labels, read_mask
+from attsvm._arrays import BoolArray, freeze, own, real_array, require_finite
+from attsvm._problem_data import ProblemData
+from attsvm._problem_input import check_shapes, pad, read_labels, read_mask
 from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
-from attsvm.records import html_table
 from attsvm.selection import Selection
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ __all__ = ["AttentionProblem", "ProblemBatch", "require_problem"]
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class AttentionProblem:
+class AttentionProblem(ProblemData):
     """n sequences of T tokens, one or K queries per sequence, a label per query and a head.
 
     A batch of problems has one more leading axis on X, Y, Z and mask (and on the head's parameters if they differ).
@@ -60,13 +60,6 @@ class AttentionProblem:
     >>> problem.optimal_tokens().indices
     array([1])
     """
-
-    X: FloatArray
-    Y: npt.NDArray[np.float64]
-    Z: FloatArray
-    head: Head | None
-    mask: BoolArray | None
-    _lead: int = field(init=False, repr=False)
 
     def __init__(
         self,
@@ -103,91 +96,7 @@ class AttentionProblem:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        self._check_head()
-
-    def _check_head(self) -> None:
-        if self.head is None:
-            return
-        if self.head.dim is not None and self.head.dim != self.dx:
-            raise ValueError(f"head expects tokens of dimension {self.head.dim}, but X has dx = {self.dx}")
-        if self.head.batch is not None and self.head.batch != self.batch:
-            raise ValueError(f"head holds a batch of {self.head.batch}, but X has batch {self.batch}")
-
-    # -- what it looks like -------------------------------------------------------------------------
-
-    def _sizes(self) -> dict[str, int]:
-        sizes = {"n": self.n, "T": self.T, "dx": self.dx, "dz": self.dz}
-        sizes |= {"K": self.K} if self.multi_query else {}
-        return sizes if self.batch is None else {"batch": self.batch, **sizes}
-
-    def __repr__(self) -> str:
-        parts = [f"{name}={size}" for name, size in self._sizes().items()]
-        parts.append("no head" if self.head is None else self.head.name)
-        parts += ["masked"] if self.mask is not None else []
-        parts += ["float32"] if self.X.dtype == np.float32 else []
-        return f"AttentionProblem({', '.join(parts)})"
-
-    def _repr_html_(self) -> str:
-        labels = f"{int((self.Y > 0).sum())} positive, {int((self.Y < 0).sum())} negative"
-        hidden = "none" if self.mask is None else f"{1 - float(self.allowed.mean()):.1%} of the pairs"
-        title = "Attention problem" if self.batch is None else "Batch of attention problems"
-        head = "none" if self.head is None else self.head.name
-        return html_table(title, {**self._sizes(), "head": head, "labels": labels, "masked": hidden})
-
-    # -- sizes ------------------------------------------------------------------------------------
-
-    @property
-    def batch(self) -> int | None:
-        """Number of problems in a batch; None for a single problem."""
-        return int(self.X.shape[0]) if self._lead else None
-
-    @property
-    def n(self) -> int:
-        """Number of sequences."""
-        return int(self.X.shape[self._lead])
-
-    @property
-    def T(self) -> int:
-        """Tokens per sequence, padding included."""
-        return int(self.X.shape[-2])
-
-    @property
-    def dx(self) -> int:
-        """Dimension of the tokens."""
-        return int(self.X.shape[-1])
-
-    @property
-    def dz(self) -> int:
-        """Dimension of the queries."""
-        return int(self.Z.shape[-1])
-
-    @property
-    def K(self) -> int:
-        """Queries per sequence."""
-        return int(self.Z.shape[self._lead + 1]) if self.multi_query else 1
-
-    @property
-    def multi_query(self) -> bool:
-        """True when Z has an axis of K queries."""
-        return self.Z.ndim == self._lead + 3
-
-    @property
-    def query_shape(self) -> tuple[int, ...]:
-        """Shape of one number per query: (n,) or (n, K), with the batch axis in front if there is one."""
-        return tuple(int(s) for s in self.Z.shape[:-1])
-
-    # -- derived arrays ---------------------------------------------------------------------------
-
-    @cached_property
-    def allowed(self) -> BoolArray:
-        """True where a query may attend to a token, shape ``query_shape + (T,)``."""
-        full = (*self.query_shape, self.T)
-        if self.mask is None:
-            return np.broadcast_to(np.True_, full)
-        mask = self.mask
-        if self.multi_query and mask.ndim == self._lead + 2:
-            mask = mask[..., None, :]
-        return np.broadcast_to(mask, full)
+        self.check_head()
 
     def scores(self) -> npt.NDArray[np.float64]:
         """Scores ``gamma_it = Y_i h(x_it)`` (Definition 1), shape ``query_shape + (T,)``; -inf where masked."""
@@ -384,17 +293,8 @@ class AttentionProblem:
         >>> AttentionProblem.from_ragged([np.eye(3), np.eye(2, 3)], Z=np.eye(2)).mask.sum(axis=1)
         array([3, 2])
         """
-        rows = [real_array(f"tokens[{i}]", x) for i, x in enumerate(tokens)]
-        if not rows:
-            raise ValueError("tokens must hold at least one sequence")
-        for i, x in enumerate(rows):
-            if x.ndim != 2 or x.shape[0] == 0 or x.shape[1] != rows[0].shape[-1]:
-                raise ValueError(f"tokens[{i}] must have shape (T_i, {rows[0].shape[-1]}), got {x.shape}")
-        lengths = np.array([len(x) for x in rows])
-        X = np.zeros((len(rows), int(lengths.max()), rows[0].shape[1]), dtype=np.result_type(*rows))
-        for i, x in enumerate(rows):
-            X[i, : len(x)] = x
-        return cls(X, Y, Z, head, np.arange(X.shape[1]) < lengths[:, None])
+        X, mask = pad(tokens)
+        return cls(X, Y, Z, head, mask)
 
     def with_causal_mask(self) -> AttentionProblem:
         """The same problem where query k sees tokens 0..k only (needs K = T)."""

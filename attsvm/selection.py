@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, IntArray, bool_array, integer_array, own
+from attsvm._arrays import BoolArray, IntArray, bool_array, integer_array, own, short
 
 if TYPE_CHECKING:
     from attsvm.problem import AttentionProblem
@@ -46,6 +46,9 @@ class Selection:
     def __init__(self, indices: npt.ArrayLike, tied: BoolArray | None = None) -> None:
         object.__setattr__(self, "indices", own(integer_array("indices", indices)))
         object.__setattr__(self, "tied", tied)
+
+    def __repr__(self) -> str:
+        return f"Selection(indices={short(self.indices)})"
 
     @property
     def is_unique(self) -> bool:
@@ -103,6 +106,11 @@ class SelectedSets:
         if array.ndim < 1:
             raise ValueError(f"members must have shape (n, T) or (n, K, T), got {array.shape}")
         object.__setattr__(self, "members", own(array))
+
+    def __repr__(self) -> str:
+        sizes = np.unique(self.members.sum(axis=-1)).tolist()
+        size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        return f"SelectedSets({' x '.join(map(str, self.members.shape))}, {size} tokens each)"
 
     @classmethod
     def from_indices(cls, sets: Iterable[Iterable[int]], T: int) -> SelectedSets:

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array
-from attsvm.softmax_spectrum import log_roots, log_roots_at
+from attsvm.secular_equation import log_roots_at
+from attsvm.softmax_spectrum import log_roots
 
 __all__ = [
     "condition_bounds",
@@ -72,16 +73,7 @@ def softmax(logits: npt.ArrayLike) -> Array:
 
 
 def log_softmax(logits: npt.ArrayLike) -> Array:
-    """Logarithm of `softmax`, also where the softmax itself underflows.
-
-    Parameters
-    ----------
-    logits : array_like, shape (..., n)
-        Finite, or -inf for a masked token.
-
-    Returns
-    -------
-    ndarray, shape (..., n)
+    """Logarithm of `softmax` of the same logits, also where the softmax itself underflows; shape (..., n).
 
     Examples
     --------

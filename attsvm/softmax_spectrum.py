@@ -1,15 +1,8 @@
-"""Eigenvalues of diag(a) - a a^T from their secular equation.
+"""All eigenvalues of diag(a) - a a^T: neighbouring roots of the secular equation together.
 
-The nonzero eigenvalues are the roots t of ``g(t) = sum_j a_j / (a_j - t)``, one between each two neighbours of the
-sorted attention. g does not change when a and t are scaled together, so only log a and log t matter, whatever
-underflows. With ``w_j = a_j / (a_j - t)`` it is ``g = sum w``, ``dg / dlog t = sum w^2 - sum w``. A step takes the
-root of ``c + q (w_l + w_r)``, the poles at both ends of the interval with the value and the slope of g: a quadratic
-whose root never leaves the interval, and convergence is quadratic. g is evaluated in one of two ways:
-
-- *direct*: pole by pole in logarithms, O(n) per root, any spread.
-- *blocked*: neighbouring roots together. Poles near a block are summed one by one; the sum over the others is smooth
-  in log t and is replaced by its Chebyshev interpolant. The error of the interpolant is bounded from the distances of
-  the poles left out; roots for which the bound is too large are solved again directly.
+`attsvm.secular_equation` has the equation and the step. Poles near a block of roots are summed one by one; the sum over
+the others is smooth in log t and is replaced by its Chebyshev interpolant. The error of the interpolant is bounded from
+the distances of the poles left out; roots for which the bound is too large are solved again one by one.
 """
 
 from __future__ import annotations
@@ -21,20 +14,15 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["log_roots", "log_roots_at"]
+from attsvm.secular_equation import ENTRIES, ITERATIONS, TIE, Array, Indices, log_roots_at, model_root
 
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+__all__ = ["log_roots"]
 
-_TIE = 1e-13  # neighbours this close in the logarithm enclose their root tightly enough
-_REMAINDER = 1e-13  # of a quadratically convergent step: its square over the distance to the nearer end
 _INNER = 3  # poles on either side of a root that are never expanded
-_ITERATIONS = 60  # a guard; 4 to 8 are used
 _SPREAD = 1200.0  # log-spread up to which a fits into doubles
 _ERROR = 3e-11  # bound on the error in log t that expansion and interpolant may cause
 _SMALLEST = 96  # shorter vectors have nothing far
 _BATCH = 256  # vectors at a time; they stand on the last axis, so that inner loops are long
-_ENTRIES = 100_000  # size of the temporaries
 
 # (roots, near poles on either side, Chebyshev nodes) of groups and of the blocks they are cut into, from each end
 # inwards. The spacing of the extreme tokens varies strongly, so blocks there are short. The last entries repeat.
@@ -42,70 +30,6 @@ _END_GROUP = (30, 90, 26)
 _END_BLOCKS = ((2, 16, 22), (4, 20, 22), (8, 24, 22), (16, 24, 18))
 _GROUP = (120, 100, 20)
 _BLOCK = (24, 24, 16)
-
-
-def _model_root(total: Array, slope: Array, w_left: Array, w_right: Array, shrink: Array) -> Array:
-    """Position in the interval, 0 to 1, of the root of c + q (w_l + w_r) that agrees with g and its slope.
-
-    ``shrink`` is l / r. Both ends are given zero values of opposite sign by the quadratic, so that one root is inside.
-    """
-    width = 1.0 - shrink
-    q = slope / (w_left * (w_left - 1.0) + w_right * (w_right - 1.0))
-    c = (total - q * (w_left + w_right)) * width
-    b = c + q * (1.0 + shrink)
-    root = np.sqrt(np.maximum(b * b - 4.0 * c * q * shrink, 0.0))
-    return np.asarray(np.where(b > 0, 2.0 * q * shrink / (b + root), (b - root) / (2.0 * c)))
-
-
-def log_roots_at(x: Array, rank: Indices) -> Array:
-    """Log-roots between the sorted log-attentions ``rank - 1`` and ``rank``, evaluated directly.
-
-    Parameters
-    ----------
-    x : ndarray, shape (k, n)
-        Logarithms, ascending and finite.
-    rank : ndarray of int, shape (k,)
-        From 1 to n - 1: one root of each row.
-
-    Returns
-    -------
-    ndarray, shape (k,)
-
-    Examples
-    --------
-    >>> x = np.log([[0.2, 0.2, 0.6]])
-    >>> np.exp(log_roots_at(x, np.array([1]))), np.exp(log_roots_at(x, np.array([2])))  # 0.2 is a tie
-    (array([0.2]), array([0.36]))
-    """
-    rows = max(1, _ENTRIES // x.shape[1])
-    parts = [_direct(x[k : k + rows], rank[k : k + rows]) for k in range(0, len(x), rows)]
-    return np.concatenate(parts) if parts else np.empty(0)
-
-
-def _direct(x: Array, rank: Indices) -> Array:
-    left = np.take_along_axis(x, rank[:, None] - 1, axis=1)
-    gap = (np.take_along_axis(x, rank[:, None], axis=1) - left)[:, 0]
-    # In units of the left pole. A root lies below n of them: there the left poles add up to -1 at most while the
-    # right ones add up to 1 at least. So poles beyond e^700 count one, and those below e^-700 nothing.
-    poles = np.exp(np.clip(x - left, -700.0, 700.0))
-    ratio = np.expm1(np.minimum(gap, 700.0))  # r / l - 1
-    y = np.minimum(0.5 * ratio, float(x.shape[1]))  # t / l - 1
-    active = np.flatnonzero(gap > _TIE)
-    for _ in range(_ITERATIONS):
-        if not active.size:
-            break
-        now, width = y[active], ratio[active]
-        w = poles[active]
-        w /= w - (1.0 + now)[:, None]
-        total = w.sum(axis=1)
-        slope = np.einsum("kj,kj->k", w, w) - total
-        with np.errstate(divide="ignore", invalid="ignore"):
-            position = _model_root(total, slope, -1.0 / now, (1.0 + width) / (width - now), 1.0 / (1.0 + width))
-        new = width * position
-        y[active] = new
-        active = active[(new - now) ** 2 > _REMAINDER * np.minimum(new, width - new) * (1.0 + new)]
-    solved = gap > _TIE
-    return left[:, 0] + np.where(solved, np.log1p(np.where(solved, y, 0.0)), 0.5 * gap)
 
 
 def log_roots(x: Array) -> Array:
@@ -138,7 +62,7 @@ def log_roots(x: Array) -> Array:
         roots, doubtful = _blocked(np.ascontiguousarray(x[some].T))
         out[some], todo[some] = roots.T, doubtful.T
     row, column = np.nonzero(todo)
-    step = max(1, 8 * _ENTRIES // n)
+    step = max(1, 8 * ENTRIES // n)
     for k in range(0, row.size, step):
         r, c = row[k : k + step], column[k : k + step]
         out[r, c] = log_roots_at(x[r], c + 1)
@@ -209,7 +133,7 @@ def _blocked(x: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
                 here = slice(block.first - 1, block.last - 1)
                 t[here], error[here] = _solve_block(a, block, _far(a, x, block, around))
         out = np.log(t)
-    tie = np.diff(x, axis=0) <= _TIE
+    tie = np.diff(x, axis=0) <= TIE
     out[tie] = (0.5 * (x[1:] + x[:-1]))[tie]
     return out + middle, ~(error <= _ERROR) & ~tie
 
@@ -265,24 +189,10 @@ def _far(a: Array, x: Array, part: _Part, around: _Far) -> _Far:
     t = np.exp(log_t)
     values = around(log_t, 1)[0]
     for poles in (a[around.begin : part.begin], a[part.end : around.end]):
-        values += _far_sum(poles, t)
+        values += _pole_sums(poles, t, 1)[0]
     series = (to_series @ values)[:, :, None, :]
     bound = around.bound + _interpolation_error(x, part, around, centre, half)
     return _Far(part.begin, part.end, centre, half, series, bound)
-
-
-def _far_sum(poles: Array, t: Array) -> Array:
-    """Sums of pole / (pole - t) over the poles, shape of t."""
-    out = np.zeros_like(t)
-    step = max(1, _ENTRIES // t.size)
-    buffer = np.empty((step, *t.shape))
-    for k in range(0, len(poles), step):
-        some = poles[k : k + step, None]
-        w = buffer[: len(some)]
-        np.subtract(some, t, out=w)
-        np.divide(some, w, out=w)
-        out += _sum(w)
-    return out
 
 
 def _interpolation_error(x: Array, part: _Part, around: _Far, centre: Array, half: Array) -> Array:
@@ -318,7 +228,7 @@ def _solve_block(a: Array, part: _Part, far: _Far) -> tuple[Array, Array]:
     poles, inner = a[part.begin : part.end], _inner_poles(a, part)
     t, _, _ = _expand_and_solve(poles, inner, far, 0.5 * (inner[_INNER - 1] + inner[_INNER]), 2)
     t, error, slope = _expand_and_solve(poles, inner, far, t, 2)
-    for _ in range(_ITERATIONS):
+    for _ in range(ITERATIONS):
         root, vector = np.nonzero(error > _ERROR)
         if not root.size:
             break
@@ -333,7 +243,7 @@ def _expand_and_solve(poles: Array, inner: Array, far: _Far, origin: Array, step
     left, right = inner[_INNER - 1], inner[_INNER]
     width, shrink = right - left, left / right
     smooth = far(np.log(origin))
-    total, squares = _near_sums(poles, origin)
+    total, squares = _pole_sums(poles, origin, 2)
     t = origin
     for step in range(steps):
         w = inner / (inner - t)
@@ -345,7 +255,7 @@ def _expand_and_solve(poles: Array, inner: Array, far: _Far, origin: Array, step
             smooth[1] += squares - total
         slope += smooth[1] - near
         near += smooth[0] + np.log(t / origin) * smooth[1]
-        new = left + width * _model_root(near, slope, w[_INNER - 1], w[_INNER], shrink)
+        new = left + width * model_root(near, slope, w[_INNER - 1], w[_INNER], shrink)
         step_taken, t = new - t, new
     # The step is quadratically convergent. The second derivative of what was expanded is its slope times 2 w at most.
     error = step_taken**2 / (np.minimum(t - left, right - t) * t)
@@ -365,20 +275,20 @@ def _inner_poles(a: Array, part: _Part) -> Array:
     return inner
 
 
-def _near_sums(poles: Array, t: Array) -> tuple[Array, Array]:
-    """Sums of w and w^2 over the poles, w = pole / (pole - t)."""
-    total, squares = np.zeros_like(t), np.zeros_like(t)
-    step = max(1, _ENTRIES // t.size)
+def _pole_sums(poles: Array, t: Array, orders: int) -> Array:
+    """Sums over the poles of w = pole / (pole - t), and of w^2 if ``orders`` is 2; shape (orders, *t.shape)."""
+    out = np.zeros((orders, *t.shape))
+    step = max(1, ENTRIES // t.size)
     buffer = np.empty((step, *t.shape))
     for k in range(0, len(poles), step):
         some = poles[k : k + step, None]
         w = buffer[: len(some)]
         np.subtract(some, t, out=w)
         np.divide(some, w, out=w)
-        total += _sum(w)
-        np.multiply(w, w, out=w)
-        squares += _sum(w)
-    return total, squares
+        out[0] += _sum(w)
+        if orders == 2:
+            out[1] += _sum(np.multiply(w, w, out=w))
+    return out
 
 
 def _sum(terms: Array) -> Array:

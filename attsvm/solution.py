@@ -5,31 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
+from attsvm.conflict import conflict_in_words
 from attsvm.problem import AttentionProblem
+from attsvm.records import html_table
 from attsvm.rows import AttentionRows
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solvers import Certificate, CertificateBatch, InfeasibleError, MarginSolution, MarginSolutionBatch, Status
+from attsvm.solvers.display import counted
 
-__all__ = ["SUPPORT_TOLERANCE", "Solution", "SolutionBatch", "support_indices"]
+__all__ = ["SUPPORT_TOLERANCE", "Solution", "SolutionBatch"]
 
 FloatArray = npt.NDArray[np.float64]
 
 # Margins of certified solutions are accurate to about 1e-8, and margins that are not 1 are rarely within
 # 1e-4 of it on random data: cut between.
 SUPPORT_TOLERANCE = 1e-5
-
-
-def _support(rows: AttentionRows, margins: FloatArray, tolerance: float) -> BoolArray:
-    """Inequality rows whose margin is 1 within the tolerance, per query and token."""
-    near = (np.abs(margins - 1.0) <= tolerance) & ~rows.margin_problem.equality
-    return np.asarray(rows.scatter(near, fill=0.0) > 0)
 
 
 def _whole(result: MarginSolution | MarginSolutionBatch) -> FloatArray:
@@ -45,8 +40,84 @@ def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
     return np.asarray(np.count_nonzero((singular > cut) & (singular > 0), axis=-1))
 
 
+def _paid(rows: AttentionRows, margins: FloatArray) -> FloatArray | float:
+    """Slack of each row of a soft margin; 0 for a hard one."""
+    problem = rows.margin_problem
+    penalty = problem.penalty
+    if penalty is None:
+        return 0.0
+    if problem.batch:
+        return np.stack([_paid(rows[i], margins[i]) for i in range(problem.batch[0])])
+    slacks = penalty.slacks(problem.missed(margins - problem.rhs), problem.owner, problem.q)
+    return slacks if penalty.slack == "row" else slacks[problem.owner]
+
+
 @dataclass(frozen=True, eq=False)
-class Solution:
+class _Solved:
+    """What one solution and a batch of them are read by, with the batch axis in front if there is one."""
+
+    formulation: str
+    problem: AttentionProblem
+    selection: Selection | SelectedSets
+    rows: AttentionRows
+    result: MarginSolution | MarginSolutionBatch
+    support_tolerance: float = SUPPORT_TOLERANCE
+
+    @property
+    def solver(self) -> str:
+        """Name of the solver that ran, as ``solver=`` takes it."""
+        return self.result.solver
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the solve and its certificate; of the whole batch for a batch."""
+        return self.result.seconds
+
+    @property
+    def norm_name(self) -> str:
+        """Name of the norm that was minimized."""
+        return self.result.norm_kind.name
+
+    @property
+    def W(self) -> FloatArray:
+        """The solution, shape (dx, dz); of a batch (batch, dx, dz), NaN where there is none."""
+        return _whole(self.result)
+
+    @property
+    def change(self) -> FloatArray:
+        """What was added to the prior, shape of W: W itself without one. Norm and certificate are about it."""
+        return self.W if self.prior is None else self.result.W
+
+    @property
+    def prior(self) -> FloatArray | None:
+        """The W0 that W was to stay close to, shape of W."""
+        known = self.result.problem.prior
+        return None if known is None else known.W
+
+    @property
+    def multipliers(self) -> FloatArray:
+        """Dual multipliers per query and token, shape ``query_shape + (T,)``: 0 where there is no row, NaN unsolved."""
+        return self.rows.scatter(self.result.multipliers, fill=0.0)
+
+    def token_margins(self) -> FloatArray:
+        """``(x_anchor - x_t)^T W z`` per query and token, NaN where there is no row; shape ``query_shape + (T,)``."""
+        return self.rows.scatter(self.rows.margin_problem.margins(self.W))
+
+    @cached_property
+    def support(self) -> BoolArray:
+        """True for the support tokens: margin within ``support_tolerance`` of 1; shape ``query_shape + (T,)``.
+
+        With offsets: of what is asked for. Of a soft margin: of that less the slack.
+        """
+        problem = self.rows.margin_problem
+        margins = problem.margins(self.W)
+        paid = _paid(self.rows, margins)
+        near = (np.abs(margins - problem.rhs + paid) <= self.support_tolerance) & ~problem.equality
+        return np.asarray(self.rows.scatter(near, fill=0.0) > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution(_Solved):
     """An attention SVM solved, with its certificate.
 
     Attributes
@@ -67,12 +138,7 @@ class Solution:
     Solution(Att-SVM, nuclear, optimal, margin=0.4329, rank=2, gap=...)
     """
 
-    formulation: str
-    problem: AttentionProblem
-    selection: Selection | SelectedSets
-    rows: AttentionRows
     result: MarginSolution
-    support_tolerance: float = SUPPORT_TOLERANCE
 
     @property
     def status(self) -> Status:
@@ -80,14 +146,14 @@ class Solution:
         return self.result.status
 
     @property
+    def reason(self) -> str:
+        """Why the status is what it is, with the resolution at which more is proved."""
+        return self.result.reason
+
+    @property
     def certificate(self) -> Certificate:
         """Proof of optimality or of infeasibility."""
         return self.result.certificate
-
-    @property
-    def solver(self) -> str:
-        """Name of the solver that ran, as ``solver=`` takes it."""
-        return self.result.solver
 
     @property
     def iterations(self) -> int:
@@ -95,70 +161,16 @@ class Solution:
         return self.result.iterations
 
     @property
-    def seconds(self) -> float:
-        """Wall time of the solve and its certificate."""
-        return self.result.seconds
-
-    @property
-    def norm_name(self) -> str:
-        """Name of the norm that was minimized."""
-        return self.result.norm_kind.name
-
-    @property
     def W(self) -> FloatArray:
         """The solution, shape (dx, dz); `InfeasibleError` names the sequences in conflict when there is none."""
-        if self.certificate.farkas is not None:
+        farkas = self.certificate.farkas
+        if farkas is not None:
+            why = conflict_in_words(self.problem, self.rows, farkas, probabilities=self.formulation == "W_fin")
             raise InfeasibleError(
-                f"{self.formulation} is infeasible: {self._conflict()}; "
+                f"{self.formulation} is infeasible: {why}; "
                 "choose another selection or a larger dimension (certificate.farkas holds the proof)"
             )
         return _whole(self.result)
-
-    @property
-    def change(self) -> FloatArray:
-        """What was added to the prior, shape (dx, dz): W itself without one. Norm and certificate are about it."""
-        return self.W if self.prior is None else self.result.W
-
-    @property
-    def prior(self) -> FloatArray | None:
-        """The W0 that W was to stay close to, shape (dx, dz)."""
-        known = self.result.problem.prior
-        return None if known is None else known.W
-
-    def _conflict(self) -> str:
-        farkas = self.certificate.farkas
-        assert farkas is not None
-        queries = [self.rows.query_index(int(o)) for o in farkas.owners]
-        twins = self._twins()
-        if twins is not None:
-            i, chosen, other = twins
-            select = f"select token {chosen} over token {other}"
-            what = "give them different probabilities" if self.formulation == "W_fin" else select
-            return f"X[{i}] holds the same vector as tokens {chosen} and {other}, so no W can {what}"
-        if farkas.proof == "zero row":
-            place = ", ".join(map(str, queries[0]))
-            return f"Z[{place}] is zero, so all tokens of sequence {queries[0][0]} score the same for every W"
-        if not self.problem.multi_query:
-            names = [str(i) for (i,) in queries]
-            return f"no W satisfies the rows of sequence{'s' if len(names) > 1 else ''} {', '.join(names)} together"
-        return f"no W satisfies the rows of (sequence, query) {', '.join(map(str, queries))} together"
-
-    def _twins(self) -> tuple[int, int, int] | None:
-        """Sequence and two of its tokens that are one vector, of which the proof asks for a difference."""
-        farkas, margins = self.certificate.farkas, self.rows.margin_problem
-        assert farkas is not None
-        for owner in farkas.owners:
-            i = self.rows.query_index(int(owner))[0]
-            rows = farkas.rows[margins.owner[farkas.rows] == owner]
-            tokens = np.append(self.rows.anchors[owner], self.rows.token[rows])
-            # What is asked of a token against the anchor: to keep a distance, or at least one.
-            fixed, sides = np.append(True, margins.equality[rows]), np.append(0.0, margins.rhs[rows])
-            for u, v in combinations(range(len(tokens)), 2):
-                asked = (fixed[u] or fixed[v]) and (fixed[u] != fixed[v] or sides[u] != sides[v])
-                if asked and np.array_equal(self.problem.X[i, tokens[u]], self.problem.X[i, tokens[v]]):
-                    chosen, other = (u, v) if fixed[u] else (v, u)
-                    return i, int(tokens[chosen]), int(tokens[other])
-        return None
 
     @property
     def conflicting_queries(self) -> IntArray:
@@ -192,19 +204,32 @@ class Solution:
             return self.certificate.rank_certificate.numerical_rank
         return int(_rank_of(self.change, np.asarray(self.certificate.gap)))
 
-    def token_margins(self) -> FloatArray:
-        """``(x_anchor - x_t)^T W z`` per query and token, NaN where there is no row; shape ``query_shape + (T,)``."""
-        return self.rows.scatter(self.rows.margin_problem.margins(self.W))
-
     @property
-    def multipliers(self) -> FloatArray:
-        """Dual multipliers per query and token, 0 where there is no row; shape ``query_shape + (T,)``."""
-        return self.rows.scatter(self.result.multipliers, fill=0.0)
+    def objective(self) -> float:
+        """What was minimized: the norm, or with C= the norm's term plus what the slacks cost."""
+        return self.certificate.primal_value
 
     @cached_property
-    def support(self) -> BoolArray:
-        """True for the support tokens: margin within ``support_tolerance`` of 1; shape ``query_shape + (T,)``."""
-        return _support(self.rows, self.rows.margin_problem.margins(self.W), self.support_tolerance)
+    def slacks(self) -> FloatArray:
+        """What a soft margin falls short: per query, shape ``query_shape``, or with ``slack="row"`` per token.
+
+        A hard margin has 0 everywhere. Tokens without a row pay nothing.
+        """
+        problem = self.rows.margin_problem
+        if problem.penalty is None:
+            return np.zeros(self.rows.query_shape)
+        missed = problem.missed(problem.margins(self.W) - problem.rhs)
+        slacks = problem.penalty.slacks(missed, problem.owner, problem.q)
+        if problem.penalty.slack == "row":
+            return self.rows.scatter(slacks, fill=0.0)
+        return slacks.reshape(self.rows.query_shape)
+
+    @property
+    def paying_queries(self) -> IntArray:
+        """Indices (i,) or (i, k) of the queries whose margin a soft solution gives up, shape (count, 1 or 2)."""
+        slacks = self.slacks
+        each = slacks.max(axis=-1) if slacks.ndim > len(self.rows.query_shape) else slacks
+        return np.argwhere(each > self.support_tolerance)
 
     def __repr__(self) -> str:
         if not self.status.has_solution:
@@ -215,9 +240,19 @@ class Solution:
             f"rank={self.rank}, gap={self.certificate.gap:.1e})"
         )
 
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"norm": self.norm_name, "status": self.status, "solver": self.solver}
+        if self.status.has_solution:
+            facts |= {"W": f"{self.problem.dx} x {self.problem.dz}, norm {self.norm:.4g}", "rank": self.rank}
+            facts |= {"margin": f"{self.margin:.4g}", "support tokens": int(self.support.sum())}
+            facts |= {"gap": f"{self.certificate.gap:.1e}"}
+        elif self.certificate.farkas is not None:
+            facts["queries in conflict"] = ", ".join(map(str, self.conflicting_queries.tolist()))
+        return html_table(f"{self.formulation} of {self.problem!r}", facts)
+
 
 @dataclass(frozen=True, eq=False)
-class SolutionBatch:
+class SolutionBatch(_Solved):
     """One solution per problem of a batch: what `Solution` offers, with a leading axis; index it to get one.
 
     Attributes
@@ -241,12 +276,7 @@ class SolutionBatch:
     True
     """
 
-    formulation: str
-    problem: AttentionProblem
-    selection: Selection | SelectedSets
-    rows: AttentionRows
     result: MarginSolutionBatch
-    support_tolerance: float = SUPPORT_TOLERANCE
 
     @property
     def status(self) -> npt.NDArray[np.object_]:
@@ -259,40 +289,9 @@ class SolutionBatch:
         return self.result.certificate
 
     @property
-    def solver(self) -> str:
-        """Name of the solver that ran, as ``solver=`` takes it."""
-        return self.result.solver
-
-    @property
     def iterations(self) -> IntArray:
         """Iterations of each problem, shape (batch,)."""
         return self.result.iterations
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the whole batch."""
-        return self.result.seconds
-
-    @property
-    def norm_name(self) -> str:
-        """Name of the norm that was minimized."""
-        return self.result.norm_kind.name
-
-    @property
-    def W(self) -> FloatArray:
-        """Solutions, shape (batch, dx, dz); NaN where there is none."""
-        return _whole(self.result)
-
-    @property
-    def change(self) -> FloatArray:
-        """What was added to the priors, shape (batch, dx, dz); W itself without them."""
-        return self.result.W
-
-    @property
-    def prior(self) -> FloatArray | None:
-        """The W0 that each W was to stay close to, shape (batch, dx, dz)."""
-        known = self.result.problem.prior
-        return None if known is None else known.W
 
     @property
     def has_solution(self) -> BoolArray:
@@ -328,20 +327,6 @@ class SolutionBatch:
         W = np.where(known[:, None, None], self.change, 0.0)
         return np.where(known, _rank_of(W, np.where(known, self.gap, 0.0)), -1)
 
-    @property
-    def multipliers(self) -> FloatArray:
-        """Dual multipliers per query and token, shape (batch, *query_shape, T); NaN where there is no solution."""
-        return self.rows.scatter(self.result.multipliers, fill=0.0)
-
-    def token_margins(self) -> FloatArray:
-        """Margins per query and token, shape (batch, *query_shape, T); NaN where there is no row or no solution."""
-        return self.rows.scatter(self.rows.margin_problem.margins(self.W))
-
-    @cached_property
-    def support(self) -> BoolArray:
-        """Support tokens, shape (batch, *query_shape, T); all False where there is no solution."""
-        return _support(self.rows, self.rows.margin_problem.margins(self.W), self.support_tolerance)
-
     def __len__(self) -> int:
         return len(self.status)
 
@@ -356,38 +341,17 @@ class SolutionBatch:
     def __iter__(self) -> Iterator[Solution]:
         return (self[b] for b in range(len(self)))
 
+    def _statuses(self) -> str:
+        return counted(self.status)
+
     def __repr__(self) -> str:
-        counts: dict[Any, int] = {}
-        for status in self.status:
-            counts[str(status)] = counts.get(str(status), 0) + 1
-        told = ", ".join(f"{count} {status}" for status, count in counts.items())
-        return f"SolutionBatch({self.formulation}, {self.norm_name}, {len(self)} problems: {told})"
+        return f"SolutionBatch({self.formulation}, {self.norm_name}, {len(self)} problems: {self._statuses()})"
 
-
-def support_indices(solution: Solution, tolerance: float | None = None) -> tuple[IntArray, ...]:
-    """Support tokens of each query (Definition 2): margin equal to 1 within a tolerance.
-
-    Parameters
-    ----------
-    solution : Solution
-    tolerance : float, optional
-        The solution's ``support_tolerance`` by default.
-
-    Returns
-    -------
-    tuple of ndarray
-        One array of token indices per query, in C order of ``query_shape``; it may be empty.
-
-    Examples
-    --------
-    >>> import attsvm
-    >>> sol = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
-    >>> [indices.tolist() for indices in attsvm.support_indices(sol)]
-    [[1], [1, 2]]
-    """
-    if tolerance is not None and not tolerance >= 0:
-        raise ValueError(f"tolerance must be >= 0, got {tolerance}")
-    support = solution.support
-    if tolerance is not None:
-        support = _support(solution.rows, solution.rows.margin_problem.margins(solution.W), tolerance)
-    return tuple(np.flatnonzero(row) for row in support.reshape(-1, solution.rows.T))
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"norm": self.norm_name, "status": self._statuses(), "solver": self.solver}
+        known = self.has_solution
+        if known.any():
+            for name, values in (("margin", self.margin), ("rank", self.rank), ("gap", self.gap)):
+                low, middle, high = np.quantile(values[known], [0.0, 0.5, 1.0])
+                facts[name] = f"{middle:.3g} (median), {low:.3g} to {high:.3g}"
+        return html_table(f"{self.formulation} of {self.problem!r}", facts)

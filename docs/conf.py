@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.metadata import version as installed_version
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -35,6 +37,21 @@ autodoc_member_order = "bysource"
 autosummary_generate = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
+
+
+def _escape_signs(_app: object, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
+    """Norms ``|x|`` and shapes ``(*batch, m)`` in plain text are no markup."""
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            parts = line.split("``")
+            parts[::2] = [re.sub(r"(?<!\\)\||(?<=\()\*(?=\w)", r"\\\g<0>", part) for part in parts[::2]]
+            lines[i] = "``".join(parts)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx; the escapes come after the sections of numpydoc are read."""
+    app.connect("autodoc-process-docstring", _escape_signs, priority=900)
+
 
 sphinx_gallery_conf = {
     "examples_dirs": "examples",

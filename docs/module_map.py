@@ -17,19 +17,20 @@ PICTURE = ROOT / "docs" / "images" / "modules.svg"
 
 # What is imported stands below, or in the same layer further left. A unit is a module or a folder of attsvm.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "ground": ("_arrays", "_callables", "_lazy", "_problem_input", "records"),  # for everybody
+    "ground": ("_arrays", "_callables", "_checks", "_lazy", "_problem_input", "records"),  # for everybody
     "numerics and functions": (
         "solvers",
         "support_proof",
         "heads",
         "losses",
         "parameterizations",
+        "secular_equation",
         "softmax_spectrum",
         "softmax",
     ),
-    "tokens and selections": ("selection", "problem", "generate", "trained_head", "files"),
-    "rows and logits": ("exact", "rows", "score_order", "attention"),
-    "W and its certificate": ("solution", "svm", "local_proof"),
+    "tokens and selections": ("selection", "_problem_data", "problem", "generate", "trained_head", "files"),
+    "rows and logits": ("exact", "exact_local", "rows", "score_order", "attention"),
+    "W and its certificate": ("conflict", "solution", "svm", "local_proof"),
     "local optimality": ("optimality",),
     "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
     "theory against training": ("comparison", "theory"),

@@ -11,6 +11,7 @@ from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SOLVERS, SolverSpec
 from attsvm.solvers.rows import Rows
+from attsvm.solvers.shared_rows import SharedRows
 from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, RankLimit
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
 
@@ -32,6 +33,7 @@ __all__ = [
     "RankCertificate",
     "RankLimit",
     "Rows",
+    "SharedRows",
     "SolverSpec",
     "Status",
     "certify",

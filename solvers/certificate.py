@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.display import html_facts, largest
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 
 if TYPE_CHECKING:
+    from attsvm.solvers.exact_certificate import ExactCertificate
     from attsvm.solvers.farkas import FarkasCertificate
-    from attsvm.solvers.reproof import ExactCertificate
 
 __all__ = ["Certificate", "CertificateBatch", "RankCertificate", "Source"]
 
@@ -64,6 +65,12 @@ class RankCertificate:
     dual_gap: float
     singular_gap: float
     dual_singular_values: FloatArray
+
+    def __repr__(self) -> str:
+        if np.ndim(self.rank):
+            return f"RankCertificate(of {len(np.asarray(self.rank))} problems)"
+        found = f"rank={self.rank}, resolution={self.resolution:.1e}, numerical_rank={self.numerical_rank}"
+        return f"RankCertificate({found}, dual_gap={self.dual_gap:.1e})"
 
     def __getitem__(self, index: int) -> RankCertificate:
         """Of one problem of a batch."""
@@ -148,7 +155,7 @@ class Certificate:
         Parameters
         ----------
         tolerance : float, optional
-            What violation and gap must reach to be called optimal; 1e-8, nuclear norm 1e-7 by default.
+            What violation and gap must reach to be called optimal; 1e-8, other norms than Frobenius 1e-7 by default.
 
         Examples
         --------
@@ -160,9 +167,26 @@ class Certificate:
         >>> print(solve(MarginProblem([[1.0], [-2.0]], [[1.0]], [0, 0])).certificate.exact())
         infeasible, by exact multipliers on rows [0, 1]
         """
-        from attsvm.solvers.reproof import exact_from_source
+        from attsvm.solvers.exact_certificate import exact_from_source
 
         return exact_from_source(self._source, self.farkas, tolerance)
+
+    def _facts(self) -> dict[str, str]:
+        if self.farkas is not None:
+            return {"proof": f"infeasible, by {self.farkas.proof}", "rows": f"{len(self.farkas.rows)}"}
+        measures = ("gap", "primal_violation", "dual_violation")
+        facts = {name: largest(getattr(self, name)) for name in measures}
+        if np.ndim(self.norm):
+            return facts
+        facts |= {"norm": f"{self.norm:.6g}", "lower_bound": f"{self.lower_bound:.6g}"}
+        return facts if self.rank is None else facts | {"rank": f"{self.rank}"}
+
+    def __repr__(self) -> str:
+        many, sign = (f"{np.size(self.gap)} problems, ", " <= ") if np.ndim(self.gap) else ("", "=")
+        return f"Certificate({many}{', '.join(f'{name}{sign}{value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_facts("Certificates, the largest" if np.ndim(self.gap) else "Certificate", self._facts())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}  # rows may hold functions, which cannot be written
@@ -184,6 +208,32 @@ class Certificate:
         violation, gap = self.primal_violation + self.primal_error, self.gap + self.gap_error
         largest: float = _largest(gap, violation, self.dual_violation)
         return largest
+
+    def reason(self, tolerance: float) -> str:
+        """What keeps one solve from being called optimal at a tolerance, and at which tolerance it could be.
+
+        Examples
+        --------
+        >>> from attsvm.solvers import MarginProblem, certify
+        >>> certify(MarginProblem([[2.0]], [[1.0]], [0]), [[0.4]], [0.5]).reason(1e-8)
+        'rows are missed by up to 2.0e-01; the norm is proved to within 2.5e-01: proved at a tolerance of 2.5e-01 only'
+        """
+        if self.farkas is not None:
+            return f"no W satisfies the rows, proved by {self.farkas.proof}"
+        if not self.proved < np.inf:
+            return "no W was found that could be measured"
+        found = []
+        for what, value, hidden in (
+            ("rows are missed by up to", self.primal_violation, self.primal_error),
+            ("the norm is proved to within", self.gap, self.gap_error),
+        ):
+            if value + hidden > tolerance:
+                rounding = ", which is rounding" if value <= tolerance else ""
+                found.append(f"{what} {value + hidden:.1e}{rounding}")
+        if self.dual_violation > tolerance:
+            found.append(f"the multipliers miss their constraints by {self.dual_violation:.1e}")
+        only = " only" if found else ""
+        return f"{'; '.join(found)}{': ' if found else ''}proved at a tolerance of {self.proved:.1e}{only}"
 
     def __getitem__(self, index: int) -> Certificate:
         """Of one problem of a batch."""

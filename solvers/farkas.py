@@ -69,6 +69,10 @@ class FarkasCertificate:
     owners: IntArray
     proof: Literal["zero row", "rounding bounds", "rationals"]
 
+    def __repr__(self) -> str:
+        taking = f"{len(self.rows)} of {len(self.multipliers)} rows, {len(self.owners)} queries"
+        return f"FarkasCertificate(by {self.proof}, {taking}, excluded_norm={self.excluded_norm:.3g})"
+
 
 def farkas_certificate(
     problem: MarginProblem,
@@ -86,7 +90,7 @@ def farkas_certificate(
     lam = lam / gained
     weight = float(np.abs(lam) @ problem.row_norms)
     left_over = float(np.linalg.norm(problem.adjoint(lam)))
-    error = gamma(problem.m + problem.q + 4) * 1.01 * weight
+    error = gamma(problem.m + problem.q + 4) * 1.01 * float(np.abs(lam) @ problem.rows.error_norms)
     # Every row with a multiplier: the smallest one may belong to the largest row.
     rows = np.flatnonzero(lam) if rows is None else rows
     found = FarkasCertificate(
@@ -225,7 +229,7 @@ def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray)
 def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Certificate | None:
     """The third way: exact multipliers on the participating rows."""
     from attsvm.solvers.exact import exact_farkas
-    from attsvm.solvers.reproof import exact_rows_of
+    from attsvm.solvers.exact_certificate import exact_rows_of
 
     dx, dz = problem.shape
     if len(rows) * dx * min(dz, len(np.unique(problem.owner[rows]))) > _RATIONAL_ENTRIES:

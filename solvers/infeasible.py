@@ -14,6 +14,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.farkas import certify_infeasible, zero_row_proof
 from attsvm.solvers.frobenius.free_rows import FreeRows
 from attsvm.solvers.frobenius.least_distance import least_distance
@@ -39,33 +40,22 @@ def _newton_direction(rows: FreeRows, shortfall: FloatArray, accuracy: float) ->
     left = rows.a.T @ rows.a
     right = queries.T @ queries
     left, right = _floored_inverse(left.astype(np.float64, copy=False)), _floored_inverse(right)
-    residual = rows.combine(shortfall).T @ queries
-    D = np.zeros_like(residual, dtype=np.float64)
-    solved = left @ residual @ right
-    direction = solved.copy()
-    energy = float(np.vdot(residual, solved))
-    goal = accuracy**2 * energy
-    for _ in range(_CG_STEPS):
-        if energy <= goal or energy <= 0:
-            break
+
+    def product(direction: FloatArray) -> FloatArray:
         change = rows.score((queries @ direction.T).astype(rows.a.dtype, copy=False))
-        curvature = float(change @ change)
-        if curvature <= 0:
-            break
-        step = energy / curvature
-        D += step * direction
-        residual = residual - step * (rows.combine(change).T @ queries)
-        solved = left @ residual @ right
-        following = float(np.vdot(residual, solved))
-        direction = solved + (following / energy) * direction
-        energy = following
-    return D
+        return np.asarray(rows.combine(change).T @ queries)
+
+    def precondition(residual: FloatArray) -> FloatArray:
+        return np.asarray(left @ residual @ right)
+
+    target = np.asarray(rows.combine(shortfall).T @ queries)
+    return conjugate_gradient(product, precondition, target, accuracy, _CG_STEPS, flat=0.0).x
 
 
 def exact_step(
     gaps: FloatArray, change: FloatArray, equality: BoolArray, slope: float = 0.0, curvature: float = 0.0
 ) -> float:
-    """Minimize ``|(gaps - t change)_+|^2 / 2 + slope t + curvature t^2 / 2`` over t >= 0, by bisection.
+    """Minimize ``|(gaps - t change)_+|^2 / 2 + slope t + curvature t^2 / 2`` over t >= 0.
 
     Examples
     --------
@@ -80,13 +70,16 @@ def exact_step(
         left[(left < 0) & ~equality] = 0.0
         return slope + t * curvature - float(left @ change)
 
+    from scipy.optimize import brentq
+
     low, high = 0.0, 1.0
-    while derivative(high) < 0 and high < 1e6:
+    while (right := derivative(high)) < 0 and high < 1e6:
         low, high = high, 2.0 * high
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if derivative(middle) < 0 else (low, middle)
-    return 0.5 * (low + high)
+    if right < 0:
+        return high
+    if low == 0 and derivative(0.0) >= 0:
+        return 0.0
+    return float(brentq(derivative, low, high, xtol=1e-12 * high))
 
 
 def find_conflict(unit: UnitProblem, W: FloatArray) -> tuple[Certificate | None, FloatArray | None]:

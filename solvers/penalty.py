@@ -10,8 +10,8 @@ inequality rows, where with the loads ``s_j = |lam_j|`` (row) or ``s_j = sum of 
     hinge           ``s_j <= C`` and ``h* = 0``,
     squared hinge   ``h* = sum_j s_j^2 / (4 C)``,
 
-and ``r*`` is ``||W(lam)||_F^2 / 2``, or the condition ``N*(W(lam)) <= 1``. As C grows the hard margin is approached; with
-the hinge it is reached at a finite C, if it exists.
+and ``r*`` is ``||W(lam)||_F^2 / 2``, or the condition ``N*(W(lam)) <= 1``. As C grows the hard margin is approached;
+with the hinge it is reached at a finite C, if it exists.
 """
 
 from __future__ import annotations

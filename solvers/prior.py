@@ -79,7 +79,7 @@ def shifted_sides(problem: MarginProblem, W0: npt.ArrayLike) -> tuple[FloatArray
     size = norm_bounds(matrix, 2)[1][..., None]
     # `rounding.margin_error` in the norms of whole rows, which are computed themselves, and the subtraction.
     share = gamma(2 * sum(problem.shape) + 8)
-    error = settle(share * (problem.row_norms * size) + 2.0 * UNIT_ROUNDOFF * np.abs(sides))
+    error = settle(share * (problem.rows.error_norms * size) + 2.0 * UNIT_ROUNDOFF * np.abs(sides))
     if problem.valid is not None:
         error = np.where(problem.valid, error, 0.0)
     near = np.abs(sides) <= error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify import certify
 from attsvm.solvers.infeasible import find_farkas
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
@@ -80,20 +80,68 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     >>> solve(MarginProblem([[2.0]], [[1.0]], [0]), "linf", "cvxpy").W.round(6)
     array([[0.5]])
     """
-    import cvxpy as cp
-
     problem = unit.problem
     name = _installed(request.variant or None)
     settings = _settings(name, request)
-    features, shape, left, right = _reduced(problem, norm)
-    scale = float(problem.row_norms.max()) or 1.0  # rows of size 1, so that tolerances mean the same at any scale
-    W = cp.Variable(shape)
-    values = (features / scale) @ cp.vec(W, order="C")
-    if problem.penalty is None:
-        constraints = _constraints(problem, values)
-        program = cp.Problem(cp.Minimize(norm.expression(W)), constraints)
-    else:
-        program, constraints = _soft_program(problem, problem.penalty, norm, W, values, scale)
+    reduced = _reduced(problem, norm)
+    features = reduced[0]
+    if problem.penalty is not None:
+        from attsvm.solvers.soft_reference import solve_soft
+
+        return solve_soft(problem, problem.penalty, norm, reduced, name, settings)
+    # Rows of size 1, so that tolerances mean the same at any scale.
+    plain = np.full(features.shape[1], 1.0 / (float(problem.row_norms.max()) or 1.0))
+    found = Found()
+    for columns, rows in ((plain, np.ones(problem.m)), _equilibrated(features)):
+        found = _attempt(problem, norm, reduced, columns, rows, name, settings, found)
+        if found.certificate is not None and found.certificate.proved <= request.tolerance:
+            return found
+        if request.options or norm.name in ("frobenius", "nuclear"):  # asked for a particular run of the solver
+            break
+    proof = find_farkas(problem)
+    return found if proof is None else Found(farkas=proof, iterations=found.iterations)
+
+
+def _equilibrated(features: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Powers of two for columns and rows that bring all of them to size about 1: (columns, rows)."""
+    columns, rows = np.ones(features.shape[1]), np.ones(len(features))
+    for _ in range(4):
+        scaled = np.abs(features) * rows[:, None] * columns
+        for axis, target in ((0, columns), (1, rows)):
+            largest = scaled.max(axis=axis)
+            power = np.where(largest > 0, np.exp2(-np.round(np.log2(np.where(largest > 0, largest, 1.0)) / 2)), 1.0)
+            target *= power
+    return columns, rows
+
+
+def _attempt(
+    problem: MarginProblem,
+    norm: Norm,
+    reduced: tuple[FloatArray, tuple[int, int], FloatArray, FloatArray],
+    columns: FloatArray,
+    rows: FloatArray,
+    name: str,
+    settings: dict[str, Any],
+    known: Found,
+) -> Found:
+    """One run of the solver on scaled rows and columns: what it found, or what was known if that is better."""
+    import cvxpy as cp
+
+    features, shape, left, right = reduced
+    # The unknown is W divided entry by entry by the scales of the columns, up to one common factor.
+    common = float(columns.max())
+    V = cp.Variable(shape)
+    W = V if np.all(columns == common) else cp.multiply((columns / common).reshape(shape), V)
+    values = (features * rows[:, None] * columns) @ cp.vec(V, order="C")
+    at_least, equal = ~problem.equality, problem.equality
+    sides = problem.rhs * rows
+    size = float(np.abs(sides).max()) or 1.0
+    constraints = []
+    if at_least.any():
+        constraints.append(values[at_least] >= sides[at_least] / size)
+    if equal.any():
+        constraints.append(values[equal] == sides[equal] / size)
+    program = cp.Problem(cp.Minimize(norm.expression(W)), constraints)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the certificate decides
         try:
@@ -103,62 +151,20 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
             if "cannot solve this problem" in str(error):  # a cone that the solver does not have
                 raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}; use 'cvxpy'") from error
             outcome = "solver_error"
-    iterations = int((program.solver_stats and program.solver_stats.num_iters) or 0)
-
-    found = Found(iterations=iterations)
-    if outcome in _SOLVED and W.value is not None and all(c.dual_value is not None for c in constraints):
-        matrix = np.asarray(W.value, dtype=np.float64)
-        hard = problem.penalty is None
-        multipliers = _multipliers(norm, problem, constraints) if hard else _soft_multipliers(problem, constraints)
-        lifted = left @ (matrix / scale) @ right.T
-        found = Found(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))
-        if found.certificate is not None and found.certificate.proved <= request.tolerance:
-            return found
-    proof = find_farkas(problem) if problem.penalty is None else None
-    return found if proof is None else Found(farkas=proof, iterations=iterations)
+    iterations = known.iterations + int((program.solver_stats and program.solver_stats.num_iters) or 0)
+    if outcome not in _SOLVED or V.value is None or any(c.dual_value is None for c in constraints):
+        return replace(known, iterations=iterations)
+    matrix = np.asarray(V.value, dtype=np.float64) * columns.reshape(shape) * size
+    multipliers = _multipliers(norm, problem, constraints, rows)
+    lifted = left @ matrix @ right.T
+    found = Found(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))
+    assert found.certificate is not None
+    if known.certificate is not None and known.certificate.proved <= found.certificate.proved:
+        return replace(known, iterations=iterations)
+    return found
 
 
-def _constraints(problem: MarginProblem, values: Any) -> list[Any]:
-    """Rows as constraints, inequalities first."""
-    at_least, equal = ~problem.equality, problem.equality
-    constraints = []
-    if at_least.any():
-        constraints.append(values[at_least] >= problem.rhs[at_least])
-    if equal.any():
-        constraints.append(values[equal] == problem.rhs[equal])
-    return constraints
-
-
-def _soft_program(
-    problem: MarginProblem, penalty: Penalty, norm: Norm, W: Any, values: Any, scale: float
-) -> tuple[Any, list[Any]]:
-    """The soft margin with its slacks written out; W here is ``scale`` times the matrix."""
-    import cvxpy as cp
-
-    by_query = penalty.slack == "query"
-    slacks = cp.Variable(problem.q if by_query else problem.m, nonneg=True)
-    paid = slacks[problem.owner] if by_query else slacks
-    constraints = [values + paid >= problem.rhs]
-    if problem.equality.any():
-        equal = np.flatnonzero(problem.equality)
-        constraints.append(paid[equal] - values[equal] >= -problem.rhs[equal])
-    regular = cp.sum_squares(W) / (2.0 * scale**2) if norm.name == "frobenius" else norm.expression(W) / scale
-    cost = cp.sum(slacks) if penalty.loss == "hinge" else cp.sum_squares(slacks)
-    # In units in which the price is 1: tolerances are absolute.
-    unit = max(1.0, penalty.C)
-    return cp.Problem(cp.Minimize(regular / unit + (penalty.C / unit) * cost), constraints), constraints
-
-
-def _soft_multipliers(problem: MarginProblem, constraints: list[Any]) -> FloatArray:
-    """Multipliers of the soft margin in its own scale, in row order."""
-    assert problem.penalty is not None
-    lam = np.array(constraints[0].dual_value, dtype=np.float64).reshape(problem.m)
-    if len(constraints) > 1:
-        lam[problem.equality] -= np.atleast_1d(constraints[1].dual_value)
-    return np.asarray(lam * max(1.0, problem.penalty.C))
-
-
-def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any]) -> FloatArray:
+def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any], rows: FloatArray) -> FloatArray:
     """Multipliers in norm form, in row order: whatever increasing function of the norm was minimized, ``N*(D) = 1``."""
     lam = np.zeros(problem.m)
     duals = iter(constraints)
@@ -166,5 +172,6 @@ def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any]) -> 
         lam[~problem.equality] = np.atleast_1d(next(duals).dual_value)
     if problem.equality.any():
         lam[problem.equality] = -np.atleast_1d(next(duals).dual_value)  # cvxpy's Lagrangian adds nu (lhs - rhs)
+    lam = lam * rows
     size = norm.dual(problem.adjoint(lam)) if np.isfinite(lam).all() else np.inf
     return lam / size if 0 < size < np.inf else np.zeros(problem.m)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from attsvm.solvers.norms import Norm
+from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
@@ -42,6 +43,8 @@ class SolverSpec:
         Runs on a torch ``device=``.
     ranks : bool
         Takes ``rank=``.
+    written_out : bool
+        Works on rows that are written out: "auto" chooses it for `PairRows` only.
     soft : bool
         Takes rows that may be missed at a price.
     foreign : bool
@@ -63,6 +66,7 @@ class SolverSpec:
     ranks: bool = False
     foreign: bool = False
     soft: bool = False
+    written_out: bool = False
     options: frozenset[str] | None = frozenset()
 
     def load(self) -> Method:
@@ -91,7 +95,7 @@ SOLVERS = {
         ),
         SolverSpec(
             "projected", f"{_HOME}.frobenius.projected:solve_projected", _FROBENIUS, 1e-8,
-            "own: matrix-free pivoting with conjugate gradients",
+            "own: matrix-free pivoting with conjugate gradients", written_out=True,
         ),
         SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
@@ -109,7 +113,12 @@ SOLVERS = {
         ),
         SolverSpec(
             "factored", f"{_HOME}.nuclear.factored:solve_factored", _NUCLEAR, 1e-7,
-            "own: low-rank factors, then Newton", options=frozenset({"columns", "seed"}),
+            "own: low-rank factors, then Newton", written_out=True, options=frozenset({"columns", "seed"}),
+        ),
+        SolverSpec(
+            "reweighted", f"{_HOME}.nuclear.reweighted:solve_reweighted", _NUCLEAR, 1e-7,
+            "own: weighted Frobenius problems on a working set, then Newton, hard and soft margins", soft=True,
+            options=frozenset({"progress", "time_limit"}),
         ),
         SolverSpec(
             "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
@@ -144,6 +153,8 @@ def choose(
         return spec, variant
     for spec in SOLVERS.values():
         if not spec.can(norm, rank, device, soft) or (spec.devices and device is None and not _worth_lockstep(problem)):
+            continue
+        if spec.written_out and not isinstance(problem.rows, PairRows):
             continue
         if problem.m <= spec.most_rows or device is not None:
             return spec, ""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certificate import Certificate, CertificateBatch, Source
 from attsvm.solvers.certify import certify
+from attsvm.solvers.display import counted
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
@@ -149,6 +150,13 @@ class MarginSolution:
     _proofs: dict[int, FarkasCertificate] = field(repr=False, default_factory=dict)
     _each: tuple[Extras, ...] = field(repr=False, default=())
 
+    def __repr__(self) -> str:
+        if self.problem.batch:
+            statuses: Any = self.status
+            return f"MarginSolution({self.norm_kind.name}, {len(self)} problems: {counted(statuses)}, {self.solver})"
+        found = f", norm={self.norm:.6g}, gap={self.certificate.gap:.1e}" if self.status.has_solution else ""
+        return f"MarginSolution({self.norm_kind.name}, {self.status}{found}, {self.solver})"
+
     @property
     def W(self) -> FloatArray:
         """The solution, shape (*batch, dx, dz).
@@ -161,6 +169,15 @@ class MarginSolution:
         if farkas is not None:
             raise InfeasibleError(f"no W satisfies all rows; queries {farkas.owners.tolist()} conflict")
         raise NoSolutionError(f"there is no W to read: status is {self.status}. {self.status.advice}")
+
+    @property
+    def reason(self) -> str:
+        """Why the status is what it is, with the resolution at which more is proved; one problem only."""
+        if self.problem.batch:
+            raise ValueError("reason is about one problem; index the batch first, e.g. solution[0].reason")
+        if self.extras.rank_limit is not None:
+            return self.extras.rank_limit.message
+        return self.certificate.reason(self.tolerance)
 
     @property
     def norm(self) -> float:

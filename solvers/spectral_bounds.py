@@ -1,9 +1,12 @@
-"""Bounds on computed singular values and nuclear norms: one assumed of LAPACK, one proved from the decomposition.
+"""Bounds on computed singular values and nuclear norms: one assumed of LAPACK, others proved from the decomposition.
 
 Notation and lemmas are those of `attsvm.solvers.rounding`.
 """
 
 from __future__ import annotations
+
+import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +14,11 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.rounding import SLACK, TINY, UNIT_ROUNDOFF, down, gamma, settle
 
-__all__ = ["nuclear_bounds", "singular_value_bounds", "singular_value_error"]
+__all__ = ["decomposition_error", "nuclear_bounds", "proved_spectrum", "singular_value_bounds", "singular_value_error"]
+
+
+# Covers the roundings of a Frobenius norm of up to 2^30 entries.
+_ABOVE = 1.0 + 2.0**-22
 
 
 def singular_value_error(shape: tuple[int, int], largest: npt.ArrayLike) -> FloatArray:
@@ -42,20 +49,111 @@ def _size(x: FloatArray) -> FloatArray:
     """Upper bound of Frobenius norms; squares below 2^-1022 are covered by the last term, too large where all are."""
     flat = x.reshape(*x.shape[:-2], -1)
     n = flat.shape[-1]
-    return np.asarray(np.sqrt(np.einsum("...d,...d->...", flat, flat)) * (1.0 + gamma(n + 4)) + n * 2.0**-510)
+    norm: FloatArray = np.sqrt(np.vecdot(flat, flat))
+    norm *= 1.0 + gamma(n + 4)
+    norm += n * 2.0**-510
+    return norm
 
 
-def _identity_defect(frame: FloatArray) -> FloatArray:
-    """Upper bound of ``||Q'Q - I||_F`` for frames Q of shape (..., d, r)."""
-    d, r = frame.shape[-2:]
-    product = np.swapaxes(frame, -1, -2) @ frame
-    product[..., np.arange(r), np.arange(r)] -= 1.0
+@lru_cache(maxsize=64)
+def _identity(r: int) -> FloatArray:
+    return np.eye(r)
+
+
+def _identity_defect(gram: FloatArray, d: int) -> FloatArray:
+    """Upper bound of ``||Q'Q - I||_F`` from computed products ``Q'Q`` of frames with d rows, which are overwritten."""
+    r = gram.shape[-1]
+    gram -= _identity(r)
     # The terms of an entry are at most |q_i| |q_j|, those of all entries ||Q||_F^2 <= r + sqrt(r) ||Q'Q - I||_F.
-    computed = _size(product)
-    share = gamma(d + 4) * 2.0
-    if share * r >= 0.5:
-        return np.full_like(computed, np.inf)
-    return settle((computed + share * r) / (1.0 - share * r))
+    share = gamma(d + 4) * 2.0 * r
+    if share >= 0.5:
+        return np.full(gram.shape[:-2], np.inf)
+    return (_size(gram) + share) * (SLACK / (1.0 - share))
+
+
+def decomposition_error(A: FloatArray, U: FloatArray, s: FloatArray, Vt: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """``grow`` and ``residual`` with ``sigma_i(A) <= grow s_i + residual``: PROVED, whatever routine found U, s, V.
+
+    With ``A = U S V' + E``, ``||U'U - I|| <= p`` and ``||V'V - I|| <= q``: ``sigma_i(U S V') <= ||U|| s_i ||V||`` and
+    ``||U||^2 <= 1 + p``, so ``grow = sqrt((1 + p)(1 + q))``; Weyl adds ``||E||_op <= ||E||_F <= residual``. Nuclear
+    norms: ``||A||_* <= grow sum_i s_i + sqrt(r) residual``. Matrices whose squares stay in range.
+
+    Parameters
+    ----------
+    A : ndarray, shape (..., m, n)
+    U, s, Vt : ndarray, shapes (..., m, r), (..., r) and (..., r, n)
+        s nonnegative and falling.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.spectral_bounds import decomposition_error
+    >>> A = np.array([[3.0, 1.0], [1.0, 2.0]])
+    >>> grow, residual = decomposition_error(A, *np.linalg.svd(A))
+    >>> bool(1.0 <= grow < 1.0 + 1e-13), bool(residual < 1e-13)
+    (True, True)
+    """
+    return _decomposition_error(A, U, s, Vt, *_defects(U, Vt))
+
+
+def _defects(U: FloatArray, Vt: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Upper bounds of ``||U'U - I||_F`` and ``||V'V - I||_F``."""
+    return (
+        _identity_defect(U.mT @ U, U.shape[-2]),
+        _identity_defect(Vt @ Vt.mT, Vt.shape[-1]),
+    )
+
+
+def _decomposition_error(
+    A: FloatArray, U: FloatArray, s: FloatArray, Vt: FloatArray, p: FloatArray, q: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    r, entries = s.shape[-1], A.shape[-2] * A.shape[-1]
+    grow = np.sqrt((1.0 + p) * (1.0 + q)) * SLACK
+    # Terms of the product sum to at most sum_i s_i |u_i| |v_i|; the subtraction errs by u times its result.
+    spread = 2.0 * gamma(r + 4)
+    error = _size(A - (U * s[..., None, :]) @ Vt) * (1.0 + spread) + spread * np.add.reduce(s, axis=-1) * grow
+    return grow, (error + entries * 2.0**-900) * SLACK
+
+
+@lru_cache(maxsize=256)
+def _constants(d: int, e: int) -> tuple[float, float, float, float]:
+    """For frames of a d x e matrix: what is added to both defects, the rounding of a product, and its underflow."""
+    r = min(d, e)
+    return gamma(d + 4) * 2.0 * r, gamma(e + 4) * 2.0 * r, 2.0 * gamma(r + 4), d * e * 2.0**-500
+
+
+def proved_spectrum(A: FloatArray) -> tuple[FloatArray, float, float]:
+    """Singular values of one small matrix, ``grow`` and ``residual``: `decomposition_error` without its overheads.
+
+    Parameters
+    ----------
+    A : ndarray, shape (m, n)
+        Squares stay in range, and ``max(m, n)`` is far below 2^50.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.spectral_bounds import proved_spectrum
+    >>> values, grow, residual = proved_spectrum(np.diag([3.0, 4.0]))
+    >>> bool(grow * values[0] + residual >= 4.0), residual < 1e-13
+    (True, True)
+    """
+    from scipy.linalg.lapack import dgesdd  # the wrapper of numpy costs as much as a small decomposition
+
+    U, s, Vt, failed = dgesdd(A, full_matrices=0)
+    if failed:
+        U, s, Vt = np.linalg.svd(A, full_matrices=False)
+    share_u, share_v, spread, lost = _constants(*A.shape)
+    one = _identity(len(s))
+    left, right, rest = U.T.dot(U) - one, Vt.dot(Vt.T) - one, A - (U * s).dot(Vt)
+    # Frobenius norms of n entries are right to gamma(n + 2), far below the last factors.
+    norms = [math.sqrt(x.dot(x)) for x in (left.ravel(), right.ravel(), rest.ravel())]
+    p, q = (
+        (norm * _ABOVE + lost + share) / (1.0 - share)
+        for norm, share in zip(norms[:2], (share_u, share_v), strict=True)
+    )
+    grow = math.sqrt((1.0 + p) * (1.0 + q)) * SLACK
+    return s, grow, (norms[2] * _ABOVE + spread * math.fsum(s.tolist()) * grow + lost) * _ABOVE
 
 
 def singular_value_bounds(
@@ -93,16 +191,13 @@ def singular_value_bounds(
     parts = np.linalg.svd(A, full_matrices=False) if svd is None else svd
     U, s, Vt = (np.asarray(part, dtype=np.float64) for part in parts)
     exponent = np.frexp(s[..., 0])[1]  # scaled by a power of two, so that squares stay in range
-    p, q = _identity_defect(U), _identity_defect(np.swapaxes(Vt, -1, -2))
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         small, values = np.ldexp(A, -exponent[..., None, None]), np.ldexp(s, -exponent[..., None])
-        r, entries = s.shape[-1], A.shape[-2] * A.shape[-1]
-        grow = np.where(np.maximum(p, q) < 1.0, np.sqrt((1.0 + p) * (1.0 + q)) * SLACK, np.inf)
+        p, q = _defects(U, Vt)
+        grow, residual = _decomposition_error(small, U, values, Vt, p, q)
+        grow = np.where(np.maximum(p, q) < 1.0, grow, np.inf)
         shrink = np.sqrt(np.maximum(1.0 - p, 0.0) * np.maximum(1.0 - q, 0.0)) / SLACK
-        error = _size(small - (U * values[..., None, :]) @ Vt)
-        # Terms of the product sum to at most sum_i s_i |u_i| |v_i|; the size of A is met in the last subtraction.
-        terms = values.sum(axis=-1) * grow * (1.0 + gamma(r))
-        residual = settle(error + gamma(r + 4) * (_size(small) + terms) + entries * 2.0**-900)[..., None]
+        residual = settle(residual)[..., None]
         lower = down(down(values * shrink[..., None]) - residual)
         upper = settle(settle(values * grow[..., None]) + residual)
         lower, upper, residual = (np.ldexp(x, exponent[..., None]) for x in (lower, upper, residual))

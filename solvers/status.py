@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
-__all__ = ["InfeasibleError", "NoSolutionError", "Status"]
-
-_ADVICE = {
-    "optimal": "The certificate closes: the solution is optimal to the stated tolerance.",
-    "infeasible": "No W satisfies all rows; read certificate.farkas for the proof and the rows involved.",
-    "local": "A KKT point of the rank-limited problem, not proved global; try more starts or read extras.rank_limit.",
-    "inaccurate": "The solver stopped early; read certificate.gap, then raise max_iterations or try another solver.",
-    "failed": "The solver returned neither a solution nor a proof; try another solver or rescale the data.",
-}
+__all__ = ["Advised", "InfeasibleError", "NoSolutionError", "Status"]
 
 
-class Status(StrEnum):
+class Advised(StrEnum):
+    """A status with one line on what it means and what to do next: ``NAME = "value", "advice"``.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.status import Advised
+    >>> class Light(Advised):
+    ...     RED = "red", "Wait."
+    >>> Light.RED == "red", Light("red").advice
+    (True, 'Wait.')
+    """
+
+    advice: str
+
+    def __new__(cls, value: str, advice: str) -> Self:
+        """A string that carries its advice."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.advice = advice
+        return member
+
+
+class Status(Advised):
     """String enum of outcomes; ``status.advice`` says in one line what to do.
 
     Examples
@@ -25,16 +40,17 @@ class Status(StrEnum):
     (True, False)
     """
 
-    OPTIMAL = "optimal"
-    INFEASIBLE = "infeasible"
-    LOCAL = "local"
-    INACCURATE = "inaccurate"
-    FAILED = "failed"
-
-    @property
-    def advice(self) -> str:
-        """One line on what the status means and what to do next."""
-        return _ADVICE[self.value]
+    OPTIMAL = "optimal", "The certificate closes: the solution is optimal to the stated tolerance."
+    INFEASIBLE = "infeasible", "No W satisfies all rows; read certificate.farkas for the proof and the rows involved."
+    LOCAL = (
+        "local",
+        "A KKT point of the rank-limited problem, not proved global; try more starts or read extras.rank_limit.",
+    )
+    INACCURATE = (
+        "inaccurate",
+        "Not proved to the tolerance; read solution.reason, then raise max_iterations or try another solver.",
+    )
+    FAILED = "failed", "The solver returned neither a solution nor a proof; try another solver or rescale the data."
 
     @property
     def has_solution(self) -> bool:

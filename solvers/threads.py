@@ -7,10 +7,11 @@ matrices of a few hundred rows leaves both pools spinning for the same cores: on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -36,18 +37,116 @@ def _keep_freed_memory() -> None:
     np.empty(31 << 20, dtype=np.uint8)
 
 
+class _Pool(Protocol):
+    """A library's pool of threads, as threadpoolctl knows it."""
+
+    def get_num_threads(self) -> int: ...
+
+    def set_num_threads(self, num_threads: int) -> object: ...
+
+
 @lru_cache(maxsize=1)
-def _controller() -> Any:
+def _blas_pools() -> list[_Pool]:
     import scipy.linalg  # noqa: F401  loads SciPy's BLAS, so that the controller finds both
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return [pool for pool in ThreadpoolController().lib_controllers if pool.user_api == "blas"]
+
+
+class _Torch:
+    """Torch's number of threads, where torch was built without OpenMP."""
+
+    def get_num_threads(self) -> int:
+        import torch
+
+        return torch.get_num_threads()
+
+    def set_num_threads(self, num_threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(num_threads)
+
+
+@lru_cache(maxsize=1)
+def _torch_pools() -> list[_Pool]:
+    import torch
+    from threadpoolctl import ThreadpoolController
+
+    found = [pool for pool in ThreadpoolController().lib_controllers if pool.user_api == "openmp"]
+    return found if "OpenMP" in torch.__config__.parallel_info() and found else [_Torch()]
+
+
+def _set(pool: _Pool, number: int) -> None:
+    """Set a pool's number whoever set it last: newer threadpoolctl lets one thread of the process do so, no other."""
+    free = getattr(pool, "clear_controlling_thread", None)
+    if free is not None:
+        free(force=True)
+    pool.set_num_threads(number)
+    if free is not None:
+        free(force=True)
+
+
+class _Setting:
+    """A number of threads that several users lower to one at the same time; the last one to leave restores it.
+
+    Whoever comes and goes is kept in a set, not counted, so that leaving twice does no harm: an interrupt may fall into
+    any line, and what it leaves undone is done by the next call.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: set[_OneThread] = set()
+        self._before: list[tuple[_Pool, int]] = []
+
+    def lower(self, user: _OneThread, pools: list[_Pool]) -> None:
+        with self._lock:
+            self._users.add(user)
+            if not self._before:
+                self._before = [(pool, pool.get_num_threads()) for pool in pools]
+                for pool, number in self._before:
+                    if number != 1:
+                        _set(pool, 1)
+
+    def restore(self, user: _OneThread) -> None:
+        with self._lock:
+            self._users.discard(user)
+            if not self._users:
+                for pool, number in self._before:
+                    if pool.get_num_threads() != number:
+                        _set(pool, number)
+                self._before = []
+
+
+class _OneThread:
+    """Context that holds a setting at one thread; an interrupt at any moment finds the way back."""
+
+    def __init__(self, setting: _Setting, pools: list[_Pool]) -> None:
+        self._setting, self._pools = setting, pools
+
+    def __enter__(self) -> None:
+        try:
+            self._setting.lower(self, self._pools)
+        except BaseException:
+            self._setting.restore(self)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            self._setting.restore(self)
+        finally:  # once more, for the interrupt that came inside
+            self._setting.restore(self)
+
+
+# BLAS has one number of threads per process, OpenMP one per thread of the caller.
+_BLAS = _Setting()
+_OPENMP = threading.local()
 
 
 def blas_threads(elements: int) -> AbstractContextManager[Any]:
     """Context in which BLAS uses one thread, or every core when ``elements`` is large.
 
-    The setting belongs to the process: other threads of the caller see it for as long as the solve lasts.
+    The setting belongs to the process: other threads of the caller see it for as long as a solve lasts. Solves may
+    overlap and nest; the number of threads from before the first is back after the last.
 
     Parameters
     ----------
@@ -63,17 +162,14 @@ def blas_threads(elements: int) -> AbstractContextManager[Any]:
     {1}
     """
     _keep_freed_memory()
-    if elements > _LARGE:
-        return nullcontext()
-    limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
-    return limit
+    return nullcontext() if elements > _LARGE else _OneThread(_BLAS, _blas_pools())
 
 
-@contextmanager
-def torch_threads(device: torch.device, elements: int = 0) -> Iterator[None]:
+def torch_threads(device: torch.device, elements: int = 0) -> AbstractContextManager[Any]:
     """Context in which torch uses one thread on a CPU, unless ``elements`` is large.
 
-    Small tensors lose more by meeting at barriers than they gain by sharing.
+    Small tensors lose more by meeting at barriers than they gain by sharing. The setting belongs to the calling
+    thread (``torch.set_num_threads`` would also reach threads that start meanwhile, and stay with them).
 
     Parameters
     ----------
@@ -89,15 +185,12 @@ def torch_threads(device: torch.device, elements: int = 0) -> Iterator[None]:
     ...     torch.get_num_threads()
     1
     """
+    if device.type != "cpu" or elements > _LARGE_TENSOR:
+        return nullcontext()
     import torch
 
-    before = torch.get_num_threads()
-    if device.type != "cpu" or elements > _LARGE_TENSOR:
-        yield
-        return
     _keep_freed_memory()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    torch.get_num_threads()  # a thread's first use of torch sets its number: before ours
+    if not hasattr(_OPENMP, "setting"):
+        _OPENMP.setting = _Setting()
+    return _OneThread(_OPENMP.setting, _torch_pools())

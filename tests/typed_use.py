@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ Floats = npt.NDArray[np.float64]
 def solved(problem: attsvm.AttentionProblem) -> tuple[float, float, int]:
     sol = attsvm.att_svm(problem, norm="nuclear")
     W: Floats = sol.W
-    gap: float = sol.certificate.gap
+    certificate: attsvm.Certificate = sol.certificate
+    gap: float = certificate.gap
     status: attsvm.Status = sol.status
     sets = attsvm.gen_svm(problem, [[0, 1]] * problem.n)
     every = attsvm.satt_svm(problem, None, norm="frobenius")
@@ -30,8 +32,8 @@ def solved(problem: attsvm.AttentionProblem) -> tuple[float, float, int]:
 
 
 def together() -> Floats:
-    batch = attsvm.random_problem(n=2, T=3, d=4, batch=3, seed=0)
-    sols = attsvm.att_svm(batch)
+    batch: attsvm.ProblemBatch = attsvm.random_problem(n=2, T=3, d=4, batch=3, seed=0)
+    sols: attsvm.SolutionBatch = attsvm.att_svm(batch)
     optimal: npt.NDArray[np.bool_] = np.asarray(sols.status == "optimal")
     first: attsvm.Solution = sols[0]
     local: npt.NDArray[np.bool_] = attsvm.is_locally_optimal(batch)
@@ -47,6 +49,24 @@ def listed(problem: attsvm.AttentionProblem) -> tuple[bool, int]:
     cone: float = attsvm.separating_cone(problem).value(np.eye(problem.dx))
     assert cone == cone
     return local and found.complete, graph.number_of_nodes()
+
+
+def counted(trials: int, seed: int, d: int) -> dict[str, Floats]:
+    return {"margin": attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=d, batch=trials, seed=seed)).margin}
+
+
+def swept() -> Floats:
+    done = attsvm.sweep(counted, {"d": [4]}, trials=2, chunk=2, workers=0, store=":memory:")
+    margins: Floats = done.columns[0]["margin"]
+    return margins
+
+
+def other_heads(problem: attsvm.AttentionProblem) -> tuple[float, int]:
+    relu = replace(problem, head=attsvm.ReluHead(np.ones((problem.dx, 2))))
+    concave = replace(problem, head=attsvm.ConcaveHead(np.ones(problem.dx), 0.5))
+    layer = attsvm.TrainedHead.from_weights(np.eye(2, problem.dx), np.eye(2, problem.dz))
+    best: float = max(float(relu.scores().max()), float(concave.scores().max()))
+    return best, layer.W.shape[0]
 
 
 def trained(problem: attsvm.AttentionProblem, folder: Path) -> str:
@@ -73,8 +93,9 @@ def main(folder: Path) -> None:
     assert problem.optimal_tokens() == attsvm.Selection([0, 2])
     try:
         assert solved(attsvm.random_problem(n=2, T=3, d=4, seed=0))[0] < 1e-6
-    except attsvm.InfeasibleError as error:
+    except (attsvm.InfeasibleError, attsvm.NoSolutionError) as error:
         raise AssertionError(str(error)) from error
+    assert swept().shape == (2,) and other_heads(problem)[1] == problem.dx
     assert together().min() > 0
     assert listed(attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] > 0
     assert trained(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from functools import partial
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attsvm.cli.arguments import Debug, Json, Seed
+
+if TYPE_CHECKING:
+    from attsvm.validation.bench.cases import Case
 
 __all__ = ["command"]
 
@@ -40,35 +44,38 @@ def command(
 
     names = [case.name for case in CASES]
     if listing:
-        for name in names:
-            typer.echo(name)
+        typer.echo("\n".join(names))
         return
-    for name in only or []:
-        if name not in names:
-            raise ValueError(f"--only must be one of {', '.join(names)}, got {name}")
     if plot is not None and (quick or "growth" not in (only or names)):
         raise ValueError("--plot draws the case growth: run it, too (no --quick; --only growth, or no --only)")
-    out = console()
     report = partial(console(stderr=True).print, markup=False)  # a message may hold brackets
     begin = time.perf_counter()
     results = []
-    for case in CASES:
-        if case.name in only if only else not (quick and case.slow):
-            results.append(case.run(seed, draws, report))
-            for line in results[-1].lines:
-                if line.note:
-                    report(f"{case.name}: {line.name}: {line.note}")
-            if case.name == "growth" and plot is not None:
-                draw_growth(plot, results[-1])
+    for case in _chosen(CASES, only or [], quick):
+        results.append(case.run(seed, draws, report))
+        for line in results[-1].lines:
+            if line.note:
+                report(f"{case.name}: {line.name}: {line.note}")
+        if case.name == "growth" and plot is not None:
+            draw_growth(plot, results[-1])
     failed = missed(results)
     seconds = time.perf_counter() - begin
     if json:
         record = {"seed": seed, "draws": draws, "environment": environment(), "cores": os.cpu_count()}
         typer.echo(dumps(record | {"seconds": seconds, "missed": failed, "cases": as_record(results)}, indent=2))
     else:
+        out = console()
         out.print(as_table(results))
-        for verdict in as_verdicts(results):
-            out.print(verdict, markup=False)
-        out.print(f"{seconds:.0f} s in all, {draws} draws; {os.cpu_count()} cores; {environment()}")
+        facts = f"{seconds:.0f} s in all, {draws} draws; {os.cpu_count()} cores; {environment()}"
+        for told in (*as_verdicts(results), facts):
+            out.print(told, markup=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _chosen(cases: Sequence[Case], only: list[str], quick: bool) -> list[Case]:
+    names = [case.name for case in cases]
+    for name in only:
+        if name not in names:
+            raise ValueError(f"--only must be one of {', '.join(names)}, got {name}")
+    return [case for case in cases if (case.name in only if only else not (quick and case.slow))]

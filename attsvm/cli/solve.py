@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,15 +37,7 @@ def command(
     import attsvm
     from attsvm.cli.support import check_out, open_problem, print_json, read_tokens, working
     from attsvm.records import console
-    from attsvm.reports.solved import (
-        exact_line,
-        exact_record,
-        farkas_line,
-        problem_record,
-        solution_record,
-        solutions_table,
-        support_table,
-    )
+    from attsvm.reports.solved import problem_record
     from attsvm.selection import read_selection
 
     norms = norm or ["frobenius"]
@@ -57,33 +50,50 @@ def command(
     for name in norms:
         with working(f"solving ({name})", quiet or json):
             solutions.append(attsvm.att_svm(read.problem, chosen, norm=name, rank=rank, solver=solver))
-    records = [solution_record(solution) for solution in solutions]
-    if exact:
-        for solution, record in zip(solutions, records, strict=True):
-            if solution.status.has_solution or solution.status == "infeasible":
-                record["exact"] = exact_record(solution)
+    records = [_record(solution, exact) for solution in solutions]
     if out is not None:
         _save(out, solutions[0], records[0])
     if json:
         print_json({"problem": problem_record(read.problem, chosen), "solutions": records})
     elif not quiet:
-        screen = console()
-        screen.print(solutions_table(records, f"{file}"))
-        solved = [record for record in records if "support" in record]
-        if solved:
-            screen.print(support_table(read.problem, chosen, solved))
-        for solution, record in zip(solutions, records, strict=True):
-            if "farkas" in record:
-                advice = "Choose another --selection or a larger dimension."
-                screen.print(farkas_line(record, advice), markup=False)
-            elif solution.status != "optimal":
-                screen.print(f"{record['norm_name']}: {solution.status.advice}", markup=False)
-            if "exact" in record:
-                screen.print(exact_line(record, record["exact"]), markup=False)
+        _show(console(), f"{file}", read.problem, chosen, solutions, records)
         if out is not None:
-            screen.print(f"wrote {out}", markup=False)
+            console().print(f"wrote {out}", markup=False)
     if any(solution.status != "optimal" for solution in solutions):
         raise typer.Exit(1)
+
+
+def _record(solution: Any, exact: bool) -> dict[str, Any]:
+    from attsvm.reports.solved import exact_record, solution_record
+
+    record = solution_record(solution)
+    if exact and (solution.status.has_solution or solution.status == "infeasible"):
+        record["exact"] = exact_record(solution)
+    return record
+
+
+def _show(screen: Any, title: str, problem: Any, chosen: Any, solutions: list[Any], records: list[Any]) -> None:
+    from attsvm.reports.solved import solutions_table, support_table
+
+    screen.print(solutions_table(records, title))
+    solved = [record for record in records if "support" in record]
+    if solved:
+        screen.print(support_table(problem, chosen, solved))
+    for solution, record in zip(solutions, records, strict=True):
+        for line in _remarks(solution, record):
+            screen.print(line, markup=False)
+
+
+def _remarks(solution: Any, record: dict[str, Any]) -> Iterator[str]:
+    """What the table does not say of a solution."""
+    from attsvm.reports.solved import exact_line, farkas_line
+
+    if "farkas" in record:
+        yield farkas_line(record, "Choose another --selection or a larger dimension.")
+    elif solution.status != "optimal":
+        yield f"{record['norm_name']}: {solution.reason}. {solution.status.advice}"
+    if "exact" in record:
+        yield exact_line(record, record["exact"])
 
 
 def _save(out: Path, solution: Any, record: dict[str, Any]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,36 +158,32 @@ def basins(graph: nx.DiGraph) -> Basins:
     >>> {sink: (found.reaching[sink], found.only[sink]) for sink in sorted(found.only)}[(3, 2, 3)]
     (42, 3)
     """
-    import networkx as nx
-
     sinks = [node for node in graph if graph.nodes[node]["feasible"] and graph.out_degree(node) == 0]
     number = {node: i for i, node in enumerate(sinks)}
     dead = 1 << len(sinks)  # one more bit, for infeasible selections
-    groups = nx.condensation(graph)  # tied scores make cycles, whose nodes reach the same
-    bits: dict[Hashable, int] = {}
-    for group in reversed(list(nx.topological_sort(groups))):
-        value = 0
-        for follower in groups.successors(group):
-            value |= bits[follower]
-        for node in groups.nodes[group]["members"]:
-            if node in number:
-                value |= 1 << number[node]
-            elif not graph.nodes[node]["feasible"]:
-                value |= dead
-        bits[group] = value
-    mapping = groups.graph["mapping"]
-    codes = {node: bits[mapping[node]] for node in graph}
+    own = {node: 0 if graph.nodes[node]["feasible"] else dead for node in graph}
+    codes = _gathered(graph, own | {sink: 1 << i for sink, i in number.items()})
     sets: dict[int, frozenset[Node]] = {
         code: frozenset(sink for i, sink in enumerate(sinks) if code >> i & 1) for code in set(codes.values())
     }
-    reaching = dict.fromkeys(sinks, 0)
-    only = dict.fromkeys(sinks, 0)
-    for code in codes.values():
-        for sink in sets[code]:
-            reaching[sink] += 1
-            only[sink] += code == 1 << number[sink]
+    every = Counter(sink for code in codes.values() for sink in sets[code])
+    alone = Counter(codes.values())
+    reaching = {sink: every[sink] for sink in sinks}
+    only = {sink: alone[1 << number[sink]] for sink in sinks}
     reach = {node: sets[code] for node, code in codes.items()}
     return Basins(reach, {node: bool(code & dead) for node, code in codes.items()}, reaching, only)
+
+
+def _gathered(graph: nx.DiGraph, own: dict[Node, int]) -> dict[Node, int]:
+    """Union of the bits of every node that can be reached, itself included."""
+    import networkx as nx
+
+    groups = nx.condensation(graph)  # tied scores make cycles, whose nodes reach the same
+    bits: dict[Hashable, int] = {}
+    for group in reversed(list(nx.topological_sort(groups))):
+        here = [own[node] for node in groups.nodes[group]["members"]]
+        bits[group] = reduce(or_, [*here, *(bits[follower] for follower in groups.successors(group))])
+    return {node: bits[groups.graph["mapping"][node]] for node in graph}
 
 
 def write_graphml(graph: nx.DiGraph, path: str | Path) -> None:
@@ -206,6 +205,36 @@ def write_graphml(graph: nx.DiGraph, path: str | Path) -> None:
 
     names = {node: "-".join(map(str, node)) for node in graph}
     nx.write_graphml(nx.relabel_nodes(graph, names), str(path))
+
+
+# How nodes of each kind are drawn, in this order.
+_STYLES: dict[str, dict[str, Any]] = {
+    "leads to several ends": {"color": "w", "edgecolor": "0.3", "s": 26},
+    "leads to the sink of its colour only": {"s": 26},
+    "leads to infeasible selections only": {"color": "0.3", "marker": "v", "s": 26},
+    "infeasible": {"color": "0.3", "marker": "x", "s": 30},
+    "locally optimal": {"marker": "s", "s": 70, "edgecolor": "k"},
+    "globally optimal": {"marker": "*", "s": 260, "edgecolor": "k"},
+}
+
+
+def _by_kind(graph: nx.DiGraph) -> dict[str, list[Node]]:
+    """Nodes by what becomes of them, in the order of `_STYLES`, without kinds that do not occur."""
+    found = basins(graph)
+    kinds: dict[str, list[Node]] = {kind: [] for kind in _STYLES}
+    for node, data in graph.nodes(data=True):
+        if not data["feasible"]:
+            kind = "infeasible"
+        elif data["locally_optimal"]:
+            kind = "globally optimal" if data["globally_optimal"] else "locally optimal"
+        elif len(found.reach[node]) + found.dead_end[node] > 1:
+            kind = "leads to several ends"
+        elif found.dead_end[node]:
+            kind = "leads to infeasible selections only"
+        else:
+            kind = "leads to the sink of its colour only"
+        kinds[kind].append(node)
+    return {kind: nodes for kind, nodes in kinds.items() if nodes}
 
 
 def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels: bool | None = None) -> Axes:
@@ -242,39 +271,14 @@ def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels:
         arrow = {"arrowstyle": "-|>", "color": "0.6", "lw": width, "shrinkA": 4, "shrinkB": 5, "mutation_scale": 8}
         axis.annotate("", xy=place[target], xytext=place[source], arrowprops=arrow, zorder=1)
     sinks = [node for node, data in graph.nodes(data=True) if data["locally_optimal"]]
-    reach = basins(graph)
-    color = {sink: f"C{i}" for i, sink in enumerate(sinks)} if len(sinks) <= _COLORS else dict.fromkeys(sinks, "C3")
-    single: list[Node] = []
-    several: list[Node] = []
-    lost: list[Node] = []
-    infeasible: list[Node] = []
-    for node, data in graph.nodes(data=True):
-        if not data["feasible"]:
-            infeasible.append(node)
-        elif node not in color:
-            ends = len(reach.reach[node]) + reach.dead_end[node]
-            (several if ends > 1 else lost if reach.dead_end[node] else single).append(node)
-    own = [color[next(iter(reach.reach[node]))] for node in single]
-    local = [node for node in sinks if not graph.nodes[node]["globally_optimal"]]
-    best = [node for node in sinks if graph.nodes[node]["globally_optimal"]]
-    kinds: tuple[tuple[list[Node], dict[str, Any]], ...] = (
-        (several, {"color": "w", "edgecolor": "0.3", "s": 26, "label": "leads to several ends"}),
-        (single, {"color": own, "s": 26, "label": "leads to the sink of its colour only"}),
-        (lost, {"color": "0.3", "marker": "v", "s": 26, "label": "leads to infeasible selections only"}),
-        (infeasible, {"color": "0.3", "marker": "x", "s": 30, "label": "infeasible"}),
-        (
-            local,
-            {"color": [color[n] for n in local], "marker": "s", "s": 70, "edgecolor": "k", "label": "locally optimal"},
-        ),
-        (
-            best,
-            {"color": [color[n] for n in best], "marker": "*", "s": 260, "edgecolor": "k", "label": "globally optimal"},
-        ),
-    )
-    for nodes, style in kinds:
-        if nodes:
-            x, y = zip(*(place[node] for node in nodes), strict=True)
-            axis.scatter(x, y, zorder=3, **style)
+    reach = basins(graph).reach
+    color = {sink: f"C{i}" if len(sinks) <= _COLORS else "C3" for i, sink in enumerate(sinks)}
+    for kind, nodes in _by_kind(graph).items():
+        style = dict(_STYLES[kind])
+        if "color" not in style:  # of the sink that it is, or leads to
+            style["color"] = [color[next(iter(reach[node]))] for node in nodes]
+        x, y = zip(*(place[node] for node in nodes), strict=True)
+        axis.scatter(x, y, zorder=3, label=kind, **style)
     if labels if labels is not None else len(sinks) <= 12:
         for node in sinks:
             text = ",".join(map(str, node))

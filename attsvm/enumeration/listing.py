@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -56,12 +56,36 @@ def _engine(problem: AttentionProblem, top: int | None, norm: str, mode: str, se
     return Exhaustive(space, norm, top)
 
 
-def _budget(max_nodes: int | None, time_limit: float | None, limit: int | None) -> Budget:
+class ListingOptions(TypedDict, total=False):
+    """What `locally_optimal_selections` takes by keyword."""
+
+    norm: str
+    mode: Mode
+    max_nodes: int | None
+    time_limit: float | None
+    progress: bool
+    checkpoint: str | Path | None
+    seed: int
+
+
+def _start(
+    problem: AttentionProblem, limit: int | None, top: int | None, options: ListingOptions
+) -> tuple[Engine, Budget, Iterator[LocalOptimum]]:
+    """Everything checked, the engine ready, and what it will find."""
+    unknown = set(options) - set(ListingOptions.__annotations__)
+    if unknown:
+        raise TypeError(f"unknown option {unknown.pop()!r}; there are {', '.join(ListingOptions.__annotations__)}")
+    max_nodes, time_limit = options.get("max_nodes"), options.get("time_limit")
     _check_count("limit", limit)
     _check_count("max_nodes", max_nodes)
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"time_limit must be None or a positive number of seconds, got {time_limit!r}")
-    return Budget(max_nodes, time_limit, limit)
+    budget = Budget(max_nodes, time_limit, limit)
+    norm, mode, seed = options.get("norm", "frobenius"), options.get("mode", "auto"), options.get("seed", 0)
+    engine = _engine(problem, top, norm, mode, seed)
+    checkpoint = options.get("checkpoint")
+    path = None if checkpoint is None else Path(checkpoint)
+    return engine, budget, run(engine, budget, options.get("progress", False), path)
 
 
 def locally_optimal_selections(
@@ -127,9 +151,11 @@ def locally_optimal_selections(
     >>> problem.optimal_tokens() in found
     True
     """
-    budget = _budget(max_nodes, time_limit, limit)
-    engine = _engine(problem, top, norm, mode, seed)
-    for _ in run(engine, budget, progress, None if checkpoint is None else Path(checkpoint)):
+    engine, budget, found = _start(problem, limit, top, {
+        "norm": norm, "mode": mode, "max_nodes": max_nodes, "time_limit": time_limit, "progress": progress,
+        "checkpoint": checkpoint, "seed": seed,
+    })  # fmt: skip
+    for _ in found:
         pass
     return LocalOptima(
         problem, norm, engine.mode, tuple(engine.best()), engine.complete, engine.bound, engine.counts,
@@ -138,17 +164,7 @@ def locally_optimal_selections(
 
 
 def iter_locally_optimal(
-    problem: AttentionProblem,
-    limit: int | None = None,
-    top: int | None = None,
-    *,
-    norm: str = "frobenius",
-    mode: Mode = "auto",
-    max_nodes: int | None = None,
-    time_limit: float | None = None,
-    progress: bool = False,
-    checkpoint: str | Path | None = None,
-    seed: int = 0,
+    problem: AttentionProblem, limit: int | None = None, top: int | None = None, **options: Unpack[ListingOptions]
 ) -> Iterator[LocalOptimum]:
     """Yield locally optimal selections as they are found, in no particular order.
 
@@ -164,6 +180,4 @@ def iter_locally_optimal(
     >>> sorted(round(item.margin, 3) for item in iter_locally_optimal(problem))
     [0.281, 0.283, 0.474, 0.475]
     """
-    budget = _budget(max_nodes, time_limit, limit)
-    engine = _engine(problem, top, norm, mode, seed)
-    return run(engine, budget, progress, None if checkpoint is None else Path(checkpoint))
+    return _start(problem, limit, top, options)[2]

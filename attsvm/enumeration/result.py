@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import IntArray
+from attsvm.exact_local import ExactListing, exact_listing
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
 from attsvm.solution import Solution
@@ -189,6 +190,29 @@ class LocalOptima:
     def W(self, index: int) -> FloatArray:
         """Solution of a listed selection, shape (dx, dz)."""
         return self.solution(index).W
+
+    def exact(self) -> ExactListing:
+        """The list proved again: every selection decided over the rationals (Frobenius norm, small problems).
+
+        Raises
+        ------
+        ValueError
+            For another norm, whose solutions need not be unique, and for problems that are too large.
+
+        Examples
+        --------
+        >>> import attsvm
+        >>> found = attsvm.locally_optimal_selections(attsvm.random_problem(n=2, T=3, d=3, seed=0))
+        >>> print(found.exact())
+        2 of 9 selections locally optimal in exact arithmetic; the list: complete
+        """
+        if self.norm_name != "frobenius":
+            raise ValueError(
+                f"exact listings are for the Frobenius norm, got {self.norm_name!r}, whose solutions need not be "
+                "unique; prove single ones again by solution(i).certificate.exact()"
+            )
+        shortened = len(self) if self.complete and self.bound > 0 else None  # the best k of more
+        return exact_listing(self.problem, [item.tokens for item in self.items], shortened)
 
     def __repr__(self) -> str:
         proof = "complete" if self.complete else "incomplete"

@@ -20,6 +20,7 @@ from attsvm.enumeration.space import SelectionSpace
 __all__ = ["BestFirst"]
 
 FloatArray = npt.NDArray[np.float64]
+_Node = tuple[float, int, tuple[int, ...]]  # bound, -depth, tokens in order
 
 # Norms are certified to about 1e-8 relative: a node is dropped only when its proved bound exceeds the k-th by more.
 _SAFETY = 1e-7
@@ -65,7 +66,7 @@ class BestFirst(Engine):
         self.order = self._order()
         self._bound = self._bounds(self.order)
         self._largest = self._bound.largest if isinstance(self._bound, CompletionBound) else np.inf
-        self._open: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]  # bound, -depth, tokens in order
+        self._open: list[_Node] = [(0.0, 0, ())]
         self._turn = 0
         steps = int((space.allowed.sum(axis=1) - 1).sum())
         self.width = int(np.clip(_WIDTH * (_WIDTH_AT / steps) ** 3, 16, 2 * _WIDTH))
@@ -145,25 +146,20 @@ class BestFirst(Engine):
         # Smallest bounds first; the heap itself is changed only after the solves.
         chosen = [node for node in heapq.nsmallest(self.width, self._open) if node[0] <= limit]
         new: list[LocalOptimum] = []
-        children: list[tuple[float, int, tuple[int, ...]]] = []
+        children: list[_Node] = []
         leaves: list[tuple[IntArray, Verdicts]] = []
         solved = 0
         for depth in sorted({-node[1] for node in chosen}):
-            nodes = [node for node in chosen if -node[1] == depth]
-            tokens = self.space.choices[int(self.order[depth])]
-            parents = np.array([node[2] for node in nodes], dtype=np.int64).reshape(len(nodes), depth)
-            longer = np.hstack([np.repeat(parents, len(tokens), axis=0), np.tile(tokens, len(nodes))[:, None]])
-            inherited = np.repeat([node[0] for node in nodes], len(tokens))
+            longer, bounds = self._longer([node for node in chosen if -node[1] == depth], depth)
             if depth + 1 == self.space.q:
                 solved += len(longer)
                 selections = np.empty_like(longer)
                 selections[:, self.order] = longer
                 leaves.append((selections, self._test(selections)))
                 continue
-            bounds = inherited
             # While fewer than k are known only infeasibility prunes: near the leaves a bound costs more than they do.
             if self._kth_norm < np.inf or depth + 1 < self.space.q - 2:
-                bounds = np.maximum(inherited, self._bound(longer))
+                bounds = np.maximum(bounds, self._bound(longer))
                 solved += len(longer)
             for row in np.flatnonzero((bounds <= limit) & np.isfinite(bounds)):
                 children.append((float(bounds[row]), -depth - 1, tuple(int(t) for t in longer[row])))
@@ -176,11 +172,18 @@ class BestFirst(Engine):
         self.counts.nodes += solved
         self.counts.solves += solved
         limit = self._limit
-        self._open = [node for node in self._open if node not in removed and node[0] <= limit]
-        self._open += [node for node in children if node[0] <= limit]
+        children += [node for node in self._open if node not in removed]
+        self._open = [node for node in children if node[0] <= limit]
         heapq.heapify(self._open)
         self.done = not self._open
         return new
+
+    def _longer(self, nodes: list[_Node], depth: int) -> tuple[IntArray, FloatArray]:
+        """Nodes of one depth with each token of the next query, and the bounds that they inherit."""
+        tokens = self.space.choices[int(self.order[depth])]
+        parents = np.array([node[2] for node in nodes], dtype=np.int64).reshape(len(nodes), depth)
+        longer = np.hstack([np.repeat(parents, len(tokens), axis=0), np.tile(tokens, len(nodes))[:, None]])
+        return longer, np.repeat([node[0] for node in nodes], len(tokens))
 
     def _test(self, selections: IntArray) -> Verdicts:
         if self.norm == "frobenius":

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
-from attsvm.problem import AttentionProblem
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.rows import AttentionRows, rows_of_selections
 from attsvm.score_order import score_order
 
@@ -41,7 +41,7 @@ class SelectionSpace:
     problem: AttentionProblem
 
     def __post_init__(self) -> None:
-        if self.problem.batch is not None:
+        if require_problem(self.problem).batch is not None:
             raise ValueError("selections are listed for one problem at a time; index the batch first, e.g. problem[0]")
         if not (self.allowed.sum(axis=1) > 1).any():
             raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to select")

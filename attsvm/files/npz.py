@@ -112,6 +112,9 @@ def _read_member(content: Content, name: str, stream: IO[bytes], size: int, left
         raise ProblemFileError(f"{name} ends too early: the file is truncated")
     array: npt.NDArray[Any] = np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
     if name in TEXTS:
+        points = np.frombuffer(data, dtype=dtype.byteorder.replace("|", "=") + "u4")
+        if ((points > 0x10FFFF) | ((points >= 0xD800) & (points < 0xE000))).any():
+            raise ProblemFileError(f"{name} must be a short text, but holds what is no character: corrupt")
         content.texts[name] = str(array[()])
     else:
         content.arrays[name] = array.astype(dtype.newbyteorder("="), copy=False)

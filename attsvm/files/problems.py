@@ -12,7 +12,7 @@ from attsvm.files.errors import MAX_BYTES, ProblemFileError
 from attsvm.files.npz import read_npz, write_npz
 from attsvm.files.schema import Content, to_content, to_problem
 from attsvm.files.tensors import read_safetensors, write_safetensors
-from attsvm.problem import AttentionProblem
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.selection import Selection, read_selection
 
 __all__ = ["ProblemFile", "load_problem", "read_problem_file", "save_problem"]
@@ -136,6 +136,7 @@ def save_problem(problem: AttentionProblem, path: str | Path, *, selection: Any 
     """
     path = Path(path)
     writer = _WRITERS[_suffix(path)]
+    require_problem(problem)
     chosen = None if selection is None else read_selection(problem, selection)
     try:
         content = to_content(problem, chosen)

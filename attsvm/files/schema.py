@@ -6,6 +6,7 @@ string in `.safetensors`) or arrays.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ __all__ = [
     "TEXTS",
     "Content",
     "check_claim",
+    "checksum",
     "decoded_bytes",
     "known_arrays",
     "to_content",
@@ -33,7 +35,7 @@ __all__ = [
 
 SCHEMA = "attsvm.problem/1"
 
-TEXTS = frozenset({"schema", "head"})
+TEXTS = frozenset({"schema", "head", "sha256"})
 # Kinds of numbers (numpy's letters) and most axes of each array, that of a batch included.
 PROBLEM_ARRAYS: Mapping[str, tuple[str, int]] = {
     "X": ("fiu", 4),
@@ -98,7 +100,30 @@ def to_content(problem: AttentionProblem, selection: Selection | None) -> Conten
         arrays[f"head_{name}"] = np.asarray(getattr(problem.head, name))
     if selection is not None:
         arrays["selection"] = selection.indices
-    return Content({"schema": SCHEMA, "head": kind}, arrays)
+    content = Content({"schema": SCHEMA, "head": kind}, arrays)
+    content.texts["sha256"] = checksum(content)
+    return content
+
+
+def checksum(content: Content) -> str:
+    """SHA-256 of the texts and arrays of a file: names, kinds, shapes and numbers, in either format.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.files.schema import Content, checksum
+    >>> checksum(Content({"head": "none"}, {"X": np.zeros(2)}))[:12]
+    '87df1bdfe90e'
+    """
+    digest = hashlib.sha256()
+    for name, text in sorted(content.texts.items()):
+        if name != "sha256":
+            digest.update(f"{name}={text}\n".encode())
+    for name, array in sorted(content.arrays.items()):
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        digest.update(f"{name} {little.dtype.str} {array.shape}\n".encode())
+        digest.update(little.tobytes())
+    return digest.hexdigest()
 
 
 def _head_kind(head: Head | None) -> str:
@@ -120,6 +145,8 @@ def to_problem(content: Content) -> tuple[AttentionProblem, Selection | None]:
         raise ProblemFileError(f"no entry 'schema': not a problem file of attsvm (expected {SCHEMA!r})")
     if texts["schema"] != SCHEMA:
         raise ProblemFileError(f"schema is {texts['schema'][:40]!r}, but this version reads {SCHEMA!r}")
+    if texts.get("sha256", checksum(content)) != checksum(content):
+        raise ProblemFileError("its numbers do not match its checksum 'sha256': the file was changed or is damaged")
     for name in ("X", "Z"):
         if name not in arrays:
             raise ProblemFileError(f"no entry {name!r}, which every problem needs")

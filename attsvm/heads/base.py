@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import ArrayT, BoolArray, FloatArray, is_tensor, namespace, own, real_array, require_finite
+from attsvm._arrays import ArrayT, BoolArray, FloatArray, is_tensor, namespace, own, real_array, require_finite, short
 from attsvm._callables import ArrayFunction
 
 if TYPE_CHECKING:
@@ -53,6 +53,16 @@ class Head(ABC):
     kind: ClassVar[str | None] = None  # its name in problem files
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     bend: ClassVar[Bend | None] = None  # what is known of h as a function: linear, convex, concave, or nothing
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in cls.__dict__:  # before a dataclass writes its own, with every number
+            cls.__repr__ = Head.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        parameters = {name: getattr(self, name) for name in self.parameters}
+        shown = (f"{name}={short(np.asarray(x)) if np.ndim(x) else x}" for name, x in parameters.items())
+        return f"{self.name}({', '.join(shown)})"
 
     def __post_init__(self) -> None:
         self._store(**{name: getattr(self, name) for name in self.parameters})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from math import prod
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from attsvm.optimality import SeparatingCone
 from attsvm.parameterizations import Parameterization, get_parameterization
 from attsvm.paths.log_excess import LogExcess
+from attsvm.solvers.status import Advised
 
 __all__ = ["BallSearch", "Form", "PathStatus", "Point"]
 
@@ -24,17 +24,8 @@ _FLAT = 1e-8
 # Branches this far (in log excess) above the best are dropped: they would have to gain a factor e^3 to win.
 _HOPELESS = 3.0
 
-_ADVICE = {
-    "boundary": "The minimizer uses the whole radius.",
-    "interior": "The minimizer is shorter than the radius: the loss has a finite minimum.",
-    "cone wall": "The search ended at the wall of the separating cone; raise the radius or choose another selection.",
-    "no start": "At this radius the SVM direction is outside the cone, or beats its selection; raise the radius.",
-    "flat": "The gradient vanishes with the radius: the loss has levelled off, and not at that of the selection.",
-    "inaccurate": "The search ended before it was stationary; read stationarity, raise max_iterations or tolerance.",
-}
 
-
-class PathStatus(StrEnum):
+class PathStatus(Advised):
     """How the search at one radius ended; ``status.advice`` says more.
 
     Examples
@@ -44,17 +35,21 @@ class PathStatus(StrEnum):
     'The minimizer uses the whole radius.'
     """
 
-    BOUNDARY = "boundary"
-    INTERIOR = "interior"
-    WALL = "cone wall"
-    NO_START = "no start"
-    FLAT = "flat"
-    INACCURATE = "inaccurate"
-
-    @property
-    def advice(self) -> str:
-        """One line on what the status means."""
-        return _ADVICE[self.value]
+    BOUNDARY = "boundary", "The minimizer uses the whole radius."
+    INTERIOR = "interior", "The minimizer is shorter than the radius: the loss has a finite minimum."
+    WALL = (
+        "cone wall",
+        "The search ended at the wall of the separating cone; raise the radius or choose another selection.",
+    )
+    NO_START = (
+        "no start",
+        "At this radius the SVM direction is outside the cone, or beats its selection; raise the radius.",
+    )
+    FLAT = "flat", "The gradient vanishes with the radius: the loss has levelled off, and not at that of the selection."
+    INACCURATE = (
+        "inaccurate",
+        "The search ended before it was stationary; read stationarity, raise max_iterations or tolerance.",
+    )
 
 
 @dataclass(frozen=True, eq=False)

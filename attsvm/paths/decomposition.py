@@ -7,7 +7,6 @@ tokens of a set their probabilities, and Gen-SVM's W_mm suppresses all others wi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -19,21 +18,15 @@ from attsvm.records import html_table
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution
 from attsvm.solvers import Status
+from attsvm.solvers.status import Advised
 from attsvm.svm import att_svm, finite_part, gen_svm
 
 __all__ = ["Decomposition", "DecompositionStatus", "best_combination", "decompose"]
 
 FloatArray = npt.NDArray[np.float64]
 
-_ADVICE = {
-    "complete": "Both parts were found and certified.",
-    "nothing masked": "Every allowed token is selected, so no direction is left to find: W is compared with W_fin.",
-    "infeasible": "No W ties the selected tokens and suppresses the others (directional.certificate.farkas proves it).",
-    "inaccurate": "A solve ended without a closed certificate; read the certificates of finite and directional.",
-}
 
-
-class DecompositionStatus(StrEnum):
+class DecompositionStatus(Advised):
     """How a decomposition ended; ``status.advice`` says more.
 
     Examples
@@ -43,15 +36,19 @@ class DecompositionStatus(StrEnum):
     'Both parts were found and certified.'
     """
 
-    COMPLETE = "complete"
-    NOTHING_MASKED = "nothing masked"
-    INFEASIBLE = "infeasible"
-    INACCURATE = "inaccurate"
-
-    @property
-    def advice(self) -> str:
-        """One line on what the status means."""
-        return _ADVICE[self.value]
+    COMPLETE = "complete", "Both parts were found and certified."
+    NOTHING_MASKED = (
+        "nothing masked",
+        "Every allowed token is selected, so no direction is left to find: W is compared with W_fin.",
+    )
+    INFEASIBLE = (
+        "infeasible",
+        "No W ties the selected tokens and suppresses the others (directional.certificate.farkas proves it).",
+    )
+    INACCURATE = (
+        "inaccurate",
+        "A solve ended without a closed certificate; read the certificates of finite and directional.",
+    )
 
 
 @dataclass(frozen=True, eq=False)

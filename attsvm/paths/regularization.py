@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
+from attsvm._checks import generator, require_count, require_number
 from attsvm.attention import likeliest
 from attsvm.losses import Loss, get_loss
 from attsvm.optimality import SeparatingCone, separating_cone
@@ -151,6 +152,8 @@ def regularization_path(
     >>> print(path.status[-1], bool(path.distance[-1] < 1e-3 < path.distance[0]))
     boundary True
     """
+    require_number("tolerance", tolerance, "a positive number", low=0.0)
+    require_count("max_iterations", max_iterations)
     if require_problem(problem).batch is not None:
         raise ValueError("a path belongs to one problem; index the batch first, e.g. problem[0]")
     if problem.head is None or not problem.head.is_linear:
@@ -173,7 +176,7 @@ def regularization_path(
     if is_local:
         points = _follow_local(search, np.asarray(target), lengths)
     else:
-        points = _follow(search, problem, target, lengths, starts, np.random.default_rng(seed))
+        points = _follow(search, problem, target, lengths, starts, generator(seed))
     return _collect(problem, parameterization, chosen, is_local, R, search, points, predicted, cone)
 
 
@@ -283,6 +286,8 @@ def _predict(
     if solution is None:
         solved: Solution = att_svm(problem, chosen, norm=norm, rank=m)
         return solved
+    if not isinstance(solution, Solution):
+        raise TypeError(f"solution must be a Solution, got {type(solution).__name__}")
     if solution.norm_name != norm or not (isinstance(solution.selection, Selection) and solution.selection == chosen):
         raise ValueError(f"solution must be the {norm} Att-SVM of the same selection, got {solution!r}")
     return solution
@@ -300,16 +305,17 @@ def _collect(
     cone: SeparatingCone,
 ) -> RegularizationPath:
     form, objective = search.form, search.objective
-    missing = np.full(form.size, np.nan)
-    thetas = [missing if p is None else p.theta for p in points]
-    W = np.stack([form.compose(theta) for theta in thetas])
-    log_excess = np.array([np.nan if p is None else p.value for p in points])
+    nothing = Point(np.full(form.size, np.nan), np.nan, np.nan, False, np.nan)
+    found = [point or nothing for point in points]
+    W = np.stack([form.compose(point.theta) for point in found])
+    log_excess = np.array([point.value for point in found])
     correlation = np.full(len(radii), np.nan)
     if predicted.status.has_solution and predicted.norm > 0:
         target = predicted.W
         sizes = np.linalg.norm(W, axis=(1, 2)) * np.linalg.norm(target)
         np.divide((W * target).sum(axis=(1, 2)), sizes, out=correlation, where=sizes > 0)
-    factors = None if form.m is None else [form.parameters(theta) for theta in thetas]
+    parts = [form.parameters(point.theta) for point in found]
+    K, Q = (None if form.m is None else np.stack([part[name] for part in parts]) for name in "KQ")
     return RegularizationPath(
         problem,
         parameterization,
@@ -317,16 +323,16 @@ def _collect(
         is_local,
         radii,
         W,
-        None if factors is None else np.stack([f["K"] for f in factors]),
-        None if factors is None else np.stack([f["Q"] for f in factors]),
+        K,
+        Q,
         objective.floor + np.exp(log_excess),
         log_excess,
         correlation,
         1.0 - correlation,
         predicted,
         np.array([_cone_value(cone, w) for w in W]),
-        np.array([p is not None and p.on_boundary for p in points]),
-        np.array([np.nan if p is None else p.stationarity for p in points]),
+        np.array([point.on_boundary for point in found]),
+        np.array([point.stationarity for point in found]),
         tuple(PathStatus.NO_START if p is None else search.status(p) for p in points),
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from attsvm.comparison import compare
-from attsvm.problem import AttentionProblem
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import plain, versions
 from attsvm.reports.graph import graph_content
 from attsvm.reports.solved import problem_record, solution_record
@@ -85,7 +85,7 @@ def build_content(
     >>> [record["status"] for record in content["solutions"]], content["training_skipped"]
     (['optimal', 'optimal'], 'No steps were asked for.')
     """
-    if problem.batch is not None:
+    if require_problem(problem).batch is not None:
         raise ValueError("a report takes one problem; index the batch first, e.g. problem[0]")
     for name_, value, kind in (("steps", steps, "an integer "), ("graph_limit", graph_limit, "")):
         if value < 0:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from attsvm.comparison.tables import svm_name
-from attsvm.optimality import Convergence, convergence_of
+from attsvm.exact_local import exact_local_optimality
+from attsvm.heads import LinearHead
+from attsvm.optimality import Convergence, convergence_of, support_indices
 from attsvm.problem import AttentionProblem
 from attsvm.records import Table
 from attsvm.selection import Selection
-from attsvm.solution import Solution, support_indices
+from attsvm.solution import Solution
 
 __all__ = [
     "exact_line",
@@ -76,6 +78,8 @@ def solution_record(solution: Solution) -> Record:
         if solution.problem.multi_query:
             farkas["queries"] = [list(query) for query in queries]
         return record | {"farkas": farkas}
+    if solution.status != "optimal":
+        record["reason"] = solution.reason
     if not solution.status.has_solution:
         return record
     proved = ("gap", "primal_violation", "dual_violation", "complementarity", "lower_bound")
@@ -214,6 +218,9 @@ def exact_record(solution: Solution) -> Record:
     record |= {"tolerance": solution.result.tolerance, "norm": list(proved.norm)}
     if proved.rank is not None:
         record |= {"rank": proved.rank, "resolution": proved.resolution}
+    linear = isinstance(solution.problem.head, LinearHead) and isinstance(solution.selection, Selection)
+    if linear and solution.norm_name == "frobenius":  # in other norms solutions need not be unique
+        record["locally_optimal"] = exact_local_optimality(solution.problem, solution.selection).locally_optimal
     return record
 
 
@@ -238,7 +245,10 @@ def exact_line(record: Record, exact: Record) -> str:
     rank = ""
     if "rank" in exact:
         rank = f" Every optimal W has at most {exact['rank']} singular values above {exact['resolution']:.1e}."
+    local = ""
+    if "locally_optimal" in exact:
+        local = f" The selection is {'' if exact['locally_optimal'] else 'not '}locally optimal."
     return (
         f"{head} W misses no row by more than {exact['violation']:.1e}; the optimal norm lies between {low:.17g} and "
-        f"{high:.17g}.{rank}"
+        f"{high:.17g}.{rank}{local}"
     )

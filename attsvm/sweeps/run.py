@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
@@ -23,7 +25,7 @@ from attsvm.sweeps.store import Store
 
 __all__ = ["process_pool", "sweep"]
 
-_RESTARTS = 3  # of our own pool, after a worker was killed
+_PATIENCE = 4  # losses of a worker in a row, without a chunk finished in between, after which a sweep gives up
 Progress = Callable[[int, int], None]
 
 
@@ -52,7 +54,8 @@ def sweep(
     Parameters
     ----------
     fn : callable
-        ``fn(trials, seed, **cell) -> dict of columns``; for processes it must be importable (a function of a module).
+        ``fn(trials, seed, **cell) -> dict of columns``; for processes it must be importable (a function of a module),
+        and in a script the call must stand under ``if __name__ == "__main__":``.
         Entries are numbers, strings, booleans, None or nested lists of them (arrays are converted).
     grid : dict of sequences, or list of dict
         Parameters and their values (the product is taken), or the cells themselves.
@@ -135,8 +138,7 @@ def _complete(plan: Plan, store: Store, executor: Any, workers: int | None, prog
     resumed, total = len(finished), len(finished) + len(missing)
 
     def keep(chunk: Chunk, columns: dict[str, Any], seconds: float) -> None:
-        store.write(plan, chunk, columns, seconds)
-        finished[chunk.cell, chunk.index] = columns
+        finished[chunk.cell, chunk.index] = store.write(plan, chunk, columns, seconds)
         if progress is not None:
             progress(len(finished), total)
 
@@ -164,15 +166,33 @@ def _run(plan: Plan, missing: list[Chunk], keep: Keep, executor: Any, workers: i
             keep(chunk, *_computed_here(plan, chunk))
     else:
         _check_importable(plan.fn)
-        for attempt in range(_RESTARTS + 1):
-            with process_pool(workers) as pool:
-                try:
-                    _submit_all(plan, missing, keep, pool)
-                    return
-                except BrokenProcessPool:
-                    # A worker was killed from outside (out of memory, kill -9): what is done is stored; do the rest.
-                    if attempt == _RESTARTS:
-                        raise
+        _run_on_own_workers(plan, missing, keep, workers)
+
+
+def _run_on_own_workers(plan: Plan, missing: list[Chunk], keep: Keep, workers: int | None) -> None:
+    """Replace workers that are killed from outside (out of memory, kill -9) for as long as chunks get finished."""
+    lost = 0
+    while missing:
+        left = len(missing)
+        with process_pool(workers) as pool:
+            try:
+                _submit_all(plan, missing, keep, pool)
+            except BrokenProcessPool as error:
+                lost = lost + 1 if len(missing) == left else 1
+                if lost >= _PATIENCE:
+                    raise BrokenProcessPool(
+                        f"worker processes ended {lost} times without finishing a chunk {_place(plan, missing[0])}; is "
+                        "there too little memory, or, in a script, no `if __name__ == '__main__':` around the call?"
+                    ) from error
+            except BaseException:
+                _end_workers(pool)
+                raise
+
+
+def _end_workers(pool: ProcessPoolExecutor) -> None:
+    """End the workers now: they do not hear Ctrl-C, and their chunks would be computed to the end for nobody."""
+    for process in list((getattr(pool, "_processes", None) or {}).values()):
+        process.terminate()
 
 
 def _submit_all(plan: Plan, missing: list[Chunk], keep: Keep, pool: Any) -> None:
@@ -184,7 +204,8 @@ def _submit_all(plan: Plan, missing: list[Chunk], keep: Keep, pool: Any) -> None
         while queue or under_way:
             while queue and len(under_way) < limit:
                 chunk = queue.pop(0)
-                under_way[pool.submit(compute_chunk, plan.fn, plan.cells[chunk.cell], chunk)] = chunk
+                with _no_interrupt():
+                    under_way[pool.submit(compute_chunk, plan.fn, plan.cells[chunk.cell], chunk)] = chunk
             done, _ = wait(under_way, return_when=FIRST_COMPLETED)
             for future in done:
                 chunk = under_way.pop(future)
@@ -201,6 +222,19 @@ def _submit_all(plan: Plan, missing: list[Chunk], keep: Keep, pool: Any) -> None
         for future in under_way:
             future.cancel()
         raise
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Hold Ctrl-C back while workers may start: they inherit this and leave the interrupt to us."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _computed_here(plan: Plan, chunk: Chunk) -> tuple[dict[str, Any], float]:

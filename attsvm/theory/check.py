@@ -38,6 +38,9 @@ class Check:
     values: Mapping[str, Any] = field(default_factory=dict)
     detail: str = ""
 
+    def __repr__(self) -> str:
+        return f"Check({self.name!r}, {self.verdict!r}, values of {', '.join(self.values) or 'nothing'})"
+
     def __bool__(self) -> bool:
         return self.verdict == "holds"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from attsvm._checks import generator
 from attsvm.losses import Loss, get_loss
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table, plain
@@ -158,6 +159,7 @@ def diagnose(
     >>> diagnosis["D"].verdict, diagnosis["B.1"].verdict
     ('fails', 'fails')
     """
+    generator(seed)  # said here, whether or not a check draws from it
     if require_problem(problem).batch is not None:
         raise ValueError("diagnose takes one problem; index the batch first, e.g. problem[0]")
     if norm not in ("frobenius", "nuclear"):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import generator
 from attsvm.optimality import low_score_tokens
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
@@ -72,7 +73,7 @@ def sampled_predictions(problem: AttentionProblem, seed: int = 0, samples: int =
     (2, 15)
     """
     assert problem.head is not None
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     X, labels = query_tokens(problem), problem.Y.reshape(-1)
     rows = []
     for q, allowed in enumerate(problem.allowed.reshape(-1, problem.T)):
@@ -166,7 +167,7 @@ def _best_on_segment(problem: AttentionProblem, anchor: FloatArray, q: int, t: i
 
 def _sampled(problem: AttentionProblem, selection: Selection, low: Any, name: str, seed: int) -> Check:
     assert problem.head is not None
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     X, labels, chosen = query_tokens(problem), problem.Y.reshape(-1), selection.indices.reshape(-1)
     smallest, values = np.inf, {}
     for q in np.flatnonzero(low.any(axis=1)):

@@ -85,6 +85,10 @@ def predict(checks: Mapping[str, Check], theorems: tuple[Check, ...], is_optimal
 def _predict_W(checks: Mapping[str, Check], applies: set[str], is_optimal: bool, norm: str) -> list[str]:
     if not checks["A"]:
         return ["Nothing: the loss does not satisfy Assumption A with l' < 0."]
+    return _about_optimal_tokens(checks, applies) + _about_selection(checks, applies, is_optimal, norm)
+
+
+def _about_optimal_tokens(checks: Mapping[str, Check], applies: set[str]) -> list[str]:
     out = []
     feasible = checks["feasible"]
     margin = f"margin {feasible.values['margin']:.4g}" if feasible else ""
@@ -115,7 +119,12 @@ def _predict_W(checks: Mapping[str, Check], applies: set[str], is_optimal: bool,
             f"From W = 0 with a long first step W goes to Att-SVM of the optimal tokens ({margin}) if all iterates "
             f"keep the separating margin mu < {checks['C'].values['mu']:.3g} (Theorem 4)."
         )
-    own = checks.get("selection feasible", feasible)
+    return out
+
+
+def _about_selection(checks: Mapping[str, Check], applies: set[str], is_optimal: bool, norm: str) -> list[str]:
+    out = []
+    own = checks.get("selection feasible", checks["feasible"])
     if "Theorem 5" in applies:
         what = "the optimal tokens" if is_optimal else "this selection"
         out.append(

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import generator
 from attsvm.enumeration import SelectionTable, count_selections, solve_every_selection, solve_selections
 from attsvm.problem import AttentionProblem
 from attsvm.rows import AttentionRows
@@ -298,7 +299,7 @@ def _exact(table: SelectionTable, optimal: Selection) -> Check:
 
 def _suspects(problem: AttentionProblem, optimal: Selection, seed: int) -> npt.NDArray[np.int64]:
     """Optimal selections with one token swapped, then random ones: where counterexamples are cheap to find."""
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     best = optimal.indices.reshape(-1)
     allowed = problem.allowed.reshape(-1, problem.T)
     q, t = np.nonzero(allowed & (np.arange(problem.T) != best[:, None]))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attsvm._arrays import real_array
+from attsvm._checks import generator
 from attsvm.losses import Loss, get_loss
 from attsvm.parameterizations import Parameterization
 from attsvm.problem import AttentionProblem
@@ -45,7 +46,7 @@ def cone_init(
     D = real_array("direction", direction).astype(np.float64)
     if not (radius > 0 and -1 < correlation <= 1):
         raise ValueError(f"radius must be positive and correlation in (-1, 1], got {radius} and {correlation}")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     axes = (-2, -1)
     D = D / np.linalg.norm(D, axis=axes, keepdims=True)
     noise = rng.standard_normal(D.shape)
@@ -108,7 +109,7 @@ def _named_start(
             raise ValueError("init='zero' is a stationary point of (K, Q): start from init='uniform' or give (K, Q)")
         return {n: data.X.new_zeros(data.batch, *shape) for n, shape in shapes.items()}
     if options.init == "uniform":
-        rng = np.random.default_rng(options.seed)
+        rng = generator(options.seed)
         fan_in = {n: shape[-1] if n == "W" else shape[0] for n, shape in shapes.items()}
         return {n: _uniform(data, shape, fan_in[n] ** -0.5, rng) for n, shape in shapes.items()}
     if options.init == "separating" and form.name == "W":

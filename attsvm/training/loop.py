@@ -40,6 +40,8 @@ def _look(
     W that means something.
     """
     finite = torch.stack([torch.isfinite(t).flatten(1).all(1) for t in state.parameters.values()]).all(0)
+    # Factors may be finite where their product, or its norm, is not.
+    finite &= torch.isfinite(method.parameterization.compose(state.parameters).flatten(1).norm(dim=1))
     snapshot = take_snapshot(data, where(finite, state.parameters, before.parameters), method)
     state = replace(
         state,
@@ -144,14 +146,15 @@ class _Trail:
 
 def _resumed(options: TrainOptions, data: TensorProblem, method: Method, parameters: Parameters) -> _Trail:
     """The start of a run, or where its checkpoint left it."""
-    print_ = fingerprint(options, data, parameters)
-    path = None if options.checkpoint is None else Path(options.checkpoint)
-    if options.resume and path is not None and path.exists():
-        saved = load_checkpoint(path, print_, data.X.device)
-        state = TrainingState(saved["parameters"], saved["optimizer"], saved["code"], saved["taken"])
-        return _Trail(state, saved["history"], saved["step"], print_)
     code = torch.full((data.batch,), RUNNING, dtype=torch.int64, device=data.X.device)
     state = TrainingState(parameters, method.optimizer.init(parameters), code, torch.zeros_like(code))
+    if options.checkpoint is None:
+        return _Trail(state, [], 0, "")
+    print_, path = fingerprint(options, data, parameters, method.parameterization.key_matrix), Path(options.checkpoint)
+    if options.resume and path.exists():
+        saved = load_checkpoint(path, print_, data.X.device, state, options.snapshot_steps())
+        state = TrainingState(saved["parameters"], saved["optimizer"], saved["code"], saved["taken"])
+        return _Trail(state, saved["history"], saved["step"], print_)
     return _Trail(state, [], 0, print_)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 import torch
 
+from attsvm._checks import generator, require_count, require_number
 from attsvm.losses import Loss, get_loss
 from attsvm.parameterizations import get_parameterization
 from attsvm.training.optimizers import Optimizer, get_optimizer
@@ -136,23 +137,42 @@ class TrainOptions:
     key_matrix: Any = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int | np.integer) or self.steps < 0:
-            raise ValueError(f"steps must be an integer >= 0, got {self.steps!r}")
+        require_count("steps", self.steps, least=0)
         get_parameterization(self.parameterization)
         self.snapshot_steps()
+        self._check_numbers()
         if self.m is not None and (self.parameterization != "KQ" or self.m < 1):
             raise ValueError(f"m is the inner dimension of parameterization 'KQ' and must be >= 1, got m={self.m}")
         if self.arithmetic not in ("log", "naive"):
             raise ValueError(f"arithmetic must be 'log' or 'naive', got {self.arithmetic!r}")
-        if self.lr is not None and not (np.isfinite(self.lr) and self.lr > 0):
-            raise ValueError(f"lr must be a positive number, got {self.lr}")
-        if self.stop_norm is not None and not self.stop_norm > 0:
-            raise ValueError(f"stop_norm must be positive, got {self.stop_norm}")
         if self.recipe().optimizer.name == "gd" and self.lr is None and self.parameterization != "W":
             raise ValueError("lr must be given for optimizer 'gd' on factors: their smoothness changes along the way")
         if self.resume and self.checkpoint is None:
             raise ValueError("resume=True needs checkpoint=PATH")
         object.__setattr__(self, "loss", get_loss(self.loss))
+
+    def _check_numbers(self) -> None:
+        if self.m is not None and self.parameterization == "KQ":
+            require_count("m", self.m)
+        require_number("lr", self.lr, "a positive number", low=0.0, optional=True)
+        require_number("log_ridge", self.log_ridge, "a finite number", optional=True)
+        require_count("decay_after", self.decay_after, optional=True)
+        require_number("radius", self.radius, "a positive number", low=0.0)
+        if self.stop_norm != np.inf:
+            require_number("stop_norm", self.stop_norm, "a positive number", low=0.0, optional=True)
+        require_number("stop_direction", self.stop_direction, "a number between 0 and 1", 0.0, 1.0, optional=True)
+        if not isinstance(self.optimizer, str):
+            raise ValueError(f"optimizer must be a name such as 'normalized_gd', got {self.optimizer!r}")
+        if not (isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point):
+            raise ValueError(f"dtype must be a floating torch dtype such as torch.float64, got {self.dtype!r}")
+        if not isinstance(self.checkpoint, str | Path | None):
+            raise ValueError(f"checkpoint must be a path, got {self.checkpoint!r}")
+        generator(self.seed)
+        for name in ("progress", "resume"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if self.key_matrix is not None and self.parameterization != "prompt":
+            raise ValueError(f"key_matrix is for parameterization 'prompt', got {self.parameterization!r}")
 
     def __repr__(self) -> str:
         plain = {"init": self.init if isinstance(self.init, str) else "given"}
@@ -209,7 +229,11 @@ def snapshot_steps(steps: int, wanted: int | Sequence[int]) -> list[int]:
     >>> snapshot_steps(1000, 4), snapshot_steps(1000, [30, 70])
     ([0, 1, 10, 100, 1000], [0, 30, 70, 1000])
     """
-    if not isinstance(wanted, int):
+    if isinstance(wanted, bool) or not isinstance(wanted, int | np.integer):
+        if isinstance(wanted, bool | str) or not isinstance(wanted, Iterable):
+            raise ValueError(f"snapshots must be an integer of at least 2 or a list of steps, got {wanted!r}")
+        for k in wanted:
+            require_count("a step of snapshots", k, least=0)
         outside = [k for k in wanted if not 0 <= k <= steps]
         if outside:
             raise ValueError(f"snapshots must lie in [0, {steps}], got {outside[0]}")

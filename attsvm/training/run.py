@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from attsvm.losses import get_loss
 from attsvm.problem import AttentionProblem
 from attsvm.records import html_table
 from attsvm.selection import Selection
+from attsvm.solvers.status import Advised
 from attsvm.training.options import TrainOptions
 
 __all__ = ["History", "Run", "RunStatus"]
@@ -23,16 +23,8 @@ FloatArray = npt.NDArray[np.float64]
 # What a snapshot records of every problem, in the order of `History`.
 SNAPSHOT_NAMES = ("W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
 
-_ADVICE = {
-    "finished": "All steps were taken.",
-    "norm reached": "W reached the norm that was asked for.",
-    "converged": "The direction of W changed by less than asked for between two snapshots.",
-    "stationary": "The gradient is exactly zero: equal scores, an unlucky start, or a finite minimum.",
-    "not finite": "A step gave NaN or infinity and was not taken; lower lr or check the head.",
-}
 
-
-class RunStatus(StrEnum):
+class RunStatus(Advised):
     """Why a problem's training ended; ``status.advice`` says more.
 
     Examples
@@ -42,16 +34,11 @@ class RunStatus(StrEnum):
     'The gradient is exactly zero: equal scores, an unlucky start, or a finite minimum.'
     """
 
-    FINISHED = "finished"
-    NORM = "norm reached"
-    CONVERGED = "converged"
-    STATIONARY = "stationary"
-    NOT_FINITE = "not finite"
-
-    @property
-    def advice(self) -> str:
-        """One line on what the status means."""
-        return _ADVICE[self.value]
+    FINISHED = "finished", "All steps were taken."
+    NORM = "norm reached", "W reached the norm that was asked for."
+    CONVERGED = "converged", "The direction of W changed by less than asked for between two snapshots."
+    STATIONARY = "stationary", "The gradient is exactly zero: equal scores, an unlucky start, or a finite minimum."
+    NOT_FINITE = "not finite", "A step gave NaN or infinity and was not taken; lower lr or check the head."
 
 
 @dataclass(frozen=True, eq=False, repr=False)

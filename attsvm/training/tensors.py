@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.solvers.devices import torch_device
 
 __all__ = ["TensorProblem", "tensor_problem"]
 
@@ -74,11 +75,13 @@ def tensor_problem(
     if head is None:
         raise ValueError("training needs a prediction head: pass head=attsvm.LinearHead(v) or any torch callable")
 
+    place = torch_device(device)
+
     def move(array: object) -> Tensor:
-        return torch.tensor(array, dtype=dtype, device=device)
+        return torch.tensor(array, dtype=dtype, device=place)
 
     X, Z, Y = move(problem.X), move(problem.Z), move(problem.Y)
-    allowed = torch.tensor(problem.allowed.copy(), device=device)
+    allowed = torch.tensor(problem.allowed.copy(), device=place)
     if problem.batch is None:
         X, Z, Y, allowed = X[None], Z[None], Y[None], allowed[None]
     if not problem.multi_query:

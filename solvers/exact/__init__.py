@@ -3,20 +3,25 @@
 from attsvm.solvers.exact.feasibility import ExactFeasibility, exact_farkas, exact_feasibility
 from attsvm.solvers.exact.least_norm import ExactLeastNorm, exact_least_norm
 from attsvm.solvers.exact.nuclear import NuclearEnclosure, nuclear_enclosure, repair
-from attsvm.solvers.exact.representable import representable
+from attsvm.solvers.exact.polyhedral import ExactPolyhedral, exact_polyhedral
+from attsvm.solvers.exact.representable import nearest, raised, representable
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, exact_rows
 
 __all__ = [
     "ExactFarkas",
     "ExactFeasibility",
     "ExactLeastNorm",
+    "ExactPolyhedral",
     "ExactRows",
     "NuclearEnclosure",
     "exact_farkas",
     "exact_feasibility",
     "exact_least_norm",
+    "exact_polyhedral",
     "exact_rows",
+    "nearest",
     "nuclear_enclosure",
+    "raised",
     "repair",
     "representable",
 ]

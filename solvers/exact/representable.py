@@ -5,6 +5,9 @@ of very different sizes meet. But the entries need not all be rounded to nearest
 most are fixed first, then as many of the others as there are independent rows are solved for exactly, so that the
 margins are what they were, and rounded. Only the roundings of these last entries, the least harmful ones, are left.
 The change is orthogonal to the rows that it keeps, so the least Frobenius norm grows to second order only.
+
+Where that is not enough, inequality rows are asked for more than they need, by as much as rounding can take from them
+(`raised`): a large W pays little for a row of ordinary size, and every rounding of the result is then feasible.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.exact.rows import ExactRows, rational, to_float
+from attsvm.solvers.exact.rows import ExactRows, rational, rational_matrix, to_float
 from attsvm.solvers.exact.simplex import independent_rows, pivot_columns
 
 if TYPE_CHECKING:
     from flint import fmpq_mat
 
-__all__ = ["nearest", "representable"]
+__all__ = ["nearest", "raised", "representable"]
 
 _ROUNDS = 3
 
@@ -78,6 +81,34 @@ def representable(rows: ExactRows, matrix: fmpq_mat) -> FloatArray:
         if missed < least:
             best, least = W, missed
     return best
+
+
+def raised(rows: ExactRows, W: FloatArray, share: int = 0) -> ExactRows:
+    """The rows with inequalities raised by what rounding the entries of a matrix like W can take from them.
+
+    Parameters
+    ----------
+    rows : ExactRows
+    W : ndarray, shape (dx, dz)
+    share : int
+        Only ``2^-share`` of that: enough where most roundings can be made up for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.exact import exact_rows
+    >>> from attsvm.solvers.exact.representable import raised
+    >>> print(raised(exact_rows([[1.0]], [[1.0]], [0]), np.array([[2.0**53]])).rhs[0])
+    3
+    """
+    spacing = rational_matrix("W", np.spacing(np.abs(W)))
+    lost = ExactRows(
+        [[abs(x) for x in row] for row in rows.left], [[abs(x) for x in row] for row in rows.right], rows.owner,
+        rows.scale, rows.rhs, rows.equality,
+    ).margins(spacing)  # fmt: skip
+    # Half a spacing would do for entries of this size; a whole one leaves room for larger ones.
+    sides = [r if e else r + x / 2**share for r, x, e in zip(rows.rhs, lost, rows.equality.tolist(), strict=True)]
+    return ExactRows(rows.left, rows.right, rows.owner, rows.scale, sides, rows.equality)
 
 
 def _solved(rows: ExactRows, matrix: fmpq_mat, W: FloatArray, held: list[int]) -> FloatArray:

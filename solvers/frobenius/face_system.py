@@ -10,16 +10,41 @@ The lower half of the matrix is formed by blocks, factored in place, and thrown 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.penalty import Penalty
 
-__all__ = ["FaceSystem"]
+__all__ = ["FaceSystem", "Metric"]
 
 # Rows of the Gram matrix that are formed at once.
 _BLOCK = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """The metric ``M(D) = (left D + D right) / 2`` of symmetric positive matrices.
+
+    Attributes
+    ----------
+    left : ndarray, shape (dx, dx)
+    right : ndarray, shape (dz, dz)
+    """
+
+    left: FloatArray
+    right: FloatArray
+
+    @property
+    def scale(self) -> float:
+        """By how much it stretches on average."""
+        return 0.5 * float(np.trace(self.left) / len(self.left) + np.trace(self.right) / len(self.right))
+
+    def apply(self, D: FloatArray) -> FloatArray:
+        """``M(D)``, shape (dx, dz)."""
+        return np.asarray(0.5 * (self.left @ D + D @ self.right))
 
 
 class FaceSystem:
@@ -39,6 +64,8 @@ class FaceSystem:
         Rows of queries whose sum is at its cap.
     leader : ndarray, shape (s,)
         The largest of the rows of each query is eliminated.
+    metric : Metric, optional
+        Of the space that the rows act on; the Frobenius product by default.
 
     Examples
     --------
@@ -59,11 +86,12 @@ class FaceSystem:
         signs: FloatArray,
         tied: BoolArray,
         leader: FloatArray,
+        metric: Metric | None = None,
     ) -> None:
         self.a = pair.a.astype(np.float64, copy=False)
         self.owner = pair.owner
         self.b = pair.queries.take(pair.owner, axis=0).astype(np.float64, copy=False)
-        self.ridge, self.signs = ridge, signs
+        self.ridge, self.signs, self.metric = ridge, signs, metric
         self.curvature = 0.0 if penalty is None or penalty.loss == "hinge" else 0.5 / penalty.C
         self.joint = penalty is not None and penalty.slack == "query"
         self._choose(tied, leader)
@@ -99,11 +127,17 @@ class FaceSystem:
         if not n:
             return 0
         gram = np.empty((n, n))
+        a_right, b_right = (a, b) if self.metric is None else (a @ self.metric.left, b @ self.metric.right)
         for start in range(0, n, _BLOCK):
             rows = slice(start, min(start + _BLOCK, n))
             part = gram[rows, : rows.stop]
-            np.matmul(a[rows], a[: rows.stop].T, out=part)
+            np.matmul(a_right[rows], a[: rows.stop].T, out=part)
             part *= b[rows] @ b[: rows.stop].T
+            if self.metric is not None:
+                other = a[rows] @ a[: rows.stop].T
+                other *= b_right[rows] @ b[: rows.stop].T
+                part += other
+                part *= 0.5
             if self.curvature and self.joint:
                 part += self.curvature * (owner[rows, None] == owner[None, : rows.stop])
         diagonal = gram.ravel()[:: n + 1]
@@ -126,7 +160,9 @@ class FaceSystem:
 
     def _product(self, v: FloatArray) -> FloatArray:
         """``(G_SS + R) v`` without the matrix."""
-        return self.margins(self.adjoint(v)) + self.ridge * v + self.softness(v)
+        dual = self.adjoint(v)
+        W = dual if self.metric is None else self.metric.apply(dual)
+        return self.margins(W) + self.ridge * v + self.softness(v)
 
     def softness(self, v: FloatArray) -> FloatArray:
         """The slack that squared hinges pay for multipliers of the free rows, row by row."""

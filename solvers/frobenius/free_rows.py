@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["FreeRows", "conjugate_gradient"]
+__all__ = ["FreeRows", "solve_free"]
 
 # With fewer rows per query than this, whole-array operations beat one small product per query.
 _LOOP_ROWS = 4
@@ -156,9 +157,7 @@ class FreeRows:
         return self._restored(solved[self.place])
 
 
-def conjugate_gradient(
-    rows: FreeRows, target: FloatArray, accuracy: float, max_steps: int
-) -> tuple[FloatArray, int, str]:
+def solve_free(rows: FreeRows, target: FloatArray, accuracy: float, max_steps: int) -> tuple[FloatArray, int, str]:
     """Preconditioned conjugate gradients for ``(G + ridge I) x = target`` from 0.
 
     Returns
@@ -173,31 +172,11 @@ def conjugate_gradient(
     --------
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.frobenius.free_rows import FreeRows, conjugate_gradient
+    >>> from attsvm.solvers.frobenius.free_rows import FreeRows, solve_free
     >>> from attsvm.solvers.unit import UnitProblem
     >>> rows = FreeRows(UnitProblem(MarginProblem(np.eye(2), [[1.0]], [0, 0])), np.arange(2))
-    >>> conjugate_gradient(rows, np.array([1.0, 2.0]), 1e-9, 10)[0].round(4)
+    >>> solve_free(rows, np.array([1.0, 2.0]), 1e-9, 10)[0].round(4)
     array([1., 2.])
     """
-    x = np.zeros_like(target)
-    residual = target.copy()
-    solved = rows.precondition(residual)
-    direction = solved.copy()
-    energy = float(residual @ solved)
-    goal = accuracy**2 * energy
-    steps = 0
-    while steps < max_steps and energy > goal:
-        steps += 1
-        product = rows.gram_product(direction)
-        curvature = float(direction @ product)
-        if curvature <= 1e-13 * float(direction @ direction):
-            return direction, steps, "singular"
-        step = energy / curvature
-        x += step * direction
-        residual -= step * product
-        solved = rows.precondition(residual)
-        following = float(residual @ solved)
-        direction *= following / energy
-        direction += solved
-        energy = following
-    return x, steps, "solved" if energy <= goal else "limit"
+    found = conjugate_gradient(rows.gram_product, rows.precondition, target.copy(), accuracy, max_steps)
+    return found.direction if found.ending == "singular" else found.x, found.steps, found.ending

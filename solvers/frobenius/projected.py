@@ -30,7 +30,7 @@ from attsvm.solvers.certify import certify
 from attsvm.solvers.driver import Driver
 from attsvm.solvers.frobenius.active_set import by_distance, in_norm_form, proved
 from attsvm.solvers.frobenius.dual import Dual, DualPoint
-from attsvm.solvers.frobenius.free_rows import FreeRows, conjugate_gradient
+from attsvm.solvers.frobenius.free_rows import FreeRows, solve_free
 from attsvm.solvers.infeasible import exact_step, find_conflict
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
@@ -112,7 +112,7 @@ def _solve_on(
             return dense
     if rows.a.dtype == np.float32:
         accuracy = max(accuracy, 1e-5)  # more is not to be had from these products; the next round goes on
-    change, _, ending = conjugate_gradient(rows, target, accuracy, _CG_STEPS)
+    change, _, ending = solve_free(rows, target, accuracy, _CG_STEPS)
     if ending == "solved":
         return change
     dense = None if dual.prefer_dense else rows.dense_solve(target)
@@ -230,7 +230,7 @@ def _line_search(dual: Dual, point: DualPoint, index: IntArray, accuracy: float)
     unit = dual.unit
     rows = FreeRows(unit, index)
     slack, here, equal = point.slack[index], point.x[index], unit.equality[index]
-    direction, _, ending = conjugate_gradient(rows, -slack, accuracy, _LONG_CG_STEPS)
+    direction, _, ending = solve_free(rows, -slack, accuracy, _LONG_CG_STEPS)
     # A direction without curvature is followed as far as it pays: start beyond any sensible length.
     long = 1e6 * max(1.0, float(np.abs(here).max()))
     step = long / float(np.abs(direction).max()) if ending == "singular" else 1.0

@@ -1,18 +1,19 @@
 """Proximal Newton steps for the least Frobenius norm, hard or soft, on a working set of very many rows.
 
-The dual is ``max c . x - |W(x)|^2 / 2 - h*(x)`` over admissible multipliers x (see `attsvm.solvers.penalty`). The method
-of multipliers adds ``- sum_k r_k (x_k - y_k)^2 / 2`` around the last multipliers y, which makes the problem for W smooth:
-its gradient is ``W - W(P(u))`` with ``u = y + (c - F W) / r`` and P the projection on the admissible multipliers.
-Newton's method with an exact line search solves it in few steps, each a Cholesky factorization of the rows whose
-multipliers are free (`face_system`) and one look at all rows. Then y follows, r falls, and the steps become exact.
+The dual is ``max c . x - |W(x)|^2 / 2 - h*(x)`` over admissible multipliers x (see `attsvm.solvers.penalty`). The
+method of multipliers adds ``- sum_k r_k (x_k - y_k)^2 / 2`` around the last multipliers y, which makes the problem
+for W smooth: its gradient is ``W - W(P(u))`` with ``u = y + (c - F W) / r`` and P the projection on the admissible
+multipliers. Newton's method with an exact line search solves it in few steps, each a Cholesky factorization of the
+rows whose multipliers are free (`face_system`) and one look at all rows. Then y follows, r falls, and the steps
+become exact.
 
 Only rows of the working set may carry a multiplier. It starts with the most violated row of every query, and grows by
 the most violated rows of each query that are not in it; early rounds are stopped early. Rows outside cost nothing but
 their place in the products over all rows.
 
-X. Li, D. Sun, K.-C. Toh, "A highly efficient semismooth Newton augmented Lagrangian method for solving Lasso problems",
-SIAM J. Optimization 28 (2018); R. T. Rockafellar, "Augmented Lagrangians and applications of the proximal point
-algorithm in convex programming", Math. Oper. Res. 1 (1976).
+X. Li, D. Sun, K.-C. Toh, "A highly efficient semismooth Newton augmented Lagrangian method for solving Lasso
+problems", SIAM J. Optimization 28 (2018); R. T. Rockafellar, "Augmented Lagrangians and applications of the proximal
+point algorithm in convex programming", Math. Oper. Res. 1 (1976).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.frobenius.face_system import FaceSystem
+from attsvm.solvers.frobenius.face_system import FaceSystem, Metric
 from attsvm.solvers.frobenius.multiplier_sets import Face, MultiplierSet
 from attsvm.solvers.problem import MarginProblem
 
@@ -37,6 +38,8 @@ class Iterate:
     Attributes
     ----------
     W : ndarray, shape (dx, dz)
+    dual : ndarray, shape (dx, dz)
+        The combination of rows that W comes from: W itself, unless a metric stands between the two.
     paid : ndarray, shape (q,) or (m,)
         Slacks of a squared hinge, which count as further coordinates of W; empty otherwise.
     values : ndarray, shape (m,)
@@ -46,16 +49,20 @@ class Iterate:
     """
 
     W: FloatArray
+    dual: FloatArray
     paid: FloatArray
     values: FloatArray
     square: float
 
 
 class ProximalNewton:
-    """Newton's method for the smooth problem of one proximal term, on a working set of rows."""
+    """Newton's method for the smooth problem of one proximal term, on a working set of rows.
 
-    def __init__(self, problem: MarginProblem) -> None:
-        self.problem, self.rows = problem, problem.rows
+    With a metric the norm is ``<W, M^-1 W>^1/2`` in place of the Frobenius norm, and ``W = M(W(x))``.
+    """
+
+    def __init__(self, problem: MarginProblem, metric: Metric | None = None) -> None:
+        self.problem, self.rows, self.metric = problem, problem.rows, metric
         penalty = problem.penalty
         self.penalty = penalty
         self.squared = penalty is not None and penalty.loss == "squared_hinge"
@@ -65,13 +72,15 @@ class ProximalNewton:
         counts = np.bincount(owner, minlength=self.rows.q)
         self.weight = np.bincount(owner, weights=squares, minlength=self.rows.q) / np.maximum(counts, 1)
         self.weight[self.weight == 0] = float(squares.max()) or 1.0
+        if metric is not None:
+            self.weight *= metric.scale
         self.x = np.zeros(self.rows.m)  # multipliers now
         self.center = np.zeros(self.rows.m)  # multipliers that the proximal term holds on to
         self.index = np.zeros(0, dtype=np.int64)
         self.here = self._iterate(np.zeros(self.rows.shape), np.zeros(self.rows.m))
         self.factorizations, self.singular = 0, False
         self.face: Face | None = None
-        self.free_rows = 0
+        self.free_rows, self.scale = 0, 0.0
 
     # -- the working set --------------------------------------------------------------------------
 
@@ -109,26 +118,30 @@ class ProximalNewton:
 
     # -- points -------------------------------------------------------------------------------------
 
-    def _iterate(self, W: FloatArray, v: FloatArray) -> Iterate:
-        """W with its values; ``v`` are the multipliers that pay slacks of a squared hinge."""
+    def _iterate(self, dual: FloatArray, v: FloatArray) -> Iterate:
+        """The W of a combination of rows; ``v`` are the multipliers that pay slacks of a squared hinge."""
+        W = dual if self.metric is None else self.metric.apply(dual)
         values = self.rows.margins(W)
-        square = float(np.vdot(W, W))
+        square = float(np.vdot(W, dual))
         if not self.squared:
-            return Iterate(W, np.zeros(0), values, square)
+            return Iterate(W, dual, np.zeros(0), values, square)
         assert self.penalty is not None
         half = 0.5 / self.penalty.C
         if self.by_query:
             paid = half * np.bincount(self.rows.owner, weights=v, minlength=self.rows.q)
-            return Iterate(W, paid, values + paid[self.rows.owner], square + float(paid @ paid) / half)
+            return Iterate(W, dual, paid, values + paid[self.rows.owner], square + float(paid @ paid) / half)
         paid = half * v
-        return Iterate(W, paid, values + paid, square + float(paid @ paid) / half)
+        return Iterate(W, dual, paid, values + paid, square + float(paid @ paid) / half)
 
-    def move_to(self, W: FloatArray) -> None:
-        """Start from W."""
-        self.here = self._iterate(W, np.zeros(self.rows.m))
+    def move_to(self, first: FloatArray) -> None:
+        """Start from the best multiple of the W of some multipliers, shape (m,)."""
+        dual = self.rows.adjoint(first)
+        square = self._iterate(dual, np.zeros(self.rows.m)).square
+        self.scale = max(0.0, float(self.problem.rhs @ first)) / square if square > 0 else 0.0
+        self.here = self._iterate(dual * self.scale, np.zeros(self.rows.m))
 
     def _inner(self, one: Iterate, other: Iterate) -> float:
-        product = float(np.vdot(one.W, other.W))
+        product = float(np.vdot(one.dual, other.W))
         if self.squared:
             assert self.penalty is not None
             product += 2.0 * self.penalty.C * float(one.paid @ other.paid)
@@ -148,7 +161,7 @@ class ProximalNewton:
         ridge = self._ridge(rho)
         face = self.set.project(self._shifted(self.here.values, ridge))
         for _ in range(steps):
-            target, W_fixed, v_fixed = self._linear(face, ridge)
+            target, dual, v_fixed = self._linear(face, ridge)
             free = np.flatnonzero(face.free)
             v = v_fixed
             if len(free):
@@ -159,19 +172,20 @@ class ProximalNewton:
                     break
                 v = v.copy()
                 v[free] = system.solve(target, self.cap if self.cap < np.inf else 0.0)
-                W = W_fixed + system.adjoint(v[free])
-            else:
-                W = W_fixed
+                dual = dual + system.adjoint(v[free])
             full = np.zeros(self.rows.m)
             full[self.index] = v
-            trial = self._iterate(W, full)
+            trial = self._iterate(dual, full)
             ahead = self.set.project(self._shifted(trial.values, ridge))
             changed = int(np.count_nonzero(ahead.free != face.free)) + int(np.count_nonzero(ahead.tight != face.tight))
-            self.here, face = self._search(trial, ahead, ridge)
+            promised = float(face.x @ (trial.values - self.here.values)[self.index]) + self.here.square
+            promised -= self._inner(self.here, trial)
+            at_rest = promised <= 1e-14 * (trial.square + float(np.abs(self.problem.rhs[self.index]) @ np.abs(face.x)))
+            self.here, face = (trial, ahead) if at_rest else self._search(trial, ahead, ridge)
             self.free_rows = int(np.count_nonzero(face.free))
-            if changed <= loose * len(free) and face is ahead:
+            if at_rest or (changed <= loose * len(free) and face is ahead):
                 self._settle(face)
-                if changed == 0:  # on the face itself: the projection would bring in the rounding of u
+                if at_rest or changed == 0:  # on the face itself: the projection would bring in the rounding of u
                     self.x = self.admissible(full)
                 return True
         self._settle(face)
@@ -183,22 +197,24 @@ class ProximalNewton:
         self.x[self.index] = face.x
 
     def _linear(self, face: Face, ridge: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Right-hand side on the free rows, and W and multipliers of the rows that are fixed at a bound."""
+        """Right-hand side on the free rows, and combination and multipliers of the rows fixed at a bound."""
         target = (self.problem.rhs[self.index] + ridge * self.center[self.index])[face.free]
         fixed = np.where(face.free, 0.0, face.x)
-        W = np.zeros(self.rows.shape)
+        dual = np.zeros(self.rows.shape)
         if fixed.any():
             full = np.zeros(self.rows.m)
             full[self.index] = fixed
-            W = self.rows.adjoint(full)
+            dual = self.rows.adjoint(full)
+            W = dual if self.metric is None else self.metric.apply(dual)
             target = target - self.rows.margins(W)[self.index[face.free]]
-        return target, W, fixed
+        return target, dual, fixed
 
     def _system(self, face: Face, free: IntArray, ridge: FloatArray) -> FaceSystem:
         pair = self.rows.gather(self.index[free])
         tied: BoolArray = face.tight[pair.owner] if len(face.tight) else np.zeros(len(free), dtype=bool)
         leader = face.x[free]
-        return FaceSystem(pair, ridge[free], self.penalty, np.where(leader < 0, -1.0, 1.0), tied, leader)
+        signs = np.where(leader < 0, -1.0, 1.0)
+        return FaceSystem(pair, ridge[free], self.penalty, signs, tied, leader, self.metric)
 
     def _search(self, trial: Iterate, ahead: Face, ridge: FloatArray) -> tuple[Iterate, Face]:
         """The point on the way to ``trial`` where the smooth function is least (its derivative is monotone)."""
@@ -223,8 +239,9 @@ class ProximalNewton:
         t = 0.5 * (low + high)
         paid = here.paid + t * (trial.paid - here.paid)
         W = here.W + t * (trial.W - here.W)
+        dual = W if self.metric is None else here.dual + t * (trial.dual - here.dual)
         square = here.square + 2.0 * t * start + t * t * curve
-        point = Iterate(W, paid, here.values + t * change, square)
+        point = Iterate(W, dual, paid, here.values + t * change, square)
         return point, self.set.project(u0 + t * (u1 - u0))
 
     # -- the end --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,20 +20,22 @@ from attsvm.solvers.farkas import certify_infeasible
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.infeasible import find_conflict
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["Progress", "solve_working_set"]
+__all__ = ["Progress", "WorkingSetSolve", "solve_working_set"]
 
 # Proximal weights, relative to the squared row norms of a query: one to find the rows, one to settle them, and lower
 # ones for what is still open.
-_COARSE, _FINE, _LEAST = 1e-4, 1e-8, 1e-12
+_COARSE, _FINE = 1e-4, (1e-7, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
 # Newton steps of a round, and rows of each query that join after it.
 _STEPS, _JOIN = 2, 2
-_ROUNDS = 200
+_ROUNDS = 1000
+# Rounds of one proximal weight without new rows before the next one is tried, times free rows: small systems are cheap.
+_PATIENCE = 10_000
 # Share of the largest right-hand side by which a row must be missed to join a coarse round.
 _COARSE_MISS = 0.02
 _REFINEMENTS = 3
@@ -66,12 +68,14 @@ class Progress:
     seconds: float
 
 
-class _Solve:
+class WorkingSetSolve:
     """One solve: what was asked for, the method, and the best certified pair."""
 
-    def __init__(self, problem: MarginProblem, norm: Norm, request: Request) -> None:
+    def __init__(
+        self, problem: MarginProblem, norm: Norm, request: Request, method: ProximalNewton | None = None
+    ) -> None:
         self.problem, self.norm, self.request = problem, norm, request
-        self.method = ProximalNewton(problem)
+        self.method = ProximalNewton(problem) if method is None else method
         self.rounds, self.begin = 0, time.perf_counter()
         self.best: Found | None = None
         self.limit = request.max_iterations or _ROUNDS
@@ -89,29 +93,28 @@ class _Solve:
         known = self.request.multipliers(problem)
         first = known
         if known is None:
-            first = problem.clipped(problem.rhs) / np.maximum(problem.row_norms, 1e-300)
+            norms = problem.row_norms
+            first = problem.clipped(problem.rhs) / np.where(norms > 0, norms, np.inf)
         assert first is not None
-        W = problem.adjoint(first)
-        square = float(np.vdot(W, W))
-        scale = max(0.0, float(problem.rhs @ first)) / square if square > 0 else 0.0
-        method.move_to(W * scale)
+        method.move_to(first)
         method.admit(np.flatnonzero(problem.equality))
         if known is not None:
             method.admit(np.flatnonzero(known))
-            natural = known if problem.penalty is not None else known * scale
+            natural = known if problem.penalty is not None else known * method.scale
             method.center = method.admissible(natural)
         method.admit(method.missing(1, -np.inf if known is None else 0.0))
 
     def level(self, rho: float, steps: int, least: float, loose: float) -> None:
         """Rounds of one proximal weight until the working set holds every row that is violated by over ``least``."""
-        method = self.method
-        while not (self.spent or method.singular):
+        method, idle = self.method, 0
+        while not (self.spent or method.singular) and idle * max(method.free_rows, 1) < _PATIENCE:
             settled = method.newton(rho, steps, loose)
             self.rounds += 1
             self._report()
             new = method.missing(_JOIN, least)
             if not len(new) and settled:
                 break
+            idle = 0 if len(new) else idle + 1
             if len(new):
                 method.admit(new)
 
@@ -156,28 +159,32 @@ class _Solve:
         lam[rows] = found.farkas.multipliers
         return certify_infeasible(problem, lam)
 
+    def approach(self, rho: float, loose: float) -> None:
+        """Coarse rounds, then one finer proximal weight, without a certificate: for a problem inside another method."""
+        side = max(float(np.abs(self.problem.rhs).max()), 1e-300)
+        self.start()
+        self.level(_COARSE, _STEPS, _COARSE_MISS * side, 0.02)
+        self.method.hold()
+        self.level(rho, _STEPS, loose * side, 0.0)
+
     def run(self) -> Found:
         """Coarse rounds, fine ones, then ever smaller proximal weights until the certificate closes."""
         problem, method, goal = self.problem, self.method, self.request.tolerance
         side = max(float(np.abs(problem.rhs).max()), 1e-300)
         self.start()
         self.level(_COARSE, _STEPS, _COARSE_MISS * side, 0.02)
-        rho, looked = _FINE, False
-        while True:
+        looked = False
+        for trial, rho in enumerate(_FINE):
             method.hold()
             self.level(rho, 4, 1e-10 * side, 0.0)
-            reached = self.offer(rho)
-            if reached <= goal or self.spent:
+            if self.offer(rho) <= goal or self.spent or method.singular:
                 break
             stuck = float(problem.missed(method.here.values - problem.rhs).max()) > 1e-3 * side
-            if stuck and not looked and rho < _FINE:
+            if stuck and not looked and trial > 0:
                 looked = True
                 proof = self.conflict()
                 if proof is not None:
                     return Found(farkas=proof, iterations=self.rounds, extras=self.extras())
-            if rho <= _LEAST or method.singular:
-                break
-            rho = max(rho * 1e-2, _LEAST)
         best = self.best or Found()
         return Found(best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras())
 
@@ -189,7 +196,7 @@ class _Solve:
 def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least Frobenius norm, hard or soft, of any number of rows through a working set.
 
-    ``max_iterations`` limits the rounds (200 by default). Options are ``time_limit`` in seconds, after which the best
+    ``max_iterations`` limits the rounds (1000 by default). Options are ``time_limit`` in seconds, after which the best
     certified pair is returned, and ``progress``, a function that is called with a `Progress` after every round.
 
     Examples
@@ -203,28 +210,6 @@ def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     array([[0.5],
            [0.5]])
     """
-    problem = unit.problem
-    penalty = problem.penalty
-    if penalty is None or penalty.slack == "row" or penalty.loss == "hinge" or not problem.equality.any():
-        return _Solve(problem, norm, request).run()
-    return _both_ways(problem, norm, request)
-
-
-def _both_ways(problem: MarginProblem, norm: Norm, request: Request) -> Found:
-    """Equality rows under one squared slack per query, each as two inequalities: loads are not smooth at 0 otherwise."""
-    equal = np.flatnonzero(problem.equality)
-    pair = problem.rows.gather(np.r_[np.arange(problem.m), equal])
-    a = pair.a.astype(np.float64)
-    a[problem.m :] *= -1.0
-    rows = PairRows.trusted(a, pair.queries, pair.owner)
-    split = MarginProblem.from_rows(rows, np.r_[problem.rhs, -problem.rhs[equal]])
-    split.penalty = problem.penalty
-    known = request.multipliers(problem)
-    if known is not None:
-        known = np.maximum(np.r_[known, -known[equal]], 0.0)
-    found = _Solve(split, norm, replace(request, warm_start=known)).run()
-    if found.W is None or found.multipliers is None:
-        return found
-    lam = found.multipliers[: problem.m].copy()
-    lam[equal] -= found.multipliers[problem.m :]
-    return replace(found, multipliers=lam, certificate=certify(problem, found.W, lam, norm))
+    if needs_split(unit.problem):
+        return solve_split(unit.problem, norm, request, lambda part, asked: WorkingSetSolve(part, norm, asked).run())
+    return WorkingSetSolve(unit.problem, norm, request).run()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.devices import torch_device
 from attsvm.solvers.frobenius.active_set import solve_active_set
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.lockstep_steps import NuclearState, row_sums, start, step
@@ -141,10 +142,7 @@ def solve_lockstep(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
-    try:
-        place = torch.device(request.device if request.device is not None else "cpu")
-    except RuntimeError as error:
-        raise ValueError(f"device must name a torch device such as 'cpu' or 'cuda', got {request.device!r}") from error
+    place = torch_device(request.device)
     first = solve_active_set(unit, norm, Request(request.tolerance))
     W, lam, iterations = first.W, first.multipliers, np.array(first.iterations)
     assert W is not None and lam is not None

@@ -14,9 +14,9 @@ with smallest singular value s of the map, every optimal W' lies within
 
     radius = 2 rho + (|row differences| + 2 rho |map|) / s
 
-of W. The solution is called unique when that radius is a small part of its norm: *unique to within the radius*. It is
-called not unique when a second matrix far from W satisfies the rows and has the same norm, both to the accuracy of
-the first.
+of W made feasible, and of W with the distance between the two added (`attsvm.solvers.feasible`). The solution is called
+unique when that radius is a small part of its norm: *unique to within the radius*. It is called not unique when a
+second matrix far from W satisfies the rows and has the same norm, both to the accuracy of the first.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
+from attsvm.solvers.feasible import feasibility_price
 from attsvm.solvers.nuclear.newton import active_map, symmetric
 from attsvm.solvers.nuclear.spectra import singular_values
 from attsvm.solvers.problem import MarginProblem
@@ -116,11 +117,12 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
         return UniquenessCertificate("undecided", np.inf, 0.0, 0, 0)
     # Everything below in the scale of the unit rows.
     scale = float(unit.scale[0])
-    missed = certificate.primal_violation + certificate.primal_error
-    if problem.is_plain:  # W / (1 - missed) is feasible
-        price = value * missed / (1.0 - missed) if missed < 1.0 else np.inf
-    else:  # to first order, as in the certificate of the rank
-        price = 2.0 * missed * float(np.abs(lam) @ problem.allowance)
+    slack = problem.margins(matrix) - problem.rhs
+    price = float(
+        feasibility_price(
+            problem, matrix, slack, certificate.primal_violation, certificate.primal_error, value * _SLACK
+        )
+    )
     excess = value * (certificate.gap + certificate.gap_error) + price
     reduced, x = rows.reduce(matrix), rows.clipped(lam[rows.index] / unit.inverse[rows.index])
     left, right = _active_vectors(rows, x, ranks.rank)
@@ -134,8 +136,10 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
     # Singular values of D and of the map, both of unit rows, as computed from computed vectors.
     blur = 16.0 * UNIT_ROUNDOFF * (rows.m + sum(rows.shape) + entries) * max(1.0, float(singular.max(initial=0.0)))
     room, sure = ranks.dual_gap - blur, smallest - blur
-    if smallest > _INJECTIVE and room > 0 and sure > 0:
-        radius = scale * _radius(excess / scale, value / scale, room, sure, singular, x[supporting], rows, supporting)
+    if smallest > _INJECTIVE and room > 0 and sure > 0 and excess < np.inf:
+        # With computed vectors Z may be as low as -blur somewhere: as if the gap were larger by that share of the norm.
+        blurred = (excess + blur * value) / scale
+        radius = scale * _radius(blurred, value / scale, room, sure, singular, x[supporting], rows, supporting) + price
     if radius <= _CLOSE * value:
         return UniquenessCertificate("unique", radius, smallest, nullity, ranks.rank)
     if nullity:

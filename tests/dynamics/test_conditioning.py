@@ -28,9 +28,9 @@ from attsvm.dynamics.conditioning import (
     squared_loss,
     structured_teacher,
     student_teacher,
-    unimportant_covariance,
     value_margins,
 )
+from attsvm.dynamics.conditioning.separation import unimportant_covariance
 
 
 def random_problem(seed, N=7, n=5, d=4, loss=None, attention="softmax", W=True):

@@ -13,6 +13,9 @@ from scipy import optimize
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attsvm.dynamics.localization as loc
+from attsvm.dynamics.localization.entropy import attention_logits, logit_radius, spectral_norm
+from attsvm.dynamics.localization.inequalities import norm_chain, token_diameter, trace_below_inverse, trace_below_scale
+from attsvm.dynamics.localization.regularizer import locater_gradients, qk_scale
 from attsvm.softmax import softmax
 
 
@@ -41,8 +44,8 @@ def test_entropy_is_that_of_the_softmax_over_keys(rng):
     W_q, W_k = rng.standard_normal((2, 2, 3))
     assert loc.attention_entropy(X, (W_q, W_k)) == pytest.approx(loc.attention_entropy(X, W_k.T @ W_q, np.sqrt(2)))
     # The last query's logits are those of token_logits.
-    np.testing.assert_allclose(loc.attention_logits(X, W)[-1], loc.token_logits(X, W))
-    np.testing.assert_allclose(loc.attention_logits(X, (W_q, W_k))[-1], loc.token_logits(X, (W_q, W_k)))
+    np.testing.assert_allclose(attention_logits(X, W)[-1], loc.token_logits(X, W))
+    np.testing.assert_allclose(attention_logits(X, (W_q, W_k))[-1], loc.token_logits(X, (W_q, W_k)))
 
 
 @pytest.mark.parametrize(("T", "nu"), [(2, 1.0), (8, 2.0), (8, 5.0), (20, 3.0)])
@@ -86,12 +89,12 @@ def test_guaranteed_inequalities_hold(seed, d, is_symmetric):
     S = covariance(rng, d)
     X = rng.standard_normal((6, d))
     found = [
-        loc.trace_below_scale(W, S),
-        loc.trace_below_scale(W, S, form="printed"),
+        trace_below_scale(W, S),
+        trace_below_scale(W, S, form="printed"),
         loc.trace_below_norm(W, S),
         loc.trace_below_norm(W, S, norm="frobenius"),
-        loc.norm_chain(W),
-        loc.trace_below_inverse(W, S),
+        norm_chain(W),
+        trace_below_inverse(W, S),
         loc.norm_below_scale(W, S),
         loc.trace_above_norm(W),
         loc.trace_above_norm(W @ W.T),
@@ -108,21 +111,21 @@ def test_guaranteed_inequalities_hold(seed, d, is_symmetric):
 def test_pairs_and_matrices_agree(rng):
     W_q, W_k = rng.standard_normal((2, 2, 6))
     A, S = W_k.T @ W_q, covariance(rng, 6)
-    for f in (loc.trace_below_scale, loc.trace_below_norm, loc.norm_below_scale, loc.trace_below_inverse):
+    for f in (trace_below_scale, loc.trace_below_norm, loc.norm_below_scale, trace_below_inverse):
         pair, dense = f((W_q, W_k), S), f(A, S)
         assert pair.left == pytest.approx(dense.left)
         assert pair.right == pytest.approx(dense.right)
-    for f in (loc.norm_chain, loc.trace_above_norm):
+    for f in (norm_chain, loc.trace_above_norm):
         assert f((W_q, W_k)).margin == pytest.approx(f(A).margin)
-    assert loc.spectral_norm((W_q, W_k)) == pytest.approx(np.linalg.norm(A, 2))
+    assert spectral_norm((W_q, W_k)) == pytest.approx(np.linalg.norm(A, 2))
 
 
 def test_printed_inequalities_fail_under_their_printed_conditions():
     assert not loc.trace_below_norm(np.eye(4), form="printed").holds
     assert loc.trace_below_norm(np.eye(4), form="printed").guaranteed  # the paper asks for nothing more
-    assert not loc.norm_chain(np.eye(4), form="printed").holds
+    assert not norm_chain(np.eye(4), form="printed").holds
     assert not loc.trace_above_norm(np.diag([1.0, -1.0])).holds
-    twisted = loc.trace_below_scale([[1.0, -2.0], [2.0, 1.0]], form="printed")
+    twisted = trace_below_scale([[1.0, -2.0], [2.0, 1.0]], form="printed")
     assert not twisted.holds
     assert not twisted.guaranteed
 
@@ -138,11 +141,11 @@ def test_singular_covariance_is_flagged():
 
 def test_small_weights_collapse_the_tokens(rng):
     X = rng.standard_normal((8, 4))
-    sizes = [loc.token_diameter(X)]
+    sizes = [token_diameter(X)]
     for _ in range(3):  # layers without skip connections
         bound = loc.collapse_bound(X, 0.2 * np.eye(4))
-        X = softmax(loc.attention_logits(X, 0.2 * np.eye(4))) @ X
-        assert loc.token_diameter(X) == pytest.approx(bound.left)
+        X = softmax(attention_logits(X, 0.2 * np.eye(4))) @ X
+        assert token_diameter(X) == pytest.approx(bound.left)
         assert bound.left <= bound.right
         sizes.append(bound.left)
     assert sizes[3] < 1e-5 * sizes[0]  # cubic contraction: doubly exponential
@@ -175,10 +178,10 @@ def test_locater_gradients(shape):
     expected = (100.0 * (trace - 2.0) ** 2 + 0.3 * (matrix.mT @ matrix).diagonal(dim1=-2, dim2=-1).sum(-1)).sum()
     torch.testing.assert_close(value, expected)
     value.backward()
-    in_q, in_k = loc.locater_gradients(W_q.detach(), W_k.detach(), 100.0, 0.3, target=2.0)
+    in_q, in_k = locater_gradients(W_q.detach(), W_k.detach(), 100.0, 0.3, target=2.0)
     torch.testing.assert_close(W_q.grad, in_q)
     torch.testing.assert_close(W_k.grad, in_k)
-    wrong, _ = loc.locater_gradients(W_q.detach(), W_k.detach(), 100.0, 0.3, target=2.0, form="printed")
+    wrong, _ = locater_gradients(W_q.detach(), W_k.detach(), 100.0, 0.3, target=2.0, form="printed")
     assert (wrong - in_q).norm() > 0.1 * in_q.norm()
     swapped = loc.locater(W_q, W_k, 0.3, 100.0, target=2.0, roles="printed")
     torch.testing.assert_close(swapped, value)
@@ -191,7 +194,7 @@ def test_descent_with_the_right_gradient_reaches_the_trace_and_with_the_printed_
         W_q, W_k = 0.2 * torch.eye(4, dtype=torch.float64), -0.2 * torch.eye(4, dtype=torch.float64)
         W_k[0, 1] = 0.1
         for _ in range(400):
-            in_q, in_k = loc.locater_gradients(W_q, W_k, 1.0, 0.0, form=form)
+            in_q, in_k = locater_gradients(W_q, W_k, 1.0, 0.0, form=form)
             W_q, W_k = W_q - 0.02 * in_q, W_k - 0.02 * in_k
             if loc.qk_trace(W_q, W_k) < -100:
                 break
@@ -229,10 +232,10 @@ def test_the_penalty_stays_on_its_device():
     # Without gradients: autograd of fake tensors needs a CUDA build of torch.
     with FakeTensorMode(), torch.no_grad():
         W_q, W_k = (torch.empty(4, 3, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-        found = [loc.locater(W_q, W_k, 100.0, 1.0), *loc.locater_gradients(W_q, W_k, 1.0, 1.0)]
+        found = [loc.locater(W_q, W_k, 100.0, 1.0), *locater_gradients(W_q, W_k, 1.0, 1.0)]
         assert {(part.device.type, part.dtype) for part in found} == {("cuda", torch.bfloat16)}
         tall = torch.empty(64, 3, device="cuda")
-        assert loc.qk_scale(tall, tall).device.type == "cuda"
+        assert qk_scale(tall, tall).device.type == "cuda"
         model = torch.nn.Module()  # initial weights cannot be drawn on a fake device
         model.W_q, model.W_k, model.num_heads = torch.empty(8, 64, device="cuda"), torch.empty(4, 64, device="cuda"), 4
         assert loc.locater_penalty(model, 1.0, 1.0).device.type == "cuda"
@@ -246,7 +249,7 @@ def test_the_penalty_stays_on_its_device():
         (lambda: loc.locater(torch.ones(2, 3), torch.ones(2, 3), 1.0, float("nan")), "k2 must be >= 0, got nan"),
         (lambda: loc.locater(torch.ones(2, 3), torch.ones(2, 3), 1.0, 1.0, roles="x"), "roles must be 'corrected' or"),
         (
-            lambda: loc.locater_gradients(torch.ones(2, 3), torch.ones(2, 3), 1.0, 1.0, form="x"),
+            lambda: locater_gradients(torch.ones(2, 3), torch.ones(2, 3), 1.0, 1.0, form="x"),
             "form must be 'corrected' or",
         ),
         (lambda: loc.locater_penalty(torch.nn.Linear(2, 2), 1.0, 1.0), "module holds no attention layer"),
@@ -261,10 +264,10 @@ def test_the_penalty_stays_on_its_device():
         (lambda: loc.attention_entropy(np.ones((3, 3)), np.eye(2)), "X must have shape (..., T, 2), got (3, 3)"),
         (lambda: loc.attention_entropy([[1.0], [np.nan]], [[1.0]]), "X must be finite, but X[1, 0] is nan"),
         (lambda: loc.attention_entropy(np.ones((2, 2)), np.eye(2), query="first"), "query must be 'all' or 'last'"),
-        (lambda: loc.logit_radius(np.ones((2, 2, 2)), np.eye(2)), "X must have shape (T, 2), got (2, 2, 2)"),
+        (lambda: logit_radius(np.ones((2, 2, 2)), np.eye(2)), "X must have shape (T, 2), got (2, 2, 2)"),
         (lambda: loc.trace_below_norm(np.eye(2), norm="max"), "norm must be 'spectral' or 'frobenius', got 'max'"),
-        (lambda: loc.norm_chain(np.eye(2), form="best"), "form must be one of ('corrected', 'printed'), got 'best'"),
-        (lambda: loc.token_diameter(np.ones(3)), "X must have shape (T, d), got (3,)"),
+        (lambda: norm_chain(np.eye(2), form="best"), "form must be one of ('corrected', 'printed'), got 'best'"),
+        (lambda: token_diameter(np.ones(3)), "X must have shape (T, d), got (3,)"),
         (lambda: loc.qk_gradient_terms(np.ones((2, 3)), [1.0], 1, 1, 1, 1.0), "X and y must have shapes (n, T, d)"),
         (
             lambda: loc.qk_gradient_terms(np.ones((2, 3, 1)), np.ones((2, 1)), np.eye(2), [[1.0]], [[1.0]], 1.0),

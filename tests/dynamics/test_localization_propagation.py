@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 import attsvm.dynamics.localization as loc
+from attsvm.dynamics.localization.law import upper_tail
+from attsvm.dynamics.localization.moments import position_coefficients
 
 
 def imhof(weights, x):
@@ -25,7 +27,7 @@ def imhof(weights, x):
 @pytest.mark.parametrize("n", [1, 2, 7, 200])
 @pytest.mark.parametrize("factor", [1e-4, 0.3, 1.0, 2.0, 8.0])
 def test_upper_tail_of_chi_square(n, factor):
-    found, error = loc.upper_tail(np.full((1, n), 0.7), [0.7 * factor * n])
+    found, error = upper_tail(np.full((1, n), 0.7), [0.7 * factor * n])
     expected = stats.chi2.sf(factor * n, n)
     assert abs(found[0] - expected) <= error[0]
     assert error[0] < 1e-10
@@ -37,7 +39,7 @@ def test_upper_tail_of_a_difference_of_two():
     # chi^2_1 - chi^2_1 has the density K_0(|x|/2) / (2 pi): a logarithmic pole, the hardest case of a straight contour.
     for x in (1e-6, 0.01, 1.0, 30.0):
         below = integrate.quad(lambda t: special.k0(t / 2) / (2 * np.pi), 0, x, epsabs=1e-13, limit=200)[0]
-        found, error = loc.upper_tail([[1.0, -1.0]], [x])
+        found, error = upper_tail([[1.0, -1.0]], [x])
         assert abs(found[0] - (0.5 - below)) < error[0] + 1e-11  # the reference's own accuracy
 
 
@@ -45,7 +47,7 @@ def test_upper_tail_agrees_with_imhof(rng):
     for _ in range(10):
         weights = rng.standard_normal(8)
         for x in (0.05, 1.0, 4.0):
-            found, error = loc.upper_tail([weights], [x])
+            found, error = upper_tail([weights], [x])
             assert abs(found[0] - imhof(weights, x)) < error[0] + 1e-8  # the reference's own accuracy
 
 
@@ -60,15 +62,15 @@ def test_tails_scale_and_complement(seed, factor):
 
 
 def test_tails_at_extreme_scales():
-    assert loc.upper_tail([[1e-200], [1e-9]], [1.0, 1.0])[0].tolist() == [0.0, 0.0]
-    assert loc.upper_tail([[1e200]], [1.0])[0] == pytest.approx(1.0)
-    assert loc.upper_tail([[1.0] * 3], [1200.0])[0] == pytest.approx(stats.chi2.sf(1200, 3), rel=1e-9)  # 1e-259
+    assert upper_tail([[1e-200], [1e-9]], [1.0, 1.0])[0].tolist() == [0.0, 0.0]
+    assert upper_tail([[1e200]], [1.0])[0] == pytest.approx(1.0)
+    assert upper_tail([[1.0] * 3], [1200.0])[0] == pytest.approx(stats.chi2.sf(1200, 3), rel=1e-9)  # 1e-259
     assert loc.signal_propagation(np.eye(1) * 1e-200, 10).rho.tolist() == [1.0] * 10
     assert loc.signal_propagation(np.eye(2) * 1e8, 10).rho.max() < 1e-6
 
 
 def test_tail_without_positive_weights_is_zero():
-    found, error = loc.upper_tail([[-1.0, 0.0], [0.0, 0.0]], [0.5, 0.5])
+    found, error = upper_tail([[-1.0, 0.0], [0.0, 0.0]], [0.5, 0.5])
     assert found.tolist() == [0.0, 0.0]
     assert error.tolist() == [0.0, 0.0]
 
@@ -78,7 +80,7 @@ def test_exact_probability_in_one_dimension(scale):
     # Given z, the signal is normal: integrate its interval probability over z.
     T = 9
     exact = loc.signal_propagation([[scale]], T, temperature=1.0)
-    spread, drift = loc.position_coefficients(T)
+    spread, drift = position_coefficients(T)
     for i in range(T):
         sd = np.sqrt(spread[i] - drift[i] ** 2)
 
@@ -256,8 +258,8 @@ def test_errors_of_the_methods(rng):
         (lambda: loc.limit_window(0.0), "r must be finite and not zero, got 0.0"),
         (lambda: loc.finite_window(4, np.nan), "r must be finite, got nan"),
         (lambda: loc.normal_interval(0.0, -1.0), "variance must be >= 0"),
-        (lambda: loc.upper_tail([[1.0]], [0.0]), "x must be positive"),
-        (lambda: loc.upper_tail([[1.0]], [1.0, 2.0]), "shapes (B, n) and (B,), got (1, 1) and (2,)"),
+        (lambda: upper_tail([[1.0]], [0.0]), "x must be positive"),
+        (lambda: upper_tail([[1.0]], [1.0, 2.0]), "shapes (B, n) and (B,), got (1, 1) and (2,)"),
         (lambda: loc.summarize([0.5]), "rho must have shape (T,) with T >= 2, got (1,)"),
         (lambda: loc.summarize([0.5, 1.5]), "rho must hold probabilities, got values in [0.5, 1.5]"),
         (lambda: loc.summarize([0.5, 0.5], [1.0, 0.0]), "theta must increase"),

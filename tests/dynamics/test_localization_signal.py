@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm.dynamics.localization as loc
+from attsvm.dynamics.localization.walks import read_covariance
 from attsvm.softmax import softmax
 
 
@@ -210,7 +211,7 @@ def test_exact_moments_tend_to_the_asymptotic_ones(rng):
             "covariance must be a number or have shape (2,) or (2, 2), got (3,)",
         ),
         (lambda: loc.qk_spectrum(np.eye(2), np.nan), "covariance must be finite"),
-        (lambda: loc.qk_spectrum(np.eye(2), loc.read_covariance(None, 3)), "covariance must be of dimension 2, got 3"),
+        (lambda: loc.qk_spectrum(np.eye(2), read_covariance(None, 3)), "covariance must be of dimension 2, got 3"),
         (lambda: loc.signal_moments(loc.qk_spectrum(np.eye(2)), 4, 1.0), "covariance goes with a matrix or a pair"),
         (lambda: loc.qk_spectrum([[1.0, 1.0], [0.0, 1.0]]).xi, "xi is defined for a symmetric W_QK"),
         (lambda: loc.qk_spectrum([[1.0, 1.0], [0.0, 1.0]]).eta(), "eta is defined for a symmetric W_QK"),

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from attsvm.dynamics import polarization as pol
+from attsvm.dynamics.polarization.attention import attention_weights
+from attsvm.dynamics.polarization.metrics import sink_heads, uniform_sparsity
 
 
 def random_attention(rng, causal=True):
@@ -38,13 +40,13 @@ def test_signed_attention_above_one_is_no_sink_and_empty_rows_attend_to_nothing(
     A[0, 0, 0, :, 0], A[0, 0, 0, :, 1] = 2.0, -1.0  # share 2 of the total
     assert pol.sink_score(A)[0].tolist() == [2.0, 0.0]
     assert pol.sink_score(A, clip=True)[0].tolist() == [1.0, 0.0]
-    assert pol.sink_heads(A)[0].tolist() == [False, False]
+    assert sink_heads(A)[0].tolist() == [False, False]
 
 
 def test_sparsity_baseline_and_padding():
     T = 8
     uniform = (np.tri(T) / np.tri(T).sum(-1, keepdims=True))[None, None, None]
-    assert pol.sparsity_score(uniform).item() == pytest.approx(pol.uniform_sparsity(T))
+    assert pol.sparsity_score(uniform).item() == pytest.approx(uniform_sparsity(T))
     valid = np.zeros((1, T), dtype=bool)
     valid[0, 3] = True
     assert pol.sparsity_score(uniform, valid=valid).item() == pytest.approx(0.25)
@@ -80,7 +82,7 @@ def test_kinds_of_table_1(kind):
     q, k = (torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     mask = torch.ones(5, 5, dtype=torch.bool).tril()
     features = torch.tanh if kind.name == "mlp" else None
-    A = pol.attention_weights(kind, q, k, mask=mask, features=features)
+    A = attention_weights(kind, q, k, mask=mask, features=features)
     assert (A[..., ~mask] == 0).all()
     i, j = 3, 1
     qi, kj = q[0, 0, i], k[0, 0]

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import attsvm.dynamics.specialization as sp
+from attsvm.dynamics.specialization.projected import wishart
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ def test_keep_removes_heads(generator):
         (lambda: sp.initial_order_parameters(0, 4, generator=torch.Generator()), "H and F must be at least 1, got H=0"),
         (lambda: sp.draw_spikes(1, 0, generator=torch.Generator()), "F and D must be at least 1"),
         (lambda: sp.random_overlaps(2, 2, 3, generator=torch.Generator()), "D >= H + F are needed"),
-        (lambda: sp.wishart(1, 2, 1, generator=torch.Generator()), "dof must be at least the size 2, got 1"),
+        (lambda: wishart(1, 2, 1, generator=torch.Generator()), "dof must be at least the size 2, got 1"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm.dynamics.specialization as sp
+from attsvm.dynamics.specialization.escape import curvature_m
 from attsvm.dynamics.specialization.passes import PlainPass, SharedPass, choose_pass
+from attsvm.dynamics.specialization.quadrature import quadrature_size
+from attsvm.dynamics.specialization.reduced import score_noise
 
 PRIORS = {
     "flip": sp.flipping_spike(2.0, 3.0),
@@ -182,7 +185,7 @@ def test_quadrature_gradient_is_the_slope_of_quadrature_losses():
 def test_quadrature_size_is_right():
     for prior in (PRIORS["flip"], PRIORS["gaussian"]):
         point = sp.OrderParameters(torch.tensor([[1.0, 0.5]]).double(), torch.tensor([[0.3]]).double())
-        assert sp.quadrature(prior, 4, point, nodes=5).size == sp.quadrature_size(prior, 4, point, 5)
+        assert sp.quadrature(prior, 4, point, nodes=5).size == quadrature_size(prior, 4, point, 5)
     nothing = sp.OrderParameters(torch.zeros(2, 2).double())
     assert sp.quadrature(PRIORS["gaussian"], 4, nothing).size == 1
 
@@ -199,7 +202,7 @@ def test_score_noise_is_the_second_moment_of_autograd_slopes(activation):
         loss = (A - torch.eye(3, dtype=torch.float64)[0]).square().sum()
         (c,) = torch.autograd.grad(loss, scores)
         total += c @ c.T / z.shape[-1]
-    torch.testing.assert_close(sp.score_noise(point, samples, activation), total, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(score_noise(point, samples, activation), total, rtol=1e-10, atol=1e-14)
 
 
 def test_flow_methods_agree_and_descend():
@@ -263,10 +266,10 @@ def test_printed_flow_keeps_r_symmetric_and_differs():
             "quadrature needs a DiscretePrior or a GaussianPrior",
         ),
         (
-            lambda s, p: sp.score_noise(p, sp.quadrature(PRIORS["flip"], 2, p, nodes=2), "softmax"),
+            lambda s, p: score_noise(p, sp.quadrature(PRIORS["flip"], 2, p, nodes=2), "softmax"),
             "score_noise needs samples without weights",
         ),
-        (lambda s, p: sp.curvature_m(points(2, 2, 2, 0), s, "softmax"), "curvature_m belongs to one point"),
+        (lambda s, p: curvature_m(points(2, 2, 2, 0), s, "softmax"), "curvature_m belongs to one point"),
     ],
 )
 def test_bad_input_is_named(call, message):

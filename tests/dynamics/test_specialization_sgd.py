@@ -5,10 +5,11 @@ import pytest
 import torch
 
 import attsvm.dynamics.specialization as sp
+from attsvm.dynamics.specialization.projected import wishart
 
 
 def test_wishart_has_its_moments():
-    drawn = sp.wishart(7, 3, 40_000, generator=torch.Generator().manual_seed(0))
+    drawn = wishart(7, 3, 40_000, generator=torch.Generator().manual_seed(0))
     np.testing.assert_allclose(drawn.mean(0), 7 * np.eye(3), atol=0.1)  # deviations sqrt(14), sqrt(7) over 200
     np.testing.assert_allclose(drawn.var(0), 7 * (np.eye(3) + 1), rtol=0.08)
 

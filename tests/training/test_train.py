@@ -373,7 +373,7 @@ def test_progress_bar_shows_nothing_by_default(capsys):
     [
         ({"parameterization": "V"}, "parameterization must be 'W', 'KQ' or 'prompt', got 'V'"),
         ({"steps": -1}, "steps must be an integer >= 0, got -1"),
-        ({"lr": 0.0}, "lr must be a positive number, got 0.0"),
+        ({"lr": 0.0}, "lr must be None or a positive number, got 0.0"),
         ({"optimizer": "sgd"}, "optimizer must be 'normalized_gd', 'gd', 'adam'"),
         ({"optimizer": "mirror:l1"}, "optimizer must be 'normalized_gd', 'gd', 'adam'"),
         ({"optimizer": "gd", "parameterization": "KQ"}, "lr must be given for optimizer 'gd' on factors"),
@@ -385,7 +385,7 @@ def test_progress_bar_shows_nothing_by_default(capsys):
         ({"init": "zero", "parameterization": "KQ"}, "init='zero' is a stationary point of (K, Q)"),
         ({"init": np.zeros((6, 6)), "parameterization": "KQ"}, "init for parameterization 'KQ' must be a name or"),
         ({"m": 3}, "m is the inner dimension of parameterization 'KQ' and must be >= 1, got m=3"),
-        ({"stop_norm": -1.0}, "stop_norm must be positive, got -1.0"),
+        ({"stop_norm": -1.0}, "stop_norm must be None or a positive number, got -1.0"),
         ({"snapshots": 1}, "snapshots must be at least 2, got 1"),
     ],
 )  # fmt: skip

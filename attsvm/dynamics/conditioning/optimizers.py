@@ -189,6 +189,13 @@ OPTIMIZERS: dict[str, tuple[Callable[[_Evaluator, float], Step], float]] = {
 }
 
 
+def _start(name: str, value: npt.ArrayLike, d: int) -> Array:
+    start = np.asarray(value, dtype=np.float64)
+    if start.shape != (d,):
+        raise ValueError(f"{name} must have shape ({d},), got {start.shape}")
+    return start
+
+
 def descend(
     problem: PromptProblem,
     p0: npt.ArrayLike,
@@ -239,13 +246,7 @@ def descend(
         raise ValueError(f"steps must be nonnegative and every positive, got {steps} and {every}")
     joint = v0 is not None
     model = _Evaluator(problem, joint)
-    parts = [np.asarray(p0, dtype=np.float64)]
-    if v0 is not None:
-        parts.append(np.asarray(v0, dtype=np.float64))
-    for name, part in zip(("p0", "v0"), parts, strict=False):
-        if part.shape != (model.d,):
-            raise ValueError(f"{name} must have shape ({model.d},), got {part.shape}")
-    theta = np.concatenate(parts)
+    theta = np.concatenate([_start("p0", p0, model.d), *([] if v0 is None else [_start("v0", v0, model.d)])])
     make, default = OPTIMIZERS[optimizer]
     step = make(model, default if lr is None else lr)
     records: list[tuple[int, float, float]] = []

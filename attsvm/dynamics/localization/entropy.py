@@ -68,7 +68,7 @@ def attention_logits(X: Any, W: Any, temperature: float | None = None, *, causal
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.localization import attention_logits
+    >>> from attsvm.dynamics.localization.entropy import attention_logits
     >>> attention_logits([[1.0], [2.0]], [[3.0]], causal=True)
     array([[  3., -inf],
            [  6.,  12.]])
@@ -121,7 +121,7 @@ def spectral_norm(W: Any) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.localization import spectral_norm
+    >>> from attsvm.dynamics.localization.entropy import spectral_norm
     >>> round(spectral_norm((2 * np.eye(2, 50), 3 * np.eye(2, 50))), 12)
     6.0
     """
@@ -144,7 +144,7 @@ def logit_radius(X: Any, W: Any, temperature: float | None = None) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.localization import logit_radius
+    >>> from attsvm.dynamics.localization.entropy import logit_radius
     >>> logit_radius(np.eye(2), np.diag([4.0, 1.0]), temperature=2.0)
     2.0
     """

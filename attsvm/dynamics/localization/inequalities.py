@@ -109,7 +109,7 @@ def trace_below_scale(W: Any, covariance: Any = None, form: str = "corrected") -
 
     Examples
     --------
-    >>> from attsvm.dynamics.localization import trace_below_scale
+    >>> from attsvm.dynamics.localization.inequalities import trace_below_scale
     >>> print(trace_below_scale([[1.0, -2.0], [2.0, 1.0]]))
     trace below scale: 2 <= 4.47214 holds
     >>> print(trace_below_scale([[1.0, -2.0], [2.0, 1.0]], form="printed"))
@@ -167,7 +167,7 @@ def norm_chain(W: Any, form: str = "corrected") -> Inequality:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.localization import norm_chain
+    >>> from attsvm.dynamics.localization.inequalities import norm_chain
     >>> norm_chain(np.eye(4)).holds, norm_chain(np.eye(4), form="printed").holds
     (True, False)
     """
@@ -185,7 +185,7 @@ def trace_below_inverse(W: Any, covariance: Any = None) -> Inequality:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.localization import trace_below_inverse
+    >>> from attsvm.dynamics.localization.inequalities import trace_below_inverse
     >>> print(trace_below_inverse(np.diag([1.0, 2.0]), [1.0, 4.0]))
     trace of W_QK below scale: 3 <= 8.31039 holds
     """
@@ -263,7 +263,7 @@ def token_diameter(X: Any) -> float:
 
     Examples
     --------
-    >>> from attsvm.dynamics.localization import token_diameter
+    >>> from attsvm.dynamics.localization.inequalities import token_diameter
     >>> token_diameter([[0.0, 0.0], [3.0, 4.0], [1.0, 1.0]])
     5.0
     """

@@ -54,7 +54,7 @@ def upper_tail(weights: Any, x: Any, tolerance: float = 1e-10) -> tuple[Float64A
     Two equal weights make an exponential variable; ``chi^2_1 - chi^2_1`` is symmetric:
 
     >>> import numpy as np
-    >>> from attsvm.dynamics.localization import upper_tail
+    >>> from attsvm.dynamics.localization.law import upper_tail
     >>> upper_tail([[1.0, 1.0]], [3.0])[0] - np.exp(-1.5) < 1e-12
     array([ True])
     >>> upper_tail([[1.0, -1.0]], [1e-9])[0].round(6)

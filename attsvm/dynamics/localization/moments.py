@@ -73,7 +73,7 @@ def position_coefficients(T: int) -> tuple[Float64Array, Float64Array]:
 
     Examples
     --------
-    >>> from attsvm.dynamics.localization import position_coefficients
+    >>> from attsvm.dynamics.localization.moments import position_coefficients
     >>> position_coefficients(2)
     (array([0.125, 0.125]), array([-0.25,  0.25]))
     """

@@ -65,7 +65,7 @@ def qk_scale(W_q: Tensor, W_k: Tensor) -> Tensor:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.localization import qk_scale
+    >>> from attsvm.dynamics.localization.regularizer import qk_scale
     >>> qk_scale(torch.eye(2, 5), 3 * torch.eye(2, 5)).item()
     18.0
     """
@@ -126,7 +126,7 @@ def locater_gradients(
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.localization import locater_gradients
+    >>> from attsvm.dynamics.localization.regularizer import locater_gradients
     >>> locater_gradients(torch.eye(2), torch.eye(2), k1=100.0, k2=1.0)[0][0, 0].item()
     202.0
     """

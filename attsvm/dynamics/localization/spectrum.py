@@ -140,7 +140,7 @@ def read_qk(W: Any) -> Float64Array | tuple[Float64Array, Float64Array]:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.localization import read_qk
+    >>> from attsvm.dynamics.localization.spectrum import read_qk
     >>> read_qk((np.ones((2, 5)), np.ones((2, 5))))[0].shape
     (2, 5)
     """

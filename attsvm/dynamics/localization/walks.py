@@ -92,7 +92,7 @@ def read_covariance(covariance: Any, d: int) -> Covariance:
 
     Examples
     --------
-    >>> from attsvm.dynamics.localization import read_covariance
+    >>> from attsvm.dynamics.localization.walks import read_covariance
     >>> read_covariance([1.0, 4.0], 2).norm
     4.0
     >>> read_covariance([[1.0, 2.0], [2.0, 1.0]], 2)

@@ -100,7 +100,8 @@ def local_exponents(flow: Flow) -> Array:
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import aligned_flow, local_exponents
+    >>> from attsvm.dynamics.polarization import aligned_flow
+    >>> from attsvm.dynamics.polarization.asymptotics import local_exponents
     >>> local_exponents(aligned_flow([0.2, -0.1], t_end=1e300))[-1].round(1).tolist()
     [nan, 2.0]
     """

@@ -79,7 +79,8 @@ def attention_weights(
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.polarization import AttentionKind, attention_weights
+    >>> from attsvm.dynamics.polarization import AttentionKind
+    >>> from attsvm.dynamics.polarization.attention import attention_weights
     >>> q = torch.zeros(1, 4, 2)
     >>> attention_weights(AttentionKind("sigmoid", normalized=False), q, q)[0, 0].tolist()
     [0.5, 0.5, 0.5, 0.5]

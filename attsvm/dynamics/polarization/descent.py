@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attsvm.dynamics.polarization.losses import KLLoss, LogisticLoss, SquareLoss
+from attsvm.dynamics.polarization.losses import KLLoss, LogisticLoss, SquareLoss, TargetLoss
 from attsvm.dynamics.polarization.normalizations import get_normalization
 
 __all__ = ["Descent", "descend", "descend_tied", "torch_parts"]
@@ -96,35 +96,6 @@ _MAPS: dict[str, tuple[Gradient, Gradient]] = {
 }
 
 
-def _loss_functions(loss: Any, like: Tensor) -> tuple[Gradient, Gradient]:
-    """Value (B,) and negative gradient (B, d) of a loss, for ``beta`` of shape (B, d)."""
-    target = torch.as_tensor(np.asarray(loss.target), dtype=like.dtype, device=like.device)
-    if isinstance(loss, LogisticLoss):
-        return (
-            lambda beta: torch.nn.functional.softplus(-(beta @ target), threshold=1e9),
-            lambda beta: torch.sigmoid(-(beta @ target))[..., None] * target,
-        )
-    if isinstance(loss, SquareLoss):
-        X = None if loss.X is None else torch.as_tensor(np.asarray(loss.X), dtype=like.dtype, device=like.device)
-        scale = loss.scale
-
-        def residual(beta: Tensor) -> Tensor:
-            return target - (beta if X is None else beta @ X.T)
-
-        return (
-            lambda beta: 0.5 * scale * residual(beta).square().sum(-1),
-            lambda beta: scale * (residual(beta) if X is None else residual(beta) @ X),
-        )
-    if isinstance(loss, KLLoss):
-        if loss.form == "printed":
-            return lambda beta: -(target * beta.log()).sum(-1), lambda beta: target / beta
-        return (
-            lambda beta: -(target * torch.log_softmax(beta, -1)).sum(-1),
-            lambda beta: target - torch.softmax(beta, -1),
-        )
-    raise ValueError(f"loss must be a LogisticLoss, SquareLoss or KLLoss, got {type(loss).__name__}")
-
-
 def _snapshot_steps(steps: int, snapshots: int | Sequence[int]) -> list[int]:
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
@@ -192,7 +163,9 @@ def descend(
         raise ValueError(f"a0 must have shape {(V.shape[0], V.shape[2])}, got {tuple(a.shape)}")
     kind = get_normalization(normalization)
     parts = torch_parts(kind.name)
-    value, descent = _loss_functions(loss, V)
+    if not isinstance(loss, TargetLoss):
+        raise ValueError(f"loss must be a LogisticLoss, SquareLoss or KLLoss, got {type(loss).__name__}")
+    moved = loss.on(V)
     keep = _snapshot_steps(steps, snapshots)
     kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     wanted = iter(keep)
@@ -202,11 +175,11 @@ def descend(
             s, w = parts(a)
             beta = torch.bmm(V, s[..., None])[..., 0]
             if step == following:
-                kept.append((V.clone(), a.clone(), s.clone(), value(beta)))
+                kept.append((V.clone(), a.clone(), s.clone(), moved.value(beta)))
                 following = next(wanted, -1)
             if step == steps:
                 break
-            r = descent(beta)
+            r = moved.descent(beta)
             pulled = torch.bmm(r[:, None], V)[:, 0]
             if kind.normalized:
                 pulled -= (s * pulled).sum(-1, keepdim=True)

@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.dynamics.polarization.integrate import Rates, integrate, log_times, read_logits, read_scale
+from attsvm.dynamics.polarization.integrate import (
+    LogTimeFlow,
+    Rates,
+    integrate,
+    log_times,
+    read_logits,
+    read_scale,
+    score_entropy,
+)
 from attsvm.dynamics.polarization.losses import _known, aligned_loss, aligned_rate
 from attsvm.dynamics.polarization.normalizations import Normalization, get_normalization
 from attsvm.softmax import log_softmax
@@ -42,7 +50,7 @@ def orbit_rates(u: Array, a: Array, b: float, normalization: str | Normalization
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
+class Flow(LogTimeFlow):
     """A trajectory of the reduced flow.
 
     Attributes
@@ -64,7 +72,6 @@ class Flow:
         Of the right-hand side.
     """
 
-    x: Array
     u: Array
     a: Array
     log_scores: Array | None
@@ -74,11 +81,6 @@ class Flow:
     loss_name: str
     normalization: Normalization
     evaluations: int
-
-    @property
-    def times(self) -> Array:
-        """t, shape (k,)."""
-        return np.expm1(self.x)
 
     @property
     def p(self) -> int:
@@ -103,9 +105,7 @@ class Flow:
     @property
     def entropy(self) -> Array:
         """Entropy of the scores, shape (..., k); refused where they are not a distribution."""
-        if self.log_scores is None:
-            raise ValueError(f"the scores of {self.normalization.name!r} are not a distribution: entropy is undefined")
-        return np.asarray(-np.sum(self.scores * np.where(self.scores > 0, self.log_scores, 0.0), axis=-1))
+        return score_entropy(self.scores, self.log_scores, self.normalization.name)
 
     def __getitem__(self, index: int) -> Flow:
         """One trajectory of a batch."""

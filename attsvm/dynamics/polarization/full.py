@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
 from attsvm.dynamics.polarization.flow import _both_scores, _stretch
-from attsvm.dynamics.polarization.integrate import Rates, integrate, log_times
+from attsvm.dynamics.polarization.integrate import LogTimeFlow, Rates, integrate, log_times, score_entropy
 from attsvm.dynamics.polarization.losses import VectorLoss
 from attsvm.dynamics.polarization.normalizations import Normalization, get_normalization
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class FullFlow:
+class FullFlow(LogTimeFlow):
     """A trajectory of the full flow.
 
     Attributes
@@ -35,7 +35,6 @@ class FullFlow:
     evaluations : int
     """
 
-    x: Array
     V: Array
     a: Array
     scores: Array
@@ -45,11 +44,6 @@ class FullFlow:
     evaluations: int
 
     @property
-    def times(self) -> Array:
-        """t, shape (k,)."""
-        return np.expm1(self.x)
-
-    @property
     def beta(self) -> Array:
         """``V s``, shape (..., k, d)."""
         return np.asarray(np.einsum("...dp,...p->...d", self.V, self.scores))
@@ -57,9 +51,7 @@ class FullFlow:
     @property
     def entropy(self) -> Array:
         """Entropy of the scores, shape (..., k); refused where they are not a distribution."""
-        if self.log_scores is None:
-            raise ValueError(f"the scores of {self.normalization.name!r} are not a distribution: entropy is undefined")
-        return np.asarray(-np.sum(self.scores * np.where(self.scores > 0, self.log_scores, 0.0), axis=-1))
+        return score_entropy(self.scores, self.log_scores, self.normalization.name)
 
 
 def full_rates(

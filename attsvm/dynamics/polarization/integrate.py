@@ -10,7 +10,16 @@ import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
 
-__all__ = ["FlowError", "Path", "integrate", "log_times", "read_logits", "read_scale"]
+__all__ = [
+    "FlowError",
+    "LogTimeFlow",
+    "Path",
+    "integrate",
+    "log_times",
+    "read_logits",
+    "read_scale",
+    "score_entropy",
+]
 
 Array = npt.NDArray[np.float64]
 Rates = Callable[[float, Array], Array]
@@ -19,6 +28,33 @@ METHODS = ("LSODA", "DOP853", "RK45", "BDF", "Radau")
 
 class FlowError(RuntimeError):
     """The solver gave up: the message says where and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class LogTimeFlow:
+    """A trajectory along ``x = log(1 + t)``, shape (k,)."""
+
+    x: Array
+
+    @property
+    def times(self) -> Array:
+        """t, shape (k,)."""
+        return np.expm1(self.x)
+
+
+def score_entropy(scores: Array, log_scores: Array | None, name: str) -> Array:
+    """Entropy over the last axis; refused where a normalization gives no distribution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.dynamics.polarization.integrate import score_entropy
+    >>> score_entropy(np.array([1.0, 0.0]), np.array([0.0, -np.inf]), "softmax") == 0
+    np.True_
+    """
+    if log_scores is None:
+        raise ValueError(f"the scores of {name!r} are not a distribution: entropy is undefined")
+    return np.asarray(-np.sum(scores * np.where(scores > 0, log_scores, 0.0), axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,11 +155,11 @@ def integrate(
     state, x, done, evaluations = start.astype(np.float64), float(grid[0]), 1, 0
     states = np.empty((grid.size, start.size))
     states[0] = start
+    stops = np.arange(start.size)[slice(0) if stopping is None else stopping]
     while done < grid.size:
-        signs = np.sign(state[stopping]) if stopping is not None else np.empty(0)
-        alive = np.flatnonzero(signs) if stopping is not None else np.empty(0, dtype=int)
-        offset = (stopping.start or 0) if stopping is not None else 0
-        events = [_crossing(offset + int(i)) for i in alive] if alive.size > 1 else None
+        signs = np.sign(state[stops])
+        alive = stops[signs != 0]
+        events = [_crossing(int(i)) for i in alive] if alive.size > 1 else None
         result = solve_ivp(
             rates(signs),
             (x, float(grid[-1])),
@@ -147,7 +183,7 @@ def integrate(
         hit = [k for k, when in enumerate(result.t_events) if len(when)]
         x = float(result.t_events[hit[0]][0])
         state = np.array(result.y_events[hit[0]][0])
-        state[[offset + int(alive[k]) for k in hit]] = 0.0  # exactly: from here on it does not move
+        state[alive[hit]] = 0.0  # exactly: from here on it does not move
     return Path(states, evaluations)
 
 

@@ -98,7 +98,7 @@ def two_token_winner(u: npt.ArrayLike, a: npt.ArrayLike, b: float = 1.0) -> int:
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import two_token_winner
+    >>> from attsvm.dynamics.polarization.invariants import two_token_winner
     >>> two_token_winner([0.2, 0.0], [-0.5, 0.5])  # the larger u loses to the larger a
     1
     """
@@ -193,7 +193,7 @@ def decrease_margin(
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.polarization import decrease_margin
+    >>> from attsvm.dynamics.polarization.invariants import decrease_margin
     >>> V = np.zeros((1, 10))
     >>> decrease_margin(V, np.zeros(10), [1.0]), round(decrease_margin(V, np.zeros(10), [1.0], form="printed"), 12)
     (0.0, -0.9)

@@ -6,20 +6,26 @@ every aligned loss follows one and the same orbit; the loss only sets the clock 
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import ArrayT, is_tensor, namespace, real_array, require_finite
+from attsvm.losses import logistic
 from attsvm.softmax import log_softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "ALIGNED_LOSSES",
     "KLLoss",
     "LogisticLoss",
     "SquareLoss",
+    "TargetLoss",
     "VectorLoss",
     "aligned_loss",
     "aligned_rate",
@@ -56,7 +62,7 @@ def log_aligned_rate(m: npt.ArrayLike) -> Array:
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import log_aligned_rate
+    >>> from attsvm.dynamics.polarization.losses import log_aligned_rate
     >>> float(log_aligned_rate(1e4))
     -10000.0
     """
@@ -68,7 +74,7 @@ def aligned_loss(loss: str, m: npt.ArrayLike, b: float = 1.0) -> Array:
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import aligned_loss
+    >>> from attsvm.dynamics.polarization.losses import aligned_loss
     >>> round(float(aligned_loss("logistic", 30.0)) * 1e13, 3)
     0.936
     """
@@ -82,8 +88,8 @@ def aligned_loss(loss: str, m: npt.ArrayLike, b: float = 1.0) -> Array:
 class VectorLoss(Protocol):
     """What the full flow asks of a loss of the vector ``beta``, shape (d,)."""
 
-    def value(self, beta: Array) -> float:
-        """The loss."""
+    def value(self, beta: Array) -> npt.ArrayLike:
+        """The loss, a number."""
 
     def descent(self, beta: Array) -> Array:
         """The negative gradient r."""
@@ -97,8 +103,20 @@ def _vector(name: str, value: npt.ArrayLike) -> Array:
     return array
 
 
+class TargetLoss:
+    """A loss of vectors ``beta``, shape (..., d), on arrays or (moved by `on`) on tensors."""
+
+    def on(self, like: Tensor) -> Self:
+        """The same loss with its arrays as tensors of this type and device."""
+        moved = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                object.__setattr__(moved, name, like.new_tensor(value))
+        return moved
+
+
 @dataclass(frozen=True, eq=False)
-class LogisticLoss:
+class LogisticLoss(TargetLoss):
     """``log(1 + exp(-<beta_*, beta>))``, equation 14.
 
     Examples
@@ -113,18 +131,19 @@ class LogisticLoss:
     def __post_init__(self) -> None:
         object.__setattr__(self, "target", _vector("target", self.target))
 
-    def value(self, beta: Array) -> float:
-        """The loss."""
-        return float(np.logaddexp(0.0, -(np.asarray(self.target) @ beta)))
+    def value(self, beta: ArrayT) -> ArrayT:
+        """The loss, shape (...)."""
+        target: Any = self.target
+        return logistic.value(beta @ target)
 
-    def descent(self, beta: Array) -> Array:
-        """Negative gradient ``gamma beta_*``."""
-        target = np.asarray(self.target)
-        return np.asarray(aligned_rate("logistic", target @ np.asarray(beta)) * target)
+    def descent(self, beta: ArrayT) -> ArrayT:
+        """Negative gradient ``gamma beta_*``, shape (..., d)."""
+        target: Any = self.target
+        return -logistic.derivative(beta @ target)[..., None] * target
 
 
 @dataclass(frozen=True, eq=False)
-class SquareLoss:
+class SquareLoss(TargetLoss):
     """``scale / 2 * |beta_* - X beta|^2``; X is the identity by default (equation 8), ``scale=2`` is equation 20.
 
     `difficulty` reports ``|X^-1 beta_*|``, the norm that the fit needs: it, and not only the condition number of X,
@@ -155,19 +174,21 @@ class SquareLoss:
         if not self.scale > 0:
             raise ValueError(f"scale must be positive, got {self.scale}")
 
-    def value(self, beta: Array) -> float:
-        """The loss."""
-        residual = self._residual(np.asarray(beta))
-        return float(0.5 * self.scale * (residual @ residual))
+    def value(self, beta: ArrayT) -> ArrayT:
+        """The loss, shape (...)."""
+        residual = self._residual(beta)
+        return 0.5 * self.scale * (residual * residual).sum(-1)
 
-    def descent(self, beta: Array) -> Array:
-        """Negative gradient ``scale * X^T (beta_* - X beta)``."""
-        residual = self._residual(np.asarray(beta))
-        return self.scale * (residual if self.X is None else residual @ np.asarray(self.X))
+    def descent(self, beta: ArrayT) -> ArrayT:
+        """Negative gradient ``scale * X^T (beta_* - X beta)``, shape (..., d)."""
+        X: Any = self.X
+        residual = self._residual(beta)
+        return self.scale * (residual if X is None else residual @ X)
 
-    def _residual(self, beta: Array) -> Array:
-        target = np.asarray(self.target)
-        return np.asarray(target - (beta if self.X is None else np.asarray(self.X) @ beta))
+    def _residual(self, beta: ArrayT) -> ArrayT:
+        target: Any = self.target
+        X: Any = self.X
+        return target - (beta if X is None else beta @ X.T)
 
     @property
     def difficulty(self) -> float:
@@ -183,7 +204,7 @@ class SquareLoss:
 
 
 @dataclass(frozen=True, eq=False)
-class KLLoss:
+class KLLoss(TargetLoss):
     """Cross-entropy to a distribution: ``-<p_*, log softmax(beta)>``.
 
     The printed form takes ``-<p_*, log beta>`` of ``beta = V s`` itself, which nothing keeps normalized: it is
@@ -211,22 +232,23 @@ class KLLoss:
             raise ValueError(f'form must be "corrected" or "printed", got {self.form!r}')
         object.__setattr__(self, "target", target)
 
-    def value(self, beta: Array) -> float:
-        """The loss; its minimum is the entropy of the target."""
-        target = np.asarray(self.target)
-        if self.form == "printed":
-            return float(-(target @ np.log(beta)))
-        return float(-(target @ np.asarray(log_softmax(beta))))
+    def value(self, beta: ArrayT) -> ArrayT:
+        """The loss, shape (...); its minimum is the entropy of the target."""
+        target: Any = self.target
+        logs = namespace(beta).log(beta) if self.form == "printed" else _log_softmax(beta)
+        return -(target * logs).sum(-1)
 
-    def descent(self, beta: Array) -> Array:
-        """Negative gradient: ``p_* - softmax(beta)``, printed ``p_* / beta``."""
-        target = np.asarray(self.target)
-        if self.form == "printed":
-            return np.asarray(target / beta)
-        return np.asarray(target - np.exp(np.asarray(log_softmax(beta))))
+    def descent(self, beta: ArrayT) -> ArrayT:
+        """Negative gradient: ``p_* - softmax(beta)``, printed ``p_* / beta``; shape (..., d)."""
+        target: Any = self.target
+        return target / beta if self.form == "printed" else target - namespace(beta).exp(_log_softmax(beta))
 
     def divergence(self, beta: Array) -> float:
         """``KL(p_* | softmax(beta))``, the loss less its minimum (entries of the target that are 0 count 0)."""
         target = np.asarray(self.target)
         inside = target > 0
         return float(target[inside] @ (np.log(target[inside]) - np.asarray(log_softmax(beta))[inside]))
+
+
+def _log_softmax(beta: Any) -> Any:
+    return beta.log_softmax(-1) if is_tensor(beta) else log_softmax(beta)

@@ -78,7 +78,7 @@ def sink_heads(attention: Any, threshold: float = 0.9, **options: Any) -> Any:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.polarization import sink_heads
+    >>> from attsvm.dynamics.polarization.metrics import sink_heads
     >>> A = np.zeros((1, 2, 1, 4, 4)); A[:, 0, ..., 0] = 1; A[:, 1] = 0.25
     >>> sink_heads(A).tolist()
     [[True, False]]
@@ -120,7 +120,7 @@ def uniform_sparsity(T: int) -> float:
 
     Examples
     --------
-    >>> from attsvm.dynamics.polarization import uniform_sparsity
+    >>> from attsvm.dynamics.polarization.metrics import uniform_sparsity
     >>> round(uniform_sparsity(256), 4)
     0.0239
     """

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import bool_array, real_array, require_finite
-from attsvm.dynamics.polarization.integrate import Rates, integrate, log_times, read_scale
+from attsvm.dynamics.polarization.integrate import LogTimeFlow, Rates, integrate, log_times, read_scale
 from attsvm.dynamics.polarization.losses import LogisticLoss, aligned_rate
 from attsvm.softmax import log_softmax, softmax
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class RowFlow:
+class RowFlow(LogTimeFlow):
     """Row-wise attention ``beta[t] = softmax(A[t]) V`` with one target for all rows.
 
     Attributes
@@ -33,7 +33,6 @@ class RowFlow:
     evaluations : int
     """
 
-    x: Array
     u: Array
     A: Array
     log_scores: Array
@@ -131,7 +130,7 @@ def row_flow(
 
 
 @dataclass(frozen=True, eq=False)
-class TiedFlow:
+class TiedFlow(LogTimeFlow):
     """The tied model ``beta = R softmax(R a)``.
 
     Attributes
@@ -144,7 +143,6 @@ class TiedFlow:
     evaluations : int
     """
 
-    x: Array
     R: Array
     a: Array
     scores: Array
@@ -175,7 +173,7 @@ def tied_rates(R: Array, a: Array, descent: Array, transposed: bool = False) -> 
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.dynamics.polarization import tied_rates
+    >>> from attsvm.dynamics.polarization.variants import tied_rates
     >>> dR, da = tied_rates(np.eye(2), np.zeros(2), np.array([1.0, 0.0]))
     >>> dR.tolist(), da.tolist()
     ([[0.5, 0.5], [0.0, 0.0]], [0.25, -0.25])

@@ -59,7 +59,8 @@ def curvature_m(point: OrderParameters, samples: Samples, activation: str, *, st
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.specialization import OrderParameters, curvature_m, draw_samples, gaussian_spikes
+    >>> from attsvm.dynamics.specialization import OrderParameters, draw_samples, gaussian_spikes
+    >>> from attsvm.dynamics.specialization.escape import curvature_m
     >>> samples = draw_samples(gaussian_spikes(1, 4.0), L=5, H=0, n=20_000, generator=torch.Generator().manual_seed(0))
     >>> values = torch.linalg.eigvalsh(curvature_m(OrderParameters(torch.zeros(2, 1).double()), samples, "softmax"))
     >>> bool((values - torch.tensor([-0.384, -0.096])).abs().max() < 0.02)  # the closed form

@@ -47,7 +47,7 @@ def one_hot_cumulant(indices: Sequence[int], L: int) -> float:
 
     Examples
     --------
-    >>> from attsvm.dynamics.specialization import one_hot_cumulant
+    >>> from attsvm.dynamics.specialization.hierarchy import one_hot_cumulant
     >>> one_hot_cumulant([0, 0], L=4), one_hot_cumulant([0, 1], L=4)
     (0.1875, -0.0625)
     """

@@ -33,7 +33,7 @@ def random_generator(seed: int | np.random.Generator) -> np.random.Generator:
 
     Examples
     --------
-    >>> from attsvm.dynamics.specialization import random_generator
+    >>> from attsvm.dynamics.specialization.priors import random_generator
     >>> random_generator(0).random() == random_generator(0).random()
     True
     """

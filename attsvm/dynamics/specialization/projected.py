@@ -32,7 +32,7 @@ def wishart(dof: int, size: int, count: int, *, generator: torch.Generator) -> T
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.specialization import wishart
+    >>> from attsvm.dynamics.specialization.projected import wishart
     >>> mean = wishart(50, 2, 4000, generator=torch.Generator().manual_seed(0)).mean(0) / 50
     >>> bool((mean - torch.eye(2)).abs().max() < 0.02)
     True

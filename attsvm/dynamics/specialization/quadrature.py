@@ -68,7 +68,8 @@ def quadrature_size(prior: Prior, L: int, point: OrderParameters, nodes: int) ->
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.specialization import OrderParameters, flipping_spike, quadrature_size
+    >>> from attsvm.dynamics.specialization import OrderParameters, flipping_spike
+    >>> from attsvm.dynamics.specialization.quadrature import quadrature_size
     >>> quadrature_size(flipping_spike(2.0, 2.0), 4, OrderParameters(torch.ones(2, 2).double()), nodes=10)
     4400
     """

@@ -160,7 +160,8 @@ def score_noise(point: OrderParameters, samples: Samples, activation: str) -> Te
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.specialization import OrderParameters, draw_samples, flipping_spike, score_noise
+    >>> from attsvm.dynamics.specialization import OrderParameters, draw_samples, flipping_spike
+    >>> from attsvm.dynamics.specialization.reduced import score_noise
     >>> samples = draw_samples(flipping_spike(2.0, 2.0), L=2, H=0, n=100, generator=torch.Generator().manual_seed(0))
     >>> score_noise(OrderParameters(torch.zeros(1, 2).double()), samples, "softmax").item()  # c = -+1/2
     0.5

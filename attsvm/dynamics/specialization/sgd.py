@@ -22,8 +22,8 @@ def batch_loss(layer: MultiHeadAttention, batch: Sequences) -> Tensor:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.dynamics.specialization import (
-    ...     MultiHeadAttention, SingleLocation, batch_loss, draw_spikes, flipping_spike)
+    >>> from attsvm.dynamics.specialization import MultiHeadAttention, SingleLocation, draw_spikes, flipping_spike
+    >>> from attsvm.dynamics.specialization.sgd import batch_loss
     >>> g = torch.Generator().manual_seed(0)
     >>> model = SingleLocation(flipping_spike(2.0, 2.0), draw_spikes(2, 400, generator=g), L=5)
     >>> loss = batch_loss(MultiHeadAttention(torch.zeros(2, 400).double()), model.sample(200, g))

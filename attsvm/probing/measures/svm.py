@@ -291,5 +291,6 @@ def _against(sample: Sample, tested: Sample | None, norm: str, C: float | None, 
 
 
 def _solve(sample: Sample, norm: str, C: float | None, budget: SvmBudget) -> Solution:
-    extra: dict[str, Any] = {} if C is None else {"C": C}
-    return att_svm(sample.problem, sample.selection, norm=norm, tolerance=budget.tolerance, **extra)
+    return att_svm(
+        sample.problem, sample.selection, norm=norm, C=C, offset=sample.offset, tolerance=budget.tolerance
+    )

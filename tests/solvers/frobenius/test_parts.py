@@ -6,7 +6,7 @@ import pytest
 from attsvm.solvers import MarginProblem, solve
 from attsvm.solvers.driver import Driver
 from attsvm.solvers.frobenius.dual import Dual
-from attsvm.solvers.frobenius.free_rows import FreeRows, conjugate_gradient
+from attsvm.solvers.frobenius.free_rows import FreeRows, solve_free
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import solve_small
 from attsvm.solvers.frobenius.projected import _projected_newton
@@ -23,14 +23,14 @@ def test_gram_products_and_preconditioned_conjugate_gradients(rng):
         x = rng.standard_normal(len(kept))
         np.testing.assert_allclose(rows.gram_product(x), system @ x, atol=1e-12)  # a few dozen terms of size 1
         np.testing.assert_allclose(rows.dense_solve(x), np.linalg.solve(system, x), atol=1e-10)
-        found, steps, ending = conjugate_gradient(rows, x, 1e-12, 200)
+        found, steps, ending = solve_free(rows, x, 1e-12, 200)
         assert ending == "solved" and steps <= len(kept)
         np.testing.assert_allclose(found, np.linalg.solve(system, x), atol=1e-9)
 
 
 def test_conjugate_gradients_report_a_direction_without_curvature():
     rows = MarginProblem([[1.0], [-1.0]], [[1.0], [1.0]], [0, 1])
-    direction, _, ending = conjugate_gradient(FreeRows(UnitProblem(rows), np.arange(2)), np.ones(2), 1e-9, 10)
+    direction, _, ending = solve_free(FreeRows(UnitProblem(rows), np.arange(2)), np.ones(2), 1e-9, 10)
     assert ending == "singular"
     np.testing.assert_allclose(rows.adjoint(direction), 0.0, atol=1e-12)
 

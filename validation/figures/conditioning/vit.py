@@ -104,7 +104,7 @@ def cls_log_ratio(model: SmallViT, images: Tensor) -> float:
 
 
 def scaled_teacher(model: SmallViT, images: Tensor, log_ratio: float) -> SmallViT:
-    """Multiply the attention logits of every layer by one factor until `cls_log_ratio` is as asked (by bisection).
+    """Multiply the attention logits of every layer by one factor until `cls_log_ratio` is as asked.
 
     Examples
     --------
@@ -114,19 +114,17 @@ def scaled_teacher(model: SmallViT, images: Tensor, log_ratio: float) -> SmallVi
     >>> abs(cls_log_ratio(teacher, images) - 3.0) < 0.05
     True
     """
-    low, high = 0.0, 1.0
+    from scipy.optimize import brentq
 
-    def at(factor: float) -> float:
+    def missing(factor: float) -> float:
         for block in model.blocks:
             block.sharpness = factor  # type: ignore[assignment]
-        return cls_log_ratio(model, images)
+        return cls_log_ratio(model, images) - log_ratio
 
-    while at(high) < log_ratio and high < 1e6:
+    high = 1.0
+    while missing(high) < 0 and high < 1e6:
         high *= 2
-    for _ in range(25):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if at(middle) < log_ratio else (low, middle)
-    at(0.5 * (low + high))
+    missing(brentq(missing, 0.0, high, xtol=1e-8 * high))
     return model
 
 

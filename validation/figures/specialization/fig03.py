@@ -74,20 +74,22 @@ def run(context: Context) -> Outcome:
          "sign patterns", "directions"),
         rows,
     )  # fmt: skip
-    ordered = all(
-        not b <= a for nu1, _, first, second in learnt if nu1 == 8.0 for a, b in zip(first, second, strict=True)
-    )
-    missing = [name for nu1, name, _, second in learnt if nu1 == 8.0 and np.isnan(second).any()]
-    notes = [
+    return Outcome([table], {"paths": paths}, _notes([entry[1:] for entry in learnt if entry[0] == 8.0]))
+
+
+def _notes(unequal: list[tuple[str, list[float], list[float]]]) -> list[str]:
+    """Of the settings with variances (8, 2): name, and when each run learnt the first and the second feature."""
+    ordered = all(not b <= a for _, first, second in unequal for a, b in zip(first, second, strict=True))
+    missing = [name for name, _, second in unequal if np.isnan(second).any()]
+    return [
         "With variances (8, 2) the first feature is learnt first in every setting."
         if ordered
         else "With variances (8, 2) the order was not kept in every setting.",
         f"With variances (8, 2) the second feature did not pass the level in some run of: {', '.join(missing)}."
         if missing
         else "Every feature passed the level within the time.",
+        "Equal variances leave the axes arbitrary: directions, not signs, count there.",
     ]
-    notes.append("Equal variances leave the axes arbitrary: directions, not signs, count there.")
-    return Outcome([table], {"paths": paths}, notes)
 
 
 def _by_run(times: Any) -> str:

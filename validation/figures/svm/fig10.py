@@ -82,8 +82,12 @@ def run(context: Context) -> Outcome:
                "exact <= tau", "descent <= tau"),
               tuple(_lemma_row(tau, c) for tau, c in by_tau.items())),
     ]  # fmt: skip
-    curves = {
-        "T": T, "lam": lams, "tau": taus,
+    return Outcome(tables, _curves(by_lam, by_tau, T), _notes(by_lam, variants, by_tau, T))
+
+
+def _curves(by_lam: dict[float, Columns], by_tau: dict[int, Columns], T: int) -> dict[str, Any]:
+    return {
+        "T": T, "lam": list(by_lam), "tau": list(by_tau),
         "exact": [float(c["optimal"].mean()) for c in by_lam.values()],
         "descent": [float(c["selected"].mean()) for c in by_lam.values()],
         "survivors": [mean(c["selected"][c["reason"] != "between"]) for c in by_lam.values()],
@@ -94,7 +98,6 @@ def run(context: Context) -> Outcome:
         "tau_counts": {tau: np.bincount(c["selected"].astype(int), minlength=T + 1) for tau, c in by_tau.items()},
         "tau_exact": {tau: np.bincount(c["optimal"].astype(int), minlength=T + 1) for tau, c in by_tau.items()},
     }  # fmt: skip
-    return Outcome(tables, curves, _notes(by_lam, variants, by_tau, T))
 
 
 def _survivors(c: Columns, T: int) -> tuple[int, int, int]:
@@ -149,8 +152,6 @@ def _notes(
     trials = len(next(iter(by_lam.values()))["selected"])
     everything = list(by_lam.values()) + [c for label, _, c in variants if label != _MAIN]
     runs, some = sum(len(c["selected"]) for c in everything), sum(_survivors(c, T)[1] for c in everything)
-    above = {lam: float((c["optimal"] == T).mean()) for lam, c in by_lam.items() if lam > 2}
-    shown = ", ".join(f"{100 * share:.0f} % at lam = {lam:g}" for lam, share in above.items())
     rests = np.array([rest for rest in (_rest(c, T) for c in everything) if np.isfinite(rest[1])]).reshape(-1, 2)
     before, after = np.median(rests, axis=0) if len(rests) else (np.nan, np.nan)
     # A lam at which nearly every run selects all tokens has too few runs left for a mean.
@@ -173,11 +174,14 @@ def _notes(
         f"the table of trainings 1 - corr is {start[_MAIN]:.4f}, and {start[_FROM_ZERO]:.4f} from W(0) = 0.",
         f"Lemma 6's bound, selected <= tau, is broken by {over} exact optima.",
     ]
-    if above:
-        notes.append(
-            f"'lam > 2 consistently selects all tokens' does not hold unfiltered: all are optimal for {shown}."
-        )
-    return notes
+    return notes + _above_two(by_lam, T)
+
+
+def _above_two(by_lam: dict[float, Columns], T: int) -> list[str]:
+    above = {lam: float((c["optimal"] == T).mean()) for lam, c in by_lam.items() if lam > 2}
+    shown = ", ".join(f"{100 * share:.0f} % at lam = {lam:g}" for lam, share in above.items())
+    says = f"'lam > 2 consistently selects all tokens' does not hold unfiltered: all are optimal for {shown}."
+    return [says] if above else []
 
 
 def _trend(by_lam: dict[float, Columns]) -> float:

@@ -1,0 +1,83 @@
+"""Estimates with their 95 % confidence intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Interval", "mean_of", "share", "share_of"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % confidence interval.
+
+    Examples
+    --------
+    >>> from attsvm.records import Interval
+    >>> str(Interval(0.5, 0.25, 0.75, percent=True)), str(Interval(2.0, 1.0, 3.0))
+    ('50.0 % [25.0, 75.0]', '2 ± 1')
+    """
+
+    value: float
+    low: float
+    high: float
+    percent: bool = False
+
+    def __str__(self) -> str:
+        if not np.isfinite(self.value):
+            return "-"
+        if self.percent:
+            return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+        half = (self.high - self.low) / 2
+        return f"{self.value:.3g} ± {half:.1g}" if np.isfinite(half) else f"{self.value:.3g} (one value)"
+
+
+def mean_of(values: Any) -> Interval:
+    """Mean of the finite values with its normal 95 % interval.
+
+    Examples
+    --------
+    >>> from attsvm.records import mean_of
+    >>> str(mean_of([1.0, 2.0, 3.0]))
+    '2 ± 1'
+    """
+    x = np.asarray(values, dtype=np.float64).ravel()
+    x = x[np.isfinite(x)]
+    if not len(x):
+        return Interval(float("nan"), float("nan"), float("nan"))
+    half = 1.96 * float(x.std(ddof=1)) / float(np.sqrt(len(x))) if len(x) > 1 else float("nan")
+    mean = float(x.mean())
+    return Interval(mean, mean - half, mean + half)
+
+
+def share(count: int, total: int) -> Interval:
+    """A share with Wilson's 95 % interval, which is right also at 0 and 100 %.
+
+    Examples
+    --------
+    >>> from attsvm.records import share
+    >>> str(share(0, 100))
+    '0.0 % [0.0, 3.7]'
+    """
+    if not total:
+        return Interval(float("nan"), float("nan"), float("nan"), percent=True)
+    from scipy.stats import binomtest
+
+    found = binomtest(count, total).proportion_ci(method="wilson")
+    return Interval(count / total, float(found.low), float(found.high), percent=True)
+
+
+def share_of(flags: Any) -> Interval:
+    """Share of true values; see `share`.
+
+    Examples
+    --------
+    >>> from attsvm.records import share_of
+    >>> str(share_of([True] * 10))
+    '100.0 % [72.2, 100.0]'
+    """
+    x = np.asarray(flags, dtype=bool).ravel()
+    return share(int(x.sum()), len(x))

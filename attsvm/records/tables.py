@@ -1,0 +1,167 @@
+"""Tables: printed, written as Markdown or HTML, or stored."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attsvm.records.data import plain
+
+if TYPE_CHECKING:  # loaded where something is printed
+    from rich.console import Console, RenderableType
+    from rich.table import Table as RichTable
+
+__all__ = ["Raw", "Table", "console", "html_table", "render"]
+
+
+class Raw(str):
+    """Text that is HTML already: a table does not escape it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table, printed, written as Markdown or HTML, or stored.
+
+    Parameters
+    ----------
+    title : str
+    columns : sequence of str
+    rows : sequence of sequence
+        Cells are strings, numbers, flags or :class:`Interval`; None and what is not finite print as a dash. An empty
+        row draws a rule.
+    align : str
+        One letter per column: ``l`` or ``r``, and ``L`` or ``R`` where the terminal may not wrap. By default the
+        first column is flush left and the others flush right.
+
+    Examples
+    --------
+    >>> from attsvm.records import Table
+    >>> print(Table("Margins", ("norm", "margin"), [("nuclear", 0.25)]).markdown())
+    | norm | margin |
+    |---|---|
+    | nuclear | 0.25 |
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    align: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "rows", tuple(map(tuple, self.rows)))
+        object.__setattr__(self, "align", self.align or "l" + "r" * (len(self.columns) - 1))
+        if len(self.align) != len(self.columns):
+            raise ValueError(f"table {self.title!r}: align has {len(self.align)} letters, expected {len(self.columns)}")
+        for row in self.rows:
+            if row and len(row) != len(self.columns):
+                raise ValueError(f"table {self.title!r}: a row has {len(row)} cells, expected {len(self.columns)}")
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Table:
+        """The table of a stored record, its cells as they were printed."""
+        return cls(record["title"], record["columns"], record["rows"])
+
+    def record(self) -> dict[str, Any]:
+        """Cells as printed and as values, ready for JSON."""
+        values = plain(self.rows)
+        return {"title": self.title, "columns": list(self.columns), "rows": self.texts(), "values": values}
+
+    def texts(self) -> list[list[str]]:
+        """Cells as they are printed."""
+        return [[_text(cell) for cell in row] for row in self.rows]
+
+    def __rich__(self) -> RichTable:
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        shown = RichTable(title=self.title and Text(self.title))
+        for name, letter in zip(self.columns, self.align, strict=True):
+            justify: Any = "left" if letter in "lL" else "right"
+            shown.add_column(Text(name), justify=justify, no_wrap=letter.isupper())
+        for row in self.texts():
+            if row:
+                shown.add_row(*map(Text, row))
+            else:
+                shown.add_section()
+        return shown
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def markdown(self) -> str:
+        """For a page of text, without the title."""
+        lines = [self.columns, ["---"] * len(self.columns), *(row for row in self.texts() if row)]
+        shown = ["| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines]
+        return "\n".join([shown[0], shown[1].replace(" ", ""), *shown[2:]])
+
+    def html(self) -> str:
+        """For a page; the first cell of a row is its heading."""
+        numbers = ["" if letter in "lL" else ' class="number"' for letter in self.align]
+        heads = zip(self.columns, numbers, strict=True)
+        head = "".join(f'<th scope="col"{kind}>{_escaped(name)}</th>' for name, kind in heads)
+        body = ""
+        for row in filter(None, self.rows):
+            first, *rest = (_escaped(cell if isinstance(cell, Raw) else _text(cell)) for cell in row)
+            cells = "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(rest, numbers[1:], strict=True))
+            body += f'<tr><th scope="row">{first}</th>{cells}</tr>'
+        return (
+            f'<div class="scroll"><table><caption>{_escaped(self.title)}</caption><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>"
+        )
+
+    _repr_html_ = html
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool | np.bool_):
+        return "yes" if cell else "no"
+    if isinstance(cell, float | np.floating):
+        return "-" if not np.isfinite(cell) else f"{cell:.3g}"
+    return str(cell)
+
+
+def _escaped(text: str) -> str:
+    return text if isinstance(text, Raw) else html.escape(text)
+
+
+def _markdown_cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;") or "-"
+
+
+def html_table(title: str, facts: Mapping[str, object]) -> str:
+    """Names and values as a table for notebooks.
+
+    Examples
+    --------
+    >>> from attsvm.records import html_table
+    >>> "<td>finished</td>" in html_table("Run", {"status": "finished"})
+    True
+    """
+    return Table(title, ("", ""), [(name, str(value)) for name, value in facts.items()], align="ll").html()
+
+
+def render(shown: RenderableType, width: int = 120) -> str:
+    """What a terminal would show, as plain text."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(shown)
+    return out.getvalue().rstrip("\n")
+
+
+def console(width: int = 120, *, stderr: bool = False) -> Console:
+    """Where tables and lines go; in a file tables have this width and lines are left whole."""
+    from rich.console import Console
+
+    out = Console(highlight=False, stderr=stderr)
+    return out if out.is_terminal else Console(highlight=False, stderr=stderr, soft_wrap=True, width=width)

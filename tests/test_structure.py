@@ -1,0 +1,61 @@
+"""The shape of the code: functions that one can read at a glance, one idea per module."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COMPLEXITY = 18  # functions stay below
+LINES = 80  # of a function without its docstring, at most
+MODULE = 370  # "about 350"
+# One more way through a function: what radon and mccabe count, boolean operators and comprehensions included.
+_BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.Assert, ast.comprehension, ast.match_case)
+
+
+def modules():
+    return [path for folder in ("attsvm", "solvers", "validation") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def functions(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def complexity(function):
+    count = 1
+    for node in ast.walk(function):
+        count += isinstance(node, _BRANCHES)
+        count += len(node.ifs) if isinstance(node, ast.comprehension) else 0
+        count += len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
+    return count
+
+
+def lines(function):
+    first = function.body[0]
+    docstring = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) is not None else 0
+    return function.end_lineno - function.lineno + 1 - docstring
+
+
+def test_the_measures():
+    text = (
+        'def f(a, b):\n    """One\n\n    two."""\n    if a and b:\n        return [x for x in a if x]\n    return b\n'
+    )
+    (found,) = functions(ast.parse(text))
+    assert (complexity(found), lines(found)) == (5, 4)
+
+
+@pytest.mark.parametrize("folder", ["attsvm", "validation"])
+def test_functions_can_be_read(folder):
+    bad = [
+        f"{path.relative_to(ROOT)}:{function.lineno} {function.name}: complexity {complexity(function)}, "
+        f"{lines(function)} lines"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for function in functions(ast.parse(path.read_text(encoding="utf-8")))
+        if complexity(function) >= COMPLEXITY or lines(function) > LINES
+    ]
+    assert bad == []
+
+
+def test_one_idea_per_module():
+    long = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
+    assert {name: count for name, count in long.items() if count > MODULE} == {}

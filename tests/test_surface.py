@@ -1,0 +1,109 @@
+"""The public surface: small, listed on the API pages, each name documented."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import attsvm
+
+DOCS = Path(__file__).parents[1] / "docs"
+SIBLINGS = ("conditioning", "localization", "polarization", "specialization")
+
+
+def test_about_forty_names():
+    assert len(attsvm.__all__) <= 45
+    assert set(attsvm.__all__) <= set(dir(attsvm))
+
+
+def test_the_api_page_lists_every_name():
+    page = (DOCS / "api.md").read_text()
+    listed = {name.rpartition(".")[2] for name in re.findall(r"\.\. auto\w+:: ([\w.]+)", page)}
+    assert not set(attsvm.__all__) - listed
+
+
+@pytest.mark.parametrize("name", SIBLINGS)
+def test_the_page_of_the_sibling_models_covers_each(name):
+    page = (DOCS / "api_dynamics.md").read_text()
+    assert f".. automodule:: attsvm.dynamics.{name}\n   :members:\n" in page
+    package = importlib.import_module(f"attsvm.dynamics.{name}")
+    assert len(package.__all__) <= 40
+    for public in package.__all__:
+        assert getattr(package, public).__doc__, public
+    for path in re.findall(rf"auto\w+:: (attsvm\.dynamics\.{name}\.\w+\.\w+)", page):
+        module, _, thing = path.rpartition(".")
+        assert thing in importlib.import_module(module).__all__ or thing[0].isupper()
+        assert thing not in package.__all__  # described once
+
+
+def test_prose_after_the_parameters_is_not_read_as_parameters():
+    """A section of a docstring ends at a heading: text between Parameters and the next heading would be parameters."""
+    bad = []
+    for path in sorted(Path(attsvm.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+                bad += [f"{path.name}: {node.name}: {line}" for line in _stray(text)]
+    assert bad == []
+    said = "Do.\n\nParameters\n----------\nx : float\n    It.\n\nA batch has one more axis: (B, n).\n"
+    assert list(_stray(said)) == ["A batch has one more axis: (B, n)."]
+
+
+def _stray(text):
+    lines, inside = text.splitlines(), False
+    for here, below in zip(lines, [*lines[1:], ""], strict=True):
+        if set(below) == {"-"} and len(below) == len(here):
+            inside = here in ("Parameters", "Attributes")
+        elif inside and here and not here.startswith((" ", "-")) and not re.match(r"[*\w, ]+( : |$)", here):
+            yield here
+
+
+SMALL = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+WRONG = {
+    "att_svm": lambda: attsvm.att_svm(SMALL.X),
+    "gen_svm": lambda: attsvm.gen_svm(SMALL.X, [[0], [1]]),
+    "satt_svm": lambda: attsvm.satt_svm(SMALL.X),
+    "finite_part": lambda: attsvm.finite_part(SMALL.X, SMALL.Y, [[0], [1]]),
+    "verify": lambda: attsvm.verify(SMALL.X, SMALL.X),
+    "train": lambda: attsvm.train(SMALL.X),
+    "diagnose": lambda: attsvm.diagnose(SMALL.X),
+    "attraction": lambda: attsvm.attraction(SMALL.X),
+    "regularization_path": lambda: attsvm.regularization_path(SMALL.X, [1.0]),
+    "decompose": lambda: attsvm.decompose(SMALL.X, SMALL.X),
+    "is_locally_optimal": lambda: attsvm.is_locally_optimal(SMALL.X),
+    "separating_cone": lambda: attsvm.separating_cone(SMALL.X),
+    "low_score_tokens": lambda: attsvm.low_score_tokens(SMALL.X),
+    "high_score_tokens": lambda: attsvm.high_score_tokens(SMALL.X),
+    "locally_optimal_selections": lambda: attsvm.locally_optimal_selections(SMALL.X),
+    "selection_graph": lambda: attsvm.selection_graph(SMALL.X),
+    "save_problem": lambda: attsvm.save_problem(SMALL.X, "a.npz"),
+    "write_report": lambda: attsvm.write_report(SMALL.X, "a.html"),
+    "smoothness_constant": lambda: attsvm.smoothness_constant(SMALL.X),
+    "logits": lambda: attsvm.attention.logits(SMALL.X, SMALL.X),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_array_is_no_problem(name):
+    with pytest.raises(TypeError, match="problem must be an AttentionProblem, got ndarray"):
+        WRONG[name]()
+
+
+def test_what_stands_in_the_place_of_another_thing_is_named():
+    run, solution = attsvm.train(SMALL, steps=2), attsvm.att_svm(SMALL)
+    for call, message in (
+        (lambda: attsvm.compare(SMALL, run), "compare takes a Run first, as train returns it, got AttentionProblem"),
+        (lambda: attsvm.compare(run, SMALL), "compare takes Solution objects after the run, got AttentionProblem"),
+        (lambda: attsvm.compare(solution, run), "compare takes a Run first, as train returns it, got Solution"),
+        (lambda: attsvm.diagnose(None), "problem must be an AttentionProblem, got NoneType"),
+        (lambda: attsvm.train(solution), "problem must be an AttentionProblem, got Solution"),
+        (lambda: attsvm.train(SMALL, loss=3), "loss must be .* or a Loss, got int"),
+        (lambda: attsvm.train(SMALL, options=3), "options must be a TrainOptions, got int"),
+        (lambda: attsvm.support_indices(run), "solution must be a Solution, got Run"),
+        (lambda: attsvm.is_locally_optimal(SMALL, solution=run), "solution= must be a Solution .*, got Run"),
+        (lambda: attsvm.regularization_path(SMALL, [1.0], solution=run), "solution must be a Solution, got Run"),
+        (lambda: attsvm.att_svm(SMALL, warm_start=run), "warm_start must be a Solution or a SolutionBatch, got Run"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
