@@ -14,14 +14,25 @@ __all__ = ["command"]
 
 def command(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder of a transformers model, a .gguf file, or an installed one (minilm, smollm2, rxnfp).")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder of a transformers model, a .gguf file, or an installed one (minilm, smollm2, rxnfp).",
+        ),
     ],
-    text: Annotated[Path | None, typer.Option("--text", help="Text file; each line (or paragraph) is a sequence.")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Page to write (.html), or table (.csv, .parquet, .json).")] = Path("atlas.html"),
+    text: Annotated[
+        Path | None, typer.Option("--text", help="Text file; each line (or paragraph) is a sequence.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Page to write (.html), or table (.csv, .parquet, .json).")
+    ] = Path("atlas.html"),
     sequences: Annotated[int, typer.Option(help="Sequences to use, from the beginning of the text.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens per sequence, at most.")] = 128,
     svm: Annotated[bool, typer.Option("--svm/--no-svm", help="Solve the SVMs of every head.")] = True,
-    full: Annotated[bool, typer.Option("--full", help="SVMs on every sequence and 16 queries of each; says first how long it will take.")] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="SVMs on every sequence and 16 queries of each; says first how long it will take."),
+    ] = False,
     svm_sequences: Annotated[int, typer.Option(help="Sequences of the SVMs.")] = 8,
     svm_queries: Annotated[int, typer.Option(help="Queries per sequence of the SVMs.")] = 4,
     removal: Annotated[int, typer.Option(help="Sequences on which heads are removed; 0 leaves it out.")] = 4,
@@ -59,8 +70,8 @@ def command(
         task = bar.add_task("reading", total=None)
         table = probe(
             loaded.model, texts, tokenizer=loaded.tokenizer, svm=budget if svm else None, removal=removal,
-            pruning=pruning, max_length=length, store=":memory:" if store is None else store, workers=workers, seed=seed,
-            name=loaded.name,
+            pruning=pruning, max_length=length, store=":memory:" if store is None else store, workers=workers,
+            seed=seed, name=loaded.name,
             progress=lambda label, done, total: bar.update(task, description=label, completed=done, total=total),
         )  # fmt: skip
     write: Any = getattr(table, f"to_{out.suffix[1:]}")
@@ -98,7 +109,9 @@ def _texts(path: Path | None, count: int, loaded: Any) -> list[str]:
         raise ValueError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
     if loaded.tokenizer is None:
         raise ValueError(f"{loaded.name} has no tokenizer: use attsvm.probe with encoded inputs")
-    lines = [" ".join(line.split()) for line in (whole.split("\n\n") if "\n\n" in whole.strip() else whole.splitlines())]
+    lines = [
+        " ".join(line.split()) for line in (whole.split("\n\n") if "\n\n" in whole.strip() else whole.splitlines())
+    ]
     found = [line for line in lines if line][:count]
     if len(found) < 2:
         raise ValueError(f"{path} must hold at least two sequences (lines, or paragraphs between empty lines)")

@@ -86,7 +86,8 @@ _ONE = """<h3 id="head-title"></h3><p id="head-summary"></p>
 <div id="words" class="words" role="listbox" aria-label="Tokens"></div>
 <div class="columns"><figure><figcaption>Attention: rows are queries, columns tokens</figcaption>
 <div class="scroll"><canvas id="matrix" role="img" aria-label="Attention weights of this head"></canvas></div></figure>
-<figure id="margins"></figure><figure id="spectrum"></figure><figure id="rho"></figure><figure id="curve"></figure></div>
+<figure id="margins"></figure><figure id="spectrum"></figure><figure id="rho"></figure>
+<figure id="curve"></figure></div>
 <div id="numbers"></div>"""
 _ALL = """<div class="controls"><label>Columns <select id="theory"></select></label></div>
 <div class="scroll tall"><table id="table"></table></div>"""

@@ -1,4 +1,4 @@
-"""Hidden states of every attention layer by hooks, and the proof that what is recomputed from them is the model's own."""
+"""Hidden states of every attention layer by hooks, and the check that what is recomputed is the model's own."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ def _compare(name: str, again: Recomputed, model: Tensor, valid: Tensor, toleran
     if not error <= (max(tolerance, 2 * torch.finfo(model.dtype).eps) if coarse else tolerance):
         hint = f"; it computes in {model.dtype}, call .float()" if coarse else ""
         raise ProbeError(
-            f"{name}: recomputed attention differs from the model's own by {error:.1e}, more than {tolerance:.0e}{hint}. "
-            "It is computed in a way that this version does not read"
+            f"{name}: recomputed attention differs from the model's own by {error:.1e}, more than {tolerance:.0e}{hint}"
+            ". It is computed in a way that this version does not read"
         )
     return error
 
@@ -252,7 +252,10 @@ def _joined(layers: list[LayerData], maps: Projections) -> LayerData:
     error = max(layer.error for layer in layers)
     if len(layers) == 1:
         return replace(first, weights=weights, error=error)
-    padded = {name: _pad([getattr(layer, name) for layer in layers]) for name in ("q", "k", "allowed", "valid", "tokens", "queries")}
+    padded = {
+        name: _pad([getattr(layer, name) for layer in layers])
+        for name in ("q", "k", "allowed", "valid", "tokens", "queries")
+    }
     v = None if first.v is None else _pad([layer.v for layer in layers if layer.v is not None])
     offsets = [layer.offset for layer in layers]
     offset = None

@@ -55,7 +55,9 @@ def load_model(path: str | Path) -> LoadedModel:
             return _loaded(folder, options, place.name)
         except ImportError:
             raise
-        except Exception as error:  # transformers and its readers raise many kinds; all mean that the files are no model
+        except (
+            Exception
+        ) as error:  # transformers and its readers raise many kinds; all mean that the files are no model
             line = " ".join(str(error).split())[:300]
             raise ValueError(f"{place} cannot be read as a model ({type(error).__name__}: {line})") from error
 
@@ -76,7 +78,7 @@ def _loaded(folder: Path, options: dict[str, str], name: str) -> LoadedModel:
     return LoadedModel(model.eval(), tokenizer, name)
 
 
-class quiet_transformers:  # noqa: N801 - reads as a statement
+class quiet_transformers:
     """While open, transformers neither warns nor draws bars."""
 
     def __enter__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["OutputMap", "Projections", "ProbeError", "read_projections"]
+__all__ = ["OutputMap", "ProbeError", "Projections", "read_projections"]
 
 
 class ProbeError(ValueError):
@@ -76,7 +76,11 @@ _HEAD_DIM = ("head_dim", "attention_head_size", "key_value_proj_dim")
 _HEADS = ("num_heads", "n_heads", "num_attention_heads", "n_head")
 _SCALE = ("scaling", "inv_norm_factor", "softmax_scale", "scale")
 # What changes the logits in a way that no matrix and no offset expresses.
-_UNREADABLE = {"attn_logit_softcapping": "capped logits", "sinks": "learned sinks", "clip_qkv": "clipped queries and keys"}
+_UNREADABLE = {
+    "attn_logit_softcapping": "capped logits",
+    "sinks": "learned sinks",
+    "clip_qkv": "clipped queries and keys",
+}
 
 
 def read_projections(module: nn.Module, parent: nn.Module | None = None) -> Projections | None:
@@ -151,7 +155,9 @@ def _sizes(module: nn.Module, rows_q: int, rows_k: int) -> tuple[int, int]:
         raise ProbeError(f"{type(module).__name__} says neither its head_dim nor its number of heads")
     r = rows_q // heads if r is None else r
     if rows_q % r or rows_k % r or (rows_q // r) % (rows_k // r):
-        raise ProbeError(f"{type(module).__name__}: {rows_q} query and {rows_k} key rows do not split into heads of {r}")
+        raise ProbeError(
+            f"{type(module).__name__}: {rows_q} query and {rows_k} key rows do not split into heads of {r}"
+        )
     return rows_q // r, rows_k // r
 
 
@@ -195,7 +201,11 @@ def _gpt2(module: nn.Module) -> Projections:
     W, b = _linear(module, "c_attn")
     heads = int(_first(module, _HEADS))
     if hasattr(module, "q_attn"):  # cross-attention: keys and values in one map
-        (W_q, b_q), (W_k, W_v), biases = _linear(module, "q_attn"), W.chunk(2), (None, None) if b is None else b.chunk(2)
+        (W_q, b_q), (W_k, W_v), biases = (
+            _linear(module, "q_attn"),
+            W.chunk(2),
+            (None, None) if b is None else b.chunk(2),
+        )
         scale = _scale(module, len(W_q) // heads)
         output = _output(module, heads, None)
         return Projections(W_q, W_k, W_v, b_q, biases[0], biases[1], heads, heads, scale, output=output)
@@ -220,7 +230,9 @@ def _stacked(module: nn.Module) -> Projections:
 
 def _multihead(module: nn.MultiheadAttention) -> Projections:
     if module.bias_k is not None or module.add_zero_attn:
-        raise ProbeError("MultiheadAttention with add_bias_kv or add_zero_attn attends to tokens that are not in the input")
+        raise ProbeError(
+            "MultiheadAttention with add_bias_kv or add_zero_attn attends to tokens that are not in the input"
+        )
     if module.in_proj_weight is not None:
         W_q, W_k, W_v = module.in_proj_weight.detach().chunk(3)
     else:

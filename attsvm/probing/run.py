@@ -151,7 +151,14 @@ def _given_layers(model: Any) -> list[LayerData] | None:
 
 
 def _captured(
-    model: Any, inputs: Any, tokenizer: Any, batch_size: int, max_length: int, tolerance: float, removal: int, say: Progress
+    model: Any,
+    inputs: Any,
+    tokenizer: Any,
+    batch_size: int,
+    max_length: int,
+    tolerance: float,
+    removal: int,
+    say: Progress,
 ) -> tuple[list[LayerData], Any, Any, Any]:
     from attsvm.probing.hooks import capture
     from attsvm.probing.inputs import read_inputs

@@ -56,8 +56,7 @@ def _unpack(file: Any, part: str) -> Sample | None:
     if f"{part}.X" not in file:
         return None
     names = ("X", "Z", "mask", "selection", "W", "places")
-    offset = file[f"{part}.offset"] if f"{part}.offset" in file else None
-    return Sample(offset=offset, **{name: file[f"{part}.{name}"] for name in names})
+    return Sample(offset=file.get(f"{part}.offset"), **{name: file[f"{part}.{name}"] for name in names})
 
 
 def _write(head: HeadData, budget: SvmBudget, seed: int, folder: Path) -> Path:

@@ -27,7 +27,7 @@ class Writer(Protocol):
 
 
 class JsonlWriter:
-    """One line of JSON per measurement.
+    r"""One line of JSON per measurement.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class JsonlWriter:
     ...     writer.write(5, {(0, 1): {"entropy": 2.0}}, [])
     ...     writer.close()
     ...     (Path(folder) / "a.jsonl").read_text()
-    '{"step": 5, "heads": [{"layer": 0, "head": 1, "entropy": 2.0}], "alarms": []}\\n'
+    '{"step": 5, "heads": [{"layer": 0, "head": 1, "entropy": 2.0}], "alarms": []}\n'
     """
 
     def __init__(self, path: str | Path) -> None:

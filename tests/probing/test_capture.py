@@ -117,8 +117,8 @@ def test_torch_attention_with_masks_time_first():
 
 
 def test_what_cannot_be_read_is_refused_by_name():
-    from transformers import Gemma2Config, Gemma2ForCausalLM
     from probing.tiny_models import GROUPED
+    from transformers import Gemma2Config, Gemma2ForCausalLM
 
     with pytest.raises(ProbeError, match="Gemma2Attention has capped logits"):
         capture(Gemma2ForCausalLM(Gemma2Config(head_dim=8, **GROUPED)), [batch_for("llama")])

@@ -97,7 +97,7 @@ def test_the_best_multiple_by_search(squared):
         m, size, C = rng.normal(0.5, 1.0, size=6), float(rng.uniform(0.3, 3)), float(rng.uniform(0.05, 5))
         s = np.linspace(0, 60, 200_001)
         values = 0.5 * (s * size) ** 2 if squared else s * size
-        values = values + C * np.maximum(0, 1 - s[:, None] * m).sum(axis=1)
+        values = values + C * (np.maximum(0, 1 - s[:, None] * m) ** 2).sum(axis=1)
         assert scaled_objective(m, size, C, squared=squared) == pytest.approx(values.min(), rel=1e-4)
 
 

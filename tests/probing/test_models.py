@@ -23,7 +23,9 @@ def folder(tmp_path_factory):
     words = ["[PAD]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz"]
     made = Tokenizer(WordLevel({word: k for k, word in enumerate(words)}, unk_token="[UNK]"))
     made.pre_tokenizer = Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(place)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(
+        place
+    )
     return place
 
 

@@ -46,7 +46,9 @@ def test_files_and_rhythm(tmp_path):
     monitor.close()
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 3, 6] and len(lines[0]["heads"]) == 8
-    rows = sqlite3.connect(tmp_path / "a.sqlite").execute("SELECT COUNT(*), COUNT(DISTINCT step) FROM scalars").fetchone()
+    rows = (
+        sqlite3.connect(tmp_path / "a.sqlite").execute("SELECT COUNT(*), COUNT(DISTINCT step) FROM scalars").fetchone()
+    )
     assert rows == (3 * 8 * 6, 3)
     assert any((tmp_path / "board").iterdir())
 

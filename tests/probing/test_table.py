@@ -105,10 +105,15 @@ def test_in_a_browser(page, table, tmp_path):
     page.press("ArrowRight", 39)
     page.press("ArrowDown", 40)
     assert page.evaluate("document.getElementById('head-title').textContent").startswith("Layer 1, head 1")
-    page.evaluate("const s = document.getElementById('measure'); s.value = 'entropy'; s.dispatchEvent(new Event('change'))")
+    page.evaluate(
+        "const s = document.getElementById('measure'); s.value = 'entropy'; s.dispatchEvent(new Event('change'))"
+    )
     assert page.evaluate("document.getElementById('sentence').textContent") == MEASURES["entropy"].sentence
     first = "document.querySelector('#table tbody tr th').textContent"
-    page.evaluate("[...document.querySelectorAll('#table thead button')].find(b => b.textContent.startsWith('median margin / |W|_F')).click()")
+    page.evaluate(
+        "[...document.querySelectorAll('#table thead button')]"
+        ".find(b => b.textContent.startsWith('median margin / |W|_F')).click()"
+    )
     values = table.column("margin_median_frobenius")
     best = table.records[int(np.argmax(values))]
     assert page.evaluate(first) == f"{best['layer']}.{best['head']}"

@@ -91,7 +91,11 @@ def whisper_state(variables: dict[str, np.ndarray]) -> tuple[dict[str, Any], dic
 
     layers = {}
     for side in ("encoder", "decoder"):
-        layers[side] = 1 + max(int(n.split("layer_")[1].split("/")[0]) for n in variables if n.startswith(f"{side}/layer_") and not n.startswith(f"{side}/layer_norm"))
+        layers[side] = 1 + max(
+            int(n.split("layer_")[1].split("/")[0])
+            for n in variables
+            if n.startswith(f"{side}/layer_") and not n.startswith(f"{side}/layer_norm")
+        )
         put(f"{side}.embed_positions.weight", variables[f"{side}/position_encodings/encodings"])
         norm(f"{side}.layer_norm", f"{side}/layer_norm")
         for k in range(layers[side]):

@@ -66,7 +66,9 @@ def rxnfp_model(checkpoint: str = "bert_pretrained") -> LoadedModel:
     settings = read_json(weights.with_name("config.json"))
     known = {name: settings[name] for name in _BERT if name in settings}
     model = BertModel(BertConfig(**known), add_pooling_layer=False)
-    state = {name.removeprefix("bert."): value for name, value in read_state(weights).items() if name.startswith("bert.")}
+    state = {
+        name.removeprefix("bert."): value for name, value in read_state(weights).items() if name.startswith("bert.")
+    }
     wrong = model.load_state_dict(state, strict=False)
     if wrong.missing_keys:
         raise ValueError(f"{weights.name} of {checkpoint} lacks {', '.join(wrong.missing_keys[:3])}")

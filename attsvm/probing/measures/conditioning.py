@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.dynamics.conditioning import PromptProblem, separation
+from attsvm.dynamics.conditioning.model import PromptProblem
+from attsvm.dynamics.conditioning.separation import separation
 from attsvm.probing.data import HeadData
 from attsvm.probing.measures.context import per_sequence
 from attsvm.softmax import condition_number, log_softmax
@@ -76,7 +77,7 @@ def _means(values: Float64) -> Float64:
 
 
 def _separations(logits: Float64, logs: Float64) -> tuple[Float64, Float64]:
-    """Delta and Gamma of each query: the prompt model with logits for keys and p = 1; nan where all tokens are alike."""
+    """Delta and Gamma of each query: the prompt model with logits for keys, p = 1; nan where all tokens are alike."""
     members = logs >= logs.max(axis=-1, keepdims=True) - np.log(2.0)
     some = ~members.all(axis=-1)
     gap, spread = np.full(len(logits), np.nan), np.full(len(logits), np.nan)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
-from attsvm.dynamics.localization import Covariance, read_covariance
+from attsvm.dynamics.localization.walks import Covariance, read_covariance
 from attsvm.probing.data import HeadData, LayerData
 
 __all__ = ["Context", "per_sequence"]

@@ -1,4 +1,4 @@
-"""Where a head lets a signal through: the eigenspectrum of W_QK, rho(theta), the entropy bound and the largest logit."""
+"""Where a head lets a signal through: eigenspectrum of W_QK, rho(theta), the entropy bound and the largest logit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.dynamics.localization import (
-    entropy_lower_bound,
-    qk_spectrum,
-    signal_propagation,
-    spectral_norm,
-    summarize,
-)
+from attsvm.dynamics.localization.entropy import entropy_lower_bound, spectral_norm
+from attsvm.dynamics.localization.propagation import signal_propagation
+from attsvm.dynamics.localization.spectrum import qk_spectrum
+from attsvm.dynamics.localization.summary import summarize
 from attsvm.probing.data import HeadData
 from attsvm.probing.measures.context import Context
 

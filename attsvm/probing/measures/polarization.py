@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.dynamics.polarization import sink_score, sparsity_score
+from attsvm.dynamics.polarization.metrics import sink_score, sparsity_score
 from attsvm.probing.data import HeadData
 from attsvm.probing.measures.context import Context, per_sequence
 from attsvm.softmax import entropy
@@ -25,7 +25,9 @@ def polarization_measures(head: HeadData, context: Context, *, seed: int = 0) ->
     """
     logs = head.log_attention
     attention = np.exp(logs)
-    found: dict[str, Any] = {name: np.full(head.n, np.nan) for name in ("sink_first", "sink_last", "sink_any", "sparsity")}
+    found: dict[str, Any] = {
+        name: np.full(head.n, np.nan) for name in ("sink_first", "sink_last", "sink_any", "sparsity")
+    }
     for group in _alike(head, context):
         one = group[0]
         rows, places = np.flatnonzero(head.counts[one]), np.flatnonzero(context.keys[one])

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from attsvm.dynamics.specialization import PruningPath
-from attsvm.probing.hooks import attention_modules, eager, run_model
+from attsvm.dynamics.specialization.pruning import PruningPath
 from attsvm.probing.data import LayerData
+from attsvm.probing.hooks import attention_modules, eager, run_model
 from attsvm.probing.measures.cheap import softmax_one_factors
 from attsvm.probing.projections import OutputMap
 
@@ -115,11 +115,15 @@ class HeadRemover:
         """Until the hooks go, scale the given heads of the given layers (by 0 without factors)."""
         for module in {self._modules[layer] for layer in by_layer}:
             wanted = {
-                place: by_layer[layer] for (key, place), layer in self._calls.items() if key == id(module) and layer in by_layer
+                place: by_layer[layer]
+                for (key, place), layer in self._calls.items()
+                if key == id(module) and layer in by_layer
             }
             output = next(self._outputs[layer] for layer in by_layer if self._modules[layer] is module)
             if output is None:
-                raise ValueError(f"the output map of {type(module).__name__} was not found: its heads cannot be removed")
+                raise ValueError(
+                    f"the output map of {type(module).__name__} was not found: its heads cannot be removed"
+                )
             if output.module is not None:
                 scale = _input_scaler(wanted, output.heads, factors)
                 hooks.callback(output.module.register_forward_pre_hook(scale).remove)
@@ -129,7 +133,11 @@ class HeadRemover:
                 hooks.callback(module.register_forward_hook(mix, with_kwargs=True).remove)
 
     def pruning_path(
-        self, importance: dict[Place, float], *, steps: int | None = None, progress: Callable[[int, int], object] | None = None
+        self,
+        importance: dict[Place, float],
+        *,
+        steps: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> tuple[tuple[Place, ...], PruningPath]:
         """Remove heads one after the other, the one whose removal changes the output least first.
 

@@ -32,8 +32,9 @@ class SvmBudget:
     queries : int
         Drawn per sequence.
     c : float
-        Price of a soft margin: C is c over the median squared size of a row (over its size in the nuclear norm), so
-        that at c = 1 a query by itself could just afford its margin. No unit of the data enters.
+        Price of a soft margin (squared hinge, one slack per query): C is c over the median squared size of a row (over
+        its size in the nuclear norm), so that at c = 1 a query by itself would reach two thirds of its margin. No unit
+        of the data enters.
     tolerance : float
         Relative duality gap asked of the solver; what it reached is in the columns ``gap_*``.
     hard, nuclear : bool
@@ -173,7 +174,7 @@ def _sample(head: HeadData, chosen: IntArray, K: int, able: BoolArray, rng: np.r
 
 
 def scaled_objective(margins: Float64, size: float, C: float, *, squared: bool) -> float:
-    """Least soft-margin objective of any multiple s of a W: ``s^2 |W|^2 / 2`` or ``s |W|``, plus ``C sum (1 - s m)+``.
+    """Least soft-margin objective of a multiple s of a W: ``s^2 |W|^2 / 2`` or ``s |W|``, plus ``C sum (1 - s m)+^2``.
 
     Parameters
     ----------
@@ -189,17 +190,23 @@ def scaled_objective(margins: Float64, size: float, C: float, *, squared: bool) 
     --------
     >>> import numpy as np
     >>> from attsvm.probing.measures.svm import scaled_objective
-    >>> scaled_objective(np.array([2.0]), 1.0, 100.0, squared=True)  # s = 1/2 reaches the margin
+    >>> round(scaled_objective(np.array([2.0]), 1.0, 1e9, squared=True), 6)  # s = 1/2 reaches the margin
     0.125
     """
-    m = np.sort(np.asarray(margins, dtype=np.float64).ravel())
-    positive = m[m > 0]
-    tries = [0.0, *(1.0 / positive)]
-    if squared and size > 0:  # where the slope vanishes between two kinks
-        total = m.sum() - np.concatenate([[0.0], np.cumsum(m[::-1])])
-        tries += [s for s in C * total / size**2 if s > 0]
-    values = [(0.5 * (s * size) ** 2 if squared else s * size) + C * np.maximum(0.0, 1.0 - s * m).sum() for s in tries]
-    return float(min(values))
+    m = np.sort(np.asarray(margins, dtype=np.float64).ravel())[::-1]
+    first, second = (
+        total - np.concatenate([[0.0], np.cumsum(part)]) for part, total in ((m, m.sum()), (m * m, (m * m).sum()))
+    )
+    # Where the slope vanishes while the queries of smaller margin are the ones that miss it.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        flat = 2 * C * first / (size**2 + 2 * C * second) if squared else (first - size / (2 * C)) / second
+    tries = np.concatenate([[0.0], 1.0 / m[m > 0], flat[np.isfinite(flat) & (flat > 0)]])
+    return float(min(_objective(s * size, s * m, C, squared) for s in tries))
+
+
+def _objective(size: float, margins: Float64, C: float, squared: bool) -> float:
+    missed = np.maximum(0.0, 1.0 - margins)
+    return (0.5 * size**2 if squared else size) + C * float((missed * missed).sum())
 
 
 def svm_measures(head: HeadData, budget: SvmBudget = DEFAULT_BUDGET, seed: int = 0) -> dict[str, Any]:
@@ -237,7 +244,7 @@ def sample_measures(
         part = fitted.first(max(1, round(share * len(fitted.X))))
         columns = _against(part, tested, "frobenius", _price(part, "frobenius", budget.c), budget)
         curve.append({"sequences": len(part.X), **{k: v for k, v in columns.items() if not isinstance(v, list)}})
-    whole = {k: v for k, v in found.items() if k.endswith("_frobenius") and "soft" in k or k == "agreement_frobenius"}
+    whole = {k: v for k, v in found.items() if (k.endswith("_frobenius") and "soft" in k) or k == "agreement_frobenius"}
     found["curve"] = [*curve, {"sequences": len(fitted.X), **whole}]
     return found
 
@@ -278,13 +285,13 @@ def _against(sample: Sample, tested: Sample | None, norm: str, C: float | None, 
         own = scaled_objective(margins, size, C, squared=norm == "frobenius")
         reached = sample.margins(W)
         values = np.linalg.svd(W, compute_uv=False)
-        norm_of = 0.5 * float(values @ values) if norm == "frobenius" else float(values.sum())
-        best = norm_of + C * float(np.maximum(0.0, 1.0 - reached).sum())
+        reached_size = float(np.linalg.norm(values)) if norm == "frobenius" else float(values.sum())
+        best = _objective(reached_size, reached.ravel(), C, norm == "frobenius")
         found[f"soft_ratio_{norm}"] = best / own if own > 0 else None
         found[f"missed_{norm}"] = float((reached < 1 - 1e-6).mean())
     overlap = float(np.linalg.norm(W)) * float(np.linalg.norm(sample.W))
     found[f"correlation_{kind}{norm}"] = float(np.sum(W * sample.W)) / overlap if overlap > 0 else None
-    if tested is not None and (C is not None or not budget.hard or norm == "nuclear" or C is None):
+    if tested is not None:
         hits = tested.logits(W).argmax(axis=-1) == tested.selection
         found[f"agreement_{kind}{norm}"] = float(hits.mean())
     return found
@@ -292,5 +299,6 @@ def _against(sample: Sample, tested: Sample | None, norm: str, C: float | None, 
 
 def _solve(sample: Sample, norm: str, C: float | None, budget: SvmBudget) -> Solution:
     return att_svm(
-        sample.problem, sample.selection, norm=norm, C=C, offset=sample.offset, tolerance=budget.tolerance
-    )
+        sample.problem, sample.selection, norm=norm, C=C, loss="hinge" if C is None else "squared_hinge",
+        offset=sample.offset, tolerance=budget.tolerance,
+    )  # fmt: skip

@@ -21,9 +21,10 @@ def run(context: Context) -> Outcome:
     names = [name for name in ("correlation_frobenius", "correlation_frobenius_random") if name in first.columns]
     curves = {"grids": {name: first.grid(name) for name in (*names, "sink_any")}, "names": names}
     gaps = [first.column(name) for name in first.columns if name.startswith("gap_")]
+    worst = max(float(np.nanmax(g)) for g in gaps)
     notes = [
         f"Recomputed attention within {first.about['error']:.0e} of the model's own on {first.about['tokens']} tokens.",
-        f"Largest relative gap of the SVM solves: {max(float(np.nanmax(g)) for g in gaps):.1e} (asked: {s['tolerance']:g}).",
+        f"Largest relative gap of the SVM solves: {worst:.1e} (asked: {s['tolerance']:g}).",
         "Theorems speak of one layer trained to saturation; a deep model is compared with baselines, not predicted.",
     ]
     told = [

@@ -25,7 +25,9 @@ _PAIRED = (
 )  # fmt: skip
 
 
-def probed(loaded: Any, texts: list[str], context: Context, *, seed: int, svm: bool = True, **options: Any) -> ProbeTable:
+def probed(
+    loaded: Any, texts: list[str], context: Context, *, seed: int, svm: bool = True, **options: Any
+) -> ProbeTable:
     """The probe of a study: settings of the figure, its store, its progress."""
     s = context.settings
     budget = SvmBudget(
@@ -73,7 +75,15 @@ def paired_table(title: str, tables: list[ProbeTable]) -> Table:
         own = np.mean([table.column(name) for table in tables], axis=0)
         drawn = np.mean([table.column(f"{name}_random") for table in tables], axis=0)
         above = np.isfinite(own - drawn)
-        rows.append((name, mean_of(own), mean_of(drawn), mean_of(own - drawn), f"{int((own > drawn)[above].sum())} of {int(above.sum())}"))
+        rows.append(
+            (
+                name,
+                mean_of(own),
+                mean_of(drawn),
+                mean_of(own - drawn),
+                f"{int((own > drawn)[above].sum())} of {int(above.sum())}",
+            )
+        )
     return Table(title, ("", "head", "random W", "difference", "heads above"), rows)
 
 

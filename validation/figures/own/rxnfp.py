@@ -1,4 +1,4 @@
-"""rxnfp: one pretrained and two fine-tuned checkpoints of a BERT on reactions; which heads moved, and where to?"""
+"""rxnfp: one pretrained and two fine-tuned checkpoints of a BERT on reactions; which heads moved, and where to."""
 
 from __future__ import annotations
 
@@ -79,13 +79,24 @@ def run(context: Context) -> Outcome:
         curves[name] = rows
         told.append(_summary(name, rows))
         most = sorted(rows, key=lambda row: -row["moved"])[:6]
-        cells = [(f"{r['layer']}.{r['head']}", r["moved"], r["same_selection"], r.get("before"), r.get("after"), r.get("step")) for r in most]
+        cells = [
+            (
+                f"{r['layer']}.{r['head']}",
+                r["moved"],
+                r["same_selection"],
+                r.get("before"),
+                r.get("after"),
+                r.get("step"),
+            )
+            for r in most
+        ]
         columns = ("head", "|dW| / |W|", "same selection", "cosine before", "after", "of the step")
         told.append(Table(f"{name}: heads that moved most", columns, cells))
     errors = max(layer.error for found in layers.values() for layer in found)
     notes = [
         f"{len(texts)} reactions, {s['trials']} seeds of the sample; recomputed attention within {errors:.0e}.",
-        "Cosines are with the hard Att-SVM of the head's own selections: before and after each with its own, the step with the one before. A step towards the solution has a positive cosine.",
+        "Cosines are with the hard Att-SVM of the head's own selections: before and after each with its own, the step "
+        "with the one before. A step towards the solution has a positive cosine.",
     ]
     return Outcome(told, curves, notes)
 
@@ -124,10 +135,12 @@ FIGURE = Figure(
     paper="own",
     name="rxnfp",
     title="rxnfp: which heads fine-tuning moved, towards or away from their SVM",
-    protocol="""One pretrained BERT on reactions and two checkpoints fine-tuned from it, on the same reactions. The SVM of
-        each head's own selections is solved on a sample of queries, for several seeds of the sample.""",
-    full={"trials": 3, "sequences": 16, "length": 64, "svm_sequences": 8, "svm_queries": 4, "tolerance": 1e-4, "layers": 0},
-    quick={"trials": 1, "sequences": 4, "length": 32, "svm_sequences": 2, "svm_queries": 2, "tolerance": 1e-3, "layers": 2},
+    protocol="""One pretrained BERT on reactions and two checkpoints fine-tuned from it, on the same reactions. The SVM
+        of each head's own selections is solved on a sample of queries, for several seeds of the sample.""",
+    full={"trials": 3, "sequences": 16, "length": 64, "svm_sequences": 8, "svm_queries": 4, "tolerance": 1e-4,
+          "layers": 0},
+    quick={"trials": 1, "sequences": 4, "length": 32, "svm_sequences": 2, "svm_queries": 2, "tolerance": 1e-3,
+           "layers": 2},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -48,7 +48,11 @@ def run(context: Context) -> Outcome:
         loaded, english_paragraphs(s["sequences"]), context, seed=context.seed, svm=s["svm"], baselines=s["sequences"]
     )
     told = [
-        Table("Heads with more than half of their attention on the first token", ("prompt", "tokens", "sinks", "heads"), rows),
+        Table(
+            "Heads with more than half of their attention on the first token",
+            ("prompt", "tokens", "sinks", "heads"),
+            rows,
+        ),
         kinds_table("What the heads do on paragraphs (head space)", table),
         measures_table(f"{len(table)} heads, {table.about['sequences']} paragraphs", table),
     ]
@@ -56,7 +60,7 @@ def run(context: Context) -> Outcome:
         told.append(paired_table("Against their own SVM in head space (W = I)", [table]))
     share = mean_of([float((found > 0.5).mean()) for found in scores])
     notes = [
-        f"Sinks in {share} of the heads over {len(scores)} prompts; one earlier measurement on a short prompt: 181 of 270.",
+        f"Sinks in {share} of the heads over {len(scores)} prompts; measured before on a short prompt: 181 of 270.",
         f"Recomputed attention within {table.about['error']:.0e} of the model's own.",
         "Weights of four bits: small singular values are blurred by the rounding.",
     ]
@@ -66,7 +70,10 @@ def run(context: Context) -> Outcome:
 def draw(outcome: Outcome) -> Picture:
     """Sinks and condition numbers, layer by head."""
     picture, axes = subplots(1, 2, (9, 6))
-    for axis, name, title in ((axes[0], "sinks", "attention on the first token"), (axes[1], "log10_kappa", "log10 condition number")):
+    for axis, name, title in (
+        (axes[0], "sinks", "attention on the first token"),
+        (axes[1], "log10_kappa", "log10 condition number"),
+    ):
         shown = axis.imshow(np.array(outcome.curves[name], dtype=float), aspect="auto", cmap="viridis")
         axis.set(xlabel="head", ylabel="layer", title=title)
         picture.colorbar(shown, ax=axis)
@@ -77,8 +84,8 @@ FIGURE = Figure(
     paper="own",
     name="smollm2",
     title="SmolLM2-135M: first-token sinks in most heads",
-    protocol="""Four-bit weights from the package, rotated keys and queries (head space). Prompts one by one; a head is a
-        sink when the mean share of attention on the first token, from all later queries, exceeds one half. Then
+    protocol="""Four-bit weights from the package, rotated keys and queries (head space). Prompts one by one; a head is
+        a sink when the mean share of attention on the first token, from all later queries, exceeds one half. Then
         paragraphs of Python's language reference through the whole probe.""",
     full={"trials": 1, "prompts": 6, "sequences": 8, "length": 96, "svm": True, "svm_sequences": 4, "svm_held_out": 4,
           "svm_queries": 4, "tolerance": 1e-3, "removal": 2, "pruning": 0},

@@ -1,4 +1,4 @@
-"""A small transformer trained from scratch: does W turn towards the SVM of its selections as training goes on?"""
+"""A small transformer trained from scratch: does W turn towards the SVM of its selections as training goes on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from attsvm.probing import SvmBudget, capture
 from attsvm.probing.data import LayerData
-from attsvm.probing.measures.svm import sample_measures, draw_sample
 from attsvm.probing.measures.baselines import random_spectrum
+from attsvm.probing.measures.svm import draw_sample, sample_measures
 from attsvm.records import mean_of
 from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, subplots
@@ -53,7 +53,9 @@ def _first_query_only(layer: LayerData) -> LayerData:
     return replace(layer, valid=valid)
 
 
-def snapshots(trials: int, _: int, *, draw: int, steps: list[int], images: int, sample: int, heads: int) -> dict[str, Any]:
+def snapshots(
+    trials: int, _: int, *, draw: int, steps: list[int], images: int, sample: int, heads: int
+) -> dict[str, Any]:
     """Train one model per trial; at each of the steps the cosines of its heads with their SVMs, and of random W.
 
     Examples
@@ -102,7 +104,16 @@ def _measured(model: nn.Module, images: Tensor, budget: SvmBudget, seed: int) ->
 def run(context: Context) -> Outcome:
     """Cosines over training, mean over seeds."""
     s = context.settings
-    cells = [{"draw": context.seed + k, "steps": s["steps"], "images": s["images"], "sample": s["sample"], "heads": s["heads"]} for k in range(s["trials"])]
+    cells = [
+        {
+            "draw": context.seed + k,
+            "steps": s["steps"],
+            "images": s["images"],
+            "sample": s["sample"],
+            "heads": s["heads"],
+        }
+        for k in range(s["trials"])
+    ]
     done = context.sweep(snapshots, cells, 1, chunk=1, name="turning").columns
     curves: dict[str, Any] = {"steps": s["steps"]}
     for name in done[0]:
@@ -115,8 +126,10 @@ def run(context: Context) -> Outcome:
     beyond = (curves["correlation_frobenius"] - curves["correlation_frobenius_random"])[:, -1]
     star = curves["correlation_nuclear"][:, -1] - curves["correlation_nuclear"][:, 0]
     notes = [
-        f"From the first to the last snapshot the cosine with Att-SVM changes by {mean_of(change)}, with Att-SVM* by {mean_of(star)}; at the end it exceeds that of a random W by {mean_of(beyond)}.",
-        "Theory turns W towards the solution as the attention saturates with everything else fixed; here values, patches and places train too.",
+        f"From the first to the last snapshot the cosine with Att-SVM changes by {mean_of(change)}, with Att-SVM* by "
+        f"{mean_of(star)}; at the end it exceeds that of a random W by {mean_of(beyond)}.",
+        "Theory turns W towards the solution as the attention saturates, with all else fixed; here values, patches and "
+        "places train too.",
     ]
     return Outcome([table], curves, notes)
 
@@ -141,8 +154,8 @@ FIGURE = Figure(
     name="turning",
     title="Training from scratch: does W turn towards the SVM of its selections?",
     protocol="""Digits of scikit-learn as 16 patches and a first token that answers; one attention layer, Adam. At each
-        snapshot the tokens that the first query selects on a sample of images make an SVM; its solutions in both norms are
-        compared with W, and those of a random W of the same spectrum with it.""",
+        snapshot the tokens that the first query selects on a sample of images make an SVM; its solutions in both norms
+        are compared with W, and those of a random W of the same spectrum with it.""",
     full={"trials": 10, "steps": [0, 30, 100, 300, 1000, 3000], "images": 1500, "sample": 24, "heads": 1},
     quick={"trials": 2, "steps": [0, 10], "images": 64, "sample": 6, "heads": 1},
     run=run,
