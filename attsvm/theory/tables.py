@@ -40,7 +40,11 @@ def diagnosis_tables(diagnosis: Diagnosis) -> tuple[Table, Table]:
     title = f"Assumptions ({size}, {diagnosis.norm} norm, selection {where})"
     return (
         _check_table(title, "assumption", diagnosis.checks, {}),
-        _check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES),
+        *(
+            [_check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES)]
+            if diagnosis.theorems
+            else []
+        ),
     )
 
 
