@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,12 +14,12 @@ from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectedSetsLike, Selection, SelectionLike, read_selected_sets, read_selection
 from attsvm.solvers import MarginProblem, PairRows
 from attsvm.solvers.pairs import Remainder
+from attsvm.solvers.shared_rows import SharedRows, lost_in_difference
 
 __all__ = [
     "AttentionRows",
     "finite_part_rows",
     "gen_svm_rows",
-    "lost_in_difference",
     "rows_of_selection",
     "rows_of_selections",
     "selection_rows",
@@ -28,6 +28,8 @@ __all__ = [
 FloatArray = npt.NDArray[np.float64]
 _Entry = TypeVar("_Entry", bound=np.generic)
 
+# Entries of one vector per row above which the tokens are shared instead (16 MiB of float64).
+_SHARED_ELEMENTS = 1 << 21
 # Differences formed at once (32 MiB of float64), so that building rows needs no second copy of them.
 _CHUNK_ELEMENTS = 1 << 22
 
@@ -78,6 +80,14 @@ class AttentionRows:
         place = np.broadcast_to(rows.owner * self.T + self.token, (*rows.batch, rows.m))
         return np.take_along_axis(grid.reshape(*rows.batch, rows.q * self.T), place, axis=-1)
 
+    def soft(self, C: float | None, slack: str = "query", loss: str = "hinge") -> AttentionRows:
+        """The same rows at a price: see `attsvm.solvers.MarginProblem.soft`; None leaves them as they are."""
+        if C is None:
+            if (slack, loss) != ("query", "hinge"):
+                raise ValueError(f"slack={slack!r} and loss={loss!r} say how rows may be missed: they need C=")
+            return self
+        return replace(self, margin_problem=self.margin_problem.soft(C, slack, loss))
+
     def query_index(self, owner: int) -> tuple[int, ...]:
         """The (i,) or (i, k) of a query."""
         return tuple(int(i) for i in np.unravel_index(owner, self.query_shape))
@@ -118,12 +128,17 @@ def _build(
     keep: BoolArray | None,
     rhs: FloatArray | None,
     equality: BoolArray | None,
+    offset: npt.ArrayLike | None = None,
+    shared: bool | None = None,
 ) -> AttentionRows:
     """Rows of ``anchor - token`` for every token but the anchor, wherever keep.
 
     ``anchors`` has shape (*batch, n*K), where one problem may meet a batch of anchors; ``keep``, ``rhs`` and
-    ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``.
+    ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``. ``offset`` is added to the
+    logits; ``shared`` says whether tokens are stored once.
     """
+    if offset is not None:
+        rhs = _with_offset(problem, anchors, rhs, offset)
     T, K, lead = problem.T, problem.K, anchors.shape[:-1]
     query_shape = problem.Z.shape[-3:-1] if problem.multi_query else problem.Z.shape[-2:-1]
     places = _places(anchors.shape[-1], K, T)
@@ -152,10 +167,41 @@ def _build(
             equal = None if equal is None else equal & valid
         pairs = _batch_pairs(problem, anchors, token, owner, valid, block)
         return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, valid), token, query_shape, T, anchors)
-    X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
-    a = _differences(X, places, anchors, token, used)
-    pairs = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // K, owner), block)
-    return AttentionRows(MarginProblem.from_rows(pairs, sides, equal), token, query_shape, T, anchors)
+    rows: PairRows | SharedRows
+    if _shares_tokens(problem, len(token), shared):
+        place = np.arange(anchors.shape[-1]) // K
+        rows = SharedRows(problem.X, problem.Z.reshape(-1, problem.dz), place, anchors, owner, token)
+    else:
+        X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
+        a = _differences(X, places, anchors, token, used)
+        rows = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // K, owner), block)
+    return AttentionRows(MarginProblem.from_rows(rows, sides, equal), token, query_shape, T, anchors)
+
+
+def _shares_tokens(problem: AttentionProblem, m: int, asked: bool | None) -> bool:
+    """Whether rows of one problem are implied by its tokens: where one vector per row would be large, and larger."""
+    if asked is not None:
+        return asked
+    return problem.K > 1 and m * problem.dx > max(_SHARED_ELEMENTS, 2 * problem.X.size)
+
+
+def _with_offset(
+    problem: AttentionProblem, anchors: IntArray, rhs: FloatArray | None, offset: npt.ArrayLike
+) -> FloatArray:
+    """Right-hand sides for logits ``x^T W z + offset``: what the offsets give is not asked of W."""
+    given = real_array("offset", offset).astype(np.float64)
+    full = (*problem.query_shape, problem.T)
+    try:
+        added = np.broadcast_to(given, full)
+    except ValueError:
+        raise ValueError(f"offset must be one number per query and token, shape {full}, got {given.shape}") from None
+    allowed = problem.allowed
+    if not np.isfinite(added[allowed]).all():
+        raise ValueError("offset must be finite where attention is allowed; what is forbidden belongs in the mask")
+    added = np.where(allowed, added, 0.0).reshape(*_lead(problem), -1, problem.T)
+    added = np.broadcast_to(added, (*anchors.shape, problem.T))
+    lead = np.take_along_axis(added, anchors[..., None], axis=-1)
+    return np.asarray((1.0 if rhs is None else rhs) + added - lead)
 
 
 def _batch_pairs(
@@ -213,27 +259,27 @@ def _places(q: int, K: int, T: int) -> _Places:
     return shared
 
 
-def lost_in_difference(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> FloatArray:
-    """What rounding took from ``x - y`` (the error-free difference of Knuth and Moller).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.rows import lost_in_difference
-    >>> lost_in_difference(np.array([1.0]), np.array([2.0**-60])) == -(2.0**-60)
-    array([ True])
-    """
-    x, y = x.astype(np.float64), y.astype(np.float64)
-    a = x - y
-    back = x - a
-    return np.asarray((x - (a + back)) + (back - y))
-
-
-def selection_rows(problem: AttentionProblem, selection: SelectionLike = None) -> AttentionRows:
+def selection_rows(
+    problem: AttentionProblem,
+    selection: SelectionLike = None,
+    *,
+    offset: npt.ArrayLike | None = None,
+    shared: bool | None = None,
+) -> AttentionRows:
     """Rows of Att-SVM (one query) and SAtt-SVM (K queries, any mask), for one problem or a batch.
 
     For every query and every allowed token other than the selected one:
     ``(x_{i,alpha} - x_it)^T W z >= 1``, equations (Att-SVM), (12) and (SAtt-SVM).
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+    selection : Selection or array_like of int, optional
+    offset : array_like, shape ``query_shape + (T,)``, optional
+        Added to the logits (ALiBi, relative biases): it moves to the right-hand sides.
+    shared : bool, optional
+        Store tokens once and imply the rows (`attsvm.solvers.SharedRows`), or write every row out
+        (`attsvm.solvers.PairRows`); by default whatever is smaller. Batches are written out.
 
     Examples
     --------
@@ -243,14 +289,19 @@ def selection_rows(problem: AttentionProblem, selection: SelectionLike = None) -
     >>> rows.margin_problem.m
     42
     """
-    return rows_of_selection(problem, read_selection(problem, selection))
+    return rows_of_selection(problem, read_selection(problem, selection), offset, shared)
 
 
-def rows_of_selection(problem: AttentionProblem, chosen: Selection) -> AttentionRows:
+def rows_of_selection(
+    problem: AttentionProblem,
+    chosen: Selection,
+    offset: npt.ArrayLike | None = None,
+    shared: bool | None = None,
+) -> AttentionRows:
     """`selection_rows` of a selection that was read against the problem."""
     anchors = chosen.indices.reshape(*_lead(problem), -1)
     keep = None if problem.mask is None else problem.allowed.reshape(*anchors.shape, problem.T)
-    return _build(problem, anchors, keep, None, None)
+    return _build(problem, anchors, keep, None, None, offset, shared)
 
 
 def rows_of_selections(problem: AttentionProblem, selections: IntArray, keep: BoolArray | None = None) -> AttentionRows:
@@ -283,7 +334,9 @@ def _lead(problem: AttentionProblem) -> tuple[int, ...]:
     return () if problem.batch is None else (problem.batch,)
 
 
-def gen_svm_rows(problem: AttentionProblem, selected_sets: SelectedSetsLike) -> AttentionRows:
+def gen_svm_rows(
+    problem: AttentionProblem, selected_sets: SelectedSetsLike, *, offset: npt.ArrayLike | None = None
+) -> AttentionRows:
     """Rows of Gen-SVM: equal similarity inside a selected set, margin 1 against every other token.
 
     The tokens of a set are tied to its first member by ``= 0`` rows, so one ``>= 1`` row per masked token
@@ -299,11 +352,15 @@ def gen_svm_rows(problem: AttentionProblem, selected_sets: SelectedSetsLike) -> 
     """
     members = read_selected_sets(problem, selected_sets).members.reshape(*_lead(problem), -1, problem.T)
     keep = None if problem.mask is None else problem.allowed.reshape(members.shape)
-    return _build(problem, members.argmax(axis=-1), keep, np.where(members, 0.0, 1.0), members)
+    return _build(problem, members.argmax(axis=-1), keep, np.where(members, 0.0, 1.0), members, offset)
 
 
 def finite_part_rows(
-    problem: AttentionProblem, probabilities: npt.ArrayLike, selected_sets: SelectedSetsLike
+    problem: AttentionProblem,
+    probabilities: npt.ArrayLike,
+    selected_sets: SelectedSetsLike,
+    *,
+    offset: npt.ArrayLike | None = None,
 ) -> AttentionRows:
     """Rows of the finite part: ``(x_it - x_itau)^T W z = log(s_t / s_tau)`` inside each set, equation (8).
 
@@ -340,4 +397,4 @@ def finite_part_rows(
     anchors = members.argmax(axis=-1)
     logs = np.log(np.where(members, s, 1.0))
     rhs = np.take_along_axis(logs, anchors[..., None], axis=-1) - logs
-    return _build(problem, anchors, members, rhs, members)
+    return _build(problem, anchors, members, rhs, members, offset)

@@ -27,11 +27,29 @@ FloatArray = npt.NDArray[np.float64]
 SUPPORT_TOLERANCE = 1e-5
 
 
+def _whole(result: MarginSolution | MarginSolutionBatch) -> FloatArray:
+    """W, prior included: one more rounding of each entry, at most 2^-53 of it."""
+    prior = result.problem.prior
+    return result.W if prior is None else np.asarray(prior.W + result.W)
+
+
 def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
     """Numerical ranks over leading axes: singular values above ``max(1e-8, sqrt(gap))`` times the largest."""
     singular = np.linalg.svd(W, compute_uv=False)
     cut = np.maximum(1e-8, np.sqrt(gap))[..., None] * singular[..., :1]
     return np.asarray(np.count_nonzero((singular > cut) & (singular > 0), axis=-1))
+
+
+def _paid(rows: AttentionRows, margins: FloatArray) -> FloatArray | float:
+    """Slack of each row of a soft margin; 0 for a hard one."""
+    problem = rows.margin_problem
+    penalty = problem.penalty
+    if penalty is None:
+        return 0.0
+    if problem.batch:
+        return np.stack([_paid(rows[i], margins[i]) for i in range(problem.batch[0])])
+    slacks = penalty.slacks(problem.missed(margins - problem.rhs), problem.owner, problem.q)
+    return slacks if penalty.slack == "row" else slacks[problem.owner]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +80,19 @@ class _Solved:
 
     @property
     def W(self) -> FloatArray:
-        """The solution, shape (dx, dz)."""
-        return self.result.W
+        """The solution, shape (dx, dz); of a batch (batch, dx, dz), NaN where there is none."""
+        return _whole(self.result)
+
+    @property
+    def change(self) -> FloatArray:
+        """What was added to the prior, shape of W: W itself without one. Norm and certificate are about it."""
+        return self.W if self.prior is None else self.result.W
+
+    @property
+    def prior(self) -> FloatArray | None:
+        """The W0 that W was to stay close to, shape of W."""
+        known = self.result.problem.prior
+        return None if known is None else known.W
 
     @property
     def multipliers(self) -> FloatArray:
@@ -76,9 +105,14 @@ class _Solved:
 
     @cached_property
     def support(self) -> BoolArray:
-        """True for the support tokens: margin within ``support_tolerance`` of 1; shape ``query_shape + (T,)``."""
-        margins = self.rows.margin_problem.margins(self.W)
-        near = (np.abs(margins - 1.0) <= self.support_tolerance) & ~self.rows.margin_problem.equality
+        """True for the support tokens: margin within ``support_tolerance`` of 1; shape ``query_shape + (T,)``.
+
+        With offsets: of what is asked for. Of a soft margin: of that less the slack.
+        """
+        problem = self.rows.margin_problem
+        margins = problem.margins(self.W)
+        paid = _paid(self.rows, margins)
+        near = (np.abs(margins - problem.rhs + paid) <= self.support_tolerance) & ~problem.equality
         return np.asarray(self.rows.scatter(near, fill=0.0) > 0)
 
 
@@ -136,7 +170,7 @@ class Solution(_Solved):
                 f"{self.formulation} is infeasible: {why}; "
                 "choose another selection or a larger dimension (certificate.farkas holds the proof)"
             )
-        return self.result.W
+        return _whole(self.result)
 
     @property
     def conflicting_queries(self) -> IntArray:
@@ -146,34 +180,63 @@ class Solution(_Solved):
 
     @property
     def norm(self) -> float:
-        """Norm of W; infinite when infeasible."""
+        """Norm of W, or of its change from the prior; infinite when infeasible."""
         return self.result.norm
 
     @property
     def margin(self) -> float:
-        """1 / norm: 0 when infeasible, infinite when W = 0."""
+        """1 / norm: 0 when infeasible, infinite when W (or its change from the prior) is 0."""
         return float("inf") if self.norm == 0 else 1.0 / self.norm
 
     @property
     def direction(self) -> FloatArray:
-        """W divided by its norm, shape (dx, dz)."""
-        W = self.W
+        """W (or its change from the prior) divided by its norm, shape (dx, dz)."""
+        change = self.change
         if self.norm == 0:
-            raise ValueError("direction is undefined: W = 0 satisfies every row")
-        return np.asarray(W / self.norm)
+            what = "W = 0" if self.prior is None else "the prior"
+            raise ValueError(f"direction is undefined: {what} satisfies every row")
+        return np.asarray(change / self.norm)
 
     @cached_property
     def rank(self) -> int:
-        """Numerical rank of W; for the nuclear norm compare with ``certificate.rank``, which bounds it."""
+        """Numerical rank of W (or of its change); for the nuclear norm ``certificate.rank`` bounds it."""
         if self.certificate.rank_certificate is not None:
             return self.certificate.rank_certificate.numerical_rank
-        return int(_rank_of(self.W, np.asarray(self.certificate.gap)))
+        return int(_rank_of(self.change, np.asarray(self.certificate.gap)))
+
+    @property
+    def objective(self) -> float:
+        """What was minimized: the norm, or with C= the norm's term plus what the slacks cost."""
+        return self.certificate.primal_value
+
+    @cached_property
+    def slacks(self) -> FloatArray:
+        """What a soft margin falls short: per query, shape ``query_shape``, or with ``slack="row"`` per token.
+
+        A hard margin has 0 everywhere. Tokens without a row pay nothing.
+        """
+        problem = self.rows.margin_problem
+        if problem.penalty is None:
+            return np.zeros(self.rows.query_shape)
+        missed = problem.missed(problem.margins(self.W) - problem.rhs)
+        slacks = problem.penalty.slacks(missed, problem.owner, problem.q)
+        if problem.penalty.slack == "row":
+            return self.rows.scatter(slacks, fill=0.0)
+        return slacks.reshape(self.rows.query_shape)
+
+    @property
+    def paying_queries(self) -> IntArray:
+        """Indices (i,) or (i, k) of the queries whose margin a soft solution gives up, shape (count, 1 or 2)."""
+        slacks = self.slacks
+        each = slacks.max(axis=-1) if slacks.ndim > len(self.rows.query_shape) else slacks
+        return np.argwhere(each > self.support_tolerance)
 
     def __repr__(self) -> str:
         if not self.status.has_solution:
             return f"Solution({self.formulation}, {self.norm_name}, {self.status})"
+        size = f"margin={self.margin:.4g}" if self.prior is None else f"distance={self.norm:.4g}"
         return (
-            f"Solution({self.formulation}, {self.norm_name}, {self.status}, margin={self.margin:.4g}, "
+            f"Solution({self.formulation}, {self.norm_name}, {self.status}, {size}, "
             f"rank={self.rank}, gap={self.certificate.gap:.1e})"
         )
 
@@ -255,13 +318,13 @@ class SolutionBatch(_Solved):
     def direction(self) -> FloatArray:
         """W divided by its norm, shape (batch, dx, dz); NaN where there is none."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(self.W / self.norm[:, None, None])
+            return np.asarray(self.change / self.norm[:, None, None])
 
     @cached_property
     def rank(self) -> IntArray:
         """Numerical ranks, shape (batch,); -1 where there is no solution."""
         known = self.has_solution
-        W = np.where(known[:, None, None], self.W, 0.0)
+        W = np.where(known[:, None, None], self.change, 0.0)
         return np.where(known, _rank_of(W, np.where(known, self.gap, 0.0)), -1)
 
     def __len__(self) -> int:

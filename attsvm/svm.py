@@ -21,6 +21,7 @@ from attsvm.selection import (
 )
 from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
 from attsvm.solvers import Certificate, certify, get_norm, solve
+from attsvm.solvers.penalty import LossKind, SlackKind
 
 if TYPE_CHECKING:
     from attsvm.problem import Solvable
@@ -38,13 +39,17 @@ def _solved(
     norm: str,
     solver: str,
     support_tolerance: float,
+    prior: npt.ArrayLike | None,
     options: dict[str, Any],
 ) -> Any:
     """Solve rows that were built, for one problem or a batch."""
     tolerance = support_tolerance
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float, np.number)) or not tolerance >= 0:
         raise ValueError(f"support_tolerance must be a number >= 0, got {support_tolerance!r}")
-    result: Any = solve(rows.margin_problem, norm, solver, **options)
+    margins = rows.margin_problem
+    if prior is not None:
+        margins = margins.around(real_array("prior", prior))
+    result: Any = solve(margins, norm, solver, **options)
     kind = Solution if problem.batch is None else SolutionBatch
     return kind(formulation, problem, selection, rows, result, support_tolerance)
 
@@ -55,6 +60,11 @@ def att_svm(
     *,
     norm: str = "frobenius",
     rank: int | None = None,
+    prior: npt.ArrayLike | None = None,
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     warm_start: Solution | SolutionBatch | None = None,
@@ -75,6 +85,19 @@ def att_svm(
         Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds. The
         status is "optimal" only when the answer is proved global, "local" otherwise; ``result.extras.rank_limit`` has
         the convex bound.
+    prior : array_like, shape (dx, dz) or (batch, dx, dz), optional
+        Stay close to this W0: minimize ``||W - W0||`` over the same W. ``sol.W`` is then the whole W and ``sol.change``
+        what was added; norm, margin, rank, direction and certificate are those of the change. A W0 that separates
+        already is not changed at all, and a rank is that of the change.
+    offset : array_like, shape ``query_shape + (T,)``, optional
+        Added to the logits (ALiBi, relative biases); what it gives is not asked of W.
+    C : float, optional
+        Soft margin: minimize ``||W||_F^2 / 2 + C sum xi`` (other norms: ``||W|| + C sum xi``), where rows may fall
+        short by their slack xi. None asks for every margin; as C grows the answer becomes that of None.
+    slack : {"query", "row"}
+        One slack per query (its selection holds or not; the multipliers of a query add up to at most C), or per row.
+    loss : {"hinge", "squared_hinge"}
+        Slacks cost ``C sum xi`` or ``C sum xi^2``.
     solver : str
         "auto" (own solvers for the Frobenius and nuclear norms, batches of small problems as one),
         a name from `attsvm.solvers.SOLVERS`, "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", "cvxpy:OSQP", ...
@@ -96,14 +119,21 @@ def att_svm(
     >>> sol = attsvm.att_svm(problem)
     >>> print(sol.status, round(sol.margin, 4), sol.rank)
     optimal 0.2669 6
+
+    The smallest change of a given W0:
+
+    >>> W0 = 0.5 * sol.W  # half the margin that is asked for
+    >>> near = attsvm.att_svm(problem, prior=W0)
+    >>> print(near.status, round(near.norm / sol.norm, 4), abs(near.W - sol.W).max() < 1e-9)
+    optimal 0.5 True
     """
     given = require_problem(problem)
     chosen = read_selection(given, selection)
     name = "SAtt-SVM" if given.multi_query else "Att-SVM"
-    rows = rows_of_selection(given, chosen)
+    rows = rows_of_selection(given, chosen, offset).soft(C, slack, loss)
     start = _warm_option(rows, warm_start, norm, solver)
     extra: dict[str, Any] = {**options, **start, **_rank_option(rows, rank)}
-    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, extra)
+    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, prior, extra)
     return found
 
 
@@ -131,6 +161,8 @@ def _warm_option(rows: AttentionRows, known: object, norm: str, solver: str) -> 
     if isinstance(known, Solution) and not known.status.has_solution:
         return {}  # nothing to start from
     grid = np.nan_to_num(known.multipliers).reshape(*rows.margin_problem.batch, -1)
+    if rows.margin_problem.penalty is not None and other.margin_problem.penalty is None:  # out of the norm form
+        grid = grid * np.nan_to_num(known.norm, posinf=0.0)[..., None]
     place = np.broadcast_to(rows.margin_problem.owner * rows.T + rows.token, rows.margin_problem.rhs.shape)
     return {"warm_start": np.take_along_axis(grid, place, axis=-1)}
 
@@ -151,6 +183,11 @@ def satt_svm(
     norm: str = "frobenius",
     causal: bool = False,
     rank: int | None = None,
+    prior: npt.ArrayLike | None = None,
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     warm_start: Solution | SolutionBatch | None = None,
@@ -164,7 +201,7 @@ def satt_svm(
         With queries Z of shape (n, K, dz); K = 1 or (n, dz) gives Att-SVM.
     selection : Selection or array_like of int, shape (n, K), optional
         The optimal tokens (under the causal mask if asked for) by default.
-    norm, solver, rank, support_tolerance, warm_start, **options
+    norm, solver, rank, prior, offset, C, slack, loss, support_tolerance, warm_start, **options
         As for `att_svm`.
     causal : bool
         Let query k see tokens 0..k only (needs K = T), on top of the problem's own mask.
@@ -186,6 +223,11 @@ def satt_svm(
         selection,
         norm=norm,
         rank=rank,
+        prior=prior,
+        offset=offset,
+        C=C,
+        slack=slack,
+        loss=loss,
         solver=solver,
         support_tolerance=support_tolerance,
         warm_start=warm_start,
@@ -199,6 +241,11 @@ def gen_svm(
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    prior: npt.ArrayLike | None = None,
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     support_tolerance: float = SUPPORT_TOLERANCE,
     **options: object,
@@ -209,8 +256,8 @@ def gen_svm(
     ----------
     problem : AttentionProblem
     selected_sets : SelectedSets, boolean array (n, T) or (n, K, T), lists of indices, or Selection
-    norm, solver, support_tolerance, **options
-        As for `att_svm`.
+    norm, prior, solver, offset, C, slack, loss, support_tolerance, **options
+        As for `att_svm`; a row that asks for equality costs by how much it is missed on either side.
 
     Examples
     --------
@@ -222,8 +269,8 @@ def gen_svm(
     """
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
-    rows = gen_svm_rows(given, sets)
-    found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, dict(options))
+    rows = gen_svm_rows(given, sets, offset=offset).soft(C, slack, loss)
+    found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, prior, dict(options))
     return found
 
 
@@ -233,6 +280,11 @@ def finite_part(
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    prior: npt.ArrayLike | None = None,
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     **options: object,
 ) -> Solved:
@@ -243,8 +295,8 @@ def finite_part(
     problem : AttentionProblem
     probabilities : array_like, shape (n, T) or (n, K, T)
     selected_sets : SelectedSets, boolean array or lists of indices
-    norm, solver, **options
-        As for `att_svm`.
+    norm, prior, solver, offset, C, slack, loss, **options
+        As for `gen_svm`.
 
     Examples
     --------
@@ -258,8 +310,8 @@ def finite_part(
     """
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
-    rows = finite_part_rows(given, probabilities, sets)
-    found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, dict(options))
+    rows = finite_part_rows(given, probabilities, sets, offset=offset).soft(C, slack, loss)
+    found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, prior, dict(options))
     return found
 
 
@@ -271,6 +323,11 @@ def verify(
     norm: str = "frobenius",
     selected_sets: SelectedSetsLike | None = None,
     multipliers: npt.ArrayLike | None = None,
+    scale_free: bool = False,
+    offset: npt.ArrayLike | None = None,
+    C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     **options: object,
 ) -> Certificate:
@@ -288,6 +345,11 @@ def verify(
     multipliers : array_like, shape (n, T) or (n, K, T), optional
         Dual multipliers per token, as in `Solution.multipliers`. Computed with ``solver`` when omitted, so
         the gap then compares W with the true optimum.
+    scale_free : bool
+        Judge the direction of W alone: W is divided by its smallest margin first, when that is positive. A trained head
+        has a scale of its own, which has nothing to do with a margin of 1. Not with offset or C, which have a scale.
+    offset, C, slack, loss
+        Certify against logits with offsets, against the soft margin, as in `att_svm`.
 
     Returns
     -------
@@ -301,6 +363,8 @@ def verify(
     >>> W = attsvm.att_svm(problem).W
     >>> attsvm.verify(problem, W).gap < 1e-7, round(attsvm.verify(problem, 2 * W).gap, 3)
     (True, 0.5)
+    >>> attsvm.verify(problem, 2 * W, scale_free=True).gap < 1e-7
+    True
     """
     require_problem(problem)
     if problem.batch is not None:
@@ -312,7 +376,18 @@ def verify(
         raise ValueError("W must be finite")
     if selected_sets is not None and selection is not None:
         raise ValueError("give either selection or selected_sets, not both")
-    rows = selection_rows(problem, selection) if selected_sets is None else gen_svm_rows(problem, selected_sets)
+    if selected_sets is None:
+        rows = selection_rows(problem, selection, offset=offset)
+    else:
+        rows = gen_svm_rows(problem, selected_sets, offset=offset)
+    if scale_free:
+        if offset is not None or C is not None:
+            raise ValueError(
+                "scale_free goes with hard margins without offset: an offset and C have a scale of their own"
+            )
+        least = float(rows.margin_problem.margins(matrix).min())
+        matrix = matrix / least if least > 0 else matrix
+    rows = rows.soft(C, slack, loss)
     if multipliers is not None:
         grid = real_array("multipliers", multipliers)
         if grid.shape != (*problem.query_shape, problem.T):

@@ -18,6 +18,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # MathJax beside the pages: no network
@@ -27,6 +28,7 @@ myst_enable_extensions = ["dollarmath"]
 
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
 suppress_warnings = [
     "config.cache",  # the gallery's sorting function cannot be pickled
     "ref.python",  # words of shapes, "(batch, d)", are looked up as names and may be several
@@ -34,7 +36,8 @@ suppress_warnings = [
 
 html_theme = "furo"
 html_title = "attsvm"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_js_files = ["claims.js"]  # filters the page of claims; does nothing on the others
 
 autodoc_typehints = "none"  # types stand in the docstrings, with shapes
 autodoc_member_order = "bysource"

@@ -102,24 +102,28 @@ class Certificate:
     Attributes
     ----------
     primal_violation : float
-        Largest amount by which W misses a row, relative to ``max(1, |rhs|)``.
+        Largest amount by which W misses a row, relative to ``max(1, |rhs|)`` of what is asked of the whole W.
     dual_violation : float
         Largest of ``N*(W(lam)) - 1`` and of the negative parts of inequality multipliers (times row norm).
     gap : float
-        ``|N(W) - rhs . lam / N*(W(lam))| / N(W)``.
+        ``|N(W) - rhs . lam / N*(W(lam))| / N(W)``; of a soft margin the difference of the primal and the dual value,
+        relative to the primal one.
     complementarity : float
         Largest ``lam_k |margin_k - rhs_k|`` relative to ``N(W)``.
     norm : float
         N(W).
     lower_bound : float
-        Proved lower bound on the norm of every feasible W: multipliers clipped and rescaled to be
-        exactly dual feasible, rounding subtracted.
+        Proved lower bound on the norm of every feasible W (soft margin: on the objective of every W): multipliers
+        clipped and rescaled to be exactly dual feasible, rounding subtracted.
     primal_error, gap_error : float
         Bounds on what rounding can have hidden from ``primal_violation`` and from ``gap``.
     rank_certificate : RankCertificate or None
         For the nuclear norm.
     farkas : FarkasCertificate or None
         Proof of infeasibility; the other fields are then infinite, never 0.
+    soft_objective : float or None
+        Primal value of a soft margin, ``r(W)`` plus what the slacks cost; None for a hard one. Nothing is violated
+        then: what W misses is paid for.
     """
 
     primal_violation: float
@@ -133,6 +137,17 @@ class Certificate:
     rank_certificate: RankCertificate | None = None
     farkas: FarkasCertificate | None = None
     _source: Source | None = field(default=None, repr=False)
+    soft_objective: float | None = None
+
+    @property
+    def primal_value(self) -> float:
+        """What was minimized: the norm, or the objective of a soft margin."""
+        return self.norm if self.soft_objective is None else self.soft_objective
+
+    @property
+    def dual_value(self) -> float:
+        """`lower_bound`: what every other W has at least."""
+        return self.lower_bound
 
     def exact(self, tolerance: float | None = None) -> ExactCertificate:
         """The same claim proved again in rational arithmetic, from the same numbers; small problems.

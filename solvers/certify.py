@@ -23,12 +23,16 @@ from attsvm.solvers.certified_rank import Spectra, rank_certificate, spectra_of
 from attsvm.solvers.feasible import feasibility_price
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma
+from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
 
-__all__ = ["certify", "certify_batch"]
+__all__ = ["certify", "certify_batch", "error_bounds", "frobenius_of"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
+
+
+# An error of margins above this is looked at entry by entry (rows of different sizes), up to so many entries.
+_COARSE, _BY_ENTRIES = 1e-11, 100_000
 
 
 class _Arithmetic(NamedTuple):
@@ -77,7 +81,8 @@ class _Bounds(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
+def error_bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
+    """The constants of one shape and norm."""
     dual = norm.dual
     return _Bounds(
         gamma(sum(shape) + 3) * _SLACK,
@@ -93,19 +98,25 @@ def _measure(
 ) -> Certificate:
     dot, least, most, larger, smaller, count, where, plain = _MANY if problem.batch else _ONE
     rows, rhs = problem.rows, problem.rhs
-    row_norms, bounds = rows.row_norms, _bounds(rows.shape, norm)
+    row_norms, error_norms, bounds = rows.row_norms, rows.error_norms, error_bounds(rows.shape, norm)
     slack = rows.margins(W)
     slack -= rhs
     if problem.is_plain:  # right-hand sides 1, inequalities only
         violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
-        allowed, sides, allowance = row_norms, None, None
+        allowed, sides, allowance = error_norms, None, None
     else:
-        allowance = np.maximum(1.0, np.abs(rhs))
-        violation, allowed, sides = most(problem.missed(slack) / allowance), row_norms / allowance, np.abs(rhs)
+        allowance = problem.allowance
+        violation, allowed, sides = most(problem.missed(slack) / allowance), error_norms / allowance, np.abs(rhs)
         negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
-    size = _frobenius(W)
+    size = frobenius_of(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+    if not problem.batch and primal_error > _COARSE and rows.m * sum(rows.shape) <= _BY_ENTRIES:
+        primal_error = min(
+            primal_error, _error_by_entries(problem, W, allowance) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+        )
+    if problem.prior is not None:  # right-hand sides that are themselves rounded
+        primal_error = primal_error + most(problem.prior.error / allowance)
 
     if (
         negative.any() if problem.batch else negative > 0.0
@@ -119,7 +130,7 @@ def _measure(
         spectra = spectra_of(W, dual)
         value, dual_norm = plain(np.add.reduce(spectra.values, axis=-1)), plain(spectra.dual_values[..., 0])
     elif norm.name == "frobenius":
-        value, dual_norm = size, _frobenius(dual)
+        value, dual_norm = size, frobenius_of(dual)
     else:
         value, dual_norm = plain(norm.values(W)), plain(norm.dual.values(dual))
     dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
@@ -127,13 +138,15 @@ def _measure(
     # The bound on every feasible norm, with everything that rounding may have done to it.
     # `adjoint_error` and `dot_error`, where adding an exact zero rounds nothing: only rows with a multiplier count.
     terms = count(weights)
-    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, row_norms)
+    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, error_norms)
     if spectra is None:
         value_most, dual_most = value * (1.0 + bounds.value), (dual_norm + dual_error) * (1.0 + bounds.dual_value)
     else:
         value_most, dual_most = spectra.norm_most, (dual_norm * spectra.grow + spectra.residual + dual_error) * SLACK
     objective = dot(rhs, lam)
     sure = objective - bounds.objective * (terms + 2) * (objective if sides is None else dot(sides, weights))
+    if problem.prior is not None:
+        sure = sure - dot(problem.prior.error, weights) * _SLACK
     lower = where((objective > 0) & (dual_norm > 0), objective / where(dual_norm > 0, dual_norm, 1.0), 0.0)
     proved = where(sure > 0, sure / where(dual_most > 0, dual_most, 1.0) * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
     scale = where(value > 0, value, 1.0)
@@ -152,7 +165,15 @@ def _measure(
     )
 
 
-def _frobenius(matrix: FloatArray) -> Any:
+def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArray | None) -> float:
+    """Largest error of a margin of one problem, relative to the allowance: the second, sharper bound."""
+    pair = problem.rows.gather(np.arange(problem.m))
+    error = margin_error_by_entries(pair.a, W, pair.queries, pair.owner)
+    return float(np.max(error if allowance is None else error / allowance)) * _SLACK
+
+
+def frobenius_of(matrix: FloatArray) -> Any:
+    """Frobenius norms over the last two axes, a Python number for one matrix."""
     if matrix.ndim == 2:
         entries = matrix.ravel()
         return math.sqrt(entries.dot(entries))
@@ -188,6 +209,10 @@ def certify(
     0.0
     """
     matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
+    if problem.penalty is not None:
+        from attsvm.solvers.soft_certificate import measure_soft
+
+        return measure_soft(problem, problem.penalty, matrix, lam, get_norm(norm), rank_tolerance)
     return _measure(problem, matrix, lam, get_norm(norm), rank_tolerance)
 
 

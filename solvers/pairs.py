@@ -170,6 +170,11 @@ class PairRows:
                     squares[..., rows] = np.vecdot(part, part)
             return self._times_queries(np.sqrt(squares), right)
 
+    @property
+    def error_norms(self) -> FloatArray:
+        """What rounding errors scale with: the norms of the rows, as left factors are at hand."""
+        return self.row_norms
+
     def _times_queries(self, lengths: FloatArray, right: FloatArray) -> FloatArray:
         """One number per row times one per query."""
         if self.block:
@@ -296,6 +301,9 @@ class PairRows:
         inner = None if rest is None else lambda k: rest(int(problems[k]))
         block = self.block if self.owner.ndim == 1 else None
         return PairRows.trusted(self.a[problems], self.queries[problems], owner, inner, block)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_remainder_of": None}  # a function: rows that were stored know their rounded factors
 
     def features(self) -> FloatArray:
         """Dense rows ``vec(a_k b_k^T)`` in C order, shape (*batch, m, dx*dz). For small problems and references."""

@@ -85,6 +85,10 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     settings = _settings(name, request)
     reduced = _reduced(problem, norm)
     features = reduced[0]
+    if problem.penalty is not None:
+        from attsvm.solvers.soft_reference import solve_soft
+
+        return solve_soft(problem, problem.penalty, norm, reduced, name, settings)
     # Rows of size 1, so that tolerances mean the same at any scale.
     plain = np.full(features.shape[1], 1.0 / (float(problem.row_norms.max()) or 1.0))
     found = Found()

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from attsvm.solvers.norms import Norm
+from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
@@ -43,6 +44,10 @@ class SolverSpec:
         Runs on a torch ``device=``.
     ranks : bool
         Takes ``rank=``.
+    written_out : bool
+        Works on rows that are written out: "auto" chooses it for `PairRows` only.
+    soft : bool
+        Takes rows that may be missed at a price.
     foreign : bool
         Somebody else's code: keeps its own threads, takes variants.
     options : frozenset of str or None
@@ -61,15 +66,17 @@ class SolverSpec:
     devices: bool = False
     ranks: bool = False
     foreign: bool = False
+    soft: bool = False
+    written_out: bool = False
     options: frozenset[str] | None = frozenset()
 
     def load(self) -> Method:
         """Import the method."""
         return _loaded(self.target)
 
-    def can(self, norm: Norm, rank: int | None, device: object) -> bool:
+    def can(self, norm: Norm, rank: int | None, device: object, soft: bool = False) -> bool:
         """Whether it solves this kind of problem at all."""
-        known = self.norms is None or norm.name in self.norms
+        known = (self.norms is None or norm.name in self.norms) and (self.soft or not soft)
         return known and self.ranks == (rank is not None) and (device is None or self.devices)
 
 
@@ -94,7 +101,12 @@ SOLVERS = {
         ),
         SolverSpec(
             "projected", f"{_HOME}.frobenius.projected:solve_projected", _FROBENIUS, 1e-8,
-            "own: matrix-free pivoting with conjugate gradients",
+            "own: matrix-free pivoting with conjugate gradients", written_out=True,
+        ),
+        SolverSpec(
+            "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
+            "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True,
+            options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
             "lockstep", f"{_HOME}.nuclear.lockstep:solve_lockstep", _NUCLEAR, 1e-7,
@@ -107,7 +119,12 @@ SOLVERS = {
         ),
         SolverSpec(
             "factored", f"{_HOME}.nuclear.factored:solve_factored", _NUCLEAR, 1e-7,
-            "own: low-rank factors, then Newton", options=frozenset({"columns", "seed"}),
+            "own: low-rank factors, then Newton", written_out=True, options=frozenset({"columns", "seed"}),
+        ),
+        SolverSpec(
+            "reweighted", f"{_HOME}.nuclear.reweighted:solve_reweighted", _NUCLEAR, 1e-7,
+            "own: weighted Frobenius problems on a working set, then Newton, hard and soft margins", soft=True,
+            options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
             "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
@@ -115,7 +132,8 @@ SOLVERS = {
         ),
         SolverSpec(
             "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,
-            "reference: any norm, vectorised, CLARABEL or any installed cvxpy solver", foreign=True, options=None,
+            "reference: any norm, vectorised, CLARABEL or any installed cvxpy solver", foreign=True, soft=True,
+            options=None,
         ),
     )
 }  # fmt: skip
@@ -125,23 +143,18 @@ def choose(
     problem: MarginProblem, norm: Norm, solver: str = "auto", rank: int | None = None, device: object = None
 ) -> tuple[SolverSpec, str]:
     """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
+    soft = problem.penalty is not None
     if solver != "auto":
-        name, _, variant = solver.partition(":")
-        spec = SOLVERS.get(name)
-        if spec is None or (variant and not spec.foreign):
-            raise ValueError(
-                f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
-            )
-        if not spec.can(norm, rank, device):
-            able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device))
-            asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
-            raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
-        return spec, variant
+        return _named(solver, norm, rank, device, soft)
     for spec in SOLVERS.values():
-        if not spec.can(norm, rank, device) or (spec.devices and device is None and not _worth_lockstep(problem)):
+        if not spec.can(norm, rank, device, soft) or (spec.devices and device is None and not _worth_lockstep(problem)):
+            continue
+        if spec.written_out and not isinstance(problem.rows, PairRows):
             continue
         if problem.m <= spec.most_rows or device is not None:
             return spec, ""
+    if soft and (device is not None or rank is not None):
+        raise ValueError("a soft margin (C=) goes with neither rank= nor device=")
     if device is not None and rank is not None:
         raise ValueError(f"rank={rank} and device={device!r} do not go together: no solver takes both")
     able = sorted({name for s in SOLVERS.values() if s.devices and s.norms for name in s.norms})
@@ -150,6 +163,22 @@ def choose(
         if device is not None
         else f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
     )
+
+
+def _named(solver: str, norm: Norm, rank: int | None, device: object, soft: bool) -> tuple[SolverSpec, str]:
+    """What was asked for by name, and its variant, if it can do what is asked of it."""
+    name, _, variant = solver.partition(":")
+    spec = SOLVERS.get(name)
+    if spec is None or (variant and not spec.foreign):
+        raise ValueError(
+            f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
+        )
+    if not spec.can(norm, rank, device, soft):
+        able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device, soft))
+        asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
+        asked += " with a soft margin" if soft else ""
+        raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
+    return spec, variant
 
 
 def _worth_lockstep(problem: MarginProblem) -> bool:

@@ -56,6 +56,11 @@ class Rows(Protocol):
         """Frobenius norms ``|a_k| |b_k|``, shape (*batch, m)."""
         ...
 
+    @property
+    def error_norms(self) -> FloatArray:
+        """What rounding errors of `margins` and `adjoint` scale with, shape (*batch, m): at least `row_norms`."""
+        ...
+
     def margins(self, W: npt.ArrayLike) -> FloatArray:
         """Values ``<a_k b_k^T, W>`` for W of shape (*batch, dx, dz), shape (*batch, m)."""
         ...

@@ -32,6 +32,7 @@ def solve_one(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Req
         return _solve_scaled(spec, problem, norm, request)
     found = _settled(unit) or spec.load()(unit, norm, request)
     own = not spec.foreign or norm.name not in ("frobenius", "nuclear")  # of these two a foreign result is left alone
+    own = own and problem.penalty is None  # exact arithmetic settles hard margins
     if _is_open(found, request) and own and not spec.ranks and request.max_iterations is None:
         found = settle_exactly(problem, norm, found, request.tolerance)
     label = f"{spec.name}:{request.variant.upper()}" if request.variant else spec.name
@@ -45,7 +46,7 @@ def _settled(unit: UnitProblem) -> Found | None:
     problem = unit.problem
     if problem.is_plain and not unit.has_zero_rows:
         return None
-    if unit.has_zero_rows:
+    if unit.has_zero_rows and problem.penalty is None:
         proof = zero_row_proof(problem)
         if proof is not None:
             return Found(farkas=proof)

@@ -66,6 +66,8 @@ class Extras:
     rescued : bool
         A problem of a batch that the batched method left without certificate and that was then solved alone.
     rank_limit : RankLimit or None
+    working_rows, factorizations : int
+        Rows that the working set held at the end, and matrices that were factored.
     """
 
     newton_steps: int = 0
@@ -74,6 +76,8 @@ class Extras:
     warm_started: bool = False
     rescued: bool = False
     rank_limit: RankLimit | None = None
+    working_rows: int = 0
+    factorizations: int = 0
 
 
 NO_EXTRAS = Extras()
@@ -294,17 +298,19 @@ def _stacked(certificates: list[Certificate]) -> Certificate:
     numbers: list[Any] = [
         np.array([getattr(c, part.name) for c in certificates])
         for part in fields(Certificate)
-        if part.name not in ("rank_certificate", "farkas", "_source")
+        if part.name not in ("rank_certificate", "farkas", "_source", "soft_objective")
     ]
+    values: Any = [c.soft_objective for c in certificates]
+    soft: Any = None if None in values else np.array(values)
     ranks = [c.rank_certificate for c in certificates]
     known = next((r for r in ranks if r is not None), None)
     if known is None:
-        return Certificate(*numbers)
+        return Certificate(*numbers, soft_objective=soft)
     blank = type(known)(-1, np.inf, -1, np.inf, np.nan, np.nan, np.full_like(known.dual_singular_values, np.nan))
     columns: list[Any] = [
         np.stack([np.asarray(getattr(r or blank, part.name)) for r in ranks]) for part in fields(known)
     ]
-    return replace(Certificate(*numbers), rank_certificate=type(known)(*columns))
+    return Certificate(*numbers, rank_certificate=type(known)(*columns), soft_objective=soft)
 
 
 def conclude(

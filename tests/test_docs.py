@@ -7,6 +7,7 @@ import warnings
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,11 +22,13 @@ def blocks():
 
 
 @pytest.mark.parametrize(("code", "output"), list(blocks()))
-def test_code_blocks_run_and_print_what_they_say(code, output):
+def test_code_blocks_run_and_print_what_they_say(code, output, monkeypatch):
+    main = ModuleType("__main__")  # what a reader's file would be
+    monkeypatch.setitem(sys.modules, "__main__", main)
     printed = StringIO()
     with warnings.catch_warnings(), redirect_stdout(printed):
         warnings.simplefilter("default")  # a reader's interpreter does not raise them
-        exec(compile(code, "<documentation>", "exec"), {"__name__": "__main__"})
+        exec(compile(code, "<documentation>", "exec"), main.__dict__)
     if output is not None:
         assert printed.getvalue() == output
 

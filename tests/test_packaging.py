@@ -206,7 +206,8 @@ def test_a_script_beside_the_clone_finds_the_package_of_the_default_install(tmp_
     clone.mkdir()
     for name in ("attsvm", "solvers", "validation", "pyproject.toml", "README.md", "LICENSE"):
         (clone / name).symlink_to(ROOT / name)
-    build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r}, {{'editable_mode': {mode!r}}})"
+    settings = {"editable_mode": mode}
+    build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r}, {settings})"
     done = subprocess.run([sys.executable, "-c", build], cwd=clone, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:

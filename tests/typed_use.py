@@ -67,6 +67,12 @@ def swept() -> Floats:
     return margins
 
 
+def following_tokens() -> float:
+    svm: attsvm.next_token.GraphSolution = attsvm.next_token.graph_svm([[0, 1, 2, 0]], np.eye(3))
+    W: Floats = svm.W
+    return float(np.abs(W).max())
+
+
 def other_heads(problem: attsvm.AttentionProblem) -> tuple[float, int]:
     relu = replace(problem, head=attsvm.ReluHead(np.ones((problem.dx, 2))))
     concave = replace(problem, head=attsvm.ConcaveHead(np.ones(problem.dx), 0.5))
@@ -101,7 +107,7 @@ def main(folder: Path) -> None:
         assert solved(attsvm.random_problem(n=2, T=3, d=4, seed=0))[0] < 1e-6
     except (attsvm.InfeasibleError, attsvm.NoSolutionError) as error:
         raise AssertionError(str(error)) from error
-    assert swept().shape == (2,) and other_heads(problem)[1] == problem.dx
+    assert following_tokens() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
     assert together().min() > 0
     assert listed(attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] > 0
     assert trained(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder)

@@ -1,7 +1,7 @@
 """What is wrong with a picture: empty axes, texts on top of each other, texts that are no text.
 
-Judged from the drawn figure, without eyes: every picture of the gallery and of ``attsvm validate`` is looked at this way
-before it is shown.
+Judged from the drawn figure, without eyes: every picture of the gallery and of ``attsvm validate`` is looked at this
+way before it is shown.
 """
 
 from __future__ import annotations

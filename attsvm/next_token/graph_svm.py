@@ -20,9 +20,9 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.next_token.graphs import TokenGraphs, graphs_of
 from attsvm.next_token.sequences import read_embeddings, read_sequences
-from attsvm.rows import lost_in_difference
 from attsvm.solvers import Certificate, InfeasibleError, MarginProblem, MarginSolution, Status, solve
 from attsvm.solvers.pairs import PairRows
+from attsvm.solvers.shared_rows import lost_in_difference
 
 __all__ = ["GraphSolution", "graph_svm", "graph_svms", "solve_graphs"]
 

@@ -132,12 +132,10 @@ class Table:
             if head:
                 lines.append(Text(head, style="bold"))
             facts = [f"{name}: {cell}" if name else cell for name, cell in zip(self.columns[1:], row[1:], strict=True)]
-            short = "; ".join(fact for fact in facts if len(fact) <= _SHORT_FACT and not fact.endswith((": -", ": ")))
-            lines += [
-                Padding(Text(text), (0, 0, 0, 2))
-                for text in (short, *facts)
-                if text and (text == short or len(text) > _SHORT_FACT)
-            ]
+            said = [fact for fact in facts if not fact.endswith((": -", ": "))]
+            short = "; ".join(fact for fact in said if len(fact) <= _SHORT_FACT)
+            long = [fact for fact in said if len(fact) > _SHORT_FACT]
+            lines += [Padding(Text(text), (0, 0, 0, 2)) for text in (short, *long) if text]
         return Group(*lines)
 
     def __str__(self) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attsvm.comparison import Report
+    from attsvm.comparison import BatchReport, Report
     from attsvm.theory import Diagnosis
 
-__all__ = ["diagnosis_verdict", "run_verdict", "runs_verdict", "solution_verdict"]
+__all__ = ["batch_verdict", "diagnosis_verdict", "page_verdict", "run_verdict", "runs_verdict", "solution_verdict"]
 
 _ENDS = {
     "Global": "ends at the predicted tokens, those of highest score",
@@ -33,8 +33,10 @@ def run_verdict(name: str, convergence: str, status: str, norm: str, misalignmen
     Examples
     --------
     >>> from attsvm.reports.verdict import run_verdict
-    >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)
-    'Training W ends at the predicted tokens, those of highest score; its direction is 0.02 % away from the max-margin one.'
+    >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[:64]
+    'Training W ends at the predicted tokens, those of highest score;'
+    >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[64:]
+    ' its direction is 0.02 % away from the max-margin one.'
     """
     form = "(K, Q)" if name == "KQ" else name
     if status == "not finite":
@@ -59,6 +61,18 @@ def runs_verdict(reports: Sequence[Report]) -> str:
     return " ".join(sentences)
 
 
+def batch_verdict(reports: Sequence[BatchReport]) -> str:
+    """One sentence per parameterization of a batch: how many runs end where, and how far off half of them are."""
+    sentences = []
+    for report in reports:
+        ends = ", ".join(f"{count} {name}" for name, count in report.convergence_counts().items())
+        name = "(K, Q)" if report.run.parameterization == "KQ" else report.run.parameterization
+        median = report.summary(report.labels[0])["median"]
+        away = "" if math.isnan(median) else f"; half of them are within {_percent(median)} of their own direction"
+        sentences.append(f"Training {name} on {len(report)} problems: {ends}{away}.")
+    return " ".join(sentences)
+
+
 def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
     """One sentence about the solutions of a selection, from their records.
 
@@ -69,7 +83,7 @@ def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
     >>> from attsvm.reports.verdict import solution_verdict
     >>> solved = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
     >>> solution_verdict([solution_record(solved)], 2)
-    'One W selects the right token in all 2 sequences: proved optimal, margin 0.7023 (frobenius).'
+    'One W selects the right token in all 2 sequences: proved optimal, margin 0.8354 (frobenius).'
     """
     infeasible = [record for record in records if "farkas" in record]
     if infeasible:
@@ -83,6 +97,21 @@ def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
     margins = ", ".join(f"{record['margin']:.4f} ({record['norm_name']})" for record in solved)
     how = "proved optimal" if proved else "NOT proved optimal"
     return f"One W selects the right token in all {n} sequences: {how}, margin {margins}."
+
+
+def page_verdict(content: Mapping[str, Any]) -> str:
+    """The sentences of a whole report, from its content."""
+    sentences = [solution_verdict(content["solutions"], content["problem"]["n"])]
+    for run in content["runs"]:
+        norm = "nuclear" if run["parameterization"] == "KQ" else "frobenius"
+        # The SVM of the run's own tokens: listed by itself, or, where these are the solutions' tokens, among those.
+        own = [c for c in run["comparisons"] if c["label"].endswith("own tokens")]
+        own = own or [c for c in run["comparisons"] if c["norm_name"] == norm]
+        error = own[0]["misalignment"][-1] if own and own[0]["misalignment"] else None
+        sentences.append(run_verdict(run["parameterization"], run["convergence"], run["status"], norm, error))
+    if content["diagnosis"] is not None:
+        sentences.append(diagnosis_verdict(content["diagnosis"]))
+    return " ".join(sentences)
 
 
 def diagnosis_verdict(found: Diagnosis | Mapping[str, Any]) -> str:

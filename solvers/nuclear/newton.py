@@ -27,7 +27,18 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found, MarginSolution
 from attsvm.solvers.unit import UnitRows
 
-__all__ = ["Polished", "active_map", "polish", "polish_guess", "report", "symmetric", "warm_polish"]
+__all__ = [
+    "Polished",
+    "active_map",
+    "packed_goal",
+    "polish",
+    "polish_guess",
+    "report",
+    "solve_saddle",
+    "symmetric",
+    "turning",
+    "warm_polish",
+]
 
 _NEWTON_STEPS = 8
 _CORRECTIONS = 6
@@ -103,7 +114,13 @@ def symmetric(packed: FloatArray, r: int) -> FloatArray:
     return S
 
 
-def _turning(left: FloatArray, sigma: FloatArray, right: FloatArray, r: int, floor: float) -> FloatArray:
+def packed_goal(sigma: FloatArray, r: int) -> FloatArray:
+    """``svec(I - Sigma)`` of the first r singular values: what their change has to be."""
+    row, column, _, _ = _triangle(r)
+    return np.asarray(np.where(row == column, 1.0 - sigma[row], 0.0))
+
+
+def turning(left: FloatArray, sigma: FloatArray, right: FloatArray, r: int, floor: float) -> FloatArray:
     """``4 Z^+`` with the r active directions of Z = I - [[0, D], [D^T, 0]] removed, shape (p+q, p+q)."""
     p, k = len(left), len(sigma)
     # Eigenpairs of Z: 1 -+ sigma on (u, +-v)/sqrt(2); 1 on what is orthogonal to all u and v.
@@ -119,7 +136,7 @@ def _turning(left: FloatArray, sigma: FloatArray, right: FloatArray, r: int, flo
     return np.asarray(out)
 
 
-def _solve_saddle(M: FloatArray, B: FloatArray, top: FloatArray, bottom: FloatArray) -> FloatArray | None:
+def solve_saddle(M: FloatArray, B: FloatArray, top: FloatArray, bottom: FloatArray) -> FloatArray | None:
     """Solve ``[[M, B], [B^T, 0]] x = (top, bottom)``; consistent singular systems get a small solution."""
     from scipy.linalg import lapack
 
@@ -184,10 +201,8 @@ def _newton(
             return lam, W, S, sigma, step
         previous = error
         # Just after the rank was lowered, sigma_{r+1} is still 1; the floor lets it leave and vanishes with the error.
-        M = schur_matrix(a, b, X, _turning(U, sigma, Vt.T, r, max(min(error, 1e-2), 1e-12)))
-        row, column, _, _ = _triangle(r)
-        goal = np.where(row == column, 1.0 - sigma[row], 0.0)
-        x = _solve_saddle(M, active_map(a, b, left, right), rhs, goal)
+        M = schur_matrix(a, b, X, turning(U, sigma, Vt.T, r, max(min(error, 1e-2), 1e-12)))
+        x = solve_saddle(M, active_map(a, b, left, right), rhs, packed_goal(sigma, r))
         if x is None:
             return None
         lam = lam + x[: len(active)]

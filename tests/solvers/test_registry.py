@@ -37,6 +37,10 @@ LOOKUPS = [
     ("lockstep", {"m": 5000, "batch": 2, "norm": "nuclear", "device": "cpu"}),
     ("rank_limited", {"m": 42, "norm": "nuclear", "rank": 2}),
     ("rank_limited", {"m": 42, "batch": 5, "norm": "nuclear", "rank": 2}),
+    ("working_set", {"m": 42, "C": 1.0}),
+    ("working_set", {"m": 42, "batch": 5, "C": 1.0}),
+    ("reweighted", {"m": 42, "norm": "nuclear", "C": 1.0}),
+    ("cvxpy", {"m": 42, "norm": "spectral", "C": 1.0}),
     *(("cvxpy", {"m": 4, "norm": norm}) for norm in ("spectral", "l1", "linf", "l3")),
     *(("cvxpy", {"m": 4000, "batch": 2, "norm": norm}) for norm in ("spectral", "l1", "linf", "l3")),
 ]
@@ -44,7 +48,7 @@ LOOKUPS = [
 
 @pytest.mark.parametrize(("name", "asked"), LOOKUPS)
 def test_auto_is_a_lookup(name, asked):
-    problem = rows_of_size(asked["m"], asked.get("batch"))
+    problem = rows_of_size(asked["m"], asked.get("batch")).soft(asked.get("C"))
     norm = get_norm(asked.get("norm", "frobenius"))
     spec, variant = choose(problem, norm, "auto", asked.get("rank"), asked.get("device"))
     assert (spec.name, variant) == (name, "")
@@ -83,7 +87,7 @@ def test_without_torch_batches_are_solved_one_by_one(monkeypatch):
     assert (found.status == "optimal").all()
 
 
-FOR_NUCLEAR = "use one of ['cvxpy', 'factored', 'interior', 'lockstep']"
+FOR_NUCLEAR = "use one of ['cvxpy', 'factored', 'interior', 'lockstep', 'reweighted']"
 
 
 @pytest.mark.parametrize(

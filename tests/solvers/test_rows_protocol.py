@@ -59,6 +59,12 @@ class TokenRows:
         sizes = np.sqrt(np.maximum(apart, 0.0)) * np.linalg.norm(self.keys, axis=-1)[..., None]
         return sizes[..., self.others].reshape(*self.batch, self.m)
 
+    @cached_property
+    def error_norms(self) -> np.ndarray:
+        sizes = np.linalg.norm(self.tokens, axis=-1)
+        total = (sizes + sizes[..., [self.chosen]]) * np.linalg.norm(self.keys, axis=-1)[..., None]
+        return 2.0 * total[..., self.others].reshape(*self.batch, self.m)
+
     def margins(self, W) -> np.ndarray:
         logits = np.einsum("...itd,...de,...ie->...it", self.tokens, W, self.keys, optimize=True)
         return (logits[..., [self.chosen]] - logits[..., self.others]).reshape(*self.batch, self.m)
@@ -97,7 +103,8 @@ def test_it_follows_the_protocol():
     rows: Rows = pair_of_problems()[0].rows
     members = {name for name in vars(Rows) if not name.startswith("_")}
     assert members == {
-        "batch", "m", "q", "shape", "elements", "owner", "row_norms", "margins", "adjoint", "gather", "take",
+        "batch", "m", "q", "shape", "elements", "owner", "row_norms", "error_norms", "margins", "adjoint", "gather",
+        "take",
     }  # fmt: skip
     assert all(hasattr(rows, name) for name in members)
     assert not hasattr(rows, "a") and not hasattr(rows, "queries")

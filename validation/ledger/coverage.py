@@ -13,7 +13,7 @@ from attsvm.records import Table
 from attsvm.validation.figures.registry import PAPERS, all_figures
 from attsvm.validation.ledger.record import Claim
 
-__all__ = ["Cover", "covers", "coverage_markdown", "numbered_items", "unaccounted"]
+__all__ = ["Cover", "coverage_markdown", "covers", "numbered_items", "unaccounted"]
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,11 @@ def unaccounted(claims: Sequence[Claim]) -> list[str]:
     found = [f"{paper}: {item} has no entry" for paper, item in sorted(listed - entered)]
     found += [f"{paper}: {item} is not an item" for paper, item in sorted(entered - listed)]
     for cover in covers():
-        found += [
-            f"{cover.item}: no claim {cover.paper}:{row}" for row in cover.rows if f"{cover.paper}:{row}" not in known
-        ]
+        rows = [f"{cover.paper}:{row}" for row in cover.rows]
+        found += [f"{cover.item}: no claim {row}" for row in sorted(set(rows) - known)]
         if cover.figure and cover.figure not in drawn[cover.paper]:
             found.append(f"{cover.item}: {cover.paper} has no {cover.figure}")
-        if not (cover.rows or cover.figure or cover.why):
+        if not any((cover.rows, cover.figure, cover.why)):
             found.append(f"{cover.paper}: {cover.item} has neither rows nor a figure nor a reason")
     return found
 
@@ -114,8 +113,10 @@ def coverage_markdown(claims: Sequence[Claim]) -> str:
     lines = [
         "# What is covered",
         "",
-        "Every numbered theorem, lemma, proposition, corollary, definition, assumption, figure and table of the five papers,",
-        "with the [rows](claims.md) that test it, the figure that `attsvm validate` computes, or the reason why neither does.",
+        "Every numbered theorem, lemma, proposition, corollary, definition, assumption, figure and table of the "
+        "five papers,",
+        "with the [rows](claims.md) that test it, the figure that `attsvm validate` computes, or the reason why "
+        "neither does.",
         "This page is written by `attsvm claims --coverage`; a test compares it with the list of the papers' items.",
         "",
     ]

@@ -1,8 +1,9 @@
 """Whether the checks have teeth: forms that are off by ten per cent, and mistakes that a careful reader could make.
 
-Every check is given the form that holds with one of its numbers scaled, and the slips of the paper's ``variants`` module. A
-variant is caught when the check rejects it, or when it changes the recorded tightness of a loose bound: the worst error
-of the right form on reference instances, drawn with a seed of their own. A variant that survives is listed with its reason.
+Every check is given the form that holds with one of its numbers scaled, and the slips of the paper's ``variants``
+module. A variant is caught when the check rejects it, or when it changes the recorded tightness of a loose bound:
+the worst error of the right form on reference instances, drawn with a seed of their own. A variant that survives is
+listed with its reason.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FACTORS = (1.1, 1 / 1.1)
 _REFERENCE_SEED = 20_231  # of the reference instances
 _REFERENCE_TRIALS = 40
 _SAME = 1e-2  # a tightness that moves by less than this share is the same,
-_FLOOR = 0.02  # and near zero by less than this times the share
+_FLOOR = 1e-3  # and near zero (attained) or -1 (far from it) by less than this times the share
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,9 @@ def is_tight(claim: Claim, formula: Any = None) -> tuple[bool, str]:
         return True, ""
     found = reference(claim, formula)
     same = all(
-        abs(a - b) <= _SAME * max(abs(b), _FLOOR) for a, b in zip(found, claim.reading.tight, strict=True) if b == b
+        abs(a - b) <= _SAME * max(min(abs(b), abs(1 + b)), _FLOOR)
+        for a, b in zip(found, claim.reading.tight, strict=True)
+        if not np.isnan(b)
     )
     return same, f"tightness {found[0]:.4g}, {found[1]:.4g}; recorded {claim.reading.tight[0]:.4g}, " + (
         f"{claim.reading.tight[1]:.4g}"
@@ -159,12 +162,20 @@ def _scales(claim: Claim) -> Iterator[tuple[str, Any]]:
                 yield _label(factor, part, parts), _scaled_callable(right, factor, part)
     elif isinstance(right, tuple):
         for part, value in enumerate(right):
-            for factor in FACTORS if callable(value) or _parts(value) else ():
-                changed = _scaled_callable(value, factor, 0) if callable(value) else factor * value
-                yield _label(factor, part, len(right)), (*right[:part], changed, *right[part + 1 :])
+            for name, changed in _scaled_part(value):
+                yield f"{name} in part {part + 1} of {len(right)}", (*right[:part], changed, *right[part + 1 :])
     elif _parts(right):
         for factor in FACTORS:
             yield _label(factor, 0, 1), factor * right
+
+
+def _scaled_part(value: Any) -> Iterator[tuple[str, Any]]:
+    """A member of a tuple of forms, scaled: a function by what it returns, numbers one at a time."""
+    for factor in FACTORS:
+        if callable(value):
+            yield _label(factor, 0, 1), _scaled_callable(value, factor, 0)
+        for part in range(0 if callable(value) else _parts(value)):
+            yield _label(factor, part, _parts(value)), _scaled_value(value, factor, part)
 
 
 def _label(factor: float, part: int, parts: int) -> str:
@@ -220,7 +231,8 @@ def shares(found: list[Mutation]) -> tuple[int, int]:
     Examples
     --------
     >>> from attsvm.validation.ledger.mutate import Mutation, shares
-    >>> shares([Mutation("svm:a", "x 1.1", True, True, ""), Mutation("svm:b", "x 1.1", True, False, "", "invariant: sign")])
+    >>> kept = Mutation("svm:b", "x 1.1", True, False, "", "invariant: sign")
+    >>> shares([Mutation("svm:a", "x 1.1", True, True, ""), kept])
     (1, 1)
     """
     counted = [m for m in found if not m.invariant]

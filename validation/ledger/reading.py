@@ -1,7 +1,7 @@
 """The paper's own words beside a claim: where they stand, what they suppose, and what a second reading decided.
 
-One file ``readings.toml`` per paper, one table per claim. A quotation is checked against the paper's text by whoever writes
-it; the papers are not shipped.
+One file ``readings.toml`` per paper, one table per claim. A quotation is checked against the paper's text by whoever
+writes it; the papers are not shipped.
 """
 
 from __future__ import annotations

@@ -175,9 +175,9 @@ class Claim:
     statement : str
         What the paper says, in our words.
     verdict : Verdict
-        ``HOLDS``: the printed form survives. ``FAILS``, ``IMPRECISE`` and ``TYPO``: the printed form, read literally, is
-        refuted and the corrected one survives. ``TYPO``: a slip of the pen that the paper itself contradicts.
-        ``IMPRECISE``: an informal sentence, false under one reading only. ``OPEN``: not settled.
+        ``HOLDS``: the printed form survives. ``FAILS``, ``IMPRECISE`` and ``TYPO``: the printed form, read
+        literally, is refuted and the corrected one survives. ``TYPO``: a slip of the pen that the paper itself
+        contradicts. ``IMPRECISE``: an informal sentence, false under one reading only. ``OPEN``: not settled.
     measure : callable or None
         ``measure(formula, rng, trials) -> Measurement``. None only for open claims that no computation here can test.
     printed, corrected : object

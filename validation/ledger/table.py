@@ -90,11 +90,16 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
     """
     lines = ["# What of the papers holds", ""]
     lines += [
-        "Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances that satisfy",
-        "its hypotheses; `attsvm claims --run --seeds 10` runs the checks again at ten seeds and compares, `attsvm claims",
-        "--mutate` tries wrong forms on them. *Holds* means that no instance contradicted the statement, which is evidence,",
-        "not a proof; *fails as printed*, that a counterexample is known and a corrected form survives; *typo*, a slip that",
-        "the paper itself contradicts; *imprecise*, an informal sentence that is false under one reading only. Rows whose",
+        "Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances "
+        "that satisfy",
+        "its hypotheses; `attsvm claims --run --seeds 10` runs the checks again at ten seeds and compares, `attsvm "
+        "claims",
+        "--mutate` tries wrong forms on them. *Holds* means that no instance contradicted the statement, which is "
+        "evidence,",
+        "not a proof; *fails as printed*, that a counterexample is known and a corrected form survives; *typo*, a "
+        "slip that",
+        "the paper itself contradicts; *imprecise*, an informal sentence that is false under one reading only. "
+        "Rows whose",
         "place begins with *ours* are not statements of the paper. This page is written by `attsvm claims --markdown`.",
         "",
         '<div class="claims-filter"></div>',
@@ -131,7 +136,31 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
 
 
 def _math(tex: str, words: str) -> str:
-    return f"${tex}$" if tex else words
+    """TeX that survives a Markdown table: no bars and no angles."""
+    if not tex:
+        return words
+    for bare, safe in ((r"\|", r"\Vert "), ("|", r"\vert "), ("<", r"\lt ")):
+        tex = tex.replace(bare, safe)
+    return f"${tex}$"
+
+
+def _plainly(why: str) -> str:
+    """A reason without the word that says what was decided."""
+    head, found, rest = why.partition(": ")
+    return rest if found and len(head) < 40 else why
+
+
+def _correction(c: Claim, claims: Sequence[Claim]) -> tuple[object, ...]:
+    """One row of the page: what is printed, what holds, the evidence, and what follows from it."""
+    heirs = [other.id.split(":", 1)[1] for other in claims if other.reading.same_as == c.id]
+    evidence = c.evidence or _plainly(c.reading.why)
+    if heirs:
+        evidence += f". With it: {', '.join(heirs)}"
+    printed, holds = _math(c.reading.printed, c.statement), _math(c.reading.holds, c.correction)
+    if c.reading.printed:
+        printed += f" ({c.statement})"
+        holds += f" ({c.correction})"
+    return c.id.split(":", 1)[1], c.source, c.verdict, printed, holds, evidence
 
 
 def wrong_markdown(claims: Sequence[Claim]) -> str:
@@ -148,10 +177,14 @@ def wrong_markdown(claims: Sequence[Claim]) -> str:
     lines = [
         "# What needs a correction in the papers",
         "",
-        "Statements that a check of the [ledger](claims.md) contradicts as they are printed, each with the form that survives",
-        "it. They come in the order of what they change: results and proofs, what a user does, wording, and slips of the pen.",
-        "None of them takes away from what the papers found; most are a constant, a missing hypothesis or an index. Statements",
-        "that follow from one of these are counted with it and named there. A [second reading](second_reading.md) tells how",
+        "Statements that a check of the [ledger](claims.md) contradicts as they are printed, each with the form "
+        "that survives",
+        "it. They come in the order of what they change: results and proofs, what a user does, wording, and slips "
+        "of the pen.",
+        "None of them takes away from what the papers found; most are a constant, a missing hypothesis or an "
+        "index. Statements",
+        "that follow from one of these are counted with it and named there. A [second reading](second_reading.md) "
+        "tells how",
         "each verdict came about. This page is written by `attsvm claims --wrong`.",
         "",
         *(f"- {title}: {LINKS[paper]}" for paper, title in PAPERS.items()),
@@ -166,17 +199,7 @@ def wrong_markdown(claims: Sequence[Claim]) -> str:
             own = [claim for claim in rows if claim.paper == paper]
             if not own:
                 continue
-            cells = []
-            for c in own:
-                heirs = [other.id.split(":", 1)[1] for other in claims if other.reading.same_as == c.id]
-                evidence = c.evidence or c.reading.why
-                if heirs:
-                    evidence += f" With it: {', '.join(heirs)}."
-                printed, holds = _math(c.reading.printed, c.statement), _math(c.reading.holds, c.correction)
-                if c.reading.printed:
-                    printed += f" ({c.statement})"
-                    holds += f" ({c.correction})"
-                cells.append((c.id.split(":", 1)[1], c.source, c.verdict, printed, holds, evidence))
+            cells = [_correction(claim, claims) for claim in own]
             columns = ("id", "where", "verdict", "printed", "what holds instead", "evidence")
             lines += [f"### {title}", "", Table(title, columns, cells).markdown(), ""]
     return "\n".join(lines)
@@ -198,10 +221,13 @@ def readings_markdown(claims: Sequence[Claim]) -> str:
     lines = [
         "# The second reading",
         "",
-        f"A first reading called {len(rows)} statements of the five papers refuted. Each was read again beside the paper's text:",
-        f"{counts['holds']} are withdrawn (the statement holds, or is a definition), {counts['imprecise']} are informal sentences",
+        f"A first reading called {len(rows)} statements of the five papers refuted. Each was read again beside the "
+        "paper's text:",
+        f"{counts['holds']} are withdrawn (the statement holds, or is a definition), {counts['imprecise']} are "
+        "informal sentences",
         f"that are false under one reading only, {counts['typo']} are slips, and {len(kept)} stand, of which",
-        f"{sum(bool(c.reading.same_as) for c in kept)} are consequences of another one and count with it. Verdicts of this page",
+        f"{sum(bool(c.reading.same_as) for c in kept)} are consequences of another one and count with it. Verdicts "
+        "of this page",
         "are those of the checks. This page is written by `attsvm claims --readings`.",
         "",
     ]

@@ -13,8 +13,8 @@ __all__ = ["FIGURE", "draw", "maps", "run"]
 
 
 def maps(
-    trials: int, seed: int, *, log10_ratio: float, lr: float, epochs: int, limit: int, dim: int, layers: int, patch: int,
-    device: str | None = None,
+    trials: int, seed: int, *, log10_ratio: float, lr: float, epochs: int, limit: int, dim: int, layers: int, patch:
+    int, device: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train a student of a teacher with a given ratio and read the class token's attention over the patches.
 
@@ -76,7 +76,8 @@ def run(context: Context) -> Outcome:
         tables=[Table("Attention of the class token (entropy relative to that of even attention)", names, rows)],
         curves=curves,
         notes=[
-            f"Students of the sparse teacher have {'lower' if sparse < dense else 'no lower'} relative entropy than those of the "
+            f"Students of the sparse teacher have {'lower' if sparse < dense else 'no lower'} relative entropy "
+            "than those of the "
             f"dense one ({sparse:.2f} and {dense:.2f}).",
             "REDUCED: 8 x 8 digits instead of MNIST, and teachers made sparse by one factor on their logits.",
         ],
@@ -106,8 +107,8 @@ FIGURE = Figure(
     name="fig4",
     aliases=("fig5",),
     title="Attention maps of students of dense and sparse teachers",
-    protocol="""The students of Figure 2(b): vision transformers on the 8 x 8 digits, SGD on the divergence from teachers with
-        max/min of the class token's attention near 20 (Figure 4) and 1e7 (Figure 5).""",
+    protocol="""The students of Figure 2(b): vision transformers on the 8 x 8 digits, SGD on the divergence from
+        teachers with max/min of the class token's attention near 20 (Figure 4) and 1e7 (Figure 5).""",
     full={
         "trials": 2,
         "log10_ratios": (1.3, 7.0),

@@ -1,4 +1,4 @@
-"""Figure 8: Assumption B1 in the final layer of a trained vision transformer: leakage, where important keys lie, dim I."""
+"""Figure 8: Assumption B1 in the last layer of a trained vision transformer: leakage, important keys, dim I."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def run(context: Context) -> Outcome:
         notes=[
             f"The sampled leakage is below 1 in {below} of {len(rows)} heads (published: all); the exact one in "
             f"{sum(row[2] < 1 for row in rows)}. In {int(np.isnan(left).sum())} every token counts as important.",
-            f"Important keys lie nearer to I than to U in a share of {np.nanmin(left):.2f} to {np.nanmax(left):.2f} of the tokens of "
+            f"Important keys lie nearer to I than to U in a share of {np.nanmin(left):.2f} to "
+            f"{np.nanmax(left):.2f} of the tokens of "
             "a head. "
             f"I is built to hold 90 % of their squared norm, so that this is expected. Test accuracy "
             f"{float(np.mean(found['accuracy'])):.2f}.",
@@ -129,8 +130,9 @@ FIGURE = Figure(
     paper="conditioning",
     name="fig8",
     title="Assumption B1 in the final layer of a trained vision transformer",
-    protocol="""As Tables 1-3: digits, Adam on the labels, class token, S_i = tokens with at least half of the largest attention,
-        I = principal subspace of the important keys with 90 % of their squared norm. The paper's model is not published.""",
+    protocol="""As Tables 1-3: digits, Adam on the labels, class token, S_i = tokens with at least half of the
+        largest attention, I = principal subspace of the important keys with 90 % of their squared norm. The paper's
+        model is not published.""",
     full={"trials": 2, "epochs": 25, "limit": 1797, "test": 400, "dim": 64, "layers": 3, "patch": 2},
     quick={"trials": 1, "epochs": 4, "limit": 600, "test": 60, "dim": 32, "layers": 2, "patch": 2},
     run=run,

@@ -37,7 +37,8 @@ def run(context: Context) -> Outcome:
         tables=[Table("Softmax less its approximation", ("|omega_1 - omega_2|", "points", "largest", "mean"), rows)],
         curves={"axis": axis, "softmax": exact, "piecewise": clipped},
         notes=[
-            f"For two tokens both depend on omega_1 - omega_2 alone, and the approximation is clipped from a difference of 2 "
+            "For two tokens both depend on omega_1 - omega_2 alone, and the approximation is clipped from a "
+            "difference of 2 "
             f"on. The largest error, {float(np.abs(exact - clipped).max()):.3f}, is at a difference of {at:.2f}.",
         ],
     )
@@ -63,8 +64,8 @@ FIGURE = Figure(
     paper="localization",
     name="fig1",
     title="The softmax and its piecewise-linear approximation, two logits",
-    protocol="""First component of the softmax of (omega_1, omega_2) and of its expansion at zero clipped to [0, 1], on a
-        grid. Nothing is drawn at random.""",
+    protocol="""First component of the softmax of (omega_1, omega_2) and of its expansion at zero clipped to [0, 1],
+        on a grid. Nothing is drawn at random.""",
     full={"trials": 1, "width": 4.0, "points": 161},
     quick={"trials": 1, "width": 4.0, "points": 41},
     run=run,

@@ -122,8 +122,8 @@ FIGURE = Figure(
     paper="polarization",
     name="fig5",
     title="Attention of the class token over training, two inputs with different labels",
-    protocol="""Set classification of Figure 6, one layer, one head, MLP and LayerNorm, |V| = 81 (with 41 there are four inputs);
-        scores of the class token for one input of each of two labels.""",
+    protocol="""Set classification of Figure 6, one layer, one head, MLP and LayerNorm, |V| = 81 (with 41 there are
+        four inputs); scores of the class token for one input of each of two labels.""",
     full={"trials": 3, "kinds": ("softmax", "sigmoid_unnorm"), "vocabulary": 81, "dim": 32, "lr": 1e-3,
           "records": (1, 5, 10, 20, 40, 80, 120)},
     quick={"trials": 1, "kinds": ("softmax",), "vocabulary": 41, "dim": 16, "lr": 1e-3, "records": (1, 10, 60)},

@@ -24,7 +24,8 @@ def grid_cell(
     Examples
     --------
     >>> from attsvm.validation.figures.polarization.fig14 import grid_cell
-    >>> found = grid_cell(1, 0, "softmax", 0.0, "add", True, 1, 8, 1e-3, batch=4, steps=1, symbols=6, length=3, device=None)
+    >>> found = grid_cell(1, 0, "softmax", 0.0, "add", True, 1, 8, 1e-3, batch=4, steps=1, symbols=6, length=3,
+    ...                   device=None)
     >>> sorted(found)
     ['accuracy', 'share', 'top']
     """
@@ -64,7 +65,8 @@ def run(context: Context) -> Outcome:
         key = (cell["auxiliary"], cell["positions"], cell["shifted"], cell["kind"])
         table[key] = (accuracy, share, learned)
         rows.append((
-            cell["auxiliary"], cell["positions"], "t' != t" if cell["shifted"] else "t' = t", cell["kind"], mean_of(accuracy),
+            cell["auxiliary"], cell["positions"], "t' != t" if cell["shifted"] else "t' = t", cell["kind"],
+            mean_of(accuracy),
             f"{int(learned.sum())} of {len(learned)}", mean_of(share[learned]) if learned.any() else float("nan"),
             float(top.mean()),
         ))  # fmt: skip
@@ -72,16 +74,20 @@ def run(context: Context) -> Outcome:
                 "largest sink score")  # fmt: skip
     return Outcome(
         tables=[Table(f"Second layer after {s['steps']} steps, {s['trials']} seed(s)", columns_, rows)],
-        curves={
-            "labels": [f"{k[1]}, {'t!=' if k[2] else 't='}, {k[3]}" for k in table if k[0] == 0.0],
-            "accuracy": {f"{a:g}": [v[0].tolist() for k, v in table.items() if k[0] == a] for a in (0.0, 0.2)},
-            "share": {
-                f"{a:g}": [(v[1][v[2]].tolist() or [float("nan")]) for k, v in table.items() if k[0] == a]
-                for a in (0.0, 0.2)
-            },
-        },
+        curves=_curves(table),
         notes=_notes(table, s),
     )
+
+
+def _curves(table: Any) -> dict[str, Any]:
+    return {
+        "labels": [f"{k[1]}, {'t!=' if k[2] else 't='}, {k[3]}" for k in table if k[0] == 0.0],
+        "accuracy": {f"{a:g}": [v[0].tolist() for k, v in table.items() if k[0] == a] for a in (0.0, 0.2)},
+        "share": {
+            f"{a:g}": [(v[1][v[2]].tolist() or [float("nan")]) for k, v in table.items() if k[0] == a]
+            for a in (0.0, 0.2)
+        },
+    }
 
 
 def _notes(table: Any, s: Any) -> list[str]:
@@ -97,17 +103,20 @@ def _notes(table: Any, s: Any) -> list[str]:
         )
     else:
         notes.append(
-            f"Mean share of sink heads over the runs that learned the task: {off[0]:.2f} without the auxiliary loss ({off[1]} "
+            f"Mean share of sink heads over the runs that learned the task: {off[0]:.2f} without the auxiliary "
+            f"loss ({off[1]} "
             f"runs), {on[0]:.2f} with lambda = 0.2 ({on[1]} runs). The paper: almost none at lambda = 0."
         )
     if len(set(s["shifted"])) == 2:
         same, other = (mean([v for k, v in table.items() if k[2] is flag and k[0] == 0.2]) for flag in (False, True))
         notes.append(
-            f"With lambda = 0.2: {same[0]:.2f} for t' = t ({same[1]} runs), {other[0]:.2f} for t' != t ({other[1]} runs); the paper "
+            f"With lambda = 0.2: {same[0]:.2f} for t' = t ({same[1]} runs), {other[0]:.2f} for t' != t ({other[1]} "
+            "runs); the paper "
             "sees fewer for t' != t."
         )
     notes.append(
-        f"REDUCED: width {s['dim']} (128), batch {s['batch']} (256), {s['steps']} steps (3,910), {s['heads']} heads (1, 2, 4, 8), "
+        f"REDUCED: width {s['dim']} (128), batch {s['batch']} (256), {s['steps']} steps (3,910), {s['heads']} "
+        "heads (1, 2, 4, 8), "
         f"k = {s['length']} (10) of {s['symbols']} symbols (49), {s['trials']} seed(s) (5)."
     )
     return notes
@@ -127,6 +136,8 @@ def draw(outcome: Outcome) -> Picture:
                 axis.plot(np.full(len(x), place + offset), x, "k.", ms=3)
     axes[0].set(ylabel="induction accuracy", ylim=(0, 1.05), title="Figures 16 and 17")
     axes[1].set(ylabel="share of sink heads", ylim=(0, 1.05), title="Figures 14 and 15 (runs that learned the task)")
+    if np.isnan([np.mean(x) for value in ("0", "0.2") for x in c["share"][value]]).all():
+        axes[1].text(0.5, 0.5, "no run learned the task", ha="center", transform=axes[1].transAxes)
     axes[1].set_xticks(places, c["labels"], rotation=60, ha="right", fontsize=7)
     axes[0].legend(fontsize=8)
     return picture
@@ -137,12 +148,14 @@ FIGURE = Figure(
     name="fig14",
     aliases=("fig15", "fig16", "fig17"),
     title="Sink heads and induction accuracy over positions, the auxiliary loss and t' = t",
-    protocol="""Induction task of Figure 4; additive, concatenated and no positions; lambda = 0 (Figures 14, 16) and 0.2 (15, 17);
-        t' = t and t' != t; share of heads of the second layer with a sink score above 0.9 among runs above 95 % accuracy.""",
+    protocol="""Induction task of Figure 4; additive, concatenated and no positions; lambda = 0 (Figures 14, 16) and
+        0.2 (15, 17); t' = t and t' != t; share of heads of the second layer with a sink score above 0.9 among runs
+        above 95 % accuracy.""",
     full={"trials": 2, "kinds": ("softmax", "sigmoid_unnorm", "linear_unnorm"), "positions": ("add", "concat", "none"),
-          "shifted": (True, False), "heads": 2, "dim": 32, "lr": 3e-3, "batch": 64, "steps": 400, "symbols": 12, "length": 4},
-    quick={"trials": 1, "kinds": ("softmax",), "positions": ("add", "none"), "shifted": (True,), "heads": 2, "dim": 16,
-           "lr": 3e-3, "batch": 32, "steps": 80, "symbols": 8, "length": 3},
+          "shifted": (True, False), "heads": 2, "dim": 32, "lr": 3e-3, "batch": 64, "steps": 400, "symbols": 12,
+          "length": 4},
+    quick={"trials": 1, "kinds": ("softmax",), "positions": ("add", "none"), "shifted": (True,), "heads": 2,
+           "dim": 16, "lr": 3e-3, "batch": 32, "steps": 80, "symbols": 8, "length": 3},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -59,8 +59,8 @@ def run(context: Context) -> Outcome:
     for cell, columns in zip(cells, found.columns, strict=True):
         rate, control, accuracy = (np.asarray(columns[name], dtype=float) for name in ("rate", "control", "accuracy"))
         rates.append(rate)
-        rows.append((cell["vocabulary"], "yes" if cell["mlp"] else "no", "yes" if cell["layer_norm"] else "no", cell["kind"],
-                     mean_of(rate), mean_of(control), float(accuracy.min())))  # fmt: skip
+        rows.append((cell["vocabulary"], "yes" if cell["mlp"] else "no", "yes" if cell["layer_norm"] else "no",
+                     cell["kind"], mean_of(rate), mean_of(control), float(accuracy.min())))  # fmt: skip
     pairs = [
         (np.mean(rates[i]), np.mean(rates[i + 1]))
         for i in range(0, len(cells), len(s["kinds"]))
@@ -76,8 +76,10 @@ def run(context: Context) -> Outcome:
         tables=[Table(f"One layer, one head, {s['trials']} seed(s)", names, rows)],
         curves={"labels": labels, "rates": rates, "kinds": [c["kind"] for c in cells]},
         notes=[
-            f"Softmax is flipped more often than the unnormalized sigmoid in {above} of {len(pairs)} settings (published: in all).",
-            f"REDUCED: width {s['dim']} (128), {s['steps']} steps of {s['batch']} (400 of 256), {s['trials']} seed(s) (5), one "
+            f"Softmax is flipped more often than the unnormalized sigmoid in {above} of {len(pairs)} settings "
+            "(published: in all).",
+            f"REDUCED: width {s['dim']} (128), {s['steps']} steps of {s['batch']} (400 of 256), {s['trials']} "
+            "seed(s) (5), one "
             f"learning rate {s['lr']:g} (three). |V| = 41 has four distinct inputs.",
         ],
     )
@@ -102,13 +104,13 @@ FIGURE = Figure(
     name="fig20",
     aliases=("fig18", "fig19"),
     title="Flip rates over the vocabulary, with and without MLP and LayerNorm",
-    protocol="""Set classification of Figure 6, one layer, one head, |V| = 41 (Figure 18), 81 (19) and 161 (20), with and without
-        MLP and LayerNorm; sizes are reduced, see the notes.""",
+    protocol="""Set classification of Figure 6, one layer, one head, |V| = 41 (Figure 18), 81 (19) and 161 (20),
+        with and without MLP and LayerNorm; sizes are reduced, see the notes.""",
     full={"trials": 2, "kinds": ("softmax", "sigmoid_unnorm"), "vocabularies": (41, 81, 161),
           "shapes": ((True, True), (True, False), (False, True), (False, False)), "dim": 32, "lr": 1e-3, "batch": 128,
           "steps": 150},
-    quick={"trials": 1, "kinds": ("softmax", "sigmoid_unnorm"), "vocabularies": (41,), "shapes": ((False, False),), "dim": 16,
-           "lr": 1e-3, "batch": 64, "steps": 60},
+    quick={"trials": 1, "kinds": ("softmax", "sigmoid_unnorm"), "vocabularies": (41,), "shapes": ((False, False),),
+           "dim": 16, "lr": 1e-3, "batch": 64, "steps": 60},
     run=run,
     draw=draw,
 )  # fmt: skip

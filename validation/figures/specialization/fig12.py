@@ -54,15 +54,18 @@ def _notes(grid: dict[str, dict[tuple[float, float], float]], strengths: Any) ->
         table = np.array([[values[a, b] for b in strengths] for a in strengths])
         up, down = np.diff(table, axis=0) >= -0.02, np.diff(table, axis=1) <= 0.02
         notes.append(
-            f"{NAMES[activation]}: the cosine of the heads rises with nu1 in {int(up.sum())} of {up.size} steps of the grid and "
-            f"falls with nu2 in {int(down.sum())} of {down.size} (the caption of Figure 11 has it rise and fall; appendix C.2 "
+            f"{NAMES[activation]}: the cosine of the heads rises with nu1 in {int(up.sum())} of {up.size} steps of "
+            "the grid and "
+            f"falls with nu2 in {int(down.sum())} of {down.size} (the caption of Figure 11 has it rise and fall; "
+            "appendix C.2 "
             "says so of specialization, which is the opposite)."
         )
     if {"softmax", "bayes"} <= set(grid):
         low, high = min(strengths), max(strengths)
         pair = grid["softmax"][high, low], grid["bayes"][high, low]
         notes.append(
-            f"At the strongest constant and weakest flipping direction the cosine is {pair[0]:.2f} for softmax and {pair[1]:.2f} "
+            f"At the strongest constant and weakest flipping direction the cosine is {pair[0]:.2f} for softmax and "
+            f"{pair[1]:.2f} "
             "for Bayes-softmax, which the paper says aligns with the spikes even there."
         )
     return notes
@@ -94,8 +97,9 @@ FIGURE = Figure(
     name="fig12",
     aliases=("fig11", "fig13", "fig14"),
     title="Two heads over the strengths of the constant and the flipping direction",
-    protocol="""Flipping spike, F = 2, L = 4, H = 2, eta = 1, starts of size 1e-2, nu1 and nu2 over a grid, softmax (Figures 11
-        and 12), softmax-1 (13) and Bayes-softmax (14). The paper's grid and final time are not in its text.""",
+    protocol="""Flipping spike, F = 2, L = 4, H = 2, eta = 1, starts of size 1e-2, nu1 and nu2 over a grid, softmax
+        (Figures 11 and 12), softmax-1 (13) and Bayes-softmax (14). The paper's grid and final time are not in its
+        text.""",
     full={"trials": 2, "strengths": (0.5, 2.0, 8.0), "activations": ("softmax", "softmax1", "bayes"), "samples": 3000,
           "times": tuple(10.0 * t for t in range(25)), "step": 2.0},
     quick={"trials": 1, "strengths": (0.5, 8.0), "activations": ("softmax", "bayes"), "samples": 600,

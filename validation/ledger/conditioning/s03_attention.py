@@ -38,10 +38,8 @@ def _first_order(formula: Any, rng: Rng, k: int) -> Any:
     K, u, p = rng.normal(size=(5, 4)), rng.normal(size=5), rng.normal(size=4)
     a = softmax(K @ p)
     gradient = (a @ u - 0.3) * u
-    step = torch.tensor(K @ (K.T @ jacobian(a) @ gradient))
-    exact = autograd_jacobian(
-        lambda eta, at=torch.tensor(K @ p): torch.softmax(at - eta * step, -1), torch.tensor(0.0, dtype=torch.float64)
-    )
+    step, at = torch.tensor(K @ (K.T @ jacobian(a) @ gradient)), torch.tensor(K @ p)
+    exact = autograd_jacobian(lambda eta: torch.softmax(at - eta * step, -1), torch.tensor(0.0, dtype=torch.float64))
     return np.abs(formula(jacobian(a), K) @ gradient + exact).max() / np.abs(exact).max()
 
 

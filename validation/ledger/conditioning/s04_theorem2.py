@@ -189,7 +189,8 @@ CLAIMS = (
     Claim("conditioning:T2", "Theorem 2",
           "kappa(H_p) >= c a_I^2/(rho^2 + (n - s) a_U^2), c of fixed quantities only: m, L, norms, s_i",
           Verdict.FAILS, _constant, printed=0.0, corrected=2.0, trials=6,
-          correction="c must contain the value margin of (B2), which vanishes like e^-Delta when s_i = 1: delta_min^4 by "
+          correction="c must contain the value margin of (B2), which vanishes like e^-Delta when s_i = 1: "
+          "delta_min^4 by "
           "Lemma 6, and delta_min^2 is the exact order on these data. For s_i >= 2 it does not vanish"),
     Claim("conditioning:Rk7", "Remark 7", "With rho = 0, kappa(H_p) grows like exp(2 Delta)", Verdict.FAILS, _growth,
           printed=lambda s: True, corrected=lambda s: s >= 2, trials=15,
@@ -208,11 +209,13 @@ CLAIMS = (
     Claim("conditioning:Abs", "Section 1.1, item 2",
           "Around sparse solutions (Assumption B) the condition number scales quadratically with the sparsity ratio",
           Verdict.IMPRECISE, _growth, printed=lambda s: True, corrected=lambda s: s >= 2, trials=15,
-          correction="quadratically in a_I/a_U for s_i >= 2 important tokens (exponent 2.00); not for one dominant token, "
+          correction="quadratically in a_I/a_U for s_i >= 2 important tokens (exponent 2.00); not for one dominant "
+          "token, "
           "and on the Gaussian data of Section 4, outside Assumption B, kappa(H_p) hardly moves with R"),
     Claim("conditioning:X1", "Section 4", "sigma_p = 0.1 and 1 yield R of about 10 and 1e25, widths 20, 150, 400",
           Verdict.IMPRECISE, _teacher_ratio, printed=(20, 20), corrected=(20, 150), trials=6,
-          correction="at different widths: log R is proportional to sigma_p at each; 10^0.8 at d = 20 goes with 10^8, and "
+          correction="at different widths: log R is proportional to sigma_p at each; 10^0.8 at d = 20 goes with "
+          "10^8, and "
           "10^2.8 at d = 150 with 10^28"),
     Claim("conditioning:X7", "Figure 7, caption", "R from 1 to 1e8 is five orders of magnitude", Verdict.TYPO, _orders,
           printed=5.0, corrected=8.0, trials=1, correction="eight"),

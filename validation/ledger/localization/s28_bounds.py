@@ -130,7 +130,8 @@ CLAIMS = (
         _below,
         lambda W, S: (np.linalg.norm(W), np.linalg.norm(W, 1)),
         lambda W, S: (np.linalg.norm(W), np.abs(W).sum()),
-        correction="true if |.|_1 sums all entries; not for the induced norm (largest column sum), of which |W|_2 <= |W|_1 "
+        correction="true if |.|_1 sums all entries; not for the induced norm (largest column sum), of which |W|_2 "
+        "<= |W|_1 "
         "holds",
         evidence="I_4: 2 <= 1; 17 - 23 % of random symmetric matrices, d = 3 - 8",
         trials=600,
@@ -200,7 +201,8 @@ CLAIMS = (
         _joint,
         {"entropy": 1, "spread": 1},
         {"entropy": 1, "spread": -1},
-        correction="each for its own constraint, as the two items say: expressivity by a larger trace at fixed tr(W^2), "
+        correction="each for its own constraint, as the two items say: expressivity by a larger trace at fixed "
+        "tr(W^2), "
         "entropy by less tr(W^2) at a fixed trace. The latter alone makes tokens more alike",
         evidence="trace 3.2, d = 32, scale 1 -> 0.01: entropy 3.62 -> 3.68, spread of the tokens after a layer 0.13 -> "
         "0.05 "

@@ -109,9 +109,11 @@ CLAIMS = (
         _roles,
         lambda k1, k2: {"mean": k2, "scale": k1},
         lambda k1, k2: {"mean": k1, "scale": k2},
-        correction="with the roles exchanged: k1 = 100 on (tr W_QK - 1)^2 and k2 on tr(W_QK^T W_QK). Which was run cannot "
+        correction="with the roles exchanged: k1 = 100 on (tr W_QK - 1)^2 and k2 on tr(W_QK^T W_QK). Which was run "
+        "cannot "
         "be told from the text",
-        evidence="minimizer of the two regularizers alone: as printed its scale grows with k2 and the trace is not kept; "
+        evidence="minimizer of the two regularizers alone: as printed its scale grows with k2 and the trace is not "
+        "kept; "
         "exchanged, it does what Figure 6 shows",
         trials=10,
     ),
@@ -123,7 +125,8 @@ CLAIMS = (
         _target,
         lambda d: 1.0,
         lambda d: 6.0 * np.sqrt(d),
-        correction="by the paper's own condition localization needs |tr(W_QK Sigma)| well above 2 lambda, 22.6 at d = 128 "
+        correction="by the paper's own condition localization needs |tr(W_QK Sigma)| well above 2 lambda, 22.6 at "
+        "d = 128 "
         "and Sigma = I; 1 suffices only where Sigma is large",
         evidence="d = 128, Sigma = I: r = 0.088",
         trials=5,

@@ -117,7 +117,8 @@ CLAIMS = (
         _orders,
         (True, True),
         (False, True),
-        correction="the upper bounds hold but do not order the terms: (19) is of order T^3, (21) of T^2, and (20) of T^3 as "
+        correction="the upper bounds hold but do not order the terms: (19) is of order T^3, (21) of T^2, and (20) "
+        "of T^3 as "
         "soon as a share of the tokens saturates (T^2 if none does)",
         evidence="fitted exponents 3.0, 3.0, 2.0 with 18 % saturated tokens, 3.0, 2.0, 2.0 without; the bounds use "
         "Cauchy-Schwarz on four factors",

@@ -57,7 +57,7 @@ SLIPS: dict[str, Any] = {
     "26": lambda d, r: r / d,
     "27": lambda spectrum, T, temperature: signal_propagation(spectrum, T, None, temperature, "printed").rho,
     "28": lambda W, S: (abs(np.trace(W @ S)) / np.linalg.norm(S, 2), np.linalg.norm(W, 2)),
-    "29": lambda W, S: (np.linalg.norm(W), np.abs(W).max(axis=0).sum()),
+    "29": lambda W, S: (np.linalg.norm(W), np.abs(W).sum(axis=0).max()),  # the induced norm
     "30": lambda d, trace, square: square - trace**2 / d,
     "31": lambda nu, T: entropy_lower_bound(nu, T, form="asymptotic"),  # above the minimum at finite T
     "32": lambda T: np.log(T),

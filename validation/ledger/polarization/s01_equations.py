@@ -193,7 +193,8 @@ CLAIMS = (
         Verdict.HOLDS,
         _amplified,
         lambda u, s: float(s @ u),
-        correction="relative to those below, not absolutely: s_i grows iff s_i (u_i - m) > sum_k s_k^2 (u_k - m). An exact "
+        correction="relative to those below, not absolutely: s_i grows iff s_i (u_i - m) > sum_k s_k^2 (u_k - m). "
+        "An exact "
         "replicator for f = x^2 only",
         evidence="the ratio of scores grows for every pair across the average",
         trials=400,

@@ -150,6 +150,7 @@ CLAIMS = (
         lambda p: (1.0, float(p)),
         correction="1 <= tau_inf <= p always; near p for a nearly uniform a(0)",
         evidence="no violation",
+        trials=20,
     ),
     Claim(
         "polarization:C29",
@@ -169,9 +170,10 @@ CLAIMS = (
         Verdict.HOLDS,
         _control,
         lambda norm, tau: norm * tau,
-        correction="|grad l| = |beta_*| gamma, so |beta_*| tau; the integral tau of gamma alone falls as sparsity grows",
+        correction="|grad l| = |beta_*| gamma, so |beta_*| tau; the integral tau of gamma alone falls as sparsity "
+        "grows",
         evidence="orders the largest score in every pair of targets, at a fixed a(0)",
-        trials=40,
+        trials=12,
     ),
     Claim(
         "polarization:C31",

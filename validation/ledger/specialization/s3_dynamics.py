@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-import attsvm.dynamics.specialization as sp
+from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import (
     Array,
@@ -17,6 +16,13 @@ from attsvm.validation.ledger.specialization._common import (
     generator,
     point_of,
 )
+
+if TYPE_CHECKING:
+    import torch
+
+    import attsvm.dynamics.specialization as sp
+else:  # claims are listed without torch
+    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
 __all__ = ["CLAIMS"]
 
@@ -124,8 +130,10 @@ def _descent(formula: Any, rng: Rng, trial: int) -> Any:
 
 
 def _onsets(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Figure 1 (L = 10, noise of D = 1e4): m_1 has left 0 by tau_u and not before a tenth of it; up to tau_s m_2 and the
-    split of the heads stay below 0.15, and later they leave. Of order one is m = 1.4.
+    """Figure 1 (L = 10, noise of D = 1e4): when m_1, m_2 and the split of the heads leave 0.
+
+    m_1 has left it by tau_u and not before a tenth of that; up to tau_s m_2 and the split stay below 0.15, then they
+    leave. Of order one is m = 1.4.
     """
     wrong = []
     early, late = formula
@@ -193,7 +201,8 @@ CLAIMS = (
         Verdict.HOLDS,
         _descent,
         lambda rate: rate > 0,
-        correction="but the rate collapses: for softmax it is .0077 at nu1 = 8, below the noise of this check, and needs tau "
+        correction="but the rate collapses: for softmax it is .0077 at nu1 = 8, below the noise of this check, and "
+        "needs tau "
         "of about 1e3",
         evidence="flip, L = 4, H = 2, nu2 = 8: -.469, -.155, -.053, -.0077, -.0003 for nu1 = .5, 2, 4, 8, 16",
         trials=15,
@@ -201,13 +210,16 @@ CLAIMS = (
     Claim(
         "specialization:27",
         "Figure 1",
-        "at D = 1e4 tau_u of about 1 is enough to start learning f = 1; f = 2 and the split plateau at 0 until tau_s of 10.",
+        "at D = 1e4 tau_u of about 1 is enough to start learning f = 1; f = 2 and the split plateau at 0 until "
+        "tau_s of 10.",
         Verdict.HOLDS,
         _onsets,
         (1.0, 10.0),
-        correction="these are onsets: half of the motion is done at about 8 and at 40 to 100, which varies between runs as "
+        correction="these are onsets: half of the motion is done at about 8 and at 40 to 100, which varies between "
+        "runs as "
         "the paper says",
-        evidence="m_11 = .10 to .13 at tau = 1, |m_12| and the split below .05 at tau = 10, split above .15 by tau = 120",
+        evidence="m_11 = .10 to .13 at tau = 1, |m_12| and the split below .05 at tau = 10, split above .15 by tau "
+        "= 120",
         trials=4,
     ),
 )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-import attsvm.dynamics.specialization as sp
+from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, generator, point_of
+
+if TYPE_CHECKING:
+    import torch
+
+    import attsvm.dynamics.specialization as sp
+else:  # claims are listed without torch
+    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
 __all__ = ["CLAIMS"]
 
@@ -89,7 +95,7 @@ def _floor(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 
 def _printed_floor(prior: sp.DiscretePrior, L: int) -> float:
-    """The gloss read literally: positive as soon as disjoint S and -S have mass, here two sides of a coordinate plane."""
+    """The gloss read literally: positive as soon as the two sides of a coordinate plane, S and -S, have mass."""
     sides = [(prior.atoms[:, f] > 0).any() and (prior.atoms[:, f] < 0).any() for f in range(prior.features)]
     return 1e-3 if any(sides) else 0.0
 
@@ -200,7 +206,8 @@ CLAIMS = (
         _floor,
         _printed_floor,
         lambda prior, L: sp.softmax_floor(L, sp.antipodal_share(prior)),
-        correction="not by the gloss alone, with half-spaces for S: if P >= c (Q + Q reflected) / 2 the loss is at least "
+        correction="not by the gloss alone, with half-spaces for S: if P >= c (Q + Q reflected) / 2 the loss is at "
+        "least "
         "c (L - 1) / (4 L), whatever the heads. The flipping spike lies in a half-space, as the paper says",
         evidence="flipping spike: softmax loss .513, .063, 9.6e-6, 0 for nu = 2, 10, 50, 200",
         trials=3,

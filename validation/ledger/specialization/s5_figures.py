@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-import attsvm.dynamics.specialization as sp
+from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, generator
+
+if TYPE_CHECKING:
+    import torch
+
+    import attsvm.dynamics.specialization as sp
+else:  # claims are listed without torch
+    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
 __all__ = ["CLAIMS"]
 
 
 def _patterns(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """(number of sign patterns, feature learnt first) of four heads of a softmax, Gaussian features of variance 8 and 4.
+    """(number of sign patterns, feature learnt first) of four softmax heads, Gaussian features of variance 8 and 4.
 
     All of the runs are counted: no run of the 24 first tried ended with fewer patterns.
     """
@@ -116,7 +122,8 @@ CLAIMS = (
         Verdict.HOLDS,
         _patterns,
         (4, 0),
-        evidence="softmax, variances 8 and 2, 24 of 24 runs by tau = 400: four patterns; learnt at tau = 13 to 17 against 70 "
+        evidence="softmax, variances 8 and 2, 24 of 24 runs by tau = 400: four patterns; learnt at tau = 13 to 17 "
+        "against 70 "
         "to 220",
         trials=4,
     ),
@@ -170,7 +177,8 @@ CLAIMS = (
         _removal(sp.gaussian_spikes(3, 12.0), ("bayes",)),
         lambda H, F, most: most >= H - F,
         lambda H, F, most: most < H - F,
-        correction="for softmax (7 % more loss); for Bayes-softmax every removed head costs: 4 of 8 gone raise its loss from "
+        correction="for softmax (7 % more loss); for Bayes-softmax every removed head costs: 4 of 8 gone raise its "
+        "loss from "
         ".081 to .237",
         evidence="Bayes-softmax .081, .103, .135, .180, .237; softmax-1 .199 to .331; softmax .530 to .567",
         trials=1,
@@ -192,7 +200,8 @@ CLAIMS = (
         Verdict.HOLDS,
         _same_samples,
         lambda n: 2.2 * n**-0.5,
-        correction="for m_1, which moves by about 2.2 N^-1/2 (.007 for the paper's 1e5); at the saddle the escape time moves "
+        correction="for m_1, which moves by about 2.2 N^-1/2 (.007 for the paper's 1e5); at the saddle the escape "
+        "time moves "
         "more, unless samples are mirrored",
         evidence="standard deviation 2.2 N^-1/2 at tau = 15; N = 1e4, tau = 40: m_11 within .034, m_12 up to .22",
         trials=8,

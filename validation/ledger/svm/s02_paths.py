@@ -246,7 +246,7 @@ CLAIMS = (
         lambda loss, low, high: check_loss(loss, low, high).verdict == "holds",
         "l' < 0 on the range of scores is needed: l = -u^3 satisfies A and has stationary points",
         "every shifted cubic gives <grad L(0), W_mm> = 0, against Lemma 10 and Theorem 3; none of the others",
-        trials=200,
+        trials=60,
     ),
     Claim(
         "svm:thm2-W",
@@ -278,7 +278,7 @@ CLAIMS = (
         (lambda K, Q: K @ Q.T, _nuclear),
         correction="for m >= min(n, d); below that see svm:thm2-rank",
         evidence="distance at R = 320 below 0.05 on every problem, three losses, m = d",
-        trials=9,
+        trials=4,
     ),
     Claim(
         "svm:cor2-order",
@@ -290,7 +290,7 @@ CLAIMS = (
         (lambda K, Q: K @ Q.T, _nuclear),
         "K_R Q_R^T, as in Theorem 2",
         "K Q^T within 0.05 of the limit on every problem, Q K^T on none",
-        trials=4,
+        trials=2,
     ),
     Claim(
         "svm:thm2-rank",
@@ -308,7 +308,7 @@ CLAIMS = (
             "three dependent queries in the plane (rotated, scaled) have separating matrices of rank 2 but none "
             "of rank 1; no exception under the corrected hypothesis"
         ),
-        trials=80,
+        trials=40,
     ),
     Claim(
         "svm:lemma3",

@@ -256,6 +256,6 @@ CLAIMS = (
             "sequences repeated with the opposite query satisfy B.2 and have grad L(0) = 0; none of the feasible "
             "ones fails"
         ),
-        trials=40,
+        trials=20,
     ),
 )

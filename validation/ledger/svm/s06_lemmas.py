@@ -174,7 +174,7 @@ CLAIMS = (
         lambda c, C, mu, theta, longest: c * mu / C * theta / longest,
         "(c mu/C) Theta / A_bar, as (34a) gives and (59) uses",
         "printed violated by x_opt, 0 with one query once mu < 1/4; corrected by none of 150 pairs",
-        trials=150,
+        trials=60,
     ),
     Claim(
         "svm:eq34c",

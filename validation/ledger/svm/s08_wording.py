@@ -187,9 +187,10 @@ CLAIMS = (
         _quantifier,
         lambda reached: not reached.any(),
         lambda reached: not reached.all(),
-        "not from every starting point: 'any' in the sense of 'each' is meant to be denied, not global convergence itself",
+        "not from every starting point: 'any' in the sense of 'each' is meant to be denied, not global convergence "
+        "itself",
         "some random start reaches the optimal tokens on every problem; the start along the rival direction on none",
-        trials=12,
+        trials=6,
     ),
     Claim(
         "svm:sec9-start",
@@ -224,7 +225,7 @@ CLAIMS = (
         _conjecture,
         _hypotheses,
         evidence="0/116 starts, most along other selections, at 10 W_alpha; from 40 W_alpha one turns back late",
-        trials=24,
+        trials=10,
     ),
     Claim(
         "svm:sec52-norm",
@@ -245,7 +246,8 @@ CLAIMS = (
         Verdict.HOLDS,
         _less_often,
         proxy_test,
-        correction="at n = T = 5. At n = 20, T = 5, d = 20 the proxy accepts every problem and not all converge globally; the "
+        correction="at n = T = 5. At n = 20, T = 5, d = 20 the proxy accepts every problem and not all converge "
+        "globally; the "
         "exact test never exceeds",
         evidence="shares of the same problems at d = 3, 5, 8",
         trials=40,
@@ -258,7 +260,8 @@ CLAIMS = (
         _captures,
         lambda n, T, d: True,
         lambda n, T, d: d >= max(T - 1, n),
-        "of the directions in which descent diverges, with enough dimensions; at d = 2 some runs end elsewhere, among them at "
+        "of the directions in which descent diverges, with enough dimensions; at d = 2 some runs end elsewhere, "
+        "among them at "
         "finite minima with mixed attention, which have no limit direction",
         "n = T = 5: some of 40 runs at d = 2 are not locally optimal after 1200 steps, none at d = 5",
         trials=40,

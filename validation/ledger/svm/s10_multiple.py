@@ -246,7 +246,8 @@ CLAIMS = (
     Claim(
         "svm:fig10-all",
         "Section 6.1, Figure 10(a)",
-        "As lam exceeds a threshold (e.g. 2.0 by the authors' criteria) all tokens are consistently selected (T = d = 10).",
+        "As lam exceeds a threshold (e.g. 2.0 by the authors' criteria) all tokens are consistently selected (T = "
+        "d = 10).",
         Verdict.IMPRECISE,
         _all_selected,
         lambda scores, lam: lam > 2.0,

@@ -68,9 +68,10 @@ CLAIMS = (
         _ranks,
         lambda p: published_rank(p, "SCS"),
         lambda p: attsvm.att_svm(p, norm="nuclear").rank,
-        "the numerical rank of a default-accuracy solve; certified ranks are lower: 2.6 on average at n = T = 5, d = 10",
+        "the numerical rank of a default-accuracy solve; certified ranks are lower: 2.6 on average at n = T = 5, d "
+        "= 10",
         "the published reading differs from the certified rank on most instances; that of a certified solution on none",
-        trials=8,
+        trials=4,
     ),
     Claim(
         "svm:fig7-W",
@@ -81,7 +82,8 @@ CLAIMS = (
         {"arithmetic": "naive"},
         {"arithmetic": "log"},
         (
-            "1 to the accuracy of the figure: published arithmetic stops near 1 - corr = 3e-3 and drifts away. Gradients "
+            "1 to the accuracy of the figure: published arithmetic stops near 1 - corr = 3e-3 and drifts away. "
+            "Gradients "
             "relative to the selected token go on"
         ),
         "median after 3000 steps above 1.5e-3 as published, below it with exact gradients",
@@ -90,12 +92,14 @@ CLAIMS = (
     Claim(
         "svm:fig7-KQ",
         "Figure 7(c), Section 5.1, Appendix F",
-        "K Q^T ultimately reaches a 1 correlation with the nuclear-norm solution (normalized descent, ridge of 2.2e-16).",
+        "K Q^T ultimately reaches a 1 correlation with the nuclear-norm solution (normalized descent, ridge of "
+        "2.2e-16).",
         Verdict.IMPRECISE,
         _floor("KQ", "nuclear", 4000, 1.5e-3),
         _PUBLISHED_KQ,
         {"optimizer": "ridge_decay"},
-        "1 to the accuracy of the figure; with a ridge of e^-200 in the log domain and a step that decays as 1/k it goes on, "
+        "1 to the accuracy of the figure; with a ridge of e^-200 in the log domain and a step that decays as 1/k "
+        "it goes on, "
         "with exact gradients alone it does not",
         "median after 4000 steps above 1.5e-3 with the published ridge, below it with the recipe",
         trials=6,

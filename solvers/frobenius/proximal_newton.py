@@ -1,0 +1,283 @@
+"""Proximal Newton steps for the least Frobenius norm, hard or soft, on a working set of very many rows.
+
+The dual is ``max c . x - |W(x)|^2 / 2 - h*(x)`` over admissible multipliers x (see `attsvm.solvers.penalty`). The
+method of multipliers adds ``- sum_k r_k (x_k - y_k)^2 / 2`` around the last multipliers y, which makes the problem
+for W smooth: its gradient is ``W - W(P(u))`` with ``u = y + (c - F W) / r`` and P the projection on the admissible
+multipliers. Newton's method with an exact line search solves it in few steps, each a Cholesky factorization of the
+rows whose multipliers are free (`face_system`) and one look at all rows. Then y follows, r falls, and the steps
+become exact.
+
+Only rows of the working set may carry a multiplier. It starts with the most violated row of every query, and grows by
+the most violated rows of each query that are not in it; early rounds are stopped early. Rows outside cost nothing but
+their place in the products over all rows.
+
+X. Li, D. Sun, K.-C. Toh, "A highly efficient semismooth Newton augmented Lagrangian method for solving Lasso
+problems", SIAM J. Optimization 28 (2018); R. T. Rockafellar, "Augmented Lagrangians and applications of the proximal
+point algorithm in convex programming", Math. Oper. Res. 1 (1976).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.frobenius.face_system import FaceSystem, Metric
+from attsvm.solvers.frobenius.multiplier_sets import Face, MultiplierSet
+from attsvm.solvers.problem import MarginProblem
+
+__all__ = ["Iterate", "ProximalNewton"]
+
+# Proximal weights that float32 can tell from rounding, and free rows above which that pays.
+_SINGLE, _SMALL = 1e-5, 300
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate:
+    """A matrix with its values on all rows.
+
+    Attributes
+    ----------
+    W : ndarray, shape (dx, dz)
+    dual : ndarray, shape (dx, dz)
+        The combination of rows that W comes from: W itself, unless a metric stands between the two.
+    paid : ndarray, shape (q,) or (m,)
+        Slacks of a squared hinge, which count as further coordinates of W; empty otherwise.
+    values : ndarray, shape (m,)
+        ``F W``, slacks included.
+    square : float
+        ``|W|^2``, slacks included.
+    """
+
+    W: FloatArray
+    dual: FloatArray
+    paid: FloatArray
+    values: FloatArray
+    square: float
+
+
+class ProximalNewton:
+    """Newton's method for the smooth problem of one proximal term, on a working set of rows.
+
+    With a metric the norm is ``<W, M^-1 W>^1/2`` in place of the Frobenius norm, and ``W = M(W(x))``.
+    """
+
+    def __init__(self, problem: MarginProblem, metric: Metric | None = None) -> None:
+        self.problem, self.rows, self.metric = problem, problem.rows, metric
+        penalty = problem.penalty
+        self.penalty = penalty
+        self.squared = penalty is not None and penalty.loss == "squared_hinge"
+        self.by_query = penalty is not None and penalty.slack == "query"
+        self.cap = np.inf if penalty is None or self.squared else penalty.C
+        owner, squares = self.rows.owner, self.rows.row_norms**2
+        counts = np.bincount(owner, minlength=self.rows.q)
+        self.weight = np.bincount(owner, weights=squares, minlength=self.rows.q) / np.maximum(counts, 1)
+        self.weight[self.weight == 0] = float(squares.max()) or 1.0
+        if metric is not None:
+            self.weight *= metric.scale
+        self.x = np.zeros(self.rows.m)  # multipliers now
+        self.center = np.zeros(self.rows.m)  # multipliers that the proximal term holds on to
+        self.index = np.zeros(0, dtype=np.int64)
+        self.here = self._iterate(np.zeros(self.rows.shape), np.zeros(self.rows.m))
+        self.factorizations, self.singular = 0, False
+        self.face: Face | None = None
+        self.free_rows, self.scale = 0, 0.0
+
+    # -- the working set --------------------------------------------------------------------------
+
+    def admit(self, index: IntArray) -> None:
+        """Let further rows into the working set."""
+        self.index = np.union1d(self.index, index)
+        self.set = MultiplierSet(
+            self.rows.owner[self.index], self.rows.q, self.problem.equality[self.index], self.penalty
+        )
+        self.face = None
+
+    def missing(self, each: int, least: float) -> IntArray:
+        """The ``each`` most violated rows of every query that are not in the working set and miss by over ``least``."""
+        short = self.problem.rhs - self.here.values
+        if self.cap < np.inf and self.by_query:  # what the query pays already covers its other rows
+            paid = np.zeros(self.rows.q)
+            np.maximum.at(paid, self.rows.owner[self.index], np.maximum(short[self.index], 0.0))
+            short = short - paid[self.rows.owner]
+        short[self.index] = -np.inf
+        rows = np.flatnonzero(short > least)
+        order = rows[np.lexsort((-short[rows], self.rows.owner[rows]))]
+        owner = self.rows.owner[order]
+        first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]]) if len(order) else np.zeros(0, dtype=np.int64)
+        place = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
+        return order[place < each]
+
+    def admissible(self, x: FloatArray) -> FloatArray:
+        """Multipliers of all rows cut to what is admissible."""
+        x = self.problem.clipped(x)
+        return x if self.penalty is None else self.penalty.admissible(x, self.rows.owner, self.rows.q)
+
+    def hold(self) -> None:
+        """Center the proximal term at the multipliers that were reached."""
+        self.center = self.x
+
+    # -- points -------------------------------------------------------------------------------------
+
+    def _iterate(self, dual: FloatArray, v: FloatArray) -> Iterate:
+        """The W of a combination of rows; ``v`` are the multipliers that pay slacks of a squared hinge."""
+        W = dual if self.metric is None else self.metric.apply(dual)
+        values = self.rows.margins(W)
+        square = float(np.vdot(W, dual))
+        if not self.squared:
+            return Iterate(W, dual, np.zeros(0), values, square)
+        assert self.penalty is not None
+        half = 0.5 / self.penalty.C
+        if self.by_query:
+            paid = half * np.bincount(self.rows.owner, weights=v, minlength=self.rows.q)
+            return Iterate(W, dual, paid, values + paid[self.rows.owner], square + float(paid @ paid) / half)
+        paid = half * v
+        return Iterate(W, dual, paid, values + paid, square + float(paid @ paid) / half)
+
+    def move_to(self, first: FloatArray) -> None:
+        """Start from the best multiple of the W of some multipliers, shape (m,)."""
+        dual = self.rows.adjoint(first)
+        square = self._iterate(dual, np.zeros(self.rows.m)).square
+        self.scale = max(0.0, float(self.problem.rhs @ first)) / square if square > 0 else 0.0
+        self.here = self._iterate(dual * self.scale, np.zeros(self.rows.m))
+
+    def _inner(self, one: Iterate, other: Iterate) -> float:
+        product = float(np.vdot(one.dual, other.W))
+        if self.squared:
+            assert self.penalty is not None
+            product += 2.0 * self.penalty.C * float(one.paid @ other.paid)
+        return product
+
+    def _ridge(self, rho: float) -> FloatArray:
+        return rho * self.weight[self.rows.owner[self.index]]
+
+    def _shifted(self, values: FloatArray, ridge: FloatArray) -> FloatArray:
+        """``u``, whose projection are the multipliers."""
+        return np.asarray(self.center[self.index] + (self.problem.rhs - values)[self.index] / ridge)
+
+    # -- Newton ---------------------------------------------------------------------------------------
+
+    def newton(self, rho: float, steps: int, loose: float) -> bool:
+        """Newton steps for the proximal weight ``rho``; True when the face settled, ``loose`` of its rows forgiven."""
+        ridge = self._ridge(rho)
+        face = self.set.project(self._shifted(self.here.values, ridge))
+        for _ in range(steps):
+            target, dual, v_fixed = self._linear(face, ridge)
+            free = np.flatnonzero(face.free)
+            v = v_fixed
+            if len(free):
+                system = self._system(face, free, ridge, single=rho >= _SINGLE and len(free) > _SMALL)
+                self.factorizations += 1
+                if system.fault and system.single:
+                    system = self._system(face, free, ridge)
+                if system.fault:  # no factor at this proximal weight: it is as small as rounding lets it be
+                    self.singular = True
+                    break
+                v = v.copy()
+                v[free] = system.solve(target, self.cap if self.cap < np.inf else 0.0)
+                dual = dual + system.adjoint(v[free])
+            full = np.zeros(self.rows.m)
+            full[self.index] = v
+            trial = self._iterate(dual, full)
+            ahead = self.set.project(self._shifted(trial.values, ridge))
+            changed = int(np.count_nonzero(ahead.free != face.free)) + int(np.count_nonzero(ahead.tight != face.tight))
+            promised = float(face.x @ (trial.values - self.here.values)[self.index]) + self.here.square
+            promised -= self._inner(self.here, trial)
+            at_rest = promised <= 1e-14 * (trial.square + float(np.abs(self.problem.rhs[self.index]) @ np.abs(face.x)))
+            self.here, face = (trial, ahead) if at_rest else self._search(trial, ahead, ridge)
+            self.free_rows = int(np.count_nonzero(face.free))
+            if at_rest or (changed <= loose * len(free) and face is ahead):
+                self._settle(face)
+                if at_rest or changed == 0:  # on the face itself: the projection would bring in the rounding of u
+                    self.x = self.admissible(full)
+                return True
+        self._settle(face)
+        return False
+
+    def _settle(self, face: Face) -> None:
+        self.face = face
+        self.x = np.zeros(self.rows.m)
+        self.x[self.index] = face.x
+
+    def _linear(self, face: Face, ridge: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Right-hand side on the free rows, and combination and multipliers of the rows fixed at a bound."""
+        target = (self.problem.rhs[self.index] + ridge * self.center[self.index])[face.free]
+        fixed = np.where(face.free, 0.0, face.x)
+        dual = np.zeros(self.rows.shape)
+        if fixed.any():
+            full = np.zeros(self.rows.m)
+            full[self.index] = fixed
+            dual = self.rows.adjoint(full)
+            W = dual if self.metric is None else self.metric.apply(dual)
+            target = target - self.rows.margins(W)[self.index[face.free]]
+        return target, dual, fixed
+
+    def _system(self, face: Face, free: IntArray, ridge: FloatArray, single: bool = False) -> FaceSystem:
+        pair = self.rows.gather(self.index[free])
+        tied: BoolArray = face.tight[pair.owner] if len(face.tight) else np.zeros(len(free), dtype=bool)
+        leader = face.x[free]
+        signs = np.where(leader < 0, -1.0, 1.0)
+        return FaceSystem(pair, ridge[free], self.penalty, signs, tied, leader, self.metric, single)
+
+    def _search(self, trial: Iterate, ahead: Face, ridge: FloatArray) -> tuple[Iterate, Face]:
+        """The point on the way to ``trial`` where the smooth function is least (its derivative is monotone)."""
+        here, index = self.here, self.index
+        change = trial.values - here.values
+        rise = change[index]
+        start, curve = self._inner(here, trial) - here.square, here.square + trial.square
+        curve -= 2.0 * self._inner(here, trial)
+
+        def derivative(t: float, face: Face) -> float:
+            return start + t * curve - float(face.x @ rise)
+
+        end = derivative(1.0, ahead)
+        if end <= 1e-12 * (abs(start) + abs(curve) + trial.square):
+            return trial, ahead
+        u0, u1 = self._shifted(here.values, ridge), self._shifted(trial.values, ridge)
+        low, high = 0.0, 1.0
+        for _ in range(30):
+            middle = 0.5 * (low + high)
+            slope = derivative(middle, self.set.project(u0 + middle * (u1 - u0)))
+            low, high = (middle, high) if slope < 0 else (low, middle)
+        t = 0.5 * (low + high)
+        paid = here.paid + t * (trial.paid - here.paid)
+        W = here.W + t * (trial.W - here.W)
+        dual = W if self.metric is None else here.dual + t * (trial.dual - here.dual)
+        square = here.square + 2.0 * t * start + t * t * curve
+        point = Iterate(W, dual, paid, here.values + t * change, square)
+        return point, self.set.project(u0 + t * (u1 - u0))
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def refined(self, rho: float, refinements: int) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Multipliers and W of the face that was reached, with its equations refined: W is corrected, not summed up.
+
+        The proximal term is only a preconditioner here. Yields the multipliers with what refinement made negative cut
+        away, and W; first as reached, then refined.
+        """
+        face, x = self.face, self.x
+        yield x, self.rows.adjoint(x)
+        if face is None:  # rows joined since
+            return
+        free = np.flatnonzero(face.free)
+        if not len(free):
+            return
+        ridge = 1e-4 * self._ridge(rho)
+        system = self._system(face, free, ridge)
+        self.factorizations += 1
+        if system.fault:
+            return
+        rows = self.index[free]
+        target = self.problem.rhs[rows]
+        W = self.rows.adjoint(x)
+        v = x[rows]
+        total = x.copy()
+        for _ in range(refinements):
+            rest = target - system.margins(W) - system.softness(v)
+            change = system.solve(rest, 0.0)
+            v = v + change
+            W = W + system.adjoint(change)
+            total[rows] = v
+            yield self.admissible(total), W

@@ -1,0 +1,229 @@
+"""Least Frobenius norm of very many rows, hard or soft: a growing working set, certified on all rows.
+
+The steps are those of `attsvm.solvers.frobenius.proximal_newton`. Early rounds want little accuracy: two Newton steps,
+then the most violated rows of each query join. Once no row outside is violated, the proximal term is all but removed,
+the equations on the free rows are refined with residuals from W, and the pair is certified on every row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.certify import certify
+from attsvm.solvers.farkas import certify_infeasible
+from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
+from attsvm.solvers.infeasible import find_conflict
+from attsvm.solvers.memory import require_memory
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.split_rows import needs_split, solve_split
+from attsvm.solvers.unit import UnitProblem
+
+__all__ = ["Progress", "WorkingSetSolve", "read_time_limit", "solve_working_set"]
+
+# Proximal weights, relative to the squared row norms of a query: one to find the rows, one to settle them, and lower
+# ones for what is still open.
+_COARSE, _FINE = 1e-3, (1e-7, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
+# Newton steps of a round, and rows of each query that join after it.
+_STEPS, _JOIN = 2, 1
+_ROUNDS = 1000
+# Rounds of one proximal weight without new rows before the next one is tried, times free rows: small systems are cheap.
+_PATIENCE = 10_000
+# Share of the largest right-hand side by which a row must be missed to join a coarse round.
+_COARSE_MISS = 0.02
+_REFINEMENTS = 3
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a working-set solve stands, as told to ``progress=``.
+
+    Attributes
+    ----------
+    round : int
+    rows : int
+        Rows in the working set.
+    free : int
+        Rows whose multipliers are free: the size of the linear systems.
+    violation : float
+        Largest amount by which a row is missed now.
+    norm : float
+        Of W now.
+    seconds : float
+        Since the start.
+    """
+
+    round: int
+    rows: int
+    free: int
+    violation: float
+    norm: float
+    seconds: float
+
+
+def read_time_limit(given: object) -> float:
+    """Seconds that a solve may take; infinite for None."""
+    if given is None:
+        return np.inf
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0:
+        raise ValueError(f"time_limit must be None or a positive number of seconds, got {given!r}")
+    return float(given)
+
+
+class WorkingSetSolve:
+    """One solve: what was asked for, the method, and the best certified pair."""
+
+    def __init__(
+        self, problem: MarginProblem, norm: Norm, request: Request, method: ProximalNewton | None = None
+    ) -> None:
+        self.problem, self.norm, self.request = problem, norm, request
+        require_memory(problem, request.options.get("memory_limit"))
+        self.method = ProximalNewton(problem) if method is None else method
+        self.rounds, self.begin = 0, time.perf_counter()
+        self.best: Found | None = None
+        self.limit = request.max_iterations or _ROUNDS
+        self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
+        self.time_limit = read_time_limit(request.options.get("time_limit"))
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget of rounds or of time is used up."""
+        return self.rounds >= self.limit or time.perf_counter() - self.begin > self.time_limit
+
+    def start(self) -> None:
+        """The working set to begin with: rows of known multipliers, or the most violated row of every query."""
+        problem, method = self.problem, self.method
+        known = self.request.multipliers(problem)
+        first = known
+        if known is None:
+            norms = problem.row_norms
+            first = problem.clipped(problem.rhs) / np.where(norms > 0, norms, np.inf)
+        assert first is not None
+        method.move_to(first)
+        method.admit(np.flatnonzero(problem.equality))
+        if known is not None:
+            method.admit(np.flatnonzero(known))
+            natural = known if problem.penalty is not None else known * method.scale
+            method.center = method.admissible(natural)
+        method.admit(method.missing(1, -np.inf if known is None else 0.0))
+
+    def level(self, rho: float, steps: int, least: float, loose: float) -> None:
+        """Rounds of one proximal weight until the working set holds every row that is violated by over ``least``."""
+        method, idle = self.method, 0
+        while not (self.spent or method.singular) and idle * max(method.free_rows, 1) < _PATIENCE:
+            settled = method.newton(rho, steps, loose)
+            self.rounds += 1
+            self._report()
+            new = method.missing(_JOIN, least)
+            if not len(new) and settled:
+                break
+            idle = 0 if len(new) else idle + 1
+            if len(new):
+                method.admit(new)
+
+    def _report(self) -> None:
+        if self.tell is None:
+            return
+        method = self.method
+        short = self.problem.missed(method.here.values - self.problem.rhs)
+        self.tell(
+            Progress(
+                self.rounds, len(method.index), method.free_rows, float(short.max()), method.here.square**0.5,
+                time.perf_counter() - self.begin,
+            )
+        )  # fmt: skip
+
+    def offer(self, rho: float) -> float:
+        """Certify the refined pair of the face that was reached; what is proved of the best pair so far."""
+        for x, W in self.method.refined(rho, _REFINEMENTS):
+            if self.problem.penalty is None:
+                size = float(np.linalg.norm(W))
+                x = x / size if size > 0 else x
+            certificate = certify(self.problem, W, x, self.norm)
+            known = None if self.best is None else self.best.certificate
+            if known is None or certificate.proved < known.proved:
+                self.best = Found(W, x, self.rounds, certificate=certificate)
+        return np.inf if self.best is None or self.best.certificate is None else self.best.certificate.proved
+
+    def conflict(self) -> Certificate | None:
+        """A proof of infeasibility from the rows that stay violated however large their multipliers are."""
+        problem, method = self.problem, self.method
+        if problem.penalty is not None:
+            return None
+        proof = certify_infeasible(problem, method.x)
+        if proof is not None:
+            return proof
+        rows = np.flatnonzero((method.x != 0) | problem.equality | (problem.rhs > method.here.values))
+        part = problem.gather(rows)
+        found, _ = find_conflict(UnitProblem(part), method.here.W)
+        if found is None or found.farkas is None:
+            return None
+        lam = np.zeros(problem.m)
+        lam[rows] = found.farkas.multipliers
+        return certify_infeasible(problem, lam)
+
+    def approach(self, rho: float, loose: float) -> None:
+        """Coarse rounds, then one finer proximal weight, without a certificate: for a problem inside another method."""
+        side = max(float(np.abs(self.problem.rhs).max()), 1e-300)
+        self.start()
+        self.level(_COARSE, _STEPS, _COARSE_MISS * side, 0.02)
+        self.method.hold()
+        self.level(rho, _STEPS, loose * side, 0.0)
+
+    def run(self) -> Found:
+        """Coarse rounds, fine ones, then ever smaller proximal weights until the certificate closes."""
+        problem, method, goal = self.problem, self.method, self.request.tolerance
+        side = max(float(np.abs(problem.rhs).max()), 1e-300)
+        self.start()
+        self.level(_COARSE, _STEPS, _COARSE_MISS * side, 0.02)
+        looked = False
+        for trial, rho in enumerate(_FINE):
+            method.hold()
+            self.level(rho, 4, 1e-10 * side, 0.0)
+            if self.offer(rho) <= goal or self.spent or method.singular:
+                break
+            stuck = float(problem.missed(method.here.values - problem.rhs).max()) > 1e-3 * side
+            if stuck and not looked and trial > 0:
+                looked = True
+                proof = self.conflict()
+                if proof is not None:
+                    return Found(farkas=proof, iterations=self.rounds, extras=self.extras())
+        if self.best is None:  # stopped before anything was settled
+            self.offer(_FINE[0])
+        best = self.best or Found()
+        return Found(best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras())
+
+    def extras(self) -> Extras:
+        """What the solve adds to its solution."""
+        return Extras(working_rows=len(self.method.index), factorizations=self.method.factorizations)
+
+
+def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least Frobenius norm, hard or soft, of any number of rows through a working set.
+
+    ``max_iterations`` limits the rounds (1000 by default). Options are ``time_limit`` in seconds, after which the best
+    certified pair is returned, ``progress``, a function that is called with a `Progress` after every round, and
+    ``memory_limit`` in bytes: a solve that would take more beside the data is refused before it starts.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> rows = MarginProblem([[2.0, 0.0], [0.0, 1.0]], [[1.0]], [0, 0])
+    >>> solve(rows, solver="working_set").W.round(6)
+    array([[0.5],
+           [1. ]])
+    >>> solve(rows.soft(C=0.5, slack="row"), solver="working_set").W.round(6)
+    array([[0.5],
+           [0.5]])
+    """
+    if needs_split(unit.problem):
+        return solve_split(unit.problem, norm, request, lambda part, asked: WorkingSetSolve(part, norm, asked).run())
+    return WorkingSetSolve(unit.problem, norm, request).run()

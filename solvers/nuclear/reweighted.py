@@ -1,0 +1,153 @@
+"""Least nuclear norm of very many rows, hard or soft: weighted Frobenius problems on a working set, then Newton.
+
+Near W the nuclear norm behaves like the quadratic form ``<W, M^-1 W> / 2`` of the metric ``M(D) = (A D + D B) / 2``
+with ``A = (W W^T)^1/2`` and ``B = (W^T W)^1/2``: it lets singular vectors turn freely and holds back only what is
+small on both sides. The least norm in this metric is a problem for the working-set method, and its multipliers have
+``W = M(W(lam))``: ``W(lam)`` is nearly of norm 1, hence a bound. Alternating the two approaches the solution (C.
+Kuemmerle and J. Sigl, "Harmonic mean iteratively reweighted least squares for low-rank matrix recovery", JMLR 19,
+2018) until the rank and the face of the multipliers show, and Newton's method (`face_newton`) finishes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.certify import certify
+from attsvm.solvers.frobenius.face_system import Metric
+from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
+from attsvm.solvers.frobenius.working_set import WorkingSetSolve, read_time_limit
+from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.nuclear.face_newton import polish_face
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.split_rows import needs_split, solve_split
+from attsvm.solvers.unit import UnitProblem
+
+__all__ = ["solve_reweighted"]
+
+_ROUNDS = 60
+# Rows up to which Newton is tried whenever there is progress.
+_FEW = 3000
+# Factor by which the floor under the weights falls from round to round, and where it ends.
+_FALL, _FLOOR, _SHARE = 0.5, 1e-7, 0.05
+
+
+class _Best:
+    """The pair whose certificate proves most."""
+
+    def __init__(self, problem: MarginProblem, norm: Norm) -> None:
+        self.problem, self.norm = problem, norm
+        self.found: Found = Found()
+        self.proved = np.inf
+
+    def offer(self, W: FloatArray, lam: FloatArray) -> float:
+        """Certify a pair on all rows; what it proves."""
+        size = float(np.linalg.norm(self.problem.adjoint(lam), 2))
+        if size > (0.0 if self.problem.penalty is None else 1.0):  # the norm form, or what is admissible
+            lam = lam / (size * (1.0 + 1e-15))
+        certificate = certify(self.problem, W, lam, self.norm)
+        if certificate.proved < self.proved:
+            self.proved = certificate.proved
+            self.found = Found(W, lam, certificate=certificate)
+        return certificate.proved
+
+
+def _metric(W: FloatArray, floor: float) -> Metric | None:
+    """The metric of W, singular values raised to ``floor`` times the largest; None at 0."""
+    U, sigma, Vt = np.linalg.svd(W, full_matrices=True)
+    top = float(sigma[0])
+    if not 0 < top < np.inf:
+        return None
+    left, right = np.full(len(U), 0.0), np.full(len(Vt), 0.0)
+    left[: len(sigma)] = right[: len(sigma)] = sigma
+    left, right = (np.sqrt(side**2 + (floor * top) ** 2) for side in (left, right))
+    return Metric((U * left) @ U.T, (Vt.T * right) @ Vt)
+
+
+def _scaled_feasible(problem: MarginProblem, W: FloatArray) -> FloatArray:
+    """W raised to meet plain rows that it misses by little."""
+    if problem.penalty is not None or problem.equality.any() or not (problem.rhs > 0).all():
+        return W
+    least = float((problem.margins(W) / problem.rhs).min())
+    return W / least if 0.5 < least < 1.0 else W
+
+
+def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least nuclear norm, hard or soft, of any number of rows.
+
+    ``max_iterations`` limits the weighted problems (60 by default). Options are ``time_limit`` in seconds, after which
+    the best certified pair is returned, and ``progress``, called with a `Progress` after every round of each of them.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> rows = MarginProblem([[3.0, 4.0]], [[1.0]], [0])
+    >>> solve(rows, "nuclear", "reweighted").W.ravel().round(6)
+    array([0.12, 0.16])
+    >>> solve(rows.soft(C=0.1), "nuclear").W.ravel().round(6)  # missing the row costs less than meeting it
+    array([0., 0.])
+    """
+    if needs_split(unit.problem):
+        return solve_split(unit.problem, norm, request, lambda part, asked: _reweighted(part, norm, asked))
+    return _reweighted(unit.problem, norm, request)
+
+
+def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
+    """Weighted problems with attempts to finish by Newton."""
+    begin = time.perf_counter()
+    limit = read_time_limit(request.options.get("time_limit"))
+    best, frobenius = _Best(problem, norm), get_norm("frobenius")
+    best.offer(np.zeros(problem.shape), np.zeros(problem.m))
+    metric: Metric | None = None
+    known = request.multipliers(problem)
+    floor, rounds, attempt_below, systems, rows = 1.0, 0, 3e-2, 0, 0
+    for rounds in range(1, (request.max_iterations or _ROUNDS) + 1):
+        asked = Request(request.tolerance, warm_start=known, options=request.options)
+        solve = WorkingSetSolve(problem, frobenius, asked, ProximalNewton(problem, metric))
+        if metric is None:  # also where infeasibility shows
+            found = solve.run()
+            if found.farkas is not None:
+                return replace(found, iterations=rounds)
+            if found.W is None or found.multipliers is None:
+                break
+            W, lam = found.W, found.multipliers
+            lam = lam * float(np.linalg.norm(W)) if problem.penalty is None else lam
+        else:
+            solve.approach(1e-7, 1e-9)
+            W, lam = solve.method.here.W, solve.method.x
+        known = lam
+        systems, rows = systems + solve.method.factorizations, len(solve.method.index)
+        reached = best.offer(_scaled_feasible(problem, W), lam)
+        if problem.penalty is not None:  # W = 0 and multipliers that pay for everything
+            best.offer(np.zeros(problem.shape), lam)
+        if reached < attempt_below:
+            # A failed attempt costs little on few rows; on many, come closer first.
+            attempt_below = min(attempt_below, (0.9 if problem.m <= _FEW else 0.4) * reached)
+            near = np.flatnonzero((lam != 0) | problem.equality | _close(problem, W))
+            polished = polish_face(problem.gather(near), W, lam[near])
+            if polished is not None:
+                full = np.zeros(problem.m)
+                full[near] = polished.lam
+                best.offer(polished.W, full)
+        if best.proved <= 1e-2 * request.tolerance or time.perf_counter() - begin > limit:
+            break
+        if best.proved <= request.tolerance and floor <= 1e-4:
+            break
+        # Weights far below the error would freeze directions that still have to turn.
+        floor = max(_FLOOR, floor * _FALL, _SHARE * min(reached, 1.0))
+        metric = _metric(W, floor)
+        if metric is None:
+            break
+    extras = Extras(interior_iterations=rounds, working_rows=rows, factorizations=systems)
+    return replace(best.found, iterations=rounds, extras=extras)
+
+
+def _close(problem: MarginProblem, W: FloatArray) -> BoolArray:
+    """Rows that are missed or nearly so, which may turn out to be active."""
+    slack = problem.margins(W) - problem.rhs
+    return np.asarray(slack < 1e-3 * np.maximum(1.0, np.abs(problem.rhs)))

@@ -1,0 +1,152 @@
+"""Soft margins: every combination against cvxpy, against LinearSVC on explicit features, and at both ends of C."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attsvm.solvers import MarginProblem, Penalty, certify, solve
+
+KINDS = [(slack, loss) for slack in ("query", "row") for loss in ("hinge", "squared_hinge")]
+
+
+def drawn(seed: int, *, equality: bool = False, m: int | None = None) -> MarginProblem:
+    rng = np.random.default_rng(seed)
+    m = m or int(rng.integers(8, 40))
+    q, dx, dz = int(rng.integers(1, 6)), int(rng.integers(1, 6)), int(rng.integers(1, 5))
+    return MarginProblem(
+        rng.standard_normal((m, dx)),
+        rng.standard_normal((q, dz)),
+        rng.integers(0, q, m),
+        rhs=1.0 + rng.standard_normal(m),
+        equality=rng.random(m) < 0.2 if equality else None,
+    )
+
+
+def objective(problem: MarginProblem, W: np.ndarray, norm: str) -> float:
+    """The soft margin's value by separate arithmetic."""
+    penalty = problem.penalty
+    pair = problem.rows.gather(np.arange(problem.m))
+    short = problem.rhs - np.array([a @ W @ pair.queries[k] for a, k in zip(pair.a, pair.owner, strict=True)])
+    missed = np.where(problem.equality, np.abs(short), np.maximum(short, 0.0))
+    if penalty.slack == "query":
+        missed = np.array([missed[pair.owner == k].max(initial=0.0) for k in range(pair.q)])
+    price = penalty.C * (missed if penalty.loss == "hinge" else missed**2).sum()
+    return price + (0.5 * (W**2).sum() if norm == "frobenius" else np.linalg.norm(W, "nuc"))
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
+@pytest.mark.parametrize(("slack", "loss"), KINDS)
+@pytest.mark.parametrize(("seed", "C", "equality"), [(0, 0.03, False), (1, 1.0, True), (2, 20.0, False)])
+def test_agrees_with_cvxpy(norm, slack, loss, seed, C, equality):
+    soft = drawn(seed, equality=equality).soft(C, slack, loss)
+    own, peer = solve(soft, norm), solve(soft, norm, "cvxpy")
+    assert own.status == peer.status == "optimal"
+    assert own.certificate.gap <= 1e-7
+    assert own.certificate.primal_value == pytest.approx(peer.certificate.primal_value, rel=1e-7)
+    assert own.certificate.primal_value == pytest.approx(objective(soft, own.W, norm), rel=1e-10)
+    assert own.certificate.dual_value <= own.certificate.primal_value
+    if norm == "frobenius":  # strictly convex: the same W
+        np.testing.assert_allclose(own.W, peer.W, atol=1e-5 * max(1.0, np.abs(peer.W).max()))
+
+
+@pytest.mark.parametrize(("slack", "loss"), KINDS)
+def test_multipliers_are_admissible_and_explain_w(slack, loss):
+    soft = drawn(3, m=60).soft(0.7, slack, loss)
+    solved = solve(soft)
+    lam, penalty = solved.multipliers, soft.penalty
+    assert lam.min() >= 0
+    np.testing.assert_allclose(soft.adjoint(lam), solved.W, atol=1e-7)
+    loads = np.bincount(soft.owner, weights=lam) if slack == "query" else lam
+    missed = np.maximum(soft.rhs - soft.margins(solved.W), 0.0)
+    slacks = penalty.slacks(missed, soft.owner, soft.q)
+    if loss == "hinge":
+        assert loads.max() <= 0.7 * (1 + 1e-12)
+        np.testing.assert_allclose(loads[slacks > 1e-6], 0.7, rtol=1e-6)
+    else:
+        np.testing.assert_allclose(loads, 2 * 0.7 * slacks, atol=1e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), kind=st.sampled_from(KINDS), power=st.floats(-3, 3), equality=st.booleans())
+def test_certificate_closes(seed, kind, power, equality):
+    solved = solve(drawn(seed, equality=equality).soft(10.0**power, *kind))
+    assert solved.status == "optimal"
+    assert solved.certificate.proved <= 1e-8
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), kind=st.sampled_from(KINDS))
+def test_any_admissible_pair_bounds_the_optimum(seed, kind):
+    """Weak duality as certified: every W costs at least what any multipliers prove."""
+    rng = np.random.default_rng(seed)
+    soft = drawn(seed, equality=bool(seed % 2)).soft(0.5, *kind)
+    best = solve(soft).certificate
+    guess = certify(soft, rng.standard_normal(soft.shape), rng.random(soft.m) * rng.choice([0.1, 10.0]))
+    assert guess.lower_bound <= best.primal_value * (1 + 1e-12)
+    assert guess.primal_value >= best.lower_bound * (1 - 1e-12)
+
+
+def test_large_c_is_the_hard_margin():
+    rng = np.random.default_rng(4)
+    rows = MarginProblem(rng.standard_normal((30, 6)), rng.standard_normal((5, 5)), np.repeat(np.arange(5), 6))
+    for norm in ("frobenius", "nuclear"):
+        hard = solve(rows, norm)
+        assert hard.status == "optimal"
+        for slack in ("query", "row"):
+            assert solve(rows.soft(1e4, slack), norm).norm == pytest.approx(hard.norm, rel=1e-7)
+        far, near = (solve(rows.soft(C, "row", "squared_hinge"), norm).norm for C in (1e3, 1e7))
+        assert abs(near - hard.norm) < abs(far - hard.norm) and near == pytest.approx(hard.norm, rel=1e-4)
+
+
+def test_linear_svc_on_explicit_features():
+    svm = pytest.importorskip("sklearn.svm")
+    rng = np.random.default_rng(5)
+    rows = MarginProblem(rng.standard_normal((400, 6)), rng.standard_normal((40, 5)), rng.integers(0, 40, 400))
+    own = solve(rows.soft(0.3, "row", "squared_hinge"))
+    features = rows.features()
+    both = np.concatenate([features, -features])  # LinearSVC wants two classes: every row twice, half the price
+    peer = svm.LinearSVC(C=0.15, loss="squared_hinge", fit_intercept=False, dual=False, tol=1e-12, max_iter=10_000)
+    peer.fit(both, np.r_[np.ones(400), -np.ones(400)])
+    np.testing.assert_allclose(own.W.ravel(), peer.coef_.ravel(), atol=1e-6 * np.abs(own.W).max())
+
+
+def test_a_zero_row_costs_what_it_asks():
+    rows = MarginProblem([[0.0], [1.0]], [[1.0]], [0, 0], rhs=[2.0, 1.0])
+    assert solve(rows).status == "infeasible"
+    solved = solve(rows.soft(3.0, "row"))
+    assert solved.certificate.primal_value == pytest.approx(6.5)
+
+
+def test_small_c_gives_zero_in_the_nuclear_norm():
+    rows = drawn(6, m=30)
+    solved = solve(rows.soft(1e-3), "nuclear")
+    assert solved.status == "optimal" and np.abs(solved.W).max() == 0.0
+    assert solved.certificate.rank == 0
+
+
+@pytest.mark.parametrize("C", [0, -1.0, np.inf, np.nan, "1", True])
+def test_bad_price(C):
+    with pytest.raises(ValueError, match="C must be None"):
+        drawn(0).soft(C)
+
+
+def test_bad_words():
+    with pytest.raises(ValueError, match="slack must be one of"):
+        drawn(0).soft(1.0, "token")
+    with pytest.raises(ValueError, match="loss must be one of"):
+        drawn(0).soft(1.0, "row", "huber")
+    with pytest.raises(ValueError, match="does not support norm 'frobenius' with a soft margin"):
+        solve(drawn(0).soft(1.0), solver="projected")
+    with pytest.raises(ValueError, match="soft margin"):
+        solve(drawn(0).soft(1.0), "nuclear", rank=1)
+    with pytest.raises(ValueError, match="hard margins"):
+        solve(drawn(0).soft(1.0)).certificate.exact()
+
+
+def test_penalty_is_kept_by_parts_of_a_problem():
+    rows = drawn(0).soft(2.0, "row")
+    assert rows.gather([0, 1]).penalty == Penalty(2.0, "row")
+    assert rows.soft(None).penalty is None
