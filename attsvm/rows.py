@@ -30,6 +30,8 @@ _Entry = TypeVar("_Entry", bound=np.generic)
 
 # Entries of one vector per row above which the tokens are shared instead (16 MiB of float64).
 _SHARED_ELEMENTS = 1 << 21
+# Tokens up to which the others of every token are kept as a table.
+_TABLE = 64
 # Differences formed at once (32 MiB of float64), so that building rows needs no second copy of them.
 _CHUNK_ELEMENTS = 1 << 22
 
@@ -142,7 +144,10 @@ def _build(
     T, K, lead = problem.T, problem.K, anchors.shape[:-1]
     query_shape = problem.Z.shape[-3:-1] if problem.multi_query else problem.Z.shape[-2:-1]
     places = _places(anchors.shape[-1], K, T)
-    others = places.others + (places.others >= anchors[..., None])  # (*batch, q, T - 1): the tokens but the anchor
+    if places.table is None:
+        others = places.others + (places.others >= anchors[..., None])  # (*batch, q, T - 1): the tokens but the anchor
+    else:
+        others = places.table.take(anchors, axis=0)
     token, owner = others.reshape(*lead, -1), places.owner
 
     def per_row(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
@@ -249,15 +254,18 @@ class _Places(NamedTuple):
     owner: IntArray  # (m,): query of each row
     first: IntArray  # (m,): position of the first token of its sequence among all tokens
     others: IntArray  # (T - 1,): the tokens if the last one is the anchor
+    table: IntArray | None  # (T, T - 1): the tokens for every anchor, if that is small
 
 
 @lru_cache(maxsize=16)
 def _places(q: int, K: int, T: int) -> _Places:
     """Shared by all problems of this size, hence not to be written to."""
     owner = np.repeat(np.arange(q), T - 1)
-    shared = _Places(owner, owner // K * T, np.arange(T - 1))
-    for array in shared:
-        array.flags.writeable = False
+    others = np.arange(T - 1)
+    table = others + (others >= np.arange(T)[:, None]) if T <= _TABLE else None
+    for array in (shared := _Places(owner, owner // K * T, others, table)):
+        if array is not None:
+            array.flags.writeable = False
     return shared
 
 
