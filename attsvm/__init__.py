@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from attsvm import attention
 from attsvm._lazy import load
 from attsvm.comparison import Report, compare
-from attsvm.generate import random_problem
+from attsvm.generate import random_problem, structured_problem
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.losses import Loss, correlation_loss, exponential, logistic
 from attsvm.optimality import is_locally_optimal, separating_cone
@@ -22,10 +22,11 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 if TYPE_CHECKING:  # what is loaded at first use, for type checkers
+    from attsvm import next_token
     from attsvm.editing import edit
     from attsvm.enumeration import locally_optimal_selections, selection_graph
     from attsvm.files import load_problem, save_problem
-    from attsvm.paths import decompose, regularization_path
+    from attsvm.paths import decompose, regularization_path, soft_path
     from attsvm.probing import Monitor, probe
     from attsvm.reports import write_report
     from attsvm.sweeps import sweep
@@ -45,8 +46,10 @@ _LAZY = {
     "edit": "attsvm.editing",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
+    "next_token": "attsvm.next_token",
     "probe": "attsvm.probing",
     "regularization_path": "attsvm.paths",
+    "soft_path": "attsvm.paths",
     "save_problem": "attsvm.files",
     "selection_graph": "attsvm.enumeration",
     "sweep": "attsvm.sweeps",
@@ -60,6 +63,7 @@ _LAZY = {
     "FarkasCertificate": "attsvm.solvers",
     "ProblemFileError": "attsvm.files",
     "RegularizationPath": "attsvm.paths",
+    "SoftPath": "attsvm.paths",
     "SeparatingCone": "attsvm.optimality",
     "cone_init": "attsvm.training",
     "get_loss": "attsvm.losses",
@@ -114,6 +118,7 @@ __all__ = [
     "load_problem",
     "locally_optimal_selections",
     "logistic",
+    "next_token",
     "probe",
     "random_problem",
     "regularization_path",
@@ -121,6 +126,8 @@ __all__ = [
     "save_problem",
     "selection_graph",
     "separating_cone",
+    "soft_path",
+    "structured_problem",
     "sweep",
     "train",
     "verify",

@@ -1,29 +1,30 @@
 """A scikit-learn estimator: the bilinear score ``x^T W z`` that selects the right candidate, by a convex fit.
 
-A *task* is a set of candidates with a query; its label is the index of the right candidate. `AttentionSelector` finds the
-W of least norm (or least distance to a prior) that gives the right candidate of every task a margin of 1, hard or soft.
+A *task* is a set of candidates with a query; its label is the index of the right candidate. `AttentionSelector` finds
+the W of least norm (or least distance to a prior) that gives the right candidate of every task a margin of 1, hard or
+soft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from attsvm.editing.smallest import Edit, edit
 from attsvm.problem import AttentionProblem
+from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.trained_head import TrainedHead
 
 __all__ = ["AttentionSelector", "TasksLike", "mean_reciprocal_rank", "read_tasks", "recall_at"]
 
 FloatArray = npt.NDArray[np.float64]
 Task: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike]
-TasksLike: TypeAlias = Union[AttentionProblem, Sequence[Task], npt.NDArray[Any]]
+TasksLike: TypeAlias = AttentionProblem | Sequence[Task] | npt.NDArray[Any]
 """An `AttentionProblem`, or one (candidates (T_i, dx), query (dz,)) per task: a list, or an array of objects."""
 
 
@@ -85,6 +86,8 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
         "frobenius", or "nuclear" for a W of low rank.
     C : float, optional
         Price of a task whose margin is missed; None asks for every margin (hard margin).
+    slack, loss : str
+        What is missed and at which price: one slack per "query" or "row", "hinge" or "squared_hinge".
     rank : int, optional
         Largest rank of the change from the prior (nuclear norm).
     prior : array_like, shape (dx, dz), float or TrainedHead, optional
@@ -122,6 +125,8 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
         self,
         norm: str = "frobenius",
         C: float | None = 1.0,
+        slack: SlackKind = "query",
+        loss: LossKind = "hinge",
         rank: int | None = None,
         prior: npt.ArrayLike | float | TrainedHead | None = None,
         margin: float = 1.0,
@@ -131,6 +136,8 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
     ) -> None:
         self.norm = norm
         self.C = C
+        self.slack = slack
+        self.loss = loss
         self.rank = rank
         self.prior = prior
         self.margin = margin
@@ -212,7 +219,7 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
             options["warm_start"] = _padded(warm, problem, wanted)
         found = edit(
             self._prior(problem), problem, wanted, norm=self.norm, rank=self.rank, margin=self.margin, C=self.C,
-            solver=self.solver, **options,
+            slack=self.slack, loss=self.loss, solver=self.solver, **options,
         )  # fmt: skip
         self.edit_, self.W_ = found, found.W
         self.n_features_in_ = problem.dx
@@ -285,7 +292,7 @@ def _joined(one: AttentionProblem, two: AttentionProblem) -> AttentionProblem:
 
 
 def _padded(known: Edit, problem: AttentionProblem, wanted: npt.NDArray[np.int64]) -> FloatArray:
-    """Multipliers of the last fit on the rows of the same tasks, 0 on new ones: old tasks come first, in their order."""
+    """Multipliers of the last fit on the rows of the same tasks, 0 on new ones: old tasks come first, as they were."""
     count = int((problem.allowed.sum(axis=-1) - 1)[wanted >= 0].sum())
     start = np.zeros(count)
     old = np.nan_to_num(known.result.multipliers)

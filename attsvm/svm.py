@@ -382,7 +382,9 @@ def verify(
         rows = gen_svm_rows(problem, selected_sets, offset=offset)
     if scale_free:
         if offset is not None or C is not None:
-            raise ValueError("scale_free goes with hard margins without offset: an offset and C have a scale of their own")
+            raise ValueError(
+                "scale_free goes with hard margins without offset: an offset and C have a scale of their own"
+            )
         least = float(rows.margin_problem.margins(matrix).min())
         matrix = matrix / least if least > 0 else matrix
     rows = rows.soft(C, slack, loss)

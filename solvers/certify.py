@@ -23,12 +23,16 @@ from attsvm.solvers.certified_rank import Spectra, rank_certificate, spectra_of
 from attsvm.solvers.feasible import feasibility_price
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma
+from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
 
 __all__ = ["certify", "certify_batch", "error_bounds", "frobenius_of"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
+
+
+# An error of margins above this is looked at entry by entry (rows of different sizes), up to so many entries.
+_COARSE, _BY_ENTRIES = 1e-11, 100_000
 
 
 class _Arithmetic(NamedTuple):
@@ -107,6 +111,10 @@ def _measure(
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
     size = frobenius_of(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+    if not problem.batch and primal_error > _COARSE and rows.m * sum(rows.shape) <= _BY_ENTRIES:
+        primal_error = min(
+            primal_error, _error_by_entries(problem, W, allowance) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+        )
     if problem.prior is not None:  # right-hand sides that are themselves rounded
         primal_error = primal_error + most(problem.prior.error / allowance)
 
@@ -151,9 +159,17 @@ def _measure(
         # The best norm is at most that of W made feasible.
         price = feasibility_price(problem, W, slack, violation, primal_error, value_most)
         rank = rank_certificate(spectra, dual_error, gap, excess + price, rank_tolerance)
-    numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
-    parts: list[Any] = [*(plain(number) for number in numbers), rank, None, Source(problem, W, lam, norm)]
-    return Certificate(*parts)
+    source = Source(problem, W, lam, norm)
+    return Certificate(
+        violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error, rank, None, source
+    )
+
+
+def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArray | None) -> float:
+    """Largest error of a margin of one problem, relative to the allowance: the second, sharper bound."""
+    pair = problem.rows.gather(np.arange(problem.m))
+    error = margin_error_by_entries(pair.a, W, pair.queries, pair.owner)
+    return float(np.max(error if allowance is None else error / allowance)) * _SLACK
 
 
 def frobenius_of(matrix: FloatArray) -> Any:

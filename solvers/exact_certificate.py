@@ -94,7 +94,7 @@ def exact_rows_of(problem: MarginProblem) -> ExactRows:
     """
     from attsvm.solvers.exact import exact_rows
 
-    pair = problem.rows.gather(np.arange(problem.m))
+    pair = problem.pairs()
     rows = exact_rows(pair.exact_left(), pair.queries, pair.owner, problem.asked, problem.equality)
     if problem.prior is None:
         return rows

@@ -25,7 +25,7 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certificate import Certificate, Source
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import dot_error, dual_bound, gamma, norm_bounds
-from attsvm.solvers.spectral_bounds import singular_value_error
+from attsvm.solvers.spectral_bounds import singular_value_bounds
 
 __all__ = ["FarkasCertificate", "certify_infeasible", "farkas_certificate", "zero_row_proof"]
 
@@ -212,8 +212,8 @@ def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray)
     if (y[~equality] < 0).any():
         return None
     # Entries may be rounded differences or products of two factors: two roundings each.
-    blur = float(singular_value_error(matrix.shape, singular[0])) + gamma(3) * float(norm_bounds(matrix, 2)[1])
-    smallest = float(singular[-1]) - blur
+    blur = gamma(3) * float(norm_bounds(matrix, 2)[1])
+    smallest = float(singular_value_bounds(matrix, (U, singular, Vt))[0][-1]) - blur
     if smallest <= 0:
         return None
     left_over = float(norm_bounds(y @ matrix)[1]) + gamma(len(rows) + 4) * 1.01 * float(np.abs(y) @ sizes)

@@ -9,7 +9,7 @@ by its norm, with smallest singular value s > 0: they are independent. Some matr
 ``|row_k| |C|_F``, are still satisfied by ``W + C``. Its nuclear norm is larger by at most ``sqrt(min(dx, dz)) |C|_F``.
 
 What rows miss is known up to rounding, and ``s^2`` is bounded from below by the least eigenvalue of the Gram matrix of
-H minus the errors of its entries and of the decomposition (`singular_value_bounds`): nothing here is to first order.
+H minus the errors of its entries and of the decomposition (`least_eigenvalue`): nothing here is to first order.
 Where H is dependent nothing is proved and the price is infinite; `attsvm.solvers.exact.repair` may know more.
 """
 
@@ -21,8 +21,8 @@ import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
-from attsvm.solvers.spectral_bounds import singular_value_bounds
+from attsvm.solvers.rounding import gamma
+from attsvm.solvers.spectral_bounds import least_eigenvalue
 
 __all__ = ["correction_bound", "feasibility_price"]
 
@@ -149,4 +149,4 @@ def _least_eigenvalue(problem: MarginProblem, index: Any) -> float:
     gram = part.gram() / norms[:, None] / norms
     # Entries: products of two inner products, the rounding of the rows (lemma 2), the norms and two divisions.
     error = gamma(2 * sum(problem.shape) + 24) * len(index) * _SLACK
-    return float(singular_value_bounds(gram)[0][-1]) - error - UNIT_ROUNDOFF
+    return least_eigenvalue(gram) - error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -71,14 +72,19 @@ class SolverSpec:
 
     def load(self) -> Method:
         """Import the method."""
-        module, function = self.target.split(":")
-        loaded: Method = getattr(importlib.import_module(module), function)
-        return loaded
+        return _loaded(self.target)
 
     def can(self, norm: Norm, rank: int | None, device: object, soft: bool = False) -> bool:
         """Whether it solves this kind of problem at all."""
         known = (self.norms is None or norm.name in self.norms) and (self.soft or not soft)
         return known and self.ranks == (rank is not None) and (device is None or self.devices)
+
+
+@cache
+def _loaded(target: str) -> Method:
+    module, function = target.split(":")
+    method: Method = getattr(importlib.import_module(module), function)
+    return method
 
 
 _FROBENIUS, _NUCLEAR = frozenset({"frobenius"}), frozenset({"nuclear"})
@@ -100,7 +106,7 @@ SOLVERS = {
         SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
             "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True,
-            options=frozenset({"progress", "time_limit"}),
+            options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
             "lockstep", f"{_HOME}.nuclear.lockstep:solve_lockstep", _NUCLEAR, 1e-7,
@@ -118,7 +124,7 @@ SOLVERS = {
         SolverSpec(
             "reweighted", f"{_HOME}.nuclear.reweighted:solve_reweighted", _NUCLEAR, 1e-7,
             "own: weighted Frobenius problems on a working set, then Newton, hard and soft margins", soft=True,
-            options=frozenset({"progress", "time_limit"}),
+            options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
             "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
@@ -139,18 +145,7 @@ def choose(
     """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
     soft = problem.penalty is not None
     if solver != "auto":
-        name, _, variant = solver.partition(":")
-        spec = SOLVERS.get(name)
-        if spec is None or (variant and not spec.foreign):
-            raise ValueError(
-                f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
-            )
-        if not spec.can(norm, rank, device, soft):
-            able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device, soft))
-            asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
-            asked += " with a soft margin" if soft else ""
-            raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
-        return spec, variant
+        return _named(solver, norm, rank, device, soft)
     for spec in SOLVERS.values():
         if not spec.can(norm, rank, device, soft) or (spec.devices and device is None and not _worth_lockstep(problem)):
             continue
@@ -168,6 +163,22 @@ def choose(
         if device is not None
         else f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
     )
+
+
+def _named(solver: str, norm: Norm, rank: int | None, device: object, soft: bool) -> tuple[SolverSpec, str]:
+    """What was asked for by name, and its variant, if it can do what is asked of it."""
+    name, _, variant = solver.partition(":")
+    spec = SOLVERS.get(name)
+    if spec is None or (variant and not spec.foreign):
+        raise ValueError(
+            f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
+        )
+    if not spec.can(norm, rank, device, soft):
+        able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device, soft))
+        asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
+        asked += " with a soft margin" if soft else ""
+        raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
+    return spec, variant
 
 
 def _worth_lockstep(problem: MarginProblem) -> bool:

@@ -1,11 +1,12 @@
 """Rows whose left factors are differences of shared vectors: the vectors are stored once, rows are implied.
 
-Row k of query j reads ``(x_anchor - x_t)^T W z_j`` with two vectors of the block that the query reads. All margins are
-differences of ``x_t^T W z_j``, two matrix products per block, and the adjoint moves the weights to the vectors first. So
-memory is that of the vectors, of one number per row, and of one block of products; never one vector per row.
+Row k of query j reads ``(x_anchor - x_t)^T W z_j`` with two vectors of the block that the query reads. All margins
+are differences of ``x_t^T W z_j``, two matrix products per block, and the adjoint moves the weights to the vectors
+first. So memory is that of the vectors, of one number per row, and of one block of products; never one vector per
+row.
 
-A margin is the difference of two computed products here, not the product of a difference: errors scale with the sizes of
-the vectors, not of their difference (`SharedRows.error_norms`), which is what certificates use.
+A margin is the difference of two computed products here, not the product of a difference: errors scale with the sizes
+of the vectors, not of their difference (`SharedRows.error_norms`), which is what certificates use.
 """
 
 from __future__ import annotations
@@ -188,7 +189,9 @@ class SharedRows:
             mine = self.owner[rows] - queries.start
             moved = np.zeros((queries.stop - queries.start, T))
             moved[mine, self.place[rows]] = -weight
-            moved[np.arange(len(moved)), self.anchor[queries]] += np.bincount(mine, weights=weight, minlength=len(moved))
+            moved[np.arange(len(moved)), self.anchor[queries]] += np.bincount(
+                mine, weights=weight, minlength=len(moved)
+            )
             total += self._block(i).T @ (moved.T @ self.queries[queries].astype(np.float64, copy=False))
         return total
 
@@ -227,8 +230,11 @@ def _check(vectors: Any, queries: Any, block: Any, anchor: Any, owner: Any, plac
             raise ValueError(f"{name} must be float32 or float64, got {array.dtype}")
     n, T, q = *vectors.shape[:2], len(queries)
     for name, array, most, size in (
-        ("block", block, n, q), ("anchor", anchor, T, q), ("owner", owner, q, len(owner)), ("place", place, T, len(owner)),
-    ):  # fmt: skip
+        ("block", block, n, q),
+        ("anchor", anchor, T, q),
+        ("owner", owner, q, len(owner)),
+        ("place", place, T, len(owner)),
+    ):
         if array.shape != (size,) or not np.issubdtype(array.dtype, np.integer):
             raise ValueError(f"{name} must be {size} integers, got shape {array.shape} and dtype {array.dtype}")
         if size and (array.min() < 0 or array.max() >= most):

@@ -180,7 +180,9 @@ class Folded(AttentionSelector):
         check_is_fitted(self, "W_")
         return super()._read(self._fold(validate_data(self, X, reset=False)))
 
-    partial_fit = None
+    @property
+    def partial_fit(self):
+        raise AttributeError("tables come at once")
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -188,17 +190,17 @@ class Folded(AttentionSelector):
         return tags
 
 
-# What does not make sense for tasks, and why.
-NOT_FOR_TASKS = {
-    "check_readonly_memmap_input": "tables of one value per row: two candidates are then the same vector",
-}
-
-
 def test_scikit_learns_own_checks():
-    """The estimator as it is (tasks are no tables: most checks do not run), and on tables folded into tasks."""
+    """The estimator as it is, and on tables folded into tasks.
+
+    Checks that feed a table (samples times features) make no sense for tasks, which are candidates with a query:
+    scikit-learn leaves them out by the tag ``three_d_array``. Folded, every one of them runs and holds.
+    """
     with pytest.warns(SkipTestWarning, match="three_d_array=True"):
         assert all(r["status"] == "passed" for r in check_estimator(AttentionSelector(), on_skip=None))
-    found = check_estimator(Folded(), on_fail=None, on_skip=None)
+    # One hinge slack per task lets two candidates tie at the optimum, which rounding then decides: squared, per row.
+    folded = Folded(slack="row", loss="squared_hinge")
+    found = check_estimator(folded, on_fail=None, on_skip=None)
     failed = {r["check_name"]: str(r["exception"])[:200] for r in found if r["status"] == "failed"}
-    assert {name: why for name, why in failed.items() if name not in NOT_FOR_TASKS} == {}
+    assert failed == {}
     assert sum(r["status"] == "passed" for r in found) >= 30

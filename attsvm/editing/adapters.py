@@ -1,7 +1,7 @@
 """An edit as adapter files in the format of PEFT: ``adapter_model.safetensors`` and ``adapter_config.json``.
 
-A LoRA adapter adds ``B A`` to the weight of a linear layer (``lora_alpha = r``, so that the scaling is 1) and, where the
-edit moves the bias, the bias of B. Rows of other heads of the layer are zero in B: they do not change.
+A LoRA adapter adds ``B A`` to the weight of a linear layer (``lora_alpha = r``, so that the scaling is 1) and, where
+the edit moves the bias, the bias of B. Rows of other heads of the layer are zero in B: they do not change.
 """
 
 from __future__ import annotations

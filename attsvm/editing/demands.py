@@ -14,7 +14,7 @@ from attsvm.attention import likeliest
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.rows import AttentionRows, selection_rows
 from attsvm.selection import Selection, SelectionLike
-from attsvm.solvers import MarginProblem, PairRows
+from attsvm.solvers import MarginProblem, PairRows, Rows
 
 if TYPE_CHECKING:
     from attsvm.trained_head import TrainedHead
@@ -72,15 +72,15 @@ class Demands:
 
     Attributes
     ----------
-    rows : PairRows
-        Differences of tokens, and queries, for the whole W.
+    rows : Rows
+        Of the whole W; tokens that are stored once stay so where one problem asks for everything.
     sides : ndarray, shape (m,)
         Margins that are asked for.
     parts : sequence
         Where rows come from, in their order.
     """
 
-    rows: PairRows
+    rows: Rows
     sides: FloatArray
     parts: Sequence[_Part]
 
@@ -121,13 +121,16 @@ def read_demands(
     parts += _kept(W0, given, rows, asked, float(margin), keep)
     if not parts:
         raise ValueError("selection asks for nothing: every entry is -1, and keep names no query")
+    sides = np.concatenate([part.sides for part in parts])
+    if len(parts) == 1 and len(parts[0].index) == parts[0].rows.margin_problem.m:
+        return Demands(parts[0].rows.margin_problem.rows, sides, parts)
     pairs = [part.rows.margin_problem.rows.gather(part.index) for part in parts]
     starts = np.cumsum([0, *(p.q for p in pairs)])
     owner = np.concatenate([p.owner + start for p, start in zip(pairs, starts, strict=False)])
     a = np.concatenate([p.a.astype(np.float64, copy=False) for p in pairs])
     queries = np.concatenate([p.queries.astype(np.float64, copy=False) for p in pairs])
     used, owner = np.unique(owner, return_inverse=True)  # queries without a row are left out
-    return Demands(PairRows(a, queries[used], owner), np.concatenate([part.sides for part in parts]), parts)
+    return Demands(PairRows(a, queries[used], owner), sides, parts)
 
 
 def _part(kind: str, rows: AttentionRows, queries: BoolArray, sides: FloatArray) -> _Part:
@@ -177,10 +180,10 @@ def _kept(
 
 def rows_for(of: str, demands: Demands, head: TrainedHead | None, W0: FloatArray) -> tuple[MarginProblem, FloatArray]:
     """The margin problem of the matrix that is edited, and that matrix as it is: W, K^T or Q."""
-    pairs = demands.rows
     if of == "W":
-        return MarginProblem.from_rows(pairs, demands.sides), W0
+        return MarginProblem.from_rows(demands.rows, demands.sides), W0
     assert head is not None
+    pairs = demands.rows.gather(np.arange(demands.rows.m))
     if of == "K":  # x^T K^T (scale Q z): rows of K^T with queries that went through Q
         queries = head.scale * (pairs.queries @ head.query_map.T)
         return MarginProblem(pairs.a, queries, pairs.owner, demands.sides), np.ascontiguousarray(head.key_map.T)

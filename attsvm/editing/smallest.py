@@ -20,6 +20,7 @@ from attsvm.editing.demands import Demand, Demands, KeepLike, read_demands, rows
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
 from attsvm.solvers import Certificate, InfeasibleError, MarginSolution, Status, solve
+from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.trained_head import TrainedHead
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Edit:
         ----------
         target : torch.nn.Module or dict of str to Tensor
         layer : str
-            Name of the linear layer of the keys (``of="K"``) or queries (``of="Q"``), as in ``"encoder.attention.key"``.
+            Name of the linear layer of the keys (``of="K"``) or queries (``of="Q"``): ``"encoder.attention.key"``.
         head : int
             Which block of d_head rows of that layer is this head.
         check : bool
@@ -209,9 +210,8 @@ class Edit:
             return f"Edit(of {self.of}, {self.result.norm_kind.name}, {self.status})"
         share = self.relative_norm
         size = f"{100 * share:.3g} % of ||{self.of}||" if np.isfinite(share) else f"norm {self.norm:.4g}"
-        return (
-            f"Edit(of {self.of}, {self.result.norm_kind.name}, {self.status}, {size}, rank {self.rank}, {len(self.driving)} driving rows, gap={self.certificate.gap:.1e})"
-        )
+        found = f"rank {self.rank}, {len(self.driving)} driving rows, gap={self.certificate.gap:.1e}"
+        return f"Edit(of {self.of}, {self.result.norm_kind.name}, {self.status}, {size}, {found})"
 
 
 def edit(
@@ -225,6 +225,8 @@ def edit(
     rank: int | None = None,
     margin: float = 1.0,
     C: float | None = None,
+    slack: SlackKind = "query",
+    loss: LossKind = "hinge",
     solver: str = "auto",
     **options: Any,
 ) -> Edit:
@@ -244,8 +246,8 @@ def edit(
         Change W as a whole, or only the map of the keys or of the queries, which keeps the architecture.
     keep : True, array_like of bool, AttentionProblem, or (AttentionProblem, selection), optional
         What must go on being selected: by the queries without a demand (True, or those marked), or by the queries of
-        another problem. Each row keeps the margin that it has, or ``margin`` where it has more. A selection that is given
-        must be the head's own.
+        another problem. Each row keeps the margin that it has, or ``margin`` where it has more. A selection that is
+        given must be the head's own.
     norm : str
         "frobenius" for the smallest change, "nuclear" for a low-rank one; every norm of `att_svm`.
     rank : int, optional
@@ -253,7 +255,9 @@ def edit(
     margin : float
         What each selected token must lead by, in logits.
     C : float, optional
-        Soft demands: missing one by xi costs ``C xi`` (one slack per query; rows to keep are priced alike).
+        Soft demands: missing one costs (rows to keep are priced alike), see `att_svm`.
+    slack, loss : str
+        One slack per "query" or per "row"; "hinge" or "squared_hinge".
     solver, **options
         As for `att_svm`.
 
@@ -292,6 +296,6 @@ def edit(
     rows, base = rows_for(of, demands, trained, W0)
     near = rows.around(base)
     if C is not None:
-        near = near.soft(C)
+        near = near.soft(C, slack, loss)
     limit: dict[str, Any] = {} if rank is None or rank >= min(near.q, *near.shape) else {"rank": rank}
     return Edit(of, trained, solve(near, norm, solver, **limit, **options), demands)

@@ -32,8 +32,8 @@ def _parts(edit: Edit) -> tuple[FloatArray, FloatArray]:
     """The edited map before and after, shape (d_head, d + biased)."""
     if edit.of == "W" or edit.before is None:
         raise ValueError(
-            "an edit of W has no place in a layer, whose keys and queries share d_head dimensions: edit of='K' or of='Q', "
-            "or use edit.head, which is wider"
+            "an edit of W has no place in a layer, whose keys and queries share d_head dimensions: edit of='K' or "
+            "of='Q', or use edit.head, which is wider"
         )
     old = edit.before.key_map if edit.of == "K" else edit.before.query_map
     return old, old + edit.change
@@ -102,7 +102,8 @@ def apply_to(edit: Edit, target: Any, *, layer: str, head: int = 0, check: bool 
         try:
             linear: Any = module.get_submodule(layer)
         except AttributeError:
-            raise KeyError(f"layer {layer!r} is not in the module; it has {_near(layer, dict(module.named_modules()))}")
+            known = _near(layer, dict(module.named_modules()))
+            raise KeyError(f"layer {layer!r} is not in the module; it has {known}") from None
         new, moved = _changed(edit, linear.weight, getattr(linear, "bias", None), layer, head, check)
         with torch.no_grad():
             linear.weight.copy_(new)

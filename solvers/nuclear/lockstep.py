@@ -33,7 +33,7 @@ def _iterate(state: NuclearState, max_iterations: int) -> tuple[Tensor, Tensor, 
 
     size, device = len(state.X), state.X.device
     # Near here the Newton matrix runs out of digits; a problem also stops when it no longer improves.
-    goal = 1e-9 if state.X.dtype == torch.float64 else 1e-5
+    goal = 1e-10 if state.X.dtype == torch.float64 else 1e-5
     best_X, best_lam = state.X.clone(), state.lam.clone()
     best = torch.full_like(state.gap, torch.inf)
     iterations = torch.zeros((size,), dtype=torch.int64, device=device)
@@ -84,7 +84,7 @@ def _advance(
     """W, multipliers of unit rows and steps for some problems, from their Frobenius solutions of norm 1."""
     import torch
 
-    pair = unit.problem.rows.gather(np.arange(unit.m))
+    pair = unit.problem.pairs()
 
     def tensor(array: object) -> Tensor:
         return torch.tensor(np.ascontiguousarray(array), device=place).to(kind)

@@ -127,7 +127,7 @@ def test_one_clear_error_for_each_mistake():
     state = model.state_dict()
     with pytest.raises(KeyError, match=r"'layers.1.keys.weight' is not in the state dict; it has layers.1.key.weight"):
         edit.apply_to(state, layer="layers.1.keys")
-    with pytest.raises(KeyError, match="layer 'layers.1.keys' is not in the module"):
+    with pytest.raises(KeyError, match=r"layer 'layers.1.keys' is not in the module"):
         edit.apply_to(model, layer="layers.1.keys")
     with pytest.raises(ValueError, match="does not hold the weights that the edit was computed for"):
         edit.apply_to(state, layer="layers.1.key", head=0)

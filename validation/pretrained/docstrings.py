@@ -51,7 +51,7 @@ def docstring_pairs(limit: int | None = None) -> list[tuple[str, str, str]]:
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     found: list[tuple[str, str, str]] = []
-    bodies: list[frozenset[str]] = []
+    bodies: dict[str, list[frozenset[str]]] = {}  # copies are in the same module
     summaries: set[str] = set()
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -64,10 +64,10 @@ def docstring_pairs(limit: int | None = None) -> list[tuple[str, str, str]]:
         for text in _documented(tree):
             pair = _split(text)
             words = frozenset(_WORD.findall(pair[1].lower())) if pair else frozenset()
-            if pair is None or pair[0] in summaries or _repeats(words, bodies):
+            if pair is None or pair[0] in summaries or _repeats(words, bodies.get(parts[0], [])):
                 continue
             summaries.add(pair[0])
-            bodies.append(words)
+            bodies.setdefault(parts[0], []).append(words)
             found.append((parts[0], *pair))
             if limit is not None and len(found) == limit:
                 return found

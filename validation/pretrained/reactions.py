@@ -1,8 +1,8 @@
 """Reactions with atom maps as tokens: which reactant atom each product atom came from.
 
-A mapped SMILES such as ``[CH3:1][OH:2]>>[CH3:1][O-:2]`` is split into the tokens of the model; numbers behind colons are
-taken off (``[CH3:1]`` becomes ``C``) and kept as the truth. Equivalent atoms (mirror images inside a molecule, copies of
-a molecule) are told by RDKit's canonical ranks, if it is installed.
+A mapped SMILES such as ``[CH3:1][OH:2]>>[CH3:1][O-:2]`` is split into the tokens of the model; numbers behind colons
+are taken off (``[CH3:1]`` becomes ``C``) and kept as the truth. Equivalent atoms (mirror images inside a molecule,
+copies of a molecule) are told by RDKit's canonical ranks, if it is installed.
 """
 
 from __future__ import annotations
@@ -118,7 +118,12 @@ def _usable(texts: Iterable[str], vocabulary: set[str] | None, longest: int) -> 
         seen.add(text)
         reaction = tokenize(text)
         known = vocabulary is None or vocabulary.issuperset(reaction.words)
-        if known and len(reaction.words) <= longest and len(reaction.product_atoms) and len(reaction.reactant_atoms) > 1:
+        if (
+            known
+            and len(reaction.words) <= longest
+            and len(reaction.product_atoms)
+            and len(reaction.reactant_atoms) > 1
+        ):
             yield reaction
 
 

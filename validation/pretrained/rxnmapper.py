@@ -1,4 +1,4 @@
-"""The ALBERT of ``rxnmapper``: twelve times the same layer; head 5 of layer 10 points from product to reactant atoms."""
+"""The ALBERT of ``rxnmapper``: twelve times one layer; head 5 of layer 10 points from product to reactant atoms."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attsvm
+from attsvm.editing import Edit
 from attsvm.trained_head import TrainedHead, split_heads
 from attsvm.validation.pretrained.packages import MODELS, read_json, read_state
 from attsvm.validation.pretrained.reactions import Reaction
@@ -48,7 +49,7 @@ class ReactionModel:
             states = self.network(ids, output_hidden_states=True).hidden_states
         return np.asarray(states[layer][0].numpy())
 
-    def edited(self, edit: attsvm.Edit) -> ReactionModel:
+    def edited(self, edit: Edit) -> ReactionModel:
         """The same network with an edit of this head's keys or queries, in every layer: they share their weights."""
         layer = f"{ATTENTION}.{'key' if edit.of == 'K' else 'query'}"
         return replace(self, network=edit.apply_to(self.network, layer=layer, head=HEAD))
@@ -95,7 +96,9 @@ class Tasks:
         """Some of the reactions."""
         rows, p = np.asarray(index), self.problem
         assert p.mask is not None
-        return Tasks(attsvm.AttentionProblem(p.X[rows], Z=p.Z[rows], mask=p.mask[rows]), self.wanted[rows], self.ranks[rows])
+        return Tasks(
+            attsvm.AttentionProblem(p.X[rows], Z=p.Z[rows], mask=p.mask[rows]), self.wanted[rows], self.ranks[rows]
+        )
 
     def verdicts(self, W: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Per query of a reaction with this W: 2 right, 1 equivalent to the right one, 0 wrong; -1 for padding."""

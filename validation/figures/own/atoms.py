@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 import attsvm
+from attsvm.editing import Edit
 from attsvm.records import share
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, subplots
 from attsvm.validation.pretrained.reactions import package_reactions, read_reactions
 from attsvm.validation.pretrained.rxnmapper import ReactionModel, Tasks, load_reaction_model, tasks_of
 
 __all__ = ["FIGURE", "counts", "left_out", "run"]
-
-_OF = ("W", "K", "Q")
 
 
 def counts(verdicts: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -44,13 +43,21 @@ def counts(verdicts: npt.NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _row(label: str, found: dict[str, Any], *more: Any) -> tuple[Any, ...]:
-    return (label, found["right"], found["equivalent"], found["wrong"], found["share"], found["share or equivalent"], *more)
+    return (
+        label,
+        found["right"],
+        found["equivalent"],
+        found["wrong"],
+        found["share"],
+        found["share or equivalent"],
+        *more,
+    )
 
 
 _COLUMNS = ("", "right", "equivalent", "wrong", "share right", "right or equivalent")
 
 
-def _edits(tasks: Tasks, model: ReactionModel, norms: Sequence[str], heads: Sequence[str]) -> list[tuple[Any, ...]]:
+def _edits(tasks: Tasks, model: ReactionModel, norms: Sequence[str], heads: Sequence[Any]) -> list[tuple[Any, ...]]:
     """One row per edit that makes the head right on everything, and per fit from nothing."""
     rows = []
     for of in heads:
@@ -66,7 +73,7 @@ def _edits(tasks: Tasks, model: ReactionModel, norms: Sequence[str], heads: Sequ
     return rows
 
 
-def _edit_row(label: str, found: attsvm.Edit, tasks: Tasks, seconds: float) -> tuple[Any, ...]:
+def _edit_row(label: str, found: Edit, tasks: Tasks, seconds: float) -> tuple[Any, ...]:
     norm, certificate = found.result.norm_kind.name, found.certificate
     percent = "" if "nothing" in label else f"{100 * found.relative_frobenius:.1f} %"
     rank = f"{found.rank} certified" if norm == "nuclear" else found.rank
@@ -83,14 +90,15 @@ def left_out(tasks: Tasks, model: ReactionModel, of: str, norm: str, C: float | 
     return verdicts
 
 
-def _learned(tasks: Tasks, model: ReactionModel, of: str, norm: str, C: float | None) -> attsvm.Edit:
+def _learned(tasks: Tasks, model: ReactionModel, of: str, norm: str, C: float | None) -> Edit:
     start: Any = np.zeros_like(model.head.W) if of == "fit" else model.head
-    return attsvm.edit(start, tasks.problem, tasks.wanted, of="W" if of == "fit" else of, norm=norm, C=C)  # type: ignore[arg-type]
+    what: Any = "W" if of == "fit" else of
+    return attsvm.edit(start, tasks.problem, tasks.wanted, of=what, norm=norm, C=C)
 
 
-def _again(tasks: Tasks, model: ReactionModel, reactions: list[Any], of: str) -> tuple[list[tuple[Any, ...]], str]:
+def _again(tasks: Tasks, model: ReactionModel, reactions: list[Any], of: Any) -> tuple[list[tuple[Any, ...]], str]:
     """The edit in the network, whose twelve layers are one, and the whole network run again."""
-    found = attsvm.edit(model.head, tasks.problem, tasks.wanted, of=of)  # type: ignore[arg-type]
+    found = attsvm.edit(model.head, tasks.problem, tasks.wanted, of=of)
     changed = model.edited(found)
     after = tasks_of(changed, reactions, changed.head)
     moved = [
@@ -102,7 +110,7 @@ def _again(tasks: Tasks, model: ReactionModel, reactions: list[Any], of: str) ->
     ]
     note = (
         f"the layers share their weights, so an edit of {of} acts in all twelve: the hidden states that enter layer 10 "
-        f"move by {100 * float(np.median(moved)):.1f} % (median over reactions), and the edit was not computed for those"
+        f"move by {100 * float(np.median(moved)):.1f} % (median over reactions), and the edit was computed for others"
     )
     return rows, note
 
@@ -133,7 +141,9 @@ def _curve_table(found: list[dict[str, Any]], C: float | None) -> Table:
         right, total = sum(f["right"] for f in these), sum(f["total"] for f in these)
         label = {"raw head": "raw head", "fit": "fitted from nothing"}.get(way, f"edit of {way}")
         rows.append((label, size or "", share(right, total), min(shares), max(shares), len(these)))
-    title = f"Held-out atoms by number of training reactions ({'hard margin' if C is None else f'soft margin, C = {C:g}'})"
+    title = (
+        f"Held-out atoms by number of training reactions ({'hard margin' if C is None else f'soft margin, C = {C:g}'})"
+    )
     return Table(title, ("", "reactions", "share right", "worst split", "best split", "splits"), rows)
 
 
@@ -142,7 +152,11 @@ def _tasks(context: Context, model: ReactionModel) -> tuple[Tasks, list[Any], st
     s = context.settings
     if not s["data"]:
         reactions = package_reactions()
-        return tasks_of(model, reactions, model.head), reactions, "the 13 mapped reactions in the tests of rxnmapper 0.4.3"
+        return (
+            tasks_of(model, reactions, model.head),
+            reactions,
+            "the 13 mapped reactions in the tests of rxnmapper 0.4.3",
+        )
     path = Path(s["data"])
     reactions = read_reactions(path, s["read"], s["longest"], set(model.vocabulary))
     where = f"{len(reactions)} reactions of {path.name}"
@@ -201,7 +215,8 @@ def draw(outcome: Outcome) -> Picture:
         sizes = sorted({f["size"] for f in found if f["way"] == way})
         shares = [[100 * f["right"] / f["total"] for f in found if f["way"] == way and f["size"] == k] for k in sizes]
         mean = [float(np.mean(v)) for v in shares]
-        low, high = ([m - min(v) for m, v in zip(mean, shares, strict=True)], [max(v) - m for m, v in zip(mean, shares, strict=True)])
+        low = [m - min(v) for m, v in zip(mean, shares, strict=True)]
+        high = [max(v) - m for m, v in zip(mean, shares, strict=True)]
         label = "fitted from nothing" if way == "fit" else f"edit of {way}"
         axis.errorbar(sizes, mean, yerr=[low, high], marker="o", capsize=3, label=label)
     axis.set(xlabel="training reactions", ylabel="held-out atoms right (%)", xscale="log")
@@ -220,11 +235,13 @@ FIGURE = Figure(
     full={
         "trials": 1, "data": "", "read": 260, "longest": 512, "certify": True, "norms": ["frobenius", "nuclear"],
         "heads": ["W", "K", "Q"], "leave_one_out": [["W", "frobenius"], ["K", "frobenius"], ["Q", "frobenius"],
-        ["fit", "frobenius"]], "held_out": 4, "sizes": [3, 6, 9], "splits": 10, "ways": ["W", "K", "Q", "fit"], "C": None,
+        ["fit", "frobenius"]], "held_out": 4, "sizes": [3, 6, 9], "splits": 10, "ways": ["W", "K", "Q", "fit"],
+        "C": None,
     },
     quick={
-        "trials": 1, "data": "", "read": 20, "longest": 200, "certify": True, "norms": ["frobenius"], "heads": ["W", "K"],
-        "leave_one_out": [["W", "frobenius"]], "held_out": 4, "sizes": [3], "splits": 2, "ways": ["W", "fit"], "C": None,
+        "trials": 1, "data": "", "read": 20, "longest": 200, "certify": True, "norms": ["frobenius"],
+        "heads": ["W", "K"], "leave_one_out": [["W", "frobenius"]], "held_out": 4, "sizes": [3], "splits": 2,
+        "ways": ["W", "fit"], "C": None,
     },
     run=run,
     draw=draw,
