@@ -17,7 +17,7 @@ def tiny(module, **settings):
 
 def test_they_are_listed_and_chosen_by_name():
     names = [figure.name for figure in all_figures("own")]
-    assert names == ["agreement", "assumptions", "floor", "fuzz", "geometry", "paths", "ranks", "search"]
+    assert names == ["agreement", "assumptions", "floor", "fuzz", "geometry", "graphs", "paths", "ranks", "search"]
     assert [(f.paper, f.name) for f in choose_figures(["own", "floor"])] == [("own", "floor")]
 
 
