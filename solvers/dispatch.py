@@ -13,6 +13,7 @@ from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SolverSpec, choose
 from attsvm.solvers.request import Request
+from attsvm.solvers.shared_rows import SharedRows
 from attsvm.solvers.single import solve_one
 from attsvm.solvers.solution import MarginSolution, MarginSolutionBatch
 from attsvm.solvers.threads import blas_threads
@@ -77,7 +78,8 @@ def solve(
     warm_start : MarginSolution or array_like, shape (*batch, m), optional
         Solution or multipliers of a similar problem with as many rows.
     device : str or torch.device, optional
-        Run the iterations there (nuclear norm; see the ``devices`` of `SOLVERS`). Certificates are computed on the CPU.
+        Run the iterations there (nuclear norm; see the ``devices`` of `SOLVERS`), or the products with shared rows
+        (see ``products``). Certificates are computed on the CPU.
     **options
         Passed to the solver.
 
@@ -103,6 +105,10 @@ def solve(
     goal = tolerance or _achievable(spec, variant, options)
     request = Request(goal, max_iterations, _warm(warm_start), device, rank, variant, options)
     request.check(problem)
+    if device is not None and spec.products and isinstance(problem.rows, SharedRows):
+        from attsvm.solvers.device_rows import DeviceRows
+
+        problem = problem.with_rows(DeviceRows.of(problem.rows, device))
     with _threads(spec, problem):
         if problem.batch:
             return solve_many(spec, problem, norm, request)
@@ -142,5 +148,7 @@ def _threads(spec: SolverSpec, problem: MarginProblem) -> AbstractContextManager
     # A foreign solver keeps its own habits, and products of so few rows are never shared between threads.
     if spec.foreign or (not problem.batch and problem.m < _FEW_ROWS and spec.norms == frozenset({"frobenius"})):
         return nullcontext()
+    if spec.products and not problem.batch:  # the largest matrix is that of the free rows
+        return blas_threads(max(problem.rows.elements, min(problem.m, 2 * problem.q) ** 2))
     large = spec.norms == frozenset({"frobenius"}) and not problem.batch
     return blas_threads(problem.rows.elements if large else 0)
