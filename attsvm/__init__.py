@@ -22,9 +22,12 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 if TYPE_CHECKING:  # what is loaded at first use, for type checkers
+    from attsvm import next_token
+    from attsvm.editing import edit
     from attsvm.enumeration import locally_optimal_selections, selection_graph
     from attsvm.files import load_problem, save_problem
     from attsvm.paths import decompose, regularization_path, soft_path
+    from attsvm.probing import Monitor, probe
     from attsvm.reports import write_report
     from attsvm.sweeps import sweep
     from attsvm.theory import attraction, diagnose
@@ -33,14 +36,18 @@ if TYPE_CHECKING:  # what is loaded at first use, for type checkers
 
 # Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
+    "Monitor": "attsvm.probing",
     "Run": "attsvm.training",
     "TrainOptions": "attsvm.training",
     "TrainedHead": "attsvm.trained_head",
     "attraction": "attsvm.theory",
     "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
+    "edit": "attsvm.editing",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
+    "next_token": "attsvm.next_token",
+    "probe": "attsvm.probing",
     "regularization_path": "attsvm.paths",
     "soft_path": "attsvm.paths",
     "save_problem": "attsvm.files",
@@ -52,6 +59,7 @@ _LAZY = {
     "Attraction": "attsvm.theory",
     "Decomposition": "attsvm.paths",
     "Diagnosis": "attsvm.theory",
+    "Edit": "attsvm.editing",
     "FarkasCertificate": "attsvm.solvers",
     "ProblemFileError": "attsvm.files",
     "RegularizationPath": "attsvm.paths",
@@ -82,6 +90,7 @@ __all__ = [
     "InfeasibleError",
     "LinearHead",
     "Loss",
+    "Monitor",
     "NoSolutionError",
     "ProblemBatch",
     "ReluHead",
@@ -101,6 +110,7 @@ __all__ = [
     "correlation_loss",
     "decompose",
     "diagnose",
+    "edit",
     "exponential",
     "finite_part",
     "gen_svm",
@@ -108,6 +118,8 @@ __all__ = [
     "load_problem",
     "locally_optimal_selections",
     "logistic",
+    "next_token",
+    "probe",
     "random_problem",
     "regularization_path",
     "satt_svm",

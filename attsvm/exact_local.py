@@ -129,6 +129,21 @@ class ExactListing:
         return f"{found} locally optimal in exact arithmetic; the list: {verdict}"
 
 
+def _all_local(problem: AttentionProblem) -> tuple[list[ExactLocal], int]:
+    """Every locally optimal selection, decided one by one, least norm first, and how many were tried."""
+    choices = [np.flatnonzero(row).tolist() for row in problem.allowed.reshape(-1, problem.T)]
+    count = math.prod(len(choice) for choice in choices)
+    if count > EXACT_SELECTIONS:
+        raise ValueError(f"exact listings are for up to {EXACT_SELECTIONS} selections; this problem has {count:,}")
+    found = []
+    for tokens in itertools.product(*choices):
+        decided = exact_local_optimality(problem, np.reshape(tokens, problem.query_shape))
+        if decided.locally_optimal:
+            found.append(decided)
+    found.sort(key=lambda item: (item.norm_squared or Fraction(0), item.tokens))
+    return found, count
+
+
 def exact_listing(problem: AttentionProblem, listed: Iterable[tuple[int, ...]], top: int | None = None) -> ExactListing:
     """Decide every selection over the rationals and compare with a list; small problems.
 
@@ -149,23 +164,14 @@ def exact_listing(problem: AttentionProblem, listed: Iterable[tuple[int, ...]], 
     """
     if problem.batch is not None:
         raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. problem[0]")
-    choices = [np.flatnonzero(row).tolist() for row in problem.allowed.reshape(-1, problem.T)]
-    count = math.prod(len(choice) for choice in choices)
-    if count > EXACT_SELECTIONS:
-        raise ValueError(f"exact listings are for up to {EXACT_SELECTIONS} selections; this problem has {count:,}")
-    found = []
-    for tokens in itertools.product(*choices):
-        decided = exact_local_optimality(problem, np.reshape(tokens, problem.query_shape))
-        if decided.locally_optimal:
-            found.append(decided)
-    found.sort(key=lambda item: (item.norm_squared or Fraction(0), item.tokens))
+    found, count = _all_local(problem)
     said, all_of_them = set(listed), {item.tokens for item in found}
-    wanted = found if top is None else found[:top]
-    # Equal norms at the end of a shortened list may be listed in either order.
+    wanted = found[:top]
     last = wanted[-1].norm_squared if wanted else None
-    needed = {item.tokens for item in wanted if top is None or item.norm_squared != last}
-    missing = sorted(needed - said)
-    short = len(said) < len(wanted) and not missing
-    if short:
-        missing = [item.tokens for item in wanted if item.tokens not in said]
-    return ExactListing(tuple(found), count, tuple(missing), tuple(sorted(said - all_of_them)))
+    missing = {item.tokens for item in wanted if item.norm_squared != last} - said
+    # Equal norms at the end of a shortened list may be listed in either order.
+    ties = [item.tokens for item in found if item.norm_squared == last]
+    room = sum(item.norm_squared == last for item in wanted)
+    if len(said.intersection(ties)) < room:
+        missing |= {item.tokens for item in wanted} - said
+    return ExactListing(tuple(found), count, tuple(sorted(missing)), tuple(sorted(said - all_of_them)))

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray
 from attsvm.rows import AttentionRows
-from attsvm.solvers import MarginProblem, MarginSolution, MarginSolutionBatch, solve, solve_batch
+from attsvm.solvers import MarginProblem, MarginSolution, MarginSolutionBatch, certify, solve, solve_batch
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm
 from attsvm.support_proof import MarginBounds, carries_weight_outside, margin_bounds, solve_exactly, upper_norm
 
@@ -88,7 +88,13 @@ def prove_local(rows: AttentionRows, result: MarginSolution | MarginSolutionBatc
     local = optimal & ~np.atleast_1d(above.any(axis=-1))
     proof = LocalProof(local, ~local & ~infeasible)
     if result.norm_kind.name == "frobenius":
-        return _frobenius(problem, result, above, optimal, proof)
+        return _frobenius(problem, result, result.certificate, above, optimal, proof)
+    if min(problem.shape) == 1 and result.norm_kind.unitarily_invariant:  # on vectors these norms are one
+        certificate = result.certificate
+        if optimal.any():
+            with np.errstate(invalid="ignore"):  # there may be no W
+                certificate = certify(problem, np.asarray(result.W), result.multipliers, "frobenius")
+        return _frobenius(problem, result, certificate, above, optimal, proof)
     return _any_norm(problem, result, above, optimal, proof)
 
 
@@ -104,12 +110,12 @@ def _own_rows(problem: MarginProblem, values: npt.NDArray[Any], index: int) -> n
 
 
 def _frobenius(
-    problem: MarginProblem, result: Any, above: BoolArray, optimal: BoolArray, proof: LocalProof
+    problem: MarginProblem, result: Any, certificate: Any, above: BoolArray, optimal: BoolArray, proof: LocalProof
 ) -> LocalProof:
     local, left = proof.local.copy(), proof.undecided.copy()
     bounds: MarginBounds | None = None
     if optimal.any():
-        bounds = margin_bounds(problem, result.W, result.certificate)
+        bounds = margin_bounds(problem, result.W, certificate)
         local |= optimal & ~np.atleast_1d((above & ~bounds.beyond).any(axis=-1))
         left &= ~local
         left &= ~_refuted(problem, result, bounds, above, left & optimal)
@@ -164,7 +170,7 @@ def _any_norm(
 ) -> LocalProof:
     norm = result.norm_kind.name
     local, left = proof.local.copy(), proof.undecided.copy()
-    most = np.atleast_1d(upper_norm(problem.shape, result.certificate, norm))
+    most = np.atleast_1d(upper_norm(result.certificate))
     least = np.atleast_1d(np.asarray(result.certificate.lower_bound))
     high = np.atleast_2d(above)
     if (left & optimal).any():
@@ -205,7 +211,7 @@ def _least_without(problem: MarginProblem, high: BoolArray, norm: str) -> FloatA
     if len(some):
         owner = pair.owner if pair.owner.ndim == 1 else pair.owner[some]
         found = solve_batch(MarginProblem(a[some], queries[some], owner, valid=keep[some]), norm)
-        out[some] = upper_norm(problem.shape, found.certificate, norm)
+        out[some] = upper_norm(found.certificate)
     return out
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, freeze, own, real_array, require_finite
+from attsvm._arrays import BoolArray, own, real_array, require_finite
 from attsvm._problem_data import ProblemData
 from attsvm._problem_input import check_shapes, pad, read_labels, read_mask
 from attsvm.heads import Head, as_head
@@ -114,13 +114,16 @@ class AttentionProblem(ProblemData):
             )
         if self.multi_query:
             values = values[..., None, :]
-        scores = np.where(self.allowed, self.Y[..., None] * values, -np.inf)
-        bad = self.allowed & ~np.isfinite(scores)
-        if bad.any():
-            raise ValueError(
-                f"head returned a value that is not finite at {tuple(int(i) for i in np.argwhere(bad)[0])}"
-            )
-        return freeze(scores)
+        scores = self.Y[..., None] * values
+        finite = np.isfinite(scores)
+        if self.mask is not None:
+            finite |= ~self.allowed
+            scores = np.where(self.allowed, scores, -np.inf)
+        if not np.logical_and.reduce(finite, axis=None):
+            place = tuple(int(i) for i in np.argwhere(~finite)[0])
+            raise ValueError(f"head returned a value that is not finite at {place}")
+        scores.setflags(write=False)
+        return scores
 
     def optimal_tokens(self, tolerance: float = 0.0) -> Selection:
         """Tokens of highest score (Definition 1); ties are reported in the selection.
@@ -145,8 +148,10 @@ class AttentionProblem(ProblemData):
 
     def _tokens_within(self, tolerance: float) -> Selection:
         scores = self.scores()
-        best = scores.max(axis=-1, keepdims=True)
-        return Selection(scores.argmax(axis=-1), tied=scores >= best - tolerance)
+        best = np.maximum.reduce(scores, axis=-1, keepdims=True)
+        tokens = scores.argmax(axis=-1)
+        tokens.setflags(write=False)  # nobody else has it: no copy
+        return Selection(tokens, tied=scores >= (best - tolerance if tolerance else best))
 
     def loss_constants(self, loss: str | Loss = "logistic") -> LossConstants:
         """M0 and M1 of Assumption A over the range of this problem's scores (linear heads)."""

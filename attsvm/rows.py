@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -100,21 +100,25 @@ class AttentionRows:
 
 
 def _differences(
-    X: npt.NDArray[np.floating], sequence: IntArray, anchors: IntArray, owner: IntArray, token: IntArray
+    X: npt.NDArray[np.floating], places: _Places, anchors: IntArray, token: IntArray, kept: IntArray | None
 ) -> FloatArray:
     """Rows ``x_{i,anchor} - x_{i,token}`` in float64, whatever the tokens are, shape (m, dx).
 
     A float64 difference of two tokens is correctly rounded, which certificates account for; one formed in float32
     would describe other rows.
     """
+    tokens, first, owner = X.reshape(-1, X.shape[-1]), places.first, places.owner
+    if kept is not None:
+        first, owner = first[kept], owner[kept]
     step = max(1, _CHUNK_ELEMENTS // X.shape[-1])
     if len(token) <= step:
-        return np.asarray(np.subtract(X[sequence, anchors.take(owner)], X[sequence, token], dtype=np.float64))
+        chosen = tokens.take(first + anchors.take(owner), axis=0)
+        return np.asarray(np.subtract(chosen, tokens.take(first + token, axis=0), dtype=np.float64))
     out = np.empty((len(token), X.shape[-1]))
     for start in range(0, len(token), step):
         rows = slice(start, start + step)
-        i = sequence[rows]
-        np.subtract(X[i, anchors[owner[rows]]], X[i, token[rows]], out=out[rows], dtype=np.float64)
+        chosen = tokens.take(first[rows] + anchors.take(owner[rows]), axis=0)
+        np.subtract(chosen, tokens.take(first[rows] + token[rows], axis=0), out=out[rows], dtype=np.float64)
     return out
 
 
@@ -135,21 +139,23 @@ def _build(
     """
     if offset is not None:
         rhs = _with_offset(problem, anchors, rhs, offset)
-    T, lead = problem.T, anchors.shape[:-1]
-    query_shape = problem.query_shape[-2 if problem.multi_query else -1 :]
-    owner, places = _owners(anchors.shape[-1], T)
-    others = places != anchors[..., None]  # (*batch, q, T)
-    token = others.nonzero()[-1].reshape(*lead, -1)
+    T, K, lead = problem.T, problem.K, anchors.shape[:-1]
+    query_shape = problem.Z.shape[-3:-1] if problem.multi_query else problem.Z.shape[-2:-1]
+    places = _places(anchors.shape[-1], K, T)
+    others = places.others + (places.others >= anchors[..., None])  # (*batch, q, T - 1): the tokens but the anchor
+    token, owner = others.reshape(*lead, -1), places.owner
 
     def per_row(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
-        return None if values is None else values[others].reshape(*lead, -1)
+        return None if values is None else np.take_along_axis(values, others, axis=-1).reshape(*lead, -1)
 
     kept, sides, equal = per_row(keep), per_row(rhs), per_row(equality)
     whole = kept is None or bool(kept.all())
+    used: IntArray | None = None
     if kept is not None and not whole:
         if not kept.any(axis=-1).all():
             raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to separate")
-        used = kept.reshape(-1, kept.shape[-1]).any(axis=0)  # a row that is in none of the problems is left out
+        # A row that is in none of the problems is left out.
+        used = np.flatnonzero(kept.reshape(-1, kept.shape[-1]).any(axis=0))
         token, owner, kept = token[..., used], owner[used], kept[..., used]
         sides = None if sides is None else sides[..., used]
         equal = None if equal is None else equal[..., used]
@@ -163,10 +169,12 @@ def _build(
         return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, valid), token, query_shape, T, anchors)
     rows: PairRows | SharedRows
     if _shares_tokens(problem, len(token), shared):
-        place = np.arange(anchors.shape[-1]) // problem.K
+        place = np.arange(anchors.shape[-1]) // K
         rows = SharedRows(problem.X, problem.Z.reshape(-1, problem.dz), place, anchors, owner, token)
     else:
-        rows = _pairs(problem, anchors, token, owner, others if whole else None, block)
+        X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
+        a = _differences(X, places, anchors, token, used)
+        rows = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // K, owner), block)
     return AttentionRows(MarginProblem.from_rows(rows, sides, equal), token, query_shape, T, anchors)
 
 
@@ -194,25 +202,6 @@ def _with_offset(
     added = np.broadcast_to(added, (*anchors.shape, problem.T))
     lead = np.take_along_axis(added, anchors[..., None], axis=-1)
     return np.asarray((1.0 if rhs is None else rhs) + added - lead)
-
-
-def _pairs(
-    problem: AttentionProblem,
-    anchors: IntArray,
-    token: IntArray,
-    owner: IntArray,
-    others: BoolArray | None,
-    block: int | None,
-) -> PairRows:
-    """Rows of one problem; ``others`` marks all tokens but the anchors where every one of them has a row."""
-    X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
-    if problem.K == 1 and others is not None and X.size <= _CHUNK_ELEMENTS:
-        # All at once, then without the selected token's own.
-        picked = X[np.arange(len(anchors)), anchors].astype(np.float64, copy=False)
-        a = (picked[:, None] - X)[others]
-    else:
-        a = _differences(X, owner // problem.K, anchors, owner, token)
-    return PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // problem.K, owner), block)
 
 
 def _batch_pairs(
@@ -252,10 +241,19 @@ def _remainder(
     return remainder
 
 
+class _Places(NamedTuple):
+    """Where the rows of queries with T tokens each stand when all tokens are allowed."""
+
+    owner: IntArray  # (m,): query of each row
+    first: IntArray  # (m,): position of the first token of its sequence among all tokens
+    others: IntArray  # (T - 1,): the tokens if the last one is the anchor
+
+
 @lru_cache(maxsize=16)
-def _owners(q: int, T: int) -> tuple[IntArray, IntArray]:
-    """Query of each row when every query has T - 1, and all tokens; shared, hence not to be written to."""
-    shared = np.repeat(np.arange(q), T - 1), np.arange(T)
+def _places(q: int, K: int, T: int) -> _Places:
+    """Shared by all problems of this size, hence not to be written to."""
+    owner = np.repeat(np.arange(q), T - 1)
+    shared = _Places(owner, owner // K * T, np.arange(T - 1))
     for array in shared:
         array.flags.writeable = False
     return shared

@@ -18,11 +18,17 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # MathJax beside the pages: no network
     "sphinx_gallery.gen_gallery",
 ]
+myst_enable_extensions = ["dollarmath"]
+
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
 suppress_warnings = [
     "config.cache",  # the gallery's sorting function cannot be pickled
     "ref.python",  # words of shapes, "(batch, d)", are looked up as names and may be several
@@ -30,7 +36,8 @@ suppress_warnings = [
 
 html_theme = "furo"
 html_title = "attsvm"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_js_files = ["claims.js"]  # filters the page of claims; does nothing on the others
 
 autodoc_typehints = "none"  # types stand in the docstrings, with shapes
 autodoc_member_order = "bysource"
@@ -60,8 +67,18 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "capture_repr": (),  # what a cell ends with is not printed: it is a legend more often than an answer
     "show_memory": False,
     "show_signature": False,
     "remove_config_comments": True,
     "min_reported_time": 1,
 }
+
+# Links to other projects' names need their inventories from the network: `make docs INTERSPHINX=1`.
+if os.environ.get("INTERSPHINX"):
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "torch": ("https://docs.pytorch.org/docs/stable", None),
+    }

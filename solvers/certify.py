@@ -23,12 +23,16 @@ from attsvm.solvers.certified_rank import Spectra, rank_certificate, spectra_of
 from attsvm.solvers.feasible import feasibility_price
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma
+from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
 
 __all__ = ["certify", "certify_batch", "error_bounds", "frobenius_of"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
+
+
+# An error of margins above this is looked at entry by entry (rows of different sizes), up to so many entries.
+_COARSE, _BY_ENTRIES = 1e-11, 100_000
 
 
 class _Arithmetic(NamedTuple):
@@ -101,12 +105,18 @@ def _measure(
         violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
         allowed, sides, allowance = error_norms, None, None
     else:
-        allowance = np.maximum(1.0, np.abs(rhs))
+        allowance = problem.allowance
         violation, allowed, sides = most(problem.missed(slack) / allowance), error_norms / allowance, np.abs(rhs)
         negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
     size = frobenius_of(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+    if not problem.batch and primal_error > _COARSE and rows.m * sum(rows.shape) <= _BY_ENTRIES:
+        primal_error = min(
+            primal_error, _error_by_entries(problem, W, allowance) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
+        )
+    if problem.prior is not None:  # right-hand sides that are themselves rounded
+        primal_error = primal_error + most(problem.prior.error / allowance)
 
     if (
         negative.any() if problem.batch else negative > 0.0
@@ -135,6 +145,8 @@ def _measure(
         value_most, dual_most = spectra.norm_most, (dual_norm * spectra.grow + spectra.residual + dual_error) * SLACK
     objective = dot(rhs, lam)
     sure = objective - bounds.objective * (terms + 2) * (objective if sides is None else dot(sides, weights))
+    if problem.prior is not None:
+        sure = sure - dot(problem.prior.error, weights) * _SLACK
     lower = where((objective > 0) & (dual_norm > 0), objective / where(dual_norm > 0, dual_norm, 1.0), 0.0)
     proved = where(sure > 0, sure / where(dual_most > 0, dual_most, 1.0) * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
     scale = where(value > 0, value, 1.0)
@@ -147,9 +159,17 @@ def _measure(
         # The best norm is at most that of W made feasible.
         price = feasibility_price(problem, W, slack, violation, primal_error, value_most)
         rank = rank_certificate(spectra, dual_error, gap, excess + price, rank_tolerance)
-    numbers = (violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error)
-    parts: list[Any] = [*(plain(number) for number in numbers), rank, None, Source(problem, W, lam, norm)]
-    return Certificate(*parts)
+    source = Source(problem, W, lam, norm)
+    return Certificate(
+        violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error, rank, None, source
+    )
+
+
+def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArray | None) -> float:
+    """Largest error of a margin of one problem, relative to the allowance: the second, sharper bound."""
+    pair = problem.rows.gather(np.arange(problem.m))
+    error = margin_error_by_entries(pair.a, W, pair.queries, pair.owner)
+    return float(np.max(error if allowance is None else error / allowance)) * _SLACK
 
 
 def frobenius_of(matrix: FloatArray) -> Any:

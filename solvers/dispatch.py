@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.batches import solve_many
 from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.pairs import FEW_ROWS
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SolverSpec, choose
 from attsvm.solvers.request import Request
@@ -23,19 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["solve", "solve_batch"]
 
-# Rows below which one problem needs no limit on threads.
-_FEW_ROWS = 100
+_FROBENIUS = frozenset({"frobenius"})
 
 
 def _check(solver: object, tolerance: object, max_iterations: object, rank: object) -> None:
     """Refuse arguments of the wrong kind, by name."""
+    if not isinstance(solver, str):
+        raise ValueError(f"solver must be a string such as 'auto' or 'cvxpy:SCS', got {solver!r}")
     if tolerance is not None and not (isinstance(tolerance, (int, float, np.number)) and tolerance > 0):
         raise ValueError(f"tolerance must be positive, got {tolerance!r}")
     for name, count in (("max_iterations", max_iterations), ("rank", rank)):
         if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1):
             raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
-    if not isinstance(solver, str):
-        raise ValueError(f"solver must be a string such as 'auto' or 'cvxpy:SCS', got {solver!r}")
 
 
 def _warm(given: Any) -> Any:
@@ -109,6 +109,8 @@ def solve(
         from attsvm.solvers.device_rows import DeviceRows
 
         problem = problem.with_rows(DeviceRows.of(problem.rows, device))
+    if spec.norms == _FROBENIUS and not problem.batch and problem.m < FEW_ROWS:
+        return solve_one(spec, problem, norm, request)  # products of so few rows are never shared between threads
     with _threads(spec, problem):
         if problem.batch:
             return solve_many(spec, problem, norm, request)
@@ -141,14 +143,13 @@ def _achievable(spec: SolverSpec, variant: str, options: dict[str, Any]) -> floa
         from attsvm.solvers.reference import ACHIEVABLE
 
         return ACHIEVABLE.get(variant.upper() or "CLARABEL", 1e-5)
-    return 1e-3 if str(options.get("dtype", "")).endswith("float32") else spec.achievable
+    return 1e-3 if options and str(options.get("dtype", "")).endswith("float32") else spec.achievable
 
 
 def _threads(spec: SolverSpec, problem: MarginProblem) -> AbstractContextManager[Any]:
-    # A foreign solver keeps its own habits, and products of so few rows are never shared between threads.
-    if spec.foreign or (not problem.batch and problem.m < _FEW_ROWS and spec.norms == frozenset({"frobenius"})):
+    if spec.foreign:  # keeps its own habits
         return nullcontext()
     if spec.products and not problem.batch:  # the largest matrix is that of the free rows
         return blas_threads(max(problem.rows.elements, min(problem.m, 2 * problem.q) ** 2))
-    large = spec.norms == frozenset({"frobenius"}) and not problem.batch
+    large = spec.norms == _FROBENIUS and not problem.batch
     return blas_threads(problem.rows.elements if large else 0)

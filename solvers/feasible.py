@@ -9,7 +9,7 @@ by its norm, with smallest singular value s > 0: they are independent. Some matr
 ``|row_k| |C|_F``, are still satisfied by ``W + C``. Its nuclear norm is larger by at most ``sqrt(min(dx, dz)) |C|_F``.
 
 What rows miss is known up to rounding, and ``s^2`` is bounded from below by the least eigenvalue of the Gram matrix of
-H minus the errors of its entries and of the decomposition (`singular_value_bounds`): nothing here is to first order.
+H minus the errors of its entries and of the decomposition (`least_eigenvalue`): nothing here is to first order.
 Where H is dependent nothing is proved and the price is infinite; `attsvm.solvers.exact.repair` may know more.
 """
 
@@ -21,8 +21,8 @@ import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
-from attsvm.solvers.spectral_bounds import singular_value_bounds
+from attsvm.solvers.rounding import gamma
+from attsvm.solvers.spectral_bounds import least_eigenvalue
 
 __all__ = ["correction_bound", "feasibility_price"]
 
@@ -68,8 +68,7 @@ def feasibility_price(
         return _price(problem, W, slack, float(error), float(value))
     return np.array([
         _price(
-            MarginProblem.from_rows(problem.rows[i], problem.rhs[i], problem.equality[i]), W[i], slack[i],
-            float(error[i]), float(value[i]),
+            problem.plain_rows(i), W[i], slack[i], float(error[i]), float(value[i]),
         )
         for i in range(len(slack))
     ])  # fmt: skip
@@ -86,7 +85,7 @@ def _scaling(share: Any, value: Any) -> Any:
 def _price(problem: MarginProblem, W: FloatArray, slack: FloatArray, error: float, value: float) -> float:
     """The price of one problem that is not plain."""
     rhs, equality = problem.rhs, problem.equality
-    hidden = error * np.maximum(1.0, np.abs(rhs))  # what rounding may hide from each row
+    hidden = error * problem.allowance  # what rounding may hide from each row
     void = problem.row_norms == 0  # such a row is met by every W or by none
     if bool((void & (equality & (rhs != 0) | (rhs > 0))).any()):
         return float("inf")
@@ -150,4 +149,4 @@ def _least_eigenvalue(problem: MarginProblem, index: Any) -> float:
     gram = part.gram() / norms[:, None] / norms
     # Entries: products of two inner products, the rounding of the rows (lemma 2), the norms and two divisions.
     error = gamma(2 * sum(problem.shape) + 24) * len(index) * _SLACK
-    return float(singular_value_bounds(gram)[0][-1]) - error - UNIT_ROUNDOFF
+    return least_eigenvalue(gram) - error

@@ -74,6 +74,9 @@ def _conjugate(p: float) -> float:
     return np.inf if p == 1.0 else 1.0 if np.isinf(p) else p / (p - 1.0)
 
 
+_SCHATTEN = {1.0: "nuclear", 2.0: "frobenius"}
+
+
 @dataclass(frozen=True)
 class Schatten(Norm):
     """The l_p norm of the singular values: nuclear (p = 1), Frobenius (p = 2) and spectral (p = inf).
@@ -87,7 +90,7 @@ class Schatten(Norm):
     @property
     def name(self) -> str:
         """``"nuclear"``, ``"frobenius"`` or ``"spectral"``."""
-        return {1.0: "nuclear", 2.0: "frobenius"}.get(self.p, "spectral")
+        return _SCHATTEN.get(self.p, "spectral")
 
     @property
     def dual(self) -> Norm:

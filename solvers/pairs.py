@@ -21,6 +21,8 @@ __all__ = ["PairRows", "Remainder"]
 Remainder: TypeAlias = Callable[[IntArray], FloatArray]
 """What rounding took from the left factors of the rows of an index, shape (len(index), dx)."""
 
+# One problem with fewer rows is a matter of whole matrices: products by query would cost more than they save.
+FEW_ROWS = 100
 # Below this many entries a dense matrix of the weights of each query's rows is cheaper than a sparse one.
 _DENSE_PICKS = 1 << 14
 
@@ -49,6 +51,16 @@ class PairRows:
     a: npt.NDArray[np.floating[Any]]
     queries: npt.NDArray[np.floating[Any]]
     owner: IntArray
+    batch: tuple[int, ...]
+    """``()`` for one problem, ``(B,)`` for a batch."""
+    m: int
+    """Number of rows."""
+    q: int
+    """Number of distinct queries."""
+    shape: tuple[int, int]
+    """Shape ``(dx, dz)`` of W."""
+    is_small: bool
+    """One problem of few rows in float64."""
 
     def __init__(self, a: npt.ArrayLike, queries: npt.ArrayLike, owner: npt.ArrayLike) -> None:
         self.a = real_array("a", a, "(m, dx)")
@@ -67,6 +79,7 @@ class PairRows:
             raise ValueError(f"owner must lie in [0, {q}), got {whose.min()} to {whose.max()}")
         self.owner = whose.astype(np.int64, copy=False)
         self._remainder_of: Callable[[int], Remainder] | None = None
+        self._measure()
 
     def __repr__(self) -> str:
         many = f"{self.a.shape[0]} problems, " if self.a.ndim == 3 else ""
@@ -90,9 +103,17 @@ class PairRows:
         """
         rows = cls.__new__(cls)
         rows.a, rows.queries, rows.owner, rows._remainder_of = a, queries, owner, remainder_of
+        rows._measure()
         if block is not None:
             rows.block = block
         return rows
+
+    def _measure(self) -> None:
+        """Sizes, as plain attributes: a solve of some microseconds asks for them dozens of times."""
+        *batch, self.m, dx = self.a.shape
+        self.batch, self.q = tuple(batch), self.queries.shape[-2]
+        self.shape = dx, self.queries.shape[-1]
+        self.is_small = self.m < FEW_ROWS and not batch and self.a.dtype == self.queries.dtype == np.float64
 
     def exact_left(self) -> npt.NDArray[Any]:
         """Left factors as they are, or as fractions where rounding took something from them, shape (m, dx)."""
@@ -101,26 +122,6 @@ class PairRows:
             return self.a.astype(np.float64, copy=False)
         exact = np.array([[Fraction(x) for x in row] for row in self.a.tolist()], dtype=object)
         return np.asarray(exact + np.array([[Fraction(x) for x in row] for row in rest.tolist()], dtype=object))
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """``()`` for one problem, ``(B,)`` for a batch."""
-        return self.a.shape[:-2]
-
-    @property
-    def m(self) -> int:
-        """Number of rows."""
-        return int(self.a.shape[-2])
-
-    @property
-    def q(self) -> int:
-        """Number of distinct queries."""
-        return int(self.queries.shape[-2])
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape ``(dx, dz)`` of W."""
-        return int(self.a.shape[-1]), int(self.queries.shape[-1])
 
     @property
     def elements(self) -> int:
@@ -134,6 +135,13 @@ class PairRows:
         if rest or self.owner.ndim > 1 or not np.array_equal(self.owner, np.repeat(np.arange(self.q), size)):
             return 0
         return size
+
+    @cached_property
+    def _blocks(self) -> FloatArray | None:
+        """Left factors by query, shape (*batch, q, block, dx), if that is a view of float64 numbers."""
+        if not self.block or self.a.dtype != np.float64:
+            return None
+        return np.asarray(self.a.reshape(*self.batch, self.q, self.block, -1), dtype=np.float64)
 
     def _of_rows(self, per_query: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """From one vector per query to one per row."""
@@ -178,7 +186,7 @@ class PairRows:
 
     def _chunks(self) -> list[slice]:
         """Slices of rows (whole blocks of them if there are blocks); one slice when nothing has to be copied."""
-        if self.batch or (self.block and self.a.dtype == np.float64):
+        if self.batch or self._blocks is not None:
             return [slice(0, self.m)]
         unit = self.block or 1
         step = max(1, CHUNK_ELEMENTS // (self.shape[0] * unit)) * unit
@@ -196,12 +204,13 @@ class PairRows:
         ndarray, shape (*batch, m)
         """
         W = np.asarray(W, dtype=np.float64)
-        if W.shape != (*self.batch, *self.shape):
+        if W.shape != self.batch + self.shape:
             raise ValueError(f"W must have shape {(*self.batch, *self.shape)}, got {W.shape}")
+        if self.is_small:
+            return np.asarray(np.vecdot(self.a @ W, self.right))
         keys = self.queries @ W.mT  # (*batch, q, dx): the direction along which each query measures
-        if self.block and self.a.dtype == np.float64:
-            blocks = self.a.reshape(*self.batch, self.q, self.block, -1)
-            return np.asarray(np.matmul(blocks, keys[..., None]).reshape(*self.batch, self.m))
+        if self._blocks is not None:
+            return np.asarray(np.matmul(self._blocks, keys[..., None]).reshape(*self.batch, self.m))
         if self.batch:
             return np.asarray(np.vecdot(self.a.astype(np.float64, copy=False), self._of_rows(keys)))
         out = np.empty(self.m)
@@ -229,9 +238,10 @@ class PairRows:
         lam = np.asarray(multipliers, dtype=np.float64)
         if lam.shape != (*self.batch, self.m):
             raise ValueError(f"multipliers must have shape {(*self.batch, self.m)}, got {lam.shape}")
-        if self.block and self.a.dtype == np.float64:
-            blocks = self.a.reshape(*self.batch, self.q, self.block, -1)
-            combined = np.matmul(lam.reshape(*self.batch, self.q, 1, self.block), blocks)[..., 0, :]
+        if self.is_small:
+            return np.asarray((self.a * lam[:, None]).T @ self.right)
+        if self._blocks is not None:
+            combined = np.matmul(lam.reshape(*self.batch, self.q, 1, self.block), self._blocks)[..., 0, :]
             return np.asarray(np.matmul(combined.mT, self.queries))
         if self.batch:
             return np.asarray((self.a * lam[..., None]).mT @ self.right.astype(np.float64, copy=False))
@@ -292,6 +302,9 @@ class PairRows:
         block = self.block if self.owner.ndim == 1 else None
         return PairRows.trusted(self.a[problems], self.queries[problems], owner, inner, block)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_remainder_of": None}  # a function: rows that were stored know their rounded factors
+
     def features(self) -> FloatArray:
         """Dense rows ``vec(a_k b_k^T)`` in C order, shape (*batch, m, dx*dz). For small problems and references."""
         dense = self.a[..., :, None].astype(np.float64) * self.right[..., None, :]
@@ -300,8 +313,17 @@ class PairRows:
     @cached_property
     def gram(self) -> FloatArray:
         """Gram matrix ``G_jk = (a_j . a_k)(b_j . b_k)``, shape (*batch, m, m). For small problems and references."""
+        return self.weighted_gram(None)
+
+    def weighted_gram(self, weights: FloatArray | None) -> FloatArray:
+        """Gram matrix of the rows times their weights, of shape (*batch, m); shape (*batch, m, m)."""
         a, queries = self.a.astype(np.float64, copy=False), self.queries.astype(np.float64, copy=False)
+        if weights is not None:
+            a = a * weights[..., None]
         gram = a @ a.mT
+        if self.is_small:
+            gram *= self.right @ self.right.T
+            return np.asarray(gram)
         between = queries @ queries.mT
         if self.block:
             blocks = gram.reshape(*self.batch, self.q, self.block, self.q, self.block)

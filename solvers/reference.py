@@ -58,7 +58,7 @@ def _settings(name: str, request: Request) -> dict[str, Any]:
 
 def _reduced(problem: MarginProblem, norm: Norm) -> tuple[FloatArray, tuple[int, int], FloatArray, FloatArray]:
     """Dense rows, shape of W, and the bases of the spans in which both are written."""
-    pair = problem.rows.gather(np.arange(problem.m))
+    pair = problem.pairs()
     a, queries = pair.a.astype(np.float64), pair.queries.astype(np.float64)
     left = span(a) if norm.unitarily_invariant else None
     right = span(queries[np.unique(pair.owner)]) if norm.unitarily_invariant else None

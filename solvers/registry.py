@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -75,9 +76,7 @@ class SolverSpec:
 
     def load(self) -> Method:
         """Import the method."""
-        module, function = self.target.split(":")
-        loaded: Method = getattr(importlib.import_module(module), function)
-        return loaded
+        return _loaded(self.target)
 
     def can(self, norm: Norm, rank: int | None, device: object, problem: MarginProblem) -> bool:
         """Whether it solves this kind of problem at all."""
@@ -85,6 +84,13 @@ class SolverSpec:
         known = (self.norms is None or norm.name in self.norms) and (self.soft or not soft)
         moves = self.devices or (self.products and shared)
         return known and self.ranks == (rank is not None) and (device is None or moves)
+
+
+@cache
+def _loaded(target: str) -> Method:
+    module, function = target.split(":")
+    method: Method = getattr(importlib.import_module(module), function)
+    return method
 
 
 _FROBENIUS, _NUCLEAR = frozenset({"frobenius"}), frozenset({"nuclear"})
@@ -145,20 +151,7 @@ def choose(
     """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
     soft = problem.penalty is not None
     if solver != "auto":
-        name, _, variant = solver.partition(":")
-        spec = SOLVERS.get(name)
-        if spec is None or (variant and not spec.foreign):
-            raise ValueError(
-                f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
-            )
-        if not spec.can(norm, rank, device, problem):
-            able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device, problem))
-            asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
-            asked += " with a soft margin" if soft else ""
-            if device is not None and spec.products:
-                asked += ", whose products run there for shared rows only"
-            raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
-        return spec, variant
+        return _named(problem, solver, norm, rank, device)
     for spec in SOLVERS.values():
         if not spec.can(norm, rank, device, problem):
             continue
@@ -178,6 +171,24 @@ def choose(
         if device is not None
         else f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
     )
+
+
+def _named(problem: MarginProblem, solver: str, norm: Norm, rank: int | None, device: object) -> tuple[SolverSpec, str]:
+    """What was asked for by name, and its variant, if it can do what is asked of it."""
+    name, _, variant = solver.partition(":")
+    spec = SOLVERS.get(name)
+    if spec is None or (variant and not spec.foreign):
+        raise ValueError(
+            f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
+        )
+    if not spec.can(norm, rank, device, problem):
+        able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device, problem))
+        asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
+        asked += " with a soft margin" if problem.penalty is not None else ""
+        if device is not None and spec.products:
+            asked += ", whose products run there for shared rows only"
+        raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
+    return spec, variant
 
 
 def _worth_lockstep(problem: MarginProblem) -> bool:

@@ -30,7 +30,7 @@ def solve_one(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Req
     unit = UnitProblem(problem)
     if unit.is_extreme:
         return _solve_scaled(spec, problem, norm, request)
-    found = _settled(unit, norm) or spec.load()(unit, norm, request)
+    found = _settled(unit) or spec.load()(unit, norm, request)
     own = not spec.foreign or norm.name not in ("frobenius", "nuclear")  # of these two a foreign result is left alone
     own = own and problem.penalty is None  # exact arithmetic settles hard margins
     if _is_open(found, request) and own and not spec.ranks and request.max_iterations is None:
@@ -41,9 +41,11 @@ def solve_one(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Req
     )
 
 
-def _settled(unit: UnitProblem, norm: Norm) -> Found | None:
+def _settled(unit: UnitProblem) -> Found | None:
     """What needs no method: a zero row that asks for something, or W = 0."""
     problem = unit.problem
+    if problem.is_plain and not unit.has_zero_rows:
+        return None
     if unit.has_zero_rows and problem.penalty is None:
         proof = zero_row_proof(problem)
         if proof is not None:
@@ -55,12 +57,10 @@ def _settled(unit: UnitProblem, norm: Norm) -> Found | None:
 
 def _is_open(found: Found, request: Request) -> bool:
     """Whether float64 leaves something to decide: no proof, or rows that are missed by more than rounding explains."""
-    if found.farkas is not None or (found.W is not None and not found.W.any()):
-        return False
     certificate = found.certificate
-    if certificate is None or not certificate.proved <= request.tolerance:
-        return True
-    return certificate.primal_violation > ROUNDING * certificate.primal_error
+    if certificate is not None and certificate.proved <= request.tolerance:
+        return certificate.primal_violation > ROUNDING * certificate.primal_error
+    return found.farkas is None and (found.W is None or bool(found.W.any()))
 
 
 def _solve_scaled(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:

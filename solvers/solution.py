@@ -80,6 +80,9 @@ class Extras:
     factorizations: int = 0
 
 
+NO_EXTRAS = Extras()
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
     """What a method hands back, in the coordinates and the scale of the problem.
@@ -108,7 +111,7 @@ class Found:
     candidates: FloatArray | None = None
     certificate: Certificate | None = None
     status: Status | None = None
-    extras: Extras = field(default_factory=Extras)
+    extras: Extras = NO_EXTRAS
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +149,7 @@ class MarginSolution:
     seconds: float
     tolerance: float
     _W: FloatArray | None = field(repr=False, default=None)
-    extras: Extras = field(repr=False, default_factory=Extras)
+    extras: Extras = field(repr=False, default=NO_EXTRAS)
     _proofs: dict[int, FarkasCertificate] = field(repr=False, default_factory=dict)
     _each: tuple[Extras, ...] = field(repr=False, default=())
 
@@ -314,18 +317,18 @@ def conclude(
     problem: MarginProblem, norm: Norm, found: Found, *, solver: str, seconds: float, tolerance: float
 ) -> MarginSolution:
     """Certify what a method found on one problem; the certificate, not the method, decides the status."""
-    nothing = np.full(problem.m, np.nan)
     iterations = int(found.iterations)
     if found.farkas is not None:
         return MarginSolution(
-            problem, norm, Status.INFEASIBLE, found.farkas, nothing, solver, iterations, seconds, tolerance,
-            extras=found.extras,
+            problem, norm, Status.INFEASIBLE, found.farkas, np.full(problem.m, np.nan), solver, iterations, seconds,
+            tolerance, extras=found.extras,
         )  # fmt: skip
     W, lam, certificate = found.W, found.multipliers, found.certificate
     if W is not None and lam is not None and certificate is None:
         certificate = certify(problem, W, lam, norm)
     # A norm, a gap and a complementarity that are finite leave no room for numbers in W and lam that are not.
     if W is None or lam is None or certificate is None or not isfinite(certificate.complementarity + certificate.gap):
+        nothing = np.full(problem.m, np.nan)
         return MarginSolution(
             problem, norm, Status.FAILED, Certificate.unknown(source=Source(problem, None, nothing, norm)), nothing,
             solver, iterations, seconds, tolerance, extras=found.extras,

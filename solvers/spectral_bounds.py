@@ -14,7 +14,14 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.rounding import SLACK, TINY, UNIT_ROUNDOFF, down, gamma, settle
 
-__all__ = ["decomposition_error", "nuclear_bounds", "proved_spectrum", "singular_value_bounds", "singular_value_error"]
+__all__ = [
+    "decomposition_error",
+    "least_eigenvalue",
+    "nuclear_bounds",
+    "proved_spectrum",
+    "singular_value_bounds",
+    "singular_value_error",
+]
 
 
 # Covers the roundings of a Frobenius norm of up to 2^30 entries.
@@ -113,6 +120,34 @@ def _decomposition_error(
     spread = 2.0 * gamma(r + 4)
     error = _size(A - (U * s[..., None, :]) @ Vt) * (1.0 + spread) + spread * np.add.reduce(s, axis=-1) * grow
     return grow, (error + entries * 2.0**-900) * SLACK
+
+
+def least_eigenvalue(A: FloatArray) -> float:
+    """PROVED lower bound on the least eigenvalue of a symmetric matrix; 0 where none above it is proved.
+
+    With ``A = Q L Q' + E`` from any routine and ``||Q'Q - I|| <= p < 1``: where ``L >= l > 0``,
+    ``Q L Q' >= l (1 - p)``, and E takes at most ``||E||_F``.
+
+    Parameters
+    ----------
+    A : ndarray, shape (p, p)
+        Symmetric.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.spectral_bounds import least_eigenvalue
+    >>> 1.0 - 1e-14 < least_eigenvalue(np.diag([1.0, 2.0])) <= 1.0, least_eigenvalue(np.zeros((2, 2)))
+    (True, 0.0)
+    """
+    if not np.isfinite(A).all():
+        return 0.0
+    values, Q = np.linalg.eigh(A)
+    if not values[0] > 0:
+        return 0.0
+    p = _defects(Q, Q.T)
+    _, residual = _decomposition_error(A, Q, values, Q.T, *p)
+    return max(float(values[0] * (1.0 - max(p)) / SLACK - residual), 0.0)
 
 
 @lru_cache(maxsize=256)

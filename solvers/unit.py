@@ -23,8 +23,6 @@ __all__ = ["UnitProblem", "UnitRows", "scaled_to_range", "span"]
 
 # Columns of workspace per column of a factorization: enough for blocked code.
 _BLOCK = 64
-# Rows below which one Gram matrix is as fast as the row norms.
-_GRAM_ROWS = 100
 # Row norms outside this range have squares that leave that of float64.
 _SMALLEST, _LARGEST = 2.0**-400, 2.0**400
 
@@ -35,13 +33,14 @@ class UnitProblem:
     Attributes
     ----------
     problem : MarginProblem
-    inverse : ndarray, shape (*batch, m)
-        Reciprocal row norms; 0 for zero rows, which thereby ask for nothing.
-    scale : ndarray, shape (*batch, 1)
-        Largest ``|rhs_k| / |row_k|`` (1 where that is 0): W of the problem is ``scale`` times W of the unit rows.
-    c : ndarray, shape (*batch, m)
-        Right-hand sides of the unit rows, at most 1 in size.
+    m : int
+        Number of rows.
     equality : ndarray of bool, shape (*batch, m)
+    has_equalities, has_zero_rows : bool
+    least_norm, largest_norm : float
+        Of all rows.
+    is_extreme : bool
+        Some row is too large or too small for its square: nothing else is to be had.
 
     Examples
     --------
@@ -53,39 +52,37 @@ class UnitProblem:
     """
 
     def __init__(self, problem: MarginProblem) -> None:
-        norms = _norms(problem)
-        self.problem = problem
+        self.problem, self.m = problem, problem.m
         self.equality = problem.equality
-        least, most = np.minimum.reduce(norms, axis=None), np.maximum.reduce(norms, axis=None)
-        self.has_zero_rows = not least > 0.0
-        # Squares of such numbers leave the range of float64: scale by powers of two first.
-        self.is_extreme = not (least > _SMALLEST and most < _LARGEST) and _leaves_range(problem)
-        if self.is_extreme:  # nothing below is to be had; see `scaled_to_range`
-            return
-        self.inverse = 1.0 / np.where(norms > 0, norms, np.inf) if self.has_zero_rows else 1.0 / norms
-        self.c = self.inverse if problem.is_plain else problem.rhs * self.inverse
-        size = self.c if problem.is_plain else np.abs(self.c)
+        self.has_equalities = not problem.is_plain and bool(problem.equality.any())
+        self._norms, self.least_norm, self.largest_norm = _norms(problem)
+        self.has_zero_rows = not self.least_norm > 0.0
+        # Squares of such numbers leave the range of float64: scale by powers of two first (`scaled_to_range`).
+        in_range = self.least_norm > _SMALLEST and self.largest_norm < _LARGEST
+        self.is_extreme = not in_range and _leaves_range(problem)
+
+    @cached_property
+    def inverse(self) -> FloatArray:
+        """Reciprocal row norms; 0 for zero rows, which thereby ask for nothing; shape (*batch, m)."""
+        return 1.0 / np.where(self._norms > 0, self._norms, np.inf) if self.has_zero_rows else 1.0 / self._norms
+
+    @cached_property
+    def scale(self) -> FloatArray:
+        """Largest ``|rhs_k| / |row_k|``, 1 where that is 0: W of the unit rows times this is W; shape (*batch, 1)."""
+        size = self.inverse if self.problem.is_plain else np.abs(self.problem.rhs * self.inverse)
         scale = np.maximum.reduce(size, axis=-1, keepdims=True)
-        self.scale = scale if problem.is_plain and not self.has_zero_rows else np.where(scale > 0, scale, 1.0)
-        self.c = self.c / self.scale
+        return np.where(scale > 0, scale, 1.0)
+
+    @cached_property
+    def c(self) -> FloatArray:
+        """Right-hand sides of the unit rows, at most 1 in size, shape (*batch, m)."""
+        return (self.inverse if self.problem.is_plain else self.problem.rhs * self.inverse) / self.scale
 
     @property
-    def m(self) -> int:
-        """Number of rows."""
-        return self.problem.m
-
-    @cached_property
     def trivial(self) -> BoolArray:
         """Where W = 0 satisfies every row and hence is optimal, shape (*batch,)."""
-        if self.problem.is_plain and not self.has_zero_rows:
-            return np.zeros(self.problem.batch, dtype=bool)
         asks = np.where(self.equality, self.c != 0, self.c > 0) if self.has_equalities else self.c > 0
         return np.asarray(~asks.any(axis=-1))
-
-    @cached_property
-    def has_equalities(self) -> bool:
-        """True when some row is an equality."""
-        return not self.problem.is_plain and bool(self.equality.any())
 
     def margins(self, W: FloatArray) -> FloatArray:
         """Values of the unit rows at W, shape (*batch, m)."""
@@ -102,8 +99,12 @@ class UnitProblem:
     @cached_property
     def gram(self) -> FloatArray:
         """Gram matrix of the unit rows, shape (*batch, m, m); a zero row has diagonal 1, so its multiplier is 0."""
-        gram = self.problem.gram() * self.inverse[..., None]
-        gram *= self.inverse[..., None, :]
+        rows = self.problem.pairs()
+        if rows.is_small:  # of which the Gram matrix is there
+            gram = rows.gram * self.inverse[:, None]
+            gram *= self.inverse
+        else:
+            gram = rows.weighted_gram(self.inverse)
         if self.has_zero_rows:
             diagonal = np.einsum("...kk->...k", gram)
             diagonal[self.inverse == 0] = 1.0
@@ -131,18 +132,27 @@ class UnitProblem:
         )
 
 
-def _norms(problem: MarginProblem) -> FloatArray:
-    """Row norms; of one small problem by its Gram matrix, which is needed next and has them on its diagonal."""
+def _norms(problem: MarginProblem) -> tuple[FloatArray, float, float]:
+    """Row norms, the least and the largest of them.
+
+    Those of one small problem are on the diagonal of its Gram matrix, which is needed next, unless squares left the
+    range of float64.
+    """
     rows = problem.rows
-    if isinstance(rows, PairRows) and not rows.batch and rows.m < _GRAM_ROWS and rows.a.dtype == np.float64:
+    if isinstance(rows, PairRows) and rows.is_small:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            rows.row_norms = np.sqrt(rows.gram.diagonal())
-    return rows.row_norms
+            norms = np.sqrt(rows.gram.diagonal())
+        least, most = np.minimum.reduce(norms), np.maximum.reduce(norms)
+        if least > _SMALLEST and most < _LARGEST:
+            rows.row_norms = norms
+            return norms, least, most
+    norms = rows.row_norms
+    return norms, np.minimum.reduce(norms, axis=None), np.maximum.reduce(norms, axis=None)
 
 
 def _leaves_range(problem: MarginProblem) -> bool:
     """Whether some nonzero row is too large or too small for its square."""
-    pair = problem.rows.gather(np.arange(problem.m))
+    pair = problem.pairs()
     alive = pair.a.any(axis=-1) & pair.right.any(axis=-1)
     fine = (problem.row_norms > _SMALLEST) & (problem.row_norms < _LARGEST)
     return bool((alive & ~fine).any())
@@ -161,15 +171,16 @@ def scaled_to_range(problem: MarginProblem) -> tuple[MarginProblem, int]:
     >>> scaled.row_norms, power
     (array([0.25]), 608)
     """
-    pair = problem.rows.gather(np.arange(problem.m))
+    pair = problem.pairs()
     left, right = (-int(np.frexp(np.abs(part).max())[1]) for part in (pair.a, pair.queries))
     scaled = pair.scaled(left, right)
     back = scaled.scaled(-left, -right)
-    if not (np.array_equal(back.a, pair.a) and np.array_equal(back.queries, pair.queries)):
+    whole = problem.prior is None or problem.prior.survives(left + right)
+    if not (np.array_equal(back.a, pair.a) and np.array_equal(back.queries, pair.queries) and whole):
         return problem, 0  # some entry would be lost
     if problem.is_plain:
         return MarginProblem.from_rows(scaled), left + right
-    return MarginProblem.from_rows(scaled, problem.rhs, problem.equality), left + right
+    return problem.on_rows(scaled, left + right), left + right
 
 
 def _normalized(vectors: FloatArray) -> FloatArray:

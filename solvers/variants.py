@@ -17,7 +17,7 @@ __all__ = ["rescaled", "with_dependent_rows", "with_duplicates", "with_zero_rows
 def _parts(entry: LibraryProblem) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, BoolArray]:
     """``(a, queries, owner, rhs, equality)``."""
     old = entry.problem
-    rows = old.rows.gather(np.arange(old.m))
+    rows = old.pairs()
     return rows.a.astype(np.float64), rows.queries.astype(np.float64), rows.owner, old.rhs, old.equality
 
 

@@ -63,7 +63,9 @@ def assert_same_certificate(one, single, tolerance):
     for name in ("primal_violation", "dual_violation", "gap", "complementarity", "norm", "lower_bound"):
         value = getattr(one.certificate, name)
         assert isinstance(value, float)
-        assert value == pytest.approx(getattr(again, name), rel=1e-9, abs=1e-13), name  # other orders of summation
+        # Other orders of summation: a violation moves by as much as its error bound says.
+        room = again.primal_error if name == "primal_violation" else 0.0
+        assert value == pytest.approx(getattr(again, name), rel=1e-9, abs=1e-13 + room), name
         assert value == pytest.approx(getattr(single.certificate, name), rel=tolerance, abs=tolerance), name
     assert one.certificate.worst <= 1e-8
 

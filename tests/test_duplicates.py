@@ -120,3 +120,35 @@ def test_nearly_equal_tokens_are_told_apart():
         solution = attsvm.att_svm(replace(problem, X=X), [1], norm=norm)
         assert solution.status is not Status.INFEASIBLE
         assert solution.norm > 1e10
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
+def test_every_way_to_ask_gives_one_answer(norm):
+    """Solve, decide, list, draw, diagnose, and all at once: the same selections are infeasible."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((2, 3, 4))
+    X[0, 2] = X[0, 1]
+    problem = attsvm.AttentionProblem(X, [1, 1], rng.standard_normal((2, 4)), attsvm.LinearHead(2.0 * X[0, 1]))
+    every = list(np.ndindex(3, 3))
+    twins = {tokens for tokens in every if tokens[0] in (1, 2)}
+    alone = {tokens: attsvm.att_svm(problem, tokens, norm=norm) for tokens in every}
+    assert {tokens for tokens, solution in alone.items() if solution.status is Status.INFEASIBLE} == twins
+    batch = attsvm.att_svm(problem.repeat(9), every, norm=norm)
+    assert {tokens for tokens, status in zip(every, batch.status, strict=True) if status == "infeasible"} == twins
+    for tokens in twins:
+        with pytest.raises(InfeasibleError, match=re.escape("X[0] holds the same vector as tokens")):
+            _ = batch[every.index(tokens)].W
+        assert attsvm.is_locally_optimal(problem, tokens, norm=norm) is False
+    together = attsvm.is_locally_optimal(problem.repeat(9), every, norm=norm)
+    assert {tokens for tokens, local in zip(every, together, strict=True) if local} == {
+        tokens for tokens in every if attsvm.is_locally_optimal(problem, tokens, norm=norm)
+    }
+    listed = attsvm.locally_optimal_selections(problem, norm=norm)
+    assert listed.counts.infeasible == len(twins)
+    assert not twins & {item.tokens for item in listed}
+    graph = attsvm.selection_graph(problem, norm=norm)
+    assert {tokens for tokens, node in graph.nodes.items() if not node["feasible"]} == twins
+    # The tokens of highest score are the twins: the first of them is selected.
+    assert tuple(problem.optimal_tokens().indices) in twins
+    diagnosis = attsvm.diagnose(problem)
+    assert diagnosis["feasible"].verdict == "fails" and "duplicate" in diagnosis["feasible"].detail

@@ -197,3 +197,39 @@ def test_wheel_holds_every_module_and_works_elsewhere(tmp_path):
     assert result.returncode == 0, result.stderr
     assert str(tmp_path / "site") in result.stdout
     assert "optimal" in result.stdout
+
+
+def test_a_script_beside_the_clone_finds_the_package_of_the_default_install(tmp_path):
+    """The clone's folder has the package's name: as a namespace package it must not win over what `make` installs."""
+    mode = re.search(r"editable_mode=(\w+)", (ROOT / "Makefile").read_text())[1]
+    clone, site = tmp_path / "attsvm", tmp_path / "site"
+    clone.mkdir()
+    for name in ("attsvm", "solvers", "validation", "pyproject.toml", "README.md", "LICENSE"):
+        (clone / name).symlink_to(ROOT / name)
+    settings = {"editable_mode": mode}
+    build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r}, {settings})"
+    done = subprocess.run([sys.executable, "-c", build], cwd=clone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        archive.extractall(site)
+    (tmp_path / "mine.py").write_text("import attsvm\nprint(attsvm.__file__, attsvm.random_problem(n=2, T=3, d=4).n)\n")
+    # -S: the environment's own installation of attsvm is left out, its other packages are found.
+    start = (
+        f"import sys, site, runpy; sys.path[:0] = [{str(tmp_path)!r}]; "
+        f"sys.path += {[path for path in sys.path if path.endswith('site-packages')]!r}; "
+        f"site.addsitedir({str(site)!r}); runpy.run_path({str(tmp_path / 'mine.py')!r}, run_name='__main__')"
+    )
+    found = subprocess.run([sys.executable, "-I", "-S", "-c", start], cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == [str(clone / "attsvm" / "__init__.py"), "2"]
+
+
+def test_all_means_every_extra_that_a_user_runs():
+    extras = PROJECT["project"]["optional-dependencies"]
+    named = set(re.search(r"\[(.*)\]", extras["all"][0])[1].split(","))
+    assert {"torch", "plot", "bench", "sweep"} <= named <= set(extras)
+
+
+def test_every_python_that_is_promised_is_classified():
+    promised = [c.rsplit(" ", 1)[1] for c in PROJECT["project"]["classifiers"] if " :: 3." in c]
+    assert promised == ["3.11", "3.12", "3.13"] and PROJECT["project"]["requires-python"] == ">=3.11"

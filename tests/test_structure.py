@@ -8,7 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 COMPLEXITY = 18  # functions stay below
 LINES = 80  # of a function without its docstring, at most
-MODULE = 370  # "about 350"
+MODULE = 360  # "about 350"
+SECTION = 420  # of the ledger: all claims of one section of a paper, with their checks
 # One more way through a function: what radon and mccabe count, boolean operators and comprehensions included.
 _BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.Assert, ast.comprehension, ast.match_case)
 
@@ -44,7 +45,7 @@ def test_the_measures():
     assert (complexity(found), lines(found)) == (5, 4)
 
 
-@pytest.mark.parametrize("folder", ["attsvm", "validation"])
+@pytest.mark.parametrize("folder", ["attsvm", "solvers", "validation"])
 def test_functions_can_be_read(folder):
     bad = [
         f"{path.relative_to(ROOT)}:{function.lineno} {function.name}: complexity {complexity(function)}, "
@@ -58,4 +59,5 @@ def test_functions_can_be_read(folder):
 
 def test_one_idea_per_module():
     long = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
-    assert {name: count for name, count in long.items() if count > MODULE} == {}
+    limits = {name: SECTION if name.startswith("validation/ledger/") else MODULE for name in long}
+    assert {name: count for name, count in long.items() if count > limits[name]} == {}

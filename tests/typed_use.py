@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attsvm
+from attsvm.comparison.batch import BatchReport
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,7 +38,12 @@ def together() -> Floats:
     optimal: npt.NDArray[np.bool_] = np.asarray(sols.status == "optimal")
     first: attsvm.Solution = sols[0]
     local: npt.NDArray[np.bool_] = attsvm.is_locally_optimal(batch)
+    sets: attsvm.SolutionBatch = attsvm.gen_svm(batch, np.ones((3, 2, 3), dtype=bool))
+    every: attsvm.SolutionBatch = attsvm.satt_svm(batch, norm="nuclear")
+    finite: attsvm.SolutionBatch = attsvm.finite_part(batch, np.full((3, 2, 3), 1 / 3), np.ones((3, 2, 3), dtype=bool))
+    report: BatchReport = attsvm.compare(attsvm.train(batch, steps=20), sols)
     assert optimal.all() and first.norm > 0 and local.shape == (3,)
+    assert len(sets) == len(every) == len(finite) == 3 and repr(report)
     norms: Floats = sols.norm
     return norms
 
@@ -59,6 +65,12 @@ def swept() -> Floats:
     done = attsvm.sweep(counted, {"d": [4]}, trials=2, chunk=2, workers=0, store=":memory:")
     margins: Floats = done.columns[0]["margin"]
     return margins
+
+
+def following_tokens() -> float:
+    svm: attsvm.next_token.GraphSolution = attsvm.next_token.graph_svm([[0, 1, 2, 0]], np.eye(3))
+    W: Floats = svm.W
+    return float(np.abs(W).max())
 
 
 def other_heads(problem: attsvm.AttentionProblem) -> tuple[float, int]:
@@ -95,7 +107,7 @@ def main(folder: Path) -> None:
         assert solved(attsvm.random_problem(n=2, T=3, d=4, seed=0))[0] < 1e-6
     except (attsvm.InfeasibleError, attsvm.NoSolutionError) as error:
         raise AssertionError(str(error)) from error
-    assert swept().shape == (2,) and other_heads(problem)[1] == problem.dx
+    assert following_tokens() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
     assert together().min() > 0
     assert listed(attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] > 0
     assert trained(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder)

@@ -9,7 +9,7 @@ solved as one batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from numpy.random import Generator
 from attsvm._arrays import FloatArray
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem
-from attsvm.selection import Selection
+from attsvm.selection import SelectedSets, Selection
 
 __all__ = ["FAMILIES", "FuzzCase", "draw_case", "draw_cases", "draw_group", "stack_cases"]
 
@@ -37,6 +37,8 @@ class FuzzCase:
         Its number in the group of this seed.
     problem : AttentionProblem
     selection : Selection
+    sets : SelectedSets or None
+        Selected sets, each with the selected token in it: Gen-SVM instead of Att-SVM.
     """
 
     family: str
@@ -44,6 +46,7 @@ class FuzzCase:
     member: int
     problem: AttentionProblem
     selection: Selection
+    sets: SelectedSets | None = None
 
 
 def _sizes(sizes: Generator) -> tuple[int, int, int]:
@@ -203,6 +206,11 @@ def _extreme_scales(rng: Generator, sizes: Generator) -> AttentionProblem:
     return _cross(rng, left * rng.standard_normal((n, T, d)), right * rng.standard_normal((n, d)))
 
 
+def _selected_sets(rng: Generator, sizes: Generator) -> AttentionProblem:
+    """For Gen-SVM: equality rows between tokens that are random, small integers or nearly equal."""
+    return (_sphere, _integer, _near_duplicates, _float32)[int(rng.integers(0, 4))](rng, sizes)
+
+
 FAMILIES: dict[str, Callable[[Generator, Generator], AttentionProblem]] = {
     "sphere": _sphere,
     "gaussian": _gaussian,
@@ -220,6 +228,7 @@ FAMILIES: dict[str, Callable[[Generator, Generator], AttentionProblem]] = {
     "causal": _causal,
     "equal tokens": _equal_tokens,
     "extreme scales": _extreme_scales,
+    "selected sets": _selected_sets,
 }
 _WITH_EQUAL_TOKENS = frozenset({"equal tokens"})
 
@@ -251,6 +260,17 @@ def _draw(family: str, rng: Generator, sizes: tuple[int, ...]) -> tuple[Attentio
     return None
 
 
+def _random_sets(rng: Generator, problem: AttentionProblem, selection: Selection) -> SelectedSets:
+    """Every query's token and, with a chance of 0.4 each, other allowed ones; never all of a query with two or more."""
+    others = problem.allowed & (rng.random(problem.allowed.shape) < 0.4)
+    members = others.copy()
+    np.put_along_axis(members, selection.indices[..., None], True, axis=-1)
+    whole = (members == problem.allowed).all(axis=-1, keepdims=True)
+    single = np.zeros_like(members)
+    np.put_along_axis(single, selection.indices[..., None], True, axis=-1)
+    return SelectedSets(np.where(whole, single, members))
+
+
 def draw_group(family: str, seed: int, size: int) -> list[FuzzCase]:
     """Problems of a family with equal sizes: a batch.
 
@@ -278,7 +298,14 @@ def draw_group(family: str, seed: int, size: int) -> list[FuzzCase]:
         if first is None:
             continue
         drawn = [first, *(_draw(family, np.random.default_rng([*sizes, k]), sizes) for k in range(1, size))]
-        return [FuzzCase(family, seed, k, *(pair or first)) for k, pair in enumerate(drawn)]
+        cases = [FuzzCase(family, seed, k, *(pair or first)) for k, pair in enumerate(drawn)]
+        if family != "selected sets":
+            return cases
+        generators = [np.random.default_rng([*sizes, k, 1]) for k in range(size)]
+        return [
+            replace(case, sets=_random_sets(rng, case.problem, case.selection))
+            for case, rng in zip(cases, generators, strict=True)
+        ]
     raise RuntimeError(f"family {family!r} drew equal tokens {_MAX_REDRAWS} times in a row")
 
 
@@ -307,7 +334,7 @@ def draw_cases(count: int, families: Sequence[str] | None = None, seed: int = 0)
     Examples
     --------
     >>> from attsvm.validation.fuzz_families import FAMILIES, draw_cases
-    >>> len({case.family for case in draw_cases(16)}) == len(FAMILIES)
+    >>> len({case.family for case in draw_cases(17)}) == len(FAMILIES)
     True
     """
     names = list(FAMILIES) if families is None else list(families)
@@ -316,7 +343,7 @@ def draw_cases(count: int, families: Sequence[str] | None = None, seed: int = 0)
 
 
 def stack_cases(cases: Sequence[FuzzCase]) -> tuple[AttentionProblem, npt.NDArray[np.int64]]:
-    """The problems of a group as one batch (without heads), and their selections with a leading axis.
+    """The problems of a group as one batch (without heads), and their selections (or sets) with a leading axis.
 
     Examples
     --------
@@ -329,4 +356,5 @@ def stack_cases(cases: Sequence[FuzzCase]) -> tuple[AttentionProblem, npt.NDArra
     X, Z = (np.stack([getattr(problem, name) for problem in problems]) for name in ("X", "Z"))
     masked = any(problem.mask is not None for problem in problems)
     mask = np.stack([problem.allowed for problem in problems]) if masked else None
-    return AttentionProblem(X, None, Z, None, mask), np.stack([case.selection.indices for case in cases])
+    chosen = [case.selection.indices if case.sets is None else case.sets.members for case in cases]
+    return AttentionProblem(X, None, Z, None, mask), np.stack(chosen)

@@ -1,8 +1,10 @@
 """What exact arithmetic says against the claims of a solution; an empty list says nothing against them.
 
-The judge shares no arithmetic with the certificates: rows are differences of tokens as rationals, feasibility is a
-linear program over the rationals, the least Frobenius norm an active-set method over the rationals, nuclear norms and
-singular values are enclosed by balls of 192 bits.
+The judge shares no arithmetic with the certificates in float64: feasibility is a linear program over the rationals, the
+least Frobenius norm an active-set method over the rationals, nuclear norms and singular values are enclosed by balls of
+192 bits. The library asks the same exact solvers where float64 leaves something open, so the judge does not take
+their word: a feasible matrix, a proof that there is none, a matrix of least norm are checked by plain fractions on
+rows made of the tokens alone (`attsvm.validation.fuzz_fractions`).
 """
 
 from __future__ import annotations
@@ -16,17 +18,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attsvm._arrays import FloatArray
-from attsvm.exact import exact_selection_rows
 from attsvm.solution import Solution
-from attsvm.solvers.exact import ExactLeastNorm, ExactRows, NuclearEnclosure, exact_feasibility, exact_least_norm
+from attsvm.solvers.exact import (
+    ExactLeastNorm,
+    ExactRows,
+    NuclearEnclosure,
+    exact_feasibility,
+    exact_least_norm,
+    exact_rows,
+    repair,
+)
 from attsvm.solvers.exact import nuclear_enclosure as enclose
 from attsvm.solvers.exact.rows import rational, rational_matrix
 from attsvm.validation.fuzz_families import FuzzCase
+from attsvm.validation.fuzz_fractions import PlainRows, plain_rows, plain_scores
 
 if TYPE_CHECKING:
     from flint import fmpq
 
-__all__ = ["KINDS", "Judge", "enclosure_of"]
+__all__ = ["KINDS", "Judge", "JudgeError", "enclosure_of"]
 
 # What may be contradicted, and how it is said.
 KINDS = {
@@ -40,10 +50,17 @@ KINDS = {
     "unique": "called unique within a radius, another solution lies farther away",
     "not unique": "called not unique, the second solution misses rows or has a larger norm",
     "batch": "another status or support in a batch than alone",
+    "local": "local optimality (Definition 2) is another one in exact arithmetic",
+    "complete": "a complete listing misses a locally optimal selection",
+    "judge": "the exact solver itself is wrong, by plain fractions",
     "crash": "an exception or a warning",
 }
 # A radius or a margin this far inside the tolerance of the support decides every support token.
 _CLEAR = 0.1
+
+
+class JudgeError(ArithmeticError):
+    """An exact solver gave an answer that plain fractions refute."""
 
 
 def _fraction(value: fmpq) -> Fraction:
@@ -71,14 +88,52 @@ class Judge:
     case: FuzzCase
 
     @cached_property
+    def plain(self) -> PlainRows:
+        """The rows as plain fractions."""
+        return plain_rows(self.case)
+
+    @cached_property
     def rows(self) -> ExactRows:
-        """Rows of the selection without rounding."""
-        return exact_selection_rows(self.case.problem, self.case.selection)[0]
+        """The same rows as the exact solvers take them."""
+        plain = self.plain
+        queries = np.asarray(self.case.problem.Z, dtype=np.float64).reshape(-1, self.case.problem.dz)
+        left = np.array(plain.left, dtype=object)
+        return exact_rows(left, queries, plain.owner, np.array(plain.rhs, dtype=object), plain.equality)
 
     @cached_property
     def feasible(self) -> bool:
-        """Whether some W satisfies the rows."""
-        return exact_feasibility(self.rows).feasible
+        """Whether some W satisfies the rows: checked by plain fractions either way."""
+        answer = exact_feasibility(self.rows)
+        if answer.proof is not None:
+            sure = self.plain.refuted_by(answer.proof.multipliers.tolist())
+        else:
+            sure = self.plain.violation(answer.W.tolist()) == 0
+        if not sure:
+            raise JudgeError("feasibility")
+        return answer.feasible
+
+    @cached_property
+    def best(self) -> ExactLeastNorm:
+        """The least Frobenius norm of feasible rows, its optimality conditions checked by plain fractions."""
+        answer = exact_least_norm(self.rows)
+        if not isinstance(answer, ExactLeastNorm) or not self.plain.is_least_norm(
+            answer.W.tolist(), answer.multipliers.tolist()
+        ):
+            raise JudgeError("least norm")
+        return answer
+
+    @cached_property
+    def locally_optimal(self) -> bool:
+        """Definition 2 in the Frobenius norm, by fractions: every token on the margin scores strictly less."""
+        if not self.feasible:
+            return False
+        scores, chosen = plain_scores(self.case.problem), self.case.selection.indices.reshape(-1)
+        slacks = self.plain.slacks(self.best.W.tolist())
+        return all(
+            scores[j][t] < scores[j][chosen[j]]
+            for j, t, slack in zip(self.plain.owner, self.plain.token, slacks, strict=True)
+            if slack == 0
+        )
 
     def against(self, solution: Solution) -> Iterator[tuple[str, str]]:
         """Contradictions of one solution as (kind, detail)."""
@@ -102,14 +157,12 @@ class Judge:
             yield "proof", "no proof" if farkas is None else f"rows {farkas.rows.tolist()}"
 
     def _violation(self, solution: Solution) -> Iterator[tuple[str, str]]:
-        violation = _fraction(self.rows.violation(solution.W))
+        violation = self.plain.violation([[Fraction(x) for x in row] for row in solution.W.tolist()])
         if violation > Fraction(solution.result.tolerance):
             yield "violation", f"{float(violation):.2e} above {solution.result.tolerance:.0e}"
 
     def _against_frobenius(self, solution: Solution) -> Iterator[tuple[str, str]]:
-        known = solution.result.multipliers if solution.status.has_solution else None
-        best = exact_least_norm(self.rows, known)
-        assert isinstance(best, ExactLeastNorm)
+        best = self.best
         if Fraction(solution.certificate.lower_bound) ** 2 > best.norm_squared:
             yield "lower bound", f"{solution.certificate.lower_bound!r}"
         if solution.status != "optimal":
@@ -129,12 +182,13 @@ class Judge:
         if solution.status != "optimal":
             return
         yield from self._violation(solution)
-        if proved is None:  # positive margins can always be enlarged
-            yield "violation", "a margin is not positive"
+        if proved is None:
+            if not self.plain.equality or not any(self.plain.equality):  # positive margins can always be enlarged
+                yield "violation", "a margin is not positive"
             return
         if not proved.gap <= 3.0 * solution.result.tolerance * proved.norm[1]:
             yield "norm", f"exact gap {proved.relative_gap:.1e}"
-        yield from _against_rank(solution, proved, proved)
+        yield from _against_rank(solution, proved)
         yield from self._against_uniqueness(solution, proved)
 
     def _against_uniqueness(self, solution: Solution, proved: NuclearEnclosure) -> Iterator[tuple[str, str]]:
@@ -150,7 +204,7 @@ class Judge:
         elif other.gap > 6.0 * tolerance * proved.norm[1]:
             yield "not unique", f"the witness has a relative gap of {other.relative_gap:.1e}"
         else:
-            yield from _against_rank(solution, proved, other)
+            yield from _against_rank(solution, other)
 
     def against_pair(self, alone: Solution, together: Solution) -> Iterator[tuple[str, str]]:
         """Contradictions between a problem solved alone and in a batch."""
@@ -163,7 +217,7 @@ class Judge:
             same = bool((alone.support == together.support).all())
         else:
             said = alone.result.uniqueness
-            yield from self._against_radius(alone, together)
+            yield from self.against_radius(alone, together)
             # Solutions of the nuclear norm need not be unique, and a margin is known to the radius only.
             with np.errstate(over="ignore"):
                 blur = said.radius * float(alone.rows.margin_problem.row_norms.max())
@@ -174,17 +228,17 @@ class Judge:
             margins = [solution.token_margins()[differ] - 1.0 for solution in (alone, together)]
             yield "batch", f"support differs, margins - 1: {margins[0]} alone, {margins[1]} in a batch"
 
-    def _against_radius(self, alone: Solution, together: Solution) -> Iterator[tuple[str, str]]:
-        """The solution of the batch comes from another method: an independent second solution."""
+    def against_radius(self, alone: Solution, together: Solution) -> Iterator[tuple[str, str]]:
+        """A solution of the same problem by another method (that of batches, or factors), against the radius."""
         said = alone.result.uniqueness
-        if said.verdict != "unique":
+        if said.verdict != "unique" or not together.status.has_solution:
             return
-        lam = alone.result.multipliers
-        first, second = (enclosure_of(self.rows, solution.W, lam) for solution in (alone, together))
-        if first is None or second is None:
+        second = enclosure_of(self.rows, together.W, alone.result.multipliers)
+        if second is None:
             return
-        # The radius is about matrices as good as the first; it grows at most in proportion to the gap of the second.
-        allowed = said.radius * max(1.0, second.gap / max(first.gap, 1e-300))
+        # The radius is about matrices up to the excess that was allowed for. A worse one is, in a share of the way from
+        # the best that is in proportion, at most twice that (convexity).
+        allowed = said.radius * max(1.0, 2.0 * second.gap / _excess(alone))
         size = float(np.abs(alone.W).max())  # squares may leave the range
         distance = size * float(np.linalg.norm(alone.W / size - together.W / size))
         if distance > allowed * (1.0 + 1e-9):
@@ -203,20 +257,30 @@ def enclosure_of(rows: ExactRows, W: FloatArray, multipliers: FloatArray) -> Nuc
     0.5
     """
     matrix = rational_matrix("W", W)
+    if rows.equality.any():  # equalities need more than scaling
+        met = repair(rows, matrix)
+        return None if met is None or rows.violation(met) != 0 else enclose(rows, met, multipliers)
     least = min(rows.margins(matrix))
     if not least > 0:
         return None
     return enclose(rows, matrix if least >= 1 else matrix * (rational(1) / least), multipliers)
 
 
-def _against_rank(solution: Solution, first: NuclearEnclosure, other: NuclearEnclosure) -> Iterator[tuple[str, str]]:
+def _excess(solution: Solution) -> float:
+    """What the certificate itself allows between the norm of W made feasible and the optimal one; at most that."""
+    found = solution.certificate
+    share = found.gap + found.gap_error + found.primal_violation + found.primal_error
+    return max(found.norm * share, 1e-300)
+
+
+def _against_rank(solution: Solution, other: NuclearEnclosure) -> Iterator[tuple[str, str]]:
     """The part of a feasible matrix outside the certified rank, against the resolution."""
     claim = solution.certificate.rank_certificate
     if claim is None:
         yield "rank", "no rank certificate"
         return
     outside = float(other.singular_values[0][claim.rank :].sum())
-    # The resolution is about matrices of at most the norm of the first; it is in proportion to the gap.
-    allowed = claim.resolution * max(1.0, other.gap / max(first.gap, 1e-300))
+    # The resolution is about matrices up to the excess that was allowed for; it is in proportion to it.
+    allowed = claim.resolution * max(1.0, other.gap / _excess(solution))
     if outside > allowed * (1.0 + 1e-9):
         yield "rank", f"rank {claim.rank} at {claim.resolution:.1e}, outside it {outside:.1e}"

@@ -36,16 +36,19 @@ def command(
     Example: attsvm compare problem.npz --steps 500
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.support import check_out, open_problem, print_json, read_tokens, working
+    from attsvm.cli.frame import close, open_with
+    from attsvm.cli.support import check_out, open_whole, print_json, read_tokens, working
     from attsvm.cli.train import train_problem
-    from attsvm.comparison.tables import report_table
+    from attsvm.comparison.tables import batch_table, report_table
     from attsvm.records import console, versions
     from attsvm.reports.content import NORMS
     from attsvm.reports.solved import problem_record
+    from attsvm.reports.verdict import batch_verdict, runs_verdict
     from attsvm.selection import read_selection
 
     check_out("--out", out, ".csv", ".json")
-    read = open_problem(file, index)
+    read = open_whole(file, index)
+    many = read.problem.batch is not None
     chosen = read_selection(read.problem, read_tokens(selection, read))
     silent = quiet or json
     with working("solving", silent):
@@ -62,15 +65,22 @@ def command(
         print_json({"problem": problem_record(read.problem, chosen), "runs": record, "versions": versions("torch")})
     elif not quiet:
         screen = console()
-        screen.print(report_table(reports))
-        screen.print(
-            "Global: the run selects the tokens of highest score; Local: other tokens that are locally optimal. "
-            "Columns: docs/command_line.md."
-        )
+        open_with(screen, batch_verdict(reports) if many else runs_verdict(reports))
+        for table in map(batch_table, reports) if many else [report_table(reports)]:
+            screen.print(table)
         if out is not None:
             screen.print(f"wrote {out}", markup=False)
-    if any(report.convergence not in ("Global", "Local") for report in reports):
+        words = ("Global, Local", "Att-SVM", "Att-SVM*", "1 - corr", "margin", "rate", "effective rank")
+        one = " --index 0" if many else ""
+        close(screen, words, f"attsvm report {file}{one} -o report.html", f"attsvm diagnose {file}")
+    if not all(_is_local(report, many) for report in reports):
         raise typer.Exit(1)
+
+
+def _is_local(report: Any, many: bool) -> bool:
+    """Whether every run ended in a selection that is proved locally optimal."""
+    ends = report.convergence_counts() if many else [report.convergence]
+    return all(end in ("Global", "Local") for end in ends)
 
 
 def _save(out: Path, reports: list[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -70,11 +71,13 @@ def demo_record(demo: Demo) -> dict[str, Any]:
 
 
 def command(
-    n: Annotated[int, typer.Option(help="Sequences.")] = 6,
+    n: Annotated[int, typer.Option("-n", "--n", help="Sequences.")] = 6,
     tokens: Annotated[int, typer.Option("--tokens", "-T", help="Tokens per sequence.")] = 8,
     dimension: Annotated[int, typer.Option("--dimension", "-d", help="Dimension of tokens and queries.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the random problem.")] = 3,
     steps: Annotated[int, typer.Option(help="Training steps of W and of (K, Q); 0 leaves training out.")] = 5000,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the report of the problem, .html.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Write the report and open it in a browser.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -83,18 +86,23 @@ def command(
     \b
     Example: attsvm demo --seed 1 --steps 500 --json
     """  # noqa: D301
-    from attsvm.cli.support import print_json, show_progress
+    from attsvm.cli.frame import close, open_with
+    from attsvm.cli.support import check_out, print_json, show_progress
     from attsvm.comparison.tables import report_table
     from attsvm.records import console, environment
     from attsvm.reports.solved import farkas_line, solutions_table, support_table
+    from attsvm.reports.verdict import runs_verdict, solution_verdict
 
+    check_out("--out", out, ".html")
     missing = find_spec("torch") is None
     demo = make_demo(n, tokens, dimension, seed, 0 if missing else steps, progress=show_progress(json))
     record = demo_record(demo)
+    page = _write_page(demo, steps, out or (Path("attsvm-demo.html") if show else None), show)
     if json:
         print_json(record)
         return
     screen = console()
+    open_with(screen, f"{solution_verdict(list(record['solutions'].values()), n)} {runs_verdict(demo.reports)}".strip())
     screen.print(
         f"[bold]attsvm demo[/bold]  n={n} sequences, T={tokens} tokens, d={dimension}, seed {seed}: "
         f"{record['problem']['rows']} constraints on a {dimension} x {dimension} matrix"
@@ -110,9 +118,26 @@ def command(
         screen.print(report_table(demo.reports))
         screen.print(
             "Theory says: training W follows Att-SVM and training (K, Q) follows Att-SVM*, each for the tokens that "
-            "the run itself selects; Global means that these are the tokens of highest score. Columns: steps, class, "
-            "rank (effective rank), 1 - correlation, margin reached, fitted rate of 1 - correlation in steps."
+            "the run itself selects."
         )
     elif missing and steps:
         screen.print("Training was left out: it needs torch (pip install 'attsvm[torch]').", markup=False)
     screen.print(f"[dim]{environment(record['versions'])}[/dim]")
+    words = ("support", "margin", "gap", "Global, Local", "1 - corr", "rate", "effective rank")
+    close(screen, words if demo.reports else words[:3],
+          f"wrote {page}: open it in a browser" if page else "attsvm demo --open",
+          "attsvm new problem.npz && attsvm report problem.npz")  # fmt: skip
+
+
+def _write_page(demo: Demo, steps: int, out: Path | None, show: bool) -> Path | None:
+    """The report of the demo's problem, opened in a browser if asked for."""
+    if out is None:
+        return None
+    from attsvm.reports import write_report
+
+    write_report(demo.problem, out, steps=steps, name=f"attsvm demo, seed {demo.seed}")
+    if show:
+        import webbrowser
+
+        webbrowser.open(out.resolve().as_uri())
+    return out

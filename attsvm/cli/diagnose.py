@@ -29,15 +29,30 @@ def command(
     Example: attsvm diagnose problem.npz
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.support import open_problem, print_json, read_tokens, working
+    from attsvm.cli.frame import close, open_with
+    from attsvm.cli.support import each_problem, print_json, read_tokens, working
     from attsvm.records import console
+    from attsvm.reports.verdict import diagnosis_verdict
+    from attsvm.theory.tables import diagnosis_tables
 
-    read = open_problem(file, index)
-    with working("diagnosing", quiet or json):
-        found = attsvm.diagnose(read.problem, read_tokens(selection, read), loss=loss, norm=norm.value, seed=seed)
+    all_found = []
+    for read in each_problem(file, index):
+        with working("diagnosing", quiet or json):
+            tokens = read_tokens(selection, read)
+            all_found.append(attsvm.diagnose(read.problem, tokens, loss=loss, norm=norm.value, seed=seed))
     if json:
-        print_json(found.to_dict())
+        print_json(all_found[0].to_dict() if len(all_found) == 1 else [found.to_dict() for found in all_found])
     elif not quiet:
-        console().print(str(found), markup=False)
-    if not found.applies:
+        screen = console()
+        for k, found in enumerate(all_found):
+            open_with(screen, (f"Problem {k}: " if len(all_found) > 1 else "") + diagnosis_verdict(found))
+            if len(all_found) == 1:
+                for table in diagnosis_tables(found):
+                    screen.print(table)
+                for name, text in found.prediction.items():
+                    screen.print(f"{name}: {text}", markup=False)
+        words = ("margin", "support", "locally optimal", "A", "B.1, B.2", "C", "D", "E")
+        one = " --index 0" if len(all_found) > 1 else ""
+        close(screen, words, f"attsvm compare {file}", f"attsvm enumerate {file}{one} --top 5")
+    if not all(found.applies for found in all_found):
         raise typer.Exit(1)

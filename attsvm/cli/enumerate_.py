@@ -51,6 +51,7 @@ def command(
     Example: attsvm enumerate problem.npz --top 5
     """  # noqa: D301
     import attsvm
+    from attsvm.cli.frame import close, open_with
     from attsvm.cli.support import check_out, open_problem, print_json, show_progress
     from attsvm.files import save_arrays
     from attsvm.records import console
@@ -74,9 +75,11 @@ def command(
         print_json(_record(found))
     elif not quiet:
         screen = console()
+        proof = "the list is proved complete" if found.complete else f"not proved complete, bound {found.bound:.4g}"
+        several = "selections are" if len(found) != 1 else "selection is"
+        open_with(screen, f"{len(found)} {several} locally optimal: places where training can end; {proof}.")
         screen.print(_table(found, f"{file}"))
         counts = found.counts
-        proof = "the list is proved complete" if found.complete else f"not proved complete, bound {found.bound:.4g}"
         screen.print(
             f"{len(found)} found among {counts.selections:,} selections ({found.mode}, {counts.solves:,} solves, "
             f"{found.seconds:.1f} s): {proof}",
@@ -85,6 +88,7 @@ def command(
         for path in (graph if decided else None, out):
             if path is not None:
                 screen.print(f"wrote {path}", markup=False)
+        close(screen, ("selection", "margin", "locally optimal"), f"attsvm report {file} -o report.html")
     if not (found.complete and decided):
         raise typer.Exit(1)
 

@@ -65,7 +65,7 @@ def command(
         Kind, typer.Option(help="Queries: own, first token, every token, every token causally.")
     ] = Kind.CROSS,
     head: Annotated[HeadKind, typer.Option(help="Prediction head.")] = HeadKind.LINEAR,
-    n: Annotated[int, typer.Option("-n", help="Sequences.")] = 4,
+    n: Annotated[int, typer.Option("-n", "--n", help="Sequences.")] = 4,
     tokens: Annotated[int, typer.Option("--tokens", "-T", help="Tokens per sequence.")] = 5,
     dimension: Annotated[int, typer.Option("--dimension", "-d", help="Dimension of tokens and queries.")] = 4,
     batch: Annotated[int | None, typer.Option(help="Problems in one file.")] = None,
@@ -92,4 +92,5 @@ def command(
             f"wrote {file}: {problem.n} sequences of {problem.T} tokens in dimension {problem.dx}, {record['head']}, "
             f"seed {seed}" + (f", batch of {batch}" if batch else "")
         )
-        typer.echo(f"next: attsvm solve {file}, attsvm compare {file}, attsvm report {file} -o report.html")
+        one = "" if batch is None else " --index 0"
+        typer.echo(f"Next: attsvm solve {file} or attsvm compare {file} or attsvm report {file}{one} -o report.html")

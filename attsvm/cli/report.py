@@ -31,9 +31,11 @@ def command(
     """  # noqa: D301
     from rich.progress import BarColumn
 
+    from attsvm.cli.frame import close, open_with
     from attsvm.cli.support import check_device, check_out, open_problem, progress_bar, read_tokens
     from attsvm.records import console
-    from attsvm.reports import write_report
+    from attsvm.reports import build_content, write_page
+    from attsvm.reports.verdict import page_verdict
 
     check_out("--out", out)
     check_device(device)
@@ -41,10 +43,14 @@ def command(
     chosen = read_tokens(selection, read)
     with progress_bar(quiet, BarColumn()) as bar:
         task = bar.add_task("reading", total=None)
-        write_report(
-            read.problem, out, selection=chosen, steps=steps, seed=seed, device=device, graph_limit=graph_limit,
+        content = build_content(
+            read.problem, selection=chosen, steps=steps, seed=seed, device=device, graph_limit=graph_limit,
             name=str(file),
             progress=lambda label, done, total: bar.update(task, description=label, completed=done, total=total),
         )  # fmt: skip
+        write_page(out, content)
     if not quiet:
-        console().print(f"wrote {out} ({out.stat().st_size // 1024} KiB); open it in a browser", markup=False)
+        screen = console()
+        open_with(screen, page_verdict(content))
+        screen.print(f"wrote {out} ({out.stat().st_size // 1024} KiB); open it in a browser", markup=False)
+        close(screen, (), f"attsvm enumerate {file} --top 5")

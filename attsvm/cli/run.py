@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import typer
 
+from attsvm.cli.messages import in_options
+
 __all__ = ["EXIT_CODES", "run_app"]
 
 EXIT_CODES = {
@@ -19,6 +21,8 @@ EXIT_CODES = {
     130: "interrupted",
     141: "the reader of the output went away",
 }
+# Packages that an installation may lack, and the extra that brings them.
+_EXTRAS = {"torch": "torch", "matplotlib": "plot", "distributed": "sweep", "sklearn": "bench", "qpsolvers": "bench"}
 # The base class of "No such option", "Missing argument", ...: typer exports only what is derived from it, and its
 # home differs between versions.
 _UsageError = typer.BadParameter.__bases__[0]
@@ -38,7 +42,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     except SystemExit as error:  # some versions of typer end the process themselves when nobody reads on
         code = 141 if isinstance(error.__context__, BrokenPipeError) else error.code
     except Exception as error:
-        code = _explain(error, "--debug" in given)
+        code = _explain(error, "--debug" in given, _options(app, given))
     if code == 130:
         _fail("interrupted", 130, False)
     if code == 141:  # `attsvm ... | head`: what is left in the buffer has nowhere to go
@@ -53,7 +57,14 @@ def _progress_to_stderr() -> None:
     rich.reconfigure(stderr=True)
 
 
-def _explain(error: Exception, debug: bool) -> int:
+def _options(app: typer.Typer, given: Sequence[str]) -> set[str]:
+    """Long options of the command that was called."""
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    command = next((commands[word] for word in given if word in commands), None)
+    return {name for parameter in getattr(command, "params", ()) for name in parameter.opts if name.startswith("--")}
+
+
+def _explain(error: Exception, debug: bool, options: set[str]) -> int:
     if isinstance(error, _UsageError):
         context = getattr(error, "ctx", None)
         text = getattr(error, "format_message", lambda: str(error))()
@@ -65,10 +76,18 @@ def _explain(error: Exception, debug: bool) -> int:
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return _fail(f"no such file: {error.filename} (attsvm new writes an example)", 2, debug)
     if isinstance(error, OSError):
-        return _fail(str(error), 2, debug)
+        return _fail(_of_file(error), 2, debug)
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+        return _fail(f"this needs {error.name}: pip install 'attsvm[{_EXTRAS[error.name]}]'", 2, debug)
     if isinstance(error, (ValueError, ImportError)):
-        return _fail(str(error), 2, debug)
+        return _fail(in_options(str(error), options), 2, debug)
     return _fail(f"internal error, {type(error).__name__}: {error} (--debug shows where)", 70, debug)
+
+
+def _of_file(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
 
 
 def _fail(text: str, code: int, debug: bool) -> int:

@@ -20,7 +20,9 @@ from attsvm.selection import Selection
 __all__ = [
     "check_device",
     "check_out",
+    "each_problem",
     "open_problem",
+    "open_whole",
     "print_json",
     "progress_bar",
     "read_tokens",
@@ -43,11 +45,24 @@ def open_problem(path: Path, index: int | None) -> ProblemFile:
             raise ValueError(f"--index goes with a batch, but {path} holds a single problem")
         return file
     if index is None:
-        raise ValueError(f"{path} holds a batch of {batch} problems: choose one with --index 0..{batch - 1}")
+        raise ValueError(f"{path} holds a batch of {batch} problems: choose one, --index 0 to --index {batch - 1}")
     if not 0 <= index < batch:
         raise ValueError(f"--index must be in 0..{batch - 1}, got {index}")
     selection = None if file.selection is None else file.selection[index]
     return ProblemFile(path, file.problem[index], selection)
+
+
+def open_whole(path: Path, index: int | None) -> ProblemFile:
+    """The problem of ``--index``, or all that the file holds: a single problem or the whole batch."""
+    return open_problem(path, index) if index is not None else read_problem_file(path)
+
+
+def each_problem(path: Path, index: int | None) -> list[ProblemFile]:
+    """The problems of a file one by one: the one of ``--index``, or all of a batch."""
+    batch = read_problem_file(path).problem.batch
+    if index is not None or batch is None:
+        return [open_problem(path, index)]
+    return [open_problem(path, k) for k in range(batch)]
 
 
 def read_tokens(text: str | None, file: ProblemFile) -> Selection | None:
@@ -108,14 +123,16 @@ def check_device(device: str | None) -> None:
     """Refuse a device that torch does not have, in one line."""
     if device is None:
         return
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise ImportError("--device needs torch: pip install 'attsvm[torch]'")
+    from attsvm.solvers.devices import torch_device
+
     try:
-        import torch
-    except ModuleNotFoundError:
-        raise ImportError("--device needs torch: pip install 'attsvm[torch]'") from None
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"--device {device} cannot be used here: {str(error).splitlines()[0]}") from error
+        torch_device(device)
+    except ValueError as error:
+        raise ValueError(f"--{error}".replace(repr(device), device)) from error
 
 
 def show_progress(quiet: bool) -> bool:

@@ -60,38 +60,74 @@ def command(
     \b
     Example: attsvm train problem.npz --steps 500 --out run.npz
     """  # noqa: D301
-    from attsvm.cli.support import check_out, open_problem, print_json
+    from attsvm.cli.frame import close
+    from attsvm.cli.support import check_out, open_whole, print_json
     from attsvm.records import console, versions
     from attsvm.reports.solved import problem_record
 
     check_out("--out", out, ".npz")
-    read = open_problem(file, index)
-    run = train_problem(
-        read.problem, parameterization.value, optimizer, device, quiet=quiet or json, steps=steps, lr=lr, init=init,
-        loss=loss, seed=seed,
-    )  # fmt: skip
+    read = open_whole(file, index)
+    try:
+        run = train_problem(
+            read.problem, parameterization.value, optimizer, device, quiet=quiet or json, steps=steps, lr=lr, init=init,
+            loss=loss, seed=seed,
+        )  # fmt: skip
+    except KeyboardInterrupt as stop:
+        _keep_interrupted(out, getattr(stop, "run", None), quiet)
+        raise
     if out is not None:
         save_run(out, run)
     if json:
         print_json({"problem": problem_record(read.problem), "run": run_record(run), "versions": versions("torch")})
     elif not quiet:
         screen = console()
-        screen.print(_table(run, f"{file}: {run.parameterization}, {run.options.optimizer}, seed {seed}"))
-        screen.print(f"{run.status} after {int(run.steps)} steps: {run.status.advice}", markup=False)
+        title = f"{file}: {run.parameterization}, {run.options.optimizer}, seed {seed}"
+        if run.batch is None:
+            screen.print(f"{run.status} after {int(run.steps)} steps: {run.status.advice}", style="bold", markup=False)
+            screen.print(_table(run, title))
+        else:
+            screen.print(repr(run), style="bold", markup=False)
+            screen.print(_batch_table(run, title))
         if out is not None:
             screen.print(f"wrote {out}", markup=False)
-    if run.status == "not finite":
+        close(screen, (), f"attsvm compare {file} -p {run.parameterization}")
+    if "not finite" in ([run.status] if run.batch is None else run.status):
         raise typer.Exit(1)
+
+
+def _keep_interrupted(out: Path | None, run: Any, quiet: bool) -> None:
+    """After Ctrl-C: write what there is, as far as the last snapshot."""
+    if out is None or run is None:
+        return
+    from attsvm.records import console
+
+    save_run(out, run)
+    if not quiet:
+        console(stderr=True).print(f"wrote {out}: the run up to step {run.history.steps[-1]}", markup=False)
+
+
+def _batch_table(run: Any, title: str) -> Any:
+    from attsvm.records import Table
+
+    best = run.problem.optimal_tokens().indices
+    same = (run.history.selection[-1] == best).reshape(run.batch, -1)
+    rows = [
+        (k, str(run.status[k]), int(run.steps[k]), f"{run.history.loss[-1, k]:.6f}", f"{run.history.norm[-1, k]:.4g}",
+         f"{int(same[k].sum())} of {same[k].size}")
+        for k in range(run.batch)
+    ]  # fmt: skip
+    return Table(title, ("problem", "ended", "steps", "loss", "|W|", "optimal tokens"), rows, align="rlrrrr")
 
 
 def run_record(run: Any) -> dict[str, Any]:
     """Settings, end and history of a run as plain data."""
     h = run.history
     names = ("steps", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
+    single = run.batch is None
     return {
         "parameterization": run.parameterization,
-        "status": str(run.status),
-        "steps": int(run.steps),
+        "status": str(run.status) if single else [str(status) for status in run.status],
+        "steps": int(run.steps) if single else [int(steps) for steps in run.steps],
         "settings": {name: value for name, value in run.options.to_dict().items() if name != "snapshots"},
         "W": run.W.tolist(),
         "history": {name: getattr(h, name).tolist() for name in names},
@@ -108,7 +144,8 @@ def save_run(out: Path, run: Any) -> None:
     names = ("steps", "W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
     arrays = {name: getattr(h, name) for name in names}
     arrays |= {f"final_{name}": value for name, value in run.parameters.items()}
-    save_arrays(out, arrays | {"settings": json.dumps(run.options.to_dict()), "status": str(run.status)})
+    status = str(run.status) if run.batch is None else [str(one) for one in run.status]
+    save_arrays(out, arrays | {"settings": json.dumps(run.options.to_dict()), "status": status})
 
 
 def _table(run: Any, title: str) -> Any:

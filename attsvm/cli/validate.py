@@ -24,6 +24,9 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Another setting, as in the record; repeatable."),
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File of a study that reads one (setting 'data').")
+    ] = None,
     seed: Seed = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Small settings, seconds per figure.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of results [validation-results/full or /quick].")] = None,
@@ -32,6 +35,10 @@ def command(
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard stored results first.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Write files only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the records instead of tables.")] = False,
+    judge: Annotated[
+        bool,
+        typer.Option("--judge-pictures", hidden=True, help="Exit code 1 if a picture is empty or its texts overlap."),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Reproduce figures: tables, JSON, pictures. Stopped runs resume. Exit code 1 if one is refuted.
@@ -44,20 +51,23 @@ def command(
     """  # noqa: D301
     from rich.progress import BarColumn, MofNCompleteColumn, TaskID
 
+    from attsvm.cli.frame import close
     from attsvm.cli.support import print_json, progress_bar
     from attsvm.records import console
     from attsvm.validation.figures.framework import Figure, Options, read_settings
     from attsvm.validation.figures.output import print_record
-    from attsvm.validation.figures.registry import GROUPS, all_figures, choose_figures
+    from attsvm.validation.figures.registry import GROUPS, choose_figures, figure_titles
     from attsvm.validation.figures.run import run_figures
 
     if listing:
-        for figure in (figure for group in GROUPS for figure in all_figures(group)):
-            typer.echo(f"{figure.paper:15s} {figure.names:14s} {figure.title}")
+        for group in GROUPS:
+            for names, title in figure_titles(group):
+                typer.echo(f"{group:15s} {names:14s} {title}")
         return
     chosen = choose_figures(figures or [], everything)
+    settings = read_settings(change or []) | ({} if data is None else {"data": str(data)})
     words = shlex.join(["attsvm", *sys.argv[1:]])
-    options = Options(quick, trials, seed, device, workers, fresh, words, read_settings(change or []))
+    options = Options(quick, trials, seed, device, workers, fresh, words, settings)
     folder = out or Path("validation-results") / ("quick" if quick else "full")
     silent = quiet or json
     screen = console(width=170)
@@ -80,7 +90,12 @@ def command(
     if not silent:
         screen.print(f"\n{len(records)} figures in {time.perf_counter() - start:.1f} s; "
                      f"summary: {folder / 'summary.html'}, {folder / 'summary.md'}", markup=False)  # fmt: skip
+        close(screen, ("± and [ , ]", "NOT confirmed"), f"open {folder / 'summary.html'}", "attsvm validate --list")
     if json:
         print_json(records)
-    if any(record.get("refuted") for record in records):
+    if any(_fails(record, judge) for record in records):
         raise typer.Exit(1)
+
+
+def _fails(record: dict[str, Any], judge: bool) -> bool:
+    return bool(record.get("refuted")) or (judge and bool(record["picture_faults"]))

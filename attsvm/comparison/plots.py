@@ -34,11 +34,15 @@ def attention_map(run: Run) -> np.ndarray:
 
 def plot_attention(run: Run, axis: Axes | None = None) -> Axes:
     """Heat map of the final attention; a dot marks the token of highest score."""
+    from matplotlib.ticker import MaxNLocator
+
     axis = _axes(1, 4.5)[0] if axis is None else axis
     image = axis.imshow(attention_map(run), vmin=0, vmax=1, cmap="Blues", aspect="auto")
     best = run.problem.optimal_tokens().indices.reshape(-1)
     axis.plot(best, np.arange(len(best)), "o", color="tab:red", ms=4, label="highest score")
     axis.set(xlabel="token", ylabel="query", title="attention at the end")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend(fontsize=7, loc="upper right")
     axis.figure.colorbar(image, ax=axis)
     return axis
@@ -74,11 +78,12 @@ def plot_report(report: Report, axes: Sequence[Axes] | None = None) -> Figure | 
     first.set(xlabel="step", ylabel="1 - correlation", title=f"{report.run.parameterization}: {report.convergence}")
     first.legend(fontsize=7)
     h = report.run.history
-    second.semilogx(steps, h.norm, color="tab:blue", label="|W|_F")
-    second.set(xlabel="step", ylabel="|W|_F")
+    second.semilogx(steps, h.norm, color="tab:blue", label=r"$\|W\|_F$")
+    second.set(xlabel="step", ylabel=r"$\|W\|_F$")
+    second.yaxis.label.set_color("tab:blue")
     twin = second.twinx()
     twin.semilogx(steps, h.log_rest / np.log(10), color="tab:orange")
-    twin.set_ylabel("log10 of probability off the selected tokens", color="tab:orange")
+    twin.set_ylabel(r"$\log_{10}$ of probability off the selected tokens", color="tab:orange")
     second.set_title("norm and saturation")
     plot_attention(report.run, third)
     return first.figure

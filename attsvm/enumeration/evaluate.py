@@ -17,9 +17,9 @@ from attsvm.enumeration.space import SelectionSpace
 from attsvm.local_proof import LocalProof, prove_local
 from attsvm.rows import AttentionRows
 from attsvm.solution import SUPPORT_TOLERANCE
-from attsvm.solvers import MarginSolutionBatch, solve_batch
+from attsvm.solvers import MarginSolutionBatch, solve, solve_batch
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm
-from attsvm.solvers.exact.rows import to_float
+from attsvm.solvers.exact_certificate import root_bounds
 from attsvm.support_proof import margin_bounds, on_margin, solve_exactly
 
 __all__ = ["Support", "Verdicts", "full_verdicts", "lower_verdicts"]
@@ -132,7 +132,7 @@ class _Draft:
                 self.norm[row], self.gap[row] = np.inf, np.inf
                 self.conflict[row, np.unique(found.problem[k].owner[answer.rows])] = True
             elif not optimal[k]:
-                self.norm[row], self.gap[row] = float(np.sqrt(to_float(answer.squared))), 0.0
+                self.norm[row], self.gap[row] = root_bounds(answer.norm_squared)[1], 0.0  # its square may underflow
         for k, reason in proof.reasons.items():
             self.reasons[int(index[k])] = reason
 
@@ -169,7 +169,10 @@ def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, sup
     for part in _parts(space, np.asarray(~hopeless.any(axis=1))):
         rows = space.rows(selections[part])
         found = solve_batch(rows.margin_problem, norm)
-        proof = prove_local(rows, found, space.higher(selections[part]))
+        higher = space.higher(selections[part])
+        proof = prove_local(rows, found, higher)
+        if norm != "frobenius" and proof.undecided.any():
+            proof = _proved_alone(rows, found, higher, proof, norm)
         draft.read(part, found, proof)
         with np.errstate(invalid="ignore"):
             margins = rows.margin_problem.margins(found.W)
@@ -180,6 +183,19 @@ def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, sup
         elif support:
             draft.tokens[part] = draft.near[part]
     return draft.finish(support)
+
+
+def _proved_alone(
+    rows: AttentionRows, found: MarginSolutionBatch, higher: BoolArray, proof: LocalProof, norm: str
+) -> LocalProof:
+    """The proof with what a batch left undecided solved one by one, which is more accurate."""
+    local, undecided, reasons = proof.local.copy(), proof.undecided.copy(), dict(proof.reasons)
+    for i in np.flatnonzero(proof.undecided):
+        again = prove_local(rows[int(i)], solve(found.problem[int(i)], norm), higher[i])
+        local[i], undecided[i] = again.local[0], again.undecided[0]
+        if not undecided[i]:
+            reasons.pop(int(i), None)
+    return LocalProof(local, undecided, reasons, proof.exact)
 
 
 def _parts(space: SelectionSpace, wanted: BoolArray) -> list[npt.NDArray[np.intp]]:

@@ -34,7 +34,8 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.solvers import MarginProblem, MarginSolutionBatch, solve_batch
-from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
+from attsvm.solvers.rounding import gamma
+from attsvm.solvers.spectral_bounds import least_eigenvalue
 
 __all__ = ["CompletionBound", "partial_norms"]
 
@@ -151,7 +152,8 @@ class CompletionBound:
         exists = np.arange(T - 1) < (count - 1)[:, None]
         self._owner, self._place = np.nonzero(exists)
         E = step[exists]
-        self._gram = (E @ E.T) * (queries @ queries.T)[np.ix_(self._owner, self._owner)]
+        with np.errstate(over="ignore", invalid="ignore"):  # products that leave the range prove nothing
+            self._gram = (E @ E.T) * (queries @ queries.T)[np.ix_(self._owner, self._owner)]
         # Relative error of an entry: the products, and the rounded differences of tokens.
         self._entry = gamma(space.problem.dx + space.problem.dz + 8)
         self._levels: dict[int, _Level] = {}
@@ -161,12 +163,12 @@ class CompletionBound:
 
     def _least(self, gram: FloatArray) -> float:
         """Proved lower bound on the least eigenvalue of the Gram matrix scaled to unit diagonal; 0 for a zero step."""
-        size, p = np.sqrt(np.diag(gram)), len(gram)
-        if not (size > 1e-140).all():
+        with np.errstate(invalid="ignore"):
+            size, p = np.sqrt(np.diag(gram)), len(gram)
+        if not ((size > 1e-140) & (size < 1e140)).all():
             return 0.0
-        # Entries, the factorization that may follow, and the eigenvalues themselves.
-        blur = p * (self._entry + gamma(2 * p + 8)) + 64.0 * p * UNIT_ROUNDOFF
-        return float(np.linalg.eigvalsh(gram / size / size[:, None])[0]) - blur
+        blur = p * (self._entry + gamma(2 * p + 8))  # entries, and the factorization that may follow
+        return least_eigenvalue(gram / size / size[:, None]) - blur
 
     def _weighted(self, depth: int) -> tuple[FloatArray, float, float]:
         """Gram matrix with the largest weight up to the schedule that keeps it definite, weight, least eigenvalue."""

@@ -8,7 +8,7 @@ import os
 import platform
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -118,8 +118,13 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):  # name the file that was asked for
+            raise type(error)(error.errno, error.strerror or str(error), str(target)) from error
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: str | Path, value: Any) -> None:

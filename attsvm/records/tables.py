@@ -13,10 +13,14 @@ import numpy as np
 from attsvm.records.data import plain
 
 if TYPE_CHECKING:  # loaded where something is printed
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table as RichTable
 
 __all__ = ["Raw", "Table", "console", "html_table", "render"]
+
+# Lines that a cell may wrap into before a table is better read as blocks; length of what blocks put side by side.
+_TOWER = 4
+_SHORT_FACT = 48
 
 
 class Raw(str):
@@ -78,20 +82,61 @@ class Table:
         """Cells as they are printed."""
         return [[_text(cell) for cell in row] for row in self.rows]
 
-    def __rich__(self) -> RichTable:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As a grid where every word has room, else one block of lines per row."""
+        yield self._grid() if self._has_room(options.max_width) else self._blocks()
+
+    def _has_room(self, width: int) -> bool:
+        """Whether a grid of this width breaks no word and makes no tower of short lines of a cell."""
+        cells = [self.columns, *(row for row in self.texts() if row)]
+        wraps = [letter.islower() for letter in self.align]
+        least = [max(_longest(line[k], wrap) for line in cells) for k, wrap in enumerate(wraps)]
+        free = width - (3 * len(least) + 1) - sum(least)
+        if free < 0:
+            return False
+        wanted = [max(len(line[k]) for line in cells) - least[k] for k in range(len(least))]
+        return all(
+            len(line[k]) <= _TOWER * (least[k] + free * wanted[k] / max(sum(wanted), 1))
+            for line in cells
+            for k in range(len(least))
+        )
+
+    def _grid(self) -> RichTable:
         from rich.table import Table as RichTable
         from rich.text import Text
 
         shown = RichTable(title=self.title and Text(self.title))
-        for name, letter in zip(self.columns, self.align, strict=True):
+        cells = [self.columns, *(row for row in self.texts() if row)]
+        for k, (name, letter) in enumerate(zip(self.columns, self.align, strict=True)):
             justify: Any = "left" if letter in "lL" else "right"
-            shown.add_column(Text(name), justify=justify, no_wrap=letter.isupper())
+            least = max(_longest(line[k], letter.islower()) for line in cells)
+            shown.add_column(Text(name), justify=justify, no_wrap=letter.isupper(), min_width=least)
         for row in self.texts():
             if row:
                 shown.add_row(*map(Text, row))
             else:
                 shown.add_section()
         return shown
+
+    def _blocks(self) -> RenderableType:
+        """One block per row: its first cell, then the others by name, each wrapped at words and indented."""
+        from rich.console import Group
+        from rich.padding import Padding
+        from rich.text import Text
+
+        lines: list[RenderableType] = [Text(self.title, style="italic")] if self.title else []
+        for row in self.texts():
+            if not row:
+                continue
+            head = f"{self.columns[0]} {row[0]}".strip() if row[0].strip() else ""
+            if head:
+                lines.append(Text(head, style="bold"))
+            facts = [f"{name}: {cell}" if name else cell for name, cell in zip(self.columns[1:], row[1:], strict=True)]
+            said = [fact for fact in facts if not fact.endswith((": -", ": "))]
+            short = "; ".join(fact for fact in said if len(fact) <= _SHORT_FACT)
+            long = [fact for fact in said if len(fact) > _SHORT_FACT]
+            lines += [Padding(Text(text), (0, 0, 0, 2)) for text in (short, *long) if text]
+        return Group(*lines)
 
     def __str__(self) -> str:
         return render(self)
@@ -118,6 +163,11 @@ class Table:
         )
 
     _repr_html_ = html
+
+
+def _longest(text: str, wraps: bool) -> int:
+    """Width that a text cannot go below: its longest word, or all of it where it may not wrap."""
+    return max(map(len, text.split()), default=0) if wraps else len(text)
 
 
 def _text(cell: Any) -> str:

@@ -23,6 +23,11 @@
     if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(2);
     return String(Number(value.toPrecision(5)));
   }
+  function power(exponent) { // 10^-59.6 as people write it
+    let whole = Math.floor(exponent), digits = Math.pow(10, exponent - whole);
+    if (digits >= 9.95) { digits = 1; whole += 1; }
+    return whole >= -3 ? short(Math.pow(10, exponent)) : digits.toFixed(1) + "e" + whole;
+  }
   const colour = (i) => "var(--c" + (i % 8) + ")";
   const dashes = ["", "7 4", "2 3", "9 3 2 3"];
 
@@ -50,7 +55,7 @@
     const lines = spec.lines(run);
     const read = (value) => (value === null || (spec.log && value <= 0) ? null : spec.log ? Math.log10(value) : value);
     const all = lines.flatMap((line) => line.values.map(read)).filter((v) => v !== null);
-    figure.replaceChildren(node("figcaption", {}, spec.title));
+    figure.replaceChildren(node("figcaption", {}, spec.title + (spec.note ? spec.note(run) : "")));
     if (!all.length) {
       figure.appendChild(node("p", { class: "soft" }, "nothing to show"));
       return () => undefined;
@@ -110,10 +115,12 @@
     };
   }
 
+  const LOWEST = -5; // a margin at the start may be hundreds below 0 and would flatten the rest
   const solved = (run) => run.comparisons.filter((c) => c.misalignment.some((v) => v !== null));
   const SPECS = [
     { title: "1 − correlation with each solution", log: true, lines: (run) => solved(run).map((c) => ({ label: c.label, values: c.misalignment })) },
-    { title: "margin reached, relative to the optimal one", log: false, lines: (run) => solved(run).map((c) => ({ label: c.label, values: c.margin.map((v) => (v === null ? null : Math.max(v, -1))) })) },
+    { title: "margin reached, relative to the optimal one", log: false, lines: (run) => solved(run).map((c) => ({ label: c.label, values: c.margin.map((v) => (v === null ? null : Math.max(v, LOWEST))) })),
+      note: (run) => { const least = Math.min(...solved(run).flatMap((c) => c.margin.filter((v) => v !== null))); return least < LOWEST ? " (what is below " + LOWEST + " is drawn there; least " + short(least) + ")" : ""; } },
     { title: "norm of W (Frobenius)", log: true, lines: (run) => [{ label: "norm of W", values: run.norm }] },
     { title: "log10 of the attention off the selected tokens", log: false, lines: (run) => [{ label: "attention off the selected tokens", values: run.rest }] },
   ];
@@ -125,7 +132,7 @@
   function buildMaps(run) {
     const rows = run.attention[0].length, columns = run.attention[0][0].length;
     const perTable = problem.K === null ? rows : problem.K;
-    const dense = columns > 16;
+    const dense = columns > 16, shown = run.columns;
     const cells = [];
     byId("maps").replaceChildren();
     for (let start = 0; start < rows; start += perTable) {
@@ -133,15 +140,16 @@
       table.appendChild(node("caption", {}, problem.K === null ? "rows: sequences, columns: tokens" : "sequence " + start / perTable + " (rows: queries, columns: tokens)"));
       const head = table.appendChild(node("thead")).appendChild(node("tr"));
       head.appendChild(node("td"));
-      for (let t = 0; t < columns; t++) head.appendChild(node("th", { scope: "col" }, dense && t % 8 ? "" : String(t)));
+      const every = shown.every((token, t) => token === t) ? 8 : 4; // gaps in the numbers want more of them
+      for (let t = 0; t < columns; t++) head.appendChild(node("th", { scope: "col" }, dense && t % every ? "" : String(shown[t])));
       const body = table.appendChild(node("tbody"));
       for (let q = start; q < Math.min(start + perTable, rows); q++) {
         const line = body.appendChild(node("tr"));
         line.appendChild(node("th", { scope: "row" }, String(q - (problem.K === null ? 0 : start))));
         cells[q] = [];
         for (let t = 0; t < columns; t++) {
-          const open = !problem.allowed || problem.allowed[q][t];
-          const one = line.appendChild(node("td", { class: (chosen[q] === t ? "chosen" : "") + (open ? "" : " masked") }));
+          const open = !problem.allowed || problem.allowed[q][shown[t]];
+          const one = line.appendChild(node("td", { class: (chosen[q] === shown[t] ? "chosen" : "") + (open ? "" : " masked") }));
           cells[q][t] = open ? one : null;
         }
       }
@@ -153,7 +161,7 @@
         if (!one) return;
         one.style.backgroundColor = "rgba(var(--heat), " + value / 1000 + ")";
         one.style.color = value > 800 ? "var(--paper)" : "inherit";
-        one.title = "attention " + (value / 10).toFixed(1) + " %";
+        one.title = "token " + shown[t] + ": attention " + (value / 10).toFixed(1) + " %";
         if (!dense) one.textContent = value >= 5 ? String(Math.round(value / 10)) : "";
       }));
     };
@@ -162,7 +170,7 @@
   // -- numbers at the step --------------------------------------------------------------------------
   function readout(run, s) {
     const rows = [["loss", short(run.loss[s])], ["norm of W", short(run.norm[s])],
-      ["attention off the selected tokens", run.rest[s] === null ? "–" : "1e" + run.rest[s].toFixed(1)],
+      ["attention off the selected tokens", run.rest[s] === null ? "–" : power(run.rest[s])],
       ["tokens as in the solutions", run.selection[s].filter((t, q) => t === chosen[q]).length + " of " + chosen.length]];
     for (const c of solved(run)) rows.push(["1 − correlation, " + c.label, short(c.misalignment[s])]);
     byId("readout").replaceChildren(...rows.map((pair) => {
@@ -183,7 +191,18 @@
   }
   const WORDS = { best: "globally optimal", sink: "locally optimal", one: "leads to one local optimum", several: "leads to several ends", infeasible: "infeasible" };
 
+  // The selections to draw: all, or the local optima and what is one swap away from them.
+  function nearOptima(graph) {
+    const isEnd = (n) => n[3] === "best" || n[3] === "sink";
+    const edges = graph.edges.filter(([, b]) => isEnd(graph.nodes[b]));
+    const kept = new Set(edges.flat());
+    graph.nodes.forEach((n, i) => { if (isEnd(n)) kept.add(i); });
+    const order = [...kept].sort((a, b) => a - b), place = new Map(order.map((old, now) => [old, now]));
+    return { ...graph, nodes: order.map((i) => graph.nodes[i]), edges: edges.map(([a, b]) => [place.get(a), place.get(b)]) };
+  }
+
   function drawGraph(graph) {
+    byId("graph").replaceChildren();
     const W = 900, H = 480, L = 60, R = 20, T = 16, B = 44;
     const margins = graph.nodes.map((n) => n[1]), scores = graph.nodes.map((n) => n[2]);
     const range = (values) => { const a = Math.min(...values), b = Math.max(...values), p = (b - a || 1) * 0.05; return [a - p, b + p]; };
@@ -235,11 +254,21 @@
   }
 
   // -- wiring ---------------------------------------------------------------------------------------
-  const mark = data.graph.nodes ? drawGraph(data.graph) : () => undefined;
+  const MANY = 120;
+  let mark = () => undefined, again = () => undefined;
+  if (data.graph.nodes && data.graph.nodes.length > MANY) {
+    const near = nearOptima(data.graph), box = node("input", { type: "checkbox", id: "graph-all" });
+    const label = node("label", { for: "graph-all" });
+    label.append(box, document.createTextNode(" all " + data.graph.nodes.length + " selections (else the " + near.nodes.length + " local optima and what is one swap away from them)"));
+    byId("graph-choice").appendChild(label);
+    box.addEventListener("change", () => { mark = drawGraph(box.checked ? data.graph : near); again(); });
+    mark = drawGraph(near);
+  } else if (data.graph.nodes) mark = drawGraph(data.graph);
   if (!data.runs.length) return;
   const scrubber = byId("scrubber"), label = byId("step"), play = byId("play");
   let run = data.runs[0], movers = [], timer = null;
 
+  again = () => mark(run, Number(scrubber.value));
   function show(s) {
     movers.forEach((move) => move(s));
     readout(run, s);

@@ -10,10 +10,12 @@ from attsvm.records import Raw, Table
 from attsvm.reports.markup import badge, escape
 from attsvm.reports.solved import farkas_line, solutions_table
 from attsvm.reports.trajectory import MOST_QUERIES, MOST_TOKENS
+from attsvm.reports.words import WORDS
 
-__all__ = ["diagnosis", "graph", "solutions", "summary", "training"]
+__all__ = ["diagnosis", "graph", "solutions", "summary", "training", "words"]
 
-_MOST_ROWS = 60
+# Rows of a table that are looked at; longer ones open with a summary and a click. And rows that a page holds at all.
+_FEW_ROWS, _MOST_ROWS = 12, 2000
 
 
 def _number(value: float | None, form: str = ".6g") -> str:
@@ -69,7 +71,30 @@ def summary(content: dict[str, Any]) -> str:
              *(f"support ({r['norm_name']})" for r in content["solutions"])]  # fmt: skip
     caption = "Selected tokens" + (f" (the first {_MOST_ROWS} of {len(chosen)})" if len(chosen) > _MOST_ROWS else "")
     shown = Table(caption, heads, rows, align="lrrrr" + "l" * len(content["solutions"]))
-    return _cards(cards) + text + "</p>" + shown.html()
+    if len(chosen) <= _FEW_ROWS:
+        return _cards(cards) + text + "</p>" + shown.html()
+    details = f"<details><summary>All {len(rows):,} rows</summary>{shown.html()}</details>"
+    return _cards([*cards, *_lead_cards(p["leads"], chosen, p.get("optimal"))]) + text + "</p>" + details
+
+
+def _lead_cards(leads: list[float | None], chosen: list[int], optimal: list[int] | None) -> list[tuple[str, str]]:
+    """Many queries in a few numbers: how far ahead the selected tokens are, and where it is closest."""
+    known = sorted((lead, q) for q, lead in enumerate(leads) if lead is not None)
+    cards = [("different tokens selected", f"{len(set(chosen)):,}")]
+    if optimal is not None:
+        best = sum(a == b for a, b in zip(chosen, optimal, strict=True))
+        cards.append(("selected token has the highest score", f"{best:,} of {len(chosen):,}"))
+    if known:
+        least, query = known[0]
+        middle = known[len(known) // 2][0]
+        cards += [("smallest lead", f"{least:+.3g} (query {query})"), ("median lead", f"{middle:+.3g}")]
+    return cards
+
+
+def words() -> str:
+    """The glossary, folded."""
+    inside = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in WORDS.items())
+    return f"<details><summary>What the words mean</summary><dl>{inside}</dl></details>"
 
 
 def _support(record: dict[str, Any], q: int) -> str:
@@ -147,7 +172,8 @@ def training(content: dict[str, Any]) -> str:
     p = content["problem"]
     cut = ""
     if p["n"] * (p["K"] or 1) > MOST_QUERIES or p["T"] > MOST_TOKENS:
-        cut = f" The first {MOST_QUERIES} queries and {MOST_TOKENS} tokens are shown."
+        shown = min(p["n"] * (p["K"] or 1), MOST_QUERIES), min(p["T"], MOST_TOKENS)
+        cut = f" Shown are {shown[0]} queries and {shown[1]} of {p['T']} tokens, the selected ones always among them."
     return (
         "<p>Gradient descent against the SVMs. Global means that the run ends on the tokens of highest score, Local "
         "on other tokens that are locally optimal. &ldquo;Own tokens&rdquo; is the SVM of the tokens that the run "
@@ -168,18 +194,15 @@ def training(content: dict[str, Any]) -> str:
 def diagnosis(content: dict[str, Any]) -> str:
     """Predictions first, then theorems and assumptions."""
     found = content["diagnosis"]
-    if found is None:
-        return "<p>Without a head there is nothing to diagnose.</p>"
     said = "".join(
         f"<p><strong>{escape(name)}</strong>: {escape(text)}</p>" for name, text in found["prediction"].items()
     )
     words = {"holds": "applies", "fails": "does not apply"}
     theorems = [(t["name"], badge(words.get(t["verdict"], t["verdict"])), t["detail"]) for t in found["theorems"]]
     checks = [(c["name"], badge(c["verdict"]), c["detail"]) for c in found["checks"]]
-    tables = (
-        Table("Theorems, with corrected hypotheses", ("statement", "verdict", "because"), theorems, align="lll"),
-        Table(f"Assumptions ({found['norm']} norm)", ("assumption", "verdict", "because"), checks, align="lll"),
-    )
+    judged = Table("Theorems, with corrected hypotheses", ("statement", "verdict", "because"), theorems, align="lll")
+    assumed = Table(f"Assumptions ({found['norm']} norm)", ("assumption", "verdict", "because"), checks, align="lll")
+    tables = (judged, assumed) if theorems else (assumed,)
     return said + "".join(table.html() for table in tables)
 
 
@@ -200,12 +223,14 @@ def graph(content: dict[str, Any]) -> str:
     if found["sinks"] > len(rows):
         caption += f" (the first {len(rows)} of {found['sinks']})"
     heads = ["tokens", "margin", "mean score", "highest scores", "selections that can reach it", "and nothing else"]
-    drawn = "" if found["edges"] or not found["edge_count"] else f" Its {found['edge_count']:,} swaps are not drawn."
+    drawn = ""
+    if len(found["edges"]) < found["edge_count"]:
+        drawn = f" Of its {found['edge_count']:,} swaps the {len(found['edges']):,} into local optima are drawn."
     return (
         f"<p>All {len(found['nodes']):,} selections of one token per query. A line is a swap of one token for a "
         "support token of higher score; where no swap is left, a selection is locally optimal: a candidate limit of "
         "training. Star: highest scores. Squares: other local optima. Crosses: infeasible. Colour: the only local "
         f"optimum that swaps lead to.{drawn}</p>"
-        '<div id="graph"></div><p class="soft" id="graph-here"></p>'
+        '<p id="graph-choice"></p><div id="graph"></div><p class="soft" id="graph-here"></p>'
         + Table(caption, heads, rows, align="lrrlrr").html()
     )

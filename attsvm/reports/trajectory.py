@@ -10,8 +10,8 @@ from attsvm.comparison import Report
 
 __all__ = ["MOST_QUERIES", "MOST_TOKENS", "run_content"]
 
-# Larger maps are cut to what can be looked at.
-MOST_QUERIES, MOST_TOKENS = 32, 48
+# Larger maps are cut to what can be looked at; the selected tokens are always among the columns.
+MOST_QUERIES, MOST_TOKENS = 32, 64
 
 
 def _number(value: float, digits: int = 5) -> float | None:
@@ -21,6 +21,15 @@ def _number(value: float, digits: int = 5) -> float | None:
 
 def _numbers(values: Any) -> list[float | None]:
     return [_number(float(value)) for value in values]
+
+
+def _columns(report: Report) -> list[int]:
+    """Tokens that the maps show: those of the solutions, then those of the run, then the first others."""
+    run = report.run
+    solved = [c.solution.selection.indices for c in report.comparisons if hasattr(c.solution.selection, "indices")]
+    wanted = [*solved, run.history.selection[-1]]
+    tokens = [int(t) for selection in wanted for t in selection.reshape(-1)[:MOST_QUERIES]]
+    return sorted(list(dict.fromkeys([*tokens, *range(run.problem.T)]))[:MOST_TOKENS])
 
 
 def run_content(report: Report) -> dict[str, Any]:
@@ -37,7 +46,8 @@ def run_content(report: Report) -> dict[str, Any]:
     """
     run = report.run
     h = run.history
-    maps = probabilities(run.problem, h.W).reshape(len(h), -1, run.problem.T)[:, :MOST_QUERIES, :MOST_TOKENS]
+    columns = _columns(report)
+    maps = probabilities(run.problem, h.W).reshape(len(h), -1, run.problem.T)[:, :MOST_QUERIES, columns]
     return {
         "parameterization": run.parameterization,
         "optimizer": run.options.optimizer,
@@ -61,5 +71,6 @@ def run_content(report: Report) -> dict[str, Any]:
             for c in report.shown
         ],
         "selection": h.selection.reshape(len(h), -1).tolist(),
+        "columns": columns,
         "attention": (1000 * maps).round().astype(int).tolist(),
     }

@@ -15,32 +15,43 @@ if TYPE_CHECKING:
     from attsvm.theory.check import Check
     from attsvm.theory.diagnose import Diagnosis
 
-__all__ = ["attraction_text", "diagnosis_text"]
+__all__ = ["attraction_text", "diagnosis_tables", "diagnosis_text"]
 
 _WIDTH = 118
 # A theorem does not fail: its hypotheses do.
 _APPLIES = {"holds": "applies", "fails": "does not apply"}
 
 
-def _check_table(title: str, first: str, checks: tuple[Check, ...], words: Mapping[str, str]) -> str:
+def _check_table(title: str, first: str, checks: tuple[Check, ...], words: Mapping[str, str]) -> Table:
     rows = [(check.name, words.get(check.verdict, check.verdict), check.detail) for check in checks]
-    return render(Table(title, (first, "verdict", "because"), rows, align="LLl"), _WIDTH)
+    return Table(title, (first, "verdict", "because"), rows, align="LLl")
 
 
 def _short(indices: object) -> str:
     return str(np.asarray(indices).tolist()).replace(" ", "")
 
 
-def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """Two tables, assumptions and theorems, and the prediction."""
+def diagnosis_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
+    """Assumptions, and theorems where there are labels to state them for."""
     p = diagnosis.problem
     size = f"n={p.n}, T={p.T}, dx={p.dx}, dz={p.dz}" + (f", K={p.K}" if p.multi_query else "")
     chosen = _short(diagnosis.selection.indices)
     where = chosen if len(chosen) <= 40 else "given"
     title = f"Assumptions ({size}, {diagnosis.norm} norm, selection {where})"
-    parts = [
+    return (
         _check_table(title, "assumption", diagnosis.checks, {}),
-        _check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES),
+        *(
+            [_check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES)]
+            if diagnosis.theorems
+            else []
+        ),
+    )
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """Two tables, assumptions and theorems, and the prediction."""
+    parts = [
+        *(render(table, _WIDTH) for table in diagnosis_tables(diagnosis)),
         *(
             textwrap.fill(f"{name}: {text}", _WIDTH, subsequent_indent="  ")
             for name, text in diagnosis.prediction.items()

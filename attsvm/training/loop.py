@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -22,7 +23,7 @@ from attsvm.training.run import SNAPSHOT_NAMES, History, Run, RunStatus
 from attsvm.training.step import CODES, RUNNING, Method, TrainingState, make_method, take_snapshot, training_step
 from attsvm.training.tensors import TensorProblem, tensor_problem
 
-__all__ = ["train"]
+__all__ = ["Interrupted", "train"]
 
 
 def _look(
@@ -129,9 +130,24 @@ def train(
     method = make_method(problem, data, chosen)
     parameters = initial_parameters(problem, data, method.parameterization, chosen)
     trail = _resumed(chosen, data, method, parameters)
-    with torch.no_grad(), torch_threads(data.X.device, data.X.numel() * data.Z.shape[2]):
-        trail = _descend(data, method, chosen, trail)
+    try:
+        with torch.no_grad(), torch_threads(data.X.device, data.X.numel() * data.Z.shape[2]):
+            trail = _descend(data, method, chosen, trail)
+    except Interrupted as stop:
+        # Whoever started a long run may still want what it has: the interrupt carries the run up to its last snapshot.
+        stop.run = _finish(problem, method, chosen, stop.trail)
+        raise
     return _finish(problem, method, chosen, trail)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during training; ``run`` is the run up to its last snapshot."""
+
+    run: Run
+
+    def __init__(self, trail: _Trail) -> None:
+        super().__init__(f"training was interrupted after step {trail.done}")
+        self.trail = trail
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,21 +176,25 @@ def _resumed(options: TrainOptions, data: TensorProblem, method: Method, paramet
 
 def _descend(data: TensorProblem, method: Method, options: TrainOptions, trail: _Trail) -> _Trail:
     state, kept, done = trail.state, list(trail.kept), trail.done
-    with _bar(options.progress, options.steps) as advance:
-        if not kept:
-            state = _look(data, state, state, kept, method, 0, None)
-        advance(done)
-        for target in options.snapshot_steps()[len(kept) :]:
-            if not bool((state.code == RUNNING).any()):
-                break
-            before = state
-            for k in range(done + 1, target + 1):
-                state = training_step(data, state, method, k)
-            advance(target - done)
-            done = target
-            state = _look(data, state, before, kept, method, done, options.stop_direction)
-            if options.checkpoint is not None:
-                save_checkpoint(Path(options.checkpoint), trail.fingerprint, state, kept, done)
+    if not kept:
+        state = _look(data, state, state, kept, method, 0, None)
+    try:
+        with _bar(options.progress, options.steps) as advance:
+            advance(done)
+            for target in options.snapshot_steps()[len(kept) :]:
+                if not bool((state.code == RUNNING).any()):
+                    break
+                ahead = state
+                for k in range(done + 1, target + 1):
+                    ahead = training_step(data, ahead, method, k)
+                advance(target - done)
+                state, done = _look(data, ahead, state, kept, method, target, options.stop_direction), target
+                if options.checkpoint is not None:
+                    save_checkpoint(Path(options.checkpoint), trail.fingerprint, state, kept, done)
+    except KeyboardInterrupt as error:
+        stopped = state.stop(state.code == RUNNING, RunStatus.INTERRUPTED, done)
+        seen = kept[: bisect_right(options.snapshot_steps(), done)]  # an interrupt may fall between the two
+        raise Interrupted(replace(trail, state=stopped, kept=seen, done=done)) from error
     return replace(trail, state=state.stop(state.code == RUNNING, RunStatus.FINISHED, done), kept=kept, done=done)
 
 

@@ -39,6 +39,7 @@ class RunStatus(Advised):
     CONVERGED = "converged", "The direction of W changed by less than asked for between two snapshots."
     STATIONARY = "stationary", "The gradient is exactly zero: equal scores, an unlucky start, or a finite minimum."
     NOT_FINITE = "not finite", "A step gave NaN or infinity and was not taken; lower lr or check the head."
+    INTERRUPTED = "interrupted", "Training was stopped from outside; this is its last snapshot."
 
 
 @dataclass(frozen=True, eq=False, repr=False)

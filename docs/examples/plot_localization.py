@@ -47,7 +47,6 @@ print(signal_propagation(spectrum, T=40).summary())
 axes[0].set(xlabel="relative position i / T", ylabel="probability that a gradient passes", title="propagation")
 axes[0].legend(fontsize=8)
 
-# %%
 # The variance of the signal.
 
 signal = simulate_signals(W, T=40, walks=4000)
@@ -57,7 +56,6 @@ for form, color in {"exact": "tab:blue", "asymptotic": "tab:orange", "printed": 
 axes[1].set(xlabel="relative position i / T", yscale="log", title="variance of the signal")
 axes[1].legend(fontsize=8)
 
-# %%
 # Sites over the two numbers that describe the eigenspectrum.
 
 theta = np.linspace(0, 1, 101)

@@ -23,7 +23,6 @@ p = 8
 u0 = np.sort(0.1 * rng.standard_normal(p))[::-1]
 figure, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
 
-# %%
 # The logistic loss, far past what any number of gradient steps reaches.
 
 flow = aligned_flow(u0, t_end=1e30, points=300)
@@ -41,7 +40,6 @@ axis.text(3e5, 0.05, "a million steps\nof size 0.1", color="tab:red", fontsize=8
 axis.set(xlabel="time t", ylabel="score", title=f"logistic loss: loss·t = {found.loss_constant[-1]:.6f} at t = 1e30")
 axis.legend(fontsize=8, loc="lower left")
 
-# %%
 # The square loss: the polarization tau falls while the scores get sparser; ``|beta_*| tau`` is what counts.
 
 norms = np.geomspace(0.5, 100, 25)
@@ -55,7 +53,6 @@ axis.semilogx(
 axis.set(xlabel=r"norm of the target $|\beta_*|$", title="square loss: the limit at t = infinity", ylim=(0, 1.05))
 axis.legend(fontsize=8, loc="center left")
 
-# %%
 # Other maps from logits to scores, from a(0) = 1 + noise.
 
 a0 = 1 + 0.1 * rng.standard_normal(p)

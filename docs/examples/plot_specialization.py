@@ -23,7 +23,6 @@ samples = sp.draw_samples(prior, L=5, H=2, n=4000, generator=generator)
 times = np.arange(0.0, 301.0, 5.0)
 figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
 
-# %%
 # One flow per dimension: the same start, smaller and smaller.
 
 shape = sp.initial_order_parameters(2, 2, noise=1.0, generator=generator).m
@@ -48,7 +47,6 @@ axes[1].set(xlabel=r"time $\tau$", ylabel="distance between the heads", title=f"
 axes[1].legend(fontsize=8)
 print("times to specialize:", [round(t) for t in crossings])
 
-# %%
 # Three activations on the same task.
 
 strengths = [1.0, 2.0, 4.0, 8.0]

@@ -105,6 +105,16 @@ def _components(rows: ExactRows, prime: int) -> list[_Component]:
     return out
 
 
+def _meets(matrix: fmpz_mat, point: list[fmpq], levels: list[fmpq], equality: list[bool], strictly: bool) -> bool:
+    """Whether the margins at a point reach the levels, or exceed them."""
+    from flint import fmpq_mat
+
+    margins = (matrix * fmpq_mat(matrix.ncols(), 1, point)).entries()
+    return all(
+        v > b if strictly else v == b if e else v >= b for v, b, e in zip(margins, levels, equality, strict=True)
+    )
+
+
 def _solve_rows(
     matrix: fmpz_mat, levels: list[fmpq], equality: list[bool], order: Sequence[int] | None, prime: int
 ) -> Vertex:
@@ -118,12 +128,8 @@ def _solve_rows(
     vertex = solve_inequalities(matrix, even, equality, order, prime, max_pivots=patience)
     if vertex.point is None and vertex.multipliers is None:
         point, tight = guess_by_floats(matrix, even, equality)
-        if point is not None:
-            margins = (matrix * fmpq_mat(matrix.ncols(), 1, point)).entries()
-            met = all(
-                v > 0 if cone else v == b if e else v >= b for v, b, e in zip(margins, even, equality, strict=True)
-            )
-            vertex = Vertex(point, None, vertex.pivots) if met else vertex
+        if point is not None and _meets(matrix, point, [fmpq(0)] * len(even) if cone else even, equality, cone):
+            vertex = Vertex(point, None, vertex.pivots)
         if vertex.point is None:
             vertex = solve_inequalities(matrix, even, equality, tight, prime)
     if vertex.point is None or not cone:

@@ -165,43 +165,38 @@ def _most_missed(rows: ExactRows, slacks: list[fmpq]) -> tuple[int, int] | None:
     return (min(missed, key=lambda k: slacks[k]), 1) if missed else None
 
 
+def _proved(rows: ExactRows, multipliers: dict[int, fmpq]) -> ExactFarkas:
+    checked = rows.check_farkas([y / rows.scale[k] for k, y in multipliers.items()], list(multipliers))
+    if checked is None:
+        raise ArithmeticError("an exact proof of infeasibility does not verify: this is a bug")
+    return checked
+
+
 def _enter(state: _State, e: int, sign: int, missing: fmpq) -> ExactFarkas | None:
     """Bring row e to its right-hand side, ``missing > 0`` away; a proof of infeasibility when that is impossible."""
     rows, gram = state.rows, state.gram
     gained = rational(0)  # multiplier of e, times its sign
     while True:
         direction = [sign * d for d in state.solve([gram(k, e) for k in state.active])]
-        curvature = gram(e, e) - sum(
-            (sign * d * gram(k, e) for k, d in zip(state.active, direction, strict=True)), start=rational(0)
-        )
-        step = missing / curvature if curvature > 0 else None
-        falling = [
-            (state.lam[k] / d, k)
-            for k, d in zip(state.active, direction, strict=True)
-            if d > 0 and not rows.equality[k]
-        ]
-        first = min(falling) if falling else None
-        if step is None and first is None:
-            proof = {e: rational(sign)} | {k: -d for k, d in zip(state.active, direction, strict=True)}
-            checked = rows.check_farkas([y / rows.scale[k] for k, y in proof.items()], list(proof))
-            if checked is None:
-                raise ArithmeticError("an exact proof of infeasibility does not verify: this is a bug")
-            return checked
-        leaves = first is not None and (step is None or first[0] < step)
-        length = first[0] if leaves and first is not None else step
-        assert length is not None
+        moves = dict(zip(state.active, direction, strict=True))
+        curvature = gram(e, e) - sum((sign * d * gram(k, e) for k, d in moves.items()), start=rational(0))
+        # A full step brings the row home; a multiplier that falls to 0 before leaves.
+        ends = [(missing / curvature, e)] if curvature > 0 else []
+        ends += [(state.lam[k] / d, k) for k, d in moves.items() if d > 0 and not rows.equality[k]]
+        if not ends:
+            return _proved(rows, {e: rational(sign)} | {k: -d for k, d in moves.items()})
+        length, stop = min(ends, key=lambda end: (end[0], end[1] != e, end[1]))
         gained += length
         missing -= length * curvature
-        for k, d in zip(state.active, direction, strict=True):
+        for k, d in moves.items():
             state.lam[k] -= length * d
         state.pivots += 1
-        if not leaves:
+        if stop == e:
             state.active.append(e)
             state.lam[e] = sign * gained
             return None
-        assert first is not None
-        state.active.remove(first[1])
-        del state.lam[first[1]]
+        state.active.remove(stop)
+        del state.lam[stop]
 
 
 def exact_least_norm(

@@ -287,6 +287,15 @@ class ExactRows:
         return ExactFarkas(np.array(index, dtype=np.int64), multipliers, self.m)
 
 
+def _read(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
+    array = np.asarray(value)
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"{name} must be a non-empty matrix, got shape {array.shape}")
+    if array.dtype != object and not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite")
+    return array
+
+
 def exact_rows(
     a: npt.ArrayLike,
     queries: npt.ArrayLike,
@@ -313,12 +322,7 @@ def exact_rows(
     >>> print(rows.violation([[0.0], [1.0]]))
     0
     """
-    arrays = {"a": np.asarray(a), "queries": np.asarray(queries)}
-    for name, array in arrays.items():
-        if array.ndim != 2 or 0 in array.shape:
-            raise ValueError(f"{name} must be a non-empty matrix, got shape {array.shape}")
-        if array.dtype != object and not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite")
+    arrays = {"a": _read("a", a), "queries": _read("queries", queries)}
     m, q = len(arrays["a"]), len(arrays["queries"])
     index = np.asarray(owner)
     if index.shape != (m,) or not np.issubdtype(index.dtype, np.integer) or index.min() < 0 or index.max() >= q:

@@ -15,7 +15,7 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify import certify
 from attsvm.solvers.farkas import certify_infeasible
 from attsvm.solvers.frobenius.least_distance import least_distance
-from attsvm.solvers.frobenius.pivoting import SmallResult, solve_active, solve_small
+from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, SmallResult, by_daqp, solve_active, solve_small
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
@@ -28,6 +28,8 @@ _ROUNDING = 1e-13
 _REFINEMENTS = 3
 # Multipliers of unit rows beyond this come from nearly cancelling rows: a batch refines them before it certifies.
 _STEEP = 1e3
+# Row norms between this and its inverse are left as they are where unit rows would gain nothing.
+_SIMILAR = 32.0
 # Rows up to which refinement may form the Gram matrix.
 _GRAM_ROWS = 3000
 # Numbers in the written-out rows of one problem, and of one problem of a batch, that least distances may take.
@@ -147,6 +149,23 @@ def _pivot(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> Sm
     return solve_small(unit.gram, unit.c, equality, start, limit)
 
 
+def _solve_directly(unit: UnitProblem, norm: Norm) -> Found | None:
+    """A few dozen rows of similar norms, from their Gram matrix as it is: DAQP scales rows itself; None if in doubt."""
+    problem = unit.problem
+    similar = unit.least_norm > 1.0 / _SIMILAR and unit.largest_norm < _SIMILAR
+    if not (similar and problem.is_plain and unit.m <= DAQP_ROWS and _can_be_independent(unit)):
+        return None
+    x, ended, steps = by_daqp(problem.gram(), problem.rhs, None)
+    if not ended:
+        return None
+    lam = np.maximum(x, 0.0)
+    W = problem.adjoint(lam)
+    flat = W.ravel()
+    lam *= 1.0 / math.sqrt(flat.dot(flat))
+    certificate = certify(problem, W, lam, norm)
+    return Found(W, lam, steps, certificate=certificate) if certificate.worst <= _ROUNDING else None
+
+
 def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> Found:
     """A batch: pivoting where the rows can be independent, least distances for the others that are small enough."""
     dx, dz = unit.problem.shape
@@ -195,7 +214,9 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     known, limit = request.multipliers(unit.problem), request.max_iterations
     if unit.problem.batch:
         return _solve_stack(unit, known, limit)
-    best: Found | None = None
+    best = _solve_directly(unit, norm) if known is None and limit is None else None
+    if best is not None:
+        return best
     if _can_be_independent(unit):
         result = _pivot(unit, known, limit)
         rounds = int(result.iterations)

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["SmallResult", "solve_active", "solve_small"]
+__all__ = ["DAQP_ROWS", "SmallResult", "by_daqp", "solve_active", "solve_small"]
 
 # Rounds without a new smallest number of misplaced rows before only one row changes sides at a time, which cannot
 # cycle (Murty's rule).
@@ -35,7 +35,7 @@ _GUESS_STEPS = 22
 # Rounds that one problem takes with nothing but the exchange before it is watched for stalling.
 _USUAL = 6
 # One problem with at most this many rows is solved by DAQP.
-_DAQP_ROWS = 48
+DAQP_ROWS = 48
 # One problem with fewer rows starts from "all rows active": cheaper than guessing.
 _GUESS_ROWS = 100
 # A squared Cholesky pivot of unit rows below this means dependent rows, whose multipliers are a matter of choice.
@@ -54,15 +54,15 @@ class SmallResult(NamedTuple):
     ----------
     x : ndarray, shape (*batch, m)
         Multipliers of the unit rows.
-    settled : ndarray of bool, shape (*batch,)
+    settled : bool, or ndarray of bool, shape (B,)
         Every row is on its side to within rounding; False for dependent rows.
-    iterations : ndarray of int, shape (*batch,)
+    iterations : int, or ndarray of int, shape (B,)
         Rounds of pivoting.
     """
 
     x: FloatArray
-    settled: BoolArray
-    iterations: IntArray
+    settled: Any
+    iterations: Any
 
 
 def solve_small(
@@ -98,14 +98,14 @@ def solve_small(
     """
     most = 50 + 2 * c.shape[-1] if limit is None else limit
     if gram.ndim == 2:
-        if start is None and limit is None and len(c) <= _DAQP_ROWS:
-            x, ended, rounds = _by_daqp(gram, c, equality)
+        if start is None and limit is None and len(c) <= DAQP_ROWS:
+            x, ended, rounds = by_daqp(gram, c, equality)
         elif start is not None or len(c) < _GUESS_ROWS:
             x, ended, rounds = _pivot_one(gram, c, equality, start, most)
         else:
             x, ended, rounds = c, False, 0
         if ended:
-            return SmallResult(x, np.True_, np.int64(rounds))  # type: ignore[arg-type]
+            return SmallResult(x, True, rounds)
         many = solve_small(gram[None], c[None], None if equality is None else equality[None], None, limit)
         return SmallResult(many.x[0], many.settled[0], many.iterations[0])
     size, m = c.shape
@@ -127,7 +127,7 @@ def _bounds(m: int) -> tuple[FloatArray, FloatArray, FloatArray, npt.NDArray[np.
     return np.zeros((0, m)), np.full(m, 1e30), np.zeros(m), np.zeros(m, dtype=np.intc)
 
 
-def _by_daqp(G: FloatArray, c: FloatArray, equality: BoolArray | None) -> tuple[FloatArray, bool, int]:
+def by_daqp(G: FloatArray, c: FloatArray, equality: BoolArray | None) -> tuple[FloatArray, bool, int]:
     """As `_pivot_one`, in C: faster for a few dozen rows, whose number of steps grows with them."""
     import daqp
 
@@ -181,12 +181,13 @@ def _pivot_one(
 
 
 def _guess(G: FloatArray, c: FloatArray, equality: BoolArray) -> BoolArray:
-    """Supports after a few accelerated projected gradient steps."""
+    """Supports after a few accelerated projected gradient steps, in float32: it is but a guess."""
+    G, c = G.astype(np.float32), c.astype(np.float32)
     direction = _times(G, c)
     curved = _times(G, direction)
     lengths = np.einsum("bk,bk->b", curved, curved)
-    step = 0.8 * np.sqrt(np.einsum("bk,bk->b", direction, direction) / np.maximum(lengths, 1e-300))[:, None]
-    floor = np.where(equality, -np.inf, 0.0)
+    step = 0.8 * np.sqrt(np.einsum("bk,bk->b", direction, direction) / np.maximum(lengths, 1e-30))[:, None]
+    floor = np.where(equality, -np.inf, 0.0).astype(np.float32)
     x = point = np.zeros_like(c)
     for k in range(_GUESS_STEPS):
         moved = _times(G, point)

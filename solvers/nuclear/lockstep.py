@@ -33,7 +33,7 @@ def _iterate(state: NuclearState, max_iterations: int) -> tuple[Tensor, Tensor, 
 
     size, device = len(state.X), state.X.device
     # Near here the Newton matrix runs out of digits; a problem also stops when it no longer improves.
-    goal = 1e-9 if state.X.dtype == torch.float64 else 1e-5
+    goal = 1e-10 if state.X.dtype == torch.float64 else 1e-5
     best_X, best_lam = state.X.clone(), state.lam.clone()
     best = torch.full_like(state.gap, torch.inf)
     iterations = torch.zeros((size,), dtype=torch.int64, device=device)
@@ -84,7 +84,7 @@ def _advance(
     """W, multipliers of unit rows and steps for some problems, from their Frobenius solutions of norm 1."""
     import torch
 
-    pair = unit.problem.rows.gather(np.arange(unit.m))
+    pair = unit.problem.pairs()
 
     def tensor(array: object) -> Tensor:
         return torch.tensor(np.ascontiguousarray(array), device=place).to(kind)
@@ -103,7 +103,7 @@ def _advance(
     equality = torch.tensor(unit.equality[part], device=place) & live
     # A zero row asks for nothing (or the problem were infeasible): give it room.
     target = torch.where(live, tensor(unit.c[part]) / size, -1.0)
-    asked = np.maximum(1.0, np.abs(unit.problem.rhs[part])) * unit.inverse[part] / unit.scale[part]
+    asked = unit.problem.allowance[part] * unit.inverse[part] / unit.scale[part]
     allowance = torch.where(live, tensor(asked) / size, 1.0)
     state = start(u, v, target, equality, first / size[..., None], tensor(x) / size, allowance)
     X, lam, steps = _iterate(state, request.max_iterations or MAX_ITERATIONS)

@@ -112,9 +112,8 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
         return _scaled(problem, matrix, lam)
     certificate = certify(problem, matrix, lam, "nuclear")
     value, ranks = certificate.norm, certificate.rank_certificate
+    assert ranks is not None  # of the nuclear norm there is one
     rows = unit.rows
-    if ranks is None or ranks.rank == 0:
-        return UniquenessCertificate("undecided", np.inf, 0.0, 0, 0)
     # Everything below in the scale of the unit rows.
     scale = float(unit.scale[0])
     slack = problem.margins(matrix) - problem.rhs

@@ -181,3 +181,39 @@ def test_other_problems_have_no_errors_either(page, tmp_path, name):
         assert page.evaluate('document.querySelectorAll("#maps td.masked").length') == 6
         scrub(page, 0)
         assert text(page, "step") == "step 0"
+
+
+def test_a_large_graph_opens_with_its_optima_and_shows_all_on_demand(page, tmp_path):
+    problem = attsvm.random_problem(n=4, T=5, d=4, seed=0)
+    path = tmp_path / "large.html"
+    content = build_content(problem, steps=30)
+    path.write_text(render_page(content), encoding="utf-8")
+    page.errors.clear()
+    page.open(path)
+    count = 'document.querySelectorAll("#graph [class^=node-]").length'
+    few, total = page.evaluate(count), len(content["graph"]["nodes"])
+    assert total == 625 and 5 <= few < 150
+    page.evaluate('document.getElementById("graph-all").click()')
+    assert page.evaluate(count) == 625
+    assert page.errors == []
+
+
+def test_tiny_probabilities_are_written_as_people_do(page, tmp_path):
+    path = tmp_path / "saturated.html"
+    problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+    path.write_text(render_page(build_content(problem, steps=4000)), encoding="utf-8")
+    page.open(path)
+    shown = page.evaluate(READ)[2]
+    mantissa, exponent = shown.split("e")
+    assert 1 <= float(mantissa) < 10 and int(exponent) < -30
+
+
+@chromium_only
+def test_nothing_is_wider_than_a_phone(page, tmp_path):
+    path = tmp_path / "phone.html"
+    problem = attsvm.random_problem(n=14, T=20, d=20, seed=0)
+    path.write_text(render_page(build_content(problem, steps=30)), encoding="utf-8")
+    page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True)
+    page.open(path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.call("Emulation.clearDeviceMetricsOverride")

@@ -146,7 +146,7 @@ def test_numbers_of_the_page_are_those_of_the_library(built):
             assert len(record["singular_values"]) == min(problem.dx, problem.dz)
         else:
             assert f"sequences {record['farkas']['sequences']} conflict" in page
-    if content["diagnosis"] is not None:
+    if content["diagnosis"]["theorems"]:
         found = attsvm.diagnose(problem, content["problem"]["selection"])
         assert content["diagnosis"]["applies"] == list(found.applies)
         for text in found.prediction.values():
@@ -233,11 +233,35 @@ def test_a_large_problem_is_cut_to_what_can_be_looked_at(monkeypatch):
     content = build_content(tiny(), steps=20)
     assert np.shape(content["runs"][0]["attention"])[1:] == (2, 3)
     page = render_page(content)
-    assert "The first 2 queries and 3 tokens are shown." in page
-    assert not content["graph"]["edges"]
-    assert f"Its {content['graph']['edge_count']} swaps are not drawn." in page
+    assert "Shown are 2 queries and 3 of 4 tokens, the selected ones always among them." in page
+    assert len(content["graph"]["edges"]) == 5
+    assert f"Of its {content['graph']['edge_count']} swaps the 5 into local optima are drawn." in page
     page = render_page(build_content(tiny(), steps=0, graph_limit=63))
     assert "The problem has 64 selections, more than the 63 that are drawn." in page
+
+
+def test_maps_contain_the_selected_tokens_of_long_sequences():
+    problem = attsvm.random_problem(n=3, T=128, d=140, seed=0)
+    content = build_content(problem, selection=[127, 90, 5], steps=20)
+    run = content["runs"][0]
+    assert len(run["columns"]) == 64 == np.shape(run["attention"])[2]
+    assert {127, 90, 5} <= set(run["columns"])
+    assert {int(t) for t in run["selection"][-1]} <= set(run["columns"])
+
+
+def test_many_queries_open_with_a_summary():
+    content = build_content(attsvm.random_problem(n=100, T=3, d=100, seed=0), steps=0)
+    page = render_page(content)
+    assert "smallest lead" in page and "<details><summary>All 100 rows</summary>" in page
+    assert page.index("smallest lead") < page.index("All 100 rows")
+    few = render_page(build_content(attsvm.random_problem(n=3, T=3, d=4, seed=0), steps=0))
+    assert "<summary>All" not in few
+
+
+def test_the_page_opens_with_the_verdict_and_explains_its_words():
+    page = render_page(build_content(tiny(), steps=20))
+    assert page.index('class="verdict">One W selects') < page.index("<main>")
+    assert "What the words mean" in page and "Next: <code>attsvm enumerate" in page
 
 
 def test_writing_replaces_the_file_and_tells_its_progress(tmp_path):

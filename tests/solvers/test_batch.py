@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attsvm.solvers import MarginProblem, MarginSolutionBatch, Status, certify, find_farkas, solve, solve_batch
+from attsvm.solvers.library import library
 from kkt import assert_infeasible, assert_optimal, sphere_rows
 
 NORMS = ("frobenius", "nuclear")
 # What batches reach in float64, in both norms.
 TOLERANCE = 1e-8
+# Where what float64 reaches depends on the way.
+UNSTABLE = {"near-infeasible", "scales"}
 
 
 def gaussian_batch(size: int, m: int, q: int, dx: int, dz: int, seed: int) -> MarginProblem:
@@ -314,3 +318,35 @@ def test_bad_arguments_are_named() -> None:
         solve_batch(batch[0])
     with pytest.raises(TypeError, match="solver 'active_set' takes no option 'chunk'"):
         solve(batch, chunk=3)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_field_of_a_batch_is_that_of_the_problem_alone(norm: str) -> None:
+    """Optimal, trivial, infeasible and ragged problems: what is taken from a batch is what the single call returns."""
+    entries = [e.problem for e in library() if norm in e.norms and e.problem.shape == (6, 4) and not e.tags & UNSTABLE]
+    some = gaussian_batch(6, 9, 4, 6, 4, seed=0)
+    problems = [some[i] for i in range(6)] + entries
+    batch = solve(MarginProblem.stack(problems), norm)
+    seen = set()
+    for i, problem in enumerate(problems):
+        one, alone = batch[i], solve(problem, norm)
+        seen.add(alone.status)
+        assert one.status is alone.status, i
+        for mine, theirs in ((one, alone), (one.certificate, alone.certificate), (one.extras, alone.extras)):
+            for part in fields(theirs):
+                assert type(getattr(mine, part.name)) is type(getattr(theirs, part.name)), part.name
+        assert (one.norm_kind, one.tolerance) == (alone.norm_kind, alone.tolerance)
+        assert one.solver == alone.solver or norm == "nuclear"  # "auto" is another method for batches
+        assert one.multipliers.shape == alone.multipliers.shape
+        np.testing.assert_array_equal(one.problem.pairs().a, problem.pairs().a)
+        np.testing.assert_array_equal(one.problem.rhs, problem.rhs)
+        if alone.certificate.farkas is not None:
+            assert one.certificate.farkas is not None
+            assert set(one.certificate.farkas.owners) <= set(range(problem.q))
+            assert np.isinf(one.certificate.lower_bound)
+        else:
+            assert one.norm == pytest.approx(alone.norm, rel=1e-10)
+            assert one.certificate.lower_bound == pytest.approx(alone.certificate.lower_bound, rel=1e-9)
+            assert one.certificate.rank == alone.certificate.rank
+            assert problem.rhs @ one.multipliers == pytest.approx(problem.rhs @ alone.multipliers, rel=1e-8)
+    assert {Status.OPTIMAL, Status.INFEASIBLE} <= seen

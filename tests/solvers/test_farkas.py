@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm
-from attsvm.solvers import SOLVERS, MarginProblem, Status, certify_infeasible, find_farkas, solve
+from attsvm.solvers import SOLVERS, MarginProblem, Status, certify_infeasible, farkas, find_farkas, solve
 from attsvm.solvers.exact import exact_feasibility, exact_rows
 from attsvm.solvers.farkas import zero_row_proof
 from attsvm.solvers.library import conflict, hidden_conflict
@@ -199,3 +199,24 @@ def test_rounded_differences_prove_nothing_about_tokens(norm):
     assert attsvm.att_svm(problem, [0], norm=norm).status is not Status.INFEASIBLE
     batch = attsvm.AttentionProblem(np.stack([X] * 2), [[1]] * 2, [[[1.0]]] * 2, attsvm.LinearHead([0.0, 1.0]))
     assert not (attsvm.att_svm(batch, [[0], [0]], norm=norm).status == "infeasible").any()
+
+
+def test_rounding_bounds_prove_only_what_they_bound():
+    """Both conditions of the proof are needed: multipliers beyond their possible change, and a positive value."""
+    rows = np.arange(3)
+    problem = MarginProblem([[1.0], [-1.0], [1.0]], [[1.0]], [0, 0, 0])
+    assert farkas._by_rounding_bounds(problem, rows, np.array([1.0, 2.0, 1.0])) is not None
+    # The third multiplier is smaller than what rounding may have moved it by: its sign is not known.
+    assert farkas._by_rounding_bounds(problem, rows, np.array([1.0, 1.0, 1e-17])) is None
+    # The rows cancel, but what they ask for is not positive for sure.
+    for total in (0.0, 1e-17):
+        level = replaced(problem, rhs=[1.0, -1.0 + total, 1.0 + total])
+        assert farkas._by_rounding_bounds(level, rows, np.array([1.0, 2.0, 1.0])) is None
+
+
+def test_equality_rows_may_have_multipliers_of_either_sign_in_a_proof_by_rounding_bounds():
+    problem = MarginProblem([[1.0], [1.0], [2.0]], [[1.0]], [0, 0, 0], rhs=[1.0, 2.0, 1.0], equality=[True] * 3)
+    proof = farkas._by_rounding_bounds(problem, np.arange(3), np.array([-1.0, 1.0, 0.0]))
+    assert proof is not None and proof.farkas is not None
+    assert proof.farkas.multipliers[0] < 0 < proof.farkas.multipliers[1]
+    assert_infeasible(problem, proof.farkas.multipliers)

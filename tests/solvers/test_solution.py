@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import importlib
+import pkgutil
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
 
+import attsvm.solvers
 from attsvm.solvers import (
     Certificate,
     InfeasibleError,
@@ -140,3 +143,17 @@ def test_uniqueness_is_a_question_about_one_nuclear_solution():
         _ = solve(MarginProblem.stack([seeded_rows(2, 2, 3)] * 2), "nuclear").uniqueness
     with pytest.raises(InfeasibleError):
         _ = solve(conflict("zero query").problem, "nuclear").uniqueness
+
+
+def test_records_cannot_be_changed() -> None:
+    """Certificates, solutions and requests are handed on without copies: nobody may write to them."""
+    seen, loose = set(), set()
+    for found in pkgutil.walk_packages(attsvm.solvers.__path__, "attsvm.solvers."):
+        module = importlib.import_module(found.name)
+        for value in vars(module).values():
+            own = isinstance(value, type) and value.__module__ == found.name and not value.__name__.startswith("_")
+            if own and is_dataclass(value):
+                frozen = value.__dataclass_params__.frozen  # type: ignore[attr-defined]
+                (seen if frozen else loose).add(value.__name__)
+    assert {"Certificate", "FarkasCertificate", "MarginSolution", "Request", "UniquenessCertificate"} <= seen
+    assert loose == {"InteriorPoint"}  # the state of an iteration

@@ -190,6 +190,7 @@ def test_ctrl_c_ends_the_workers_at_once_and_they_stay_silent(tmp_path):
     process = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path / "s.sqlite"), str(log)],
         env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )  # fmt: skip
     while not log.read_text() and process.poll() is None:
         time.sleep(0.02)

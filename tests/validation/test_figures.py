@@ -114,6 +114,8 @@ def test_a_killed_command_resumes(tmp_path):
         "--quick",
         "--trials",
         "24",
+        "--set",
+        "steps=400",
         "--workers",
         "1",
         "--out",

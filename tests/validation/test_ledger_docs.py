@@ -2,8 +2,9 @@ import re
 from pathlib import Path
 
 from attsvm.validation.figures.registry import PAPERS
+from attsvm.validation.ledger.coverage import coverage_markdown, covers, numbered_items, unaccounted
 from attsvm.validation.ledger.run import all_claims
-from attsvm.validation.ledger.table import claims_markdown, wrong_markdown
+from attsvm.validation.ledger.table import LINKS, claims_markdown, readings_markdown, wrong_markdown
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -14,6 +15,12 @@ def test_the_pages_are_what_the_ledger_writes():
         "attsvm claims --markdown > docs/claims.md"
     )
     assert (DOCS / "wrong.md").read_text() == wrong_markdown(claims) + "\n", "attsvm claims --wrong > docs/wrong.md"
+    assert (DOCS / "second_reading.md").read_text() == readings_markdown(claims) + "\n", (
+        "attsvm claims --readings > docs/second_reading.md"
+    )
+    assert (DOCS / "coverage.md").read_text() == coverage_markdown(claims) + "\n", (
+        "attsvm claims --coverage > docs/coverage.md"
+    )
 
 
 def test_every_paper_has_claims_and_every_claim_its_own_id():
@@ -25,10 +32,35 @@ def test_every_paper_has_claims_and_every_claim_its_own_id():
 def test_table_cells_stay_on_their_line():
     for line in (DOCS / "claims.md").read_text().splitlines():
         if line.startswith("| ") and not line.startswith("| id"):
-            assert line.replace(r"\|", "").count("|") == 7, line
+            assert line.replace(r"\|", "").count("|") == 8, line
 
 
 def test_rows_that_the_theory_page_names_exist():
     named = set(re.findall(r"`(svm:[\w-]+)`", (DOCS / "theory.md").read_text()))
     assert len(named) > 15
     assert named <= {claim.id for claim in all_claims(["svm"])}
+
+
+def test_every_numbered_item_of_the_papers_is_accounted_for():
+    assert unaccounted(all_claims()) == []
+    assert set(numbered_items()) == set(PAPERS) == set(LINKS)
+    assert len(covers()) == sum(map(len, numbered_items().values())) == 171
+
+
+def test_all_95_accusations_of_the_first_reading_are_decided():
+    decided = [claim for claim in all_claims() if claim.reading.before]
+    assert len(decided) == 95
+    for claim in decided:
+        assert claim.reading.why and claim.reading.quote, claim.id
+        assert claim.reading.hypotheses or claim.verdict.value == "imprecise" or claim.reading.same_as, claim.id
+
+
+def test_every_refuted_statement_says_what_it_changes_and_counts_once():
+    ids = {claim.id: claim for claim in all_claims()}
+    for claim in ids.values():
+        reading = claim.reading
+        assert not claim.verdict.refuted or reading.weight, claim.id
+        for name in (*reading.related, *([reading.same_as] if reading.same_as else [])):
+            assert name in ids, (claim.id, name)
+        if reading.same_as:
+            assert not ids[reading.same_as].reading.same_as, f"{claim.id} counts with a row that counts elsewhere"

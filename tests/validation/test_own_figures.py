@@ -17,7 +17,19 @@ def tiny(module, **settings):
 
 def test_they_are_listed_and_chosen_by_name():
     names = [figure.name for figure in all_figures("own")]
-    assert names == ["agreement", "assumptions", "floor", "fuzz", "geometry", "paths", "ranks", "search"]
+    assert names == [
+        "agreement",
+        "assumptions",
+        "atoms",
+        "edits",
+        "floor",
+        "fuzz",
+        "geometry",
+        "paths",
+        "ranks",
+        "retrieval",
+        "search",
+    ]
     assert [(f.paper, f.name) for f in choose_figures(["own", "floor"])] == [("own", "floor")]
 
 
@@ -69,7 +81,7 @@ def test_fuzz_counts_every_problem_and_finds_nothing():
     statuses, kinds = outcome.tables
     assert [row[0] for row in statuses.rows] == [*FAMILIES, "all"] and not outcome.refuted
     for row in statuses.rows:
-        assert sum(row[2:6]) == sum(row[6:10]) == row[1] and sum(row[10:13]) == row[6] and row[13] == 0
+        assert sum(row[2:6]) == sum(row[6:10]) == row[1] and sum(row[10:13]) == row[6] and row[13] >= 0 and row[14] == 0
     assert statuses.rows[-1][1] == 2 * len(FAMILIES)
     assert [row[0] for row in kinds.rows] == list(KINDS) and not any(row[2] for row in kinds.rows)
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from attsvm.records import Table, atomic_write, environment, plain, versions
 from attsvm.validation.figures.framework import Context, Figure, Outcome
+from attsvm.validation.pictures import picture_faults
 
 __all__ = ["print_record", "record_of", "write_picture", "write_summary"]
 
@@ -23,11 +24,12 @@ def record_of(figure: Figure, outcome: Outcome, context: Context, seconds: float
         "figure": figure.name,
         "aliases": list(figure.aliases),
         "title": figure.title,
-        "protocol": " ".join(figure.protocol.split()),
+        "quick": context.options.quick,
         "settings": plain(context.settings),
         "seed": context.seed,
         "device": context.device or "cpu",
         "command": context.options.command,
+        "protocol": " ".join(figure.protocol.split()),
         "wall_seconds": seconds,
         "computing_seconds_of_all_chunks": sum(context.seconds),
         "resumed_chunks": sum(context.resumed),
@@ -44,36 +46,60 @@ def _heading(record: Mapping[str, Any]) -> str:
     return f"{record['paper']} {'/'.join((record['figure'], *record['aliases']))}: {record['title']}"
 
 
+def _run_of(record: Mapping[str, Any]) -> str:
+    """What was run: the settings stand before what they gave, and a quick run says so."""
+    kind = "QUICK RUN, not the paper's size: " if record.get("quick") else ""
+    return f"{kind}settings {record['settings']}; seed {record['seed']}; {record['device']}"
+
+
 def _remarks(record: Mapping[str, Any]) -> list[str]:
-    return [*record["notes"], *(f"NOT confirmed: {text}" for text in record.get("refuted", ()))]
+    return [
+        *record["notes"],
+        *(f"NOT confirmed: {text}" for text in record.get("refuted", ())),
+        *(f"picture: {text}" for text in record.get("picture_faults", ())),
+    ]
+
+
+def _verdict(record: Mapping[str, Any]) -> str:
+    """The finding in one sentence."""
+    refuted = record.get("refuted", ())
+    if refuted:
+        return f"NOT confirmed: {refuted[0]}" + (f" (and {len(refuted) - 1} more)" if len(refuted) > 1 else "")
+    return f"Nothing in {record['settings']['trials']} trials contradicts what this figure is to show; see the notes."
 
 
 def print_record(out: Console, record: Mapping[str, Any]) -> None:
     """Print what a reader of the terminal wants to see."""
     out.print(f"\n{_heading(record)}", markup=False, style="bold")
+    out.print(_verdict(record), markup=False, style="bold")
+    out.print(_run_of(record), markup=False)
     out.print(record["protocol"], markup=False)
     for table in record["tables"]:
         out.print(Table.read(table))
     for note in _remarks(record):
         out.print(f"note: {note}", markup=False)
-    out.print(f"settings {record['settings']}; seed {record['seed']}; {record['device']}", markup=False)
     times = f"{record['wall_seconds']:.1f} s wall ({record['computing_seconds_of_all_chunks']:.1f} s over all chunks"
     used = environment(record["versions"])
     out.print(f"{times}, {record['resumed_chunks']} resumed) on {record['cores']} cores; {used}", markup=False)
 
 
-def write_picture(path: Path, figure: Figure, outcome: Outcome) -> None:
-    """Draw the outcome and save it as PNG, without a display; a figure of tables alone has none."""
+def write_picture(path: Path, figure: Figure, outcome: Outcome) -> list[str]:
+    """Draw the outcome and save it as PNG, without a display; returns what is wrong with the picture.
+
+    A figure of tables alone has none.
+    """
     if figure.draw is None:
-        return
+        return []
     import matplotlib
 
     matplotlib.use("Agg", force=False)
     picture = figure.draw(outcome)
+    faults = picture_faults(picture)
     picture.savefig(path, dpi=130, bbox_inches="tight")
     from matplotlib import pyplot
 
     pyplot.close(picture)
+    return faults
 
 
 def write_summary(folder: Path, records: Sequence[Mapping[str, Any]]) -> tuple[Path, Path]:
@@ -94,10 +120,11 @@ def write_summary(folder: Path, records: Sequence[Mapping[str, Any]]) -> tuple[P
     page = [_HTML_HEAD, f"<h1>Validation summary</h1><p>{html.escape(head)}</p>"]
     for record in records:
         title, picture = _heading(record), f"{record['paper']}_{record['figure']}.png"
-        run = f"`{record['command']}`; seed {record['seed']}; settings {record['settings']}"
-        foot = f"{run}; {record['wall_seconds']:.1f} s wall; {environment(record['versions'])}"
-        markdown += [f"## {title}", "", record["protocol"], ""]
-        page.append(f"<h2>{html.escape(title)}</h2><p>{html.escape(record['protocol'])}</p>")
+        run = _run_of(record)
+        foot = f"`{record['command']}`; {record['wall_seconds']:.1f} s wall; {environment(record['versions'])}"
+        markdown += [f"## {title}", "", f"*{run}*", "", record["protocol"], ""]
+        page.append(f"<h2>{html.escape(title)}</h2><p><em>{html.escape(run)}</em></p>")
+        page.append(f"<p>{html.escape(record['protocol'])}</p>")
         if (folder / picture).exists():
             markdown += [f"![{title}]({picture})", ""]
             page.append(f'<img src="{picture}" alt="{html.escape(title)}">')

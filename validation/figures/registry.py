@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
 from attsvm.validation.figures.framework import Figure
 
-__all__ = ["GROUPS", "PAPERS", "all_figures", "choose_figures"]
+__all__ = ["GROUPS", "PAPERS", "all_figures", "choose_figures", "figure_titles"]
 
 PAPERS = {
     "svm": "Transformers as Support Vector Machines",
@@ -39,7 +41,7 @@ def all_figures(paper: str = "svm") -> list[Figure]:
 
 
 def choose_figures(names: Sequence[str], everything: bool = False) -> list[Figure]:
-    """Figures by the words of a command: ``["fig5"]``, ``["conditioning", "fig1"]``.
+    """Figures by the words of a command: ``["fig5"]``, ``["conditioning", "fig1"]``, ``["conditioning:fig1"]``.
 
     A paper's name applies to the words after it; ``svm`` is understood before the first. With ``everything`` all
     figures of the named papers are meant, by default those of ``svm``.
@@ -52,7 +54,10 @@ def choose_figures(names: Sequence[str], everything: bool = False) -> list[Figur
     """
     paper, named, chosen = "svm", [], []
     for word in names:
-        if word in GROUPS:
+        group, _, figure = word.partition(":")
+        if figure and group in GROUPS and not everything:
+            chosen.append(_find(group, figure))
+        elif word in GROUPS:
             paper = word
             named.append(word)
         elif everything:
@@ -65,6 +70,31 @@ def choose_figures(names: Sequence[str], everything: bool = False) -> list[Figur
         have = ", ".join(f.name for f in all_figures(paper))
         raise ValueError(f"figures: name at least one figure of {paper} ({have}), or pass --all")
     return list(dict.fromkeys(chosen))
+
+
+def figure_titles(paper: str) -> list[tuple[str, str]]:
+    """Names and titles of a paper's figures, read from the modules' text: a listing needs nothing that they import.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.registry import figure_titles
+    >>> figure_titles("svm")[0]
+    ('fig1', 'Two gradient descents in the plane, and the SVM directions')
+    """
+    package = import_module(f"attsvm.validation.figures.{paper}")
+    found = []
+    for module in iter_modules(package.__path__):
+        source = (Path(package.__path__[0]) / f"{module.name}.py").read_text(encoding="utf-8")
+        for node in ast.parse(source).body:
+            if (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == "FIGURE"
+                and isinstance(node.value, ast.Call)
+            ):
+                words = {k.arg: k.value for k in node.value.keywords if k.arg in ("name", "title", "aliases")}
+                name, title, *more = (ast.literal_eval(words[k]) for k in ("name", "title", "aliases") if k in words)
+                found.append(("/".join((name, *(more[0] if more else ()))), title))
+    return sorted(found, key=lambda pair: _order(pair[0].split("/")[0]))
 
 
 def _find(paper: str, word: str) -> Figure:

@@ -38,7 +38,8 @@ def run_figure(
     >>> from attsvm.validation.figures.framework import Options
     >>> from attsvm.validation.figures.registry import choose_figures
     >>> from attsvm.validation.figures.run import run_figure
-    >>> record = run_figure(choose_figures(["fig1"])[0], tempfile.mkdtemp(), Options(quick=True))
+    >>> short = Options(quick=True, trials=1, change={"steps": 20, "marks": (10, 20)})
+    >>> record = run_figure(choose_figures(["fig1"])[0], tempfile.mkdtemp(), short)
     >>> record["figure"], record["seed"]
     ('fig1', 0)
     """
@@ -54,8 +55,8 @@ def run_figure(
     start = time.perf_counter()
     outcome = figure.run(context)
     record = record_of(figure, outcome, context, time.perf_counter() - start)
+    record["picture_faults"] = write_picture(stem.with_suffix(".png"), figure, outcome)
     write_json(stem.with_suffix(".json"), record)
-    write_picture(stem.with_suffix(".png"), figure, outcome)
     return record
 
 
@@ -85,7 +86,8 @@ def run_figures(
     >>> from attsvm.validation.figures.framework import Options
     >>> from attsvm.validation.figures.registry import choose_figures
     >>> from attsvm.validation.figures.run import run_figures
-    >>> records = run_figures(choose_figures(["fig1"]), tempfile.mkdtemp(), Options(quick=True))
+    >>> short = Options(quick=True, trials=1, change={"steps": 20, "marks": (10, 20)})
+    >>> records = run_figures(choose_figures(["fig1"]), tempfile.mkdtemp(), short)
     >>> len(records)
     1
     """

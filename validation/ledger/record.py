@@ -9,12 +9,14 @@ the stored one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
 from typing import Any
 
 import numpy as np
+
+from attsvm.validation.ledger.reading import Reading
 
 __all__ = ["Claim", "Measurement", "Verdict", "count", "each", "each_case", "implication"]
 
@@ -24,8 +26,14 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     FAILS = "fails as printed"
+    IMPRECISE = "imprecise"
     TYPO = "typo"
     OPEN = "open"
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the printed form, read literally, does not survive and a corrected one is stored."""
+        return self in (Verdict.FAILS, Verdict.IMPRECISE, Verdict.TYPO)
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,15 @@ class Measurement:
         The largest error or excess (what it measures is said by ``detail``).
     detail : str
         One line on what was measured.
+    mean : float
+        The mean of the errors, where there are errors: with the worst it tells how loose a bound is.
     """
 
     violations: int
     trials: int
     worst: float
     detail: str = ""
+    mean: float = float("nan")
 
     def __post_init__(self) -> None:
         if self.trials < 1:
@@ -74,7 +85,8 @@ def count(errors: Any, tolerance: float, detail: str = "") -> Measurement:
     x = np.atleast_1d(np.asarray(errors, dtype=np.float64)).ravel()
     bad = ~(x <= tolerance)  # not a number counts as bad
     worst = float("inf") if np.isnan(x).any() else float(x.max())
-    return Measurement(int(bad.sum()), len(x), worst, detail)
+    finite = x[np.isfinite(x)]
+    return Measurement(int(bad.sum()), len(x), worst, detail, float(finite.mean()) if finite.size else float("nan"))
 
 
 def implication(cases: Iterable[tuple[Any, Any]], detail: str) -> Measurement:
@@ -163,8 +175,9 @@ class Claim:
     statement : str
         What the paper says, in our words.
     verdict : Verdict
-        ``HOLDS``: the printed form survives. ``FAILS`` and ``TYPO``: the printed form is refuted and the corrected
-        one survives; a typo is a slip of the pen that the paper itself contradicts. ``OPEN``: not settled.
+        ``HOLDS``: the printed form survives. ``FAILS``, ``IMPRECISE`` and ``TYPO``: the printed form, read
+        literally, is refuted and the corrected one survives. ``TYPO``: a slip of the pen that the paper itself
+        contradicts. ``IMPRECISE``: an informal sentence, false under one reading only. ``OPEN``: not settled.
     measure : callable or None
         ``measure(formula, rng, trials) -> Measurement``. None only for open claims that no computation here can test.
     printed, corrected : object
@@ -177,6 +190,8 @@ class Claim:
         Instances of a normal run of the check.
     reason : str
         Why there is no check (open claims only).
+    reading : Reading
+        The paper's words, the exact hypotheses and what a second reading decided; joined by `all_claims`.
     """
 
     id: str
@@ -190,6 +205,7 @@ class Claim:
     evidence: str = ""
     trials: int = 100
     reason: str = ""
+    reading: Reading = field(default_factory=Reading)
 
     def __post_init__(self) -> None:
         if ":" not in self.id:
@@ -198,7 +214,7 @@ class Claim:
             raise ValueError(f"{self.id}: only an open claim with a reason may lack a check")
         if self.measure is not None and self.printed is None:
             raise ValueError(f"{self.id}: printed must hold the formula that measure takes")
-        refuted = self.verdict in (Verdict.FAILS, Verdict.TYPO)
+        refuted = self.verdict.refuted
         if refuted and (self.corrected is None or not self.correction):
             raise ValueError(f"{self.id}: a refuted claim needs its corrected form")
         if not refuted and self.corrected is not None:
@@ -208,3 +224,8 @@ class Claim:
     def paper(self) -> str:
         """The paper that the claim belongs to."""
         return self.id.split(":", 1)[0]
+
+    @property
+    def right(self) -> Formula:
+        """The form that survives: the corrected one where there is one, else the printed one."""
+        return self.printed if self.corrected is None else self.corrected

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pkgutil import iter_modules
 
 import numpy as np
 
 from attsvm.validation.figures.registry import PAPERS
+from attsvm.validation.ledger.reading import readings
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict
 
 __all__ = ["Audit", "all_claims", "audit", "find_claims"]
@@ -44,7 +45,7 @@ class Audit:
 
 
 def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
-    """Every claim of the named papers (default: all), in the order of the ledger.
+    """Every claim of the named papers (default: all) with its reading, in the order of the ledger.
 
     Examples
     --------
@@ -63,7 +64,12 @@ def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
     ids = [claim.id for claim in claims]
     if len(set(ids)) < len(ids):
         raise ValueError(f"two claims share an id: {sorted({i for i in ids if ids.count(i) > 1})}")
-    return claims
+    return [_with_reading(claim) for claim in claims]
+
+
+def _with_reading(claim: Claim) -> Claim:
+    found = readings(claim.paper).get(claim.id)
+    return claim if found is None else replace(claim, reading=found)
 
 
 def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list[Claim]:

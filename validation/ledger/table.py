@@ -1,16 +1,34 @@
-"""The ledger as tables: for the terminal, as records, and as a page of the documentation."""
+"""The ledger as tables: for the terminal, as records, and as pages of the documentation."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from attsvm.records import Table, plain
 from attsvm.validation.figures.registry import PAPERS
+from attsvm.validation.ledger.reading import WEIGHTS
 from attsvm.validation.ledger.record import Claim, Verdict
 from attsvm.validation.ledger.run import Audit
 
-__all__ = ["claim_record", "claims_markdown", "wrong_markdown"]
+__all__ = ["LINKS", "claim_record", "claims_markdown", "readings_markdown", "wrong_markdown"]
+
+# Where the papers are; the one on conditioning is an anonymous submission without a public number.
+LINKS = {
+    "svm": "[arXiv 2308.16898](https://arxiv.org/abs/2308.16898)",
+    "conditioning": "anonymous submission, no public number",
+    "polarization": "[arXiv 2603.06248](https://arxiv.org/abs/2603.06248)",
+    "localization": "[arXiv 2402.02098](https://arxiv.org/abs/2402.02098)",
+    "specialization": "[arXiv 2603.03993](https://arxiv.org/abs/2603.03993)",
+}
+
+_HEADINGS = {
+    "result": "What changes a result or its proof",
+    "practice": "What changes what a user does",
+    "wording": "Sentences that need a word more",
+    "slip": "Slips of the pen",
+}
 
 
 def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
@@ -25,6 +43,10 @@ def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
     """
     names = ("id", "paper", "source", "statement", "verdict", "correction", "evidence", "reason")
     record = {name: plain(getattr(claim, name)) for name in names} | {"has_check": claim.measure is not None}
+    reading = claim.reading
+    record |= {
+        name: plain(getattr(reading, name)) for name in ("quote", "hypotheses", "related", "same_as", "before", "why")
+    }
     if audit is not None:
         record |= {
             "printed": str(audit.printed) if audit.printed else None,
@@ -35,8 +57,29 @@ def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
     return record
 
 
+def _tally(claims: Sequence[Claim]) -> str:
+    found = Counter(claim.verdict for claim in claims)
+    same = sum(bool(claim.reading.same_as) for claim in claims)
+    listed = ", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict)
+    return listed + (f" ({same} of them count elsewhere)" if same else "")
+
+
+def _suppositions(claim: Claim) -> str:
+    reading = claim.reading
+    parts = []
+    if reading.hypotheses:
+        parts.append("Supposed: " + "; ".join(reading.hypotheses) + ".")
+    if reading.same_as:
+        parts.append(f"Counted with `{reading.same_as}`.")
+    if reading.related:
+        parts.append("See " + ", ".join(f"`{name}`" for name in reading.related) + ".")
+    if reading.tight:
+        parts.append(f"Tightness on reference instances: worst {reading.tight[0]:.2g}, mean {reading.tight[1]:.2g}.")
+    return " ".join(parts)
+
+
 def claims_markdown(claims: Sequence[Claim]) -> str:
-    """The page of the documentation: one table per paper.
+    """The page of all claims: one table per paper, with a filter that works without a server.
 
     Examples
     --------
@@ -47,28 +90,81 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
     """
     lines = ["# What of the papers holds", ""]
     lines += [
-        "Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances;",
-        "`attsvm claims --run` runs the checks again and compares. *Holds* means that no instance contradicted the",
-        "statement, which is evidence, not a proof. This page is written by `attsvm claims --markdown`.",
+        "Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances "
+        "that satisfy",
+        "its hypotheses; `attsvm claims --run --seeds 10` runs the checks again at ten seeds and compares, `attsvm "
+        "claims",
+        "--mutate` tries wrong forms on them. *Holds* means that no instance contradicted the statement, which is "
+        "evidence,",
+        "not a proof; *fails as printed*, that a counterexample is known and a corrected form survives; *typo*, a "
+        "slip that",
+        "the paper itself contradicts; *imprecise*, an informal sentence that is false under one reading only. "
+        "Rows whose",
+        "place begins with *ours* are not statements of the paper. This page is written by `attsvm claims --markdown`.",
+        "",
+        '<div class="claims-filter"></div>',
         "",
     ]
     for paper, title in PAPERS.items():
         rows = [claim for claim in claims if claim.paper == paper]
         if not rows:
             continue
-        tally = ", ".join(f"{sum(c.verdict is v for c in rows)} {v}" for v in Verdict)
-        lines += [f"## {title}", "", f"{len(rows)} claims: {tally}.", ""]
-        columns = ("id", "where", "statement", "verdict", "corrected or sharper form", "evidence")
+        lines += [f"## {title}", "", f"{LINKS[paper]}. {len(rows)} claims: {_tally(rows)}.", ""]
+        columns = (
+            "id",
+            "where",
+            "statement",
+            "verdict",
+            "corrected or sharper form",
+            "evidence",
+            "hypotheses and links",
+        )
         cells = [
-            (c.id.split(":", 1)[1], c.source, c.statement, c.verdict, c.correction, c.evidence or c.reason)
+            (
+                c.id.split(":", 1)[1],
+                c.source,
+                c.statement,
+                c.verdict,
+                c.correction,
+                c.evidence or c.reason,
+                _suppositions(c),
+            )
             for c in rows
         ]
         lines += [Table(title, columns, cells).markdown(), ""]
     return "\n".join(lines)
 
 
+def _math(tex: str, words: str) -> str:
+    """TeX that survives a Markdown table: no bars and no angles."""
+    if not tex:
+        return words
+    for bare, safe in ((r"\|", r"\Vert "), ("|", r"\vert "), ("<", r"\lt ")):
+        tex = tex.replace(bare, safe)
+    return f"${tex}$"
+
+
+def _plainly(why: str) -> str:
+    """A reason without the word that says what was decided."""
+    head, found, rest = why.partition(": ")
+    return rest if found and len(head) < 40 else why
+
+
+def _correction(c: Claim, claims: Sequence[Claim]) -> tuple[object, ...]:
+    """One row of the page: what is printed, what holds, the evidence, and what follows from it."""
+    heirs = [other.id.split(":", 1)[1] for other in claims if other.reading.same_as == c.id]
+    evidence = c.evidence or _plainly(c.reading.why)
+    if heirs:
+        evidence += f". With it: {', '.join(heirs)}"
+    printed, holds = _math(c.reading.printed, c.statement), _math(c.reading.holds, c.correction)
+    if c.reading.printed:
+        printed += f" ({c.statement})"
+        holds += f" ({c.correction})"
+    return c.id.split(":", 1)[1], c.source, c.verdict, printed, holds, evidence
+
+
 def wrong_markdown(claims: Sequence[Claim]) -> str:
-    """The page *What the papers got wrong*: refuted statements and slips, each with its corrected form.
+    """The page of what needs a correction, ranked by what it changes.
 
     Examples
     --------
@@ -77,19 +173,74 @@ def wrong_markdown(claims: Sequence[Claim]) -> str:
     >>> "holds |" in wrong_markdown(all_claims(["svm"]))
     False
     """
+    main = [claim for claim in claims if claim.verdict.refuted and not claim.reading.same_as]
     lines = [
-        "# What the papers got wrong",
+        "# What needs a correction in the papers",
         "",
-        "Refuted by the checks of the [ledger](claims.md), with the form that survives them. Slips of the pen come",
-        "after each paper's errors. This page is written by `attsvm claims --wrong`.",
+        "Statements that a check of the [ledger](claims.md) contradicts as they are printed, each with the form "
+        "that survives",
+        "it. They come in the order of what they change: results and proofs, what a user does, wording, and slips "
+        "of the pen.",
+        "None of them takes away from what the papers found; most are a constant, a missing hypothesis or an "
+        "index. Statements",
+        "that follow from one of these are counted with it and named there. A [second reading](second_reading.md) "
+        "tells how",
+        "each verdict came about. This page is written by `attsvm claims --wrong`.",
+        "",
+        *(f"- {title}: {LINKS[paper]}" for paper, title in PAPERS.items()),
         "",
     ]
-    for paper, title in PAPERS.items():
-        for verdict, heading in ((Verdict.FAILS, "Fails as printed"), (Verdict.TYPO, "Slips")):
-            rows = [claim for claim in claims if claim.paper == paper and claim.verdict is verdict]
-            if not rows:
+    for weight in WEIGHTS:
+        rows = [claim for claim in main if (claim.reading.weight or "slip") == weight]
+        if not rows:
+            continue
+        lines += [f"## {_HEADINGS[weight]}", ""]
+        for paper, title in PAPERS.items():
+            own = [claim for claim in rows if claim.paper == paper]
+            if not own:
                 continue
-            columns = ("id", "where", "printed", "what holds instead", "evidence")
-            cells = [(c.id, c.source, c.statement, c.correction, c.evidence) for c in rows]
-            lines += [f"## {title}: {heading.lower()}", "", Table(title, columns, cells).markdown(), ""]
+            cells = [_correction(claim, claims) for claim in own]
+            columns = ("id", "where", "verdict", "printed", "what holds instead", "evidence")
+            lines += [f"### {title}", "", Table(title, columns, cells).markdown(), ""]
+    return "\n".join(lines)
+
+
+def readings_markdown(claims: Sequence[Claim]) -> str:
+    """The page of the second reading: every accusation of the first one, before and after.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.run import all_claims
+    >>> from attsvm.validation.ledger.table import readings_markdown
+    >>> readings_markdown(all_claims(["polarization"])).startswith("# The second reading")
+    True
+    """
+    rows = [claim for claim in claims if claim.reading.before]
+    kept = [c for c in rows if c.verdict is Verdict.FAILS]
+    counts = Counter(str(c.verdict) for c in rows)
+    lines = [
+        "# The second reading",
+        "",
+        f"A first reading called {len(rows)} statements of the five papers refuted. Each was read again beside the "
+        "paper's text:",
+        f"{counts['holds']} are withdrawn (the statement holds, or is a definition), {counts['imprecise']} are "
+        "informal sentences",
+        f"that are false under one reading only, {counts['typo']} are slips, and {len(kept)} stand, of which",
+        f"{sum(bool(c.reading.same_as) for c in kept)} are consequences of another one and count with it. Verdicts "
+        "of this page",
+        "are those of the checks. This page is written by `attsvm claims --readings`.",
+        "",
+    ]
+    columns = ("id", "before", "after", "why", "the paper's words")
+    for paper, title in PAPERS.items():
+        own = [c for c in rows if c.paper == paper]
+        if not own:
+            continue
+        cells = []
+        for c in own:
+            after = str(c.verdict) + (f", counted with {c.reading.same_as}" if c.reading.same_as else "")
+            if c.verdict is Verdict.HOLDS:
+                after = "withdrawn: " + after
+            cells.append((c.id, c.reading.before, after, c.reading.why, f"{c.source}: {c.reading.quote}"))
+        lines += [f"## {title}", "", LINKS[paper], "", Table(title, columns, cells).markdown(), ""]
     return "\n".join(lines)

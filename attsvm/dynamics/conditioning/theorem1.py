@@ -98,7 +98,7 @@ def convergence_constants(
     # bound on the first gradient (22), corrected: no 1 / sqrt(N)
     slope = 0.5 * np.sqrt(2 * L * excess) if sharp else L * np.sqrt(2 * excess / m)
     gradient = slope * C**2 * sW * v / (np.sqrt(N) if form == "printed" else 1.0)
-    travel = gradient * step / (1 - np.sqrt(1 - c1 * c2))  # (23)
+    travel = gradient * step * (1 + np.sqrt(1 - c1 * c2)) / (c1 * c2)  # (23), without cancellation for small c1
     change = min(0.5, JACOBIAN_LIPSCHITZ * C * sW * travel) if sharp else min(2.0, 3 * C * sW * travel)
     drift = change * C**2 * sW * v / np.sqrt(N)
     pl = np.sqrt(rate / (2 * m)) if form == "printed" else np.sqrt(rate / (m * N))

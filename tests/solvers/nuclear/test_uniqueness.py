@@ -141,3 +141,20 @@ def test_norm_zero_is_unique() -> None:
     problem = MarginProblem(np.eye(2), np.eye(2), [0, 1], rhs=[-1.0, 0.0])
     verdict = certify_uniqueness(problem, np.zeros((2, 2)), [0.0, 0.0])
     assert (verdict.verdict, verdict.radius) == ("unique", 0.0)
+    assert (verdict.smallest_singular_value, verdict.face_dimension, verdict.rank) == (np.inf, 0, 0)
+
+
+def test_multipliers_of_zero_decide_nothing() -> None:
+    problem = MarginProblem(np.eye(2), np.eye(2), [0, 1])
+    found = certify_uniqueness(problem, np.eye(2), [0.0, 0.0])
+    assert (found.verdict, found.radius, found.witness) == ("undecided", np.inf, None)
+    assert (found.smallest_singular_value, found.face_dimension, found.rank, found.distance) == (0.0, 0, 0, 0.0)
+
+
+def test_the_distance_of_the_other_solution_is_relative() -> None:
+    problem = MarginProblem(np.eye(2), np.eye(2), [0, 1], rhs=[30.0, 30.0])
+    W = 30.0 * np.eye(2)
+    found = certify_uniqueness(problem, W, [1.0, 1.0])
+    assert found.verdict == "not unique" and found.witness is not None
+    assert found.distance == pytest.approx(np.linalg.norm(found.witness - W) / np.linalg.norm(W), rel=1e-12)
+    assert 1e-3 < found.distance < 2.0

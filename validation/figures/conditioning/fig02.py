@@ -65,7 +65,7 @@ def _panel_a(context: Context) -> tuple[Table, dict[str, Any]]:
             rows.append((teacher, sigma, s["linear_rates"][best], float(np.median(columns["final"])),
                          mean_of(columns["final"] / columns["label"]),
                          float(np.nanmedian(columns["steps"]))))  # fmt: skip
-            curves[f"{teacher} teacher, sigma_p={sigma}"] = columns["loss"]
+            curves[rf"{teacher} teacher, $\sigma_p$ = {sigma}"] = columns["loss"]
     title = "(a) Linear-attention student, best of the learning rates"
     names = ("teacher", "sigma_p", "lr", "median final loss", "share of label energy left", "steps to 1 % of its end")
     return Table(title, names, rows), {
@@ -87,7 +87,7 @@ def _panel_b(context: Context) -> tuple[Table, dict[str, Any]]:
         rows.append((f"{np.mean(found[best]['teacher']):.2f}", s["vit_rates"][best],
                      mean_of(losses[best][:, 0]), mean_of(losses[best][:, -1]), mean_of(relative[best]),
                      float(np.median(found[best]["student"]))))  # fmt: skip
-        curves[f"log10 R = {ratio:g}"] = losses[best]
+        curves[rf"$\log_{{10}}R$ = {ratio:g}"] = losses[best]
     names = ("log10 R teacher", "lr", "first loss", "last loss", "last over first", "log10 R student")
     return Table("(b) Small vision transformer, SGD, best of the learning rates", names, rows), {"b": curves}
 

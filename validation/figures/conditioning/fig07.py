@@ -84,12 +84,15 @@ def draw(outcome: Outcome) -> Picture:
     shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(ratios)))
     for ratio, colour, loss in zip(ratios, shades, curves["loss"], strict=True):
         median = np.maximum(np.median(np.asarray(loss, dtype=float), axis=0), 1e-13)
-        left.semilogy(np.asarray(curves["steps"]), median, color=colour, label=f"log10 R = {ratio:g}")
+        left.semilogy(np.asarray(curves["steps"]), median, color=colour, label=rf"$\log_{{10}} R = {ratio:g}$")
     left.set(xlabel="steps", ylabel="median loss")
     left.legend(fontsize=7)
-    shares = [float(np.mean(np.asarray(loss, dtype=float)[:, -1] < SUCCESS)) for loss in curves["loss"]]
-    right.plot(ratios, shares, "o-")
-    right.set(xlabel="log10 R of the teacher", ylabel="share of runs that find the teacher", ylim=(-0.05, 1.05))
+    found = [share_of(np.asarray(loss, dtype=float)[:, -1] < SUCCESS) for loss in curves["loss"]]
+    shares = np.array([share.value for share in found])
+    right.errorbar(
+        ratios, shares, [shares - [s.low for s in found], [s.high for s in found] - shares], fmt="o-", capsize=2
+    )
+    right.set(xlabel=r"$\log_{10} R$ of the teacher", ylabel="share of runs that find the teacher", ylim=(-0.05, 1.05))
     return finish(picture, (left, right), legend=None)
 
 

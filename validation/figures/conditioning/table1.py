@@ -153,9 +153,9 @@ def draw(outcome: Outcome) -> Picture:
         left.semilogy(levels, np.asarray(outcome.curves[name], dtype=float), "o-", label=label)
     left.axhline(1.0, color="k", lw=0.8, ls=":")
     left.set(title="leakage over examples and heads", ylabel=r"$\rho_U$")
-    for name, label in (("kappa", "exact"), ("khat", "lower bound, closed form"), ("proxy", "(max / min)^2")):
+    for name, label in (("kappa", "exact"), ("khat", "lower bound, closed form"), ("proxy", r"$(\max a/\min a)^2$")):
         right.plot(levels, np.asarray(outcome.curves[name], dtype=float), "o-", label=label)
-    right.set(title="condition number of J^2", ylabel="log10")
+    right.set(title=r"condition number of $J^2$", ylabel=r"$\log_{10}\kappa$")
     return finish(picture, (left, right))
 
 

@@ -115,6 +115,9 @@ def _smoothness(formula: Any, rng: Rng, k: int) -> Any:
 
     problem, p_star = realizable(rng, 4, 5, 3, scale=(1.0, 1e-4)[k % 2])
     p = p_star + rng.normal(size=3) / (1.0, 1e-4)[k % 2]
+    if k % 4 == 2:  # two opposite tokens at the minimum: an eighth of the constant is reached
+        problem = PromptProblem(X=np.array([[[1.0], [-1.0]]]), y=np.zeros(1), v=np.ones(1), W=np.eye(1))
+        p = np.zeros(1)
     C = np.linalg.norm(problem.X, 2, axis=(1, 2)).max()
     assert problem.W is not None
     bound = formula(C, np.linalg.norm(problem.W, 2), 1.0, np.linalg.norm(problem.v), problem.loss_at(p), 1.0)
@@ -145,8 +148,8 @@ def _guarantee(part: str) -> Any:
             else:
                 problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
                 p0, grid = p_star + 1e-9 * rng.normal(size=6), (1e-2, 1e-4, 1e-6)
-            for c1 in grid:
-                constants = convergence_constants(problem, p0, c1=c1, form=formula)
+            for c1, c2 in ((c1, c2) for c1 in grid for c2 in (1.0, 0.3)):  # any step of (0, 1/L']
+                constants = convergence_constants(problem, p0, c1=c1, c2=c2, form=formula)
                 if constants.margin > 0:
                     run = check_guarantee(problem, p0, constants, steps=400 if k < 3 else 100)
                     both = {"travel": run.travel_ratio, "loss": run.loss_ratio}
@@ -167,27 +170,38 @@ def _drift(formula: Any, rng: Rng, k: int) -> Any:
     return np.linalg.norm(problem.feature_matrix(p) - problem.feature_matrix(p_star)) / bound - 1
 
 
-def _step_size(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Quadratics of curvature L' at most, steps up to the allowed one."""
-    top = np.exp(rng.normal(size=trials))
-    curve, x, share = top * rng.uniform(0.5, 1, trials), rng.normal(size=trials), rng.uniform(0, 1, trials)
-    eta = formula(top) * share
-    slope = curve * x
-    now, then = 0.5 * curve * x**2, 0.5 * curve * (x - eta * slope) ** 2
-    return count(then - (now - 0.5 * eta * slope**2), 1e-12, "loss above L_t - (eta/2)|grad|^2")
+@each(1e-9, "loss above L_t - (eta/2)|grad|^2, relative to the latter's fall; steps up to the allowed one")
+def _step_size(formula: Any, rng: Rng, k: int) -> Any:
+    """One step on the attention loss itself, with its own L'; every other instance is the one of largest curvature."""
+    if k % 2:  # N copies of +-e_1 at p* = 0: curvature |v|^2/4, the largest share of L' that we know
+        problem = PromptProblem(X=np.array([[[1.0], [-1.0]]]), y=np.zeros(1), v=np.full(1, rng.uniform(0.5, 3)))
+        p = np.full(1, 10 ** rng.uniform(-4, 0))
+    else:
+        problem, p_star = realizable(rng, 4, 5, 3)
+        p = p_star + rng.normal(size=3) * 10 ** rng.uniform(-3, 0)
+    C = np.linalg.norm(problem.X, 2, axis=(1, 2)).max()
+    sW = 1.0 if problem.W is None else np.linalg.norm(problem.W, 2)
+    now, slope = problem.loss_at(p), problem.gradient(p)
+    eta = formula(_l_prime(3)(C, sW, 1.0, np.linalg.norm(problem.v), now, 1.0)) * (1.0 if k % 4 < 2 else rng.random())
+    fall = 0.5 * eta * float(slope @ slope)
+    return (problem.loss_at(p - eta * slope) - now) / fall + 1
 
 
 def _margin(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Whether the margin condition holds (for some c1) where the formula says so."""
+    """Whether the margin condition holds (for some c1) where the rule says so, with the constants of a form.
+
+    Rows of X_i independent (n <= d) and Gaussian; realizable labels (A2), so that they grow with alpha.
+    """
     missed = []
     for k in range(trials):
-        alpha, distance = (1.0, 1e3, 1e6)[k % 3], (1.0, 1e-15)[k % 2]
+        alpha, distance = (1.0, 1e3, 1e6)[k % 3], (1.0, 0.0)[k % 2]
         problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
         problem = problem.with_values(alpha * problem.v / np.linalg.norm(problem.v))
         problem = problem.with_labels(problem.predict(p_star))
         p0 = p_star + distance * rng.normal(size=6)
-        if formula(alpha, distance):
-            grid = [convergence_constants(problem, p0, c1=c1) for c1 in 10.0 ** -np.arange(0.3, 14)]
+        rule, form = formula
+        if rule(alpha, distance):
+            grid = [convergence_constants(problem, p0, c1=c1, form=form) for c1 in 10.0 ** -np.arange(0.3, 30)]
             missed.append(float(max(constants.margin for constants in grid) <= 0))
     return count(missed, 0.5, "1 where the margin condition fails, best of many c1")
 
@@ -200,8 +214,11 @@ def _almost_surely(formula: Any, rng: Rng, trials: int) -> Measurement:
         if formula(N, n, d):
             problem, p_star = realizable(rng, N, n, d)
             F = problem.feature_matrix(p_star)
-            values.append(-problem.smallest_singular_value(p_star) / max(float(np.linalg.norm(F, 2)), 1e-300))
-    return count(values, -1e-12, "minus the smallest singular value of F, relative")
+            # Saturated examples have tiny rows; rank is a matter of their directions.
+            sizes = np.linalg.norm(F, axis=1, keepdims=True)
+            values.append(-float(np.linalg.svd(F / np.maximum(sizes, 1e-300), compute_uv=False)[:N].min()))
+            values[-1] *= float(d >= N)
+    return count(values, -1e-10, "minus the smallest singular value of F with unit rows; error probability 1e-7")
 
 
 @each(1e-9, "log R over its bound, less 1")
@@ -248,14 +265,18 @@ CLAIMS = (
           Verdict.HOLDS, _drift,
           printed=lambda C, sW, v, N, r: min(2.0, 3 * C * sW * r) * C**2 * sW * v / np.sqrt(N),
           correction="min(1/2, 0.2722 C sW C_p)"),
-    Claim("conditioning:E32", "(32)", "eta < 2/L' gives L_{t+1} <= L_t - (eta/2)|grad|^2", Verdict.FAILS, _step_size,
-          printed=lambda L: 2 / L, corrected=lambda L: 1 / L, correction="eta <= 1/L'"),
+    Claim("conditioning:E32", "(32)", "eta < 2/L' gives L_{t+1} <= L_t - (eta/2)|grad|^2", Verdict.HOLDS, _step_size,
+          printed=lambda L: 2 / L,
+          correction="smoothness L' alone would give it for eta <= 1/L' only; it holds to 2/L' and beyond because L' "
+          "exceeds the curvature at least eightfold"),
     Claim("conditioning:T1i", "Theorem 1 (i)", "Under the margin condition the loss falls by 1 - eta mu, |p| <= M_p",
           Verdict.FAILS, _guarantee("both"), printed="printed", corrected="corrected", trials=8,
           correction="holds with mu = c1 L', C_p without N and threshold gamma + sqrt(mu/(m N))"),
     Claim("conditioning:T1ii", "Theorem 1 (ii)", "For |v| large enough the margin condition holds", Verdict.FAILS,
-          _margin, printed=lambda alpha, distance: alpha >= 1e3, corrected=lambda alpha, distance: distance <= 1e-15,
-          trials=24, correction="it holds within a data-dependent distance of a solution; |v| does not help"),
+          _margin, printed=(lambda alpha, distance: alpha >= 1e3, "printed"),
+          corrected=(lambda alpha, distance: distance == 0, "corrected"),
+          trials=24, correction="it holds at a solution, so within a data-dependent distance of it; |v| does not help: "
+          "with realizable labels sqrt(L_0), gamma and sigma_min(F) all grow like alpha"),
     Claim("conditioning:L5a", "Lemma 5", "sigma_min(F) > 0 almost surely for d >= N", Verdict.HOLDS, _almost_surely,
           printed=lambda N, n, d: d >= N and n >= 2, trials=200, correction="for n >= 2 tokens (F = 0 for one)"),
     Claim("conditioning:Lim", "Section 3.1", "Sparse attention needs a large prompt", Verdict.HOLDS, _norm,

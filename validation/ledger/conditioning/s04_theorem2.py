@@ -19,7 +19,7 @@ from attsvm.dynamics.conditioning import (
 from attsvm.validation.ledger.conditioning._common import Array, Rng, realizable
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CLAIMS", "instance"]
 
 
 def _opposed(rng: Rng, N: int) -> tuple[PromptProblem, Array, Array, Array]:
@@ -33,7 +33,24 @@ def _opposed(rng: Rng, N: int) -> tuple[PromptProblem, Array, Array, Array]:
     return problem.with_labels(problem.predict(p)), p, members, np.eye(2)[:, 1:]
 
 
-def _instance(rng: Rng, k: int) -> tuple[PromptProblem, Array, Array, Array]:
+def _attained(rng: Rng) -> tuple[PromptProblem, Array, Array, Array]:
+    """Two important tokens (+-c, 0) of equal attention, the third far behind: Lemma 6 is attained."""
+    c = float(rng.uniform(0.5, 2))
+    X = np.tile(np.array([[c, 0.0], [-c, 0.0], [0.0, -40.0]]), (3, 1, 1))
+    problem, p = PromptProblem(X=X, y=np.zeros(3), v=np.array([1.0, 0.0])), np.array([0.0, 1.0])
+    members = np.broadcast_to([True, True, False], (3, 3))
+    return problem.with_labels(problem.predict(p)), p, members, np.eye(2)[:, 1:]
+
+
+def instance(rng: Rng, k: int) -> tuple[PromptProblem, Array, Array, Array]:
+    """A problem, its global minimum, the important tokens and a basis of U; four kinds by k.
+
+    Examples
+    --------
+    >>> problem, p, members, basis = instance(np.random.default_rng(0), 2)
+    >>> problem.loss_at(p), members.sum(axis=1).tolist()
+    (0.0, [2, 2, 2])
+    """
     if k % 4 == 0:
         return _opposed(rng, 400)
     if k % 4 == 1:
@@ -41,6 +58,8 @@ def _instance(rng: Rng, k: int) -> tuple[PromptProblem, Array, Array, Array]:
             30, 8, 5, 3, gap=float(rng.uniform(1, 6)), leakage=float(rng.uniform(0, 0.3)), seed=rng
         )
         return teacher.problem, teacher.p_star, chosen, basis
+    if k % 4 == 2:
+        return _attained(rng)
     problem, p = realizable(rng, 25, 8, 4)
     scores = problem.keys @ p
     members: Any = scores >= np.sort(scores, axis=1)[:, [-3]]
@@ -53,7 +72,7 @@ def _part(name: str) -> Any:
     def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
         errors = []
         for k in range(trials):
-            problem, p, members, basis = _instance(rng, k)
+            problem, p, members, basis = instance(rng, k)
             form, factor = formula
             bound = condition_lower_bound(problem, p, members, basis, form=form)
             spectrum = curvature(problem, p)  # of M itself for the squared loss
@@ -76,28 +95,36 @@ def _opposed_many(formula: Any, rng: Rng, k: int) -> Any:
     return bound.condition_at_least / curvature(problem, p).condition_number - 1
 
 
-@each(1e5, "how far the hidden constant falls from Delta = 2 to 14")
+_GAPS = np.array([12.0, 13.0, 14.0])
+
+
+def _growth_rates(rng: Rng, s: int) -> tuple[float, float, float]:
+    """Slopes in the margin of log kappa(H_p), of the log of Theorem 2's ratio, and of log delta_min.
+
+    Assumption B with rho = 0 holds. Only p* is scaled: tokens, v and W, on which the hidden constant may depend, stay.
+    """
+    teacher, members, basis = structured_teacher(40, 8, 6, s, gap=1.0, seed=int(rng.integers(2**32)))
+    logs = []
+    for gap in _GAPS:
+        p = gap * teacher.p_star
+        problem = teacher.problem.with_labels(teacher.problem.predict(p))
+        bound = condition_lower_bound(problem, p, members, basis)
+        ratio = bound.a_I**2 / (bound.rho**2 + (8 - s) * bound.a_U**2)
+        logs.append(np.log([curvature(problem, p).condition_number, ratio, bound.delta]))
+    return tuple(float(np.polyfit(_GAPS, y, 1)[0]) for y in np.array(logs).T)  # type: ignore[return-value]
+
+
+@each(0.02, "slope in Delta of log kappa(H_p) beside that of the bound, Delta = 12..14, one important token")
 def _constant(formula: Any, rng: Rng, k: int) -> Any:
-    """Whether kappa(H_p) over the formula is bounded below as the gap grows, one important token."""
-    seed, ratios = int(rng.integers(2**32)), []
-    for gap in (2.0, 6.0, 10.0, 14.0):
-        teacher, members, basis = structured_teacher(40, 6, 5, 1, gap=gap, seed=seed)
-        bound = condition_lower_bound(teacher.problem, teacher.p_star, members, basis)
-        size = bound.a_I**2 / (bound.rho**2 + 5 * bound.a_U**2)
-        ratios.append(curvature(teacher.problem, teacher.p_star).condition_number / formula(size, bound.delta))
-    return ratios[0] / min(ratios[1:])
+    """The bound ratio * delta_min^power must grow like kappa(H_p): more is false, less is loose."""
+    kappa, ratio, delta = _growth_rates(rng, 1)
+    return abs(kappa - ratio - formula * delta)
 
 
-@each(2.5, "log kappa(Delta = 12)/kappa(8) less 2 * 4")
+@each(0.02, "slope in Delta of log kappa(H_p) beside 2, Delta = 12..14; s = 1, 2, 3 important tokens")
 def _growth(formula: Any, rng: Rng, k: int) -> Any:
-    s, seed = (1, 2, 3)[k % 3], int(rng.integers(2**32))
-    if not formula(s):
-        return None
-    kappas = []
-    for gap in (8.0, 12.0):
-        teacher, _, _ = structured_teacher(40, 8, 6, s, gap=gap, seed=seed)
-        kappas.append(curvature(teacher.problem, teacher.p_star).condition_number)
-    return abs(np.log(kappas[1] / kappas[0]) - 8.0)
+    s = (1, 2, 3)[k % 3]
+    return abs(_growth_rates(rng, s)[0] - 2.0) if formula(s) else None
 
 
 @each(1e-4, "difference from the measured factor per step")
@@ -118,41 +145,29 @@ def _error_bound(formula: Any, rng: Rng, k: int) -> Any:
 
 
 def _leakage(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """Head of the experiment's size: 16 key dimensions, 12 of them in U; 6 of 24 tokens important."""
     from scipy.linalg import eigh
 
     errors = []
     for _ in range(trials):
-        problem, _p = realizable(rng, 3, 12, 6)
-        members = np.arange(12) < np.full((3, 1), 4)
-        basis = np.linalg.qr(rng.normal(size=(6, 4)))[0]
+        problem, _p = realizable(rng, 3, 24, 16)
+        members = np.arange(24) < np.full((3, 1), 6)
+        basis = np.linalg.qr(rng.normal(size=(16, 12)))[0]
         for i, rho in enumerate(formula(problem, members, basis)):
-            inside, outside = problem.keys[i][:4] @ basis, problem.keys[i][4:] @ basis
+            inside, outside = problem.keys[i][:6] @ basis, problem.keys[i][6:] @ basis
             exact = np.sqrt(eigh(inside.T @ inside, outside.T @ outside, eigvals_only=True)[-1])
             errors.append(abs(rho / exact - 1))
-    return count(errors, 1e-6, "relative error against a generalized eigenvalue solver")
+    return count(errors, 0.05, "relative error against a generalized eigenvalue solver")
 
 
-@each(1e-6, "relative error of log R at sigma_p = 1 from that at 0.1")
+@each(1.0, "orders of magnitude beside 10 (in units of 0.5) and 1e25 (of 6), medians over 100 examples, n = d")
 def _teacher_ratio(formula: Any, rng: Rng, k: int) -> Any:
-    seed = int(rng.integers(2**32))
-    small, large = (student_teacher(20, 20, 20, sigma_p=s, seed=seed).log_ratios() for s in (0.1, 1.0))
-    return np.abs(large / (formula * small) - 1).max()
-
-
-def _law(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Slope of log kappa(H_p) against log R from sigma_p = 0.1 to 1 on the paper's own data."""
-    low, high = formula
-    slopes = []
-    for _ in range(trials):
-        seed = int(rng.integers(2**32))
-        points = []
-        for sigma in (0.1, 1.0):
-            teacher = student_teacher(100, 20, 20, sigma_p=sigma, seed=seed)
-            kappa = curvature(teacher.problem, teacher.p_star).condition_number
-            points.append((float(np.median(teacher.log_ratios())), np.log(kappa)))
-        slopes.append((points[1][1] - points[0][1]) / (points[1][0] - points[0][0]))
-    mean = float(np.mean(slopes))
-    return count([max(low - mean, mean - high)], 0.0, f"mean slope {mean:.2f} outside the interval by")
+    """Widths at which sigma_p = 0.1 and 1 are said to give R of about 10 and 1e25."""
+    seed, errors = int(rng.integers(2**32)), []
+    for width, sigma, wanted, unit in zip(formula, (0.1, 1.0), (1.0, 25.0), (0.5, 6.0), strict=True):
+        logs = student_teacher(100, width, width, sigma_p=sigma, seed=seed).log_ratios() / np.log(10)
+        errors.append(abs(float(np.median(logs)) - wanted) / unit)
+    return max(errors)
 
 
 def _orders(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -160,7 +175,7 @@ def _orders(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 
 CLAIMS = (
-    Claim("conditioning:L6", "Lemma 6", "lam_max(M) >= a_I^2 sum s_i^2 delta_i^4 / |W^-1 v|^2", Verdict.HOLDS,
+    Claim("conditioning:L6", "Lemma 6", "lam_max(M) >= N a_I^2 s_min^2 delta_min^4 / |W^-1 v|^2", Verdict.HOLDS,
           _part("largest"), printed=("printed", 1.0), trials=40,
           correction="tighter: sum_i Var_{a_i}(u_i)^2 / |W^-1 v|^2"),
     Claim("conditioning:L7", "Lemma 7", "lam_min(M) <= C_v A_* lam_max(Sigma_U)", Verdict.FAILS, _part("smallest"),
@@ -169,28 +184,39 @@ CLAIMS = (
     Claim("conditioning:T2-ex", "Theorem 2, proof", "Lemmas 6 and 7 as printed bound kappa(H_p)", Verdict.FAILS,
           _opposed_many, printed="printed", corrected="corrected", trials=1,
           correction="with the factor N in Lemma 7"),
-    Claim("conditioning:T2-tight", "Theorem 2, tightened", "Variances and centred values bound kappa(H_p)",
+    Claim("conditioning:T2-tight", "ours: Theorem 2, tightened", "Variances and centred values bound kappa(H_p)",
           Verdict.HOLDS, _part("condition"), printed=("tight", 1.0), trials=40),
-    Claim("conditioning:T2", "Theorem 2", "kappa(H_p) >= c a_I^2/(rho^2 + (n - s) a_U^2), c independent of the margin",
-          Verdict.FAILS, _constant, printed=lambda size, delta: size, corrected=lambda size, delta: size * delta**4,
-          trials=5, correction="c contains delta_min^4, which vanishes with growing Delta when s_i = 1"),
+    Claim("conditioning:T2", "Theorem 2",
+          "kappa(H_p) >= c a_I^2/(rho^2 + (n - s) a_U^2), c of fixed quantities only: m, L, norms, s_i",
+          Verdict.FAILS, _constant, printed=0.0, corrected=2.0, trials=6,
+          correction="c must contain the value margin of (B2), which vanishes like e^-Delta when s_i = 1: "
+          "delta_min^4 by "
+          "Lemma 6, and delta_min^2 is the exact order on these data. For s_i >= 2 it does not vanish"),
     Claim("conditioning:Rk7", "Remark 7", "With rho = 0, kappa(H_p) grows like exp(2 Delta)", Verdict.FAILS, _growth,
-          printed=lambda s: True, corrected=lambda s: s >= 2, trials=15, correction="for s_i >= 2 important tokens"),
+          printed=lambda s: True, corrected=lambda s: s >= 2, trials=15,
+          correction="for s_i >= 2 important tokens; for s_i = 1 it tends to a constant"),
     Claim("conditioning:C1-step", "(15)", "The slowest error falls by 1 - eta lam_min per step", Verdict.TYPO, _slowest,
           printed=lambda eta, low, N: 1 - eta * low, corrected=lambda eta, low, N: 1 - eta * low / N, trials=10,
           correction="1 - eta lam_min / N; stable for eta <= 2 N / lam_max"),
     Claim("conditioning:C1-16", "(16)", "|e_t|^2 >= (1 - 1/kappa)^(2t) |e_0|^2 cos^2 at eta = 1/lam_max", Verdict.HOLDS,
           _error_bound, printed=lambda kappa, t: (1 - 1 / kappa) ** (2 * t), correction="for the linear recursion"),
-    Claim("conditioning:J3-rho", "Appendix J.3", "rho_U from 200 random directions is the worst case", Verdict.FAILS,
-          _leakage, printed=lambda p, m, b: sampled_leakage(p, m, b, directions=200, seed=0), corrected=leakage,
-          trials=10, correction="the root of the largest generalized eigenvalue"),
+    Claim("conditioning:J3-rho", "Appendix J.3", "200 random unit vectors estimate the worst-case leakage rho_U",
+          Verdict.IMPRECISE, _leakage,
+          printed=lambda p, m, b: sampled_leakage(p, m, b, directions=200, seed=0), corrected=leakage, trials=10,
+          correction="they bound it from below; the root of the largest generalized eigenvalue is the worst case"),
     Claim("conditioning:J3-tab", "Tables 1-3", "The tables validate Theorem 2", Verdict.OPEN,
           reason="the trained model is not published; the same tables for a digits transformer are in the figures"),
-    Claim("conditioning:Abs", "Abstract", "The condition number grows quadratically with the sparsity ratio",
-          Verdict.FAILS, _law, printed=(1.5, 2.5), corrected=(-0.3, 0.5), trials=4,
-          correction="on the paper's Gaussian data kappa(H_p) hardly moves with R"),
-    Claim("conditioning:X1", "Section 4", "R is 10 and 1e25 at sigma_p = 0.1 and 1", Verdict.FAILS, _teacher_ratio,
-          printed=25.0, corrected=10.0, trials=10, correction="log R is linear in sigma_p: 10 goes with 1e10"),
+    Claim("conditioning:Abs", "Section 1.1, item 2",
+          "Around sparse solutions (Assumption B) the condition number scales quadratically with the sparsity ratio",
+          Verdict.IMPRECISE, _growth, printed=lambda s: True, corrected=lambda s: s >= 2, trials=15,
+          correction="quadratically in a_I/a_U for s_i >= 2 important tokens (exponent 2.00); not for one dominant "
+          "token, "
+          "and on the Gaussian data of Section 4, outside Assumption B, kappa(H_p) hardly moves with R"),
+    Claim("conditioning:X1", "Section 4", "sigma_p = 0.1 and 1 yield R of about 10 and 1e25, widths 20, 150, 400",
+          Verdict.IMPRECISE, _teacher_ratio, printed=(20, 20), corrected=(20, 150), trials=6,
+          correction="at different widths: log R is proportional to sigma_p at each; 10^0.8 at d = 20 goes with "
+          "10^8, and "
+          "10^2.8 at d = 150 with 10^28"),
     Claim("conditioning:X7", "Figure 7, caption", "R from 1 to 1e8 is five orders of magnitude", Verdict.TYPO, _orders,
           printed=5.0, corrected=8.0, trials=1, correction="eight"),
 )  # fmt: skip

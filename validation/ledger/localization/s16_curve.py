@@ -59,12 +59,16 @@ def _eta(formula: Any, rng: Rng, k: int) -> Any:
     return np.abs(own - exact.rho).max()
 
 
-def _small(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, T, places = [], 40, np.arange(4, 41, 4)
+def _offset(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """What gamma_0 = 1/T and the finite-T moments change in rho at fixed xi and eta, T = 100, 1000, 10000."""
+    errors = []
     for _ in range(trials):
-        spectrum = _spectrum(rng, 60, float(rng.uniform(-1, 1)), 0.01)
-        errors.append(np.abs(formula(spectrum, T)[places - 1] - _law(spectrum, T, places, 1.0)).max())
-    return count(errors, 0.05, "error of rho at eta = 0.01, T = 40")
+        xi, eta = float(rng.uniform(-6, 6)), float(np.exp(rng.uniform(np.log(0.3), np.log(3))))
+        spectrum = _spectrum(rng, 60, xi)
+        for T in (100, 1000, 10000):
+            both = [signal_propagation(spectrum, T, None, 1 / eta, name).rho for name in ("asymptotic", "gaussian")]
+            errors.append(np.abs(both[0] - both[1]).max() / formula(T, eta) - 1)
+    return count(errors, 0.0, "relative excess of the change of rho over the bound; variance as corrected")
 
 
 @each(1e-3, "error of the limit at xi = 1e6, ends included")
@@ -145,7 +149,8 @@ def _gaussian(formula: Any, rng: Rng, trials: int) -> Measurement:
     errors, T, places = [], 30, np.arange(3, 31, 3)
     for _ in range(trials):
         spectrum = _spectrum(rng, 120, float(rng.uniform(-8, 8)))
-        assert spectrum.effective_rank > 30
+        if spectrum.effective_rank <= 30:  # the hypothesis
+            continue
         temperature = float(np.exp(rng.uniform(np.log(0.3), np.log(5))))
         exact = _law(spectrum, T, places, temperature)
         errors.append(np.abs(formula(spectrum, T, temperature)[places - 1] - exact).max())
@@ -200,14 +205,13 @@ CLAIMS = (
     Claim(
         "localization:18",
         "(6)",
-        "The offset gamma_0 = 1/T is negligible, also as eta -> 0.",
-        Verdict.FAILS,
-        _small,
-        _method("asymptotic"),
-        _method("gaussian"),
-        correction="keep 1/T: (6) needs T eta >> 1; as W -> 0 at fixed T every token propagates",
-        evidence="eta = 0.01, T = 40: (6) says 1/2 where rho is 1",
-        trials=5,
+        "The offset gamma_0 = 1/T is dropped as o(1) in T.",
+        Verdict.HOLDS,
+        _offset,
+        lambda T, eta: 4 * (1 + 1 / eta) / T,
+        correction="of order 1/(T eta): (6) needs T eta >> 1, and as W -> 0 at fixed T every token propagates",
+        evidence="change of rho below 4 (1 + 1/eta)/T; eta = 0.01, T = 40: (6) says 1/2 where rho is 1",
+        trials=20,
     ),
     Claim(
         "localization:19",
@@ -258,7 +262,7 @@ CLAIMS = (
     ),
     Claim(
         "localization:23",
-        "consequence of (6)",
+        "not printed: (6) at theta = 1/2",
         "At the middle rho = erf(1/(eta sqrt(13/6)))/2 whatever xi is.",
         Verdict.FAILS,
         _middle,
@@ -271,12 +275,12 @@ CLAIMS = (
     Claim(
         "localization:24",
         "Figure 2, text",
-        "For |xi| <= 1, rho is nearly uniform regardless of eta.",
-        Verdict.FAILS,
+        "For small |xi| <= 1, rho behaves relatively uniformly regardless of eta.",
+        Verdict.IMPRECISE,
         _uniform,
         lambda xi, eta: abs(xi) <= 1,
         lambda xi, eta: abs(xi) <= 0.05 and eta <= 0.3,
-        correction="uniform needs |xi| << 1 and eta below about 0.3",
+        correction="within ten per cent only for |xi| << 1 and eta below about 0.3",
         evidence="xi = 1, eta = 0.001: from 0.26 to 0.74; xi = 0, eta = 5: 0.10 at the ends, 0.26 in the middle",
         trials=200,
     ),

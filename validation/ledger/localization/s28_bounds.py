@@ -19,12 +19,17 @@ def _below(formula: Any, rng: Rng, k: int) -> Any:
     """``left <= right`` on symmetric W_QK (indefinite, near the identity, low rank) and definite Sigma."""
     d = int(rng.integers(2, 8))
     W = symmetric(rng, d)
-    if k % 3 == 1:
+    if k % 12 == 0:  # one entry: the norms of (7) coincide
+        W = np.zeros((d, d))
+        W[0, 0] = rng.normal()
+    elif k % 12 == 6:  # a multiple of the identity
+        W = rng.normal() * np.eye(d)
+    elif k % 3 == 1:
         W = np.eye(d) + 0.1 * W
     elif k % 3 == 2:
         v = rng.standard_normal((d, 1))
         W = v @ v.T
-    left, right = formula(W, np.eye(d) if k % 2 else covariance(rng, d))
+    left, right = formula(W, covariance(rng, d) if k % 2 else np.eye(d))
     return (left - right) / right
 
 
@@ -121,11 +126,13 @@ CLAIMS = (
         "localization:29",
         "(7), right",
         "|W_QK|_F <= |W_QK|_1.",
-        Verdict.FAILS,
+        Verdict.IMPRECISE,
         _below,
         lambda W, S: (np.linalg.norm(W), np.linalg.norm(W, 1)),
-        lambda W, S: (_spectral(W), np.linalg.norm(W, 1)),
-        correction="true for the sum of all entries, not for the induced norm (largest column sum); |W|_2 <= |W|_1",
+        lambda W, S: (np.linalg.norm(W), np.abs(W).sum()),
+        correction="true if |.|_1 sums all entries; not for the induced norm (largest column sum), of which |W|_2 "
+        "<= |W|_1 "
+        "holds",
         evidence="I_4: 2 <= 1; 17 - 23 % of random symmetric matrices, d = 3 - 8",
         trials=600,
     ),
@@ -154,7 +161,7 @@ CLAIMS = (
     Claim(
         "localization:32",
         "after (9), Figure 4",
-        "The bound is unimodal with its peak at a positive nu.",
+        "The entropy bound is unimodal with its peak at a positive nu, so |W_QK| should not be too small.",
         Verdict.FAILS,
         _peak,
         _printed_peak,
@@ -189,13 +196,14 @@ CLAIMS = (
     Claim(
         "localization:43",
         "Section 5, A2",
-        "Less variance of the eigenspectrum gives both expressivity and high entropy.",
-        Verdict.FAILS,
+        "Both better expressivity and high entropy are attributed to less variance of the eigenspectrum.",
+        Verdict.IMPRECISE,
         _joint,
         {"entropy": 1, "spread": 1},
         {"entropy": 1, "spread": -1},
-        correction="at a fixed trace less variance raises the entropy and makes tokens more alike; slower collapse "
-        "needs a larger trace at a fixed scale",
+        correction="each for its own constraint, as the two items say: expressivity by a larger trace at fixed "
+        "tr(W^2), "
+        "entropy by less tr(W^2) at a fixed trace. The latter alone makes tokens more alike",
         evidence="trace 3.2, d = 32, scale 1 -> 0.01: entropy 3.62 -> 3.68, spread of the tokens after a layer 0.13 -> "
         "0.05 "
         "of the former",

@@ -104,24 +104,30 @@ CLAIMS = (
     Claim(
         "localization:37",
         "Section 6, Figure 6",
-        "k1 weighs the scale and k2 the mean; k1 = 100, stronger k2 shrinks the scale.",
-        Verdict.FAILS,
+        "k1 = 100 weighs the scale, k2 the mean; with stronger k2 the scale shrinks.",
+        Verdict.IMPRECISE,
         _roles,
         lambda k1, k2: {"mean": k2, "scale": k1},
         lambda k1, k2: {"mean": k1, "scale": k2},
-        correction="k1 (tr W_QK - 1)^2 + k2 tr(W_QK^T W_QK), with k1 = 100",
-        evidence="as printed the scale of the minimizer grows with k2 and the trace is not kept",
+        correction="with the roles exchanged: k1 = 100 on (tr W_QK - 1)^2 and k2 on tr(W_QK^T W_QK). Which was run "
+        "cannot "
+        "be told from the text",
+        evidence="minimizer of the two regularizers alone: as printed its scale grows with k2 and the trace is not "
+        "kept; "
+        "exchanged, it does what Figure 6 shows",
         trials=10,
     ),
     Claim(
         "localization:38",
         "Section 6",
-        "A trace of 1 is a target that localizes attention.",
-        Verdict.FAILS,
+        "The regularizer that is to localize attention keeps the trace at a fixed level, 1.",
+        Verdict.IMPRECISE,
         _target,
         lambda d: 1.0,
         lambda d: 6.0 * np.sqrt(d),
-        correction="localization needs |tr(W_QK Sigma)| > 2 lambda, 22.6 at d = 128",
+        correction="by the paper's own condition localization needs |tr(W_QK Sigma)| well above 2 lambda, 22.6 at "
+        "d = 128 "
+        "and Sigma = I; 1 suffices only where Sigma is large",
         evidence="d = 128, Sigma = I: r = 0.088",
         trials=5,
     ),

@@ -23,6 +23,25 @@ def _invariance(formula: Callable[[Array], Array], rng: np.random.Generator, tri
     return count(np.concatenate(errors), 1e-9, "largest drift")
 
 
+@each(1e-12, "change of the loss, or sum of its gradient in a, by automatic differentiation")
+def _shift(formula: Callable[[Array, float], Array], rng: np.random.Generator, k: int) -> Any:
+    """A change of the logits (a, c) -> a' that must leave the loss as it is."""
+    import torch
+
+    V, a, beta = (
+        torch.tensor(x) for x in (rng.standard_normal((3, 5)), rng.standard_normal(5), rng.standard_normal(3))
+    )
+
+    def loss(logits: Any) -> Any:
+        return torch.nn.functional.softplus(-(beta @ (V @ torch.softmax(logits, 0))))
+
+    a.requires_grad_()
+    torch.autograd.backward(loss(a))
+    assert a.grad is not None
+    moved = torch.tensor(formula(a.detach().numpy(), float(rng.normal())))
+    return max(abs(float((loss(moved) - loss(a)).detach())), abs(float(a.grad.sum())))
+
+
 @each(1e-12, "largest error")
 def _map_flow(formula: Callable[..., tuple[Array, Array]], rng: np.random.Generator, k: int) -> Any:
     """Equations 30-31 against autograd of the loss, for several f."""
@@ -115,6 +134,17 @@ CLAIMS: tuple[Any, ...] = (
         lambda a: a.sum(axis=-1),
         correction="for any f: sum_i K(a_i), K' = f / f'",
         evidence="drift at rounding level",
+    ),
+    Claim(
+        "polarization:C58",
+        "Lemma D.1(a)",
+        "the loss does not change with a + c 1, so its gradient in a sums to 0",
+        Verdict.HOLDS,
+        _shift,
+        lambda a, c: a + c,
+        correction="for the softmax; no other positive f has it",
+        evidence="rounding level",
+        trials=40,
     ),
     Claim(
         "polarization:C38",

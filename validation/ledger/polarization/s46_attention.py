@@ -83,14 +83,14 @@ def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, trials: int)
     return count(errors, -0.05, "second rate less the first; it must be lower by 0.05")
 
 
-@each(0.02, "error of the number of distinct inputs, relative to the sample")
+@each(0.3, "error of the number of distinct inputs in a sample of 200")
 def _distinct(formula: Callable[[models.SetTask, int], float], rng: np.random.Generator, k: int) -> Any:
     import torch
 
     task, samples = models.SetTask(41), 200
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     found = len({frozenset(row[:-1]) for row in task.sample(samples, generator)[0].tolist()})
-    return abs(found - formula(task, samples)) / samples
+    return abs(found - formula(task, samples))
 
 
 @each(1e-9, "difference of the two scores")
@@ -123,13 +123,12 @@ CLAIMS = (
     Claim(
         "polarization:C47",
         "section 4.1",
-        "the sink stands at argmax u(0) for all rows, whatever A(0)",
-        Verdict.FAILS,
+        "under Assumption 3.1, A(0) = 0, the sink stands at the same token for every row",
+        Verdict.HOLDS,
         _sink_hypothesis,
-        1.0,
         0.0,
-        "needs A(0) = 0 (Assumption 3.1); otherwise rows may sink elsewhere and apart",
-        "most random A(0) disagree",
+        correction="the assumption matters: for most random A(0) of order one rows sink elsewhere and apart",
+        evidence="every run",
         trials=8,
     ),
     Claim(
@@ -171,13 +170,15 @@ CLAIMS = (
     Claim(
         "polarization:C52",
         "appendix E.3",
-        "inputs are random sequences of a group, also for a vocabulary of 41",
-        Verdict.FAILS,
+        "each input is a random sequence of ten tokens of its group, for vocabularies of 41, 81 and 161",
+        Verdict.IMPRECISE,
         _distinct,
         lambda task, samples: float(samples),
         _count_sets,
-        "ten of ten tokens without order: four distinct inputs; use 81 or 161",
-        "4 distinct inputs in 200",
+        "published code draws without replacement and the model ignores order: with 41 tokens, ten per group, "
+        "there are "
+        "four distinct inputs; use 81 or 161",
+        "4 distinct inputs in 200 at vocabulary 41, drawn as in the published code",
         trials=5,
     ),
     Claim(
@@ -207,13 +208,13 @@ CLAIMS = (
     Claim(
         "polarization:C56",
         "appendix E.1",
-        "the sink score of the pseudocode is the one of the published code",
-        Verdict.FAILS,
+        "the sink score can be expressed by the pseudocode: the mean of ratios",
+        Verdict.IMPRECISE,
         _scores_agree,
         True,
         False,
-        "for rows that sum to one only: the code divides sums over a sample's queries",
-        "differs for unnormalized attention",
+        "for rows that sum to one; the published code divides sums over a sample's queries",
+        "both agree on normalized rows and differ on unnormalized ones, which Figure 4 includes",
         trials=20,
     ),
     Claim(

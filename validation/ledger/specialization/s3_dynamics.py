@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-import attsvm.dynamics.specialization as sp
+from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import (
     Array,
@@ -17,6 +16,13 @@ from attsvm.validation.ledger.specialization._common import (
     generator,
     point_of,
 )
+
+if TYPE_CHECKING:
+    import torch
+
+    import attsvm.dynamics.specialization as sp
+else:  # claims are listed without torch
+    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
 __all__ = ["CLAIMS"]
 
@@ -90,49 +96,57 @@ def _predicted_rates(activation: str, L: int, H: int, variance: float) -> tuple[
 def _log_law(formula: Any, rng: Rng, trials: int) -> Measurement:
     """A law D -> g(D) in which the specialization time is said to be linear."""
     errors = []
-    D = np.array([1e2, 1e4, 1e6])
+    D = np.array([1e3, 1e5, 1e7])
     for _ in range(trials):
         g = generator(rng)
         samples = sp.draw_samples(sp.gaussian_spikes(1, 8.0), 5, 0, 3000, generator=g)
-        shape = torch.randn(2, 1, generator=g, dtype=torch.float64)
+        # Heads that differ from the start: from equal ones the split has no finite time.
+        shape = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+        shape = shape + 0.3 * torch.randn(2, 1, generator=g, dtype=torch.float64)
         start = sp.OrderParameters(torch.tensor(D**-0.5)[:, None, None] * shape)
-        times = np.arange(0, 41, 0.5)
+        times = np.arange(0, 16, 0.5)
         path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=0.5)
         split = sp.head_split(path).numpy()
         found = [sp.crossing_time(times, split[:, k], 0.5) for k in range(3)]
         x = np.array([formula(d) for d in D])
         predicted = found[0] + (x[1] - x[0]) / (x[2] - x[0]) * (found[2] - found[0])
         errors.append(abs(found[1] - predicted) / (found[2] - found[0]))
-    return count(errors, 0.05, "distance of the time at D = 1e4 from the line through 1e2 and 1e6, relative")
+    return count(errors, 0.05, "distance of the time at D = 1e5 from the line through 1e3 and 1e7, relative")
 
 
-@each(0.5, "settings without such a rate: flip, L = 4, H = 2, nu2 = 8, nu1 in {.5, 2, 8}")
+_SETTINGS = (  # of the figures: flipping spikes (nu1, nu2) and L; Figures 1, 2, 11-14
+    ((2.0, 2.0), 10), ((2.0, 2.0), 4), ((0.5, 8.0), 4), ((2.0, 8.0), 4), ((4.0, 8.0), 4),
+)  # fmt: skip
+
+
+@each(0.5, "settings without such a rate: flipping spikes of Figures 1, 2 and 11-14, three activations")
 def _descent(formula: Any, rng: Rng, trial: int) -> Any:
     """A predicate of the largest escape rate at the unspecialized point."""
-    nu1, activation = (0.5, 2.0, 8.0)[trial % 3], ("softmax", "bayes")[trial % 2]
-    prior = sp.flipping_spike(nu1, 8.0)
-    samples = sp.draw_samples(prior, 4, 0, 4000, generator=generator(rng))
+    (nu, L), activation = _SETTINGS[trial % 5], sp.ACTIVATIONS[trial // 5 % 3]
+    prior = sp.flipping_spike(*nu)
+    samples = sp.draw_samples(prior, L, 0, 3000, generator=generator(rng))
     point = sp.unspecialized_point(prior, samples, activation, 2, steps=300, tolerance=1e-5)
     return float(not formula(sp.measured_escape(point, samples, activation)))
 
 
-def _half_times(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Times (unspecialized, specialized) by which half of the motion of Figure 1 is done."""
-    errors = []
-    prior, times = sp.flipping_spike(2.0, 2.0), np.arange(0.0, 121.0, 2.0)
-    for _ in range(trials):
-        g = generator(rng)
-        start = sp.initial_order_parameters(2, 2, noise=0.01, generator=g)
-        samples = sp.draw_samples(prior, 10, 2, 4000, generator=g)
-        path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=1.0)
-        m = path.m.numpy()
-        split = np.abs(m[:, 0, 1] - m[:, 1, 1])
-        found = (
-            sp.crossing_time(times, m[:, 0, 0], 0.5 * m[20, 0, 0]),
-            sp.crossing_time(times, split, 0.5 * max(split[-1], 2.0)),
-        )
-        errors += [abs(np.log(a / b)) for a, b in zip(found, formula, strict=True)]
-    return count(errors, np.log(2.0), "log of the ratio of times")
+def _onsets(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """Figure 1 (L = 10, noise of D = 1e4): when m_1, m_2 and the split of the heads leave 0.
+
+    m_1 has left it by tau_u and not before a tenth of that; up to tau_s m_2 and the split stay below 0.15, then they
+    leave. Of order one is m = 1.4.
+    """
+    wrong = []
+    early, late = formula
+    prior, g = sp.flipping_spike(2.0, 2.0), generator(rng)
+    start = sp.initial_order_parameters(2, 2, noise=0.01, runs=trials, generator=g)
+    samples = sp.draw_samples(prior, 10, 2, 2000, generator=g)
+    m = sp.gradient_flow(start, samples, "softmax", [0.0, early / 10, early, late, 12 * late], step=1.0).m.numpy()
+    for run in range(trials):
+        along, across = m[:, run, :, 0], m[:, run, :, 1]
+        split = np.abs(across[:, 0] - across[:, 1])
+        wrong.append(float(not (along[2].min() > 0.07 and np.abs(along[1]).max() < 0.07)))
+        wrong.append(float(not (np.abs(across[3]).max() < 0.15 and split[3] < 0.15 < split[4])))
+    return count(wrong, 0.5, "1: the direction of the mean has not begun, or the other has, or never does")
 
 
 CLAIMS = (
@@ -178,7 +192,7 @@ CLAIMS = (
         np.log,
         correction="about log D / (2 rate), the rate at the unspecialized point",
         evidence="35, 61, 85.5, 109.5, 133, 179 for D = 1e2 to 1e6, 1e8: slope 10.4 per log D",
-        trials=1,
+        trials=2,
     ),
     Claim(
         "specialization:26",
@@ -187,20 +201,25 @@ CLAIMS = (
         Verdict.HOLDS,
         _descent,
         lambda rate: rate > 0,
-        correction="but the rate collapses: softmax at nu1 = 8 needs tau of about 1e3",
+        correction="but the rate collapses: for softmax it is .0077 at nu1 = 8, below the noise of this check, and "
+        "needs tau "
+        "of about 1e3",
         evidence="flip, L = 4, H = 2, nu2 = 8: -.469, -.155, -.053, -.0077, -.0003 for nu1 = .5, 2, 4, 8, 16",
-        trials=6,
+        trials=15,
     ),
     Claim(
         "specialization:27",
         "Figure 1",
-        "tau_u is about 1 and tau_s about 10 at D = 1e4.",
-        Verdict.FAILS,
-        _half_times,
+        "at D = 1e4 tau_u of about 1 is enough to start learning f = 1; f = 2 and the split plateau at 0 until "
+        "tau_s of 10.",
+        Verdict.HOLDS,
+        _onsets,
         (1.0, 10.0),
-        (8.0, 60.0),
-        correction="as onsets only: half of the motion is done at 8 and at 60",
-        evidence="m_11 = .12 at tau = 1, |m_12| about .02 at tau = 10, half of the final split at 62 to 64",
-        trials=1,
+        correction="these are onsets: half of the motion is done at about 8 and at 40 to 100, which varies between "
+        "runs as "
+        "the paper says",
+        evidence="m_11 = .10 to .13 at tau = 1, |m_12| and the split below .05 at tau = 10, split above .15 by tau "
+        "= 120",
+        trials=4,
     ),
 )

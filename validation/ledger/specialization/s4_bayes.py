@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-import attsvm.dynamics.specialization as sp
+from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, generator, point_of
+
+if TYPE_CHECKING:
+    import torch
+
+    import attsvm.dynamics.specialization as sp
+else:  # claims are listed without torch
+    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
 __all__ = ["CLAIMS"]
 
@@ -89,39 +95,29 @@ def _floor(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 
 def _printed_floor(prior: sp.DiscretePrior, L: int) -> float:
-    """Positive as soon as opposite half-spaces have mass: here the plane theta_2 = 0, or any other coordinate plane."""
+    """The gloss read literally: positive as soon as the two sides of a coordinate plane, S and -S, have mass."""
     sides = [(prior.atoms[:, f] > 0).any() and (prior.atoms[:, f] < 0).any() for f in range(prior.features)]
     return 1e-3 if any(sides) else 0.0
 
 
-@each(0.0, "whether the loss falls by 30 % or more per factor 10 in B = |theta| (isotropic, F = 2)")
+@each(0.12, "exponent of the loss in B = |theta| beside -1/2, B = 30 to 3000 (isotropic, F = 2; standard error .025)")
 def _vanishing(formula: Any, rng: Rng, k: int) -> Any:
     """Heads (B, F) -> point of a softmax-1 whose loss should vanish as B grows, |theta| = B."""
-    losses = []
-    for B in (30.0, 300.0, 3000.0):
-        angles = rng.uniform(0, 2 * np.pi, size=400)
-        prior = sp.DiscretePrior(B * np.column_stack([np.cos(angles), np.sin(angles)]), np.full(400, 1 / 400))
-        samples = sp.draw_samples(prior, 5, 0, 4000, generator=generator(rng), mirrored=False)
+    losses, scales = [], (30.0, 300.0, 3000.0)
+    for B in scales:
+        angles = 2 * np.pi * (np.arange(4000) + rng.random()) / 4000  # evenly spread: few decide the loss
+        prior = sp.DiscretePrior(B * np.column_stack([np.cos(angles), np.sin(angles)]), np.full(4000, 1 / 4000))
+        samples = sp.draw_samples(prior, 5, 0, 40_000, generator=generator(rng), mirrored=False)
         losses.append(float(sp.reduced_loss(formula(B, 2), samples, "softmax1").value))
-    return max(losses[1] - 0.7 * losses[0], losses[2] - 0.7 * losses[1])
+    return abs(np.polyfit(np.log(scales), np.log(losses), 1)[0] + 0.5)
 
 
-def _enough_heads(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """A prior and a number of heads H >= K -> point that should reach the Bayes risk."""
-
-    def copies(prior: sp.DiscretePrior) -> sp.OrderParameters:
-        return formula(prior, len(prior.weights) + 2)  # type: ignore[no-any-return]
-
-    return _optimum(copies, rng, trials)
-
-
-def _copied(prior: sp.DiscretePrior, H: int) -> sp.OrderParameters:
-    """One head per atom, the others copies of the first that share its weight."""
-    K = len(prior.weights)
-    index = np.concatenate([np.arange(K), np.zeros(H - K, dtype=int)])
-    share = np.where(index == 0, H - K + 1, 1)
-    atoms = prior.atoms[index]
-    return point_of(atoms, b=-0.5 * (atoms**2).sum(axis=1) + np.log(prior.weights[index] / share))
+@each(0.02, "excess of the trained loss over the Bayes risk (.127), one-hot spikes, F = 3; standard error .004")
+def _enough_heads(formula: Any, rng: Rng, k: int) -> Any:
+    """Numbers of heads (spikes -> H) with which a trained Bayes-softmax should reach the Bayes risk."""
+    prior = sp.one_hot_spikes(3, 10.0)
+    risk = sp.bayes_risk(prior, 5, 40_000, rng).value
+    return [_train(rng, prior, "bayes", H, steps=300) - risk for H in formula(3)]
 
 
 def _train(rng: Rng, prior: sp.Prior, activation: str, H: int, steps: int = 250, samples: int = 3000) -> float:
@@ -145,7 +141,7 @@ def _flip_gap(formula: Any, rng: Rng, trial: int) -> Any:
     """Largest relative advantage nu -> number of softmax-1 over softmax, flipping spike, H = 4."""
     nu = (4.0, 10.0)[trial % 2]
     soft, sink = (
-        _train(rng, sp.flipping_spike(nu, nu), a, 4, steps=250, samples=1500) for a in ("softmax", "softmax1")
+        _train(rng, sp.flipping_spike(nu, nu), a, 4, steps=400, samples=3000) for a in ("softmax", "softmax1")
     )
     return (soft - sink) / soft - formula(nu)
 
@@ -194,7 +190,7 @@ CLAIMS = (
         "specialization:30",
         "Proposition IV.2",
         "Optimal biases of Bayes-softmax: -|theta_h|^2 log P(theta_h) / 2.",
-        Verdict.FAILS,
+        Verdict.TYPO,
         _optimum,
         lambda prior: sp.bayes_softmax_parameters(prior, form="printed"),
         sp.bayes_softmax_parameters,
@@ -205,13 +201,14 @@ CLAIMS = (
     Claim(
         "specialization:31",
         "Proposition IV.3(a)",
-        "Softmax is bounded away from 0 unless theta lies in a half-space.",
-        Verdict.FAILS,
+        "P_theta is not restricted to a half-space, i.e. some S and -S have mass: then softmax is bounded away from 0.",
+        Verdict.IMPRECISE,
         _floor,
         _printed_floor,
         lambda prior, L: sp.softmax_floor(L, sp.antipodal_share(prior)),
-        correction="if P >= c (Q + Q reflected) / 2 the loss is at least c (L - 1) / (4 L), any heads; "
-        "opposite half-spaces do not suffice",
+        correction="not by the gloss alone, with half-spaces for S: if P >= c (Q + Q reflected) / 2 the loss is at "
+        "least "
+        "c (L - 1) / (4 L), whatever the heads. The flipping spike lies in a half-space, as the paper says",
         evidence="flipping spike: softmax loss .513, .063, 9.6e-6, 0 for nu = 2, 10, 50, 200",
         trials=3,
     ),
@@ -229,12 +226,12 @@ CLAIMS = (
     Claim(
         "specialization:33",
         "Figure 5, left",
-        "Bayes-softmax reaches the Bayes risk with as many heads as spikes.",
+        "Trained Bayes-softmax reaches the Bayes risk with at least as many heads as spikes.",
         Verdict.HOLDS,
         _enough_heads,
-        _copied,
+        lambda spikes: (spikes, spikes + 2),
         evidence="one-hot F = 4: H = 3 .232, H = 4 .1497, H = 6 .1500, Bayes .1489",
-        trials=3,
+        trials=1,
     ),
     Claim(
         "specialization:34",
@@ -249,12 +246,12 @@ CLAIMS = (
     Claim(
         "specialization:35",
         "Figure 5, right",
-        "Flipping spike: softmax and softmax-1 perform alike at all nu.",
-        Verdict.FAILS,
+        "Flipping spike: softmax and softmax-1 have close performances for all signal strengths.",
+        Verdict.IMPRECISE,
         _flip_gap,
         lambda nu: 0.1,
-        lambda nu: 0.1 if nu >= 10 else 0.4,
-        correction="alike from nu = 10 on; 22 % apart at nu = 4",
+        lambda nu: 0.15 if nu >= 10 else 0.3,
+        correction="within 10 % from nu = 10 on; softmax-1 is 20 to 22 % better at nu = 4",
         evidence="nu = 1 .624/.606, 4 .292/.229, 10 .0637/.0633, 20 .0047/.0047",
         trials=2,
     ),

@@ -198,7 +198,7 @@ CLAIMS = (
     Claim(
         "svm:sec41-posit",
         "Section 4.1",
-        "d of order (T+n) log(T+n) suffices for B.1 on isotropic data (tried with the generous constant 4).",
+        "posited: d of order (T+n) log(T+n) suffices for B.1 on isotropic data (tried with the constant 4).",
         Verdict.FAILS,
         _posit,
         lambda n, T: 4 * (T + n) * np.log(T + n),
@@ -213,12 +213,12 @@ CLAIMS = (
     Claim(
         "svm:fig5-proxy",
         "Figure 5, text",
-        "An average margin below 1.1 shows Assumption B.1.",
-        Verdict.FAILS,
+        "A problem is declared to satisfy Assumption B.1 if the average margin is below 1.1.",
+        Verdict.IMPRECISE,
         _all_support,
         proxy_test,
         _checked,
-        "test G^-1 1 >= 0 exactly",
+        "such a problem has margins near 1 on average, not all tokens as support vectors; B.1 itself is G^-1 1 >= 0",
         "the proxy is wrong on 36/120, the exact test on 0/120",
         trials=120,
     ),
@@ -256,6 +256,6 @@ CLAIMS = (
             "sequences repeated with the opposite query satisfy B.2 and have grad L(0) = 0; none of the feasible "
             "ones fails"
         ),
-        trials=40,
+        trials=20,
     ),
 )

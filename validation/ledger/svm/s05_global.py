@@ -9,9 +9,9 @@ import numpy as np
 import attsvm
 from attsvm import AttentionProblem, attention
 from attsvm.theory.assumptions import check_first_step, check_unique
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, implication
+from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Rng, autograd, batch_of, cosine, make, seed_of
-from attsvm.validation.ledger.svm._cones import feasible_problem, margins
+from attsvm.validation.ledger.svm._cones import feasible_problem, in_cone, margins
 
 __all__ = ["CLAIMS"]
 
@@ -85,6 +85,21 @@ def _smallest(formula: Any, rng: Rng, k: int) -> Any:
     return abs(formula(others) - exact)
 
 
+@each_case("W - eta grad L(W) stays in the cone (33) where (50) holds at W; |W| of 2 to 12 times |W_mm|")
+def _stays(formula: Any, rng: Rng, k: int) -> Any:
+    """A step condition (margins now and then, the pull along W_mm, mu, eta, |W_mm|) at W near the cone's boundary."""
+    p, s = feasible_problem(rng)
+    loss, mu = LOSS_NAMES[k % 3], float(rng.uniform(0.05, 0.9))
+    W = in_cone(rng, p, s.W, mu) * s.norm * rng.uniform(2, 12)
+    gradient = autograd(p, (W,), loss)[0]
+    eta = 1 / float(np.asarray(attsvm.smoothness_constant(p, loss)))
+    then = W - eta * gradient
+    pull = -float((gradient * s.W).sum())
+    needed = formula(mu, eta, s.norm) * pull
+    inside = margins(p, then).min() >= mu / s.norm * np.linalg.norm(then) * (1 - 1e-12)
+    return (margins(p, then).min() >= margins(p, W).min() + needed and pull > 0, inside)
+
+
 CLAIMS = (
     Claim(
         "svm:eq33",
@@ -145,6 +160,17 @@ CLAIMS = (
         lambda others: others.min(),
         "minimum over i and over t != opt_i. That the condition keeps the iterates in the cone is not tested",
         "read at the first token the minimum misses the cone's threshold on most instances; over both it never does",
+        trials=150,
+    ),
+    Claim(
+        "svm:thm8-L3",
+        "Theorem 8 L3",
+        "Where the step condition (50) holds at W, the next iterate stays in the cone.",
+        Verdict.HOLDS,
+        _stays,
+        lambda mu, eta, norm: 2 * eta * mu / norm**2,
+        correction="(50) read with the minimum over i and t; see svm:eq50",
+        evidence="no step that meets the condition leaves the cone, near its boundary, three losses",
         trials=150,
     ),
 )

@@ -29,13 +29,18 @@ def _rival(rng: Rng) -> tuple[AttentionProblem, Any]:
             return p, table.indices[table.locally_optimal & other][0]
 
 
+def _from_rivals(rng: Rng, trials: int, starts: int, steps: int) -> tuple[Any, Any]:
+    """Runs from random starts and, for each problem, one far out along a rival locally optimal direction."""
+    rivals = [_rival(rng) for _ in range(trials)]
+    W = rng.uniform(-0.5, 0.5, size=(trials, starts, 4, 4))
+    W[:, 0] = [1e5 * attsvm.att_svm(p, alpha).W for p, alpha in rivals]
+    problems = batch_of([p for p, _ in rivals for _ in range(starts)])
+    return problems, attsvm.train(problems, steps=steps, init=W.reshape(-1, 4, 4), lr=0.3, snapshots=2)
+
+
 def _quantifier(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Starts: seven random ones and one far out along the rival direction. A rule on how many reach the optimum."""
-    rivals = [_rival(rng) for _ in range(trials)]
-    W = rng.uniform(-0.5, 0.5, size=(trials, 8, 4, 4))
-    W[:, 0] = [1e5 * attsvm.att_svm(p, alpha).W for p, alpha in rivals]
-    problems = batch_of([p for p, _ in rivals for _ in range(8)])
-    run = attsvm.train(problems, steps=800, init=W.reshape(-1, 4, 4), lr=0.3, snapshots=2)
+    problems, run = _from_rivals(rng, trials, 8, 800)
     reached = (run.selection.indices == problems.optimal_tokens().indices).all(axis=1).reshape(trials, 8)
     return implication(
         [(True, formula(row)) for row in reached], "what 8 starts reach where a rival locally optimal direction exists"
@@ -43,11 +48,8 @@ def _quantifier(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 
 def _independent(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Pairs of starts of one problem that a rule says must share their direction."""
-    draws = attsvm.random_problem(4, 4, 4, batch=trials, seed=seed_of(rng), min_score_gap=0.1)
-    run = attsvm.train(
-        batch_of([p for p in draws for _ in range(5)]), steps=1200, lr=0.3, seed=seed_of(rng), snapshots=2
-    )
+    """Pairs of starts of one problem that a rule says must share their direction; one start is along a rival."""
+    _, run = _from_rivals(rng, trials, 5, 1200)
     ends, saturated = run.selection.indices, run.history.log_rest[-1] < np.log(1e-6)
     errors = []
     for i in range(len(ends)):
@@ -109,14 +111,18 @@ def _diverges(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 
 def _less_often(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Per cell: a test of B.1 must accept no more problems than descent solves globally."""
+    """Figure 5 (n = T = 5): a test of B.1 must accept no more problems than descent solves globally.
+
+    The difference of two shares of the same problems, less four standard errors of the pairs (error probability 3e-5).
+    """
     errors = []
-    for n, d in ((5, 10), (20, 20)):
-        p = attsvm.random_problem(n, 5, d, batch=trials, seed=seed_of(rng), min_score_gap=0.1)
+    for d in (3, 5, 8):
+        p = attsvm.random_problem(5, 5, d, batch=trials, seed=seed_of(rng))
         run = attsvm.train(p, steps=600, lr=0.3, seed=seed_of(rng), snapshots=2)
         reached = (run.selection.indices == p.optimal_tokens().indices).all(axis=1)
-        errors.append((sum(formula(q) for q in p) - int(reached.sum())) / trials)
-    return count(errors, 0.0, "share with B.1 minus share of global convergence; (n, T, d) = (5, 5, 10), (20, 5, 20)")
+        pairs = np.array([float(formula(q)) for q in p]) - reached
+        errors.append(pairs.mean() - 4 * pairs.std() / trials**0.5)
+    return count(errors, 0.0, "share with B.1 minus share of global convergence, less 4 standard errors; d = 3, 5, 8")
 
 
 def _captures(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -174,28 +180,29 @@ CLAIMS = (
         "svm:sec51-start",
         "Section 5.1",
         (
-            "If a locally optimal direction other than W_mm exists, descent from any starting point does not "
-            "converge globally."
+            "If a locally optimal direction other than W_mm exists, then when descent commences from any arbitrary "
+            "starting point it does not achieve global convergence."
         ),
-        Verdict.FAILS,
+        Verdict.IMPRECISE,
         _quantifier,
         lambda reached: not reached.any(),
         lambda reached: not reached.all(),
-        "not from every starting point",
+        "not from every starting point: 'any' in the sense of 'each' is meant to be denied, not global convergence "
+        "itself",
         "some random start reaches the optimal tokens on every problem; the start along the rival direction on none",
-        trials=12,
+        trials=6,
     ),
     Claim(
         "svm:sec9-start",
         "Section 9",
-        "The implicit bias is independent of the initialization.",
-        Verdict.FAILS,
+        "The implicit bias remains independent of the initialization process.",
+        Verdict.IMPRECISE,
         _independent,
         lambda a, b: True,
         lambda a, b: bool((a == b).all()),
-        "for each selection reached: starts that end at the same tokens share the direction",
+        "for each selection reached, as Section 5 has it: starts that end at the same tokens share the direction",
         "starts of one problem end at different tokens and directions; those at the same tokens agree to 0.02",
-        trials=16,
+        trials=8,
     ),
     Claim(
         "svm:assD",
@@ -218,7 +225,7 @@ CLAIMS = (
         _conjecture,
         _hypotheses,
         evidence="0/116 starts, most along other selections, at 10 W_alpha; from 40 W_alpha one turns back late",
-        trials=24,
+        trials=10,
     ),
     Claim(
         "svm:sec52-norm",
@@ -235,24 +242,27 @@ CLAIMS = (
     Claim(
         "svm:sec52-often",
         "Section 5.2, Figure 5",
-        "B.1, tested by an average margin below 1.1, occurs less often than global convergence.",
-        Verdict.FAILS,
+        "Figure 5 suggests that B.1 (average margin below 1.1) occurs less frequently than global convergence.",
+        Verdict.HOLDS,
         _less_often,
         proxy_test,
-        exact_test,
-        "true of the exact test; the proxy accepts more problems than converge globally at larger n",
-        "n = 20, T = 5, d = 20: the proxy accepts all, not all converge globally; exact B.1 never exceeds",
-        trials=30,
+        correction="at n = T = 5. At n = 20, T = 5, d = 20 the proxy accepts every problem and not all converge "
+        "globally; the "
+        "exact test never exceeds",
+        evidence="shares of the same problems at d = 3, 5, 8",
+        trials=40,
     ),
     Claim(
         "svm:sec52-captures",
         "Section 5.2",
-        "Definition 2 captures all directions to which descent converges.",
-        Verdict.FAILS,
+        "There is strong evidence that Definition 2 captures all possible convergence directions of descent.",
+        Verdict.IMPRECISE,
         _captures,
         lambda n, T, d: True,
         lambda n, T, d: d >= max(T - 1, n),
-        "seen only with enough dimensions; at d = 2 some runs end at finite minima with mixed attention",
+        "of the directions in which descent diverges, with enough dimensions; at d = 2 some runs end elsewhere, "
+        "among them at "
+        "finite minima with mixed attention, which have no limit direction",
         "n = T = 5: some of 40 runs at d = 2 are not locally optimal after 1200 steps, none at d = 5",
         trials=40,
     ),

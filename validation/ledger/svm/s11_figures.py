@@ -63,26 +63,28 @@ CLAIMS = (
     Claim(
         "svm:fig4-ranks",
         "Figure 4",
-        "Nuclear-norm solutions have ranks of about n, read from singular values above 1e-7 of a default solve.",
-        Verdict.FAILS,
+        "Figure 4 shows ranks of about n for nuclear-norm solutions (by published code: singular values above 1e-7).",
+        Verdict.IMPRECISE,
         _ranks,
         lambda p: published_rank(p, "SCS"),
         lambda p: attsvm.att_svm(p, norm="nuclear").rank,
-        "certified ranks are far lower: 2.6 on average at n = T = 5, d = 10 instead of 5",
-        "published reading wrong on every instance; the rank of the certified solution equals the proved one",
-        trials=8,
+        "the numerical rank of a default-accuracy solve; certified ranks are lower: 2.6 on average at n = T = 5, d "
+        "= 10",
+        "the published reading differs from the certified rank on most instances; that of a certified solution on none",
+        trials=4,
     ),
     Claim(
         "svm:fig7-W",
         "Figure 7(b), Section 5.1",
-        "Normalized descent on W reaches correlation 1 with the SVM solution (published arithmetic).",
-        Verdict.FAILS,
+        "W ultimately reaches a 1 correlation with the SVM solution (normalized descent, published arithmetic).",
+        Verdict.IMPRECISE,
         _floor("W", "frobenius", 3000, 1.5e-3),
         {"arithmetic": "naive"},
         {"arithmetic": "log"},
         (
-            "with gradients relative to the selected token; published arithmetic stops near 1 - corr = 3e-3 and "
-            "drifts away"
+            "1 to the accuracy of the figure: published arithmetic stops near 1 - corr = 3e-3 and drifts away. "
+            "Gradients "
+            "relative to the selected token go on"
         ),
         "median after 3000 steps above 1.5e-3 as published, below it with exact gradients",
         trials=10,
@@ -90,12 +92,15 @@ CLAIMS = (
     Claim(
         "svm:fig7-KQ",
         "Figure 7(c), Section 5.1, Appendix F",
-        "Normalized descent on (K, Q) with a ridge of 2.2e-16 reaches correlation 1 with the nuclear-norm solution.",
-        Verdict.FAILS,
+        "K Q^T ultimately reaches a 1 correlation with the nuclear-norm solution (normalized descent, ridge of "
+        "2.2e-16).",
+        Verdict.IMPRECISE,
         _floor("KQ", "nuclear", 4000, 1.5e-3),
         _PUBLISHED_KQ,
         {"optimizer": "ridge_decay"},
-        "with a ridge of e^-200 in the log domain and a step that decays as 1/k; exact gradients alone do not",
+        "1 to the accuracy of the figure; with a ridge of e^-200 in the log domain and a step that decays as 1/k "
+        "it goes on, "
+        "with exact gradients alone it does not",
         "median after 4000 steps above 1.5e-3 with the published ridge, below it with the recipe",
         trials=6,
     ),

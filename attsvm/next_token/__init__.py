@@ -1,0 +1,45 @@
+"""Next-token prediction: priority graphs of tokens, the SVM that training follows, and the finite part beside it."""
+
+from typing import TYPE_CHECKING, Any
+
+from attsvm._lazy import load
+from attsvm.next_token.composition import CyclicSubspace, SoftComposition, soft_composition
+from attsvm.next_token.decomposition import NextTokenDecomposition, attention_shares, decompose
+from attsvm.next_token.generate import random_corpus
+from attsvm.next_token.graph_svm import GraphSolution, graph_svm, graph_svms
+from attsvm.next_token.graphs import TokenGraphs, token_graphs
+from attsvm.next_token.linear import linear_finite_part, linear_problem, linear_svm
+from attsvm.next_token.sequences import Corpus, read_embeddings, read_sequences
+
+if TYPE_CHECKING:
+    from attsvm.next_token.training import NextTokenRun, train
+
+_LAZY = {"NextTokenRun": "attsvm.next_token.training", "train": "attsvm.next_token.training"}  # these load torch
+
+
+def __getattr__(name: str) -> Any:
+    return load(__name__, _LAZY, name)
+
+
+__all__ = [
+    "Corpus",
+    "CyclicSubspace",
+    "GraphSolution",
+    "NextTokenDecomposition",
+    "NextTokenRun",
+    "SoftComposition",
+    "TokenGraphs",
+    "attention_shares",
+    "decompose",
+    "graph_svm",
+    "graph_svms",
+    "linear_finite_part",
+    "linear_problem",
+    "linear_svm",
+    "random_corpus",
+    "read_embeddings",
+    "read_sequences",
+    "soft_composition",
+    "token_graphs",
+    "train",
+]

@@ -1,0 +1,210 @@
+"""Graph-SVM: the direction in which next-token training sends W (arXiv 2403.08081).
+
+minimize ||W||  subject to  (e_i - e_j)^T W e_k  = 0   where i, j share a component of graph k,
+                            (e_i - e_j)^T W e_k >= 1   where i reaches j in graph k and not back.
+
+Inside a component all tokens are tied to the first by equalities, and one inequality per edge between components
+(first token against first token) says what all pairs say: along a path inequalities add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm._arrays import BoolArray, IntArray
+from attsvm.next_token.graphs import TokenGraphs, graphs_of
+from attsvm.next_token.sequences import read_embeddings, read_sequences
+from attsvm.solvers import Certificate, InfeasibleError, MarginProblem, MarginSolution, Status, solve
+from attsvm.solvers.pairs import PairRows
+from attsvm.solvers.shared_rows import lost_in_difference
+
+__all__ = ["GraphSolution", "graph_svm", "graph_svms", "solve_graphs"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GraphSolution:
+    """A solved Graph-SVM with its certificate.
+
+    Attributes
+    ----------
+    graphs : TokenGraphs
+    embeddings : ndarray, shape (vocabulary, d)
+    result : MarginSolution
+    pairs : ndarray of int, shape (m, 3)
+        Last token, token put first and token put behind (or beside) of each row.
+    """
+
+    graphs: TokenGraphs
+    embeddings: FloatArray
+    result: MarginSolution
+    pairs: IntArray
+
+    @property
+    def status(self) -> Status:
+        """How the solve ended."""
+        return self.result.status
+
+    @property
+    def certificate(self) -> Certificate:
+        """Proof of optimality or of infeasibility."""
+        return self.result.certificate
+
+    @property
+    def W(self) -> FloatArray:
+        """The solution, shape (d, d); `InfeasibleError` names the last tokens in conflict when there is none."""
+        farkas = self.certificate.farkas
+        if farkas is not None:
+            last = sorted({int(k) for k in self.pairs[farkas.rows, 0]})
+            raise InfeasibleError(
+                f"Graph-SVM is infeasible: no W keeps the graphs of last tokens {', '.join(map(str, last))} in order; "
+                "use embeddings of a larger dimension (certificate.farkas holds the proof)"
+            )
+        return self.result.W
+
+    @property
+    def norm(self) -> float:
+        """Norm of W: 0 when there is nothing to order, infinite when infeasible."""
+        return self.result.norm
+
+    @property
+    def margin(self) -> float:
+        """1 / norm."""
+        return float("inf") if self.norm == 0 else 1.0 / self.norm
+
+    @cached_property
+    def rank(self) -> int:
+        """Numerical rank of W; for the nuclear norm ``certificate.rank`` bounds that of every solution."""
+        if self.certificate.rank_certificate is not None:
+            return self.certificate.rank_certificate.numerical_rank
+        return int(np.linalg.matrix_rank(self.W, tol=1e-8 * self.norm)) if self.norm else 0
+
+    @property
+    def equality(self) -> BoolArray:
+        """True for the rows that tie tokens of a component, shape (m,)."""
+        return self.result.problem.equality
+
+    def margins(self, W: npt.ArrayLike | None = None) -> FloatArray:
+        """``(e_i - e_j)^T W e_k`` of every row, for the solution or another W; shape (m,)."""
+        return self.result.problem.margins(self.W if W is None else W)
+
+    def __repr__(self) -> str:
+        rows = f"{len(self.pairs)} rows"
+        if not self.status.has_solution:
+            return f"GraphSolution({self.result.norm_kind.name}, {self.status}, {rows})"
+        return (
+            f"GraphSolution({self.result.norm_kind.name}, {self.status}, margin={self.margin:.4g}, rank={self.rank}, "
+            f"{rows}, gap={self.certificate.gap:.1e})"
+        )
+
+
+def graph_svm(
+    sequences: Sequence[npt.ArrayLike],
+    embeddings: npt.ArrayLike,
+    *,
+    norm: str = "frobenius",
+    selected: npt.ArrayLike | None = None,
+    solver: str = "auto",
+    **options: Any,
+) -> GraphSolution:
+    """Solve Graph-SVM for sequences of token ids.
+
+    Parameters
+    ----------
+    sequences : sequence of array_like of int
+        Each ``[..., query, next]``, as for `token_graphs`.
+    embeddings : array_like, shape (vocabulary, d)
+        One vector per token id.
+    norm : str
+        "frobenius" (training W), "nuclear" (training K and Q), or another one of `attsvm.solvers.solve`.
+    selected : array_like of int, shape (n,), optional
+        A local version: tokens that attention selects, in place of the next tokens.
+    solver, **options
+        As for `attsvm.solvers.solve`.
+
+    Returns
+    -------
+    GraphSolution
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.next_token import graph_svm
+    >>> svm = graph_svm([[0, 1, 2, 0], [1, 0, 2, 1], [0, 1, 2, 2]][:1], np.eye(3))
+    >>> print(svm.status, svm.W[:, 2].round(3))
+    optimal [ 0.667 -0.333 -0.333]
+    """
+    corpus = read_sequences(sequences, selected)
+    table = read_embeddings(embeddings, corpus)
+    return solve_graphs(graphs_of(corpus), table, norm=norm, solver=solver, **options)
+
+
+def graph_svms(
+    corpora: Sequence[Sequence[npt.ArrayLike]],
+    embeddings: Sequence[npt.ArrayLike],
+    *,
+    norm: str = "frobenius",
+    solver: str = "auto",
+    **options: Any,
+) -> list[GraphSolution]:
+    """Solve the Graph-SVM of many corpora as one batch.
+
+    Parameters
+    ----------
+    corpora : sequence of what `graph_svm` takes as ``sequences``
+    embeddings : sequence of array_like, each of shape (vocabulary, d)
+        One table per corpus, all of one dimension d.
+    norm, solver, **options
+        As for `graph_svm`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.next_token import graph_svms
+    >>> [svm.norm.__round__(4) for svm in graph_svms([[[0, 1, 2, 0]], [[0, 1, 1]]], [np.eye(3), np.eye(3)])]
+    [0.8165, 0.7071]
+    """
+    if len(corpora) != len(embeddings) or not len(corpora):
+        raise ValueError(f"embeddings must hold one table per corpus, got {len(embeddings)} for {len(corpora)} corpora")
+    read = [read_sequences(sequences) for sequences in corpora]
+    tables = [read_embeddings(table, corpus) for table, corpus in zip(embeddings, read, strict=True)]
+    graphs = [graphs_of(corpus) for corpus in read]
+    built = [_margin_problem(graph, table) for graph, table in zip(graphs, tables, strict=True)]
+    found = solve(MarginProblem.stack([problem for problem, _ in built]), norm, solver, **options)
+    return [
+        GraphSolution(graph, table, found[i], pairs)
+        for i, (graph, table, (_, pairs)) in enumerate(zip(graphs, tables, built, strict=True))
+    ]
+
+
+def solve_graphs(
+    graphs: TokenGraphs, embeddings: FloatArray, *, norm: str = "frobenius", solver: str = "auto", **options: Any
+) -> GraphSolution:
+    """`graph_svm` of graphs that were built."""
+    problem, pairs = _margin_problem(graphs, embeddings)
+    return GraphSolution(graphs, embeddings, solve(problem, norm, solver, **options), pairs)
+
+
+def _margin_problem(graphs: TokenGraphs, embeddings: FloatArray) -> tuple[MarginProblem, IntArray]:
+    """Rows of the graphs: components tied to their first token, components against components."""
+    tied = np.flatnonzero(np.arange(len(graphs.token)) != graphs.root[graphs.component])
+    first = np.concatenate([graphs.root[graphs.component[tied]], graphs.root[graphs.order[:, 0]]])
+    behind = np.concatenate([tied, graphs.root[graphs.order[:, 1]]])
+    queries, owner = np.unique(graphs.query[first], return_inverse=True)
+    left, right = graphs.token[first], graphs.token[behind]
+
+    def remainder(index: IntArray) -> FloatArray:
+        return lost_in_difference(embeddings[left[index]], embeddings[right[index]])
+
+    a = embeddings[left] - embeddings[right]
+    rows = PairRows.trusted(a, embeddings[queries], owner, lambda _: remainder)
+    equality = np.arange(len(first)) < len(tied)
+    problem = MarginProblem.from_rows(rows, np.where(equality, 0.0, 1.0), equality)
+    return problem, np.column_stack([graphs.query[first], left, right])

@@ -1,0 +1,126 @@
+"""Sequences over a vocabulary, read once: the context, its last token (the query) and the token that comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm._arrays import IntArray, real_array, require_finite
+
+__all__ = ["Corpus", "read_embeddings", "read_sequences"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Corpus:
+    """Sequences as flat arrays, the distinct tokens of each context counted.
+
+    Attributes
+    ----------
+    n : int
+        Number of sequences.
+    query, label : ndarray of int, shape (n,)
+        Last token of each context, and the token that comes next (or the one that a local graph takes for it).
+    owner, token, count : ndarray of int, shape (N,)
+        Sequence, token id and number of occurrences of every distinct token of every context, sorted by the first two.
+    labelled : ndarray of int, shape (n,)
+        Where the label of each sequence stands among these.
+    """
+
+    query: IntArray
+    label: IntArray
+    owner: IntArray
+    token: IntArray
+    count: IntArray
+    labelled: IntArray
+
+    @property
+    def n(self) -> int:
+        """Number of sequences."""
+        return len(self.query)
+
+    def __repr__(self) -> str:
+        return f"Corpus({self.n} sequences, {len(self.token)} distinct tokens of contexts)"
+
+
+def read_sequences(sequences: Sequence[npt.ArrayLike], selected: npt.ArrayLike | None = None) -> Corpus:
+    """Token ids as a `Corpus`.
+
+    Parameters
+    ----------
+    sequences : sequence of array_like of int
+        Each is a context of at least two tokens and the next token: ``[..., query, next]``.
+    selected : array_like of int, shape (n,), optional
+        Tokens of the contexts that take the place of the next tokens.
+
+    Examples
+    --------
+    >>> from attsvm.next_token import read_sequences
+    >>> corpus = read_sequences([[3, 1, 1, 2, 1]])
+    >>> corpus.query, corpus.label, corpus.token, corpus.count
+    (array([2]), array([1]), array([1, 2, 3]), array([2, 1, 1]))
+    """
+    if not len(sequences):
+        raise ValueError("sequences must hold at least one sequence of token ids, got none")
+    parts = [_ids(i, ids) for i, ids in enumerate(sequences)]
+    lengths = np.array([len(ids) - 1 for ids in parts])
+    short = np.flatnonzero(lengths < 2)
+    if len(short):
+        raise ValueError(
+            f"sequences[{short[0]}] must hold a context of at least two tokens and the next token, got "
+            f"{lengths[short[0]] + 1} ids: with one token there is nothing to select"
+        )
+    flat = np.concatenate([ids[:-1] for ids in parts])
+    label = np.array([ids[-1] for ids in parts])
+    what = "its next token"
+    if selected is not None:
+        label, what = _ids("selected", selected), "the selected token"
+        if label.shape != (len(parts),):
+            raise ValueError(f"selected must hold one token id per sequence, shape ({len(parts)},), got {label.shape}")
+    query = flat[np.cumsum(lengths) - 1]
+    size = int(max(flat.max(), label.max())) + 1
+    keys, count = np.unique(np.repeat(np.arange(len(parts)), lengths) * size + flat, return_counts=True)
+    wanted = np.arange(len(parts)) * size + label
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    missing = np.flatnonzero(keys[place] != wanted)
+    if len(missing):
+        i = int(missing[0])
+        raise ValueError(
+            f"sequences[{i}] does not hold {what} {label[i]} in its context, where attention could select it"
+        )
+    return Corpus(query, label, keys // size, keys % size, count, place)
+
+
+def _ids(place: int | str, ids: npt.ArrayLike) -> IntArray:
+    name = place if isinstance(place, str) else f"sequences[{place}]"
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.dtype.kind not in "iu"):
+        raise ValueError(f"{name} must be a list of token ids (integers), got shape {array.shape}, dtype {array.dtype}")
+    if array.size and array.min() < 0:
+        raise ValueError(f"{name} must hold token ids >= 0, got {array.min()}")
+    return array.astype(np.int64, copy=False)
+
+
+def read_embeddings(embeddings: npt.ArrayLike, corpus: Corpus) -> FloatArray:
+    """Embeddings in float64, shape (vocabulary, d), large enough for every token id of the corpus.
+
+    Examples
+    --------
+    >>> from attsvm.next_token import read_embeddings, read_sequences
+    >>> read_embeddings([[1.0], [2.0]], read_sequences([[0, 3, 0]]))
+    Traceback (most recent call last):
+        ...
+    ValueError: token id 3 has no embedding: embeddings has 2 rows
+    """
+    table = real_array("embeddings", embeddings).astype(np.float64)
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"embeddings must have shape (vocabulary, d), got {table.shape}")
+    require_finite("embeddings", table)
+    largest = int(corpus.token.max())
+    if largest >= len(table):
+        raise ValueError(f"token id {largest} has no embedding: embeddings has {len(table)} rows")
+    return table

@@ -1,0 +1,137 @@
+"""What was found, in one plain sentence: the first line of a command and of a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attsvm.comparison import BatchReport, Report
+    from attsvm.theory import Diagnosis
+
+__all__ = ["batch_verdict", "diagnosis_verdict", "page_verdict", "run_verdict", "runs_verdict", "solution_verdict"]
+
+_ENDS = {
+    "Global": "ends at the predicted tokens, those of highest score",
+    "Local": "ends at other tokens than those of highest score, which are locally optimal",
+}
+_MACHINE = {"frobenius": "max-margin", "nuclear": "nuclear-norm max-margin"}
+
+
+def _percent(share: float) -> str:
+    """A share in words that do not pretend: few digits, and never a zero that is none."""
+    value = 100 * share
+    if value < 1e-4:
+        return "less than 0.0001 %"
+    return f"{value:.2g} %" if value < 10 else f"{value:.0f} %"
+
+
+def run_verdict(name: str, convergence: str, status: str, norm: str, misalignment: float | None) -> str:
+    """One sentence about a training run and the SVM of the tokens that it selects.
+
+    Examples
+    --------
+    >>> from attsvm.reports.verdict import run_verdict
+    >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[:64]
+    'Training W ends at the predicted tokens, those of highest score;'
+    >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[64:]
+    ' its direction is 0.02 % away from the max-margin one.'
+    """
+    form = "(K, Q)" if name == "KQ" else name
+    if status == "not finite":
+        return f"Training {form} left the range of floating point: lower the step size."
+    ends = _ENDS.get(convergence, f"ends at tokens that are not locally optimal ({convergence}): train longer")
+    if misalignment is None or math.isnan(misalignment):
+        return f"Training {form} {ends}; there is no max-margin direction to compare with."
+    return (
+        f"Training {form} {ends}; its direction is {_percent(misalignment)} away from the "
+        f"{_MACHINE.get(norm, norm)} one."
+    )
+
+
+def runs_verdict(reports: Sequence[Report]) -> str:
+    """The sentences of several runs."""
+    sentences = []
+    for report in reports:
+        own = report.comparisons[0]
+        error = float(own.misalignment[-1]) if own.solution.status.has_solution else None
+        run = report.run
+        sentences.append(run_verdict(run.parameterization, str(report.convergence), str(run.status), run.norm, error))
+    return " ".join(sentences)
+
+
+def batch_verdict(reports: Sequence[BatchReport]) -> str:
+    """One sentence per parameterization of a batch: how many runs end where, and how far off half of them are."""
+    sentences = []
+    for report in reports:
+        ends = ", ".join(f"{count} {name}" for name, count in report.convergence_counts().items())
+        name = "(K, Q)" if report.run.parameterization == "KQ" else report.run.parameterization
+        median = report.summary(report.labels[0])["median"]
+        away = "" if math.isnan(median) else f"; half of them are within {_percent(median)} of their own direction"
+        sentences.append(f"Training {name} on {len(report)} problems: {ends}{away}.")
+    return " ".join(sentences)
+
+
+def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
+    """One sentence about the solutions of a selection, from their records.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.reports.solved import solution_record
+    >>> from attsvm.reports.verdict import solution_verdict
+    >>> solved = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
+    >>> solution_verdict([solution_record(solved)], 2)
+    'One W selects the right token in all 2 sequences: proved optimal, margin 0.8354 (frobenius).'
+    """
+    infeasible = [record for record in records if "farkas" in record]
+    if infeasible:
+        sequences = infeasible[0]["farkas"]["sequences"]
+        some = ", ".join(map(str, sequences[:6])) + (", ..." if len(sequences) > 6 else "")
+        return f"No W selects these tokens in all {n} sequences: sequences {some} contradict each other (proved)."
+    solved = [record for record in records if "margin" in record]
+    if not solved:
+        return f"Nothing was found: {', '.join(str(record['status']) for record in records)}."
+    proved = all(record["status"] == "optimal" for record in solved)
+    margins = ", ".join(f"{record['margin']:.4f} ({record['norm_name']})" for record in solved)
+    how = "proved optimal" if proved else "NOT proved optimal"
+    return f"One W selects the right token in all {n} sequences: {how}, margin {margins}."
+
+
+def page_verdict(content: Mapping[str, Any]) -> str:
+    """The sentences of a whole report, from its content."""
+    sentences = [solution_verdict(content["solutions"], content["problem"]["n"])]
+    for run in content["runs"]:
+        norm = "nuclear" if run["parameterization"] == "KQ" else "frobenius"
+        # The SVM of the run's own tokens: listed by itself, or, where these are the solutions' tokens, among those.
+        own = [c for c in run["comparisons"] if c["label"].endswith("own tokens")]
+        own = own or [c for c in run["comparisons"] if c["norm_name"] == norm]
+        error = own[0]["misalignment"][-1] if own and own[0]["misalignment"] else None
+        sentences.append(run_verdict(run["parameterization"], run["convergence"], run["status"], norm, error))
+    if content["diagnosis"] is not None:
+        sentences.append(diagnosis_verdict(content["diagnosis"]))
+    return " ".join(sentences)
+
+
+def diagnosis_verdict(found: Diagnosis | Mapping[str, Any]) -> str:
+    """One sentence about which theorems apply.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.reports.verdict import diagnosis_verdict
+    >>> diagnosis_verdict(attsvm.diagnose(attsvm.random_problem(n=2, T=3, d=40, seed=0)))[:63]
+    'Training W is predicted to reach the tokens of highest score fr'
+    """
+    applies = tuple(found["applies"]) if isinstance(found, Mapping) else found.applies
+    said = ", ".join(applies)
+    if "Conjecture 5.2" in applies:
+        return f"Training W is predicted to reach the tokens of highest score from almost any start ({said} apply)."
+    if "Theorem 4" in applies:
+        return f"Training W is predicted to reach the tokens of highest score from W = 0 ({said} apply)."
+    if "Theorem 5" in applies:
+        return f"Where training W ends depends on its start; near this selection it stays ({said} apply)."
+    if applies:
+        return f"The best W of growing norm is predicted, but not where descent goes ({said} apply)."
+    return "No theorem applies to these data: nothing is predicted."

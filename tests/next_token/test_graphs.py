@@ -1,0 +1,90 @@
+"""Graphs against networkx and against their definition; bad sequences are named."""
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from attsvm.next_token import graph_svm, read_sequences, token_graphs
+from corpora import draw
+
+
+def by_definition(sequences):
+    graphs = {}
+    for *context, following in sequences:
+        graph = graphs.setdefault(context[-1], nx.DiGraph())
+        graph.add_nodes_from(context)
+        graph.add_edges_from((following, token) for token in set(context) - {following})
+    return graphs
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_graphs_components_and_order_are_those_of_the_definition(seed):
+    rng = np.random.default_rng(seed)
+    sequences, _ = draw(rng, int(rng.integers(3, 25)), int(rng.integers(2, 7)), int(rng.integers(3, 8)), 4)
+    found, expected = token_graphs(sequences), by_definition(sequences)
+    assert sorted(expected) == found.queries.tolist()
+    for k, graph in expected.items():
+        assert nx.utils.graphs_equal(nx.DiGraph(found.graph(k).edges), nx.DiGraph(graph.edges))
+        assert set(found.graph(k)) == set(graph)
+        parts = sorted(tuple(sorted(c)) for c in nx.strongly_connected_components(graph))
+        assert found.components(k) == parts
+        # The order that is kept reaches what the condensed graph reaches.
+        condensed = nx.condensation(graph)
+        name = {c: found.component[found._nodes(k)[found.token[found._nodes(k)] == min(m)]].item()
+                for c, m in condensed.nodes(data="members")}  # fmt: skip
+        kept = nx.DiGraph()
+        kept.add_nodes_from(name.values())
+        own = set(name.values())
+        kept.add_edges_from((a, b) for a, b in found.order.tolist() if a in own)
+        reach = {(name[a], name[b]) for a, b in nx.transitive_closure(condensed).edges}
+        assert set(nx.transitive_closure(kept).edges) == reach
+        assert {(name[a], name[b]) for a, b in nx.transitive_reduction(condensed).edges} <= set(kept.edges)
+    assert found.is_acyclic == all(nx.is_directed_acyclic_graph(g) for g in expected.values())
+
+
+def test_repeated_tokens_are_counted_once_in_the_graph_and_with_their_number_in_the_corpus():
+    corpus = read_sequences([[4, 4, 2, 4, 2, 4]])
+    assert corpus.token.tolist() == [2, 4] and corpus.count.tolist() == [2, 3]
+    assert token_graphs([[4, 4, 2, 4, 2, 4]]).edges.shape == (1, 2)
+
+
+def test_selected_tokens_make_local_graphs():
+    sequences = [[0, 1, 2, 0], [0, 1, 2, 1]]
+    assert not token_graphs(sequences).is_acyclic
+    local = token_graphs(sequences, selected=[0, 0])
+    assert local.is_acyclic and sorted(local.graph(2).edges) == [(0, 1), (0, 2)]
+    svm = graph_svm(sequences, np.eye(3), selected=[0, 0])
+    assert svm.status == "optimal" and not svm.equality.any()
+
+
+@pytest.mark.parametrize(
+    ("sequences", "message"),
+    [
+        ([], "at least one sequence"),
+        ([[0, 1, 2]], r"sequences\[0\] does not hold its next token 2 in its context"),
+        ([[0, 1, 0], [3, 3]], r"sequences\[1\] must hold a context of at least two tokens and the next token, got 2"),
+        ([[0, -1, 0]], r"sequences\[0\] must hold token ids >= 0, got -1"),
+        ([[0.5, 1.0, 0.5]], r"sequences\[0\] must be a list of token ids \(integers\)"),
+        ([[[0, 1], [1, 0]]], r"sequences\[0\] must be a list of token ids"),
+        ([[2, 2, 2]], "every graph is empty"),
+    ],
+)
+def test_bad_sequences_are_named(sequences, message):
+    with pytest.raises(ValueError, match=message):
+        token_graphs(sequences)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: graph_svm([[0, 3, 0]], np.eye(2)), "token id 3 has no embedding: embeddings has 2 rows"),
+        (lambda: graph_svm([[0, 1, 0]], np.ones(2)), r"embeddings must have shape \(vocabulary, d\)"),
+        (lambda: graph_svm([[0, 1, 0]], [[np.nan], [1.0]]), "embeddings must be finite"),
+        (lambda: token_graphs([[0, 1, 0]], selected=[2]), r"does not hold the selected token 2"),
+        (lambda: token_graphs([[0, 1, 0]], selected=[0, 1]), "one token id per sequence"),
+        (lambda: token_graphs([[0, 1, 0]]).graph(0), "query must be a last token of some sequence, got 0"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

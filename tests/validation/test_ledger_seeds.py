@@ -1,0 +1,138 @@
+"""Verdicts stand at other seeds, wrong constants do not, and both commands say so."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from attsvm.cli import app
+from attsvm.validation.ledger import Claim, Verdict
+from attsvm.validation.ledger.mutate import Mutation, is_tight, mutations, reference, shares, survivors
+from attsvm.validation.ledger.reading import Reading, readings
+from attsvm.validation.ledger.record import count
+from attsvm.validation.ledger.run import all_claims, find_claims
+from attsvm.validation.ledger.seeds import audit_seeds
+
+RUNNER = CliRunner()
+# Checks that take less than a tenth of a second; `attsvm claims --run --seeds 10` runs all of them.
+CHEAP = [
+    "conditioning:E-Hp", "conditioning:E12", "conditioning:E25", "conditioning:E36", "conditioning:E37",
+    "conditioning:E38", "conditioning:E40", "conditioning:E42", "conditioning:E43", "conditioning:E44",
+    "conditioning:E46", "conditioning:E5-6", "conditioning:E8-9", "conditioning:J3-rho", "conditioning:L1+",
+    "conditioning:L1.1-2", "conditioning:L1.3", "conditioning:L2", "conditioning:L3-13", "conditioning:L3-14",
+    "conditioning:L4-gam", "conditioning:L5a", "conditioning:L6-sing", "conditioning:Lim",
+    "conditioning:P1-fix", "conditioning:P1-ord", "conditioning:P1-rate", "conditioning:Rk1",
+    "conditioning:Rk3", "conditioning:Rk8", "conditioning:asmA", "localization:1", "localization:10",
+    "localization:11", "localization:12", "localization:13", "localization:17", "localization:19",
+    "localization:2", "localization:20", "localization:21", "localization:22", "localization:26",
+    "localization:3", "localization:30", "localization:35", "localization:36", "localization:37",
+    "localization:38", "localization:39", "localization:46", "localization:47", "localization:5",
+    "localization:8", "localization:9", "polarization:C01", "polarization:C02", "polarization:C03",
+    "polarization:C04", "polarization:C05", "polarization:C06", "polarization:C11", "polarization:C31",
+    "polarization:C37", "polarization:C38", "polarization:C52", "polarization:C56", "polarization:C58",
+    "specialization:10", "specialization:11", "specialization:13", "specialization:15", "specialization:16",
+    "specialization:17", "specialization:18", "specialization:19", "specialization:20", "specialization:22",
+    "specialization:23", "specialization:24", "specialization:30", "specialization:31", "specialization:32",
+    "specialization:33", "specialization:7", "specialization:8", "specialization:9", "svm:assA", "svm:def1",
+    "svm:eq10", "svm:erm", "svm:lemma15", "svm:serm-KQ",
+]  # fmt: skip
+
+
+def _square(formula, rng, trials):
+    x = rng.normal(size=trials)
+    return count(abs(formula(x) - x * x), 1e-12)
+
+
+def _boom(formula, rng, trials):
+    raise RuntimeError("no instance")
+
+
+def test_cheap_verdicts_stand_at_three_seeds():
+    runs = audit_seeds(find_claims(CHEAP), [1, 2, 3])
+    assert len(runs) == 3 * len(CHEAP)
+    assert [(run.claim, run.seed, run.found) for run in runs if not run.agrees] == []
+
+
+def test_a_check_that_crashes_contradicts_and_the_others_go_on(monkeypatch):
+    from attsvm.validation.ledger import seeds
+
+    claims = {"svm:good": Claim("svm:good", "p. 1", "x", Verdict.HOLDS, _square, lambda x: x * x),
+              "svm:bad": Claim("svm:bad", "p. 1", "x", Verdict.HOLDS, _boom, lambda x: x)}  # fmt: skip
+    monkeypatch.setattr(seeds, "_claim", claims.__getitem__)
+    runs = audit_seeds(list(claims.values()), [0, 1], trials=4)
+    assert [(run.claim, run.agrees) for run in runs] == 2 * [("svm:good", True), ("svm:bad", False)]
+    assert runs[1].found == "RuntimeError: no instance"
+
+
+def test_a_store_keeps_what_is_finished(tmp_path):
+    chosen, seen = find_claims(["svm:eq10", "svm:eq17"]), []
+    first = audit_seeds(chosen, [0, 1], trials=5, store=tmp_path / "claims.sqlite")
+    again = audit_seeds(
+        chosen, [0, 1], trials=5, store=tmp_path / "claims.sqlite", progress=lambda done, total: seen.append(done)
+    )
+    assert [(r.claim, r.seed, r.found) for r in first] == [(r.claim, r.seed, r.found) for r in again]
+    assert [r.seconds for r in first] == [r.seconds for r in again]  # not computed again
+
+
+def test_the_command_runs_several_seeds():
+    result = RUNNER.invoke(app, ["claims", "svm:eq10", "svm:eq17", "--run", "--seeds", "3", "--trials", "5"])
+    assert result.exit_code == 0, result.output
+    assert "2 claims at seeds 0 to 2: 0 contradictions in 6 checks" in result.output
+    records = json.loads(
+        RUNNER.invoke(app, ["claims", "svm:eq10", "--run", "--seeds", "2", "--trials", "5", "--json"]).stdout
+    )
+    assert [record["seed"] for record in records] == [0, 1]
+
+
+# -- mutations --------------------------------------------------------------------------------------------------------
+
+
+def _example(formula, **more):
+    return Claim("conditioning:none", "p. 1", "a square", Verdict.HOLDS, _square, formula, **more)
+
+
+def test_scaled_forms_are_tried_up_and_down():
+    found = [m for m in mutations(_example(lambda x: x * x)) if m.scaled]
+    assert [m.name for m in found] == ["x 1.1", "x 0.909"]
+    assert all(m.caught for m in found)
+
+
+def test_a_bound_has_teeth_by_its_recorded_tightness():
+    def below(formula, rng, trials):
+        x = rng.uniform(0, 1, size=trials)
+        return count(x - formula, 0.0, "excess")
+
+    loose = Claim("conditioning:none", "p. 1", "x below 3", Verdict.HOLDS, below, 3.0)
+    assert not any(m.caught for m in mutations(loose) if m.scaled)
+    worst, mean = reference(loose)
+    assert -2.2 < worst < -2.0 and -2.7 < mean < -2.3  # below 1 of 3, on average half of it
+    recorded = replace(loose, reading=Reading(tight=(worst, mean)))
+    assert is_tight(recorded)[0] and not is_tight(recorded, 2.7)[0]
+    assert all(m.caught for m in mutations(recorded) if m.scaled)
+
+
+def test_shares_leave_invariant_variants_out():
+    kept = Mutation("svm:a", "x 1.1", True, False, "", "invariant: a sign")
+    assert shares([kept, Mutation("svm:a", "slip 1", False, True, "")]) == (1, 1)
+
+
+def test_recorded_tightness_and_survivors_name_claims_with_checks():
+    checked = {claim.id for claim in all_claims() if claim.measure is not None}
+    assert set(survivors()) <= checked
+    for paper in ("svm", "conditioning", "polarization", "localization", "specialization"):
+        assert {name for name, reading in readings(paper).items() if reading.tight} <= checked
+
+
+@pytest.mark.parametrize("paper", ["conditioning", "localization"])
+def test_wrong_constants_of_cheap_checks_are_caught(paper):
+    found = [m for name in CHEAP if name.startswith(paper) for m in mutations(find_claims([name])[0]) if m.scaled]
+    caught, total = shares(found)
+    assert total > 20 and caught >= 0.95 * total, [(m.claim, m.name) for m in found if not m.caught and not m.invariant]
+    assert all(m.caught or m.reason for m in found), [(m.claim, m.name) for m in found if not m.caught and not m.reason]
+
+
+def test_the_command_prints_the_share_caught():
+    result = RUNNER.invoke(app, ["claims", "conditioning:P1-rate", "conditioning:L2", "--mutate"])
+    assert result.exit_code == 0, result.output
+    assert "Variants caught" in result.output and "conditioning" in result.output
