@@ -162,25 +162,27 @@ def _build(
         # A row that is in none of the problems is left out.
         used = np.flatnonzero(kept.reshape(-1, kept.shape[-1]).any(axis=0))
         token, owner, kept = token[..., used], owner[used], kept[..., used]
-        sides = None if sides is None else sides[..., used]
-        equal = None if equal is None else equal[..., used]
+        sides, equal = (None if values is None else values[..., used] for values in (sides, equal))
     block = T - 1 if whole else None
     if lead:
-        valid = None if kept is None or kept.all() else kept
-        if valid is not None:  # rows that do not exist are void
-            sides = np.where(valid, 1.0 if sides is None else sides, 0.0)
-            equal = None if equal is None else equal & valid
+        valid, sides, equal = _voided(kept, sides, equal)
         pairs = _batch_pairs(problem, anchors, token, owner, valid, block)
         return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, valid), token, query_shape, T, anchors)
+    X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
     rows: PairRows | SharedRows
     if _shares_tokens(problem, len(token), shared):
-        place = np.arange(anchors.shape[-1]) // K
-        rows = SharedRows(problem.X, problem.Z.reshape(-1, problem.dz), place, anchors, owner, token)
+        rows = SharedRows(X, Z, np.arange(anchors.shape[-1]) // K, anchors, owner, token)
     else:
-        X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
         a = _differences(X, places, anchors, token, used)
         rows = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // K, owner), block)
     return AttentionRows(MarginProblem.from_rows(rows, sides, equal), token, query_shape, T, anchors)
+
+
+def _voided(kept: Any, sides: Any, equal: Any) -> tuple[Any, Any, Any]:
+    """Rows of a batch that do not exist ask for nothing: what is valid, right-hand sides and equalities."""
+    if kept is None or kept.all():
+        return None, sides, equal
+    return kept, np.where(kept, 1.0 if sides is None else sides, 0.0), None if equal is None else equal & kept
 
 
 def _shares_tokens(problem: AttentionProblem, m: int, asked: bool | None) -> bool:
