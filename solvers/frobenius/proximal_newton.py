@@ -30,6 +30,9 @@ from attsvm.solvers.problem import MarginProblem
 
 __all__ = ["Iterate", "ProximalNewton"]
 
+# Proximal weights that float32 can tell from rounding, and free rows above which that pays.
+_SINGLE, _SMALL = 1e-5, 300
+
 
 @dataclass(frozen=True, eq=False)
 class Iterate:
@@ -165,8 +168,10 @@ class ProximalNewton:
             free = np.flatnonzero(face.free)
             v = v_fixed
             if len(free):
-                system = self._system(face, free, ridge)
+                system = self._system(face, free, ridge, single=rho >= _SINGLE and len(free) > _SMALL)
                 self.factorizations += 1
+                if system.fault and system.single:
+                    system = self._system(face, free, ridge)
                 if system.fault:  # no factor at this proximal weight: it is as small as rounding lets it be
                     self.singular = True
                     break
@@ -209,12 +214,12 @@ class ProximalNewton:
             target = target - self.rows.margins(W)[self.index[face.free]]
         return target, dual, fixed
 
-    def _system(self, face: Face, free: IntArray, ridge: FloatArray) -> FaceSystem:
+    def _system(self, face: Face, free: IntArray, ridge: FloatArray, single: bool = False) -> FaceSystem:
         pair = self.rows.gather(self.index[free])
         tied: BoolArray = face.tight[pair.owner] if len(face.tight) else np.zeros(len(free), dtype=bool)
         leader = face.x[free]
         signs = np.where(leader < 0, -1.0, 1.0)
-        return FaceSystem(pair, ridge[free], self.penalty, signs, tied, leader, self.metric)
+        return FaceSystem(pair, ridge[free], self.penalty, signs, tied, leader, self.metric, single)
 
     def _search(self, trial: Iterate, ahead: Face, ridge: FloatArray) -> tuple[Iterate, Face]:
         """The point on the way to ``trial`` where the smooth function is least (its derivative is monotone)."""
@@ -252,11 +257,10 @@ class ProximalNewton:
         The proximal term is only a preconditioner here. Yields the multipliers with what refinement made negative cut
         away, and W; first as reached, then refined.
         """
-        face = self.face
-        if face is None:
-            return
-        x = self.x
+        face, x = self.face, self.x
         yield x, self.rows.adjoint(x)
+        if face is None:  # rows joined since
+            return
         free = np.flatnonzero(face.free)
         if not len(free):
             return

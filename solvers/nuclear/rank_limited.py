@@ -192,7 +192,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
         evaluations += point.evaluations
         point = _refine(rows, point)
         W = rows.lift(point.W)
-        missed = problem.missed(problem.margins(W) - problem.rhs) / np.maximum(1.0, np.abs(problem.rhs))
+        missed = problem.missed(problem.margins(W) - problem.rhs) / problem.allowance
         if float(missed.max()) <= _FEASIBLE and _meets_small_sides(problem, W):
             size = float(np.linalg.svd(W, compute_uv=False).sum())
             found.append((size, W, _kkt_residual(rows, point.K, point.Q, point.lam)))

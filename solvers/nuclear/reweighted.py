@@ -19,7 +19,7 @@ from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify import certify
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
-from attsvm.solvers.frobenius.working_set import WorkingSetSolve
+from attsvm.solvers.frobenius.working_set import WorkingSetSolve, read_time_limit
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.face_newton import polish_face
 from attsvm.solvers.problem import MarginProblem
@@ -100,7 +100,7 @@ def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
 def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
     """Weighted problems with attempts to finish by Newton."""
     begin = time.perf_counter()
-    limit: float = request.options.get("time_limit") or np.inf
+    limit = read_time_limit(request.options.get("time_limit"))
     best, frobenius = _Best(problem, norm), get_norm("frobenius")
     best.offer(np.zeros(problem.shape), np.zeros(problem.m))
     metric: Metric | None = None

@@ -32,7 +32,9 @@ def check_picture(figure, outcome, axes):
 
 
 def test_the_figures_are_found():
-    assert [f.name for f in all_figures("polarization")] == ["fig2", "fig3", "fig4", "fig6", "fig10", "fig11", "fig13"]
+    assert [f.name for f in all_figures("polarization")] == [
+        "fig2", "fig3", "fig4", "fig5", "fig6", "fig10", "fig11", "fig13", "fig14", "fig20"
+    ]  # fmt: skip
     assert choose_figures(["polarization", "fig12"])[0] is fig03.FIGURE
     assert KINDS == tuple(str(kind) for kind in pol.ATTENTION_KINDS)
 

@@ -54,6 +54,16 @@ def _heads(seed: int) -> dict[str, dict[str, float]]:
     return {kind: {name: row[key] for key, name in names.items()} for kind, row in found.items()}
 
 
+def _selector(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.selector import selector_speed
+
+    found = selector_speed(seed=seed)
+    names = {"seconds": "seconds", "ratio": "times as fast as LinearSVC (extrapolated)",
+             "ratio on few": "times as fast on 8 tasks", "excess": "objective of LinearSVC over ours, less 1",
+             "gap": "gap", "memory": "memory, in sizes of the tokens"}  # fmt: skip
+    return {"attsvm": {name: found[key] for key, name in names.items()}}
+
+
 _DAQP, _DAQP_LOOP = "daqp, Gram matrix given", "daqp loop, rows built"
 _DENSE_QP = ("qpsolvers daqp", "qpsolvers piqp", "qpsolvers proxqp", "qpsolvers quadprog")
 
@@ -137,6 +147,16 @@ CASES: tuple[Case, ...] = (
         "growth with n at T = 64, d = 512",
         growth,
         (NumberGoal("exponent below 1.3", "attsvm", "exponent", "at most", 1.3),),
+        slow=True,
+    ),
+    DrawCase(
+        "selector",
+        "soft selector, 2,000 tasks of 32 candidates, d = 384",
+        _selector,
+        (
+            NumberGoal(">= 50x LinearSVC", "attsvm", "times as fast as LinearSVC (extrapolated)", "at least", 50.0),
+            NumberGoal("memory of the tokens", "attsvm", "memory, in sizes of the tokens", "at most", 4.0),
+        ),
         slow=True,
     ),
     DrawCase(

@@ -162,12 +162,20 @@ def _scales(claim: Claim) -> Iterator[tuple[str, Any]]:
                 yield _label(factor, part, parts), _scaled_callable(right, factor, part)
     elif isinstance(right, tuple):
         for part, value in enumerate(right):
-            for factor in FACTORS if callable(value) or _parts(value) else ():
-                changed = _scaled_callable(value, factor, 0) if callable(value) else factor * value
-                yield _label(factor, part, len(right)), (*right[:part], changed, *right[part + 1 :])
+            for name, changed in _scaled_part(value):
+                yield f"{name} in part {part + 1} of {len(right)}", (*right[:part], changed, *right[part + 1 :])
     elif _parts(right):
         for factor in FACTORS:
             yield _label(factor, 0, 1), factor * right
+
+
+def _scaled_part(value: Any) -> Iterator[tuple[str, Any]]:
+    """A member of a tuple of forms, scaled: a function by what it returns, numbers one at a time."""
+    for factor in FACTORS:
+        if callable(value):
+            yield _label(factor, 0, 1), _scaled_callable(value, factor, 0)
+        for part in range(0 if callable(value) else _parts(value)):
+            yield _label(factor, part, _parts(value)), _scaled_value(value, factor, part)
 
 
 def _label(factor: float, part: int, parts: int) -> str:

@@ -5,13 +5,19 @@ A list holds several for one claim. `attsvm.validation.ledger.mutate` adds const
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-import attsvm.dynamics.specialization as sp
+from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.specialization import s1_reduction, s2_unspecialized, s3_dynamics
+
+if TYPE_CHECKING:
+    import torch
+
+    import attsvm.dynamics.specialization as sp
+else:  # claims are listed without torch
+    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
 __all__ = ["SLIPS"]
 
@@ -59,7 +65,7 @@ SLIPS: dict[str, Any] = {
     "11": (-1.0, 1.0, 1.0, 1.0),
     "12": lambda prior: prior.weights[0] == 0.8,
     "13": lambda r: 2 * r,
-    "14": lambda H: H,
+    "14": lambda H: 1,
     "15": lambda L, H, b, v: (0.0, 0.0),
     "16": lambda activation, L, H, variance, b: -sp.unspecialized_hessian(activation, L, H, [[variance]], b=b),
     "17": lambda activation, L, H, variance, b: np.zeros((H, H)),
@@ -72,7 +78,7 @@ SLIPS: dict[str, Any] = {
     "24": lambda activation, L, H, variance: _printed("24")(activation, L, H, variance)[::-1],
     "25": lambda D: D**0.25,
     "26": lambda rate: rate > 0.2,
-    "27": [(10.0, 10.0), (0.3, 10.0), (1.0, 80.0)],
+    "27": [(10.0, 12.0), (0.3, 10.0)],
     "28": lambda prior, chi: sp.position_posterior(sp.DiscretePrior(prior.atoms, np.full(3, 1 / 3)), chi),
     "29": lambda squares, D: float(squares.mean()) / D**0.5,
     "30": lambda prior: sp.OrderParameters(torch.tensor(prior.atoms)),

@@ -218,8 +218,8 @@ def _non_support(formula: Any, rng: Rng, trials: int) -> Measurement:
             other = ~q.support[i] & (np.arange(p.T) != a)
             if other.any():
                 bound = formula(p.T, R / q.norm, q.delta, s[i][q.support[i]], s[i, a])
-                errors.append(s[i][other].sum() - bound * (1 + 1e-9))
-    return count(errors, 0.0, "probability of non-support tokens minus the bound; half of the data with an empty T_i")
+                errors.append(s[i][other].sum() / max(bound, 1e-300) - 1)
+    return count(errors, 1e-9, "relative excess of non-support tokens over the bound; half the data with an empty T_i")
 
 
 @each(1e-4, "pi needed at 30 times the radius (71)")
