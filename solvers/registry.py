@@ -162,16 +162,19 @@ def choose(
             continue
         if problem.m <= spec.most_rows or device is not None:
             return spec, ""
+    raise ValueError(_why_none(norm, rank, device, soft))
+
+
+def _why_none(norm: Norm, rank: int | None, device: object, soft: bool) -> str:
+    """Why no entry of the table fits."""
     if soft and (device is not None or rank is not None):
-        raise ValueError("a soft margin (C=) goes with neither rank= nor, unless rows share tokens, device=")
+        return "a soft margin (C=) goes with neither rank= nor, unless rows share tokens, device="
     if device is not None and rank is not None:
-        raise ValueError(f"rank={rank} and device={device!r} do not go together: no solver takes both")
+        return f"rank={rank} and device={device!r} do not go together: no solver takes both"
+    if device is None:
+        return f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
     able = sorted({name for s in SOLVERS.values() if s.devices and s.norms for name in s.norms})
-    raise ValueError(
-        f"device={device!r} runs the norms {able} only, got norm {norm.name!r}"
-        if device is not None
-        else f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
-    )
+    return f"device={device!r} runs the norms {able} only, got norm {norm.name!r}"
 
 
 def _named(problem: MarginProblem, solver: str, norm: Norm, rank: int | None, device: object) -> tuple[SolverSpec, str]:

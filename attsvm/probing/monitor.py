@@ -224,29 +224,30 @@ def head_scalars(again: Recomputed) -> dict[str, Tensor]:
     ([1.0, 1.0], 0.3333)
     """
     logits, dtype = again.logits.float(), again.q.dtype
-    seen = again.allowed.sum(-1)  # (B, Tq)
-    valid = (seen > 1) & again.allowed.any(dim=1) if logits.shape[-1] == logits.shape[-2] else seen > 1
-    weight = valid[:, None].float()
-    total = weight.sum((0, 2)).clamp_min(1.0)
+    allowed = again.allowed.unsqueeze(1)  # (B, 1, Tq, Tk)
+    seen = allowed.sum(-1)  # (B, 1, Tq)
+    valid = seen > 1
+    if logits.shape[-1] == logits.shape[-2]:
+        valid = valid & again.allowed.any(dim=1).unsqueeze(1)
+    total = valid.sum((0, 2)).clamp_min(1)
 
     def mean(values: Tensor) -> Tensor:
-        return torch.where(valid[:, None], values, 0.0).sum((0, 2)) / total
+        return torch.where(valid, values, 0.0).sum((0, 2)) / total
 
     logs = logits.log_softmax(-1)
     attention = logs.exp()
-    entropy = -(attention * logs.masked_fill(~again.allowed[:, None], 0.0)).sum(-1)
+    entropy = -(attention * logs.masked_fill(allowed.logical_not(), 0.0)).sum(-1)
     top = attention.amax(-1)
     rest = (attention.sum(-1) - top).clamp_min(0.0)
-    first = again.allowed.float().argmax(-1)[:, None, :, None].expand(*attention.shape[:3], 1)
-    elsewhere = (seen > 1)[:, None] & (torch.arange(logits.shape[2], device=logits.device) > 0)
-    counted = (valid[:, None] & elsewhere).float()
-    sink = (attention.gather(-1, first)[..., 0] * counted).sum((0, 2)) / counted.sum((0, 2)).clamp_min(1.0)
-    peak = torch.where(again.allowed[:, None] & valid[:, None, :, None], logits, -torch.inf).amax((0, 2, 3))
+    first = allowed.float().argmax(-1, keepdim=True).expand(*attention.shape[:3], 1)
+    elsewhere = valid & (torch.arange(logits.shape[2], device=logits.device) > 0)
+    on_first = torch.where(elsewhere, attention.gather(-1, first).squeeze(-1), 0.0)
+    peak = torch.where(allowed & valid.unsqueeze(-1), logits, -torch.inf).amax((0, 2, 3))
     return {
         "entropy": mean(entropy),
-        "entropy_share": mean(entropy / seen.clamp_min(2)[:, None].log()),
+        "entropy_share": mean(entropy / seen.clamp_min(2).log()),
         "sparsity": mean(top),
-        "sink_first": sink,
+        "sink_first": on_first.sum((0, 2)) / elsewhere.sum((0, 2)).clamp_min(1),
         "max_logit": peak,
         "noise": mean((rest < torch.finfo(dtype).eps / 2).float()),
     }

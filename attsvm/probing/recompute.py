@@ -203,7 +203,7 @@ def recompute(maps: Projections, call: Call) -> Recomputed:
     per_head = hidden.expand(len(q), -1, *full[1:])
     if per_head.shape[1] > 1 and not _same_heads(per_head):
         raise ProbeError("heads with masks of their own are not read: give every head the same mask")
-    allowed = ~per_head[:, 0]
+    allowed = per_head.any(dim=1).logical_not()
     offset = call.bias.masked_fill(hidden, 0.0)
     logits = (logits + offset).masked_fill(hidden, -torch.inf)
     return Recomputed(q, k, v, allowed, offset if _any(offset) else None, logits, logits.softmax(-1))

@@ -160,7 +160,12 @@ def _captured(
     removal: int,
     say: Progress,
 ) -> tuple[list[LayerData], Any, Any, Any]:
-    from attsvm.probing.hooks import capture
+    try:
+        from attsvm.probing.hooks import capture
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError("probing a model needs torch: pip install 'attsvm[torch]'; arrays do not") from error
     from attsvm.probing.inputs import read_inputs
     from attsvm.probing.measures.removal import HeadRemover
 

@@ -91,7 +91,7 @@ def test_margins_are_scale_free():
 
 def test_the_flip_rate_knows_who_looks_at_one_token(table):
     assert table["sink"]["flip_rate"] > 0.7  # two sequences that begin with the same token give the same output
-    assert table["uniform"]["flip_rate"] == 0.0
+    assert table["uniform"]["flip_rate"] < 0.2  # one token of ten moves a mean by a tenth
 
 
 def test_copies_are_redundant():

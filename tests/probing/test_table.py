@@ -41,7 +41,7 @@ def test_columns_and_baselines(table):
 
 def test_files(table, tmp_path):
     table.to_csv(tmp_path / "a.csv")
-    rows = list(csv.DictReader((tmp_path / "a.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
     assert len(rows) == 6 and float(rows[3]["entropy"]) == pytest.approx(table.head(1, 0)["entropy"])
     table.to_json(tmp_path / "a.json")
     again = ProbeTable.read(tmp_path / "a.json")

@@ -91,6 +91,10 @@ correlation_frobenius: correlation with Att-SVM
     well above 0 too.
 correlation_nuclear: correlation with Att-SVM*
     Cosine between W and the nuclear-norm solution of its own selections.
+correlation_seen_frobenius: correlation with Att-SVM, seen part
+    Cosine of the part of W that the sampled tokens and queries can see with the Att-SVM solution, which lies there.
+correlation_seen_nuclear: correlation with Att-SVM*, seen part
+    The same for the nuclear-norm solution.
 correlation_soft_frobenius: correlation with soft Att-SVM
     Cosine between W and the soft-margin solution of its own selections.
 correlation_soft_nuclear: correlation with soft Att-SVM*

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,10 @@ class SvmBudget:
         of the data enters.
     tolerance : float
         Relative duality gap asked of the solver; what it reached is in the columns ``gap_*``.
-    hard, nuclear : bool
-        Solve the hard margin; solve in the nuclear norm.
+    hard, soft, nuclear : bool
+        Solve the hard margin; the soft one; solve in the nuclear norm.
+    rounds : int
+        Most weighted problems of a soft solve in the nuclear norm, the slowest part; its gap says how far it came.
     baseline : bool
         Solve for a random W of the same spectrum too, with its own selections.
     shares : tuple of float
@@ -57,9 +60,11 @@ class SvmBudget:
     c: float = 1.0
     tolerance: float = 1e-4
     hard: bool = True
+    soft: bool = True
     nuclear: bool = True
     baseline: bool = True
     shares: tuple[float, ...] = (0.25, 0.5)
+    rounds: int = 8
 
     def __post_init__(self) -> None:
         for name in ("sequences", "queries"):
@@ -130,6 +135,14 @@ class Sample:
         np.put_along_axis(others, self.selection[..., None], -np.inf, axis=-1)
         return np.asarray(own[..., 0] - others.max(axis=-1))
 
+    @cached_property
+    def seen_part(self) -> Float64:
+        """W between the spans of token differences and of queries: all that these data can see of it."""
+        real = self.mask.any(axis=1)
+        apart = [x[keep] - x[keep].mean(axis=0) for x, keep in zip(self.X.astype(np.float64), real, strict=True)]
+        left, right = _basis(np.concatenate(apart)), _basis(self.Z.reshape(-1, self.Z.shape[-1]).astype(np.float64))
+        return np.asarray(left @ (left.T @ self.W @ right) @ right.T)
+
     def row_sizes(self) -> Float64:
         """``|x_selected - x_t| |z|`` of every row."""
         own = np.take_along_axis(self.X[:, None], self.selection[..., None, None], axis=2)
@@ -137,6 +150,12 @@ class Sample:
         sizes = apart * np.linalg.norm(self.Z.astype(np.float64), axis=-1)[..., None]
         rows = self.mask & (np.arange(self.X.shape[1]) != self.selection[..., None])
         return np.asarray(sizes[rows])
+
+
+def _basis(rows: Float64) -> Float64:
+    """Orthonormal columns that span the rows, up to rounding."""
+    _, values, directions = np.linalg.svd(rows, full_matrices=False)
+    return np.asarray(directions[values > 1e-10 * values.max(initial=0.0)].T)
 
 
 def draw_sample(head: HeadData, budget: SvmBudget, seed: int = 0) -> tuple[Sample, Sample | None]:
@@ -236,11 +255,12 @@ def sample_measures(
     for norm in norms:
         if budget.hard:
             found |= _against(fitted, tested, norm, None, budget)
-        found |= _against(fitted, tested, norm, _price(fitted, norm, budget.c), budget)
+        if budget.soft:
+            found |= _against(fitted, tested, norm, _price(fitted, norm, budget.c), budget)
     if baseline:
         return {name: value for name, value in found.items() if not name.startswith(("support", "status", "gap"))}
     curve = []
-    for share in budget.shares:
+    for share in budget.shares if budget.soft else ():
         part = fitted.first(max(1, round(share * len(fitted.X))))
         columns = _against(part, tested, "frobenius", _price(part, "frobenius", budget.c), budget)
         curve.append({"sequences": len(part.X), **{k: v for k, v in columns.items() if not isinstance(v, list)}})
@@ -289,8 +309,10 @@ def _against(sample: Sample, tested: Sample | None, norm: str, C: float | None, 
         best = _objective(reached_size, reached.ravel(), C, norm == "frobenius")
         found[f"soft_ratio_{norm}"] = best / own if own > 0 else None
         found[f"missed_{norm}"] = float((reached < 1 - 1e-6).mean())
-    overlap = float(np.linalg.norm(W)) * float(np.linalg.norm(sample.W))
-    found[f"correlation_{kind}{norm}"] = float(np.sum(W * sample.W)) / overlap if overlap > 0 else None
+    product, length = float(np.sum(W * sample.W)), float(np.linalg.norm(W))
+    for name, whole in (("correlation", sample.W), ("correlation_seen", sample.seen_part)):
+        overlap = length * float(np.linalg.norm(whole))  # W of the SVM lies where the data see, the product is the same
+        found[f"{name}_{kind}{norm}"] = product / overlap if overlap > 0 else None
     if tested is not None:
         hits = tested.logits(W).argmax(axis=-1) == tested.selection
         found[f"agreement_{kind}{norm}"] = float(hits.mean())
@@ -298,7 +320,8 @@ def _against(sample: Sample, tested: Sample | None, norm: str, C: float | None, 
 
 
 def _solve(sample: Sample, norm: str, C: float | None, budget: SvmBudget) -> Solution:
+    extra: dict[str, Any] = {"max_iterations": budget.rounds} if C is not None and norm == "nuclear" else {}
     return att_svm(
         sample.problem, sample.selection, norm=norm, C=C, loss="hinge" if C is None else "squared_hinge",
-        offset=sample.offset, tolerance=budget.tolerance,
+        offset=sample.offset, tolerance=budget.tolerance, **extra,
     )  # fmt: skip

@@ -11,16 +11,16 @@ import numpy as np
 from attsvm.probing import ProbeTable, SvmBudget, probe
 from attsvm.records import Table, mean_of
 from attsvm.validation.figures.framework import Context
-from attsvm.validation.pretrained.packages import MissingModelError
 
-__all__ = ["kinds_table", "measures_table", "paired_table", "probed", "skipped"]
+__all__ = ["kinds_table", "measures_table", "paired_table", "probed"]
 
 _MEASURES = (
     "sink_first", "sink_any", "entropy_share", "sparsity", "flip_rate", "margin_median_frobenius", "log10_kappa",
     "noise_bfloat16", "max_logit", "redundancy", "importance", "softmax_one",
 )  # fmt: skip
 _PAIRED = (
-    "correlation_frobenius", "correlation_nuclear", "correlation_soft_frobenius", "margin_ratio_frobenius",
+    "correlation_frobenius", "correlation_seen_frobenius", "correlation_nuclear", "correlation_seen_nuclear",
+    "correlation_soft_frobenius", "margin_ratio_frobenius",
     "soft_ratio_frobenius", "agreement_frobenius", "agreement_soft_frobenius",
 )  # fmt: skip
 
@@ -85,8 +85,3 @@ def paired_table(title: str, tables: list[ProbeTable]) -> Table:
             )
         )
     return Table(title, ("", "head", "random W", "difference", "heads above"), rows)
-
-
-def skipped(error: MissingModelError) -> ValueError:
-    """A study without its model ends in one line."""
-    return ValueError(str(error))

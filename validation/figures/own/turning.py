@@ -62,10 +62,10 @@ def snapshots(
     --------
     >>> from attsvm.validation.figures.own.turning import snapshots
     >>> found = snapshots(1, 0, draw=0, steps=[0, 2], images=40, sample=4, heads=1)
-    >>> len(found["correlation_frobenius"][0])
+    >>> len(found["correlation_seen_frobenius"][0])
     2
     """
-    budget = SvmBudget(sequences=sample, held_out=0, queries=1, tolerance=1e-6, shares=())
+    budget = SvmBudget(sequences=sample, held_out=0, queries=1, tolerance=1e-6, soft=False, shares=())
     rows = []
     for seed in range(draw, draw + trials):
         torch.manual_seed(seed)
@@ -94,7 +94,7 @@ def _measured(model: nn.Module, images: Tensor, budget: SvmBudget, seed: int) ->
         for suffix, one in (("", head), ("_random", random_spectrum(head, seed))):
             fitted, _ = draw_sample(one, budget, seed)
             measured = sample_measures(fitted, None, SvmBudget(**{**budget.record(), "baseline": False}), baseline=True)
-            for name in ("correlation_frobenius", "correlation_nuclear", "margin_ratio_frobenius"):
+            for name in ("correlation_seen_frobenius", "correlation_seen_nuclear", "margin_ratio_frobenius"):
                 found.setdefault(name + suffix, []).append(float(measured.get(name) or np.nan))
         found.setdefault("norm", []).append(float(np.linalg.norm(head.singular_values)))
         found.setdefault("peak", []).append(float(np.exp(head.log_attention[:, 0].max(axis=-1)).mean()))
@@ -118,13 +118,13 @@ def run(context: Context) -> Outcome:
     curves: dict[str, Any] = {"steps": s["steps"]}
     for name in done[0]:
         curves[name] = np.array([column[name][0] for column in done], dtype=float)
-    names = ("loss", "norm", "peak", "correlation_frobenius", "correlation_frobenius_random", "correlation_nuclear",
-             "correlation_nuclear_random", "margin_ratio_frobenius", "margin_ratio_frobenius_random")  # fmt: skip
+    names = ("loss", "norm", "peak", "correlation_seen_frobenius", "correlation_seen_frobenius_random", "correlation_seen_nuclear",
+             "correlation_seen_nuclear_random", "margin_ratio_frobenius", "margin_ratio_frobenius_random")  # fmt: skip
     rows = [(step, *(mean_of(curves[name][:, k]) for name in names)) for k, step in enumerate(s["steps"])]
     table = Table(f"Training a one-layer transformer on digits, {s['trials']} seeds", ("step", *names), rows)
-    change = curves["correlation_frobenius"][:, -1] - curves["correlation_frobenius"][:, 0]
-    beyond = (curves["correlation_frobenius"] - curves["correlation_frobenius_random"])[:, -1]
-    star = curves["correlation_nuclear"][:, -1] - curves["correlation_nuclear"][:, 0]
+    change = curves["correlation_seen_frobenius"][:, -1] - curves["correlation_seen_frobenius"][:, 0]
+    beyond = (curves["correlation_seen_frobenius"] - curves["correlation_seen_frobenius_random"])[:, -1]
+    star = curves["correlation_seen_nuclear"][:, -1] - curves["correlation_seen_nuclear"][:, 0]
     notes = [
         f"From the first to the last snapshot the cosine with Att-SVM changes by {mean_of(change)}, with Att-SVM* by "
         f"{mean_of(star)}; at the end it exceeds that of a random W by {mean_of(beyond)}.",
@@ -140,7 +140,7 @@ def draw(outcome: Outcome) -> Picture:
     steps = np.maximum(np.array(outcome.curves["steps"], dtype=float), 0.5)
     for axis, norm, title in ((axes[0], "frobenius", "Att-SVM"), (axes[1], "nuclear", "Att-SVM*")):
         for suffix, label in (("", "trained W"), ("_random", "random W of its spectrum")):
-            values = np.array(outcome.curves[f"correlation_{norm}{suffix}"], dtype=float)
+            values = np.array(outcome.curves[f"correlation_seen_{norm}{suffix}"], dtype=float)
             axis.plot(steps, values.mean(axis=0), "o-", label=label)
             if len(values) > 1:
                 half = 1.96 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
@@ -155,7 +155,7 @@ FIGURE = Figure(
     title="Training from scratch: does W turn towards the SVM of its selections?",
     protocol="""Digits of scikit-learn as 16 patches and a first token that answers; one attention layer, Adam. At each
         snapshot the tokens that the first query selects on a sample of images make an SVM; its solutions in both norms
-        are compared with W, and those of a random W of the same spectrum with it.""",
+        are compared with the part of W that these images can see, and those of a random W of the same spectrum with it.""",
     full={"trials": 10, "steps": [0, 30, 100, 300, 1000, 3000], "images": 1500, "sample": 24, "heads": 1},
     quick={"trials": 2, "steps": [0, 10], "images": 64, "sample": 6, "heads": 1},
     run=run,
