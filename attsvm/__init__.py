@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what is loaded at first use, for type checkers
     from attsvm.enumeration import locally_optimal_selections, selection_graph
     from attsvm.files import load_problem, save_problem
     from attsvm.paths import decompose, regularization_path, soft_path
+    from attsvm.probing import Monitor, probe
     from attsvm.reports import write_report
     from attsvm.sweeps import sweep
     from attsvm.theory import attraction, diagnose
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # what is loaded at first use, for type checkers
 
 # Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
+    "Monitor": "attsvm.probing",
     "Run": "attsvm.training",
     "TrainOptions": "attsvm.training",
     "TrainedHead": "attsvm.trained_head",
@@ -45,6 +47,7 @@ _LAZY = {
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
     "next_token": "attsvm.next_token",
+    "probe": "attsvm.probing",
     "regularization_path": "attsvm.paths",
     "soft_path": "attsvm.paths",
     "save_problem": "attsvm.files",
@@ -87,6 +90,7 @@ __all__ = [
     "InfeasibleError",
     "LinearHead",
     "Loss",
+    "Monitor",
     "NoSolutionError",
     "ProblemBatch",
     "ReluHead",
@@ -115,6 +119,7 @@ __all__ = [
     "locally_optimal_selections",
     "logistic",
     "next_token",
+    "probe",
     "random_problem",
     "regularization_path",
     "satt_svm",

@@ -323,6 +323,7 @@ def verify(
     norm: str = "frobenius",
     selected_sets: SelectedSetsLike | None = None,
     multipliers: npt.ArrayLike | None = None,
+    scale_free: bool = False,
     offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
@@ -344,6 +345,9 @@ def verify(
     multipliers : array_like, shape (n, T) or (n, K, T), optional
         Dual multipliers per token, as in `Solution.multipliers`. Computed with ``solver`` when omitted, so
         the gap then compares W with the true optimum.
+    scale_free : bool
+        Judge the direction of W alone: W is divided by its smallest margin first, when that is positive. A trained head
+        has a scale of its own, which has nothing to do with a margin of 1. Not with offset or C, which have a scale.
     offset, C, slack, loss
         Certify against logits with offsets, against the soft margin, as in `att_svm`.
 
@@ -359,6 +363,8 @@ def verify(
     >>> W = attsvm.att_svm(problem).W
     >>> attsvm.verify(problem, W).gap < 1e-7, round(attsvm.verify(problem, 2 * W).gap, 3)
     (True, 0.5)
+    >>> attsvm.verify(problem, 2 * W, scale_free=True).gap < 1e-7
+    True
     """
     require_problem(problem)
     if problem.batch is not None:
@@ -374,6 +380,13 @@ def verify(
         rows = selection_rows(problem, selection, offset=offset)
     else:
         rows = gen_svm_rows(problem, selected_sets, offset=offset)
+    if scale_free:
+        if offset is not None or C is not None:
+            raise ValueError(
+                "scale_free goes with hard margins without offset: an offset and C have a scale of their own"
+            )
+        least = float(rows.margin_problem.margins(matrix).min())
+        matrix = matrix / least if least > 0 else matrix
     rows = rows.soft(C, slack, loss)
     if multipliers is not None:
         grid = real_array("multipliers", multipliers)

@@ -188,6 +188,12 @@ class MarginProblem:
         """
         return self._priced(None if C is None else read_penalty(C, slack, loss))
 
+    def with_rows(self, rows: Rows) -> MarginProblem:
+        """The same problem with its rows held in another way."""
+        problem = copy(self)
+        problem.rows = rows
+        return problem
+
     def _priced(self, penalty: Penalty | None) -> MarginProblem:
         problem = copy(self)
         problem.penalty = penalty

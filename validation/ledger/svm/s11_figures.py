@@ -25,15 +25,25 @@ def _ranks(formula: Any, rng: Rng, k: int) -> Any:
     return abs(formula(p) - certified)
 
 
-def _floor(parameterization: str, norm: str, steps: int, needed: float) -> Any:
+def _floor(parameterization: str, norm: str, steps: int, published: dict[str, Any]) -> Any:
     def measure(formula: dict[str, Any], rng: Rng, trials: int) -> Measurement:
-        """Median 1 - corr with the SVM of the selected tokens under given training options (n=6, T=8, d=10)."""
+        """Median 1 - corr with the SVM of the selected tokens (n = 6, T = 8, d = 10), over that of published training.
+
+        Problems and starts are the same for both: medians over a few problems differ by a factor of two between seeds,
+        their ratio does not.
+        """
         p = attsvm.random_problem(6, 8, 10, batch=trials, seed=seed_of(rng))
-        run = attsvm.train(p, parameterization, steps=steps, snapshots=2, seed=seed_of(rng), **formula)
-        solved = attsvm.att_svm(p, run.selection, norm=norm)
-        distance = 1 - cosine(run.W, solved.W)
-        detail = f"median 1 - corr after {steps} steps over {trials} problems, n = 6, T = 8, d = 10"
-        return count([float(np.nanmedian(distance))], needed, detail)
+        start = seed_of(rng)
+
+        def distance(options: dict[str, Any]) -> float:
+            run = attsvm.train(p, parameterization, steps=steps, snapshots=2, seed=start, **options)
+            solved = attsvm.att_svm(p, run.selection, norm=norm)
+            return float(np.nanmedian(1 - cosine(run.W, solved.W)))
+
+        mine = distance(formula)
+        base = mine if formula == published else distance(published)
+        detail = f"median 1 - corr after {steps} steps over the published one ({base:.2g}), {trials} problems"
+        return count([mine / base], 0.7, detail)
 
     return measure
 
@@ -78,7 +88,7 @@ CLAIMS = (
         "Figure 7(b), Section 5.1",
         "W ultimately reaches a 1 correlation with the SVM solution (normalized descent, published arithmetic).",
         Verdict.IMPRECISE,
-        _floor("W", "frobenius", 3000, 1.5e-3),
+        _floor("W", "frobenius", 3000, {"arithmetic": "naive"}),
         {"arithmetic": "naive"},
         {"arithmetic": "log"},
         (
@@ -86,8 +96,8 @@ CLAIMS = (
             "Gradients "
             "relative to the selected token go on"
         ),
-        "median after 3000 steps above 1.5e-3 as published, below it with exact gradients",
-        trials=10,
+        "median after 3000 steps on the same problems less than half of the published one with exact gradients",
+        trials=5,
     ),
     Claim(
         "svm:fig7-KQ",
@@ -95,14 +105,14 @@ CLAIMS = (
         "K Q^T ultimately reaches a 1 correlation with the nuclear-norm solution (normalized descent, ridge of "
         "2.2e-16).",
         Verdict.IMPRECISE,
-        _floor("KQ", "nuclear", 4000, 1.5e-3),
+        _floor("KQ", "nuclear", 4000, _PUBLISHED_KQ),
         _PUBLISHED_KQ,
         {"optimizer": "ridge_decay"},
         "1 to the accuracy of the figure; with a ridge of e^-200 in the log domain and a step that decays as 1/k "
         "it goes on, "
         "with exact gradients alone it does not",
-        "median after 4000 steps above 1.5e-3 with the published ridge, below it with the recipe",
-        trials=6,
+        "median after 4000 steps on the same problems about 0.4 of the published one with the recipe",
+        trials=4,
     ),
     Claim(
         "svm:fig7-softmax",

@@ -1,0 +1,53 @@
+"""A monitor inside the training loops of others: transformers' Trainer and Lightning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attsvm.probing.monitor import Monitor
+
+__all__ = ["lightning_callback", "trainer_callback"]
+
+
+def trainer_callback(monitor: Monitor) -> Any:
+    """What ``transformers.Trainer(callbacks=[...])`` takes."""
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise ImportError("trainer_callback needs transformers: pip install 'attsvm[probe]'") from error
+    base: Any = TrainerCallback
+
+    class AttentionCallback(base):  # type: ignore[misc]
+        """Calls the monitor after every optimizer step."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            monitor.step()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            monitor.close()
+
+    return AttentionCallback()
+
+
+def lightning_callback(monitor: Monitor) -> Any:
+    """What ``lightning.Trainer(callbacks=[...])`` takes."""
+    try:
+        from lightning.pytorch.callbacks import Callback
+    except ImportError:
+        try:
+            from pytorch_lightning.callbacks import Callback
+        except ImportError as error:
+            raise ImportError("lightning_callback needs lightning: pip install lightning") from error
+    base: Any = Callback
+
+    class AttentionCallback(base):  # type: ignore[misc]
+        """Calls the monitor after every training batch."""
+
+        def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+            monitor.step()
+
+        def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+            monitor.close()
+
+    return AttentionCallback()
