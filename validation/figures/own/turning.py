@@ -78,11 +78,12 @@ def snapshots(
                 for name, value in _measured(model, X[: 2 * sample], budget, seed).items():
                     record.setdefault(name, []).append(value)
             pick = torch.randint(len(X), (64,))
-            loss = nn.functional.cross_entropy(model(X[pick]), y[pick])
+            loss: Any = nn.functional.cross_entropy(model(X[pick]), y[pick])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            record.setdefault("loss", []).append(float(loss.detach())) if step in steps else None
+            if step in steps:
+                record.setdefault("loss", []).append(float(loss.detach()))
         rows.append(record)
     return columns_of(rows)
 
