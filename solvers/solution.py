@@ -305,12 +305,12 @@ def _stacked(certificates: list[Certificate]) -> Certificate:
     ranks = [c.rank_certificate for c in certificates]
     known = next((r for r in ranks if r is not None), None)
     if known is None:
-        return Certificate(*numbers, soft_objective=soft)
+        return replace(Certificate(*numbers), soft_objective=soft)
     blank = type(known)(-1, np.inf, -1, np.inf, np.nan, np.nan, np.full_like(known.dual_singular_values, np.nan))
     columns: list[Any] = [
         np.stack([np.asarray(getattr(r or blank, part.name)) for r in ranks]) for part in fields(known)
     ]
-    return Certificate(*numbers, rank_certificate=type(known)(*columns), soft_objective=soft)
+    return replace(Certificate(*numbers), rank_certificate=type(known)(*columns), soft_objective=soft)
 
 
 def conclude(
