@@ -107,8 +107,8 @@ def soft_path(
     if prices.ndim != 1 or not len(prices) or not (np.isfinite(prices) & (prices > 0)).all():
         raise ValueError(f"Cs must be positive finite numbers, at least one, got {Cs!r}")
     found: list[Solution] = []
-    settings: dict[str, Any] = dict(options)
+    asked: dict[str, Any] = {"norm": norm, "slack": slack, "loss": loss, **options}
     for C in prices.tolist():
         start = found[-1] if found and norm == "frobenius" else None
-        found.append(att_svm(problem, selection, norm=norm, C=C, slack=slack, loss=loss, warm_start=start, **settings))
+        found.append(att_svm(given, selection, C=C, warm_start=start, **asked))
     return SoftPath(prices, tuple(found))
