@@ -134,7 +134,8 @@ SOLVERS = {
         ),
         SolverSpec(
             "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
-            "own: W = K Q^T with few columns, from many starts", ranks=True, options=frozenset({"starts", "seed"}),
+            "own: W = K Q^T with few columns, from many starts", ranks=True,
+            options=frozenset({"starts", "seed", "time_limit"}),
         ),
         SolverSpec(
             "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,

@@ -33,7 +33,7 @@ def costs(blocks: int, steps: int, *, d: int, layers: int, batch: int, length: i
     def train(monitor: Monitor | None) -> float:
         start = time.process_time()
         for _ in range(steps):
-            loss = model(torch.randn(batch, length, d)).square().mean()
+            loss: Any = model(torch.randn(batch, length, d)).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -78,11 +78,12 @@ def snapshots(
                 for name, value in _measured(model, X[: 2 * sample], budget, seed).items():
                     record.setdefault(name, []).append(value)
             pick = torch.randint(len(X), (64,))
-            loss = nn.functional.cross_entropy(model(X[pick]), y[pick])
+            loss: Any = nn.functional.cross_entropy(model(X[pick]), y[pick])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            record.setdefault("loss", []).append(float(loss.detach())) if step in steps else None
+            if step in steps:
+                record.setdefault("loss", []).append(float(loss.detach()))
         rows.append(record)
     return columns_of(rows)
 
@@ -118,8 +119,8 @@ def run(context: Context) -> Outcome:
     curves: dict[str, Any] = {"steps": s["steps"]}
     for name in done[0]:
         curves[name] = np.array([column[name][0] for column in done], dtype=float)
-    names = ("loss", "norm", "peak", "correlation_seen_frobenius", "correlation_seen_frobenius_random", "correlation_seen_nuclear",
-             "correlation_seen_nuclear_random", "margin_ratio_frobenius", "margin_ratio_frobenius_random")  # fmt: skip
+    told = ("correlation_seen_frobenius", "correlation_seen_nuclear", "margin_ratio_frobenius")
+    names = ("loss", "norm", "peak", *(f"{name}{suffix}" for name in told for suffix in ("", "_random")))
     rows = [(step, *(mean_of(curves[name][:, k]) for name in names)) for k, step in enumerate(s["steps"])]
     table = Table(f"Training a one-layer transformer on digits, {s['trials']} seeds", ("step", *names), rows)
     change = curves["correlation_seen_frobenius"][:, -1] - curves["correlation_seen_frobenius"][:, 0]
@@ -155,7 +156,7 @@ FIGURE = Figure(
     title="Training from scratch: does W turn towards the SVM of its selections?",
     protocol="""Digits of scikit-learn as 16 patches and a first token that answers; one attention layer, Adam. At each
         snapshot the tokens that the first query selects on a sample of images make an SVM; its solutions in both norms
-        are compared with the part of W that these images can see, and those of a random W of the same spectrum with it.""",
+        are compared with the part of W that these images can see, and likewise for a random W of the same spectrum.""",
     full={"trials": 10, "steps": [0, 30, 100, 300, 1000, 3000], "images": 1500, "sample": 24, "heads": 1},
     quick={"trials": 2, "steps": [0, 10], "images": 64, "sample": 6, "heads": 1},
     run=run,
