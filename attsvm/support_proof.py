@@ -147,7 +147,7 @@ def _unit_gram(problem: MarginProblem) -> tuple[FloatArray, FloatArray]:
     """Row norms (1 where a row is zero) and the Gram matrix of the unit rows; NaN where products leave the range."""
     norms = np.where(problem.row_norms > 0, problem.row_norms, 1.0)
     gram = problem.gram() / norms[..., :, None] / norms[..., None, :]
-    inside = np.isfinite(gram).all(axis=(-2, -1))[..., None, None]
+    inside = np.asarray(np.isfinite(gram).all(axis=(-2, -1)))[..., None, None]
     return norms, np.where(inside, gram, np.nan)  # nothing is proved from it
 
 

@@ -143,7 +143,7 @@ def _violation(rows: ExactRows, matrix: fmpq_mat) -> Fraction:
     worst = Fraction(0)
     for slack, side, equal in zip(rows.slacks(matrix), rows.rhs, rows.equality.tolist(), strict=True):
         if slack < 0 or (equal and slack != 0):
-            worst = max(worst, abs(_fraction(slack)) / max(1, abs(_fraction(side))))
+            worst = max(worst, abs(_fraction(slack)) / max(Fraction(1), abs(_fraction(side))))
     return worst
 
 

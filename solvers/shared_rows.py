@@ -108,7 +108,7 @@ class SharedRows:
         """Entries of the vectors."""
         return int(self.vectors.size)
 
-    def _parts(self) -> Iterator[tuple[int, slice, slice]]:
+    def parts(self) -> Iterator[tuple[int, slice, slice]]:
         """Blocks of vectors with some of the queries that read them and their rows, as (block, queries, rows)."""
         starts = self._first_rows
         step = max(1, self.chunk // max(self.vectors.shape[1], self.shape[0]))
@@ -139,7 +139,7 @@ class SharedRows:
         """Frobenius norms ``|x_anchor - x_t| |z|``, shape (m,): from differences, so that equal vectors give 0."""
         out, right = np.empty(self.m), self._lengths[1]
         T, dx = self.vectors.shape[1:]
-        for i, queries, rows in self._parts():
+        for i, queries, rows in self.parts():
             X = self._block(i)
             anchors, which = np.unique(self.anchor[queries], return_inverse=True)
             apart = np.empty((len(anchors), T))
@@ -168,7 +168,7 @@ class SharedRows:
         if W.shape != self.shape:
             raise ValueError(f"W must have shape {self.shape}, got {W.shape}")
         out = np.empty(self.m)
-        for i, queries, rows in self._parts():
+        for i, queries, rows in self.parts():
             logits = (self.queries[queries] @ W.T) @ self._block(i).T  # (queries, T)
             mine = self.owner[rows] - queries.start
             chosen = logits[np.arange(len(logits)), self.anchor[queries]]
@@ -182,7 +182,7 @@ class SharedRows:
             raise ValueError(f"multipliers must have shape {(self.m,)}, got {lam.shape}")
         total = np.zeros(self.shape)
         T = self.vectors.shape[1]
-        for i, queries, rows in self._parts():
+        for i, queries, rows in self.parts():
             weight = lam[rows]
             if not weight.any():
                 continue
@@ -228,7 +228,7 @@ def _check(vectors: Any, queries: Any, block: Any, anchor: Any, owner: Any, plac
             raise ValueError(f"{name} must be a non-empty array of {axes} axes, got {np.shape(array)}")
         if array.dtype not in (np.float32, np.float64):
             raise ValueError(f"{name} must be float32 or float64, got {array.dtype}")
-    n, T, q = *vectors.shape[:2], len(queries)
+    n, T, q = int(vectors.shape[0]), int(vectors.shape[1]), len(queries)
     for name, array, most, size in (
         ("block", block, n, q),
         ("anchor", anchor, T, q),

@@ -53,7 +53,7 @@ def command(
     silent = quiet or json
     with working("solving", silent):
         solutions = [attsvm.att_svm(read.problem, chosen, norm=norm) for norm in NORMS]
-    reports = []
+    reports: list[Any] = []
     for form in parameterization or list(Parameterization):
         run = train_problem(read.problem, form.value, optimizer, device, quiet=silent, steps=steps, lr=lr, seed=seed)
         with working("comparing", silent):

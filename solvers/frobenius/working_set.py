@@ -40,6 +40,8 @@ _PATIENCE = 10_000
 # Share of the largest right-hand side by which a row must be missed to join a coarse round.
 _COARSE_MISS = 0.02
 _REFINEMENTS = 3
+# A loose level ends when fewer rows join than this multiple of its tolerance asks for.
+_FEW_NEW = 0.5
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class WorkingSetSolve:
         if known is not None:
             method.admit(np.flatnonzero(known))
             natural = known if problem.penalty is not None else known * method.scale
-            method.center = method.admissible(natural)
+            method.center = method.admissible(natural) * (not method.natural)
         method.admit(method.missing(1, -np.inf if known is None else 0.0))
 
     def level(self, rho: float, steps: int, least: float, loose: float) -> None:
@@ -128,6 +130,8 @@ class WorkingSetSolve:
             idle = 0 if len(new) else idle + 1
             if len(new):
                 method.admit(new)
+            if len(new) <= _FEW_NEW * loose * method.free_rows:  # a finer level finds them as well
+                break
 
     def _report(self) -> None:
         if self.tell is None:

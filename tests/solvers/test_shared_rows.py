@@ -67,7 +67,7 @@ def test_same_solution(seed, kind):
         assert found.norm == pytest.approx(known.norm, rel=1e-8)
         np.testing.assert_allclose(found.W, known.W, atol=1e-6 * max(1.0, known.norm))
     else:
-        assert_infeasible(shared, found)
+        assert_infeasible(shared, found.certificate.farkas.multipliers)
 
 
 def test_errors_stay_within_what_certificates_assume():
@@ -86,7 +86,7 @@ def test_errors_stay_within_what_certificates_assume():
         j, t = int(rows.owner[k]), int(rows.rows.place[k])
         a = [Fraction(x) - Fraction(y) for x, y in zip(X[0, j].tolist(), X[0, t].tolist(), strict=True)]
         z = [Fraction(x) for x in Z[0, j].tolist()]
-        true = sum(a[i] * exact_W[i][l] * z[l] for i in range(3) for l in range(2))
+        true = sum(a[i] * exact_W[i][e] * z[e] for i in range(3) for e in range(2))
         assert abs(float(Fraction(float(computed[k])) - true)) <= bound[k]
 
 
@@ -111,8 +111,8 @@ def test_infeasible_ends_with_a_proof():
     problem, selection = attsvm.structured_problem(6, 8, 3, seed=0)
     wrong = (selection.indices + 1) % 8
     rows = selection_rows(problem, wrong, shared=True).margin_problem
-    assert_infeasible(rows, solve(rows, solver="working_set"))
-    assert_infeasible(rows, solve(rows, "nuclear", "reweighted"))
+    assert_infeasible(rows, solve(rows, solver="working_set").certificate.farkas.multipliers)
+    assert_infeasible(rows, solve(rows, "nuclear", "reweighted").certificate.farkas.multipliers)
 
 
 def test_chosen_by_size_and_by_hand(tmp_path):
@@ -178,3 +178,33 @@ def test_offsets_are_logits():
     lead = logits[np.arange(3), chosen][:, None] - logits
     lead[np.arange(3), chosen] = np.inf
     assert lead.min() == pytest.approx(1.0, abs=1e-7)
+
+
+def test_products_on_a_device():
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from attsvm.solvers.device_rows import DeviceProducts, DeviceRows
+
+    pair, shared = both(5, kind="masked")
+    moved = DeviceRows.of(shared.rows, "cpu")
+    rng = np.random.default_rng(0)
+    W, lam = rng.standard_normal(pair.shape), rng.standard_normal(pair.m)
+    np.testing.assert_allclose(moved.margins(W), pair.margins(W), atol=1e-12)
+    np.testing.assert_allclose(moved.adjoint(lam), pair.adjoint(lam), atol=1e-12)
+    solved = solve(shared, solver="working_set", device="cpu")
+    assert solved.norm == pytest.approx(solve(pair).norm, rel=1e-8)
+    # On fake CUDA tensors every operation is checked for its device, and none may leave for NumPy.
+    here = moved.products
+    with FakeTensorMode():
+        tensors = [
+            torch.empty(t.shape, dtype=t.dtype, device="cuda")
+            for t in (here.vectors, here.queries, here.anchor, here.owner, here.place)
+        ]
+        fake = DeviceProducts(*tensors, parts=here.parts)
+        values = fake.margins(torch.empty(pair.shape, dtype=torch.float64, device="cuda"))
+        total = fake.adjoint(values)
+        assert (values.device.type, values.shape) == ("cuda", (pair.m,))
+        assert (total.device.type, total.shape) == ("cuda", pair.shape)
+    with pytest.raises(ValueError, match="shared rows"):
+        solve(pair, solver="working_set", device="cpu")

@@ -34,7 +34,7 @@ TRIALS = {
     "svm:assE": 30, "svm:lemma15": 30, "svm:lemma15-budget": 4, "svm:cor2-unique": 4, "svm:appE-denominator": 5,
     "svm:serm-KQ": 4, "svm:gen-svm": 8, "svm:eq7": 80, "svm:svmeq": 10, "svm:lemma6": 200, "svm:eq10": 5,
     "svm:fig10-all": 60, "svm:fig10-grows": 20, "svm:eq12": 2, "svm:causal": 2, "svm:masks": 4, "svm:appF-epsilon": 20,
-    "svm:fig4-ranks": 2, "svm:fig7-W": 6, "svm:fig7-KQ": 6, "svm:fig7-softmax": 3, "svm:fig11-m": 4,
+    "svm:fig4-ranks": 2, "svm:fig7-W": 3, "svm:fig7-KQ": 3, "svm:fig7-softmax": 3, "svm:fig11-m": 4,
     "svm:def4": 30, "svm:lemma9-sum": 6, "svm:lemma3-set": 2, "svm:thm8-L3": 40,
 }  # fmt: skip
 

@@ -37,7 +37,8 @@ def _attained(rng: Rng) -> tuple[PromptProblem, Array, Array, Array]:
     """Two important tokens (+-c, 0) of equal attention, the third far behind: Lemma 6 is attained."""
     c = float(rng.uniform(0.5, 2))
     X = np.tile(np.array([[c, 0.0], [-c, 0.0], [0.0, -40.0]]), (3, 1, 1))
-    problem, p = PromptProblem(X=X, y=np.zeros(3), v=np.array([1.0, 0.0])), np.array([0.0, 1.0])
+    v = np.array([rng.uniform(0.5, 2), 0.0])
+    problem, p = PromptProblem(X=X, y=np.zeros(3), v=v), np.array([0.0, 1.0])
     members = np.broadcast_to([True, True, False], (3, 3))
     return problem.with_labels(problem.predict(p)), p, members, np.eye(2)[:, 1:]
 
