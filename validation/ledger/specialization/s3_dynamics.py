@@ -126,8 +126,8 @@ def _descent(formula: Any, rng: Rng, trial: int) -> Any:
 def _onsets(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Figure 1 (L = 10, noise of D = 1e4): when m_1, m_2 and the split of the heads leave 0.
 
-    m_1 has left it by tau_u and not before a tenth of that; up to tau_s m_2 and the split stay below 0.15; by 12 tau_s half of the
-    runs have split. Of order one is m = 1.4.
+    m_1 has left it by tau_u and not before a tenth of that; up to tau_s m_2 and the split stay below 0.15;
+    by 12 tau_s half of the runs have split. Of order one is m = 1.4.
     """
     wrong = []
     early, late = formula
