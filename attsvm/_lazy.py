@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-__all__ = ["attach", "load"]
+__all__ = ["attach", "lazy_module", "load"]
 
 
 def load(package: str, table: Mapping[str, str], name: str) -> Any:
@@ -59,3 +60,40 @@ def attach(
     """
     modules = {name: f"{package}.{module}" for name, module in table.items()}
     return lambda name: load(package, modules, name), lambda: sorted(names)
+
+
+class _Missing:
+    """What a module that is not installed would have: it may be named, so that what names it can be listed."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> _Missing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *arguments: object, **options: object) -> _Missing:
+        return self
+
+
+class _LazyModule(ModuleType):
+    """A module that is imported when something of it is first asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(import_module(self.__name__), name)
+        except ModuleNotFoundError as error:
+            return _Missing(str(error.name))
+
+
+def lazy_module(name: str) -> Any:
+    """A stand-in for a module that may not be installed, so that what only names it can be imported without it.
+
+    Examples
+    --------
+    >>> from attsvm._lazy import lazy_module
+    >>> lazy_module("math").floor(2.5)
+    2
+    """
+    return _LazyModule(name)

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from attsvm._checks import generator
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem, ProblemBatch
+from attsvm.selection import Selection
 
-__all__ = ["random_problem"]
+__all__ = ["random_problem", "structured_problem"]
 
 _MAX_REDRAWS = 10_000
 
@@ -167,3 +168,90 @@ def _score_gaps(problem: AttentionProblem) -> npt.NDArray[np.float64]:
     top = np.partition(scores, problem.T - 2, axis=-1)
     gaps = top[..., -1] - top[..., -2]  # infinite where a query sees one token only
     return np.asarray(gaps.min(axis=-1) if problem.multi_query else gaps)
+
+
+# Shares of a token's square norm: what all tokens have in common, its word, its position, its context.
+_SHARES = {"mean": 0.12, "word": 0.70, "position": 0.15, "context": 0.03}
+
+
+def _falling_scales(d: int) -> npt.NDArray[np.float64]:
+    """Singular values as those of hidden states fall: ``(1 + i/4)^-0.4 exp(-i/200)`` at d = 384, norm 1."""
+    i = np.arange(d) * (384.0 / d)
+    scales = (1.0 + i / 4.0) ** -0.4 * np.exp(-i / 200.0)
+    return np.asarray(scales / np.linalg.norm(scales))
+
+
+def structured_problem(
+    n: int,
+    T: int,
+    d: int = 384,
+    *,
+    causal: bool = False,
+    rank: int = 32,
+    bias: bool = True,
+    vocabulary: int | None = None,
+    dtype: npt.DTypeLike = np.float64,
+    seed: int | np.random.Generator | None = 0,
+) -> tuple[AttentionProblem, Selection]:
+    """Self-attention on tokens that resemble hidden states, every position a query, and the selection of a random head.
+
+    Hidden states of trained models share a mean, fill few directions well (the singular values here follow those of a
+    small sentence encoder within a factor of about two), repeat words and add positions: rows of their margin problem
+    are nearly dependent, which points from a sphere are not. Solutions rest on about three rows per query at 8 x 32,
+    where heads of that encoder rest on two: these problems are somewhat harder.
+
+    Parameters
+    ----------
+    n, T, d : int
+        Sequences, tokens per sequence, dimension of the hidden states.
+    causal : bool
+        Query k sees tokens 0..k.
+    rank : int
+        Rank of the random head whose most attended tokens are selected.
+    bias : bool
+        Append a constant 1 to every token, as heads with biases see them: the dimension becomes d + 1.
+    vocabulary : int, optional
+        Distinct words, drawn with frequencies 1, 1/2, 1/3, ...; a quarter of the tokens by default.
+    dtype : dtype
+        Of tokens and queries.
+    seed : int or numpy.random.Generator
+
+    Returns
+    -------
+    problem : AttentionProblem
+    selection : Selection
+        Of the random head: one W separates it, so hard margins exist.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> problem, selection = attsvm.structured_problem(n=2, T=8, d=24, seed=0)
+    >>> problem
+    AttentionProblem(n=2, T=8, dx=25, dz=25, K=8, no head)
+    >>> print(attsvm.satt_svm(problem, selection).status)
+    optimal
+    """
+    for name, value, least in (("n", n, 1), ("T", T, 2), ("d", d, 1), ("rank", rank, 1)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+    words = max(2, n * T // 4) if vocabulary is None else vocabulary
+    if isinstance(words, bool) or not isinstance(words, (int, np.integer)) or words < 1:
+        raise ValueError(f"vocabulary must be None or an integer >= 1, got {vocabulary!r}")
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    spread = _falling_scales(d)[:, None] * turn
+    often = 1.0 / np.arange(1, words + 1)
+    spoken = rng.choice(words, size=(n, T), p=often / often.sum())
+    mean = rng.standard_normal(d)
+    X = np.sqrt(_SHARES["mean"]) * mean / np.linalg.norm(mean)
+    X = X + np.sqrt(_SHARES["word"]) * (rng.standard_normal((words, d)) @ spread)[spoken]
+    X = X + np.sqrt(_SHARES["position"]) * (rng.standard_normal((T, d)) @ spread)
+    X = X + np.sqrt(_SHARES["context"]) * (rng.standard_normal((n, T, d)) @ spread)
+    X *= np.sqrt(d) / np.linalg.norm(X, axis=-1, keepdims=True)  # as layer normalization leaves them
+    if bias:
+        X = np.concatenate([X, np.ones((n, T, 1))], axis=-1)
+    X = X.astype(dtype)
+    problem = AttentionProblem.sequences(X, causal=causal)
+    keys, queries = (X @ rng.standard_normal((X.shape[-1], rank)) for _ in range(2))
+    logits = np.where(problem.allowed, queries @ keys.mT, -np.inf)
+    return problem, Selection(logits.argmax(axis=-1))

@@ -170,7 +170,7 @@ def _any_norm(
 ) -> LocalProof:
     norm = result.norm_kind.name
     local, left = proof.local.copy(), proof.undecided.copy()
-    most = np.atleast_1d(upper_norm(problem.shape, result.certificate, norm))
+    most = np.atleast_1d(upper_norm(result.certificate))
     least = np.atleast_1d(np.asarray(result.certificate.lower_bound))
     high = np.atleast_2d(above)
     if (left & optimal).any():
@@ -211,7 +211,7 @@ def _least_without(problem: MarginProblem, high: BoolArray, norm: str) -> FloatA
     if len(some):
         owner = pair.owner if pair.owner.ndim == 1 else pair.owner[some]
         found = solve_batch(MarginProblem(a[some], queries[some], owner, valid=keep[some]), norm)
-        out[some] = upper_norm(problem.shape, found.certificate, norm)
+        out[some] = upper_norm(found.certificate)
     return out
 
 

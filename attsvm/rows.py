@@ -30,6 +30,8 @@ _Entry = TypeVar("_Entry", bound=np.generic)
 
 # Entries of one vector per row above which the tokens are shared instead (16 MiB of float64).
 _SHARED_ELEMENTS = 1 << 21
+# Tokens up to which the others of every token are kept as a table.
+_TABLE = 64
 # Differences formed at once (32 MiB of float64), so that building rows needs no second copy of them.
 _CHUNK_ELEMENTS = 1 << 22
 
@@ -142,7 +144,10 @@ def _build(
     T, K, lead = problem.T, problem.K, anchors.shape[:-1]
     query_shape = problem.Z.shape[-3:-1] if problem.multi_query else problem.Z.shape[-2:-1]
     places = _places(anchors.shape[-1], K, T)
-    others = places.others + (places.others >= anchors[..., None])  # (*batch, q, T - 1): the tokens but the anchor
+    if places.table is None:
+        others = places.others + (places.others >= anchors[..., None])  # (*batch, q, T - 1): the tokens but the anchor
+    else:
+        others = places.table.take(anchors, axis=0)
     token, owner = others.reshape(*lead, -1), places.owner
 
     def per_row(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
@@ -157,25 +162,27 @@ def _build(
         # A row that is in none of the problems is left out.
         used = np.flatnonzero(kept.reshape(-1, kept.shape[-1]).any(axis=0))
         token, owner, kept = token[..., used], owner[used], kept[..., used]
-        sides = None if sides is None else sides[..., used]
-        equal = None if equal is None else equal[..., used]
+        sides, equal = (None if values is None else values[..., used] for values in (sides, equal))
     block = T - 1 if whole else None
     if lead:
-        valid = None if kept is None or kept.all() else kept
-        if valid is not None:  # rows that do not exist are void
-            sides = np.where(valid, 1.0 if sides is None else sides, 0.0)
-            equal = None if equal is None else equal & valid
+        valid, sides, equal = _voided(kept, sides, equal)
         pairs = _batch_pairs(problem, anchors, token, owner, valid, block)
         return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, valid), token, query_shape, T, anchors)
+    X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
     rows: PairRows | SharedRows
     if _shares_tokens(problem, len(token), shared):
-        place = np.arange(anchors.shape[-1]) // K
-        rows = SharedRows(problem.X, problem.Z.reshape(-1, problem.dz), place, anchors, owner, token)
+        rows = SharedRows(X, Z, np.arange(anchors.shape[-1]) // K, anchors, owner, token)
     else:
-        X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
         a = _differences(X, places, anchors, token, used)
         rows = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // K, owner), block)
     return AttentionRows(MarginProblem.from_rows(rows, sides, equal), token, query_shape, T, anchors)
+
+
+def _voided(kept: Any, sides: Any, equal: Any) -> tuple[Any, Any, Any]:
+    """Rows of a batch that do not exist ask for nothing: what is valid, right-hand sides and equalities."""
+    if kept is None or kept.all():
+        return None, sides, equal
+    return kept, np.where(kept, 1.0 if sides is None else sides, 0.0), None if equal is None else equal & kept
 
 
 def _shares_tokens(problem: AttentionProblem, m: int, asked: bool | None) -> bool:
@@ -247,15 +254,18 @@ class _Places(NamedTuple):
     owner: IntArray  # (m,): query of each row
     first: IntArray  # (m,): position of the first token of its sequence among all tokens
     others: IntArray  # (T - 1,): the tokens if the last one is the anchor
+    table: IntArray | None  # (T, T - 1): the tokens for every anchor, if that is small
 
 
 @lru_cache(maxsize=16)
 def _places(q: int, K: int, T: int) -> _Places:
     """Shared by all problems of this size, hence not to be written to."""
     owner = np.repeat(np.arange(q), T - 1)
-    shared = _Places(owner, owner // K * T, np.arange(T - 1))
-    for array in shared:
-        array.flags.writeable = False
+    others = np.arange(T - 1)
+    table = others + (others >= np.arange(T)[:, None]) if T <= _TABLE else None
+    for array in (shared := _Places(owner, owner // K * T, others, table)):
+        if array is not None:
+            array.flags.writeable = False
     return shared
 
 

@@ -27,6 +27,12 @@ FloatArray = npt.NDArray[np.float64]
 SUPPORT_TOLERANCE = 1e-5
 
 
+def _whole(result: MarginSolution | MarginSolutionBatch) -> FloatArray:
+    """W, prior included: one more rounding of each entry, at most 2^-53 of it."""
+    prior = result.problem.prior
+    return result.W if prior is None else np.asarray(prior.W + result.W)
+
+
 def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
     """Numerical ranks over leading axes: singular values above ``max(1e-8, sqrt(gap))`` times the largest."""
     singular = np.linalg.svd(W, compute_uv=False)
@@ -74,8 +80,19 @@ class _Solved:
 
     @property
     def W(self) -> FloatArray:
-        """The solution, shape (dx, dz)."""
-        return self.result.W
+        """The solution, shape (dx, dz); of a batch (batch, dx, dz), NaN where there is none."""
+        return _whole(self.result)
+
+    @property
+    def change(self) -> FloatArray:
+        """What was added to the prior, shape of W: W itself without one. Norm and certificate are about it."""
+        return self.W if self.prior is None else self.result.W
+
+    @property
+    def prior(self) -> FloatArray | None:
+        """The W0 that W was to stay close to, shape of W."""
+        known = self.result.problem.prior
+        return None if known is None else known.W
 
     @property
     def multipliers(self) -> FloatArray:
@@ -153,7 +170,7 @@ class Solution(_Solved):
                 f"{self.formulation} is infeasible: {why}; "
                 "choose another selection or a larger dimension (certificate.farkas holds the proof)"
             )
-        return self.result.W
+        return _whole(self.result)
 
     @property
     def conflicting_queries(self) -> IntArray:
@@ -163,28 +180,29 @@ class Solution(_Solved):
 
     @property
     def norm(self) -> float:
-        """Norm of W; infinite when infeasible."""
+        """Norm of W, or of its change from the prior; infinite when infeasible."""
         return self.result.norm
 
     @property
     def margin(self) -> float:
-        """1 / norm: 0 when infeasible, infinite when W = 0."""
+        """1 / norm: 0 when infeasible, infinite when W (or its change from the prior) is 0."""
         return float("inf") if self.norm == 0 else 1.0 / self.norm
 
     @property
     def direction(self) -> FloatArray:
-        """W divided by its norm, shape (dx, dz)."""
-        W = self.W
+        """W (or its change from the prior) divided by its norm, shape (dx, dz)."""
+        change = self.change
         if self.norm == 0:
-            raise ValueError("direction is undefined: W = 0 satisfies every row")
-        return np.asarray(W / self.norm)
+            what = "W = 0" if self.prior is None else "the prior"
+            raise ValueError(f"direction is undefined: {what} satisfies every row")
+        return np.asarray(change / self.norm)
 
     @cached_property
     def rank(self) -> int:
-        """Numerical rank of W; for the nuclear norm compare with ``certificate.rank``, which bounds it."""
+        """Numerical rank of W (or of its change); for the nuclear norm ``certificate.rank`` bounds it."""
         if self.certificate.rank_certificate is not None:
             return self.certificate.rank_certificate.numerical_rank
-        return int(_rank_of(self.W, np.asarray(self.certificate.gap)))
+        return int(_rank_of(self.change, np.asarray(self.certificate.gap)))
 
     @property
     def objective(self) -> float:
@@ -216,8 +234,9 @@ class Solution(_Solved):
     def __repr__(self) -> str:
         if not self.status.has_solution:
             return f"Solution({self.formulation}, {self.norm_name}, {self.status})"
+        size = f"margin={self.margin:.4g}" if self.prior is None else f"distance={self.norm:.4g}"
         return (
-            f"Solution({self.formulation}, {self.norm_name}, {self.status}, margin={self.margin:.4g}, "
+            f"Solution({self.formulation}, {self.norm_name}, {self.status}, {size}, "
             f"rank={self.rank}, gap={self.certificate.gap:.1e})"
         )
 
@@ -299,13 +318,13 @@ class SolutionBatch(_Solved):
     def direction(self) -> FloatArray:
         """W divided by its norm, shape (batch, dx, dz); NaN where there is none."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(self.W / self.norm[:, None, None])
+            return np.asarray(self.change / self.norm[:, None, None])
 
     @cached_property
     def rank(self) -> IntArray:
         """Numerical ranks, shape (batch,); -1 where there is no solution."""
         known = self.has_solution
-        W = np.where(known[:, None, None], self.W, 0.0)
+        W = np.where(known[:, None, None], self.change, 0.0)
         return np.where(known, _rank_of(W, np.where(known, self.gap, 0.0)), -1)
 
     def __len__(self) -> int:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray
-from attsvm.solvers import Certificate, CertificateBatch, MarginProblem, get_norm
+from attsvm.solvers import Certificate, CertificateBatch, MarginProblem
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm, exact_least_norm, exact_rows
 from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
 
@@ -83,22 +83,25 @@ class MarginBounds:
         return MarginBounds(self.margins[index], self.error[index], self.radius[index], self.size[index])
 
 
-def upper_norm(shape: tuple[int, int], certificate: Certificate | CertificateBatch, norm: str) -> FloatArray:
+def upper_norm(certificate: Certificate | CertificateBatch) -> FloatArray:
     """Proved upper bound on the least norm: that of W, enlarged until it satisfies every row; infinite without one.
+
+    The norm of W itself is at most ``lower_bound + (gap + gap_error) norm``, by what these two are.
 
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem, solve
     >>> from attsvm.support_proof import upper_norm
     >>> found = solve(MarginProblem([[2.0]], [[1.0]], [0]))
-    >>> bool(0.5 <= upper_norm((1, 1), found.certificate, "frobenius") < 0.5 + 1e-12)
+    >>> bool(0.5 <= upper_norm(found.certificate) < 0.5 + 1e-12)
     True
     """
     violation = np.asarray(certificate.primal_violation) + np.asarray(certificate.primal_error)
-    size = np.asarray(certificate.norm) * (1.0 + get_norm(norm).rounding(shape))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        enlarged = size / (1.0 - violation) * (1.0 + 8.0 * UNIT_ROUNDOFF)
-    return np.asarray(np.where(violation < 0.5, enlarged, np.inf))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        above = (np.asarray(certificate.gap) + np.asarray(certificate.gap_error)) * np.asarray(certificate.norm)
+        size = np.maximum(np.asarray(certificate.lower_bound) + above, np.asarray(certificate.norm))
+        enlarged = size / (1.0 - violation) * (1.0 + 16.0 * UNIT_ROUNDOFF)
+    return np.asarray(np.where((violation < 0.5) & ~np.isnan(enlarged), enlarged, np.inf))
 
 
 def margin_bounds(
@@ -125,7 +128,7 @@ def margin_bounds(
     (array([ True, False]), True)
     """
     (dx, dz), matrix = problem.shape, np.asarray(W, dtype=np.float64)
-    size = upper_norm(problem.shape, certificate, "frobenius")
+    size = upper_norm(certificate)
     violation = np.asarray(certificate.primal_violation) + np.asarray(certificate.primal_error)
     lower = np.asarray(certificate.lower_bound)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -144,7 +147,7 @@ def _unit_gram(problem: MarginProblem) -> tuple[FloatArray, FloatArray]:
     """Row norms (1 where a row is zero) and the Gram matrix of the unit rows; NaN where products leave the range."""
     norms = np.where(problem.row_norms > 0, problem.row_norms, 1.0)
     gram = problem.gram() / norms[..., :, None] / norms[..., None, :]
-    inside = np.isfinite(gram).all(axis=(-2, -1))[..., None, None]
+    inside = np.asarray(np.isfinite(gram).all(axis=(-2, -1)))[..., None, None]
     return norms, np.where(inside, gram, np.nan)  # nothing is proved from it
 
 

@@ -39,13 +39,17 @@ def _solved(
     norm: str,
     solver: str,
     support_tolerance: float,
+    prior: npt.ArrayLike | None,
     options: dict[str, Any],
 ) -> Any:
     """Solve rows that were built, for one problem or a batch."""
     tolerance = support_tolerance
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float, np.number)) or not tolerance >= 0:
         raise ValueError(f"support_tolerance must be a number >= 0, got {support_tolerance!r}")
-    result: Any = solve(rows.margin_problem, norm, solver, **options)
+    margins = rows.margin_problem
+    if prior is not None:
+        margins = margins.around(real_array("prior", prior))
+    result: Any = solve(margins, norm, solver, **options)
     kind = Solution if problem.batch is None else SolutionBatch
     return kind(formulation, problem, selection, rows, result, support_tolerance)
 
@@ -56,6 +60,7 @@ def att_svm(
     *,
     norm: str = "frobenius",
     rank: int | None = None,
+    prior: npt.ArrayLike | None = None,
     offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
@@ -80,6 +85,10 @@ def att_svm(
         Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds. The
         status is "optimal" only when the answer is proved global, "local" otherwise; ``result.extras.rank_limit`` has
         the convex bound.
+    prior : array_like, shape (dx, dz) or (batch, dx, dz), optional
+        Stay close to this W0: minimize ``||W - W0||`` over the same W. ``sol.W`` is then the whole W and ``sol.change``
+        what was added; norm, margin, rank, direction and certificate are those of the change. A W0 that separates
+        already is not changed at all, and a rank is that of the change.
     offset : array_like, shape ``query_shape + (T,)``, optional
         Added to the logits (ALiBi, relative biases); what it gives is not asked of W.
     C : float, optional
@@ -110,6 +119,13 @@ def att_svm(
     >>> sol = attsvm.att_svm(problem)
     >>> print(sol.status, round(sol.margin, 4), sol.rank)
     optimal 0.2669 6
+
+    The smallest change of a given W0:
+
+    >>> W0 = 0.5 * sol.W  # half the margin that is asked for
+    >>> near = attsvm.att_svm(problem, prior=W0)
+    >>> print(near.status, round(near.norm / sol.norm, 4), abs(near.W - sol.W).max() < 1e-9)
+    optimal 0.5 True
     """
     given = require_problem(problem)
     chosen = read_selection(given, selection)
@@ -117,7 +133,7 @@ def att_svm(
     rows = rows_of_selection(given, chosen, offset).soft(C, slack, loss)
     start = _warm_option(rows, warm_start, norm, solver)
     extra: dict[str, Any] = {**options, **start, **_rank_option(rows, rank)}
-    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, extra)
+    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, prior, extra)
     return found
 
 
@@ -167,6 +183,7 @@ def satt_svm(
     norm: str = "frobenius",
     causal: bool = False,
     rank: int | None = None,
+    prior: npt.ArrayLike | None = None,
     offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
@@ -184,7 +201,7 @@ def satt_svm(
         With queries Z of shape (n, K, dz); K = 1 or (n, dz) gives Att-SVM.
     selection : Selection or array_like of int, shape (n, K), optional
         The optimal tokens (under the causal mask if asked for) by default.
-    norm, solver, rank, offset, C, slack, loss, support_tolerance, warm_start, **options
+    norm, solver, rank, prior, offset, C, slack, loss, support_tolerance, warm_start, **options
         As for `att_svm`.
     causal : bool
         Let query k see tokens 0..k only (needs K = T), on top of the problem's own mask.
@@ -206,6 +223,7 @@ def satt_svm(
         selection,
         norm=norm,
         rank=rank,
+        prior=prior,
         offset=offset,
         C=C,
         slack=slack,
@@ -223,6 +241,7 @@ def gen_svm(
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    prior: npt.ArrayLike | None = None,
     offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
@@ -237,7 +256,7 @@ def gen_svm(
     ----------
     problem : AttentionProblem
     selected_sets : SelectedSets, boolean array (n, T) or (n, K, T), lists of indices, or Selection
-    norm, solver, offset, C, slack, loss, support_tolerance, **options
+    norm, prior, solver, offset, C, slack, loss, support_tolerance, **options
         As for `att_svm`; a row that asks for equality costs by how much it is missed on either side.
 
     Examples
@@ -251,7 +270,7 @@ def gen_svm(
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
     rows = gen_svm_rows(given, sets, offset=offset).soft(C, slack, loss)
-    found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, dict(options))
+    found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, prior, dict(options))
     return found
 
 
@@ -261,6 +280,7 @@ def finite_part(
     selected_sets: SelectedSetsLike,
     *,
     norm: str = "frobenius",
+    prior: npt.ArrayLike | None = None,
     offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
@@ -275,7 +295,7 @@ def finite_part(
     problem : AttentionProblem
     probabilities : array_like, shape (n, T) or (n, K, T)
     selected_sets : SelectedSets, boolean array or lists of indices
-    norm, solver, offset, C, slack, loss, **options
+    norm, prior, solver, offset, C, slack, loss, **options
         As for `gen_svm`.
 
     Examples
@@ -291,7 +311,7 @@ def finite_part(
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
     rows = finite_part_rows(given, probabilities, sets, offset=offset).soft(C, slack, loss)
-    found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, dict(options))
+    found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, prior, dict(options))
     return found
 
 
@@ -303,6 +323,7 @@ def verify(
     norm: str = "frobenius",
     selected_sets: SelectedSetsLike | None = None,
     multipliers: npt.ArrayLike | None = None,
+    scale_free: bool = False,
     offset: npt.ArrayLike | None = None,
     C: float | None = None,
     slack: SlackKind = "query",
@@ -324,6 +345,9 @@ def verify(
     multipliers : array_like, shape (n, T) or (n, K, T), optional
         Dual multipliers per token, as in `Solution.multipliers`. Computed with ``solver`` when omitted, so
         the gap then compares W with the true optimum.
+    scale_free : bool
+        Judge the direction of W alone: W is divided by its smallest margin first, when that is positive. A trained head
+        has a scale of its own, which has nothing to do with a margin of 1. Not with offset or C, which have a scale.
     offset, C, slack, loss
         Certify against logits with offsets, against the soft margin, as in `att_svm`.
 
@@ -339,6 +363,8 @@ def verify(
     >>> W = attsvm.att_svm(problem).W
     >>> attsvm.verify(problem, W).gap < 1e-7, round(attsvm.verify(problem, 2 * W).gap, 3)
     (True, 0.5)
+    >>> attsvm.verify(problem, 2 * W, scale_free=True).gap < 1e-7
+    True
     """
     require_problem(problem)
     if problem.batch is not None:
@@ -354,6 +380,13 @@ def verify(
         rows = selection_rows(problem, selection, offset=offset)
     else:
         rows = gen_svm_rows(problem, selected_sets, offset=offset)
+    if scale_free:
+        if offset is not None or C is not None:
+            raise ValueError(
+                "scale_free goes with hard margins without offset: an offset and C have a scale of their own"
+            )
+        least = float(rows.margin_problem.margins(matrix).min())
+        matrix = matrix / least if least > 0 else matrix
     rows = rows.soft(C, slack, loss)
     if multipliers is not None:
         grid = real_array("multipliers", multipliers)

@@ -5,6 +5,7 @@ from attsvm.solvers.certify import certify, certify_batch
 from attsvm.solvers.dispatch import solve, solve_batch
 from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible
 from attsvm.solvers.infeasible import find_farkas
+from attsvm.solvers.memory import MemoryLimitError
 from attsvm.solvers.norms import NORMS, Norm, get_norm
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.penalty import Penalty
@@ -26,6 +27,7 @@ __all__ = [
     "MarginProblem",
     "MarginSolution",
     "MarginSolutionBatch",
+    "MemoryLimitError",
     "NoSolutionError",
     "Norm",
     "PairRows",

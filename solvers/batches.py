@@ -109,7 +109,7 @@ def _proofs(batch: MarginProblem, candidates: FloatArray | None, undecided: Bool
     """Verified proofs of infeasibility by problem."""
     proofs: dict[int, FarkasCertificate] = {}
     for i in np.flatnonzero(undecided):
-        one = MarginProblem.from_rows(batch.rows[int(i)], batch.rhs[i], batch.equality[i])
+        one = MarginProblem.from_rows(batch.rows[int(i)], batch.asked[i], batch.equality[i])
         proof = zero_row_proof(one)
         if proof is None and candidates is not None and np.isfinite(candidates[i]).all():
             proof = certify_infeasible(one, candidates[i])

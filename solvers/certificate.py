@@ -102,7 +102,7 @@ class Certificate:
     Attributes
     ----------
     primal_violation : float
-        Largest amount by which W misses a row, relative to ``max(1, |rhs|)``.
+        Largest amount by which W misses a row, relative to ``max(1, |rhs|)`` of what is asked of the whole W.
     dual_violation : float
         Largest of ``N*(W(lam)) - 1`` and of the negative parts of inequality multipliers (times row norm).
     gap : float

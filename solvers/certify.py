@@ -105,7 +105,7 @@ def _measure(
         violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
         allowed, sides, allowance = error_norms, None, None
     else:
-        allowance = np.maximum(1.0, np.abs(rhs))
+        allowance = problem.allowance
         violation, allowed, sides = most(problem.missed(slack) / allowance), error_norms / allowance, np.abs(rhs)
         negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
@@ -115,6 +115,8 @@ def _measure(
         primal_error = min(
             primal_error, _error_by_entries(problem, W, allowance) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
         )
+    if problem.prior is not None:  # right-hand sides that are themselves rounded
+        primal_error = primal_error + most(problem.prior.error / allowance)
 
     if (
         negative.any() if problem.batch else negative > 0.0
@@ -143,6 +145,8 @@ def _measure(
         value_most, dual_most = spectra.norm_most, (dual_norm * spectra.grow + spectra.residual + dual_error) * SLACK
     objective = dot(rhs, lam)
     sure = objective - bounds.objective * (terms + 2) * (objective if sides is None else dot(sides, weights))
+    if problem.prior is not None:
+        sure = sure - dot(problem.prior.error, weights) * _SLACK
     lower = where((objective > 0) & (dual_norm > 0), objective / where(dual_norm > 0, dual_norm, 1.0), 0.0)
     proved = where(sure > 0, sure / where(dual_most > 0, dual_most, 1.0) * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
     scale = where(value > 0, value, 1.0)

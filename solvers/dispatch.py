@@ -14,6 +14,7 @@ from attsvm.solvers.pairs import FEW_ROWS
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SolverSpec, choose
 from attsvm.solvers.request import Request
+from attsvm.solvers.shared_rows import SharedRows
 from attsvm.solvers.single import solve_one
 from attsvm.solvers.solution import MarginSolution, MarginSolutionBatch
 from attsvm.solvers.threads import blas_threads
@@ -77,7 +78,8 @@ def solve(
     warm_start : MarginSolution or array_like, shape (*batch, m), optional
         Solution or multipliers of a similar problem with as many rows.
     device : str or torch.device, optional
-        Run the iterations there (nuclear norm; see the ``devices`` of `SOLVERS`). Certificates are computed on the CPU.
+        Run the iterations there (nuclear norm; see the ``devices`` of `SOLVERS`), or the products with shared rows
+        (see ``products``). Certificates are computed on the CPU.
     **options
         Passed to the solver.
 
@@ -103,6 +105,10 @@ def solve(
     goal = tolerance or _achievable(spec, variant, options)
     request = Request(goal, max_iterations, _warm(warm_start), device, rank, variant, options)
     request.check(problem)
+    if device is not None and spec.products and isinstance(problem.rows, SharedRows):
+        from attsvm.solvers.device_rows import DeviceRows
+
+        problem = problem.with_rows(DeviceRows.of(problem.rows, device))
     if spec.norms == _FROBENIUS and not problem.batch and problem.m < FEW_ROWS:
         return solve_one(spec, problem, norm, request)  # products of so few rows are never shared between threads
     with _threads(spec, problem):
@@ -143,5 +149,7 @@ def _achievable(spec: SolverSpec, variant: str, options: dict[str, Any]) -> floa
 def _threads(spec: SolverSpec, problem: MarginProblem) -> AbstractContextManager[Any]:
     if spec.foreign:  # keeps its own habits
         return nullcontext()
+    if spec.products and not problem.batch:  # the largest matrix is that of the free rows
+        return blas_threads(max(problem.rows.elements, min(problem.m, 2 * problem.q) ** 2))
     large = spec.norms == _FROBENIUS and not problem.batch
     return blas_threads(problem.rows.elements if large else 0)

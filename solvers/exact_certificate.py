@@ -6,7 +6,7 @@ A float64 number is a rational, so rows, margins and the dual matrix are compute
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ class ExactCertificate:
     status : Status
         "optimal" (to the tolerance), "infeasible" or "inaccurate".
     violation : Fraction
-        Largest amount by which W misses a row, relative to ``max(1, |rhs|)``: exact.
+        Largest amount by which W misses a row: exact.
     gap : float
         Upper bound, rounded up, on ``1 - optimal norm / N(W)`` (for a W that misses rows, on the same with the bound).
     norm : tuple of float
@@ -95,7 +95,11 @@ def exact_rows_of(problem: MarginProblem) -> ExactRows:
     from attsvm.solvers.exact import exact_rows
 
     pair = problem.pairs()
-    return exact_rows(pair.exact_left(), pair.queries, pair.owner, problem.rhs, problem.equality)
+    rows = exact_rows(pair.exact_left(), pair.queries, pair.owner, problem.asked, problem.equality)
+    if problem.prior is None:
+        return rows
+    values = rows.margins(problem.prior.W)  # a change is asked for what the prior leaves, without its rounding
+    return replace(rows, rhs=[asked - value for asked, value in zip(rows.rhs, values, strict=True)])
 
 
 def rounded_up(value: Fraction) -> float:
@@ -139,7 +143,7 @@ def _violation(rows: ExactRows, matrix: fmpq_mat) -> Fraction:
     worst = Fraction(0)
     for slack, side, equal in zip(rows.slacks(matrix), rows.rhs, rows.equality.tolist(), strict=True):
         if slack < 0 or (equal and slack != 0):
-            worst = max(worst, abs(_fraction(slack)) / max(1, abs(_fraction(side))))
+            worst = max(worst, abs(_fraction(slack)) / max(Fraction(1), abs(_fraction(side))))
     return worst
 
 

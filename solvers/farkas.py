@@ -9,7 +9,8 @@ becomes a proof in one of three ways:
   by at most ``|r| / s``, and they are larger than that;
 - *by rationals*: the multipliers are solved for in exact arithmetic (`attsvm.solvers.exact`).
 
-Anything else is only a lower bound on the norm, and is said to be no more.
+Anything else is only a lower bound on the norm, and is said to be no more. Of a problem about the change of a matrix
+the right-hand sides asked of the whole W are used, which are not rounded: rows that cancel do so at the prior as well.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certificate import Certificate, Source
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import dot_error, dual_bound, gamma, norm_bounds
-from attsvm.solvers.spectral_bounds import singular_value_error
+from attsvm.solvers.spectral_bounds import singular_value_bounds
 
 __all__ = ["FarkasCertificate", "certify_infeasible", "farkas_certificate", "zero_row_proof"]
 
@@ -83,8 +84,8 @@ def farkas_certificate(
 
     ``rows`` take part: those with a multiplier, unless a proof by rationals knows of some that float64 rounds to 0.
     """
-    gained = float(problem.rhs @ lam)
-    if not gained > _ROUNDED * float(np.abs(problem.rhs) @ np.abs(lam)):
+    gained = float(problem.asked @ lam)
+    if not gained > _ROUNDED * float(np.abs(problem.asked) @ np.abs(lam)):
         return None
     lam = lam / gained
     weight = float(np.abs(lam) @ problem.row_norms)
@@ -95,7 +96,7 @@ def farkas_certificate(
     found = FarkasCertificate(
         multipliers=lam,
         residual=left_over / weight if weight > 0 else 0.0,
-        excluded_norm=float(dual_bound(problem.rhs @ lam, dot_error(problem.rhs, lam), left_over, error)),
+        excluded_norm=float(dual_bound(problem.asked @ lam, dot_error(problem.asked, lam), left_over, error)),
         rows=rows,
         owners=np.unique(problem.owner[rows]),
         proof=proof,
@@ -116,11 +117,11 @@ def zero_row_proof(problem: MarginProblem) -> Certificate | None:
     norms = problem.row_norms
     if norms.min() > 0:
         return None
-    dead = np.flatnonzero((norms == 0) & np.where(problem.equality, problem.rhs != 0, problem.rhs > 0))
+    dead = np.flatnonzero((norms == 0) & np.where(problem.equality, problem.asked != 0, problem.asked > 0))
     for row in dead:
         if _is_zero(problem, int(row)):  # a norm may underflow where the row does not
             unit = np.zeros(problem.m)
-            unit[row] = np.sign(problem.rhs[row])
+            unit[row] = np.sign(problem.asked[row])
             return farkas_certificate(problem, unit, "zero row")
     return None
 
@@ -164,7 +165,7 @@ def certify_infeasible(problem: MarginProblem, multipliers: npt.ArrayLike) -> Ce
         return None
     norms = problem.row_norms
     rows = np.flatnonzero(np.abs(lam) * norms > _NEGLIGIBLE * float((np.abs(lam) * norms).max()))
-    if not len(rows) or not float(problem.rhs[rows] @ lam[rows]) > 0:
+    if not len(rows) or not float(problem.asked[rows] @ lam[rows]) > 0:
         zero = np.abs(lam) * (norms == 0) > 0
         return zero_row_proof(problem) if zero.any() else None
     weight = np.abs(lam[rows]) * norms[rows]
@@ -203,7 +204,7 @@ def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray)
     # Powers of two change nothing but the scale: rows of norm about 1, multipliers to match.
     exponent = np.frexp(np.abs(matrix).max(axis=1))[1]
     matrix, y = np.ldexp(matrix, -exponent[:, None]), np.ldexp(lam, exponent)
-    rhs, equality = np.ldexp(problem.rhs[rows], -exponent), problem.equality[rows]
+    rhs, equality = np.ldexp(problem.asked[rows], -exponent), problem.equality[rows]
     sizes = norm_bounds(matrix)[1]
     U, singular, Vt = np.linalg.svd(matrix, full_matrices=False)
     y = y / float(np.abs(y).max())
@@ -211,8 +212,8 @@ def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray)
     if (y[~equality] < 0).any():
         return None
     # Entries may be rounded differences or products of two factors: two roundings each.
-    blur = float(singular_value_error(matrix.shape, singular[0])) + gamma(3) * float(norm_bounds(matrix, 2)[1])
-    smallest = float(singular[-1]) - blur
+    blur = gamma(3) * float(norm_bounds(matrix, 2)[1])
+    smallest = float(singular_value_bounds(matrix, (U, singular, Vt))[0][-1]) - blur
     if smallest <= 0:
         return None
     left_over = float(norm_bounds(y @ matrix)[1]) + gamma(len(rows) + 4) * 1.01 * float(np.abs(y) @ sizes)
@@ -227,14 +228,13 @@ def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray)
 
 def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Certificate | None:
     """The third way: exact multipliers on the participating rows."""
-    from attsvm.solvers.exact import exact_farkas, exact_rows
+    from attsvm.solvers.exact import exact_farkas
+    from attsvm.solvers.exact_certificate import exact_rows_of
 
     dx, dz = problem.shape
     if len(rows) * dx * min(dz, len(np.unique(problem.owner[rows]))) > _RATIONAL_ENTRIES:
         return None
-    pair = problem.rows.gather(rows)
-    exact = exact_rows(pair.exact_left(), pair.queries, pair.owner, problem.rhs[rows], problem.equality[rows])
-    proof = exact_farkas(exact, lam[rows])
+    proof = exact_farkas(exact_rows_of(problem.gather(rows)), lam[rows])
     if proof is None:
         return None
     full = np.zeros(problem.m)

@@ -68,8 +68,7 @@ def feasibility_price(
         return _price(problem, W, slack, float(error), float(value))
     return np.array([
         _price(
-            MarginProblem.from_rows(problem.rows[i], problem.rhs[i], problem.equality[i]), W[i], slack[i],
-            float(error[i]), float(value[i]),
+            problem.plain_rows(i), W[i], slack[i], float(error[i]), float(value[i]),
         )
         for i in range(len(slack))
     ])  # fmt: skip
@@ -86,7 +85,7 @@ def _scaling(share: Any, value: Any) -> Any:
 def _price(problem: MarginProblem, W: FloatArray, slack: FloatArray, error: float, value: float) -> float:
     """The price of one problem that is not plain."""
     rhs, equality = problem.rhs, problem.equality
-    hidden = error * np.maximum(1.0, np.abs(rhs))  # what rounding may hide from each row
+    hidden = error * problem.allowance  # what rounding may hide from each row
     void = problem.row_norms == 0  # such a row is met by every W or by none
     if bool((void & (equality & (rhs != 0) | (rhs > 0))).any()):
         return float("inf")

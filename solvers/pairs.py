@@ -302,6 +302,9 @@ class PairRows:
         block = self.block if self.owner.ndim == 1 else None
         return PairRows.trusted(self.a[problems], self.queries[problems], owner, inner, block)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_remainder_of": None}  # a function: rows that were stored know their rounded factors
+
     def features(self) -> FloatArray:
         """Dense rows ``vec(a_k b_k^T)`` in C order, shape (*batch, m, dx*dz). For small problems and references."""
         dense = self.a[..., :, None].astype(np.float64) * self.right[..., None, :]

@@ -16,19 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, to_numpy
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, per_row, to_numpy, voided
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.penalty import Penalty, read_penalty
+from attsvm.solvers.prior import Prior, shifted_sides
 from attsvm.solvers.rows import Rows
 
 __all__ = ["MarginProblem"]
-
-
-def _per_row(name: str, value: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
-    array = to_numpy(value)
-    if array.shape not in (shape, shape[-1:]):
-        raise ValueError(f"{name} must be {shape[-1]} {what}, one per row of a, got shape {array.shape}")
-    return np.broadcast_to(array, shape)
 
 
 class MarginProblem:
@@ -65,6 +59,8 @@ class MarginProblem:
     rhs: FloatArray
     equality: BoolArray
     valid: BoolArray | None
+    prior: Prior | None = None
+    """Set by `around`: the problem is about the change of a given matrix."""
     is_plain: bool
     """Every row asks for at least 1 and exists: the usual case, for which much is simpler."""
     penalty: Penalty | None = None
@@ -81,7 +77,7 @@ class MarginProblem:
     ) -> None:
         if valid is not None:
             array = to_numpy(a)
-            a, owner, rhs, equality, valid = _voided(array, to_numpy(owner), rhs, equality, valid)
+            a, owner, rhs, equality, valid = voided(array, to_numpy(owner), rhs, equality, valid)
         self._set(PairRows(a, queries, owner), rhs, equality, valid)
 
     @classmethod
@@ -105,13 +101,49 @@ class MarginProblem:
         problem._set(rows, rhs, equality, valid)
         return problem
 
+    def around(self, W0: npt.ArrayLike) -> MarginProblem:
+        """The same rows for the change ``D = W - W0``: its least norm is the least distance of a feasible W from W0.
+
+        Parameters
+        ----------
+        W0 : array_like, shape (*batch, dx, dz), or (dx, dz) for all problems of a batch
+
+        Examples
+        --------
+        >>> from attsvm.solvers import MarginProblem, solve
+        >>> rows = MarginProblem([[1.0], [2.0]], [[1.0]], [0, 0])
+        >>> solve(rows.around([[0.75]])).W, solve(rows.around([[1.5]])).W
+        (array([[0.25]]), array([[0.]]))
+        """
+        sides, prior = shifted_sides(self, W0)
+        return MarginProblem.from_rows(self.rows, sides, self.equality, self.valid)._with(prior)._priced(self.penalty)
+
+    def _with(self, prior: Prior | None) -> MarginProblem:
+        self.prior = prior
+        return self
+
+    def on_rows(self, scaled: Rows, power: int = 0) -> MarginProblem:
+        """The problem with every row replaced by one that is ``2^power`` times as large, for W ``2^power`` smaller."""
+        prior = None if self.prior is None else self.prior._replace(W=np.ldexp(self.prior.W, -power))
+        return MarginProblem.from_rows(scaled, self.rhs, self.equality, self.valid)._with(prior)._priced(self.penalty)
+
+    @property
+    def asked(self) -> FloatArray:
+        """Right-hand sides for the whole W, shape (*batch, m): `rhs` unless the problem is about a change."""
+        return self.rhs if self.prior is None else self.prior.asked
+
+    @property
+    def allowance(self) -> FloatArray:
+        """What a violation is relative to: ``max(1, |asked|)``, shape (*batch, m)."""
+        return np.maximum(1.0, np.abs(self.asked))
+
     def _set(self, rows: Rows, rhs: Any, equality: Any, valid: Any) -> None:
         shape = (*rows.batch, rows.m)
         if rhs is None:
             sides = np.empty(shape)
             sides.fill(1.0)  # half the time of np.ones
         else:
-            given = _per_row("rhs", rhs, shape, "finite numbers")
+            given = per_row("rhs", rhs, shape, "finite numbers")
             try:
                 sides = given.astype(np.float64)
             except (TypeError, ValueError) as error:
@@ -123,7 +155,7 @@ class MarginProblem:
         if equality is None:
             equal = np.zeros(shape, dtype=bool)
         else:
-            equal = _per_row("equality", equality, shape, "booleans")
+            equal = per_row("equality", equality, shape, "booleans")
             if equal.dtype != bool:
                 raise ValueError(f"equality must be {shape[-1]} booleans, one per row of a, got dtype {equal.dtype}")
         self.rows, self.rhs, self.equality = rows, sides, equal
@@ -148,6 +180,12 @@ class MarginProblem:
         infeasible optimal
         """
         return self._priced(None if C is None else read_penalty(C, slack, loss))
+
+    def with_rows(self, rows: Rows) -> MarginProblem:
+        """The same problem with its rows held in another way."""
+        problem = copy(self)
+        problem.rows = rows
+        return problem
 
     def _priced(self, penalty: Penalty | None) -> MarginProblem:
         problem = copy(self)
@@ -185,7 +223,15 @@ class MarginProblem:
         for i, (part, problem) in enumerate(zip(parts, problems, strict=True)):
             a[i, : part.m], queries[i, : part.q], owner[i, : part.m] = part.a, part.queries, part.owner
             rhs[i, : part.m], equality[i, : part.m], valid[i, : part.m] = problem.rhs, problem.equality, True
-        return cls(a, queries, owner, rhs, equality, valid)
+        whole = cls(a, queries, owner, rhs, equality, valid)
+        priors = [problem.prior for problem in problems]
+        if all(prior is None for prior in priors):
+            return whole
+        asked, error, W = rhs.copy(), np.zeros((size, m)), np.zeros((size, *shape))
+        for i, (part, prior) in enumerate(zip(parts, priors, strict=True)):
+            if prior is not None:
+                W[i], asked[i, : part.m], error[i, : part.m] = prior
+        return whole._with(Prior(W, asked, error))
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -238,7 +284,7 @@ class MarginProblem:
         rows = np.asarray(index)
         valid = None if self.valid is None else self.valid[..., rows]
         part = MarginProblem.from_rows(self.rows.gather(rows), self.rhs[..., rows], self.equality[..., rows], valid)
-        return part._priced(self.penalty)
+        return part._with(None if self.prior is None else self.prior.of_rows(rows))._priced(self.penalty)
 
     def pairs(self) -> PairRows:
         """The rows as explicit pairs. For small problems and references."""
@@ -265,38 +311,25 @@ class MarginProblem:
         rows, rhs, equality = self.rows[index], self.rhs[index], self.equality[index]
         if self.is_plain:
             return MarginProblem.from_rows(rows)._priced(self.penalty)
+        prior = None if self.prior is None else self.prior.of_problems(index)
         if self.valid is None or self.valid[index].all():
-            return MarginProblem.from_rows(rows, rhs, equality)._priced(self.penalty)
+            return MarginProblem.from_rows(rows, rhs, equality)._with(prior)._priced(self.penalty)
         keep = np.flatnonzero(self.valid[index])
-        return MarginProblem.from_rows(rows.gather(keep), rhs[keep], equality[keep])._priced(self.penalty)
+        part = MarginProblem.from_rows(rows.gather(keep), rhs[keep], equality[keep])
+        return part._with(None if prior is None else prior.of_rows(keep))._priced(self.penalty)
+
+    def plain_rows(self, index: int) -> MarginProblem:
+        """One problem of a batch with its void rows."""
+        one = MarginProblem.from_rows(self.rows[index], self.rhs[index], self.equality[index])
+        return one._with(None if self.prior is None else self.prior.of_problems(index))
 
     def take(self, problems: npt.ArrayLike) -> MarginProblem:
         """Some problems of a batch, as a batch."""
         index = np.asarray(problems)
         valid = None if self.valid is None else self.valid[index]
         part = MarginProblem.from_rows(self.rows.take(index), self.rhs[index], self.equality[index], valid)
-        return part._priced(self.penalty)
+        return part._with(None if self.prior is None else self.prior.of_problems(index))._priced(self.penalty)
 
     def __repr__(self) -> str:
         many = f"{len(self)} problems, " if self.batch else ""
         return f"MarginProblem({many}{self.m} rows, {self.q} queries, W {self.shape[0]} x {self.shape[1]})"
-
-
-def _voided(
-    a: npt.NDArray[Any], owner: npt.NDArray[Any], rhs: Any, equality: Any, valid: Any
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Any, Any, BoolArray]:
-    """The arguments with everything about rows that do not exist set to zero."""
-    shape = a.shape[:-1]
-    keep = _per_row("valid", valid, shape, "booleans")
-    if keep.dtype != bool:
-        raise ValueError(f"valid must be booleans, got dtype {keep.dtype}")
-    if not keep.any(axis=-1).all():
-        i = int(np.flatnonzero(~np.atleast_2d(keep).any(axis=-1))[0])
-        raise ValueError(f"valid must leave at least one row in every problem, but problem {i} has none")
-    if keep.all():
-        return a, owner, rhs, equality, keep
-    kind = a.dtype if a.dtype == np.float32 else np.dtype(np.float64)
-    used = keep.any(axis=0) if owner.ndim < keep.ndim else keep
-    sides = np.ones(shape) if rhs is None else _per_row("rhs", rhs, shape, "finite numbers")
-    equal = None if equality is None else _per_row("equality", equality, shape, "booleans") & keep
-    return np.where(keep[..., None], a, kind.type(0)), np.where(used, owner, 0), np.where(keep, sides, 0.0), equal, keep

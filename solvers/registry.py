@@ -14,6 +14,7 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
+from attsvm.solvers.shared_rows import SharedRows
 from attsvm.solvers.solution import Found
 from attsvm.solvers.unit import UnitProblem
 
@@ -46,6 +47,8 @@ class SolverSpec:
         Takes ``rank=``.
     written_out : bool
         Works on rows that are written out: "auto" chooses it for `PairRows` only.
+    products : bool
+        Leaves products with shared rows to a torch ``device=``; everything else stays on the CPU.
     soft : bool
         Takes rows that may be missed at a price.
     foreign : bool
@@ -68,16 +71,19 @@ class SolverSpec:
     foreign: bool = False
     soft: bool = False
     written_out: bool = False
+    products: bool = False
     options: frozenset[str] | None = frozenset()
 
     def load(self) -> Method:
         """Import the method."""
         return _loaded(self.target)
 
-    def can(self, norm: Norm, rank: int | None, device: object, soft: bool = False) -> bool:
+    def can(self, norm: Norm, rank: int | None, device: object, problem: MarginProblem) -> bool:
         """Whether it solves this kind of problem at all."""
+        soft, shared = problem.penalty is not None, isinstance(problem.rows, SharedRows)
         known = (self.norms is None or norm.name in self.norms) and (self.soft or not soft)
-        return known and self.ranks == (rank is not None) and (device is None or self.devices)
+        moves = self.devices or (self.products and shared)
+        return known and self.ranks == (rank is not None) and (device is None or moves)
 
 
 @cache
@@ -105,8 +111,8 @@ SOLVERS = {
         ),
         SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
-            "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True,
-            options=frozenset({"progress", "time_limit"}),
+            "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True, products=True,
+            options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
             "lockstep", f"{_HOME}.nuclear.lockstep:solve_lockstep", _NUCLEAR, 1e-7,
@@ -123,12 +129,13 @@ SOLVERS = {
         ),
         SolverSpec(
             "reweighted", f"{_HOME}.nuclear.reweighted:solve_reweighted", _NUCLEAR, 1e-7,
-            "own: weighted Frobenius problems on a working set, then Newton, hard and soft margins", soft=True,
-            options=frozenset({"progress", "time_limit"}),
+            "own: weighted Frobenius problems on a working set, then Newton, hard and soft margins",
+            soft=True, products=True, options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
             "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
-            "own: W = K Q^T with few columns, from many starts", ranks=True, options=frozenset({"starts", "seed"}),
+            "own: W = K Q^T with few columns, from many starts", ranks=True,
+            options=frozenset({"starts", "seed", "time_limit"}),
         ),
         SolverSpec(
             "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,
@@ -145,27 +152,32 @@ def choose(
     """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
     soft = problem.penalty is not None
     if solver != "auto":
-        return _named(solver, norm, rank, device, soft)
+        return _named(problem, solver, norm, rank, device)
     for spec in SOLVERS.values():
-        if not spec.can(norm, rank, device, soft) or (spec.devices and device is None and not _worth_lockstep(problem)):
+        if not spec.can(norm, rank, device, problem):
+            continue
+        if spec.devices and device is None and not _worth_lockstep(problem):
             continue
         if spec.written_out and not isinstance(problem.rows, PairRows):
             continue
         if problem.m <= spec.most_rows or device is not None:
             return spec, ""
+    raise ValueError(_why_none(norm, rank, device, soft))
+
+
+def _why_none(norm: Norm, rank: int | None, device: object, soft: bool) -> str:
+    """Why no entry of the table fits."""
     if soft and (device is not None or rank is not None):
-        raise ValueError("a soft margin (C=) goes with neither rank= nor device=")
+        return "a soft margin (C=) goes with neither rank= nor, unless rows share tokens, device="
     if device is not None and rank is not None:
-        raise ValueError(f"rank={rank} and device={device!r} do not go together: no solver takes both")
+        return f"rank={rank} and device={device!r} do not go together: no solver takes both"
+    if device is None:
+        return f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
     able = sorted({name for s in SOLVERS.values() if s.devices and s.norms for name in s.norms})
-    raise ValueError(
-        f"device={device!r} runs the norms {able} only, got norm {norm.name!r}"
-        if device is not None
-        else f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
-    )
+    return f"device={device!r} runs the norms {able} only, got norm {norm.name!r}"
 
 
-def _named(solver: str, norm: Norm, rank: int | None, device: object, soft: bool) -> tuple[SolverSpec, str]:
+def _named(problem: MarginProblem, solver: str, norm: Norm, rank: int | None, device: object) -> tuple[SolverSpec, str]:
     """What was asked for by name, and its variant, if it can do what is asked of it."""
     name, _, variant = solver.partition(":")
     spec = SOLVERS.get(name)
@@ -173,10 +185,12 @@ def _named(solver: str, norm: Norm, rank: int | None, device: object, soft: bool
         raise ValueError(
             f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
         )
-    if not spec.can(norm, rank, device, soft):
-        able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device, soft))
+    if not spec.can(norm, rank, device, problem):
+        able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device, problem))
         asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
-        asked += " with a soft margin" if soft else ""
+        asked += " with a soft margin" if problem.penalty is not None else ""
+        if device is not None and spec.products:
+            asked += ", whose products run there for shared rows only"
         raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
     return spec, variant
 

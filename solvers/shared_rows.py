@@ -1,11 +1,12 @@
 """Rows whose left factors are differences of shared vectors: the vectors are stored once, rows are implied.
 
-Row k of query j reads ``(x_anchor - x_t)^T W z_j`` with two vectors of the block that the query reads. All margins are
-differences of ``x_t^T W z_j``, two matrix products per block, and the adjoint moves the weights to the vectors first. So
-memory is that of the vectors, of one number per row, and of one block of products; never one vector per row.
+Row k of query j reads ``(x_anchor - x_t)^T W z_j`` with two vectors of the block that the query reads. All margins
+are differences of ``x_t^T W z_j``, two matrix products per block, and the adjoint moves the weights to the vectors
+first. So memory is that of the vectors, of one number per row, and of one block of products; never one vector per
+row.
 
-A margin is the difference of two computed products here, not the product of a difference: errors scale with the sizes of
-the vectors, not of their difference (`SharedRows.error_norms`), which is what certificates use.
+A margin is the difference of two computed products here, not the product of a difference: errors scale with the sizes
+of the vectors, not of their difference (`SharedRows.error_norms`), which is what certificates use.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class SharedRows:
         """Entries of the vectors."""
         return int(self.vectors.size)
 
-    def _parts(self) -> Iterator[tuple[int, slice, slice]]:
+    def parts(self) -> Iterator[tuple[int, slice, slice]]:
         """Blocks of vectors with some of the queries that read them and their rows, as (block, queries, rows)."""
         starts = self._first_rows
         step = max(1, self.chunk // max(self.vectors.shape[1], self.shape[0]))
@@ -138,7 +139,7 @@ class SharedRows:
         """Frobenius norms ``|x_anchor - x_t| |z|``, shape (m,): from differences, so that equal vectors give 0."""
         out, right = np.empty(self.m), self._lengths[1]
         T, dx = self.vectors.shape[1:]
-        for i, queries, rows in self._parts():
+        for i, queries, rows in self.parts():
             X = self._block(i)
             anchors, which = np.unique(self.anchor[queries], return_inverse=True)
             apart = np.empty((len(anchors), T))
@@ -167,7 +168,7 @@ class SharedRows:
         if W.shape != self.shape:
             raise ValueError(f"W must have shape {self.shape}, got {W.shape}")
         out = np.empty(self.m)
-        for i, queries, rows in self._parts():
+        for i, queries, rows in self.parts():
             logits = (self.queries[queries] @ W.T) @ self._block(i).T  # (queries, T)
             mine = self.owner[rows] - queries.start
             chosen = logits[np.arange(len(logits)), self.anchor[queries]]
@@ -181,7 +182,7 @@ class SharedRows:
             raise ValueError(f"multipliers must have shape {(self.m,)}, got {lam.shape}")
         total = np.zeros(self.shape)
         T = self.vectors.shape[1]
-        for i, queries, rows in self._parts():
+        for i, queries, rows in self.parts():
             weight = lam[rows]
             if not weight.any():
                 continue
@@ -227,10 +228,13 @@ def _check(vectors: Any, queries: Any, block: Any, anchor: Any, owner: Any, plac
             raise ValueError(f"{name} must be a non-empty array of {axes} axes, got {np.shape(array)}")
         if array.dtype not in (np.float32, np.float64):
             raise ValueError(f"{name} must be float32 or float64, got {array.dtype}")
-    n, T, q = *vectors.shape[:2], len(queries)
+    n, T, q = int(vectors.shape[0]), int(vectors.shape[1]), len(queries)
     for name, array, most, size in (
-        ("block", block, n, q), ("anchor", anchor, T, q), ("owner", owner, q, len(owner)), ("place", place, T, len(owner)),
-    ):  # fmt: skip
+        ("block", block, n, q),
+        ("anchor", anchor, T, q),
+        ("owner", owner, q, len(owner)),
+        ("place", place, T, len(owner)),
+    ):
         if array.shape != (size,) or not np.issubdtype(array.dtype, np.integer):
             raise ValueError(f"{name} must be {size} integers, got shape {array.shape} and dtype {array.dtype}")
         if size and (array.min() < 0 or array.max() >= most):

@@ -60,6 +60,8 @@ def _primal(problem: MarginProblem, penalty: Penalty, W: FloatArray, norm: Norm,
     short = rhs - problem.margins(W)
     missed = problem.missed(-short)
     blur = bounds.margin * size * problem.rows.error_norms + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + missed)
+    if problem.prior is not None:  # right-hand sides that are themselves rounded
+        blur = blur + problem.prior.error
     objective = regular + penalty.cost(penalty.slacks(missed, owner, q))
     most = regular_most + penalty.cost(penalty.slacks(missed + blur, owner, q))
     return _Primal(value, objective, most * (1.0 + 4.0 * gamma(problem.m + 4)), missed, short)
@@ -109,6 +111,8 @@ def _dual(
     t = _multiple(gained, curve, room)
     value = t * gained - 0.5 * t * t * curve
     roundings = bounds.objective * (terms + 4) * (t * float(np.abs(rhs) @ weights) + t * t * lost)
+    if problem.prior is not None:
+        roundings += t * float(problem.prior.error @ weights) * SLACK
     proved = value - roundings - 8.0 * UNIT_ROUNDOFF * abs(value)
     return _Dual(lam, value, proved, 0.0 if squared else max(0.0, size - 1.0), t, error)
 

@@ -75,7 +75,7 @@ def _identity_defect(gram: FloatArray, d: int) -> FloatArray:
     share = gamma(d + 4) * 2.0 * r
     if share >= 0.5:
         return np.full(gram.shape[:-2], np.inf)
-    return (_size(gram) + share) * (SLACK / (1.0 - share))
+    return np.asarray((_size(gram) + share) * (SLACK / (1.0 - share)))
 
 
 def decomposition_error(A: FloatArray, U: FloatArray, s: FloatArray, Vt: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -175,11 +175,12 @@ def scaled_to_range(problem: MarginProblem) -> tuple[MarginProblem, int]:
     left, right = (-int(np.frexp(np.abs(part).max())[1]) for part in (pair.a, pair.queries))
     scaled = pair.scaled(left, right)
     back = scaled.scaled(-left, -right)
-    if not (np.array_equal(back.a, pair.a) and np.array_equal(back.queries, pair.queries)):
+    whole = problem.prior is None or problem.prior.survives(left + right)
+    if not (np.array_equal(back.a, pair.a) and np.array_equal(back.queries, pair.queries) and whole):
         return problem, 0  # some entry would be lost
     if problem.is_plain:
         return MarginProblem.from_rows(scaled), left + right
-    return MarginProblem.from_rows(scaled, problem.rhs, problem.equality), left + right
+    return problem.on_rows(scaled, left + right), left + right
 
 
 def _normalized(vectors: FloatArray) -> FloatArray:

@@ -99,7 +99,7 @@ def test_without_a_solution_nothing_is_proved():
     assert not bounds.inside[0].any()
     assert not on_margin(batch, bounds)[0].any()
     assert on_margin(batch, bounds)[1].tolist() == [True, False]
-    assert upper_norm((1, 1), found.certificate, "frobenius").tolist()[0] == np.inf
+    assert upper_norm(found.certificate).tolist()[0] == np.inf
 
 
 def test_large_problems_are_left_to_bounds():

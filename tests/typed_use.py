@@ -67,6 +67,13 @@ def swept() -> Floats:
     return margins
 
 
+def soft() -> int:
+    problem, selection = attsvm.structured_problem(n=2, T=4, d=6, seed=0)
+    chosen: attsvm.Selection = selection
+    path = attsvm.soft_path(problem, [0.1, 1.0], chosen)
+    return len(path)
+
+
 def following_tokens() -> float:
     svm: attsvm.next_token.GraphSolution = attsvm.next_token.graph_svm([[0, 1, 2, 0]], np.eye(3))
     W: Floats = svm.W
@@ -107,7 +114,7 @@ def main(folder: Path) -> None:
         assert solved(attsvm.random_problem(n=2, T=3, d=4, seed=0))[0] < 1e-6
     except (attsvm.InfeasibleError, attsvm.NoSolutionError) as error:
         raise AssertionError(str(error)) from error
-    assert following_tokens() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
+    assert soft() == 2 and following_tokens() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
     assert together().min() > 0
     assert listed(attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] > 0
     assert trained(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder)

@@ -208,7 +208,7 @@ def _extreme_scales(rng: Generator, sizes: Generator) -> AttentionProblem:
 
 def _selected_sets(rng: Generator, sizes: Generator) -> AttentionProblem:
     """For Gen-SVM: equality rows between tokens that are random, small integers or nearly equal."""
-    return (_sphere, _integer, _near_duplicates, _float32)[int(rng.integers(0, 4))](rng, sizes)
+    return (_sphere, _integer, _near_duplicates)[int(rng.integers(0, 3))](rng, sizes)
 
 
 FAMILIES: dict[str, Callable[[Generator, Generator], AttentionProblem]] = {

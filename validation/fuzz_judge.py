@@ -188,7 +188,7 @@ class Judge:
             return
         if not proved.gap <= 3.0 * solution.result.tolerance * proved.norm[1]:
             yield "norm", f"exact gap {proved.relative_gap:.1e}"
-        yield from _against_rank(solution, proved, proved)
+        yield from _against_rank(solution, proved)
         yield from self._against_uniqueness(solution, proved)
 
     def _against_uniqueness(self, solution: Solution, proved: NuclearEnclosure) -> Iterator[tuple[str, str]]:
@@ -204,7 +204,7 @@ class Judge:
         elif other.gap > 6.0 * tolerance * proved.norm[1]:
             yield "not unique", f"the witness has a relative gap of {other.relative_gap:.1e}"
         else:
-            yield from _against_rank(solution, proved, other)
+            yield from _against_rank(solution, other)
 
     def against_pair(self, alone: Solution, together: Solution) -> Iterator[tuple[str, str]]:
         """Contradictions between a problem solved alone and in a batch."""
@@ -233,12 +233,12 @@ class Judge:
         said = alone.result.uniqueness
         if said.verdict != "unique" or not together.status.has_solution:
             return
-        lam = alone.result.multipliers
-        first, second = (enclosure_of(self.rows, solution.W, lam) for solution in (alone, together))
-        if first is None or second is None:
+        second = enclosure_of(self.rows, together.W, alone.result.multipliers)
+        if second is None:
             return
-        # The radius is about matrices as good as the first; it grows at most in proportion to the gap of the second.
-        allowed = said.radius * max(1.0, second.gap / max(first.gap, 1e-300))
+        # The radius is about matrices up to the excess that was allowed for. A worse one is, in a share of the way from
+        # the best that is in proportion, at most twice that (convexity).
+        allowed = said.radius * max(1.0, 2.0 * second.gap / _excess(alone))
         size = float(np.abs(alone.W).max())  # squares may leave the range
         distance = size * float(np.linalg.norm(alone.W / size - together.W / size))
         if distance > allowed * (1.0 + 1e-9):
@@ -266,14 +266,21 @@ def enclosure_of(rows: ExactRows, W: FloatArray, multipliers: FloatArray) -> Nuc
     return enclose(rows, matrix if least >= 1 else matrix * (rational(1) / least), multipliers)
 
 
-def _against_rank(solution: Solution, first: NuclearEnclosure, other: NuclearEnclosure) -> Iterator[tuple[str, str]]:
+def _excess(solution: Solution) -> float:
+    """What the certificate itself allows between the norm of W made feasible and the optimal one; at most that."""
+    found = solution.certificate
+    share = found.gap + found.gap_error + found.primal_violation + found.primal_error
+    return max(found.norm * share, 1e-300)
+
+
+def _against_rank(solution: Solution, other: NuclearEnclosure) -> Iterator[tuple[str, str]]:
     """The part of a feasible matrix outside the certified rank, against the resolution."""
     claim = solution.certificate.rank_certificate
     if claim is None:
         yield "rank", "no rank certificate"
         return
     outside = float(other.singular_values[0][claim.rank :].sum())
-    # The resolution is about matrices of at most the norm of the first; it is in proportion to the gap.
-    allowed = claim.resolution * max(1.0, other.gap / max(first.gap, 1e-300))
+    # The resolution is about matrices up to the excess that was allowed for; it is in proportion to it.
+    allowed = claim.resolution * max(1.0, other.gap / _excess(solution))
     if outside > allowed * (1.0 + 1e-9):
         yield "rank", f"rank {claim.rank} at {claim.resolution:.1e}, outside it {outside:.1e}"

@@ -27,6 +27,8 @@ __all__ = ["LISTED_UP_TO", "against_listings", "selections_of"]
 LISTED_UP_TO = 27
 # A margin this near to 1 in both solutions of a problem cannot be proved to lie beyond it, one this far not on it.
 _ON, _OFF = 1e-9, 1e-2
+# One of so many seeds is listed by the best-first search, too.
+_SEARCHED = 4
 # Norms below have few digits in float64.
 _NORMAL = 1e-300
 
@@ -71,9 +73,10 @@ def against_listings(case: FuzzCase) -> Iterator[tuple[str, str]]:
     problem = case.problem
     listings = {
         "frobenius": attsvm.locally_optimal_selections(problem),
-        "frobenius search": attsvm.locally_optimal_selections(problem, top=len(cases), mode="search"),
         "nuclear": attsvm.locally_optimal_selections(problem, norm="nuclear"),
     }
+    if case.seed % _SEARCHED == 0:  # its first guesses are short descents, which cost more than all else
+        listings["frobenius search"] = attsvm.locally_optimal_selections(problem, top=len(cases), mode="search")
     for name, found in listings.items():
         if found.complete != (not found.undecided):
             yield "complete", f"{name}, complete is {found.complete} with {len(found.undecided)} undecided"

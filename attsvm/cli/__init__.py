@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import attsvm
-from attsvm.cli import bench, claims, compare, demo, diagnose, enumerate_, new, report, solve, train, validate
+from attsvm.cli import bench, claims, compare, demo, diagnose, enumerate_, new, probe, report, solve, train, validate
 from attsvm.cli.arguments import Debug
 from attsvm.cli.run import run_app
 
@@ -53,6 +53,7 @@ app.command("compare", short_help="Train, and say how well theory predicts it.")
 app.command("enumerate", short_help="List every locally optimal selection.")(enumerate_.command)
 app.command("diagnose", short_help="Say which theorems apply to the data.")(diagnose.command)
 app.command("report", short_help="Write all of this as one HTML page.")(report.command)
+app.command("probe", short_help="Measure every head of a trained transformer.")(probe.command)
 app.command("validate", short_help="Reproduce figures of the papers.")(validate.command)
 app.command("claims", short_help="Show what the papers claim and what holds.")(claims.command)
 app.command("bench", short_help="Measure speed against other solvers.")(bench.command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from attsvm.cli.arguments import Debug
 
 if TYPE_CHECKING:
+    from attsvm.validation.ledger.mutate import Mutation
     from attsvm.validation.ledger.record import Claim
 
 __all__ = ["command"]
@@ -42,6 +44,8 @@ def command(
     """  # noqa: D301
     from attsvm.validation.ledger.run import find_claims
 
+    if run and find_spec("torch") is None:
+        raise ImportError("--run needs torch: pip install 'attsvm[torch]'")
     claims = find_claims(ids or [], paper)
     if markdown or wrong or readings or coverage:
         print(_page(claims, wrong=wrong, readings=readings, coverage=coverage))
@@ -129,15 +133,22 @@ def _mutate(claims: list[Claim], seed: int, trials: int | None, json: bool) -> l
     from rich.progress import track
 
     from attsvm.cli.support import print_json
-    from attsvm.records import Table, console
-    from attsvm.validation.ledger.mutate import Mutation, mutations, shares
+    from attsvm.records import console
+    from attsvm.validation.ledger.mutate import mutations
 
     bar = track(claims, "mutating", console=console(stderr=True), transient=True, disable=json)
     found = [mutation for claim in bar for mutation in mutations(claim, seed, trials)]
     unexplained = [m.claim for m in found if not m.caught and not m.reason]
     if json:
         print_json([asdict(mutation) for mutation in found])
-        return unexplained
+    else:
+        _show_mutations(console(), list(dict.fromkeys(claim.paper for claim in claims)), found)
+    return unexplained
+
+
+def _show_mutations(screen: Any, papers: list[str], found: list[Mutation]) -> None:
+    from attsvm.records import Table
+    from attsvm.validation.ledger.mutate import shares
 
     def row(name: str, chosen: list[Mutation]) -> tuple[object, ...]:
         cells: list[object] = [name]
@@ -146,15 +157,12 @@ def _mutate(claims: list[Claim], seed: int, trials: int | None, json: bool) -> l
             cells.append(f"{caught} of {total}" + (f" ({caught / total:.0%})" if total else ""))
         return (*cells, sum(m.scaled and m.invariant and not m.caught for m in chosen))
 
-    papers = dict.fromkeys(claim.paper for claim in claims)
     rows = [row(name, [m for m in found if m.claim.startswith(f"{name}:")]) for name in papers]
-    screen = console()
     left = [(m.claim, m.name, m.reason or "NO REASON KNOWN", m.how) for m in found if not m.caught and not m.invariant]
     if left:
         screen.print(Table("Survivors", ("claim", "variant", "why", "measured"), left, align="llll"))
     columns = ("paper", "off by 10 %, caught", "slips, caught", "scale-invariant")
     screen.print(Table("Variants caught", columns, [*rows, row("all", found)], align="llll"))
-    return unexplained
 
 
 def _table(records: list[dict[str, Any]], run: bool) -> Any:

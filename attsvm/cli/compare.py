@@ -53,7 +53,7 @@ def command(
     silent = quiet or json
     with working("solving", silent):
         solutions = [attsvm.att_svm(read.problem, chosen, norm=norm) for norm in NORMS]
-    reports = []
+    reports: list[Any] = []
     for form in parameterization or list(Parameterization):
         run = train_problem(read.problem, form.value, optimizer, device, quiet=silent, steps=steps, lr=lr, seed=seed)
         with working("comparing", silent):
@@ -73,9 +73,14 @@ def command(
         words = ("Global, Local", "Att-SVM", "Att-SVM*", "1 - corr", "margin", "rate", "effective rank")
         one = " --index 0" if many else ""
         close(screen, words, f"attsvm report {file}{one} -o report.html", f"attsvm diagnose {file}")
-    ends = [end for report in reports for end in (report.convergence_counts() if many else [report.convergence])]
-    if any(end not in ("Global", "Local") for end in ends):
+    if not all(_is_local(report, many) for report in reports):
         raise typer.Exit(1)
+
+
+def _is_local(report: Any, many: bool) -> bool:
+    """Whether every run ended in a selection that is proved locally optimal."""
+    ends = report.convergence_counts() if many else [report.convergence]
+    return all(end in ("Global", "Local") for end in ends)
 
 
 def _save(out: Path, reports: list[Any]) -> None:

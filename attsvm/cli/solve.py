@@ -141,7 +141,9 @@ def _solve_batch(
     read = read_problem_file(file)
     tokens = None if selection == "optimal" else read.selection
     with working("solving", quiet or json):
-        solved = {n: attsvm.att_svm(read.problem, tokens, norm=n, rank=rank, solver=solver) for n in norms}
+        solved: dict[str, Any] = {
+            n: attsvm.att_svm(read.problem, tokens, norm=n, rank=rank, solver=solver) for n in norms
+        }
     rows = [
         (k, name, str(one.status), *((f"{one.margin:.6f}", one.rank, f"{one.certificate.gap:.0e}")
          if one.status.has_solution else (None, None, None)))

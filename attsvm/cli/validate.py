@@ -24,6 +24,9 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Another setting, as in the record; repeatable."),
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File of a study that reads one (setting 'data').")
+    ] = None,
     seed: Seed = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Small settings, seconds per figure.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of results [validation-results/full or /quick].")] = None,
@@ -53,16 +56,18 @@ def command(
     from attsvm.records import console
     from attsvm.validation.figures.framework import Figure, Options, read_settings
     from attsvm.validation.figures.output import print_record
-    from attsvm.validation.figures.registry import GROUPS, all_figures, choose_figures
+    from attsvm.validation.figures.registry import GROUPS, choose_figures, figure_titles
     from attsvm.validation.figures.run import run_figures
 
     if listing:
-        for figure in (figure for group in GROUPS for figure in all_figures(group)):
-            typer.echo(f"{figure.paper:15s} {figure.names:14s} {figure.title}")
+        for group in GROUPS:
+            for names, title in figure_titles(group):
+                typer.echo(f"{group:15s} {names:14s} {title}")
         return
     chosen = choose_figures(figures or [], everything)
+    settings = read_settings(change or []) | ({} if data is None else {"data": str(data)})
     words = shlex.join(["attsvm", *sys.argv[1:]])
-    options = Options(quick, trials, seed, device, workers, fresh, words, read_settings(change or []))
+    options = Options(quick, trials, seed, device, workers, fresh, words, settings)
     folder = out or Path("validation-results") / ("quick" if quick else "full")
     silent = quiet or json
     screen = console(width=170)
@@ -88,5 +93,9 @@ def command(
         close(screen, ("± and [ , ]", "NOT confirmed"), f"open {folder / 'summary.html'}", "attsvm validate --list")
     if json:
         print_json(records)
-    if any(record.get("refuted") or (judge and record["picture_faults"]) for record in records):
+    if any(_fails(record, judge) for record in records):
         raise typer.Exit(1)
+
+
+def _fails(record: dict[str, Any], judge: bool) -> bool:
+    return bool(record.get("refuted")) or (judge and bool(record["picture_faults"]))

@@ -3,12 +3,15 @@
 from attsvm.paths.ball_search import PathStatus
 from attsvm.paths.decomposition import Decomposition, DecompositionStatus, decompose
 from attsvm.paths.regularization import RegularizationPath, regularization_path
+from attsvm.paths.soft import SoftPath, soft_path
 
 __all__ = [
     "Decomposition",
     "DecompositionStatus",
     "PathStatus",
     "RegularizationPath",
+    "SoftPath",
     "decompose",
     "regularization_path",
+    "soft_path",
 ]

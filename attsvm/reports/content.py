@@ -148,9 +148,7 @@ def _trained(problem: AttentionProblem, form: str, **options: Any) -> Run:
     return train(problem, form, optimizer=RUNS[form], **options)
 
 
-def _diagnosis(problem: AttentionProblem, chosen: Selection, seed: int) -> dict[str, Any] | None:
-    if problem.head is None:
-        return None
+def _diagnosis(problem: AttentionProblem, chosen: Selection, seed: int) -> dict[str, Any]:
     from attsvm.theory import diagnose
 
     return diagnose(problem, chosen, seed=seed).to_dict()

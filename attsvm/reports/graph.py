@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.problem import AttentionProblem
 
+if TYPE_CHECKING:
+    from attsvm.enumeration import Basins
+
 __all__ = ["MOST_EDGES", "graph_content"]
 
+Node = tuple[int, ...]
 MOST_EDGES = 4000
 _COLORS = 8
 _LISTED = 20
@@ -43,17 +47,8 @@ def graph_content(problem: AttentionProblem, norm: str, limit: int) -> dict[str,
     number = {node: i for i, node in enumerate(graph)}
     nodes = []
     for node, data in graph.nodes(data=True):
-        ends = found.reach[node]
-        if node in colour:
-            kind, paint = ("best" if data["globally_optimal"] else "sink"), colour[node]
-        elif not data["feasible"]:
-            kind, paint = "infeasible", None
-        elif len(ends) == 1 and not found.dead_end[node]:
-            kind, paint = "one", colour[next(iter(ends))]
-        else:
-            kind, paint = "several", None
         place = round(data["margin"], 6), round(data["score"], 6)
-        nodes.append(["-".join(map(str, node)), *place, kind, paint])
+        nodes.append(["-".join(map(str, node)), *place, *_kind(node, data, found, colour)])
     edges = [[number[a], number[b]] for a, b in graph.edges]
     if len(edges) > MOST_EDGES:  # those that matter most: into a local optimum
         edges = [[number[a], number[b]] for a, b in graph.edges if b in colour][:MOST_EDGES]
@@ -63,19 +58,26 @@ def graph_content(problem: AttentionProblem, norm: str, limit: int) -> dict[str,
         "edges": edges,
         "edge_count": graph.number_of_edges(),
         "sinks": len(sinks),
-        "optima": [
-            {
-                "tokens": "-".join(map(str, node)),
-                "margin": graph.nodes[node]["margin"],
-                "score": graph.nodes[node]["score"],
-                "globally_optimal": graph.nodes[node]["globally_optimal"],
-                "reaching": found.reaching[node],
-                "only": found.only[node],
-                "colour": colour[node],
-            }
-            for node in sinks[:_LISTED]
-        ],
+        "optima": [_optimum(graph, found, node) | {"colour": colour[node]} for node in sinks[:_LISTED]],
     }
+
+
+def _kind(node: Node, data: Any, found: Basins, colour: dict[Node, int]) -> tuple[str, int | None]:
+    """What becomes of a node, and the number of the sink that it is or leads to."""
+    ends = found.reach[node]
+    if node in colour:
+        return "best" if data["globally_optimal"] else "sink", colour[node]
+    if not data["feasible"]:
+        return "infeasible", None
+    if len(ends) == 1 and not found.dead_end[node]:
+        return "one", colour[next(iter(ends))]
+    return "several", None
+
+
+def _optimum(graph: Any, found: Basins, node: Node) -> dict[str, Any]:
+    data = {name: graph.nodes[node][name] for name in ("margin", "score", "globally_optimal")}
+    reached = {"reaching": found.reaching[node], "only": found.only[node]}
+    return {"tokens": "-".join(map(str, node))} | data | reached
 
 
 def _by_margin(graph: Any) -> Any:

@@ -8,7 +8,43 @@ from typing import Any
 
 from attsvm.records import Raw
 
-__all__ = ["badge", "embed_json", "escape", "section"]
+__all__ = ["badge", "document", "embed_json", "escape", "section"]
+
+# Nothing may be fetched, from the network or the disk, whatever a name contains.
+_POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+def document(title: str, body: str, *, style: str, script: str, data: Any) -> str:
+    """A whole page with its style, script and data inside.
+
+    Parameters
+    ----------
+    title : str
+        Plain text.
+    body : str
+        HTML of the body.
+    style, script : str
+    data : object
+        What the script finds as JSON in the element ``data``.
+
+    Examples
+    --------
+    >>> from attsvm.reports.markup import document
+    >>> page = document("a < b", "<main></main>", style="", script="", data={"x": 1})
+    >>> "<title>a &lt; b</title>" in page, '{"x":1}' in page
+    (True, True)
+    """
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{style}</style></head><body>{body}"
+        f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
+        f"<script>{script}</script></body></html>\n"
+    )
 
 
 def escape(value: Any) -> str:

@@ -9,17 +9,12 @@ from typing import Any, Unpack
 from attsvm.problem import AttentionProblem
 from attsvm.records import atomic_write, environment
 from attsvm.reports.content import ReportOptions, build_content
-from attsvm.reports.markup import embed_json, escape, section
+from attsvm.reports.markup import document, escape, section
 from attsvm.reports.sections import diagnosis, graph, solutions, summary, training, words
 from attsvm.reports.verdict import page_verdict
 
 __all__ = ["render_page", "write_page", "write_report"]
 
-# Nothing may be fetched, from the network or the disk, whatever a problem's name contains.
-_POLICY = (
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "base-uri 'none'; form-action 'none'"
-)
 _FOR_SCRIPT = ("selection", "K", "allowed")
 
 
@@ -58,21 +53,16 @@ def render_page(content: dict[str, Any]) -> str:
     links = "".join(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, (title, _) in parts.items())
     body = "".join(section(key, title, html) for key, (title, html) in parts.items())
     settings = content["settings"]
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(content['name'])}: attention as a max-margin machine</title>"
-        f"<style>{style}</style></head><body>"
+    page = (
         f'<header><h1>{escape(content["name"])}</h1><p class="soft">Softmax attention as a max-margin machine: what '
         f'the SVM predicts, and what training does.</p><p class="verdict">{escape(page_verdict(content))}</p>'
         f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>'
         f"<main>{body}</main><footer><p>Made by <code>attsvm report</code> with {settings['steps']} training steps, "
         f"seed {settings['seed']}. {escape(environment(content['versions']))}.</p><p>Next: <code>attsvm enumerate FILE "
         "--top 5</code> lists where training can end; <code>attsvm diagnose FILE</code> says why.</p></footer>"
-        f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
-        f"<script>{script}</script></body></html>\n"
     )
+    title = f"{content['name']}: attention as a max-margin machine"
+    return document(title, page, style=style, script=script, data=data)
 
 
 def write_report(problem: AttentionProblem, path: str | Path, **options: Unpack[ReportOptions]) -> None:

@@ -194,18 +194,15 @@ def training(content: dict[str, Any]) -> str:
 def diagnosis(content: dict[str, Any]) -> str:
     """Predictions first, then theorems and assumptions."""
     found = content["diagnosis"]
-    if found is None:
-        return "<p>Without a head there is nothing to diagnose.</p>"
     said = "".join(
         f"<p><strong>{escape(name)}</strong>: {escape(text)}</p>" for name, text in found["prediction"].items()
     )
     words = {"holds": "applies", "fails": "does not apply"}
     theorems = [(t["name"], badge(words.get(t["verdict"], t["verdict"])), t["detail"]) for t in found["theorems"]]
     checks = [(c["name"], badge(c["verdict"]), c["detail"]) for c in found["checks"]]
-    tables = (
-        Table("Theorems, with corrected hypotheses", ("statement", "verdict", "because"), theorems, align="lll"),
-        Table(f"Assumptions ({found['norm']} norm)", ("assumption", "verdict", "because"), checks, align="lll"),
-    )
+    judged = Table("Theorems, with corrected hypotheses", ("statement", "verdict", "because"), theorems, align="lll")
+    assumed = Table(f"Assumptions ({found['norm']} norm)", ("assumption", "verdict", "because"), checks, align="lll")
+    tables = (judged, assumed) if theorems else (assumed,)
     return said + "".join(table.html() for table in tables)
 
 

@@ -27,7 +27,7 @@ def _percent(share: float) -> str:
     return f"{value:.2g} %" if value < 10 else f"{value:.0f} %"
 
 
-def run_verdict(name: str, convergence: str, status: str, norm: str, misalignment: float | None) -> str:
+def run_verdict(name: str, convergence: str, status: str, norm: str | None, misalignment: float | None) -> str:
     """One sentence about a training run and the SVM of the tokens that it selects.
 
     Examples
@@ -46,7 +46,7 @@ def run_verdict(name: str, convergence: str, status: str, norm: str, misalignmen
         return f"Training {form} {ends}; there is no max-margin direction to compare with."
     return (
         f"Training {form} {ends}; its direction is {_percent(misalignment)} away from the "
-        f"{_MACHINE.get(norm, norm)} one."
+        f"{_MACHINE.get(str(norm), norm)} one."
     )
 
 

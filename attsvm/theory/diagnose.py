@@ -132,7 +132,8 @@ def diagnose(
     Parameters
     ----------
     problem : AttentionProblem
-        A single problem with a head.
+        A single problem. Without a prediction head (a trained layer has no labels) only what needs no scores is
+        checked: whether the selection can be separated and which tokens support it.
     selection : Selection or array_like of int, optional
         What local statements (Theorems 5 and 7) are about; the optimal tokens by default.
     loss : str or Loss
@@ -166,6 +167,8 @@ def diagnose(
     if exact_limit < 0:
         raise ValueError(f"exact_limit must be >= 0, got {exact_limit}")
     rule = get_loss(loss)
+    if problem.head is None:
+        return _without_labels(problem, selection, norm)
     optimal = problem.optimal_tokens()
     chosen = read_selection(problem, selection)
     is_optimal = chosen == optimal
@@ -193,3 +196,23 @@ def diagnose(
     named = {check.name: check for check in checks}
     theorems = judge_theorems(named, norm)
     return Diagnosis(problem, chosen, norm, tuple(checks), theorems, predict(named, theorems, is_optimal, norm))
+
+
+def _without_labels(problem: AttentionProblem, selection: Any, norm: str) -> Diagnosis:
+    """What can be said of a selection when nothing scores the tokens."""
+    if selection is None:
+        raise ValueError(
+            "selection is missing: the problem has no prediction head, so nothing says which tokens are optimal; give "
+            "the tokens that a trained head selects, attsvm.attention.likeliest(problem, head.W)"
+        )
+    chosen = read_selection(problem, selection)
+    own = solve_selection(problem, chosen, norm)
+    frobenius = own if norm == "frobenius" else solve_selection(problem, chosen, "frobenius")
+    checks = (check_feasible(own), check_size(problem), *check_all_support(frobenius))
+    words = (
+        "Without labels and a prediction head nothing says where training goes. If this selection is the one that "
+        "training prefers, W (trained to saturation) turns towards its "
+    )
+    return Diagnosis(
+        problem, chosen, norm, checks, (), {"W": f"{words}Att-SVM solution.", "KQ": f"{words}Att-SVM* solution."}
+    )

@@ -31,8 +31,8 @@ def _short(indices: object) -> str:
     return str(np.asarray(indices).tolist()).replace(" ", "")
 
 
-def diagnosis_tables(diagnosis: Diagnosis) -> tuple[Table, Table]:
-    """Assumptions and theorems."""
+def diagnosis_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
+    """Assumptions, and theorems where there are labels to state them for."""
     p = diagnosis.problem
     size = f"n={p.n}, T={p.T}, dx={p.dx}, dz={p.dz}" + (f", K={p.K}" if p.multi_query else "")
     chosen = _short(diagnosis.selection.indices)
@@ -40,7 +40,11 @@ def diagnosis_tables(diagnosis: Diagnosis) -> tuple[Table, Table]:
     title = f"Assumptions ({size}, {diagnosis.norm} norm, selection {where})"
     return (
         _check_table(title, "assumption", diagnosis.checks, {}),
-        _check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES),
+        *(
+            [_check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES)]
+            if diagnosis.theorems
+            else []
+        ),
     )
 
 

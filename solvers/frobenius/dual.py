@@ -58,7 +58,7 @@ class Dual:
         self.prefer_dense = False
         # From slack of unit rows to the certificate's measure of primal violation.
         problem = unit.problem
-        self._weight = problem.row_norms * unit.scale / np.maximum(1.0, np.abs(problem.rhs))
+        self._weight = problem.row_norms * unit.scale / problem.allowance
 
     def at(self, x: FloatArray) -> DualPoint:
         """Everything that follows from the multipliers x, shape (m,)."""

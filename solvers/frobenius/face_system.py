@@ -11,8 +11,10 @@ The lower half of the matrix is formed by blocks, factored in place, and thrown 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.pairs import PairRows
@@ -66,6 +68,8 @@ class FaceSystem:
         The largest of the rows of each query is eliminated.
     metric : Metric, optional
         Of the space that the rows act on; the Frobenius product by default.
+    single : bool
+        Form and factor the matrix in float32: half the memory and the time, for steps that need no accuracy.
 
     Examples
     --------
@@ -87,9 +91,10 @@ class FaceSystem:
         tied: BoolArray,
         leader: FloatArray,
         metric: Metric | None = None,
+        single: bool = False,
     ) -> None:
         self.a = pair.a.astype(np.float64, copy=False)
-        self.owner = pair.owner
+        self.owner, self.single = pair.owner, single
         self.b = pair.queries.take(pair.owner, axis=0).astype(np.float64, copy=False)
         self.ridge, self.signs, self.metric = ridge, signs, metric
         self.curvature = 0.0 if penalty is None or penalty.loss == "hinge" else 0.5 / penalty.C
@@ -116,7 +121,7 @@ class FaceSystem:
         self.follows = head_of[self.kept[self.followers]]
 
     def _factor(self) -> int:
-        from scipy.linalg.lapack import dpotrf
+        from scipy.linalg.lapack import dpotrf, spotrf
 
         a, b, k, owner = self.a[self.kept], self.b[self.kept], self.kept, self.owner[self.kept]
         if len(self.followers):  # differences with the row that is eliminated; it shares the right factor
@@ -126,8 +131,11 @@ class FaceSystem:
         n = len(k)
         if not n:
             return 0
-        gram = np.empty((n, n))
+        kind: Any = np.float32 if self.single else np.float64
+        gram = np.empty((n, n), dtype=kind)
         a_right, b_right = (a, b) if self.metric is None else (a @ self.metric.left, b @ self.metric.right)
+        narrow: list[npt.NDArray[Any]] = [x.astype(kind, copy=False) for x in (a, b, a_right, b_right)]
+        a, b, a_right, b_right = narrow
         for start in range(0, n, _BLOCK):
             rows = slice(start, min(start + _BLOCK, n))
             part = gram[rows, : rows.stop]
@@ -139,12 +147,12 @@ class FaceSystem:
                 part += other
                 part *= 0.5
             if self.curvature and self.joint:
-                part += self.curvature * (owner[rows, None] == owner[None, : rows.stop])
+                part += kind(self.curvature) * (owner[rows, None] == owner[None, : rows.stop])
         diagonal = gram.ravel()[:: n + 1]
         diagonal += self.ridge[k] + (0.0 if self.joint else self.curvature)
         if len(self.followers):
             self._add_ridge_of_heads(gram, sign)
-        self.factor, fault = dpotrf(gram.T, lower=0, overwrite_a=1, clean=0)
+        self.factor, fault = (spotrf if self.single else dpotrf)(gram.T, lower=0, overwrite_a=1, clean=0)
         return int(fault)
 
     def _add_ridge_of_heads(self, gram: FloatArray, sign: FloatArray) -> None:
@@ -173,7 +181,7 @@ class FaceSystem:
 
     def solve(self, target: FloatArray, cap: float, refinements: int = 0) -> FloatArray:
         """The multipliers of the free rows for ``target``; sums of tied queries equal ``cap``."""
-        from scipy.linalg.lapack import dpotrs
+        from scipy.linalg.lapack import dpotrs, spotrs
 
         v = np.zeros(len(self.a))
         v[self.heads] = self.signs[self.heads] * cap
@@ -185,7 +193,7 @@ class FaceSystem:
                 short[self.followers] -= sign * rest[self.follows]
             if not len(short):  # every multiplier is a cap
                 break
-            change, _ = dpotrs(self.factor, short, lower=0)
+            change, _ = (spotrs if self.single else dpotrs)(self.factor, short, lower=0)
             v[self.kept] += change
             if len(self.followers):
                 np.subtract.at(v, self.follows, sign * change[self.followers])

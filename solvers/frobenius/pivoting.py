@@ -100,10 +100,11 @@ def solve_small(
     if gram.ndim == 2:
         if start is None and limit is None and len(c) <= DAQP_ROWS:
             x, ended, rounds = by_daqp(gram, c, equality)
-        elif start is not None or len(c) < _GUESS_ROWS:
-            x, ended, rounds = _pivot_one(gram, c, equality, start, most)
         else:
-            x, ended, rounds = c, False, 0
+            if start is None and len(c) >= _GUESS_ROWS:
+                free = np.zeros(len(c), dtype=bool) if equality is None else equality
+                start = _guess(gram[None], c[None], free[None])[0]
+            x, ended, rounds = _pivot_one(gram, c, equality, start, most)
         if ended:
             return SmallResult(x, True, rounds)
         many = solve_small(gram[None], c[None], None if equality is None else equality[None], None, limit)

@@ -19,6 +19,7 @@ from attsvm.solvers.certify import certify
 from attsvm.solvers.farkas import certify_infeasible
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.infeasible import find_conflict
+from attsvm.solvers.memory import require_memory
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
@@ -26,19 +27,21 @@ from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["Progress", "WorkingSetSolve", "solve_working_set"]
+__all__ = ["Progress", "WorkingSetSolve", "read_time_limit", "solve_working_set"]
 
 # Proximal weights, relative to the squared row norms of a query: one to find the rows, one to settle them, and lower
 # ones for what is still open.
-_COARSE, _FINE = 1e-4, (1e-7, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
+_COARSE, _FINE = 1e-3, (1e-7, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
 # Newton steps of a round, and rows of each query that join after it.
-_STEPS, _JOIN = 2, 2
+_STEPS, _JOIN = 2, 1
 _ROUNDS = 1000
 # Rounds of one proximal weight without new rows before the next one is tried, times free rows: small systems are cheap.
 _PATIENCE = 10_000
 # Share of the largest right-hand side by which a row must be missed to join a coarse round.
 _COARSE_MISS = 0.02
 _REFINEMENTS = 3
+# A loose level ends when fewer rows join than this multiple of its tolerance asks for.
+_FEW_NEW = 0.5
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,15 @@ class Progress:
     seconds: float
 
 
+def read_time_limit(given: object) -> float:
+    """Seconds that a solve may take; infinite for None."""
+    if given is None:
+        return np.inf
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0:
+        raise ValueError(f"time_limit must be None or a positive number of seconds, got {given!r}")
+    return float(given)
+
+
 class WorkingSetSolve:
     """One solve: what was asked for, the method, and the best certified pair."""
 
@@ -75,12 +87,13 @@ class WorkingSetSolve:
         self, problem: MarginProblem, norm: Norm, request: Request, method: ProximalNewton | None = None
     ) -> None:
         self.problem, self.norm, self.request = problem, norm, request
+        require_memory(problem, request.options.get("memory_limit"))
         self.method = ProximalNewton(problem) if method is None else method
         self.rounds, self.begin = 0, time.perf_counter()
         self.best: Found | None = None
         self.limit = request.max_iterations or _ROUNDS
         self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
-        self.time_limit: float = request.options.get("time_limit") or np.inf
+        self.time_limit = read_time_limit(request.options.get("time_limit"))
 
     @property
     def spent(self) -> bool:
@@ -101,7 +114,7 @@ class WorkingSetSolve:
         if known is not None:
             method.admit(np.flatnonzero(known))
             natural = known if problem.penalty is not None else known * method.scale
-            method.center = method.admissible(natural)
+            method.center = method.admissible(natural) * (not method.natural)
         method.admit(method.missing(1, -np.inf if known is None else 0.0))
 
     def level(self, rho: float, steps: int, least: float, loose: float) -> None:
@@ -117,6 +130,8 @@ class WorkingSetSolve:
             idle = 0 if len(new) else idle + 1
             if len(new):
                 method.admit(new)
+            if len(new) <= _FEW_NEW * loose * method.free_rows:  # a finer level finds them as well
+                break
 
     def _report(self) -> None:
         if self.tell is None:
@@ -185,6 +200,8 @@ class WorkingSetSolve:
                 proof = self.conflict()
                 if proof is not None:
                     return Found(farkas=proof, iterations=self.rounds, extras=self.extras())
+        if self.best is None:  # stopped before anything was settled
+            self.offer(_FINE[0])
         best = self.best or Found()
         return Found(best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras())
 
@@ -197,7 +214,8 @@ def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least Frobenius norm, hard or soft, of any number of rows through a working set.
 
     ``max_iterations`` limits the rounds (1000 by default). Options are ``time_limit`` in seconds, after which the best
-    certified pair is returned, and ``progress``, a function that is called with a `Progress` after every round.
+    certified pair is returned, ``progress``, a function that is called with a `Progress` after every round, and
+    ``memory_limit`` in bytes: a solve that would take more beside the data is refused before it starts.
 
     Examples
     --------

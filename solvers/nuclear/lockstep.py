@@ -103,7 +103,7 @@ def _advance(
     equality = torch.tensor(unit.equality[part], device=place) & live
     # A zero row asks for nothing (or the problem were infeasible): give it room.
     target = torch.where(live, tensor(unit.c[part]) / size, -1.0)
-    asked = np.maximum(1.0, np.abs(unit.problem.rhs[part])) * unit.inverse[part] / unit.scale[part]
+    asked = unit.problem.allowance[part] * unit.inverse[part] / unit.scale[part]
     allowance = torch.where(live, tensor(asked) / size, 1.0)
     state = start(u, v, target, equality, first / size[..., None], tensor(x) / size, allowance)
     X, lam, steps = _iterate(state, request.max_iterations or MAX_ITERATIONS)

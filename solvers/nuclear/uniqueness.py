@@ -112,7 +112,7 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
         return _scaled(problem, matrix, lam)
     certificate = certify(problem, matrix, lam, "nuclear")
     value, ranks = certificate.norm, certificate.rank_certificate
-    assert ranks is not None  # of the nuclear norm; at least the largest singular value of D counts as 1
+    assert ranks is not None  # of the nuclear norm there is one
     rows = unit.rows
     # Everything below in the scale of the unit rows.
     scale = float(unit.scale[0])

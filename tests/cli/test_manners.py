@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -127,14 +126,18 @@ def test_write_errors_name_the_file_that_was_asked_for(attsvm_command, files, tm
 
 @pytest.mark.timeout(90)
 def test_ctrl_c_keeps_the_last_snapshot(files, tmp_path):
-    code = "from attsvm.cli import main; main()"
+    code = (
+        "import attsvm.training.loop as loop\nfrom attsvm.cli import main\nstep = loop.training_step\n"
+        "def told(data, state, method, k):\n    if k == 100: print('training', flush=True)\n"
+        "    return step(data, state, method, k)\nloop.training_step = told\nmain()"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code, "train", "one.npz", "--steps", "100000000", "--out", "run.npz"],
-        cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    time.sleep(6)
+    assert process.stdout.readline() == "training\n"
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said
@@ -143,3 +146,39 @@ def test_ctrl_c_keeps_the_last_snapshot(files, tmp_path):
         assert str(kept["status"]) == "interrupted"
         assert len(kept["steps"]) == len(kept["W"]) > 1 and np.isfinite(kept["final_W"]).all()
         np.testing.assert_array_equal(kept["final_W"], kept["W"][-1])
+
+
+WITHOUT = """
+import sys
+for name in ("torch", "matplotlib"):
+    sys.modules[name] = None  # as if not installed
+from attsvm.cli import app
+from attsvm.cli.run import run_app
+for arguments in {commands!r}:
+    try:
+        run_app(app, arguments.split())
+    except SystemExit as ended:
+        print("exit", ended.code, flush=True)
+"""
+
+
+def test_what_needs_no_torch_works_without(files, tmp_path):
+    commands = [
+        "solve one.npz -q", "enumerate one.npz -q", "diagnose one.npz -q", "claims svm:thm1",
+        "claims --paper specialization",
+        "validate --list", "bench --list", "train one.npz", "enumerate one.npz --graph g.png -q",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(commands=commands)], cwd=tmp_path, capture_output=True, text=True
+    )
+    codes = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
+    assert codes == ["exit 0"] * 7 + ["exit 2"] * 2, done.stderr
+    assert "needs torch: pip install 'attsvm[torch]'" in done.stderr
+    assert "needs matplotlib: pip install 'attsvm[plot]'" in done.stderr
+
+
+def test_the_listing_is_that_of_the_figures():
+    from attsvm.validation.figures.registry import GROUPS, all_figures, figure_titles
+
+    for group in GROUPS:
+        assert figure_titles(group) == [(figure.names, figure.title) for figure in all_figures(group)]

@@ -146,7 +146,8 @@ def test_rounding_errors_travel_with_the_numbers(rng):
     assert 0 < certificate.gap_error < 1e-12
     assert certificate.lower_bound <= certificate.norm
     huge = certify(problem, 1e8 * solution.W, solution.multipliers)
-    assert huge.primal_error == pytest.approx(1e8 * certificate.primal_error, rel=0.1)
+    # In proportion to the rows; such large errors are bounded entry by entry, which is sharper.
+    assert 1e7 * certificate.primal_error < huge.primal_error <= 1.1e8 * certificate.primal_error
     # Rows without a multiplier round nothing.
     more = MarginProblem(
         np.vstack([problem.rows.a, rng.standard_normal((500, 5))]), problem.rows.queries,

@@ -220,3 +220,12 @@ def test_equality_rows_may_have_multipliers_of_either_sign_in_a_proof_by_roundin
     assert proof is not None and proof.farkas is not None
     assert proof.farkas.multipliers[0] < 0 < proof.farkas.multipliers[1]
     assert_infeasible(problem, proof.farkas.multipliers)
+
+
+def test_traces_of_multipliers_are_no_part_of_a_proof():
+    problem = MarginProblem([[1.0], [-1.0], [2.0]], [[1.0]], [0, 0, 0])
+    found = certify_infeasible(problem, [1.0, 1.0, 1e-14])
+    assert found is not None and found.farkas is not None
+    assert found.farkas.proof == "rounding bounds"
+    assert found.farkas.rows.tolist() == [0, 1]
+    assert found.farkas.multipliers.tolist() == [0.5, 0.5, 0.0]

@@ -49,3 +49,28 @@ def test_float32_rows_stay_float32_and_results_are_float64(rng):
     assert single.rows.a.dtype == np.float32
     assert single.margins(np.eye(4)).dtype == np.float64
     assert single.adjoint(np.ones(single.m)).dtype == np.float64
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["float64", "float32"])
+@pytest.mark.parametrize("shuffle", [False, True], ids=["blocks", "any order"])
+def test_many_rows_go_by_query_and_in_chunks(rng, shuffle, single, monkeypatch):
+    """What few rows do with whole matrices, many do query by query, some rows at a time."""
+    few = random_rows(rng, 6, 5, 4, 3)
+    few = few.gather(rng.permutation(few.m)[:-1]) if shuffle else few
+    assert few.rows.is_small
+    kind = np.float32 if single else np.float64
+    a, queries = few.rows.a.astype(kind), few.rows.queries.astype(kind)
+    F = dense_rows(MarginProblem(a.astype(np.float64), queries.astype(np.float64), few.owner))
+    W, lam = rng.standard_normal((4, 3)), rng.standard_normal(few.m)
+    monkeypatch.setattr(rows_module, "FEW_ROWS", 1)
+    for elements, dense in ((1 << 22, 1 << 14), (4, 1 << 14), (20, 1 << 14), (20, 0)):
+        monkeypatch.setattr(rows_module, "CHUNK_ELEMENTS", elements)
+        monkeypatch.setattr(rows_module, "_DENSE_PICKS", dense)
+        many = MarginProblem(a, queries, few.owner)
+        assert not many.rows.is_small and many.rows.block == (0 if shuffle else 4)
+        np.testing.assert_allclose(many.margins(W), F @ W.ravel(), atol=1e-13)
+        np.testing.assert_allclose(many.adjoint(lam), (F.T @ lam).reshape(4, 3), atol=1e-13)
+        np.testing.assert_allclose(many.row_norms, np.linalg.norm(F, axis=1), rtol=1e-13)
+        np.testing.assert_allclose(many.gram(), F @ F.T, atol=1e-13)
+        weights = rng.random(few.m)
+        np.testing.assert_allclose(many.rows.weighted_gram(weights), np.outer(weights, weights) * (F @ F.T), atol=1e-13)

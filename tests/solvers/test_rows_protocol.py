@@ -103,7 +103,8 @@ def test_it_follows_the_protocol():
     rows: Rows = pair_of_problems()[0].rows
     members = {name for name in vars(Rows) if not name.startswith("_")}
     assert members == {
-        "batch", "m", "q", "shape", "elements", "owner", "row_norms", "error_norms", "margins", "adjoint", "gather", "take",
+        "batch", "m", "q", "shape", "elements", "owner", "row_norms", "error_norms", "margins", "adjoint", "gather",
+        "take",
     }  # fmt: skip
     assert all(hasattr(rows, name) for name in members)
     assert not hasattr(rows, "a") and not hasattr(rows, "queries")

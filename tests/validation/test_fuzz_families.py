@@ -65,6 +65,6 @@ def test_a_group_has_equal_sizes_and_is_a_batch(family):
         for k, case in enumerate(group):
             assert (batch[k].X == case.problem.X).all() and batch[k].X.dtype == case.problem.X.dtype
             assert (batch[k].allowed == case.problem.allowed).all()
-            assert (selections[k] == case.selection.indices).all()
+            assert (selections[k] == (case.selection.indices if case.sets is None else case.sets.members)).all()
             assert (draw_group(family, seed, k + 1)[k].problem.X == case.problem.X).all()
         assert any((group[0].problem.Z != case.problem.Z).any() for case in group[1:]) or family == "ties"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
 from attsvm.validation.figures.framework import Figure
 
-__all__ = ["GROUPS", "PAPERS", "all_figures", "choose_figures"]
+__all__ = ["GROUPS", "PAPERS", "all_figures", "choose_figures", "figure_titles"]
 
 PAPERS = {
     "svm": "Transformers as Support Vector Machines",
@@ -68,6 +70,31 @@ def choose_figures(names: Sequence[str], everything: bool = False) -> list[Figur
         have = ", ".join(f.name for f in all_figures(paper))
         raise ValueError(f"figures: name at least one figure of {paper} ({have}), or pass --all")
     return list(dict.fromkeys(chosen))
+
+
+def figure_titles(paper: str) -> list[tuple[str, str]]:
+    """Names and titles of a paper's figures, read from the modules' text: a listing needs nothing that they import.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.registry import figure_titles
+    >>> figure_titles("svm")[0]
+    ('fig1', 'Two gradient descents in the plane, and the SVM directions')
+    """
+    package = import_module(f"attsvm.validation.figures.{paper}")
+    found = []
+    for module in iter_modules(package.__path__):
+        source = (Path(package.__path__[0]) / f"{module.name}.py").read_text(encoding="utf-8")
+        for node in ast.parse(source).body:
+            if (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == "FIGURE"
+                and isinstance(node.value, ast.Call)
+            ):
+                words = {k.arg: k.value for k in node.value.keywords if k.arg in ("name", "title", "aliases")}
+                name, title, *more = (ast.literal_eval(words[k]) for k in ("name", "title", "aliases") if k in words)
+                found.append(("/".join((name, *(more[0] if more else ()))), title))
+    return sorted(found, key=lambda pair: _order(pair[0].split("/")[0]))
 
 
 def _find(paper: str, word: str) -> Figure:

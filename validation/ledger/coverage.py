@@ -90,12 +90,11 @@ def unaccounted(claims: Sequence[Claim]) -> list[str]:
     found = [f"{paper}: {item} has no entry" for paper, item in sorted(listed - entered)]
     found += [f"{paper}: {item} is not an item" for paper, item in sorted(entered - listed)]
     for cover in covers():
-        found += [
-            f"{cover.item}: no claim {cover.paper}:{row}" for row in cover.rows if f"{cover.paper}:{row}" not in known
-        ]
+        rows = [f"{cover.paper}:{row}" for row in cover.rows]
+        found += [f"{cover.item}: no claim {row}" for row in sorted(set(rows) - known)]
         if cover.figure and cover.figure not in drawn[cover.paper]:
             found.append(f"{cover.item}: {cover.paper} has no {cover.figure}")
-        if not (cover.rows or cover.figure or cover.why):
+        if not any((cover.rows, cover.figure, cover.why)):
             found.append(f"{cover.paper}: {cover.item} has neither rows nor a figure nor a reason")
     return found
 

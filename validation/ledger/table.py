@@ -150,6 +150,19 @@ def _plainly(why: str) -> str:
     return rest if found and len(head) < 40 else why
 
 
+def _correction(c: Claim, claims: Sequence[Claim]) -> tuple[object, ...]:
+    """One row of the page: what is printed, what holds, the evidence, and what follows from it."""
+    heirs = [other.id.split(":", 1)[1] for other in claims if other.reading.same_as == c.id]
+    evidence = c.evidence or _plainly(c.reading.why)
+    if heirs:
+        evidence += f". With it: {', '.join(heirs)}"
+    printed, holds = _math(c.reading.printed, c.statement), _math(c.reading.holds, c.correction)
+    if c.reading.printed:
+        printed += f" ({c.statement})"
+        holds += f" ({c.correction})"
+    return c.id.split(":", 1)[1], c.source, c.verdict, printed, holds, evidence
+
+
 def wrong_markdown(claims: Sequence[Claim]) -> str:
     """The page of what needs a correction, ranked by what it changes.
 
@@ -186,17 +199,7 @@ def wrong_markdown(claims: Sequence[Claim]) -> str:
             own = [claim for claim in rows if claim.paper == paper]
             if not own:
                 continue
-            cells = []
-            for c in own:
-                heirs = [other.id.split(":", 1)[1] for other in claims if other.reading.same_as == c.id]
-                evidence = c.evidence or _plainly(c.reading.why)
-                if heirs:
-                    evidence += f". With it: {', '.join(heirs)}"
-                printed, holds = _math(c.reading.printed, c.statement), _math(c.reading.holds, c.correction)
-                if c.reading.printed:
-                    printed += f" ({c.statement})"
-                    holds += f" ({c.correction})"
-                cells.append((c.id.split(":", 1)[1], c.source, c.verdict, printed, holds, evidence))
+            cells = [_correction(claim, claims) for claim in own]
             columns = ("id", "where", "verdict", "printed", "what holds instead", "evidence")
             lines += [f"### {title}", "", Table(title, columns, cells).markdown(), ""]
     return "\n".join(lines)

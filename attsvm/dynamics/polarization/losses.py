@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import ArrayT, is_tensor, namespace, real_array, require_finite
+from attsvm._arrays import ArrayT, FloatArray, is_tensor, namespace, real_array, require_finite
 from attsvm.losses import logistic
 from attsvm.softmax import log_softmax
 
@@ -91,7 +91,7 @@ class VectorLoss(Protocol):
     def value(self, beta: Array) -> npt.ArrayLike:
         """The loss, a number."""
 
-    def descent(self, beta: Array) -> Array:
+    def descent(self, beta: Array) -> FloatArray:
         """The negative gradient r."""
 
 
@@ -134,12 +134,14 @@ class LogisticLoss(TargetLoss):
     def value(self, beta: ArrayT) -> ArrayT:
         """The loss, shape (...)."""
         target: Any = self.target
-        return logistic.value(beta @ target)
+        value: ArrayT = logistic.value(beta @ target)
+        return value
 
     def descent(self, beta: ArrayT) -> ArrayT:
         """Negative gradient ``gamma beta_*``, shape (..., d)."""
         target: Any = self.target
-        return -logistic.derivative(beta @ target)[..., None] * target
+        r: ArrayT = -logistic.derivative(beta @ target)[..., None] * target
+        return r
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +179,8 @@ class SquareLoss(TargetLoss):
     def value(self, beta: ArrayT) -> ArrayT:
         """The loss, shape (...)."""
         residual = self._residual(beta)
-        return 0.5 * self.scale * (residual * residual).sum(-1)
+        value: ArrayT = 0.5 * self.scale * (residual * residual).sum(-1)
+        return value
 
     def descent(self, beta: ArrayT) -> ArrayT:
         """Negative gradient ``scale * X^T (beta_* - X beta)``, shape (..., d)."""
@@ -188,7 +191,8 @@ class SquareLoss(TargetLoss):
     def _residual(self, beta: ArrayT) -> ArrayT:
         target: Any = self.target
         X: Any = self.X
-        return target - (beta if X is None else beta @ X.T)
+        residual: ArrayT = target - (beta if X is None else beta @ X.T)
+        return residual
 
     @property
     def difficulty(self) -> float:
@@ -236,12 +240,14 @@ class KLLoss(TargetLoss):
         """The loss, shape (...); its minimum is the entropy of the target."""
         target: Any = self.target
         logs = namespace(beta).log(beta) if self.form == "printed" else _log_softmax(beta)
-        return -(target * logs).sum(-1)
+        value: ArrayT = -(target * logs).sum(-1)
+        return value
 
     def descent(self, beta: ArrayT) -> ArrayT:
         """Negative gradient: ``p_* - softmax(beta)``, printed ``p_* / beta``; shape (..., d)."""
         target: Any = self.target
-        return target / beta if self.form == "printed" else target - namespace(beta).exp(_log_softmax(beta))
+        r: ArrayT = target / beta if self.form == "printed" else target - namespace(beta).exp(_log_softmax(beta))
+        return r
 
     def divergence(self, beta: Array) -> float:
         """``KL(p_* | softmax(beta))``, the loss less its minimum (entries of the target that are 0 count 0)."""

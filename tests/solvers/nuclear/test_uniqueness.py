@@ -159,3 +159,11 @@ def test_the_distance_of_the_other_solution_is_relative() -> None:
     assert found.verdict == "not unique" and found.witness is not None
     assert found.distance == pytest.approx(np.linalg.norm(found.witness - W) / np.linalg.norm(W), rel=1e-12)
     assert 1e-3 < found.distance < 2.0
+
+
+def test_the_radius_is_no_larger_than_its_formula() -> None:
+    """One row: nothing but rounding is in the radius, through its square root."""
+    problem = MarginProblem([[3.0, 4.0]], [[1.0]], [0])
+    found = certify_uniqueness(problem, [[0.12], [0.16]], [0.2])
+    assert found.verdict == "unique"
+    assert 0.0 < found.radius < 300.0 * np.sqrt(np.finfo(float).eps) * 0.2

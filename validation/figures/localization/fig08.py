@@ -61,14 +61,10 @@ def run(context: Context) -> Outcome:
     for d, layers in s["shapes"]:
         ends = {k2: found.where(d=d, layers=layers, k2=k2) for k2 in (0.0, *s["strengths"])}
         for k2, columns in ends.items():
-            label = "none" if k2 == 0 else f"{k2:g}"
-            rows.append((d, layers, label, *(mean_of(np.asarray(columns[name], dtype=float)) for name in _NAMES)))
+            rows.append((d, layers, f"{k2:g}" if k2 else "none", *_means(columns)))
         weak, strong = (ends[k2] for k2 in (s["strengths"][0], s["strengths"][-1]))
         for name, published in _PUBLISHED:
-            a, b = (np.asarray(end[name], dtype=float) for end in (weak, strong))
-            error = float(np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / len(a))) if len(a) > 1 else 0.0
-            change = float(b.mean() - a.mean())
-            seen = "unclear" if abs(change) <= 2 * error else "rises" if change > 0 else "falls"
+            seen = _trend(*(np.asarray(end[name], dtype=float) for end in (weak, strong)))
             trends.append((d, layers, name, published, seen, "yes" if seen == published else "no"))
         curves[f"d = {d}, {layers} layers"] = {
             "k2": [k2 or 1e-4 for k2 in ends],
@@ -93,6 +89,17 @@ def run(context: Context) -> Outcome:
             "exchanged). Trace, scale and entropy are means over the layers.",
         ],
     )
+
+
+def _means(columns: Any) -> list[Any]:
+    return [mean_of(np.asarray(columns[name], dtype=float)) for name in _NAMES]
+
+
+def _trend(a: Any, b: Any) -> str:
+    """From values a to values b, or "unclear" within two standard errors."""
+    error = float(np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / len(a))) if len(a) > 1 else 0.0
+    change = float(b.mean() - a.mean())
+    return "unclear" if abs(change) <= 2 * error else "rises" if change > 0 else "falls"
 
 
 def _triple(values: Any) -> list[float]:

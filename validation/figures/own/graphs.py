@@ -115,7 +115,8 @@ def descended(trials: int, seed: int, *, acyclic: bool, steps: int) -> dict[str,
     (True, True)
     """
     rng = np.random.default_rng(seed)
-    corpora, tables = [], []
+    corpora: list[list[list[int]]] = []
+    tables: list[npt.NDArray[np.float64]] = []
     while len(corpora) < trials:  # what theory covers: a feasible SVM that orders something
         sequences, table = random_corpus(6, 5, 7, 8, labels="realizable" if acyclic else "random", seed=rng)
         if token_graphs(sequences).is_acyclic != acyclic:

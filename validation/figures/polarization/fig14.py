@@ -74,16 +74,20 @@ def run(context: Context) -> Outcome:
                 "largest sink score")  # fmt: skip
     return Outcome(
         tables=[Table(f"Second layer after {s['steps']} steps, {s['trials']} seed(s)", columns_, rows)],
-        curves={
-            "labels": [f"{k[1]}, {'t!=' if k[2] else 't='}, {k[3]}" for k in table if k[0] == 0.0],
-            "accuracy": {f"{a:g}": [v[0].tolist() for k, v in table.items() if k[0] == a] for a in (0.0, 0.2)},
-            "share": {
-                f"{a:g}": [(v[1][v[2]].tolist() or [float("nan")]) for k, v in table.items() if k[0] == a]
-                for a in (0.0, 0.2)
-            },
-        },
+        curves=_curves(table),
         notes=_notes(table, s),
     )
+
+
+def _curves(table: Any) -> dict[str, Any]:
+    return {
+        "labels": [f"{k[1]}, {'t!=' if k[2] else 't='}, {k[3]}" for k in table if k[0] == 0.0],
+        "accuracy": {f"{a:g}": [v[0].tolist() for k, v in table.items() if k[0] == a] for a in (0.0, 0.2)},
+        "share": {
+            f"{a:g}": [(v[1][v[2]].tolist() or [float("nan")]) for k, v in table.items() if k[0] == a]
+            for a in (0.0, 0.2)
+        },
+    }
 
 
 def _notes(table: Any, s: Any) -> list[str]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-import attsvm.dynamics.specialization as sp
+from attsvm._lazy import lazy_module
+
+if TYPE_CHECKING:
+    import torch
+
+    import attsvm.dynamics.specialization as sp
+else:  # claims are listed without torch
+    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
 __all__ = ["Array", "Rng", "direct_loss", "exact_gradient", "exact_loss", "generator", "point_of"]
 
@@ -22,7 +28,8 @@ def generator(rng: Rng) -> torch.Generator:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.validation.ledger.specialization._common import generator
+    >>> from attsvm._lazy import lazy_module
+    from attsvm.validation.ledger.specialization._common import generator
     >>> generator(np.random.default_rng(0)).initial_seed() == generator(np.random.default_rng(0)).initial_seed()
     True
     """

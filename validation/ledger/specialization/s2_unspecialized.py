@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-import attsvm.dynamics.specialization as sp
+from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, exact_gradient, exact_loss, point_of
 
+if TYPE_CHECKING:
+    import torch
+
+    import attsvm.dynamics.specialization as sp
+else:  # claims are listed without torch
+    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
+
 __all__ = ["CLAIMS"]
 
-_PRIORS = (
-    sp.DiscretePrior([[2.0, 1.0], [0.0, -1.0]], [0.5, 0.5]),  # dependent features, mean (1, 0)
-    sp.flipping_spike(1.0, 2.0),
-    sp.one_hot_spikes(2, 2.0),
-    sp.DiscretePrior([[1.5, 0.0], [0.0, 1.5]], [0.8, 0.2]),
-)
+
+@cache
+def _priors() -> tuple[sp.DiscretePrior, ...]:
+    return (
+        sp.DiscretePrior([[2.0, 1.0], [0.0, -1.0]], [0.5, 0.5]),  # dependent features, mean (1, 0)
+        sp.flipping_spike(1.0, 2.0),
+        sp.one_hot_spikes(2, 2.0),
+        sp.DiscretePrior([[1.5, 0.0], [0.0, 1.5]], [0.8, 0.2]),
+    )
 
 
 def conditionally_centred(prior: sp.DiscretePrior) -> bool:
@@ -35,7 +45,7 @@ def conditionally_centred(prior: sp.DiscretePrior) -> bool:
 @each(1e-8, "share of the gradient orthogonal to the mean")
 def _stays_on_mean(formula: Any, rng: Rng, trial: int) -> Any:
     """A condition on the prior under which the gradient at m_h = x E theta is parallel to E theta."""
-    prior = _PRIORS[trial % len(_PRIORS)]
+    prior = _priors()[trial % len(_priors())]
     if not formula(prior):
         return None
     point = point_of(np.tile(rng.uniform(0.4, 0.9) * prior.mean, (2, 1)))
@@ -47,7 +57,7 @@ def _stays_on_mean(formula: Any, rng: Rng, trial: int) -> Any:
 @each(1e-6, "share of m orthogonal to the mean at tau = 6")
 def _reaches_mean(formula: Any, rng: Rng, trial: int) -> Any:
     """The same of the point that the heads reach from m = 0."""
-    prior = _PRIORS[trial % len(_PRIORS)]
+    prior = _priors()[trial % len(_priors())]
     if not formula(prior):
         return None
     m = np.zeros((1, 2))

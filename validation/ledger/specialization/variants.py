@@ -5,13 +5,19 @@ A list holds several for one claim. `attsvm.validation.ledger.mutate` adds const
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-import attsvm.dynamics.specialization as sp
+from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.specialization import s1_reduction, s2_unspecialized, s3_dynamics
+
+if TYPE_CHECKING:
+    import torch
+
+    import attsvm.dynamics.specialization as sp
+else:  # claims are listed without torch
+    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
 __all__ = ["SLIPS"]
 

@@ -1,0 +1,141 @@
+"""The command ``attsvm probe``: every head of a trained model on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attsvm.cli.arguments import Debug, Json, Quiet, Seed
+
+__all__ = ["command"]
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder of a transformers model, a .gguf file, or an installed one (minilm, smollm2, rxnfp).",
+        ),
+    ],
+    text: Annotated[
+        Path | None, typer.Option("--text", help="Text file; each line (or paragraph) is a sequence.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Page to write (.html), or table (.csv, .parquet, .json).")
+    ] = Path("atlas.html"),
+    sequences: Annotated[int, typer.Option(help="Sequences to use, from the beginning of the text.")] = 32,
+    length: Annotated[int, typer.Option(help="Tokens per sequence, at most.")] = 128,
+    svm: Annotated[bool, typer.Option("--svm/--no-svm", help="Solve the SVMs of every head.")] = True,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="SVMs on every sequence and 16 queries of each; says first how long it will take."),
+    ] = False,
+    svm_sequences: Annotated[int, typer.Option(help="Sequences of the SVMs.")] = 8,
+    svm_queries: Annotated[int, typer.Option(help="Queries per sequence of the SVMs.")] = 4,
+    removal: Annotated[int, typer.Option(help="Sequences on which heads are removed; 0 leaves it out.")] = 4,
+    pruning: Annotated[int, typer.Option(help="Heads to remove greedily.")] = 12,
+    store: Annotated[Path | None, typer.Option(help="SQLite file of finished SVMs, to resume from.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes of the SVMs [one per core]; 0: none.")] = None,
+    seed: Seed = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Measure every attention head of a trained model by all five theories, on one page.
+
+    \b
+    Example: attsvm probe path/to/model --text notes.txt -o atlas.html
+    """  # noqa: D301
+    from rich.progress import BarColumn
+
+    from attsvm.cli.support import check_out, print_json, progress_bar
+    from attsvm.probing import SvmBudget, probe
+    from attsvm.records import console
+
+    check_out("--out", out, ".html", ".csv", ".parquet", ".json")
+    for name, value in (("--sequences", sequences), ("--length", length)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    budget = SvmBudget(sequences=svm_sequences, queries=svm_queries)
+    if full:
+        budget = SvmBudget(sequences=sequences, held_out=max(1, sequences // 4), queries=16)
+    loaded = _model(model)
+    texts = _texts(text, sequences, loaded)
+    if full and svm:
+        _announce(loaded, texts, length, budget, seed)
+    with progress_bar(quiet, BarColumn()) as bar:
+        task = bar.add_task("reading", total=None)
+        table = probe(
+            loaded.model, texts, tokenizer=loaded.tokenizer, svm=budget if svm else None, removal=removal,
+            pruning=pruning, max_length=length, store=":memory:" if store is None else store, workers=workers,
+            seed=seed, name=loaded.name,
+            progress=lambda label, done, total: bar.update(task, description=label, completed=done, total=total),
+        )  # fmt: skip
+    write: Any = getattr(table, f"to_{out.suffix[1:]}")
+    write(out)
+    if json:
+        print_json({"about": table.about, "records": table.to_records()})
+    elif not quiet:
+        shown = console()
+        shown.print(table.summary(rows=24))
+        if len(table) > 24:
+            shown.print(f"... and {len(table) - 24} heads more")
+        shown.print(f"wrote {out} ({out.stat().st_size // 1024} KiB)", markup=False)
+
+
+def _model(name: str) -> Any:
+    from attsvm.probing.models import load_model, need_transformers
+
+    if Path(name).exists():
+        return load_model(name)
+    need_transformers(f"probing {name}")
+    from attsvm.validation.pretrained.transformer_models import INSTALLED, installed_model
+
+    if name not in INSTALLED:
+        raise ValueError(f"MODEL must be a folder, a .gguf file or one of {', '.join(INSTALLED)}, got {name!r}")
+    return installed_model(name)
+
+
+def _texts(path: Path | None, count: int, loaded: Any) -> list[str]:
+    """Sequences of a text file: lines, or paragraphs where lines are short."""
+    if path is None:
+        raise ValueError("--text is missing: a file whose lines the model reads")
+    try:
+        whole = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
+    if loaded.tokenizer is None:
+        raise ValueError(f"{loaded.name} has no tokenizer: use attsvm.probe with encoded inputs")
+    lines = [
+        " ".join(line.split()) for line in (whole.split("\n\n") if "\n\n" in whole.strip() else whole.splitlines())
+    ]
+    found = [line for line in lines if line][:count]
+    if len(found) < 2:
+        raise ValueError(f"{path} must hold at least two sequences (lines, or paragraphs between empty lines)")
+    return found
+
+
+def _announce(loaded: Any, texts: list[str], length: int, budget: Any, seed: int) -> None:
+    """How long the full solve will take, from one head."""
+    import time
+
+    from attsvm.probing import capture
+    from attsvm.probing.inputs import read_inputs
+    from attsvm.probing.measures.svm import SvmBudget, svm_measures
+    from attsvm.records import console
+
+    layers = capture(loaded.model, read_inputs(texts, loaded.tokenizer, max_length=length).batches)
+    small = SvmBudget(sequences=4, held_out=1, queries=2)
+    start = time.perf_counter()
+    svm_measures(layers[-1][0], small, seed)
+    seconds = time.perf_counter() - start
+    ratio = budget.sequences * budget.queries / (small.sequences * small.queries)
+    heads = sum(layer.heads for layer in layers)
+    guess = seconds * ratio**1.5 * heads  # rows grow with the queries, steps a little too
+    console(stderr=True).print(
+        f"--full: {heads} heads, {budget.sequences} sequences, {budget.queries} queries each: about "
+        f"{guess / 60:.0f} minutes of one core (one head at a small budget took {seconds:.1f} s)"
+    )

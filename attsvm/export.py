@@ -1,0 +1,137 @@
+"""A bilinear score ``x^T W z`` for other programs: a torch module, safetensors, ONNX.
+
+W is stored as factors ``K^T Q`` of its numerical rank r, so that scoring costs r (dx + dz) per pair instead of dx dz.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm._arrays import real_array, require_finite
+from attsvm.records import atomic_write
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["factor", "save_factors", "to_onnx", "to_torch"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def factor(W: npt.ArrayLike, rank: int | None = None) -> tuple[FloatArray, FloatArray]:
+    """Balanced factors K (r, dx) and Q (r, dz) with ``W = K^T Q``; the best of rank r if a rank is given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.export import factor
+    >>> K, Q = factor(np.outer([1.0, 2.0], [3.0, 4.0, 5.0]))
+    >>> K.shape, Q.shape, bool(np.allclose(K.T @ Q, np.outer([1, 2], [3, 4, 5])))
+    ((1, 2), (1, 3), True)
+    """
+    matrix = real_array("W", W).astype(np.float64)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"W must have shape (dx, dz), got {matrix.shape}")
+    require_finite("W", matrix)
+    U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
+    r = max(1, int(np.count_nonzero(s > 1e-10 * s[0])))
+    if rank is not None:
+        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
+            raise ValueError(f"rank must be an integer of at least 1, got {rank!r}")
+        r = min(r, int(rank))
+    root = np.sqrt(s[:r])
+    return np.ascontiguousarray((U[:, :r] * root).T), np.ascontiguousarray(Vt[:r] * root[:, None])
+
+
+def to_torch(W: npt.ArrayLike, rank: int | None = None, *, dtype: torch.dtype | None = None) -> torch.nn.Module:
+    """A module with parameters K and Q: ``module(tokens (..., T, dx), queries (..., dz)) -> logits (..., T)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> from attsvm.export import to_torch
+    >>> module = to_torch(np.diag([1.0, 2.0]))
+    >>> module(torch.eye(2), torch.tensor([1.0, 1.0])).tolist()
+    [1.0, 2.0]
+    """
+    import torch
+
+    K, Q = factor(W, rank)
+
+    class BilinearScore(torch.nn.Module):
+        """Logits ``(K x) . (Q z)``."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            kind = dtype or torch.float32
+            self.K = torch.nn.Parameter(torch.tensor(K, dtype=kind))
+            self.Q = torch.nn.Parameter(torch.tensor(Q, dtype=kind))
+
+        def forward(self, tokens: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+            keys, asked = tokens @ self.K.T, queries @ self.Q.T
+            return (keys @ asked.unsqueeze(-1)).squeeze(-1)
+
+    return BilinearScore()
+
+
+def save_factors(W: npt.ArrayLike, path: str | Path, rank: int | None = None) -> Path:
+    """Write the factors as float32 tensors ``K`` and ``Q`` of a ``.safetensors`` file, atomically.
+
+    The names are those of the parameters of `to_torch`: its ``load_state_dict`` takes what the file holds.
+    """
+    from safetensors.numpy import save
+
+    target = Path(path)
+    if target.suffix != ".safetensors":
+        raise ValueError(f"path must end in .safetensors, got {target.name!r}")
+    K, Q = factor(W, rank)
+    with atomic_write(target) as file:
+        file.write(save({"K": K.astype(np.float32), "Q": Q.astype(np.float32)}))
+    return target
+
+
+def to_onnx(W: npt.ArrayLike, path: str | Path, rank: int | None = None) -> Path:
+    """Write the score as an ONNX graph with inputs ``tokens`` (n, T, dx) and ``queries`` (n, dz), output ``logits``.
+
+    Needs the package ``onnx``, nothing of torch.
+    """
+    try:
+        from onnx import TensorProto, checker, helper, numpy_helper
+    except ImportError as error:
+        raise ImportError("to_onnx needs the package onnx: pip install onnx") from error
+    K, Q = factor(W, rank)
+
+    def tensor(name: str, value: Any) -> Any:
+        return numpy_helper.from_array(value, name)
+
+    nodes = [
+        helper.make_node("MatMul", ["tokens", "K"], ["keys"]),
+        helper.make_node("MatMul", ["queries", "Q"], ["asked"]),
+        helper.make_node("Unsqueeze", ["asked", "last"], ["column"]),
+        helper.make_node("MatMul", ["keys", "column"], ["products"]),
+        helper.make_node("Squeeze", ["products", "last"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "bilinear_score",
+        [
+            helper.make_tensor_value_info("tokens", TensorProto.FLOAT, ["n", "T", K.shape[1]]),
+            helper.make_tensor_value_info("queries", TensorProto.FLOAT, ["n", Q.shape[1]]),
+        ],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", "T"])],
+        [
+            tensor("K", np.ascontiguousarray(K.T, dtype=np.float32)),
+            tensor("Q", np.ascontiguousarray(Q.T, dtype=np.float32)),
+            tensor("last", np.array([-1], dtype=np.int64)),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    checker.check_model(model)
+    with atomic_write(Path(path)) as file:
+        file.write(model.SerializeToString())
+    return Path(path)

@@ -1,0 +1,287 @@
+"use strict";
+(function () {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const SVG = "http://www.w3.org/2000/svg";
+  const byId = (id) => document.getElementById(id);
+  const heads = data.records, measures = data.measures;
+  const numeric = Object.keys(measures).filter((name) => heads.some((h) => typeof h[name] === "number"));
+  let chosen = 0, sentence = 0, query = null, sorted = { name: null, down: true };
+
+  function node(name, attributes, text) {
+    const made = document.createElement(name);
+    for (const key in attributes || {}) made.setAttribute(key, attributes[key]);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  }
+  function shape(parent, name, attributes, text) {
+    const made = document.createElementNS(SVG, name);
+    for (const key in attributes) made.setAttribute(key, attributes[key]);
+    if (text !== undefined) made.textContent = text;
+    parent.appendChild(made);
+    return made;
+  }
+  function short(value) {
+    if (value === null || value === undefined) return "–";
+    if (typeof value !== "number") return String(value);
+    const size = Math.abs(value);
+    if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1);
+    return String(Number(value.toPrecision(3)));
+  }
+  const label = (name) => (measures[name] ? measures[name].label : name);
+  const heat = (share) => "rgba(var(--heat)," + (0.04 + 0.9 * Math.max(0, Math.min(1, share))).toFixed(3) + ")";
+  function options(select, groups) {
+    for (const [title, names] of groups) {
+      if (!names.length) continue;
+      const group = select.appendChild(node("optgroup", { label: title }));
+      for (const [value, text] of names) group.appendChild(node("option", { value: value }, text));
+    }
+  }
+  const byTheory = (names) => Object.entries(data.theories).map(([key, title]) => [title, names.filter((n) => measures[n].theory === key).map((n) => [n, measures[n].label])]);
+
+  // -- the grid -------------------------------------------------------------------------------------
+  const layers = [...new Set(heads.map((h) => h.layer))];
+  const width = Math.max(...heads.map((h) => h.head)) + 1;
+  const cells = new Map();
+  function buildGrid() {
+    const grid = byId("grid");
+    grid.setAttribute("role", "grid");
+    const top = grid.appendChild(node("thead")).appendChild(node("tr"));
+    top.appendChild(node("th", { scope: "col" }, "layer"));
+    for (let h = 0; h < width; h++) top.appendChild(node("th", { scope: "col" }, String(h)));
+    const body = grid.appendChild(node("tbody"));
+    for (const layer of layers) {
+      const row = body.appendChild(node("tr"));
+      row.appendChild(node("th", { scope: "row" }, String(layer)));
+      for (let h = 0; h < width; h++) {
+        const index = heads.findIndex((r) => r.layer === layer && r.head === h);
+        const cell = row.appendChild(node("td", index < 0 ? {} : { tabindex: "-1", role: "gridcell" }));
+        if (index < 0) continue;
+        cells.set(index, cell);
+        cell.addEventListener("click", () => choose(index, true));
+        cell.addEventListener("keydown", (event) => moveFrom(index, event));
+      }
+    }
+  }
+  function moveFrom(index, event) {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); byId("one").scrollIntoView(); return; }
+    if (!step) return;
+    event.preventDefault();
+    const place = layers.indexOf(heads[index].layer) + step[0], h = heads[index].head + step[1];
+    const next = heads.findIndex((r) => r.layer === layers[place] && r.head === h);
+    if (next >= 0) { choose(next, false); cells.get(next).focus(); }
+  }
+  function paintGrid() {
+    const name = byId("measure").value, suffix = byId("against").value;
+    const read = (h) => (typeof h[name] !== "number" ? null : !suffix ? h[name] : typeof h[name + suffix] === "number" ? h[name] - h[name + suffix] : null);
+    const values = heads.map(read), known = values.filter((v) => v !== null);
+    let low = Math.min(...known), high = Math.max(...known);
+    if (!suffix && measures[name].share) { low = Math.min(0, low); high = Math.max(1, high); }
+    cells.forEach((cell, index) => {
+      const value = values[index], h = heads[index];
+      cell.classList.toggle("none", value === null);
+      cell.style.background = value === null ? "" : heat(high > low ? (value - low) / (high - low) : 0.5);
+      cell.setAttribute("title", "layer " + h.layer + ", head " + h.head + ": " + short(value));
+      cell.setAttribute("aria-label", cell.getAttribute("title"));
+    });
+    const scale = byId("scale");
+    scale.replaceChildren(document.createTextNode(known.length ? short(low) : "not measured against this"));
+    if (known.length) {
+      scale.appendChild(node("i", { style: "background:linear-gradient(90deg," + heat(0) + "," + heat(1) + ")" }));
+      scale.appendChild(document.createTextNode(short(high)));
+    }
+    byId("sentence").textContent = measures[name].sentence + (suffix ? " Shown: the difference to " + (suffix === "_random" ? "a random W of the same spectrum." : "the same head on shuffled tokens.") : "");
+  }
+
+  // -- small plots ----------------------------------------------------------------------------------
+  const W = 420, H = 200, L = 46, R = 12, T = 8, B = 34;
+  function frame(figure, title, xs, ys, names) {
+    figure.replaceChildren(node("figcaption", {}, title));
+    if (!ys.length) { figure.appendChild(node("p", { class: "soft" }, "not measured")); return null; }
+    let [x0, x1] = [Math.min(...xs), Math.max(...xs)], [y0, y1] = [Math.min(0, ...ys), Math.max(...ys)];
+    if (x1 <= x0) x1 = x0 + 1;
+    if (y1 <= y0) y1 = y0 + 1;
+    const x = (v) => L + ((v - x0) / (x1 - x0)) * (W - L - R), y = (v) => H - B - ((v - y0) / (y1 - y0)) * (H - T - B);
+    const svg = shape(figure, "svg", { viewBox: "0 0 " + W + " " + H, role: "img", "aria-label": title });
+    for (let k = 0; k <= 4; k++) {
+      const v = y0 + (k / 4) * (y1 - y0), u = x0 + (k / 4) * (x1 - x0);
+      shape(svg, "line", { class: "grid", x1: L, x2: W - R, y1: y(v), y2: y(v) });
+      shape(svg, "text", { x: L - 6, y: y(v) + 4, "text-anchor": "end" }, short(v));
+      shape(svg, "text", { x: x(u), y: H - B + 15, "text-anchor": k === 4 ? "end" : "middle" }, short(u));
+    }
+    shape(svg, "text", { x: W - R, y: H - 4, "text-anchor": "end" }, names);
+    shape(svg, "rect", { class: "frame", x: L, y: T, width: W - L - R, height: H - T - B });
+    return { svg: svg, x: x, y: y };
+  }
+  function line(plot, xs, ys, colour) {
+    const path = ys.map((v, i) => (i ? "L" : "M") + plot.x(xs[i]).toFixed(1) + " " + plot.y(v).toFixed(1)).join("");
+    shape(plot.svg, "path", { class: "series", d: path, stroke: colour });
+    if (ys.length < 40) ys.forEach((v, i) => shape(plot.svg, "circle", { cx: plot.x(xs[i]), cy: plot.y(v), r: 2.6, fill: colour }));
+  }
+  function plots(detail) {
+    const edges = detail.histogram ? detail.histogram.edges : [], counts = detail.histogram ? detail.histogram.counts : [];
+    const bars = frame(byId("margins"), "Lead of the selected token over |W|_F: number of queries", edges, counts, "margin");
+    if (bars) counts.forEach((count, i) => shape(bars.svg, "rect", { x: bars.x(edges[i]), width: Math.max(1, bars.x(edges[i + 1]) - bars.x(edges[i]) - 1), y: bars.y(count), height: bars.y(0) - bars.y(count), fill: "var(--c0)" }));
+    const values = detail.singular_values || [], places = values.map((_, i) => i + 1);
+    const spectrum = frame(byId("spectrum"), "Singular values of W", places, values, "number");
+    if (spectrum) line(spectrum, places, values, "var(--c2)");
+    const rho = detail.rho || [], theta = rho.map((_, i) => (i + 1) / rho.length);
+    const curve = frame(byId("rho"), "rho(θ): probability that a token passes a gradient", theta, rho, "θ, place in the sequence");
+    if (curve) line(curve, theta, rho, "var(--c3)");
+    const grown = (detail.curve || []).filter((p) => typeof p.correlation_soft_frobenius === "number");
+    const sizes = grown.map((p) => p.sequences);
+    const moved = frame(byId("curve"), "With more sequences: correlation (blue) and held-out agreement (orange) of the soft SVM", sizes, grown.flatMap((p) => [p.correlation_soft_frobenius, p.agreement_soft_frobenius].filter((v) => typeof v === "number")), "sequences");
+    if (moved) {
+      line(moved, sizes, grown.map((p) => p.correlation_soft_frobenius), "var(--c0)");
+      const tested = grown.filter((p) => typeof p.agreement_soft_frobenius === "number");
+      line(moved, tested.map((p) => p.sequences), tested.map((p) => p.agreement_soft_frobenius), "var(--c1)");
+    }
+  }
+
+  // -- one head -------------------------------------------------------------------------------------
+  function decoded(map) {
+    const raw = atob(map.bytes), out = new Uint8Array(raw.length);
+    for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+    return out;
+  }
+  function attention() {
+    const shown = data.sentences[sentence];
+    const words = byId("words");
+    words.replaceChildren();
+    if (!shown) { byId("query-note").textContent = "No sequence is shown."; return; }
+    const map = shown.attention[chosen], weights = decoded(map), [rows, columns] = map.shape;
+    if (query === null || query >= rows) query = Math.min(rows - 1, Math.floor(rows / 2));
+    const row = weights.subarray(query * columns, (query + 1) * columns);
+    const best = row.indexOf(Math.max(...row));
+    const support = new Set((data.details[chosen].support || []).filter((s) => s[0] === shown.index && s[1] === query).map((s) => s[2]));
+    const own = heads[chosen].attends === "self" && shown.tokens.length === columns;
+    byId("query-note").textContent = "Choose a token to ask from it. The colour is its attention, bold what it selects" + (support.size ? ", double underline the support tokens (closest competitors of the SVM)." : ".");
+    for (let t = 0; t < columns; t++) {
+      const text = own ? shown.tokens[t] : String(t);
+      const word = words.appendChild(node("button", { type: "button", role: "option", "aria-selected": String(own && t === query), title: (row[t] / 255).toFixed(2) }, text));
+      word.style.background = heat(row[t] / 255);
+      if (support.has(t)) word.classList.add("support");
+      if (t === best) word.classList.add("chosen");
+      word.addEventListener("click", () => { query = Math.min(t, rows - 1); attention(); });
+      word.addEventListener("keydown", (event) => {
+        const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+        if (!step) return;
+        event.preventDefault();
+        query = Math.max(0, Math.min(rows - 1, t + step));
+        attention();
+        byId("words").children[query].focus();
+      });
+    }
+    const canvas = byId("matrix"), size = Math.max(4, Math.min(14, Math.floor(420 / columns)));
+    canvas.width = columns * size; canvas.height = rows * size;
+    const ink = canvas.getContext("2d"), tone = getComputedStyle(document.documentElement).getPropertyValue("--heat");
+    ink.clearRect(0, 0, canvas.width, canvas.height);
+    for (let q = 0; q < rows; q++) for (let t = 0; t < columns; t++) {
+      ink.fillStyle = "rgba(" + tone + "," + (0.03 + 0.97 * weights[q * columns + t] / 255) + ")";
+      ink.fillRect(t * size, q * size, size, size);
+    }
+    ink.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--c1");
+    ink.lineWidth = 1.5;
+    ink.strokeRect(0.5, query * size + 0.5, columns * size - 1, size - 1);
+  }
+  function numbers(head) {
+    const box = byId("numbers");
+    box.replaceChildren();
+    for (const [title, names] of byTheory(numeric)) {
+      const known = names.filter(([name]) => typeof head[name] === "number");
+      if (!known.length) continue;
+      const scroll = box.appendChild(node("div", { class: "scroll" })), table = scroll.appendChild(node("table"));
+      table.appendChild(node("caption", {}, title));
+      const top = table.appendChild(node("thead")).appendChild(node("tr"));
+      for (const text of ["", "value", "95 % over sequences", "random W", "shuffled", "what it means"]) top.appendChild(node("th", { scope: "col" }, text));
+      const body = table.appendChild(node("tbody"));
+      for (const [name, text] of known) {
+        const row = body.appendChild(node("tr"));
+        row.appendChild(node("th", { scope: "row" }, text));
+        const low = head[name + "_low"], high = head[name + "_high"];
+        row.appendChild(node("td", { class: "number" }, short(head[name])));
+        row.appendChild(node("td", { class: "number" }, typeof low === "number" ? short(low) + " to " + short(high) : "–"));
+        row.appendChild(node("td", { class: "number" }, short(head[name + "_random"])));
+        row.appendChild(node("td", { class: "number" }, short(head[name + "_shuffled"])));
+        row.appendChild(node("td", { class: "meaning" }, measures[name].sentence));
+      }
+    }
+  }
+  function summary(head) {
+    const parts = ["It is of the kind “" + head.kind + "”" + (head.site ? ", its signal is " + head.site : "") + "."];
+    if (head.space === "head") parts.push("No single W exists for it (rotated or normalized keys and queries): it is measured in head space, on the keys and queries that meet, with W = I.");
+    if (head.redundant_with) parts.push("Its attention is most like that of head " + head.redundant_with + " (affinity " + short(head.redundancy) + ").");
+    if (typeof head.importance === "number") parts.push("Removing it changes the output by " + short(100 * head.importance) + " %.");
+    const gap = head.gap_soft_frobenius;
+    if (typeof gap === "number") parts.push("SVM: " + (head.status_frobenius || head.status_soft_frobenius) + ", relative gap " + short(gap) + " (soft), " + short(head.gap_frobenius) + " (hard).");
+    return parts.join(" ");
+  }
+  function choose(index, scroll) {
+    if (cells.get(chosen)) { cells.get(chosen).classList.remove("chosen"); cells.get(chosen).setAttribute("tabindex", "-1"); }
+    chosen = index;
+    cells.get(index).classList.add("chosen");
+    cells.get(index).setAttribute("tabindex", "0");
+    const head = heads[index];
+    byId("head-title").textContent = "Layer " + head.layer + ", head " + head.head + " (" + head.name + ")";
+    byId("head-summary").textContent = summary(head);
+    attention();
+    plots(data.details[index] || {});
+    numbers(head);
+    document.querySelectorAll("#table tbody tr").forEach((row) => row.classList.toggle("chosen", Number(row.dataset.index) === index));
+    if (scroll) byId("one").scrollIntoView();
+  }
+
+  // -- all heads ------------------------------------------------------------------------------------
+  function buildTable() {
+    const theory = byId("theory").value;
+    const names = ["kind", "site", ...numeric.filter((n) => measures[n].theory === theory)].filter((n) => heads.some((h) => h[n] !== null && h[n] !== undefined));
+    const order = heads.map((_, i) => i);
+    if (sorted.name) order.sort((a, b) => {
+      const u = sorted.name === "head" ? a : heads[a][sorted.name], v = sorted.name === "head" ? b : heads[b][sorted.name];
+      if (u === null || u === undefined) return 1;
+      if (v === null || v === undefined) return -1;
+      return (u < v ? -1 : u > v ? 1 : 0) * (sorted.down ? -1 : 1);
+    });
+    const table = byId("table");
+    table.replaceChildren();
+    const top = table.appendChild(node("thead")).appendChild(node("tr"));
+    for (const name of ["head", ...names]) {
+      const head = top.appendChild(node("th", { scope: "col", "aria-sort": sorted.name === name ? (sorted.down ? "descending" : "ascending") : "none" }));
+      const button = head.appendChild(node("button", { type: "button", title: measures[name] ? measures[name].sentence : name }, label(name) + (sorted.name === name ? (sorted.down ? " ▾" : " ▴") : "")));
+      button.addEventListener("click", () => { sorted = { name: name, down: sorted.name === name ? !sorted.down : true }; buildTable(); });
+    }
+    const body = table.appendChild(node("tbody"));
+    for (const index of order) {
+      const row = body.appendChild(node("tr", { "data-index": String(index) }));
+      row.classList.toggle("chosen", index === chosen);
+      row.appendChild(node("th", { scope: "row" }, heads[index].layer + "." + heads[index].head));
+      for (const name of names) row.appendChild(node("td", typeof heads[index][name] === "number" ? { class: "number" } : {}, short(heads[index][name])));
+      row.addEventListener("click", () => choose(index, true));
+    }
+  }
+
+  options(byId("measure"), byTheory(numeric));
+  for (const [key, title] of Object.entries(data.theories)) byId("theory").appendChild(node("option", { value: key }, title));
+  byId("measure").value = numeric.includes("sink_first") ? "sink_first" : numeric[0];
+  byId("measure").addEventListener("change", paintGrid);
+  byId("against").addEventListener("change", paintGrid);
+  byId("theory").addEventListener("change", buildTable);
+  data.sentences.forEach((shown, i) => {
+    const button = byId("sentences").appendChild(node("button", { type: "button", "aria-pressed": String(i === 0) }, shown.tokens.slice(0, 6).join(" ") + " …"));
+    button.addEventListener("click", () => {
+      sentence = i; query = null;
+      [...byId("sentences").children].forEach((b, k) => b.setAttribute("aria-pressed", String(k === i)));
+      attention();
+    });
+  });
+  buildGrid();
+  paintGrid();
+  buildTable();
+  choose(0, false);
+  if (byId("pruning-curve")) {
+    const change = data.pruning.change, places = change.map((_, i) => i);
+    const plot = frame(byId("pruning-curve"), "Relative change of the output after removing so many heads, greedily", places, change, "heads removed");
+    if (plot) line(plot, places, change, "var(--c0)");
+  }
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", attention);
+})();

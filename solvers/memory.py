@@ -1,0 +1,81 @@
+"""What a solve will need, said before it starts: an allocation that the system cannot serve may end the process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from attsvm.solvers.problem import MarginProblem
+
+__all__ = ["MemoryLimitError", "available_memory", "require_memory", "working_memory"]
+
+# Vectors of one number per row that a solve holds at once.
+_VECTORS = 14
+# Free rows per query that real problems reach on the way (they end with one to three), as far as dimensions allow.
+_FREE_PER_QUERY = 1.5
+# Share of the memory that is free now which a solve without a limit may take.
+_SHARE = 0.8
+
+
+class MemoryLimitError(MemoryError):
+    """A solve would need more memory than it may take; nothing was started."""
+
+
+def available_memory() -> int | None:
+    """Bytes that can be had without swapping; None where the system does not say.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.memory import available_memory
+    >>> found = available_memory()
+    >>> found is None or found > 0
+    True
+    """
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def working_memory(problem: MarginProblem) -> int:
+    """Bytes that a working-set solve is expected to take beside the data.
+
+    Vectors over the rows, matrices of the size of W, and the largest linear system, one and a half free rows per query,
+    with its rows written out.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.memory import working_memory
+    >>> working_memory(MarginProblem([[1.0]], [[1.0]], [0])) < 1000
+    True
+    """
+    dx, dz = problem.shape
+    free = int(min(problem.m, dx * min(dz, problem.q), _FREE_PER_QUERY * problem.q + 1))
+    return 8 * (_VECTORS * problem.m + 6 * dx * dz + free * (free + 2 * dx + dz))
+
+
+def require_memory(problem: MarginProblem, limit: float | None) -> None:
+    """Refuse a solve that would pass the limit, or without one 80% of what is available now.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.memory import require_memory
+    >>> require_memory(MarginProblem([[1.0]], [[1.0]], [0]), 1e6)
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):
+        raise ValueError(f"memory_limit must be None or a positive number of bytes, got {limit!r}")
+    need, found = working_memory(problem), available_memory()
+    allowed = limit if limit is not None else None if found is None else _SHARE * found
+    if allowed is None or need <= allowed:
+        return
+    reason = "memory_limit" if limit is not None else "what is available now"
+    raise MemoryLimitError(
+        f"this solve of {problem.m} rows and {problem.q} queries would take about {need / 1e6:.0f} MB beside the data, "
+        f"more than {reason} ({allowed / 1e6:.0f} MB): raise memory_limit, solve fewer sequences or queries at a time, "
+        "or project tokens and queries on fewer dimensions"
+    )

@@ -1,0 +1,1 @@
+"""Real models whose weights come inside packages: files are read, code of the packages is never imported."""
