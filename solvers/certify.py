@@ -116,7 +116,7 @@ def _measure(
             primal_error, _error_by_entries(problem, W, allowance) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
         )
     if problem.prior is not None:  # right-hand sides that are themselves rounded
-        primal_error = primal_error + most(problem.prior.error / allowance)
+        primal_error = primal_error + most(problem.prior.error / problem.allowance)
 
     if (
         negative.any() if problem.batch else negative > 0.0
