@@ -2,7 +2,8 @@
 
 On the rows that are missed the objective is quadratic: a Newton step solves ``(I + 2 C F'F) D = -gradient`` there by
 conjugate gradients, products with rows alone and no matrix of rows, and an exact line search follows. Steps end when
-the missed rows no longer change. Multipliers are ``2 C`` times what is missed, so the certificate needs no second solve.
+the missed rows no longer change. Multipliers are ``2 C`` times what is missed, so the certificate needs no second
+solve.
 """
 
 from __future__ import annotations
