@@ -105,8 +105,8 @@ class DeviceRows(SharedRows):
 
         moved = cls(rows.vectors, rows.queries, rows.group, rows.anchor, rows.owner, rows.place, rows.chunk)
         arrays = (rows.vectors, rows.queries, rows.anchor, rows.owner, rows.place)
-        tensors = [torch.from_numpy(np.require(array, requirements="W")).to(device) for array in arrays]
-        moved.products = DeviceProducts(*tensors, parts=list(rows.parts()))
+        X, Z, anchor, owner, place = (torch.from_numpy(np.require(x, requirements="W")).to(device) for x in arrays)
+        moved.products = DeviceProducts(X, Z, anchor, owner, place, list(rows.parts()))
         return moved
 
     def _to_device(self, array: npt.ArrayLike) -> torch.Tensor:

@@ -67,7 +67,9 @@ class Penalty:
     def loads(self, lam: FloatArray, owner: IntArray, q: int) -> FloatArray:
         """``s_j``: what the multipliers of each slack add up to, shape (q,) or (m,)."""
         size = np.abs(lam)
-        return size if self.slack == "row" else np.bincount(owner, weights=size, minlength=q)
+        return (
+            size if self.slack == "row" else np.asarray(np.bincount(owner, weights=size, minlength=q), dtype=np.float64)
+        )
 
     def cost(self, slacks: FloatArray) -> float:
         """``C sum xi`` or ``C sum xi^2``."""

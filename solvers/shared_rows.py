@@ -228,7 +228,7 @@ def _check(vectors: Any, queries: Any, block: Any, anchor: Any, owner: Any, plac
             raise ValueError(f"{name} must be a non-empty array of {axes} axes, got {np.shape(array)}")
         if array.dtype not in (np.float32, np.float64):
             raise ValueError(f"{name} must be float32 or float64, got {array.dtype}")
-    n, T, q = *vectors.shape[:2], len(queries)
+    n, T, q = int(vectors.shape[0]), int(vectors.shape[1]), len(queries)
     for name, array, most, size in (
         ("block", block, n, q),
         ("anchor", anchor, T, q),

@@ -22,7 +22,8 @@ __all__ = ["command"]
 
 def command(
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="CASE", help="Run this case only; repeatable.")
+        list[str] | None,
+        typer.Option("--only", metavar="CASE", help="Run this case only, also one that takes minutes; repeatable."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes more than seconds a draw.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="List the cases and exit.")] = False,
@@ -78,4 +79,4 @@ def _chosen(cases: Sequence[Case], only: list[str], quick: bool) -> list[Case]:
     for name in only:
         if name not in names:
             raise ValueError(f"--only must be one of {', '.join(names)}, got {name}")
-    return [case for case in cases if (case.name in only if only else not (quick and case.slow))]
+    return [case for case in cases if (case.name in only if only else not (case.opt_in or (quick and case.slow)))]

@@ -11,8 +11,10 @@ The lower half of the matrix is formed by blocks, factored in place, and thrown 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.pairs import PairRows
@@ -129,10 +131,11 @@ class FaceSystem:
         n = len(k)
         if not n:
             return 0
-        kind = np.float32 if self.single else np.float64
+        kind: Any = np.float32 if self.single else np.float64
         gram = np.empty((n, n), dtype=kind)
         a_right, b_right = (a, b) if self.metric is None else (a @ self.metric.left, b @ self.metric.right)
-        a, b, a_right, b_right = (x.astype(kind, copy=False) for x in (a, b, a_right, b_right))
+        narrow: list[npt.NDArray[Any]] = [x.astype(kind, copy=False) for x in (a, b, a_right, b_right)]
+        a, b, a_right, b_right = narrow
         for start in range(0, n, _BLOCK):
             rows = slice(start, min(start + _BLOCK, n))
             part = gram[rows, : rows.stop]

@@ -88,7 +88,7 @@ class MultiplierSet:
 
     def _moving(self, x: FloatArray) -> BoolArray:
         moving = x != 0
-        return moving | self.equality if self._any_equality else moving
+        return np.asarray(moving | self.equality) if self._any_equality else np.asarray(moving)
 
     def _thresholds(self, size: FloatArray, owner: IntArray) -> FloatArray:
         """What to take from every entry of a query so that the positive rest adds up to the cap, shape (q,)."""

@@ -69,8 +69,11 @@ class ProximalNewton:
         penalty = problem.penalty
         self.penalty = penalty
         self.squared = penalty is not None and penalty.loss == "squared_hinge"
+        # One squared slack per row is a proximal term around 0 by itself: no other is needed.
+        self.natural = self.squared and penalty is not None and penalty.slack == "row"
+        self.squared = self.squared and not self.natural
         self.by_query = penalty is not None and penalty.slack == "query"
-        self.cap = np.inf if penalty is None or self.squared else penalty.C
+        self.cap = np.inf if penalty is None or penalty.loss != "hinge" else penalty.C
         owner, squares = self.rows.owner, self.rows.row_norms**2
         counts = np.bincount(owner, minlength=self.rows.q)
         self.weight = np.bincount(owner, weights=squares, minlength=self.rows.q) / np.maximum(counts, 1)
@@ -117,7 +120,8 @@ class ProximalNewton:
 
     def hold(self) -> None:
         """Center the proximal term at the multipliers that were reached."""
-        self.center = self.x
+        if not self.natural:
+            self.center = self.x
 
     # -- points -------------------------------------------------------------------------------------
 
@@ -131,7 +135,7 @@ class ProximalNewton:
         assert self.penalty is not None
         half = 0.5 / self.penalty.C
         if self.by_query:
-            paid = half * np.bincount(self.rows.owner, weights=v, minlength=self.rows.q)
+            paid = np.asarray(half * np.bincount(self.rows.owner, weights=v, minlength=self.rows.q), dtype=np.float64)
             return Iterate(W, dual, paid, values + paid[self.rows.owner], square + float(paid @ paid) / half)
         paid = half * v
         return Iterate(W, dual, paid, values + paid, square + float(paid @ paid) / half)
@@ -151,6 +155,9 @@ class ProximalNewton:
         return product
 
     def _ridge(self, rho: float) -> FloatArray:
+        if self.natural:
+            assert self.penalty is not None
+            return np.full(len(self.index), 0.5 / self.penalty.C)
         return rho * self.weight[self.rows.owner[self.index]]
 
     def _shifted(self, values: FloatArray, ridge: FloatArray) -> FloatArray:
@@ -164,37 +171,44 @@ class ProximalNewton:
         ridge = self._ridge(rho)
         face = self.set.project(self._shifted(self.here.values, ridge))
         for _ in range(steps):
-            target, dual, v_fixed = self._linear(face, ridge)
-            free = np.flatnonzero(face.free)
-            v = v_fixed
-            if len(free):
-                system = self._system(face, free, ridge, single=rho >= _SINGLE and len(free) > _SMALL)
-                self.factorizations += 1
-                if system.fault and system.single:
-                    system = self._system(face, free, ridge)
-                if system.fault:  # no factor at this proximal weight: it is as small as rounding lets it be
-                    self.singular = True
-                    break
-                v = v.copy()
-                v[free] = system.solve(target, self.cap if self.cap < np.inf else 0.0)
-                dual = dual + system.adjoint(v[free])
-            full = np.zeros(self.rows.m)
-            full[self.index] = v
-            trial = self._iterate(dual, full)
+            full = self._step(face, ridge, single=rho >= _SINGLE and not self.natural)
+            if full is None:  # no factor at this proximal weight: it is as small as rounding lets it be
+                self.singular = True
+                break
+            trial = self._iterate(full[1], full[0])
             ahead = self.set.project(self._shifted(trial.values, ridge))
             changed = int(np.count_nonzero(ahead.free != face.free)) + int(np.count_nonzero(ahead.tight != face.tight))
+            free = int(np.count_nonzero(face.free))
             promised = float(face.x @ (trial.values - self.here.values)[self.index]) + self.here.square
             promised -= self._inner(self.here, trial)
             at_rest = promised <= 1e-14 * (trial.square + float(np.abs(self.problem.rhs[self.index]) @ np.abs(face.x)))
             self.here, face = (trial, ahead) if at_rest else self._search(trial, ahead, ridge)
             self.free_rows = int(np.count_nonzero(face.free))
-            if at_rest or (changed <= loose * len(free) and face is ahead):
+            if at_rest or (changed <= loose * free and face is ahead):
                 self._settle(face)
                 if at_rest or changed == 0:  # on the face itself: the projection would bring in the rounding of u
-                    self.x = self.admissible(full)
+                    self.x = self.admissible(full[0])
                 return True
         self._settle(face)
         return False
+
+    def _step(self, face: Face, ridge: FloatArray, single: bool) -> tuple[FloatArray, FloatArray] | None:
+        """Multipliers of all rows that solve the equations of the face, and their combination; None when singular."""
+        target, dual, v = self._linear(face, ridge)
+        free = np.flatnonzero(face.free)
+        if len(free):
+            system = self._system(face, free, ridge, single=single and len(free) > _SMALL)
+            self.factorizations += 1
+            if system.fault and system.single:
+                system = self._system(face, free, ridge)
+            if system.fault:
+                return None
+            v = v.copy()
+            v[free] = system.solve(target, self.cap if self.cap < np.inf else 0.0)
+            dual = dual + system.adjoint(v[free])
+        full = np.zeros(self.rows.m)
+        full[self.index] = v
+        return full, dual
 
     def _settle(self, face: Face) -> None:
         self.face = face
@@ -219,7 +233,8 @@ class ProximalNewton:
         tied: BoolArray = face.tight[pair.owner] if len(face.tight) else np.zeros(len(free), dtype=bool)
         leader = face.x[free]
         signs = np.where(leader < 0, -1.0, 1.0)
-        return FaceSystem(pair, ridge[free], self.penalty, signs, tied, leader, self.metric, single)
+        priced = None if self.natural else self.penalty
+        return FaceSystem(pair, ridge[free], priced, signs, tied, leader, self.metric, single)
 
     def _search(self, trial: Iterate, ahead: Face, ridge: FloatArray) -> tuple[Iterate, Face]:
         """The point on the way to ``trial`` where the smooth function is least (its derivative is monotone)."""
@@ -264,7 +279,7 @@ class ProximalNewton:
         free = np.flatnonzero(face.free)
         if not len(free):
             return
-        ridge = 1e-4 * self._ridge(rho)
+        ridge = self._ridge(rho) * (1.0 if self.natural else 1e-4)
         system = self._system(face, free, ridge)
         self.factorizations += 1
         if system.fault:
@@ -275,7 +290,7 @@ class ProximalNewton:
         v = x[rows]
         total = x.copy()
         for _ in range(refinements):
-            rest = target - system.margins(W) - system.softness(v)
+            rest = target - system.margins(W) - system.softness(v) - (ridge[free] * v if self.natural else 0.0)
             change = system.solve(rest, 0.0)
             v = v + change
             W = W + system.adjoint(change)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
 from attsvm.solvers.farkas import certify_infeasible
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
+from attsvm.solvers.frobenius.squared_hinge import applies, solve_squared_hinge
 from attsvm.solvers.infeasible import find_conflict
 from attsvm.solvers.memory import require_memory
 from attsvm.solvers.norms import Norm
@@ -40,6 +41,8 @@ _PATIENCE = 10_000
 # Share of the largest right-hand side by which a row must be missed to join a coarse round.
 _COARSE_MISS = 0.02
 _REFINEMENTS = 3
+# A loose level ends when fewer rows join than this multiple of its tolerance asks for.
+_FEW_NEW = 0.5
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class WorkingSetSolve:
         if known is not None:
             method.admit(np.flatnonzero(known))
             natural = known if problem.penalty is not None else known * method.scale
-            method.center = method.admissible(natural)
+            method.center = method.admissible(natural) * (not method.natural)
         method.admit(method.missing(1, -np.inf if known is None else 0.0))
 
     def level(self, rho: float, steps: int, least: float, loose: float) -> None:
@@ -128,6 +131,8 @@ class WorkingSetSolve:
             idle = 0 if len(new) else idle + 1
             if len(new):
                 method.admit(new)
+            if 0 < len(new) <= _FEW_NEW * loose * method.free_rows:  # a finer level finds them as well
+                break
 
     def _report(self) -> None:
         if self.tell is None:
@@ -224,6 +229,13 @@ def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     array([[0.5],
            [0.5]])
     """
+    limits = ("time_limit", "memory_limit", "progress")
+    if applies(unit.problem) and not any(name in request.options for name in limits):
+        found = solve_squared_hinge(unit.problem, request)
+        assert found.W is not None and found.multipliers is not None
+        certificate = certify(unit.problem, found.W, found.multipliers, norm)
+        if certificate.proved <= request.tolerance or request.max_iterations is not None:
+            return replace(found, certificate=certificate)
     if needs_split(unit.problem):
         return solve_split(unit.problem, norm, request, lambda part, asked: WorkingSetSolve(part, norm, asked).run())
     return WorkingSetSolve(unit.problem, norm, request).run()

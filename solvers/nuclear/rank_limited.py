@@ -7,16 +7,19 @@ convex solution has no more than the allowed rank it solves the limited problem 
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify import certify
+from attsvm.solvers.frobenius.working_set import read_time_limit
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.factored import Factors, augmented_lagrangian, solve_factored
 from attsvm.solvers.nuclear.interior import solve_interior
 from attsvm.solvers.nuclear.newton import active_map, symmetric
+from attsvm.solvers.nuclear.reweighted import raised, solve_reweighted
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found, RankLimit
@@ -29,6 +32,8 @@ __all__ = ["solve_rank_limited"]
 _INTERIOR_ROWS = 700
 # A start counts as feasible when its rows hold to this accuracy, as certificates measure it.
 _FEASIBLE = 1e-7
+# Rounds of the method of multipliers between two looks at the clock.
+_SLICE = 5
 # Largest dense system of the Newton steps; beyond it the point keeps the accuracy of the first-order method.
 _DENSE_LIMIT = 1500
 
@@ -96,6 +101,15 @@ def _starts(rows: UnitRows, W: FloatArray, rank: int, count: int, seed: int) -> 
     return starts
 
 
+def _improved(rows: UnitRows, point: Factors, rounds: int, deadline: float) -> Factors:
+    """The method of multipliers from a start, a few rounds at a time while there is time."""
+    for done in range(0, rounds, _SLICE):
+        point = augmented_lagrangian(rows, point, tolerance=1e-8, rounds=min(_SLICE, rounds - done), inner=100)
+        if point.missed <= 1e-8 or time.perf_counter() > deadline:
+            break
+    return point
+
+
 def _truncated(W: FloatArray, rank: int) -> FloatArray:
     U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
     return np.asarray((U[:, :rank] * sigma[:rank]) @ Vt[:rank])
@@ -143,7 +157,9 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
 
     The convex problem is solved first. Where its solution, cut to the allowed rank, still satisfies every row, it
     solves the limited problem too and the answer is global; otherwise `starts` factorizations are improved, the first
-    from the cut solution, the others random (``seed``), each by at most ``max_iterations`` rounds (60 by default).
+    from the cut solution, the others random (``seed``), each by at most ``max_iterations`` rounds (60 by default). With
+    ``time_limit`` in seconds the convex bound gets less than half of it and may be loose, and starts are improved while
+    time is left: the best feasible W so far is returned with its bound.
 
     The certificate belongs to W and the multipliers of the convex problem: its gap is the distance to the convex
     bound. Status "optimal" means global; "local" a KKT point of the nonconvex problem; "failed" that no start
@@ -163,10 +179,15 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
     failed
     """
     rank, starts = request.rank or 1, request.options.get("starts", 8)
+    begin, allowed = time.perf_counter(), read_time_limit(request.options.get("time_limit"))
     if starts < 1:
         raise ValueError(f"starts must be at least 1, got {starts}")
-    convex_method = solve_interior if unit.m <= _INTERIOR_ROWS else solve_factored
-    convex = convex_method(unit, norm, replace(request, max_iterations=None, options={}))
+    inner = replace(request, max_iterations=None, options={})
+    if allowed < np.inf:  # a bound of any quality, then the rest of the time for W
+        inner = replace(inner, tolerance=max(inner.tolerance, 1e-5), options={"time_limit": 0.4 * allowed})
+        convex = solve_reweighted(unit, norm, replace(inner, warm_start=None))
+    else:
+        convex = (solve_interior if unit.m <= _INTERIOR_ROWS else solve_factored)(unit, norm, inner)
     if convex.farkas is not None or convex.W is None or convex.multipliers is None:
         return convex
     problem, rows = unit.problem, unit.rows
@@ -186,12 +207,16 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
 
     bound = certify(problem, convex.W, convex.multipliers, norm).lower_bound
     found: list[tuple[float, FloatArray, float]] = []
-    evaluations = 0
+    evaluations = tried = 0
     for initial in _starts(rows, rows.reduce(convex.W), min(rank, *rows.shape), starts, request.options.get("seed", 0)):
-        point = augmented_lagrangian(rows, initial, tolerance=1e-8, rounds=request.max_iterations or 60, inner=100)
+        if found and time.perf_counter() - begin > allowed:
+            break
+        point = _improved(rows, initial, request.max_iterations or 60, begin + allowed)
+        tried += 1
         evaluations += point.evaluations
         point = _refine(rows, point)
         W = rows.lift(point.W)
+        W = W if allowed == np.inf else raised(problem, W)
         missed = problem.missed(problem.margins(W) - problem.rhs) / problem.allowance
         if float(missed.max()) <= _FEASIBLE and _meets_small_sides(problem, W):
             size = float(np.linalg.svd(W, compute_uv=False).sum())
@@ -199,7 +224,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
     norms = tuple(sorted(size for size, _, _ in found))
     if not found:
         message = f"no start reached a feasible W of rank {rank}; one of higher rank exists"
-        limit = RankLimit(False, bound, float("inf"), starts, 0, norms, message)
+        limit = RankLimit(False, bound, float("inf"), tried, 0, norms, message)
         return Found(iterations=evaluations, extras=Extras(rank_limit=limit))
     _, W, residual = min(found, key=lambda item: item[0])
     certificate = certify(problem, W, convex.multipliers, norm)
@@ -210,7 +235,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
         else f"a KKT point of the nonconvex problem with rank limit {rank}, within {certificate.gap:.2e} (relative) of "
         "the convex bound; other starts may give a smaller norm"
     )
-    limit = RankLimit(is_global, bound, residual, starts, len(found), norms, message)
+    limit = RankLimit(is_global, bound, residual, tried, len(found), norms, message)
     status = Status.LOCAL
     return Found(
         W, convex.multipliers, evaluations, certificate=certificate, status=status, extras=Extras(rank_limit=limit)

@@ -28,7 +28,7 @@ from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["solve_reweighted"]
+__all__ = ["raised", "solve_reweighted"]
 
 _ROUNDS = 60
 # Rows up to which Newton is tried whenever there is progress.
@@ -69,7 +69,7 @@ def _metric(W: FloatArray, floor: float) -> Metric | None:
     return Metric((U * left) @ U.T, (Vt.T * right) @ Vt)
 
 
-def _scaled_feasible(problem: MarginProblem, W: FloatArray) -> FloatArray:
+def raised(problem: MarginProblem, W: FloatArray) -> FloatArray:
     """W raised to meet plain rows that it misses by little."""
     if problem.penalty is not None or problem.equality.any() or not (problem.rhs > 0).all():
         return W
@@ -122,7 +122,7 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
             W, lam = solve.method.here.W, solve.method.x
         known = lam
         systems, rows = systems + solve.method.factorizations, len(solve.method.index)
-        reached = best.offer(_scaled_feasible(problem, W), lam)
+        reached = best.offer(raised(problem, W), lam)
         if problem.penalty is not None:  # W = 0 and multipliers that pay for everything
             best.offer(np.zeros(problem.shape), lam)
         if reached < attempt_below:

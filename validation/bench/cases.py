@@ -26,6 +26,11 @@ class Case(Protocol):
         """Left out of quick runs."""
         ...
 
+    @property
+    def opt_in(self) -> bool:
+        """Run only when it is named: takes minutes."""
+        ...
+
     def run(self, seed: int, draws: int, report: Report) -> Result:
         """Measure and judge."""
         ...
@@ -62,6 +67,30 @@ def _selector(seed: int) -> dict[str, dict[str, float]]:
              "ratio on few": "times as fast on 8 tasks", "excess": "objective of LinearSVC over ours, less 1",
              "gap": "gap", "memory": "memory, in sizes of the tokens"}  # fmt: skip
     return {"attsvm": {name: found[key] for key, name in names.items()}}
+
+
+def _shared(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.real_size import shared_against_pairs
+
+    return shared_against_pairs(seed)
+
+
+def _soft(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.real_size import soft_against_linear_svc
+
+    return soft_against_linear_svc(seed)
+
+
+def _nuclear_size(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.real_size import nuclear_size
+
+    return nuclear_size(seed)
+
+
+def _large(seed: int, size: tuple[int, int, int], parts: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.real_size import large_solve
+
+    return large_solve(seed, size, parts=parts)
 
 
 _DAQP, _DAQP_LOOP = "daqp, Gram matrix given", "daqp loop, rows built"
@@ -158,6 +187,65 @@ CASES: tuple[Case, ...] = (
             NumberGoal("memory of the tokens", "attsvm", "memory, in sizes of the tokens", "at most", 4.0),
         ),
         slow=True,
+    ),
+    DrawCase(
+        "shared-rows",
+        "16 x 64 structured, 64,512 rows, d = 385",
+        _shared,
+        (
+            NumberGoal(
+                ">= 5x rows written out", "shared rows", "times as fast as rows written out", "at least", 5.0
+            ),
+            NumberGoal("20x less memory", "shared rows", "times less memory", "at least", 20.0),
+            NumberGoal("same norm", "shared rows", "difference of norms", "at most", 1e-8),
+            NumberGoal("gap <= 1e-8", "shared rows", "gap", "at most", 1e-8),
+        ),
+        slow=True,
+        opt_in=True,
+    ),
+    DrawCase(
+        "soft-rows",
+        "soft margins, 364 rows, d = 385, 148,225 features written out for LinearSVC",
+        _soft,
+        (
+            NumberGoal(">= 20x LinearSVC", "attsvm", "times as fast as LinearSVC", "at least", 20.0),
+            NumberGoal("same W", "attsvm", "difference of W", "at most", 1e-6),
+            NumberGoal("gap <= 1e-7", "attsvm", "gap", "at most", 1e-7),
+        ),
+        slow=True,
+    ),
+    DrawCase(
+        "nuc-shared",
+        "nuclear norm, 8 x 64 structured, 32,256 rows, d = 385",
+        _nuclear_size,
+        (
+            NumberGoal("gap <= 1e-5", "attsvm", "gap", "at most", 1e-5),
+            NumberGoal("under 5 minutes", "attsvm", "seconds", "at most", 300.0),
+        ),
+        slow=True,
+        opt_in=True,
+    ),
+    DrawCase(
+        "large",
+        "32 x 128 causal, 260,096 rows, d = 385",
+        partial(_large, size=(32, 128, 384), parts=(8, 16, 32)),
+        (
+            NumberGoal("under 3 minutes", "32 x 128 causal", "seconds", "at most", 180.0),
+            NumberGoal("gap <= 1e-8", "32 x 128 causal", "gap", "at most", 1e-8),
+        ),
+        slow=True,
+        opt_in=True,
+    ),
+    DrawCase(
+        "huge",
+        "16 x 512 causal, 2,093,056 rows, d = 577",
+        partial(_large, size=(16, 512, 576), parts=(16,)),
+        (
+            NumberGoal("under 30 minutes", "16 x 512 causal", "seconds", "at most", 1800.0),
+            NumberGoal("below 6 GB", "16 x 512 causal", "MB", "at most", 6000.0),
+        ),
+        slow=True,
+        opt_in=True,
     ),
     DrawCase(
         "training",

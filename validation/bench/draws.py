@@ -33,6 +33,8 @@ class DrawCase:
     goals : tuple of NumberGoal
     slow : bool
         Left out of quick runs.
+    opt_in : bool
+        Run only when it is named.
     """
 
     name: str
@@ -40,6 +42,7 @@ class DrawCase:
     draw: Callable[[int], dict[str, dict[str, float]]]
     goals: tuple[NumberGoal, ...] = ()
     slow: bool = False
+    opt_in: bool = False
 
     def run(self, seed: int, draws: int, report: Callable[[str], None]) -> Result:
         """Call ``draw`` with the seeds ``seed``, ``seed + 1``, ...

@@ -44,6 +44,8 @@ class SolveCase:
         Calls per draw, of which the median counts.
     slow : bool
         Left out of quick runs.
+    opt_in : bool
+        Run only when it is named.
     timeout : float
         Seconds for all draws after which a peer is stopped; 0 runs it in this process, right after ours.
     peer_draws : int
@@ -65,6 +67,7 @@ class SolveCase:
     batch: int = 1
     repeats: int = 1
     slow: bool = False
+    opt_in: bool = False
     timeout: float = 0.0
     peer_draws: int = 10
     dtype: str = "float64"
