@@ -8,7 +8,6 @@ import typer
 
 import attsvm
 from attsvm.cli import bench, claims, compare, demo, diagnose, enumerate_, new, probe, report, solve, train, validate
-from attsvm.cli.arguments import Debug
 from attsvm.cli.run import run_app
 
 __all__ = ["app", "main"]
@@ -34,12 +33,13 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    debug: Debug = False,
+    debug: Annotated[bool, typer.Option("--debug", hidden=True)] = False,  # every command shows it
 ) -> None:
     """Softmax attention as a max-margin machine: solve its SVMs with certificates, train, compare.
 
     \b
     Example: attsvm new problem.npz && attsvm solve problem.npz
+    Exit codes: 0 done, 1 ran but the answer is negative or not proved, 2 bad input, 130 interrupted.
     """  # noqa: D301
 
 

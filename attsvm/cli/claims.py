@@ -47,7 +47,6 @@ def command(
 
     \b
     Example: attsvm claims svm:thm1 --run
-             attsvm claims --run --seeds 10 --workers 2 --store claims.sqlite
     """  # noqa: D301
     from attsvm.validation.ledger.run import find_claims
 

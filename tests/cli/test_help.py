@@ -59,6 +59,9 @@ def test_the_example_runs(attsvm_command, command):
         _, _, name, option = shlex.split(figure)
         assert len(choose_figures([name], False)) == 1
         assert option == "--quick"
+    if command == "probe":  # it names a model that only the reader has
+        refused = attsvm_command(*shlex.split(lines.pop())[1:])
+        assert refused.code == 2 and "path/to/model" in refused.err
     for line in lines:
         result = attsvm_command(*shlex.split(line)[1:])
         assert (result.code, "Traceback" in result.err) == (0, False), result.err
