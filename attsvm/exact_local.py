@@ -88,11 +88,11 @@ def exact_local_optimality(problem: AttentionProblem, selection: SelectionLike =
         )
     scores = exact_scores(problem)
     answer = exact_least_norm(rows)
-    support = np.zeros((int(np.prod(problem.query_shape)), problem.T), dtype=bool)
+    flat = np.zeros((int(np.prod(problem.query_shape)), problem.T), dtype=bool)
     if isinstance(answer, ExactFarkas):
-        return ExactLocal(chosen, False, None, support.reshape(scores.shape), answer)
-    support[rows.owner, token] = answer.support
-    support = support.reshape(scores.shape)
+        return ExactLocal(chosen, False, None, flat.reshape(scores.shape), answer)
+    flat[rows.owner, token] = answer.support
+    support = flat.reshape(scores.shape)
     local = every_support_scores_less(support, scores, chosen.indices)
     return ExactLocal(chosen, local, answer.norm_squared, support)
 

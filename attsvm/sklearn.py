@@ -53,7 +53,7 @@ def read_tasks(tasks: TasksLike) -> AttentionProblem:
                 f"tasks must have shape (n, T + 1, d), at least two candidates and then the query, got {tasks.shape}"
             )
         X, Z = tasks[:, :-1], tasks[:, -1]
-        there = ~np.isnan(X).all(axis=-1)
+        there = np.asarray(~np.isnan(X).all(axis=-1))
         return AttentionProblem(np.where(there[..., None], X, 0.0), Z=Z, mask=None if there.all() else there)
     pairs = list(tasks)
     if not pairs:

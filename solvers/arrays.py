@@ -58,3 +58,31 @@ def real_array(name: str, value: Any, axes: str, *, keep_float32: bool = True) -
         where = f"row {place[-1]}" if array.ndim == 2 else f"row {place[-1]} of problem {place[0]}"
         raise ValueError(f"{name} must be finite, but {where} holds NaN or infinity")
     return np.ascontiguousarray(array)
+
+
+def per_row(name: str, value: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
+    """One number per row, given for each problem of a batch or once for all of them; shape ``shape``."""
+    array = to_numpy(value)
+    if array.shape not in (shape, shape[-1:]):
+        raise ValueError(f"{name} must be {shape[-1]} {what}, one per row of a, got shape {array.shape}")
+    return np.broadcast_to(array, shape)
+
+
+def voided(
+    a: npt.NDArray[Any], owner: npt.NDArray[Any], rhs: Any, equality: Any, valid: Any
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Any, Any, BoolArray]:
+    """The arguments with everything about rows that do not exist set to zero."""
+    shape = a.shape[:-1]
+    keep = per_row("valid", valid, shape, "booleans")
+    if keep.dtype != bool:
+        raise ValueError(f"valid must be booleans, got dtype {keep.dtype}")
+    if not keep.any(axis=-1).all():
+        i = int(np.flatnonzero(~np.atleast_2d(keep).any(axis=-1))[0])
+        raise ValueError(f"valid must leave at least one row in every problem, but problem {i} has none")
+    if keep.all():
+        return a, owner, rhs, equality, keep
+    kind = a.dtype if a.dtype == np.float32 else np.dtype(np.float64)
+    used = keep.any(axis=0) if owner.ndim < keep.ndim else keep
+    sides = np.ones(shape) if rhs is None else per_row("rhs", rhs, shape, "finite numbers")
+    equal = None if equality is None else per_row("equality", equality, shape, "booleans") & keep
+    return np.where(keep[..., None], a, kind.type(0)), np.where(used, owner, 0), np.where(keep, sides, 0.0), equal, keep

@@ -127,7 +127,8 @@ def rank_certificate(
     tol = max(1e-8, float(gap) ** 0.5) if tolerance is None else float(tolerance)
     values, dual = spectra.values.tolist(), spectra.dual_values.tolist()
     top, size = dual[0] or 1.0, len(values)
-    rank = sum(d >= (1.0 - tol) * top for d in dual) if dual[0] > 0 else 0
+    # D = 0 tells no singular value from another: all count.
+    rank = sum(d >= (1.0 - tol) * top for d in dual) if dual[0] > 0 else size
     numerical = sum(v > tol * values[0] for v in values)
     # A zero after the last value stands for "nothing follows": dual gap 1, singular gap infinite.
     following = dual[rank] if rank < size else 0.0
@@ -148,7 +149,7 @@ def _of_batch(spectra: Spectra, dual_error: Any, gap: Any, excess: Any, toleranc
     gap, singular, dual = np.asarray(gap), spectra.values, spectra.dual_values
     tol = np.maximum(1e-8, np.sqrt(gap)) if tolerance is None else np.full(gap.shape, tolerance)
     top = np.where(dual[..., :1] > 0, dual[..., :1], 1.0)
-    rank = np.count_nonzero((dual >= (1.0 - tol[..., None]) * top) & (dual[..., :1] > 0), axis=-1)
+    rank = np.count_nonzero((dual >= (1.0 - tol[..., None]) * top) | (dual[..., :1] == 0), axis=-1)
     numerical = np.count_nonzero(singular > tol[..., None] * singular[..., :1], axis=-1)
     zero = np.zeros_like(top)
     after, dual_after = (np.concatenate([part, zero], axis=-1) for part in (singular, dual))

@@ -16,20 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, to_numpy
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, per_row, to_numpy, voided
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.penalty import Penalty, read_penalty
 from attsvm.solvers.prior import Prior, shifted_sides
 from attsvm.solvers.rows import Rows
 
 __all__ = ["MarginProblem"]
-
-
-def _per_row(name: str, value: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
-    array = to_numpy(value)
-    if array.shape not in (shape, shape[-1:]):
-        raise ValueError(f"{name} must be {shape[-1]} {what}, one per row of a, got shape {array.shape}")
-    return np.broadcast_to(array, shape)
 
 
 class MarginProblem:
@@ -84,7 +77,7 @@ class MarginProblem:
     ) -> None:
         if valid is not None:
             array = to_numpy(a)
-            a, owner, rhs, equality, valid = _voided(array, to_numpy(owner), rhs, equality, valid)
+            a, owner, rhs, equality, valid = voided(array, to_numpy(owner), rhs, equality, valid)
         self._set(PairRows(a, queries, owner), rhs, equality, valid)
 
     @classmethod
@@ -150,7 +143,7 @@ class MarginProblem:
             sides = np.empty(shape)
             sides.fill(1.0)  # half the time of np.ones
         else:
-            given = _per_row("rhs", rhs, shape, "finite numbers")
+            given = per_row("rhs", rhs, shape, "finite numbers")
             try:
                 sides = given.astype(np.float64)
             except (TypeError, ValueError) as error:
@@ -162,7 +155,7 @@ class MarginProblem:
         if equality is None:
             equal = np.zeros(shape, dtype=bool)
         else:
-            equal = _per_row("equality", equality, shape, "booleans")
+            equal = per_row("equality", equality, shape, "booleans")
             if equal.dtype != bool:
                 raise ValueError(f"equality must be {shape[-1]} booleans, one per row of a, got dtype {equal.dtype}")
         self.rows, self.rhs, self.equality = rows, sides, equal
@@ -340,23 +333,3 @@ class MarginProblem:
     def __repr__(self) -> str:
         many = f"{len(self)} problems, " if self.batch else ""
         return f"MarginProblem({many}{self.m} rows, {self.q} queries, W {self.shape[0]} x {self.shape[1]})"
-
-
-def _voided(
-    a: npt.NDArray[Any], owner: npt.NDArray[Any], rhs: Any, equality: Any, valid: Any
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Any, Any, BoolArray]:
-    """The arguments with everything about rows that do not exist set to zero."""
-    shape = a.shape[:-1]
-    keep = _per_row("valid", valid, shape, "booleans")
-    if keep.dtype != bool:
-        raise ValueError(f"valid must be booleans, got dtype {keep.dtype}")
-    if not keep.any(axis=-1).all():
-        i = int(np.flatnonzero(~np.atleast_2d(keep).any(axis=-1))[0])
-        raise ValueError(f"valid must leave at least one row in every problem, but problem {i} has none")
-    if keep.all():
-        return a, owner, rhs, equality, keep
-    kind = a.dtype if a.dtype == np.float32 else np.dtype(np.float64)
-    used = keep.any(axis=0) if owner.ndim < keep.ndim else keep
-    sides = np.ones(shape) if rhs is None else _per_row("rhs", rhs, shape, "finite numbers")
-    equal = None if equality is None else _per_row("equality", equality, shape, "booleans") & keep
-    return np.where(keep[..., None], a, kind.type(0)), np.where(used, owner, 0), np.where(keep, sides, 0.0), equal, keep

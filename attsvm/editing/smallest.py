@@ -20,6 +20,7 @@ from attsvm.editing.demands import Demand, Demands, KeepLike, read_demands, rows
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
 from attsvm.solvers import Certificate, InfeasibleError, MarginSolution, Status, solve
+from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.trained_head import TrainedHead
 
@@ -113,8 +114,8 @@ class Edit:
             return TrainedHead(
                 np.vstack([old.key_map, B.T]), np.vstack([old.query_map, A / old.scale]), old.scale, old.biased
             )
+        assert self.before is not None
         old = self.before
-        assert old is not None
         if self.of == "K":
             return TrainedHead(old.key_map + self.change, old.query_map, old.scale, old.biased)
         return TrainedHead(old.key_map, old.query_map + self.change, old.scale, old.biased)
@@ -298,4 +299,7 @@ def edit(
     if C is not None:
         near = near.soft(C, slack, loss)
     limit: dict[str, Any] = {} if rank is None or rank >= min(near.q, *near.shape) else {"rank": rank}
-    return Edit(of, trained, solve(near, norm, solver, **limit, **options), demands)
+    solved = solve(near, norm, solver, **limit, **options)
+    if not limit:  # what must be kept is kept to rounding, not to the tolerance of a method
+        solved = with_rows_met(solved)
+    return Edit(of, trained, solved, demands)

@@ -185,5 +185,5 @@ def edit_file(
         raise ValueError(f"source {origin} must hold a state dict, got {type(state).__name__}")
     changed = edit.apply_to(state, layer=layer, head=head, check=check)
     with atomic_write(target) as out:
-        torch.save(type(state)(changed), out)
+        torch.save(dict(changed), out)
     return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ def trainer_callback(monitor: Monitor) -> Any:
 
 def lightning_callback(monitor: Monitor) -> Any:
     """What ``lightning.Trainer(callbacks=[...])`` takes."""
-    try:
-        from lightning.pytorch.callbacks import Callback
-    except ImportError:
+    for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
         try:
-            from pytorch_lightning.callbacks import Callback
-        except ImportError as error:
-            raise ImportError("lightning_callback needs lightning: pip install lightning") from error
-    base: Any = Callback
+            base: Any = import_module(name).Callback
+            break
+        except ImportError:
+            continue
+    else:
+        raise ImportError("lightning_callback needs lightning: pip install lightning")
 
     class AttentionCallback(base):  # type: ignore[misc]
         """Calls the monitor after every training batch."""

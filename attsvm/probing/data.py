@@ -147,7 +147,7 @@ def factor_values(W_q: Float, W_k: Float) -> Float64:
     >>> factor_values(2 * np.eye(2, 50), 3 * np.eye(2, 50)).round(9)
     array([6., 6.])
     """
-    R_q, R_k = (np.linalg.qr(np.asarray(F, dtype=np.float64).T, mode="r") for F in (W_q, W_k))
+    R_q, R_k = (np.asarray(np.linalg.qr(np.asarray(F, dtype=np.float64).T, mode="r")) for F in (W_q, W_k))
     return np.asarray(np.linalg.svd(R_k @ R_q.T, compute_uv=False), dtype=np.float64)
 
 

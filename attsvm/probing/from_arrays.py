@@ -71,7 +71,8 @@ def heads_from_arrays(
         raise ValueError("heads of one layer must share their scale; probe them as layers of their own")
     n, Tq, Tk = len(tokens), asked.shape[1], tokens.shape[1]
     allowed, valid = _masks(mask, n, Tq, Tk, causal, cross=queries is not None)
-    require_finite("hidden", tokens, where=np.broadcast_to(allowed.any(axis=1)[..., None], tokens.shape))
+    real = np.asarray(allowed.any(axis=1))[..., None]
+    require_finite("hidden", tokens, where=np.broadcast_to(real, tokens.shape))
     added = None
     if offset is not None:
         added = np.broadcast_to(real_array("offset", offset), (n, len(heads), Tq, Tk))
@@ -112,7 +113,7 @@ def _masks(
             valid = valid if cross else given.copy()
         elif given.shape == (n, Tq, Tk):
             allowed &= given
-            valid = given.any(axis=-1)
+            valid = np.asarray(given.any(axis=-1))
         else:
             raise ValueError(f"mask must have shape {(n, Tk)} or {(n, Tq, Tk)}, got {given.shape}")
     if causal:

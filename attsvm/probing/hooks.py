@@ -252,7 +252,7 @@ def _joined(layers: list[LayerData], maps: Projections) -> LayerData:
     error = max(layer.error for layer in layers)
     if len(layers) == 1:
         return replace(first, weights=weights, error=error)
-    padded = {
+    padded: dict[str, Any] = {
         name: _pad([getattr(layer, name) for layer in layers])
         for name in ("q", "k", "allowed", "valid", "tokens", "queries")
     }

@@ -32,7 +32,8 @@ class Inputs:
 
     def first(self, sequences: int) -> list[Any]:
         """Batches that hold about the first so many sequences; at least one batch."""
-        taken, count = [], 0
+        taken: list[Any] = []
+        count = 0
         for batch in self.batches:
             if taken and count >= sequences:
                 break

@@ -78,19 +78,23 @@ def _loaded(folder: Path, options: dict[str, str], name: str) -> LoadedModel:
     return LoadedModel(model.eval(), tokenizer, name)
 
 
+def _logging() -> Any:
+    from transformers.utils import logging
+
+    return logging
+
+
 class quiet_transformers:
     """While open, transformers neither warns nor draws bars."""
 
     def __enter__(self) -> None:
-        from transformers.utils import logging
-
+        logging = _logging()
         self._level, self._bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
         logging.set_verbosity_error()
         logging.disable_progress_bar()
 
     def __exit__(self, *_: object) -> None:
-        from transformers.utils import logging
-
+        logging = _logging()
         logging.set_verbosity(self._level)
         if self._bars:
             logging.enable_progress_bar()

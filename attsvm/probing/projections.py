@@ -22,7 +22,7 @@ class OutputMap:
     ``module`` is the layer that is called with the heads side by side; None where torch does that in one function.
     """
 
-    weight: nn.Parameter
+    weight: Tensor
     axis: int
     heads: int
     module: nn.Module | None = None

@@ -163,12 +163,13 @@ def _multihead_call(module: nn.MultiheadAttention, given: Mapping[str, Any]) -> 
 def _project(states: Tensor, W: Tensor, b: Tensor | None, heads: int, norm: nn.Module | None) -> Tensor:
     """(B, T, d) to (B, heads, T, r), with the norm over each head or over all of them at once."""
     flat = nn.functional.linear(states.to(W.dtype), W, b)
-    split = flat.unflatten(-1, (heads, -1))
-    if norm is not None:
-        weight = getattr(norm, "weight", None)
-        whole = weight is not None and weight.shape[-1] == flat.shape[-1] and heads > 1
-        split = norm(flat).unflatten(-1, (heads, -1)) if whole else norm(split)
-    return split.transpose(1, 2)
+    apart = (*flat.shape[:-1], heads, -1)
+    if norm is None:
+        return flat.reshape(apart).transpose(1, 2)
+    weight = getattr(norm, "weight", None)
+    whole = weight is not None and weight.shape[-1] == flat.shape[-1] and heads > 1
+    normed: Tensor = norm(flat).reshape(apart) if whole else norm(flat.reshape(apart))
+    return normed.transpose(1, 2)
 
 
 def recompute(maps: Projections, call: Call) -> Recomputed:

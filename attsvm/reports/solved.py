@@ -218,9 +218,9 @@ def exact_record(solution: Solution) -> Record:
     record |= {"tolerance": solution.result.tolerance, "norm": list(proved.norm)}
     if proved.rank is not None:
         record |= {"rank": proved.rank, "resolution": proved.resolution}
-    linear = isinstance(solution.problem.head, LinearHead) and isinstance(solution.selection, Selection)
-    if linear and solution.norm_name == "frobenius":  # in other norms solutions need not be unique
-        record["locally_optimal"] = exact_local_optimality(solution.problem, solution.selection).locally_optimal
+    chosen, linear = solution.selection, isinstance(solution.problem.head, LinearHead)
+    if linear and isinstance(chosen, Selection) and solution.norm_name == "frobenius":  # elsewhere W need not be unique
+        record["locally_optimal"] = exact_local_optimality(solution.problem, chosen).locally_optimal
     return record
 
 

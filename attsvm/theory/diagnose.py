@@ -132,8 +132,8 @@ def diagnose(
     Parameters
     ----------
     problem : AttentionProblem
-        A single problem. Without a prediction head (a trained layer has no labels) only what needs no scores is checked:
-        whether the selection can be separated and which tokens support it.
+        A single problem. Without a prediction head (a trained layer has no labels) only what needs no scores is
+        checked: whether the selection can be separated and which tokens support it.
     selection : Selection or array_like of int, optional
         What local statements (Theorems 5 and 7) are about; the optimal tokens by default.
     loss : str or Loss

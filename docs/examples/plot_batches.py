@@ -44,9 +44,9 @@ figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 for cell, columns in first:
     print(f"d={cell['d']:2d}: {100 * columns['is_global'].mean():.0f} % end Global, "
           f"median 1 - corr {np.nanmedian(columns['misalignment']):.1e}")  # fmt: skip
-    axes[0].hist(np.log10(columns["misalignment"]), bins=25, alpha=0.6, label=f"d = {cell['d']}")
+    axes[0].hist(np.log10(columns["misalignment"]), bins=25, alpha=0.6, label=f"$d = {cell['d']}$")
     axes[1].hist(columns["margin"], bins=25, alpha=0.6)
-axes[0].set(xlabel="log10 of 1 - correlation after 800 steps", ylabel="problems")
+axes[0].set(xlabel=r"$\log_{10}$ of 1 $-$ correlation after 800 steps", ylabel="problems")
 axes[1].set(xlabel="margin of the optimal tokens")
 axes[0].legend()
 

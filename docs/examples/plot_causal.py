@@ -27,7 +27,7 @@ for comparison in report.comparisons[:3]:
     print(f"{comparison.label}: 1 - correlation {comparison.misalignment[-1]:.1e}")
 
 figure, axes = plt.subplots(1, 4, figsize=(13, 3.4), layout="constrained")
-for column, (title, W) in enumerate((("trained W", run.W), ("causal SAtt-SVM x 20", 20 * causal.W))):
+for column, (title, W) in enumerate((("trained W", run.W), (r"causal SAtt-SVM $\times$ 20", 20 * causal.W))):
     logits = np.einsum("itd,de,ike->ikt", problem.X, W, problem.Z)
     logits = np.where(problem.allowed, logits, -np.inf)
     attention = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -37,7 +37,8 @@ for column, (title, W) in enumerate((("trained W", run.W), ("causal SAtt-SVM x 2
         axis.imshow(attention[i], cmap="Blues", vmin=0, vmax=1)
         chosen = problem.optimal_tokens().indices[i]
         axis.scatter(chosen, range(5), marker="*", color="tab:red", s=60)
-        axis.set(title=f"sequence {i}: {title}", xlabel="token", ylabel="query", xticks=range(5), yticks=range(5))
+        axis.set(xlabel="token", ylabel="query", xticks=range(5), yticks=range(5))
+        axis.set_title(f"sequence {i}: {title}", fontsize=9)
 
 if len(sys.argv) > 1:  # python docs/examples/plot_causal.py causal.png
     figure.savefig(Path(sys.argv[1]), dpi=110)

@@ -35,7 +35,7 @@ print("gap after moving W by 1e-2 of its norm:", f"{gaps[12]:.1e}")
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 axes[0].barh(list(solutions), [max(s.certificate.gap, 1e-17) for s in solutions.values()], log=True)
-axes[0].set(xlabel="certified relative gap", title="one problem, four solvers", xlim=(1e-17, 1e-3))
+axes[0].set(xlabel="certified relative gap", title="one problem, four solvers", xlim=(1e-18, 1e-3))
 axes[1].loglog(sizes, np.maximum(gaps, 1e-17), "o-")
 axes[1].set(xlabel="distance that W was moved, relative", ylabel="relative gap", title="a spoilt answer is noticed")
 

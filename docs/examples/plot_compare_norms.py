@@ -43,7 +43,7 @@ for k, norm in enumerate(norms):
     limit = np.abs(W).max()
     axis.imshow(W, cmap="RdBu_r", vmin=-limit, vmax=limit)
     axis.set(title=f"{norm}, rank {solutions[norm].rank}", xticks=[], yticks=[])
-table = figure.add_subplot(grid[1, 1:4])
+table = figure.add_subplot(grid[1, :])
 table.imshow(relative, cmap="Greens", vmin=0, vmax=1, aspect="auto")
 for (i, j), value in np.ndenumerate(relative):
     table.text(j, i, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.6 else "black")

@@ -26,7 +26,9 @@ scale = np.log(10)
 left.plot(gaussian.proxy / scale, gaussian.exact / scale, ".", ms=3, label="Gaussian logits, n = 50")
 left.plot(dominant.proxy / scale, dominant.exact / scale, "s", ms=4, label="one dominant token, n = 50")
 left.plot([0, 30], [0, 30], "k:", lw=1, label="proxy = truth")
-left.set(xlabel="log10 (max a / min a)^2", ylabel="log10 kappa(J^2), exact", xlim=(0, 32), ylim=(-0.5, 32))
+left.set(
+    xlabel=r"$\log_{10}\,(\max a / \min a)^2$", ylabel=r"$\log_{10}\,\kappa(J^2)$, exact", xlim=(0, 32), ylim=(-0.5, 32)
+)
 left.legend(fontsize=8)
 
 teacher, _, _ = structured_teacher(60, 8, 6, 3, gap=4.0, seed=0)
@@ -34,7 +36,7 @@ rate = local_rate(teacher.problem, teacher.p_star)
 p0 = teacher.p_star + 1e-2 * rng.normal(size=6)
 print(f"slowest factor per step: predicted {rate.predicted:.6f}, measured {rate.measured:.6f}")
 for name, lr, label in (
-    ("gd", rate.step, "gradient descent, step N / lam_max"),
+    ("gd", rate.step, r"gradient descent, step $N / \lambda_{\max}$"),
     ("adam", 1e-3, "Adam"),
     ("natural", 0.5, "natural gradient, damped"),
     ("gauss_newton", 1e3, "Gauss-Newton"),

@@ -3,8 +3,8 @@ The smallest edit of a real head
 ================================
 
 Head 5 of layer 10 of rxnmapper's ALBERT points from each atom of a product to the reactant atom that it came from.
-It is right on 98 of 118 atoms of the reactions that come with the package. The smallest change of its keys that makes it
-right on all of them is found with proof, and put back into the network. Numbers of the whole study are those that
+It is right on 98 of 118 atoms of the reactions that come with the package. The smallest change of its keys that makes
+it right on all of them is found with proof, and put back into the network. Numbers of the whole study are those that
 ``attsvm validate own atoms`` printed (its record is ``docs/studies/own_atoms.json``); what needs the weights runs when
 the package is there (``make models``).
 """

@@ -78,7 +78,7 @@ axes[2].set(
     xlabel="index",
     ylabel="singular value of W",
     xticks=range(1, 21, 2),
-    title=f"Att-SVM*, n=15, T=5, d=20: certified rank {certified.certificate.rank}",
+    title=f"Att-SVM*, $n = 15$, $T = 5$, $d = 20$: certified rank {certified.certificate.rank}",
 )
 axes[2].legend(fontsize=8, loc="upper right")
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 import attsvm
+from attsvm.records import share_of
 
 problem = attsvm.random_problem(n=6, T=4, d=2, seed=0)
 solution = attsvm.att_svm(problem)
@@ -38,14 +40,17 @@ dimensions = range(2, 9)
 shares = []
 for d in dimensions:
     batch = attsvm.att_svm(attsvm.random_problem(n=6, T=4, d=d, batch=200, seed=d))
-    shares.append(np.mean([status is attsvm.Status.OPTIMAL for status in batch.status]))
+    shares.append(share_of([status is attsvm.Status.OPTIMAL for status in batch.status]))
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 axes[0].bar(range(rows.m), proof.multipliers, color=[f"C{o}" for o in rows.owner])
 axes[0].set(xlabel="row (coloured by sequence)", ylabel="multiplier of the proof", title="who is in conflict")
-axes[1].plot(dimensions, 100 * np.array(shares), "o-")
-axes[1].axvline(6, color="0.5", ls=":", label="d = max(T - 1, n)")
-axes[1].set(xlabel="d", ylabel="% feasible of 200", title="n = 6, T = 4, optimal tokens", ylim=(-3, 103))
+axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+middle = 100 * np.array([s.value for s in shares])
+ends = [middle - [100 * s.low for s in shares], [100 * s.high for s in shares] - middle]  # 95 % intervals
+axes[1].errorbar(dimensions, middle, np.maximum(ends, 0), fmt="o-", capsize=3)
+axes[1].axvline(6, color="0.5", ls=":", label=r"$d = \max(T - 1, n)$")
+axes[1].set(xlabel="$d$", ylabel="% feasible of 200", title=r"$n = 6$, $T = 4$, optimal tokens", ylim=(-3, 103))
 axes[1].legend()
 
 if len(sys.argv) > 1:  # python docs/examples/plot_infeasible.py infeasible.png

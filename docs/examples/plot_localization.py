@@ -68,7 +68,12 @@ bar = figure.colorbar(mesh, ax=axes[2], ticks=range(5))
 bar.ax.set_yticklabels(names)
 for edge in (-2, 2):
     axes[2].axvline(edge, color="k", lw=0.8, ls=":")
-axes[2].set(yscale="log", xlabel="r = tr(W) / temperature", ylabel="eta = sqrt(tr(W²)) / temperature", title="site")
+axes[2].set(
+    yscale="log",
+    xlabel=r"$r = \mathrm{tr}(W)$ / temperature",
+    ylabel=r"$\eta = \sqrt{\mathrm{tr}(W^2)}$ / temperature",
+    title="site",
+)
 
 if len(sys.argv) > 1:  # python docs/examples/plot_localization.py docs/images/localization.png
     figure.savefig(Path(sys.argv[1]), dpi=110)

@@ -34,16 +34,16 @@ path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=1.0)
 for h in range(2):
     axes[0].plot(path.m[:, 1, h, 0], path.m[:, 1, h, 1], ".-", ms=4, label=f"head {h + 1}")
 axes[0].plot([2**0.5] * 2, [2**0.5, -(2**0.5)], "k*", ms=11, label="the two spikes")
-axes[0].set(xlabel="alignment, constant direction", ylabel="alignment, flipping direction", title="D = 10,000")
+axes[0].set(xlabel="alignment, constant direction", ylabel="alignment, flipping direction", title="$D = 10{,}000$")
 axes[0].legend(fontsize=8)
 
 split = (path.m[:, :, 0, 1] - path.m[:, :, 1, 1]).abs().numpy()  # along the flipping direction
 for k, D in enumerate(dimensions):
-    axes[1].plot(times, split[:, k], label=f"D = 10^{round(np.log10(D))}")
+    axes[1].plot(times, split[:, k], label=f"$D = 10^{round(np.log10(D))}$")
 crossings = [sp.crossing_time(times, split[:, k], 0.5) for k in range(3)]
 fit = sp.log_fit(dimensions, crossings)
 axes[1].axhline(0.5, color="0.6", lw=0.8, ls="--")
-axes[1].set(xlabel=r"time $\tau$", ylabel="distance between the heads", title=f"{fit.slope:.1f} per unit of log D")
+axes[1].set(xlabel=r"time $\tau$", ylabel="distance between the heads", title=f"{fit.slope:.1f} per unit of $\\log D$")
 axes[1].legend(fontsize=8)
 print("times to specialize:", [round(t) for t in crossings])
 

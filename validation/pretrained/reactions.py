@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -98,11 +99,12 @@ def tokenize(smiles: str) -> Reaction:
 def _ranks(smiles: str, atoms: int) -> IntArray | None:
     """Equal numbers for equivalent atoms; None without RDKit or where it does not understand the SMILES."""
     try:
-        from rdkit import Chem, RDLogger
+        from rdkit import Chem, rdBase
     except ImportError:
         return None
-    RDLogger.DisableLog("rdApp.*")
-    molecule = Chem.MolFromSmiles(smiles, sanitize=False)  # some examples break rules of valence on purpose
+    logging: Any = rdBase
+    logging.DisableLog("rdApp.*")
+    molecule: Any = Chem.MolFromSmiles(smiles, sanitize=False)  # some examples break rules of valence on purpose
     if molecule is None or molecule.GetNumAtoms() != atoms:
         return None
     molecule.UpdatePropertyCache(strict=False)

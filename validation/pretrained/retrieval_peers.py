@@ -18,7 +18,8 @@ def _rest(problem: attsvm.AttentionProblem, y: npt.NDArray[np.int64]) -> tuple[F
     """Right candidates (n, d) and the others (n, T - 1, d)."""
     rows = np.arange(problem.n)
     others = np.arange(problem.T) != y[:, None]
-    return problem.X[rows, y], problem.X[others].reshape(problem.n, problem.T - 1, -1)
+    X = problem.X.astype(np.float64, copy=False)
+    return X[rows, y], X[others].reshape(problem.n, problem.T - 1, -1)
 
 
 def linear_svc_diagonal(problem: attsvm.AttentionProblem, y: npt.NDArray[np.int64], C: float) -> FloatArray:
@@ -47,7 +48,7 @@ def triplet_adapter(
         batch = torch.randint(len(queries), (256,))
         asked = torch.nn.functional.normalize(queries[batch] @ W.T, dim=-1)
         lead = ((right[batch][:, None] - others[batch]) * asked[:, None]).sum(-1)
-        loss = torch.relu(margin - lead).mean()
+        loss: Any = torch.relu(margin - lead).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

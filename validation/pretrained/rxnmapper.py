@@ -61,8 +61,9 @@ def load_reaction_model(dtype: torch.dtype | None = None) -> ReactionModel:
     from transformers import AlbertConfig, AlbertModel
 
     package = MODELS["rxnmapper"]
-    config = AlbertConfig(**read_json(package.file("/config.json")), attn_implementation="eager")
-    network = AlbertModel(config).eval()
+    settings: dict[str, Any] = read_json(package.file("/config.json")) | {"attn_implementation": "eager"}
+    network: Any = AlbertModel(AlbertConfig(**settings))
+    network.eval()
     state = read_state(package.file("pytorch_model.bin"))
     network.load_state_dict({k.removeprefix("albert."): v for k, v in state.items() if k.startswith("albert.")})
     words = package.file("vocab.txt").read_text(encoding="utf-8").splitlines()

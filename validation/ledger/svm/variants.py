@@ -158,8 +158,8 @@ SLIPS: dict[str, Any] = {
     "masks": _unmasked,
     "appF-epsilon": lambda x: x >= np.finfo(np.float64).tiny,
     "fig4-ranks": lambda p: min(p.n, p.dx),
-    "fig7-W": {"arithmetic": "naive"},
-    "fig7-KQ": {"log_ridge": float(np.log(2.22e-16)), "normalization": "factor"},
+    "fig7-W": 5e-4,
+    "fig7-KQ": 5e-4,
     "fig7-softmax": 0.5,
     "fig11-m": lambda m, n: m >= 1,
 }

@@ -1,0 +1,97 @@
+"""The studies of real models: their parts on small data, and the atoms on the package when it is there."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from attsvm.validation.figures.framework import Context
+from attsvm.validation.figures.own import atoms, edits, retrieval
+from attsvm.validation.pretrained.packages import is_installed
+from attsvm.validation.pretrained.reactions import read_reactions, tokenize
+
+
+def tiny(module, **settings):
+    return module.FIGURE.run(Context(settings={**module.FIGURE.quick, **settings}))
+
+
+def test_reactions_become_tokens_candidates_and_truth():
+    reaction = tokenize("[CH3:1][C:2](=[O:3])[OH:4].[nH:9]1cccc1>>[CH3:1][C:2](=[O:3])[O-:4].[Cl-]")
+    assert reaction.words[:4] == ("[CLS]", "C", "C", "(") and "[nH]" in reaction.words
+    assert [reaction.words[i] for i in reaction.product_atoms] == ["C", "C", "O", "[O-]"]  # chloride has no origin
+    assert [reaction.words[reaction.reactant_atoms[k]] for k in reaction.origin] == ["C", "C", "O", "O"]
+    with pytest.raises(ValueError, match="one >>"):
+        tokenize("CCO")
+
+
+def test_equivalent_atoms_have_equal_ranks():
+    pytest.importorskip("rdkit")
+    ranks = tokenize("[CH3:1][CH:2]([CH3:3])[OH:4].[K+].[K+]>>[CH3:1][CH:2]([CH3:3])[O-:4]").ranks
+    assert ranks[0] == ranks[2] and ranks[0] != ranks[1] and ranks[4] == ranks[5]
+
+
+def test_a_file_of_reactions(tmp_path):
+    path = tmp_path / "r.csv"
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["rxn_Smiles"])
+        for text in (
+            "[CH3:1][OH:2]>>[CH3:1][O-:2]",
+            "[CH3:1][Xx:2]>>[CH3:1]",
+            "CC>>CC",
+            "[CH3:1][OH:2]>>[CH3:1][O-:2]",
+        ):
+            table.writerow([text])
+    known = {"[CLS]", "[SEP]", "C", "O", "[O-]", ">>"}
+    assert len(read_reactions(path, 10, 50, known)) == 1  # unknown, unmapped and repeated ones are left out
+    with pytest.raises(ValueError, match="no mapped reaction of at most 3 known tokens"):
+        read_reactions(path, 10, 3, known)
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="column rxn_Smiles"):
+        read_reactions(path, 10, 50, known)
+
+
+def test_edits_are_confirmed_on_a_few():
+    outcome = tiny(edits, trials=6)
+    assert not outcome.refuted and [row[1] for row in outcome.tables[0].rows] == [1] * 6
+
+
+def test_retrieval_has_a_row_per_way_and_a_picture(monkeypatch):
+    rng = np.random.default_rng(0)
+
+    def fake(texts, longest):
+        n = len(texts) // 2
+        queries = rng.normal(size=(n, 12))
+        both = np.concatenate([queries, queries + 0.8 * rng.normal(size=(n, 12))])
+        return (both / np.linalg.norm(both, axis=1, keepdims=True)).astype(np.float32)
+
+    pairs = [(f"m{i % 9}", f"q{i}", f"d{i}") for i in range(45)]
+    monkeypatch.setattr(retrieval, "embed", fake)
+    monkeypatch.setattr(retrieval, "docstring_pairs", lambda limit: pairs)
+    outcome = tiny(retrieval, steps=3, negatives=3)
+    labels = [row[0] for row in outcome.tables[0].rows]
+    assert labels[0] == "cosine" and len(labels) == 7
+    found = outcome.curves["found"]
+    assert all(len(entry["recall"]) == 2 for entry in found.values())
+    assert max(found["hard margin from nothing"]["gap"]) < 1e-6
+    picture = retrieval.draw(outcome)
+    assert len(picture.axes[0].lines) > 2 * len(labels)
+
+
+def test_a_study_says_what_is_missing():
+    with pytest.raises(ValueError, match="atoms has no setting 'colour'"):
+        from attsvm.validation.figures.framework import Options
+
+        atoms.FIGURE.settings(Options(change={"colour": 1}))
+
+
+@pytest.mark.skipif(not is_installed("rxnmapper") or not is_installed("transformers"), reason="make models")
+def test_the_head_that_maps_atoms():
+    """Figures of the docs: 98 of 118, repaired by 9.1 % of the keys, 117 when the whole network runs again."""
+    outcome = tiny(atoms, leave_one_out=[], sizes=[], heads=["K"])
+    selected, smallest = outcome.tables
+    assert [row[1] for row in selected.rows] == [98, 118, 117]
+    assert smallest.rows[0][3] == "9.1 %" and not outcome.refuted
+    assert len(atoms.draw(outcome).axes[0].lines) == 1
