@@ -100,7 +100,8 @@ def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     found = _reweighted(unit.problem, norm, request)
     open_ = found.farkas is None and (found.certificate is None or found.certificate.proved > request.tolerance)
     if open_ and unit.problem.penalty is None and unit.m <= _INTERIOR_ROWS and request.max_iterations is None:
-        other = solve_interior(unit, norm, replace(request, warm_start=None, options={}))  # rows of very mixed scales
+        # Rows of very mixed scales.
+        other: Found = solve_interior(unit, norm, replace(request, warm_start=None, options={}))
         known = np.inf if found.certificate is None else found.certificate.proved
         if other.farkas is not None or (other.certificate is not None and other.certificate.proved < known):
             return other
