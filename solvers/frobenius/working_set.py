@@ -131,7 +131,7 @@ class WorkingSetSolve:
             idle = 0 if len(new) else idle + 1
             if len(new):
                 method.admit(new)
-            if len(new) <= _FEW_NEW * loose * method.free_rows:  # a finer level finds them as well
+            if 0 < len(new) <= _FEW_NEW * loose * method.free_rows:  # a finer level finds them as well
                 break
 
     def _report(self) -> None:
