@@ -5,8 +5,9 @@ When does a convex fit beat cosine similarity?
 Sentence embeddings of MiniLM, docstrings of the standard library: the summary line asks for its body among the nearest
 others by cosine similarity. Numbers are those that ``attsvm validate own retrieval`` printed (its record is
 ``docs/studies/own_retrieval.json``). A fit from nothing has to learn 147,456 numbers from some hundred questions and
-fails; a fit that stays close to a multiple of the identity loses nothing, but does not beat cosine either: the embedding
-has seen far more text. Where directions differ in what they say, as in the made-up embeddings below, the same fit gains.
+fails; a fit that stays close to a multiple of the identity loses nothing, but does not beat cosine either: the
+embedding has seen far more text. Where directions differ in what they say, as in the made-up embeddings below, the same
+fit gains.
 """
 
 import json
@@ -28,8 +29,8 @@ for row in table["rows"]:
 print(*record["notes"], sep="\n")
 
 # %%
-# The same on made-up embeddings, live: documents are noisy copies of their queries, and four directions say little. Over
-# ten seeds the fit around I gains 0.024 to 0.061 on W = I, and the fit from nothing loses 0.04 to 0.13.
+# The same on made-up embeddings, live: documents are noisy copies of their queries, and four directions say little.
+# Over ten seeds the fit around I gains 0.024 to 0.061 on W = I, and the fit from nothing loses 0.04 to 0.13.
 
 rng = np.random.default_rng(0)
 d, n = 24, 1160
