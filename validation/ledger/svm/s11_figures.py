@@ -27,7 +27,7 @@ def _ranks(formula: Any, rng: Rng, k: int) -> Any:
 
 def _level(parameterization: str, norm: str, steps: int, published: dict[str, Any]) -> Any:
     def measure(formula: float, rng: Rng, trials: int) -> Measurement:
-        """Median 1 - corr of published training with the SVM of the selected tokens below a level; n = 6, T = 8, d = 10.
+        """Median 1 - corr of published training with the SVM of the selected tokens: n = 6, T = 8, d = 10.
 
         Medians over a few problems lie between 1.5e-3 and 6e-3 at every seed tried: the levels are 1e-3 and 1e-2.
         """
