@@ -40,9 +40,9 @@ def run(context: Context) -> Outcome:
             split = np.abs(m[:, -1, 0, 1] - m[:, -1, 1, 1])
             rows.append((NAMES[activation], nu1, nu2, mean_of(cosines), float(np.abs(m[:, -1, :, 0]).mean()),
                          float(split.mean())))  # fmt: skip
-    columns = ("activation", "nu1 (constant)", "nu2 (flipping)", "cosine of the heads", "mean |m_1|", "split in m_2")
+    names = ("activation", "nu1 (constant)", "nu2 (flipping)", "cosine of the heads", "mean |m_1|", "split in m_2")
     return Outcome(
-        tables=[Table(f"Two heads at tau = {s['times'][-1]:g}, L = 4", columns, rows)],
+        tables=[Table(f"Two heads at tau = {s['times'][-1]:g}, L = 4", names, rows)],
         curves=curves,
         notes=_notes(grid, s["strengths"]),
     )
