@@ -22,6 +22,7 @@ from attsvm.solvers.certificate import Certificate, CertificateBatch, Source
 from attsvm.solvers.certified_rank import Spectra, rank_certificate, spectra_of
 from attsvm.solvers.feasible import feasibility_price
 from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
 
@@ -111,12 +112,14 @@ def _measure(
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
     size = frobenius_of(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
-    if not problem.batch and primal_error > _COARSE and rows.m * sum(rows.shape) <= _BY_ENTRIES:
+    # Entry by entry the bound is about left factors that are at hand, not about differences of products.
+    written = isinstance(rows, PairRows) and not problem.batch
+    if written and primal_error > _COARSE and rows.m * sum(rows.shape) <= _BY_ENTRIES:
         primal_error = min(
             primal_error, _error_by_entries(problem, W, allowance) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
         )
     if problem.prior is not None:  # right-hand sides that are themselves rounded
-        primal_error = primal_error + most(problem.prior.error / allowance)
+        primal_error = primal_error + most(problem.prior.error / problem.allowance)
 
     if (
         negative.any() if problem.batch else negative > 0.0

@@ -78,9 +78,12 @@ class SolverSpec:
         """Import the method."""
         return _loaded(self.target)
 
-    def can(self, norm: Norm, rank: int | None, device: object, problem: MarginProblem) -> bool:
-        """Whether it solves this kind of problem at all."""
-        soft, shared = problem.penalty is not None, isinstance(problem.rows, SharedRows)
+    def can(
+        self, norm: Norm, rank: int | None = None, device: object = None, problem: MarginProblem | None = None
+    ) -> bool:
+        """Whether it solves this kind of problem at all: a hard margin of rows written out unless one is given."""
+        soft = problem is not None and problem.penalty is not None
+        shared = problem is not None and isinstance(problem.rows, SharedRows)
         known = (self.norms is None or norm.name in self.norms) and (self.soft or not soft)
         moves = self.devices or (self.products and shared)
         return known and self.ranks == (rank is not None) and (device is None or moves)

@@ -62,6 +62,8 @@ def _primal(problem: MarginProblem, penalty: Penalty, W: FloatArray, norm: Norm,
     blur = bounds.margin * size * problem.rows.error_norms + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + missed)
     if problem.prior is not None:  # right-hand sides that are themselves rounded
         blur = blur + problem.prior.error
+    if problem.prior is not None:  # right-hand sides that are themselves rounded
+        blur = blur + problem.prior.error
     objective = regular + penalty.cost(penalty.slacks(missed, owner, q))
     most = regular_most + penalty.cost(penalty.slacks(missed + blur, owner, q))
     return _Primal(value, objective, most * (1.0 + 4.0 * gamma(problem.m + 4)), missed, short)

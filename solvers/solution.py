@@ -295,22 +295,22 @@ def _widened(farkas: FarkasCertificate | None, m: int, valid: BoolArray | None) 
 
 def _stacked(certificates: list[Certificate]) -> Certificate:
     """Certificates of single problems as arrays over a batch."""
-    numbers: list[Any] = [
-        np.array([getattr(c, part.name) for c in certificates])
+    numbers: dict[str, Any] = {
+        part.name: np.array([getattr(c, part.name) for c in certificates])
         for part in fields(Certificate)
         if part.name not in ("rank_certificate", "farkas", "_source", "soft_objective")
-    ]
+    }
     values: Any = [c.soft_objective for c in certificates]
-    soft: Any = None if None in values else np.array(values)
+    numbers["soft_objective"] = None if None in values else np.array(values)
     ranks = [c.rank_certificate for c in certificates]
     known = next((r for r in ranks if r is not None), None)
     if known is None:
-        return Certificate(*numbers, soft_objective=soft)
+        return Certificate(**numbers)
     blank = type(known)(-1, np.inf, -1, np.inf, np.nan, np.nan, np.full_like(known.dual_singular_values, np.nan))
     columns: list[Any] = [
         np.stack([np.asarray(getattr(r or blank, part.name)) for r in ranks]) for part in fields(known)
     ]
-    return Certificate(*numbers, rank_certificate=type(known)(*columns), soft_objective=soft)
+    return Certificate(**numbers, rank_certificate=type(known)(*columns))
 
 
 def conclude(

@@ -108,7 +108,7 @@ class CyclicSubspace:
 
     def basis(self) -> FloatArray:
         """Orthonormal matrices that span the subspace, shape (dimension, d, d)."""
-        return np.einsum("pr,pi,pj->rij", self._factor[1], self._left, self._right)
+        return np.asarray(np.einsum("pr,pi,pj->rij", self._factor[1], self._left, self._right))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -207,7 +207,7 @@ def _without_implied(pairs: IntArray, size: int) -> IntArray:
     if size <= _DENSE:
         edge = np.zeros((size, size), dtype=np.float32)
         edge[pairs[:, 0], pairs[:, 1]] = 1.0
-        return pairs[(edge @ edge)[pairs[:, 0], pairs[:, 1]] == 0.0]
+        return np.asarray(pairs[(edge @ edge)[pairs[:, 0], pairs[:, 1]] == 0.0])
     from scipy import sparse
 
     matrix = sparse.csr_array((np.ones(len(pairs), dtype=np.int32), pairs.T), shape=(size, size))

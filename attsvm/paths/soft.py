@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,7 +107,8 @@ def soft_path(
     if prices.ndim != 1 or not len(prices) or not (np.isfinite(prices) & (prices > 0)).all():
         raise ValueError(f"Cs must be positive finite numbers, at least one, got {Cs!r}")
     found: list[Solution] = []
+    asked: dict[str, Any] = {"norm": norm, "slack": slack, "loss": loss, **options}
     for C in prices.tolist():
         start = found[-1] if found and norm == "frobenius" else None
-        found.append(att_svm(problem, selection, norm=norm, C=C, slack=slack, loss=loss, warm_start=start, **options))
+        found.append(att_svm(given, selection, C=C, warm_start=start, **asked))
     return SoftPath(prices, tuple(found))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
 from attsvm.solvers.farkas import certify_infeasible
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
+from attsvm.solvers.frobenius.squared_hinge import applies, solve_squared_hinge
 from attsvm.solvers.infeasible import find_conflict
 from attsvm.solvers.memory import require_memory
 from attsvm.solvers.norms import Norm
@@ -130,7 +131,7 @@ class WorkingSetSolve:
             idle = 0 if len(new) else idle + 1
             if len(new):
                 method.admit(new)
-            if len(new) <= _FEW_NEW * loose * method.free_rows:  # a finer level finds them as well
+            if 0 < len(new) <= _FEW_NEW * loose * method.free_rows:  # a finer level finds them as well
                 break
 
     def _report(self) -> None:
@@ -228,6 +229,13 @@ def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     array([[0.5],
            [0.5]])
     """
+    limits = ("time_limit", "memory_limit", "progress")
+    if applies(unit.problem) and not any(name in request.options for name in limits):
+        found = solve_squared_hinge(unit.problem, request)
+        assert found.W is not None and found.multipliers is not None
+        certificate = certify(unit.problem, found.W, found.multipliers, norm)
+        if certificate.proved <= request.tolerance or request.max_iterations is not None:
+            return replace(found, certificate=certificate)
     if needs_split(unit.problem):
         return solve_split(unit.problem, norm, request, lambda part, asked: WorkingSetSolve(part, norm, asked).run())
     return WorkingSetSolve(unit.problem, norm, request).run()

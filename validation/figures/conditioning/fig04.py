@@ -63,7 +63,8 @@ def run(context: Context) -> Outcome:
     shape = {name: s[name] for name in ("lr", "epochs", "limit", "dim", "layers", "patch")} | {"device": context.device}
     cells = [shape | {"log10_ratio": ratio} for ratio in s["log10_ratios"]]
     found = context.sweep(maps, cells, chunk=1, name="maps")
-    rows, curves = [], {}
+    rows = []
+    curves: dict[str, Any] = {}
     for ratio, columns in zip(s["log10_ratios"], found.columns, strict=True):
         values = {name: np.asarray(columns[name], dtype=float) for name in columns if name not in ("map", "image")}
         rows.append((f"{ratio:g}", *(mean_of(values[f"{who}_{what}"]) for who in ("teacher", "student")

@@ -6,10 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from attsvm.probing import Monitor
 from attsvm.records import mean_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
 
@@ -25,6 +22,11 @@ def costs(blocks: int, steps: int, *, d: int, layers: int, batch: int, length: i
     >>> sorted(costs(1, 2, d=8, layers=1, batch=2, length=4))
     ['measured', 'plain', 'watched']
     """
+    import torch
+    from torch import nn
+
+    from attsvm.probing.monitor import Monitor
+
     torch.manual_seed(seed)
     layer = nn.TransformerEncoderLayer(d, 4, 4 * d, batch_first=True)
     model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.probing import LayerData, SvmBudget, capture
+from attsvm.probing import LayerData, SvmBudget
 from attsvm.probing.inputs import read_inputs
 from attsvm.probing.measures.svm import draw_sample
 from attsvm.records import mean_of
@@ -61,6 +61,8 @@ def _cosine(A: Any, B: Any) -> float:
 
 def run(context: Context) -> Outcome:
     """Every head of both fine-tuned checkpoints against the pretrained one, over seeds of the sample."""
+    from attsvm.probing.hooks import capture
+
     s = context.settings
     texts = list(REACTIONS[: s["sequences"]])
     layers = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.probing import LayerData, capture
+from attsvm.probing import LayerData
 from attsvm.probing.inputs import read_inputs
 from attsvm.probing.measures.context import Context as LayerContext
 from attsvm.probing.measures.polarization import polarization_measures
@@ -36,6 +36,8 @@ def first_token_sinks(layers: list[LayerData]) -> Any:
 
 def run(context: Context) -> Outcome:
     """Sinks on single prompts, then the probe on paragraphs."""
+    from attsvm.probing.hooks import capture
+
     s = context.settings
     loaded = installed_model("smollm2")
     rows, scores = [], []

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from attsvm.probing import SvmBudget, capture
+from attsvm.probing import SvmBudget
 from attsvm.probing.data import LayerData
 from attsvm.probing.measures.baselines import random_spectrum
 from attsvm.probing.measures.svm import draw_sample, sample_measures
@@ -16,33 +14,7 @@ from attsvm.records import mean_of
 from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, subplots
 
-__all__ = ["FIGURE", "DigitReader", "draw", "run", "snapshots"]
-
-
-class DigitReader(nn.Module):
-    """Digits of 8 x 8 pixels as 16 patches behind a token of their own, one attention layer, a linear answer."""
-
-    def __init__(self, d: int = 16, heads: int = 2) -> None:
-        super().__init__()
-        self.patches, self.answer = nn.Linear(4, d), nn.Linear(d, 10)
-        self.places = nn.Parameter(torch.randn(17, d))
-        self.attention = nn.MultiheadAttention(d, heads, batch_first=True)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Class logits of images (n, 8, 8) from what the first token collects."""
-        cut = images.unfold(1, 2, 2).unfold(2, 2, 2).reshape(len(images), 16, 4)
-        tokens = torch.cat([torch.zeros_like(self.patches(cut)[:, :1]), self.patches(cut)], dim=1) + self.places
-        out: Tensor = self.answer(self.attention(tokens, tokens, tokens)[0][:, 0])
-        return out
-
-
-def _digits(count: int) -> tuple[Tensor, Tensor]:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError("this study reads the digits of scikit-learn: pip install 'attsvm[bench]'") from error
-    data = load_digits()
-    return torch.tensor(data.images[:count] / 16.0, dtype=torch.float32), torch.tensor(data.target[:count])
+__all__ = ["FIGURE", "draw", "run", "snapshots"]
 
 
 def _first_query_only(layer: LayerData) -> LayerData:
@@ -65,11 +37,15 @@ def snapshots(
     >>> len(found["correlation_seen_frobenius"][0])
     2
     """
+    import torch
+
+    from attsvm.validation.models.digit_reader import DigitReader, load_digits
+
     budget = SvmBudget(sequences=sample, held_out=0, queries=1, tolerance=1e-6, soft=False, shares=())
     rows = []
     for seed in range(draw, draw + trials):
         torch.manual_seed(seed)
-        X, y = _digits(images)
+        X, y = load_digits(images)
         model = DigitReader(heads=heads)
         optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
         record: dict[str, list[float]] = {}
@@ -78,7 +54,7 @@ def snapshots(
                 for name, value in _measured(model, X[: 2 * sample], budget, seed).items():
                     record.setdefault(name, []).append(value)
             pick = torch.randint(len(X), (64,))
-            loss: Any = nn.functional.cross_entropy(model(X[pick]), y[pick])
+            loss: Any = torch.nn.functional.cross_entropy(model(X[pick]), y[pick])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -88,7 +64,9 @@ def snapshots(
     return columns_of(rows)
 
 
-def _measured(model: nn.Module, images: Tensor, budget: SvmBudget, seed: int) -> dict[str, float]:
+def _measured(model: Any, images: Any, budget: SvmBudget, seed: int) -> dict[str, float]:
+    from attsvm.probing.hooks import capture
+
     layer = _first_query_only(capture(model, [images])[0])
     found: dict[str, list[float]] = {}
     for head in layer:
