@@ -80,7 +80,7 @@ def _texts(figure: Figure) -> Iterator[Text]:
 def _tick_labels(axis: Any) -> Iterator[Text]:
     low, high = sorted(axis.get_view_interval())
     for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()]:
-        inside = low - 1e-9 * abs(high - low) <= tick.get_loc() <= high + 1e-9 * abs(high - low)
+        inside = low - 1e-9 * abs(low) <= tick.get_loc() <= high + 1e-9 * abs(high)  # also on a logarithmic axis
         if inside and tick.label1.get_visible() and tick.label1.get_text():
             yield tick.label1
 

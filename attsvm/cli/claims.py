@@ -29,18 +29,25 @@ def command(
     trials: Annotated[int | None, typer.Option(help="Instances per check instead of each claim's own number.")] = None,
     mutate: Annotated[bool, typer.Option("--mutate", help="Try wrong forms on the checks; the share caught.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print records.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the documentation's page of all claims.")] = False,
-    wrong: Annotated[bool, typer.Option("--wrong", help="Print the page of what needs a correction.")] = False,
-    readings: Annotated[bool, typer.Option("--readings", help="Print the page of the second reading.")] = False,
-    coverage: Annotated[bool, typer.Option("--coverage", help="Print the page of the papers' numbered items.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", hidden=True, help="Print the documentation's page of all claims.")
+    ] = False,
+    wrong: Annotated[
+        bool, typer.Option("--wrong", hidden=True, help="Print the page of what needs a correction.")
+    ] = False,
+    readings: Annotated[
+        bool, typer.Option("--readings", hidden=True, help="Print the page of the second reading.")
+    ] = False,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", hidden=True, help="Print the page of the papers' numbered items.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
-    """What the papers claim and what of it holds, with checks that run again. Exit code 1 if one is not confirmed.
+    """What the papers claim and what of it holds. Exit code 1 if a check does not confirm it.
 
     \b
-    Examples: attsvm claims svm:thm1 --run
-              attsvm claims --run --seeds 10 --workers 2 --store claims.sqlite
-              attsvm claims --paper conditioning --mutate
+    Example: attsvm claims svm:thm1 --run
+             attsvm claims --run --seeds 10 --workers 2 --store claims.sqlite
     """  # noqa: D301
     from attsvm.validation.ledger.run import find_claims
 

@@ -17,26 +17,26 @@ def command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="Folder of a transformers model, a .gguf file, or an installed one (minilm, smollm2, rxnfp).",
+            help="Folder of a transformers model, .gguf file, or minilm, smollm2, rxnfp.",
         ),
     ],
     text: Annotated[
         Path | None, typer.Option("--text", help="Text file; each line (or paragraph) is a sequence.")
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Page to write (.html), or table (.csv, .parquet, .json).")
-    ] = Path("atlas.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Page (.html) or table (.csv, .parquet, .json).")] = Path(
+        "atlas.html"
+    ),
     sequences: Annotated[int, typer.Option(help="Sequences to use, from the beginning of the text.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens per sequence, at most.")] = 128,
     svm: Annotated[bool, typer.Option("--svm/--no-svm", help="Solve the SVMs of every head.")] = True,
     full: Annotated[
         bool,
-        typer.Option("--full", help="SVMs on every sequence and 16 queries of each; says first how long it will take."),
+        typer.Option("--full", help="SVMs on every sequence and 16 queries; says how long first."),
     ] = False,
-    svm_sequences: Annotated[int, typer.Option(help="Sequences of the SVMs.")] = 8,
-    svm_queries: Annotated[int, typer.Option(help="Queries per sequence of the SVMs.")] = 4,
+    svm_sequences: Annotated[int, typer.Option(hidden=True, help="Sequences of the SVMs.")] = 8,
+    svm_queries: Annotated[int, typer.Option(hidden=True, help="Queries per sequence of the SVMs.")] = 4,
     removal: Annotated[int, typer.Option(help="Sequences on which heads are removed; 0 leaves it out.")] = 4,
-    pruning: Annotated[int, typer.Option(help="Heads to remove greedily.")] = 12,
+    pruning: Annotated[int, typer.Option(hidden=True, help="Heads to remove greedily.")] = 12,
     store: Annotated[Path | None, typer.Option(help="SQLite file of finished SVMs, to resume from.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes of the SVMs [one per core]; 0: none.")] = None,
     seed: Seed = 0,

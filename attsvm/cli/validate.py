@@ -46,8 +46,7 @@ def command(
     A paper's name (or own: checks of our own) stands before its figures; svm is understood.
 
     \b
-    Example: attsvm validate --list
-             attsvm validate fig5 --quick
+    Example: attsvm validate --list && attsvm validate fig5 --quick
     """  # noqa: D301
     from rich.progress import BarColumn, MofNCompleteColumn, TaskID
 

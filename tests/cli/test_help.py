@@ -8,7 +8,8 @@ import pytest
 from attsvm.cli.run import EXIT_CODES
 
 COMMANDS = (
-    "demo", "new", "solve", "train", "compare", "enumerate", "diagnose", "report", "validate", "claims", "bench",
+    "demo", "new", "solve", "train", "compare", "enumerate", "diagnose", "report", "probe", "validate",
+    "claims", "bench",
 )  # fmt: skip
 EXAMPLE = re.compile(r"(?:Example:|^)\s+(attsvm .*)$", re.MULTILINE)
 

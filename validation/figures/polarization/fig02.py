@@ -124,7 +124,7 @@ def draw(outcome: Outcome) -> Picture:
         )
     axes[1].semilogx(t, np.log(t), "k:", label="log t")
     axes[0].set(xlabel="t", ylabel="score", title="softmax(a)", xlim=(1, 1e12))
-    axes[1].set(xlabel="t", ylabel="projection", title="u = V^T beta_*", xlim=(1, 1e12), ylim=(-1, 29))
+    axes[1].set(xlabel="t", ylabel="projection", title=r"$u = V^\top \beta_*$", xlim=(1, 1e12), ylim=(-1, 29))
     axes[0].legend(fontsize=7, loc="center right")
     axes[1].legend(fontsize=8)
     return picture
