@@ -34,6 +34,8 @@ ACCURACY = {
     "lockstep": _OWN_NUCLEAR,
     "interior": _OWN_NUCLEAR,
     "factored": _OWN_NUCLEAR,
+    "working_set": Accuracy(1e-8, None),
+    "reweighted": Accuracy(1e-7, None),
     "cvxpy": Accuracy(1e-7, None),
 }
 

@@ -5,8 +5,9 @@ When does a convex fit beat cosine similarity?
 Sentence embeddings of MiniLM, docstrings of the standard library: the summary line asks for its body among the nearest
 others by cosine similarity. Numbers are those that ``attsvm validate own retrieval`` printed (its record is
 ``docs/studies/own_retrieval.json``). A fit from nothing has to learn 147,456 numbers from some hundred questions and
-fails; a fit that stays close to a multiple of the identity, and may miss what it cannot have, starts from cosine and
-adds to it.
+fails; a fit that stays close to a multiple of the identity loses nothing, but does not beat cosine either: the
+embedding has seen far more text. Where directions differ in what they say, as in the made-up embeddings below, the same
+fit gains.
 """
 
 import json
@@ -28,11 +29,12 @@ for row in table["rows"]:
 print(*record["notes"], sep="\n")
 
 # %%
-# The same on made-up embeddings, live: documents are noisy copies of their queries, and four directions say nothing.
+# The same on made-up embeddings, live: documents are noisy copies of their queries, and four directions say little.
+# Over ten seeds the fit around I gains 0.024 to 0.061 on W = I, and the fit from nothing loses 0.04 to 0.13.
 
 rng = np.random.default_rng(0)
-d, n = 24, 240
-noise = np.where(np.arange(d) < 20, 0.5, 2.0)  # how far a document strays from its query, direction by direction
+d, n = 24, 1160
+noise = np.where(np.arange(d) < 20, 1.0, 4.0)  # how far a document strays from its query, direction by direction
 queries = rng.normal(size=(n, d))
 documents = queries + noise * rng.normal(size=(n, d))
 others = np.array([rng.choice(np.delete(np.arange(n), i), 7, replace=False) for i in range(n)])
@@ -41,11 +43,11 @@ problem, y = attsvm.AttentionProblem(X[:160], Z=queries[:160]), np.zeros(160, dt
 test = attsvm.AttentionProblem(X[160:], Z=queries[160:])
 scores = {"cosine-like (W = I)": float(np.mean(attsvm.attention.likeliest(test, np.eye(d)) == 0))}
 for label, options in {
-    "soft, from nothing": {"C": 0.1},
-    "soft, around I": {"C": 0.1, "prior": 1.0},
+    "soft, from nothing": {"C": 0.01},
+    "soft, around I": {"C": 0.01, "prior": 0.3},
 }.items():
     fitted = AttentionSelector(loss="squared_hinge", slack="row", **options).fit(problem, y)
-    scores[label] = fitted.score(test, np.zeros(80, dtype=int))
+    scores[label] = fitted.score(test, np.zeros(n - 160, dtype=int))
 print({label: round(value, 3) for label, value in scores.items()})
 
 # %%

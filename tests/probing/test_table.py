@@ -100,6 +100,8 @@ def page(table, tmp_path_factory):
 
 def test_in_a_browser(page, table, tmp_path):
     assert page.evaluate("document.querySelectorAll('#grid td[role=gridcell]').length") == 6
+    widths = page.evaluate("[...document.querySelectorAll('#grid td')].map(cell => cell.offsetWidth)")
+    assert max(widths) - min(widths) <= 1  # no column is stretched
     assert page.evaluate("document.getElementById('head-title').textContent").startswith("Layer 0, head 0")
     page.evaluate("document.querySelector('#grid td[tabindex=\"0\"]').focus()")
     page.press("ArrowRight", 39)

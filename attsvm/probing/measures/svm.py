@@ -292,7 +292,8 @@ def _against(sample: Sample, tested: Sample | None, norm: str, C: float | None, 
     size = float(np.linalg.norm(sizes)) if norm == "frobenius" else float(sizes.sum())
     if C is None:
         best = float(solution.margin)
-        found[f"margin_ratio_{norm}"] = float(margins.min()) / size / best if size > 0 and best > 0 else None
+        if sample.offset is None:  # an offset has a scale of its own: no margin is free of it
+            found[f"margin_ratio_{norm}"] = float(margins.min()) / size / best if size > 0 and best > 0 else None
         if norm == "nuclear":
             found["rank_certified"] = solution.certificate.rank
         else:
@@ -302,7 +303,7 @@ def _against(sample: Sample, tested: Sample | None, norm: str, C: float | None, 
                 [sample.places[np.nonzero(support)[:2]], np.nonzero(support)[2][:, None]], axis=1
             ).tolist()
     else:
-        own = scaled_objective(margins, size, C, squared=norm == "frobenius")
+        own = scaled_objective(margins, size, C, squared=norm == "frobenius") if sample.offset is None else 0.0
         reached = sample.margins(W)
         values = np.linalg.svd(W, compute_uv=False)
         reached_size = float(np.linalg.norm(values)) if norm == "frobenius" else float(values.sum())
