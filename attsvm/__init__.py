@@ -14,7 +14,8 @@ from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution, SolutionBatch
 from attsvm.solvers import Certificate, InfeasibleError, NoSolutionError, Status
-from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm, verify
+from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm
+from attsvm.verification import verify
 
 try:
     __version__ = version("attsvm")

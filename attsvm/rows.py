@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
-
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.problem import AttentionProblem
+from attsvm.row_builder import AttentionRows, build_rows, lead_of
 from attsvm.selection import SelectedSetsLike, Selection, SelectionLike, read_selected_sets, read_selection
-from attsvm.solvers import MarginProblem, PairRows
-from attsvm.solvers.pairs import Remainder
-from attsvm.solvers.shared_rows import SharedRows, lost_in_difference
 
 __all__ = [
     "AttentionRows",
@@ -24,249 +18,6 @@ __all__ = [
     "rows_of_selections",
     "selection_rows",
 ]
-
-FloatArray = npt.NDArray[np.float64]
-_Entry = TypeVar("_Entry", bound=np.generic)
-
-# Entries of one vector per row above which the tokens are shared instead (16 MiB of float64).
-_SHARED_ELEMENTS = 1 << 21
-# Tokens up to which the others of every token are kept as a table.
-_TABLE = 64
-# Differences formed at once (32 MiB of float64), so that building rows needs no second copy of them.
-_CHUNK_ELEMENTS = 1 << 22
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionRows:
-    """A margin problem and where its rows come from; one problem, or a batch with a leading axis.
-
-    Attributes
-    ----------
-    margin_problem : MarginProblem
-        Row k reads ``(x_{i,anchor} - x_{i,token[k]})^T W z`` with the query ``owner[k]``.
-    token : ndarray of int, shape (m,) or (batch, m)
-        The token that row k is about.
-    query_shape : tuple of int
-        (n,) or (n, K) of one problem; ``owner`` counts queries in C order of this shape.
-    T : int
-    anchors : ndarray of int, shape (n*K,) or (batch, n*K)
-        The selected token of each query, or the first one of its set.
-    """
-
-    margin_problem: MarginProblem
-    token: IntArray
-    query_shape: tuple[int, ...]
-    T: int
-    anchors: IntArray
-
-    def __repr__(self) -> str:
-        return f"AttentionRows({self.margin_problem!r}, query_shape={self.query_shape}, T={self.T})"
-
-    def scatter(self, values: npt.ArrayLike, fill: float = np.nan) -> FloatArray:
-        """One number per row, laid out per query and token: shape ``(*batch, *query_shape, T)``."""
-        rows, numbers = self.margin_problem, np.asarray(values)
-        out = np.full((*rows.batch, rows.q * self.T), fill)
-        place = rows.owner * self.T + self.token
-        if not rows.batch:
-            out[place] = numbers
-        elif rows.valid is None or rows.valid.all():
-            np.put_along_axis(out, np.broadcast_to(place, numbers.shape), numbers, axis=-1)
-        else:
-            b, k = np.nonzero(rows.valid)
-            out[b, np.broadcast_to(place, numbers.shape)[b, k]] = numbers[b, k]
-        return out.reshape(*rows.batch, *self.query_shape, self.T)
-
-    def pick(self, grid: npt.NDArray[_Entry]) -> npt.NDArray[_Entry]:
-        """The inverse of `scatter`: of an array ``(*batch, *query_shape, T)`` the entry of every row, (*batch, m)."""
-        rows = self.margin_problem
-        place = np.broadcast_to(rows.owner * self.T + self.token, (*rows.batch, rows.m))
-        return np.take_along_axis(grid.reshape(*rows.batch, rows.q * self.T), place, axis=-1)
-
-    def soft(self, C: float | None, slack: str = "query", loss: str = "hinge") -> AttentionRows:
-        """The same rows at a price: see `attsvm.solvers.MarginProblem.soft`; None leaves them as they are."""
-        if C is None:
-            if (slack, loss) != ("query", "hinge"):
-                raise ValueError(f"slack={slack!r} and loss={loss!r} say how rows may be missed: they need C=")
-            return self
-        return replace(self, margin_problem=self.margin_problem.soft(C, slack, loss))
-
-    def query_index(self, owner: int) -> tuple[int, ...]:
-        """The (i,) or (i, k) of a query."""
-        return tuple(int(i) for i in np.unravel_index(owner, self.query_shape))
-
-    def __getitem__(self, index: int) -> AttentionRows:
-        """Rows of one problem of a batch."""
-        rows = self.margin_problem
-        token = self.token[index] if rows.valid is None else self.token[index][rows.valid[index]]
-        return AttentionRows(rows[index], token, self.query_shape, self.T, self.anchors[index])
-
-
-def _differences(
-    X: npt.NDArray[np.floating], places: _Places, anchors: IntArray, token: IntArray, kept: IntArray | None
-) -> FloatArray:
-    """Rows ``x_{i,anchor} - x_{i,token}`` in float64, whatever the tokens are, shape (m, dx).
-
-    A float64 difference of two tokens is correctly rounded, which certificates account for; one formed in float32
-    would describe other rows.
-    """
-    tokens, first, owner = X.reshape(-1, X.shape[-1]), places.first, places.owner
-    if kept is not None:
-        first, owner = first[kept], owner[kept]
-    step = max(1, _CHUNK_ELEMENTS // X.shape[-1])
-    if len(token) <= step:
-        chosen = tokens.take(first + anchors.take(owner), axis=0)
-        return np.asarray(np.subtract(chosen, tokens.take(first + token, axis=0), dtype=np.float64))
-    out = np.empty((len(token), X.shape[-1]))
-    for start in range(0, len(token), step):
-        rows = slice(start, start + step)
-        chosen = tokens.take(first[rows] + anchors.take(owner[rows]), axis=0)
-        np.subtract(chosen, tokens.take(first[rows] + token[rows], axis=0), out=out[rows], dtype=np.float64)
-    return out
-
-
-def _build(
-    problem: AttentionProblem,
-    anchors: IntArray,
-    keep: BoolArray | None,
-    rhs: FloatArray | None,
-    equality: BoolArray | None,
-    offset: npt.ArrayLike | None = None,
-    shared: bool | None = None,
-) -> AttentionRows:
-    """Rows of ``anchor - token`` for every token but the anchor, wherever keep.
-
-    ``anchors`` has shape (*batch, n*K), where one problem may meet a batch of anchors; ``keep``, ``rhs`` and
-    ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``. ``offset`` is added to the
-    logits; ``shared`` says whether tokens are stored once.
-    """
-    if offset is not None:
-        rhs = _with_offset(problem, anchors, rhs, offset)
-    T, K, lead = problem.T, problem.K, anchors.shape[:-1]
-    query_shape = problem.Z.shape[-3:-1] if problem.multi_query else problem.Z.shape[-2:-1]
-    places = _places(anchors.shape[-1], K, T)
-    if places.table is None:
-        others = places.others + (places.others >= anchors[..., None])  # (*batch, q, T - 1): the tokens but the anchor
-    else:
-        others = places.table.take(anchors, axis=0)
-    token, owner = others.reshape(*lead, -1), places.owner
-
-    def per_row(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
-        return None if values is None else np.take_along_axis(values, others, axis=-1).reshape(*lead, -1)
-
-    kept, sides, equal = per_row(keep), per_row(rhs), per_row(equality)
-    whole = kept is None or bool(kept.all())
-    used: IntArray | None = None
-    if kept is not None and not whole:
-        if not kept.any(axis=-1).all():
-            raise ValueError("mask leaves no query with two tokens to choose from: there is nothing to separate")
-        # A row that is in none of the problems is left out.
-        used = np.flatnonzero(kept.reshape(-1, kept.shape[-1]).any(axis=0))
-        token, owner, kept = token[..., used], owner[used], kept[..., used]
-        sides, equal = (None if values is None else values[..., used] for values in (sides, equal))
-    block = T - 1 if whole else None
-    if lead:
-        valid, sides, equal = _voided(kept, sides, equal)
-        pairs = _batch_pairs(problem, anchors, token, owner, valid, block)
-        return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, valid), token, query_shape, T, anchors)
-    X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
-    rows: PairRows | SharedRows
-    if _shares_tokens(problem, len(token), shared):
-        rows = SharedRows(X, Z, np.arange(anchors.shape[-1]) // K, anchors, owner, token)
-    else:
-        a = _differences(X, places, anchors, token, used)
-        rows = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // K, owner), block)
-    return AttentionRows(MarginProblem.from_rows(rows, sides, equal), token, query_shape, T, anchors)
-
-
-def _voided(kept: Any, sides: Any, equal: Any) -> tuple[Any, Any, Any]:
-    """Rows of a batch that do not exist ask for nothing: what is valid, right-hand sides and equalities."""
-    if kept is None or kept.all():
-        return None, sides, equal
-    return kept, np.where(kept, 1.0 if sides is None else sides, 0.0), None if equal is None else equal & kept
-
-
-def _shares_tokens(problem: AttentionProblem, m: int, asked: bool | None) -> bool:
-    """Whether rows of one problem are implied by its tokens: where one vector per row would be large, and larger."""
-    if asked is not None:
-        return asked
-    return problem.K > 1 and m * problem.dx > max(_SHARED_ELEMENTS, 2 * problem.X.size)
-
-
-def _with_offset(
-    problem: AttentionProblem, anchors: IntArray, rhs: FloatArray | None, offset: npt.ArrayLike
-) -> FloatArray:
-    """Right-hand sides for logits ``x^T W z + offset``: what the offsets give is not asked of W."""
-    given = real_array("offset", offset).astype(np.float64)
-    full = (*problem.query_shape, problem.T)
-    try:
-        added = np.broadcast_to(given, full)
-    except ValueError:
-        raise ValueError(f"offset must be one number per query and token, shape {full}, got {given.shape}") from None
-    allowed = problem.allowed
-    if not np.isfinite(added[allowed]).all():
-        raise ValueError("offset must be finite where attention is allowed; what is forbidden belongs in the mask")
-    added = np.where(allowed, added, 0.0).reshape(*_lead(problem), -1, problem.T)
-    added = np.broadcast_to(added, (*anchors.shape, problem.T))
-    lead = np.take_along_axis(added, anchors[..., None], axis=-1)
-    return np.asarray((1.0 if rhs is None else rhs) + added - lead)
-
-
-def _batch_pairs(
-    problem: AttentionProblem,
-    anchors: IntArray,
-    token: IntArray,
-    owner: IntArray,
-    kept: BoolArray | None,
-    block: int | None,
-) -> PairRows:
-    """Rows of a batch of problems, or of one problem with a batch of anchors; zero where not kept."""
-    X, K, q = problem.X, problem.K, anchors.shape[-1]
-    sequence = owner // K
-    whose: tuple[IntArray, ...] = () if problem.batch is None else (np.arange(problem.batch)[:, None],)
-    picked = X[(*whose, np.arange(q) // K, anchors)].astype(np.float64, copy=False)
-    a = picked[:, owner] - X[(*whose, sequence, token)]
-    if kept is not None:
-        a = np.where(kept[..., None], a, 0.0)
-    Z = problem.Z.reshape(*_lead(problem), q, problem.dz)
-
-    def remainder_of(k: int) -> Remainder:
-        rest = _remainder(X if problem.batch is None else X[k], anchors[k], token[k], sequence, owner)
-        return rest if kept is None else lambda index: np.where(kept[k, index, None], rest(index), 0.0)
-
-    return PairRows.trusted(a, np.broadcast_to(Z, (*anchors.shape, problem.dz)), owner, remainder_of, block)
-
-
-def _remainder(
-    X: npt.NDArray[np.floating], anchors: IntArray, token: IntArray, sequence: IntArray, owner: IntArray
-) -> Remainder:
-    """What rounding took from the differences of some rows of one problem."""
-
-    def remainder(index: IntArray) -> FloatArray:
-        i = sequence[index]
-        return lost_in_difference(X[i, anchors[owner[index]]], X[i, token[index]])
-
-    return remainder
-
-
-class _Places(NamedTuple):
-    """Where the rows of queries with T tokens each stand when all tokens are allowed."""
-
-    owner: IntArray  # (m,): query of each row
-    first: IntArray  # (m,): position of the first token of its sequence among all tokens
-    others: IntArray  # (T - 1,): the tokens if the last one is the anchor
-    table: IntArray | None  # (T, T - 1): the tokens for every anchor, if that is small
-
-
-@lru_cache(maxsize=16)
-def _places(q: int, K: int, T: int) -> _Places:
-    """Shared by all problems of this size, hence not to be written to."""
-    owner = np.repeat(np.arange(q), T - 1)
-    others = np.arange(T - 1)
-    table = others + (others >= np.arange(T)[:, None]) if T <= _TABLE else None
-    for array in (shared := _Places(owner, owner // K * T, others, table)):
-        if array is not None:
-            array.flags.writeable = False
-    return shared
 
 
 def selection_rows(
@@ -309,9 +60,9 @@ def rows_of_selection(
     shared: bool | None = None,
 ) -> AttentionRows:
     """`selection_rows` of a selection that was read against the problem."""
-    anchors = chosen.indices.reshape(*_lead(problem), -1)
+    anchors = chosen.indices.reshape(*lead_of(problem), -1)
     keep = None if problem.mask is None else problem.allowed.reshape(*anchors.shape, problem.T)
-    return _build(problem, anchors, keep, None, None, offset, shared)
+    return build_rows(problem, anchors, keep, None, None, offset, shared)
 
 
 def rows_of_selections(problem: AttentionProblem, selections: IntArray, keep: BoolArray | None = None) -> AttentionRows:
@@ -337,11 +88,7 @@ def rows_of_selections(problem: AttentionProblem, selections: IntArray, keep: Bo
     """
     if keep is None and problem.mask is not None:
         keep = np.broadcast_to(problem.allowed.reshape(-1, problem.T), (*selections.shape, problem.T))
-    return _build(problem, selections, keep, None, None)
-
-
-def _lead(problem: AttentionProblem) -> tuple[int, ...]:
-    return () if problem.batch is None else (problem.batch,)
+    return build_rows(problem, selections, keep, None, None)
 
 
 def gen_svm_rows(
@@ -360,9 +107,9 @@ def gen_svm_rows(
     >>> gen_svm_rows(problem, [[0, 2], [1]]).margin_problem.equality.sum()
     np.int64(1)
     """
-    members = read_selected_sets(problem, selected_sets).members.reshape(*_lead(problem), -1, problem.T)
+    members = read_selected_sets(problem, selected_sets).members.reshape(*lead_of(problem), -1, problem.T)
     keep = None if problem.mask is None else problem.allowed.reshape(members.shape)
-    return _build(problem, members.argmax(axis=-1), keep, np.where(members, 0.0, 1.0), members, offset)
+    return build_rows(problem, members.argmax(axis=-1), keep, np.where(members, 0.0, 1.0), members, offset)
 
 
 def finite_part_rows(
@@ -389,7 +136,7 @@ def finite_part_rows(
     >>> finite_part_rows(problem, [[0.8, 0.2, 0.0]], [[0, 1]]).margin_problem.rhs.round(4)
     array([1.3863])
     """
-    members = read_selected_sets(problem, selected_sets).members.reshape(*_lead(problem), -1, problem.T)
+    members = read_selected_sets(problem, selected_sets).members.reshape(*lead_of(problem), -1, problem.T)
     s = real_array("probabilities", probabilities).astype(np.float64)
     expected = (*problem.query_shape, problem.T)
     if s.shape != expected:
@@ -407,4 +154,4 @@ def finite_part_rows(
     anchors = members.argmax(axis=-1)
     logs = np.log(np.where(members, s, 1.0))
     rhs = np.take_along_axis(logs, anchors[..., None], axis=-1) - logs
-    return _build(problem, anchors, members, rhs, members, offset)
+    return build_rows(problem, anchors, members, rhs, members, offset)
