@@ -48,14 +48,23 @@ def read_tasks(tasks: TasksLike) -> AttentionProblem:
             raise ValueError(f"tasks must be a problem with one query per sequence, got {tasks!r}")
         return tasks
     if isinstance(tasks, np.ndarray) and tasks.dtype != object:
-        if tasks.ndim != 3 or tasks.shape[1] < 3:
-            raise ValueError(
-                f"tasks must have shape (n, T + 1, d), at least two candidates and then the query, got {tasks.shape}"
-            )
-        X, Z = tasks[:, :-1], tasks[:, -1]
-        there = np.asarray(~np.isnan(X).all(axis=-1))
-        return AttentionProblem(np.where(there[..., None], X, 0.0), Z=Z, mask=None if there.all() else there)
-    pairs = list(tasks)
+        return _from_table(tasks)
+    return _from_pairs(list(tasks))
+
+
+def _from_table(tasks: npt.NDArray[Any]) -> AttentionProblem:
+    """A dense array with the query of each task in its last row."""
+    if tasks.ndim != 3 or tasks.shape[1] < 3:
+        raise ValueError(
+            f"tasks must have shape (n, T + 1, d), at least two candidates and then the query, got {tasks.shape}"
+        )
+    X, Z = tasks[:, :-1], tasks[:, -1]
+    there = np.asarray(~np.isnan(X).all(axis=-1))
+    return AttentionProblem(np.where(there[..., None], X, 0.0), Z=Z, mask=None if there.all() else there)
+
+
+def _from_pairs(pairs: list[Any]) -> AttentionProblem:
+    """One (candidates, query) per task, padded."""
     if not pairs:
         raise ValueError("tasks must hold at least one task, got none")
     for i, pair in enumerate(pairs):

@@ -103,17 +103,10 @@ def read_demands(
     given = require_problem(problem)
     if given.batch is not None:
         raise ValueError("edit takes one problem; index the batch first, e.g. problem[0]")
-    wanted = np.asarray(
-        selection.indices if isinstance(selection, Selection) else integer_array("selection", selection)
-    )
-    if wanted.shape != given.query_shape:
-        raise ValueError(f"selection must have shape {given.query_shape}, one token per query, got {wanted.shape}")
     if isinstance(margin, bool) or not isinstance(margin, (int, float, np.number)) or not 0 < margin < np.inf:
         raise ValueError(f"margin must be a positive number, got {margin!r}")
+    wanted = _wanted(given, selection)
     asked = wanted >= 0
-    if (wanted < -1).any():
-        place = tuple(int(i) for i in np.argwhere(wanted < -1)[0])
-        raise ValueError(f"selection must hold tokens, or -1 where nothing is asked, got {wanted[place]} at {place}")
     now = likeliest(given, W0)
     filled = np.where(asked, wanted, now)
     rows = selection_rows(given, filled)
@@ -121,6 +114,24 @@ def read_demands(
     parts += _kept(W0, given, rows, asked, float(margin), keep)
     if not parts:
         raise ValueError("selection asks for nothing: every entry is -1, and keep names no query")
+    return _joined(parts)
+
+
+def _wanted(problem: AttentionProblem, selection: npt.ArrayLike | Selection) -> IntArray:
+    """Tokens to select, -1 where nothing is asked, shape of the queries."""
+    wanted = np.asarray(
+        selection.indices if isinstance(selection, Selection) else integer_array("selection", selection)
+    )
+    if wanted.shape != problem.query_shape:
+        raise ValueError(f"selection must have shape {problem.query_shape}, one token per query, got {wanted.shape}")
+    if (wanted < -1).any():
+        place = tuple(int(i) for i in np.argwhere(wanted < -1)[0])
+        raise ValueError(f"selection must hold tokens, or -1 where nothing is asked, got {wanted[place]} at {place}")
+    return wanted
+
+
+def _joined(parts: list[_Part]) -> Demands:
+    """Rows of all parts as those of one problem."""
     sides = np.concatenate([part.sides for part in parts])
     if len(parts) == 1 and len(parts[0].index) == parts[0].rows.margin_problem.m:
         return Demands(parts[0].rows.margin_problem.rows, sides, parts)

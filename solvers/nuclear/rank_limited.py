@@ -152,6 +152,32 @@ def _meets_small_sides(problem: MarginProblem, W: FloatArray) -> bool:
     return bool((problem.missed(slack)[small] <= 1e-3 * np.abs(problem.rhs[small])).all())
 
 
+def _convex(unit: UnitProblem, norm: Norm, request: Request, allowed: float) -> Found:
+    """The problem without its limit; within limited time a bound of any quality, which leaves the rest for W."""
+    inner = replace(request, max_iterations=None, options={})
+    if allowed < np.inf:
+        inner = replace(inner, tolerance=max(inner.tolerance, 1e-5), options={"time_limit": 0.4 * allowed})
+        return solve_reweighted(unit, norm, replace(inner, warm_start=None))
+    return (solve_interior if unit.m <= _INTERIOR_ROWS else solve_factored)(unit, norm, inner)
+
+
+def _cut(unit: UnitProblem, norm: Norm, request: Request, convex: Found, rank: int) -> Found | None:
+    """A solution of the convex problem that has the rank, if one is found: it is global."""
+    assert convex.W is not None and convex.multipliers is not None
+    problem, rows = unit.problem, unit.rows
+    lam = convex.multipliers[rows.index] / unit.inverse[rows.index]
+    lower = rows.lift(_reduced_rank(rows, rows.reduce(convex.W), lam))
+    for cut in (_truncated(convex.W, rank), _truncated(lower, rank)):
+        certificate = certify(problem, cut, convex.multipliers, norm)
+        if certificate.proved > request.tolerance or not _meets_small_sides(problem, cut):
+            continue
+        message = f"a solution of the convex problem has rank at most {rank}: the answer is global"
+        limit = RankLimit(True, certificate.lower_bound, float("nan"), 0, 0, (), message)
+        extras = Extras(rank_limit=limit)
+        return Found(cut, convex.multipliers, convex.iterations, certificate=certificate, extras=extras)
+    return None
+
+
 def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least nuclear norm over matrices of limited rank.
 
@@ -182,29 +208,13 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
     begin, allowed = time.perf_counter(), read_time_limit(request.options.get("time_limit"))
     if starts < 1:
         raise ValueError(f"starts must be at least 1, got {starts}")
-    inner = replace(request, max_iterations=None, options={})
-    if allowed < np.inf:  # a bound of any quality, then the rest of the time for W
-        inner = replace(inner, tolerance=max(inner.tolerance, 1e-5), options={"time_limit": 0.4 * allowed})
-        convex = solve_reweighted(unit, norm, replace(inner, warm_start=None))
-    else:
-        convex = (solve_interior if unit.m <= _INTERIOR_ROWS else solve_factored)(unit, norm, inner)
+    convex = _convex(unit, norm, request, allowed)
     if convex.farkas is not None or convex.W is None or convex.multipliers is None:
         return convex
+    cut = _cut(unit, norm, request, convex, rank)
+    if cut is not None:
+        return cut
     problem, rows = unit.problem, unit.rows
-    lam = convex.multipliers[rows.index] / unit.inverse[rows.index]
-    lower = rows.lift(_reduced_rank(rows, rows.reduce(convex.W), lam))
-    for cut in (_truncated(convex.W, rank), _truncated(lower, rank)):
-        certificate = certify(problem, cut, convex.multipliers, norm)
-        if certificate.proved > request.tolerance or not _meets_small_sides(problem, cut):
-            continue
-        limit = RankLimit(
-            True, certificate.lower_bound, float("nan"), 0, 0, (),
-            f"a solution of the convex problem has rank at most {rank}: the answer is global",
-        )  # fmt: skip
-        return Found(
-            cut, convex.multipliers, convex.iterations, certificate=certificate, extras=Extras(rank_limit=limit)
-        )
-
     bound = certify(problem, convex.W, convex.multipliers, norm).lower_bound
     found: list[tuple[float, FloatArray, float]] = []
     evaluations = tried = 0
