@@ -55,9 +55,9 @@ def to_torch(W: npt.ArrayLike, rank: int | None = None, *, dtype: torch.dtype | 
     >>> import numpy as np
     >>> import torch
     >>> from attsvm.export import to_torch
-    >>> module = to_torch(np.diag([1.0, 2.0]))
+    >>> module = to_torch(np.diag([1.0, 4.0]))
     >>> module(torch.eye(2), torch.tensor([1.0, 1.0])).tolist()
-    [1.0, 2.0]
+    [1.0, 4.0]
     """
     import torch
 

@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "softmax_spectrum",
         "softmax",
     ),
-    "tokens and selections": ("selection", "_problem_data", "problem", "generate", "trained_head", "files"),
+    "tokens and selections": ("selection", "_problem_data", "problem", "generate", "trained_head", "tasks", "files"),
     "rows and logits": ("exact", "exact_local", "row_builder", "rows", "score_order", "attention"),
     "W and its certificate": (
         "conflict",

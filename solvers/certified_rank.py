@@ -127,7 +127,9 @@ def rank_certificate(
     tol = max(1e-8, float(gap) ** 0.5) if tolerance is None else float(tolerance)
     values, dual = spectra.values.tolist(), spectra.dual_values.tolist()
     top, size = dual[0] or 1.0, len(values)
-    # D = 0 tells no singular value from another: all count.
+    if values[0] == dual[0] == 0.0:  # W = 0 beside the bound 0: what is left of the norm of a solution is the excess
+        return RankCertificate(0, float(excess), 0, tol, 1.0, np.inf, spectra.dual_values)
+    # D = 0 tells no singular value of another W from the next: all count.
     rank = sum(d >= (1.0 - tol) * top for d in dual) if dual[0] > 0 else size
     numerical = sum(v > tol * values[0] for v in values)
     # A zero after the last value stands for "nothing follows": dual gap 1, singular gap infinite.
@@ -149,7 +151,9 @@ def _of_batch(spectra: Spectra, dual_error: Any, gap: Any, excess: Any, toleranc
     gap, singular, dual = np.asarray(gap), spectra.values, spectra.dual_values
     tol = np.maximum(1e-8, np.sqrt(gap)) if tolerance is None else np.full(gap.shape, tolerance)
     top = np.where(dual[..., :1] > 0, dual[..., :1], 1.0)
+    nothing = (singular[..., 0] == 0) & (dual[..., 0] == 0)
     rank = np.count_nonzero((dual >= (1.0 - tol[..., None]) * top) | (dual[..., :1] == 0), axis=-1)
+    rank = np.where(nothing, 0, rank)
     numerical = np.count_nonzero(singular > tol[..., None] * singular[..., :1], axis=-1)
     zero = np.zeros_like(top)
     after, dual_after = (np.concatenate([part, zero], axis=-1) for part in (singular, dual))
@@ -160,7 +164,7 @@ def _of_batch(spectra: Spectra, dual_error: Any, gap: Any, excess: Any, toleranc
         most = (spectra.grow * dual[..., 0] + spectra.residual + dual_error) * SLACK
         room = 1.0 - (spectra.grow * next_dual + spectra.residual + dual_error) * SLACK / np.where(most > 0, most, 1.0)
         proved = np.where((room > 0) & (most > 0), excess / np.where(room > 0, room / SLACK, 1.0), np.inf)
-        resolution = np.where(rank == singular.shape[-1], 0.0, proved)
+        resolution = np.where(nothing, excess, np.where(rank == singular.shape[-1], 0.0, proved))
         singular_gap = np.where((numerical > 0) & (following > 0), last / following, np.inf)
     numbers: list[Any] = [rank, resolution, numerical, tol, 1.0 - next_dual / top[..., 0], singular_gap, dual / top]
     return RankCertificate(*numbers)

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 
 import attsvm
 
@@ -119,6 +120,7 @@ def others(shown):
         attsvm.logistic, attsvm.exponential, attsvm.TrainOptions(), solution.status, solution.rows, solution.result,
         shown["solutions"][0].result, solution.rows.margin_problem, solution.rows.margin_problem.rows,
         solution.certificate.rank_certificate, shown["infeasible"][0].certificate.farkas, solution.certificate.exact(),
+        attsvm.Monitor(torch.nn.MultiheadAttention(4, 2)),
         attsvm.separating_cone(solution.problem), attsvm.locally_optimal_selections(solution.problem),
         *shown["diagnosis"][0].checks,
     ]  # fmt: skip

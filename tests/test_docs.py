@@ -1,5 +1,6 @@
 """What the documentation shows runs and prints what it says, in this process: imports are paid for once."""
 
+import gc
 import re
 import runpy
 import sys
@@ -23,6 +24,7 @@ def blocks():
 
 @pytest.mark.parametrize(("code", "output"), list(blocks()))
 def test_code_blocks_run_and_print_what_they_say(code, output, monkeypatch):
+    gc.collect()  # heads that other pages or tests defined are known while they live
     main = ModuleType("__main__")  # what a reader's file would be
     monkeypatch.setitem(sys.modules, "__main__", main)
     printed = StringIO()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 import attsvm
 from attsvm.comparison.batch import BatchReport
@@ -105,6 +106,18 @@ def trained(problem: attsvm.AttentionProblem, folder: Path) -> str:
     return f"{report!r} {path!r} {parts!r} {diagnosis!r} {reached!r} {loss!r}"
 
 
+def real(head: attsvm.TrainedHead, problem: attsvm.AttentionProblem) -> tuple[float, int]:
+    changed = attsvm.edit(head, problem, np.zeros(problem.n, dtype=np.int64), norm="nuclear")
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    table = attsvm.probe(model, torch.randn(2, 4, 8), svm=None, removal=0)
+    with attsvm.Monitor(model, every=1) as monitor:
+        model(torch.randn(2, 4, 8))
+        monitor.step()
+    relative: float = changed.relative_norm
+    return relative, len(table) + len(monitor.history)
+
+
 def main(folder: Path) -> None:
     problem = attsvm.AttentionProblem(
         np.eye(3)[None].repeat(2, axis=0), [1, -1], np.eye(2, 3), attsvm.LinearHead([1.0, 0.5, 0.2])
@@ -116,5 +129,8 @@ def main(folder: Path) -> None:
         raise AssertionError(str(error)) from error
     assert soft() == 2 and following_tokens() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
     assert together().min() > 0
+    rng = np.random.default_rng(0)
+    head = attsvm.TrainedHead.from_weights(rng.normal(size=(2, 4)), rng.normal(size=(2, 4)))
+    assert real(head, attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] == 3
     assert listed(attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] > 0
     assert trained(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder)

@@ -165,8 +165,6 @@ class LayerData:
         One per head.
     error : float
         Largest difference between the recomputed attention and the model's own; nan if there is no model.
-
-    The rest as in `HeadData`.
     """
 
     layer: int

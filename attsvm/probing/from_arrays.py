@@ -15,6 +15,13 @@ from attsvm.trained_head import TrainedHead
 __all__ = ["heads_from_arrays"]
 
 
+def _check_heads(heads: Sequence[TrainedHead]) -> None:
+    if not heads or not all(isinstance(head, TrainedHead) for head in heads):
+        raise ValueError("heads must hold at least one TrainedHead: see TrainedHead.from_weights")
+    if len({head.scale for head in heads}) > 1:
+        raise ValueError("heads of one layer must share their scale; probe them as layers of their own")
+
+
 def heads_from_arrays(
     hidden: npt.ArrayLike,
     heads: Sequence[TrainedHead],
@@ -65,10 +72,7 @@ def heads_from_arrays(
     asked = tokens if queries is None else real_array("queries", queries)
     if asked.ndim != 3 or len(asked) != len(tokens):
         raise ValueError(f"queries must have shape ({len(tokens)}, Tq, d), got {asked.shape}")
-    if not heads or not all(isinstance(head, TrainedHead) for head in heads):
-        raise ValueError("heads must hold at least one TrainedHead: see TrainedHead.from_weights")
-    if len({head.scale for head in heads}) > 1:
-        raise ValueError("heads of one layer must share their scale; probe them as layers of their own")
+    _check_heads(heads)
     n, Tq, Tk = len(tokens), asked.shape[1], tokens.shape[1]
     allowed, valid = _masks(mask, n, Tq, Tk, causal, cross=queries is not None)
     real = np.asarray(allowed.any(axis=1))[..., None]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attsvm.probing.data import LayerData
 from attsvm.probing.projections import ProbeError, Projections, read_projections
 from attsvm.probing.recompute import Recomputed, read_call, recompute
-from attsvm.trained_head import split_heads
+from attsvm.trained_head import TrainedHead, split_heads
 
 __all__ = ["TOLERANCE", "attention_modules", "capture", "eager", "run_model"]
 
@@ -242,13 +242,7 @@ def capture(
 
 def _joined(layers: list[LayerData], maps: Projections) -> LayerData:
     """One layer from its batches, padded to the longest, with the weights of its heads."""
-    first = layers[0]
-    weights = None
-    if maps.q_norm is None:
-        arrays = [None if t is None else _numpy(t.double()) for t in (maps.W_q, maps.W_k, maps.b_q, maps.b_k)]
-        W_q, W_k, b_q, b_k = arrays
-        assert W_q is not None and W_k is not None
-        weights = tuple(split_heads(W_q, W_k, b_q, b_k, heads=maps.heads, kv_heads=maps.groups, scale=maps.scale))
+    first, weights = layers[0], _weights(maps)
     error = max(layer.error for layer in layers)
     if len(layers) == 1:
         return replace(first, weights=weights, error=error)
@@ -257,18 +251,32 @@ def _joined(layers: list[LayerData], maps: Projections) -> LayerData:
         for name in ("q", "k", "allowed", "valid", "tokens", "queries")
     }
     v = None if first.v is None else _pad([layer.v for layer in layers if layer.v is not None])
-    offsets = [layer.offset for layer in layers]
-    offset = None
-    if any(part is not None for part in offsets):
-        full = [
+    return replace(first, **padded, v=v, offset=_offsets(layers), weights=weights, error=error)
+
+
+def _weights(maps: Projections) -> tuple[TrainedHead, ...] | None:
+    """The heads of a layer; None under QK-norm, where no matrix stands for one."""
+    if maps.q_norm is not None:
+        return None
+    arrays = [None if t is None else _numpy(t.double()) for t in (maps.W_q, maps.W_k, maps.b_q, maps.b_k)]
+    W_q, W_k, b_q, b_k = arrays
+    assert W_q is not None and W_k is not None
+    return tuple(split_heads(W_q, W_k, b_q, b_k, heads=maps.heads, kv_heads=maps.groups, scale=maps.scale))
+
+
+def _offsets(layers: list[LayerData]) -> npt.NDArray[Any] | None:
+    """Offsets of all batches, 0 where one has none; None where none has any."""
+    if all(layer.offset is None for layer in layers):
+        return None
+    none = np.zeros((1, 1, 1, 1), dtype=np.float32)
+    return _pad(
+        [
             np.broadcast_to(
-                np.zeros((1, 1, 1, 1), dtype=np.float32) if part is None else part,
-                (len(layer.q), layer.heads, *layer.allowed.shape[1:]),
+                none if layer.offset is None else layer.offset, (len(layer.q), layer.heads, *layer.allowed.shape[1:])
             )
-            for part, layer in zip(offsets, layers, strict=True)
+            for layer in layers
         ]
-        offset = _pad(full)
-    return replace(first, **padded, v=v, offset=offset, weights=weights, error=error)
+    )
 
 
 def _pad(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:

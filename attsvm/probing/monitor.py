@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -124,6 +125,9 @@ class Monitor:
             (layer, h): {name: heads[name][h] for name in heads} for h in range(maps.heads)
         })  # fmt: skip
 
+    def __repr__(self) -> str:
+        return f"Monitor(every={self.every}, {len(self.history)} measurements, {len(self.alarms)} alarms)"
+
     def step(self) -> dict[Place, dict[str, float]] | None:
         """End of a training step; the scalars of every (layer, head) if this step was measured."""
         step, self._count = self._count, self._count + 1
@@ -174,25 +178,26 @@ class Monitor:
         return lightning_callback(self)
 
 
+def _cut(name: str, value: Any, *, size: int, count: int, heads: int, time_first: bool) -> Any:
+    """An argument for ``count`` of ``size`` sequences, whatever its axes are."""
+    if isinstance(value, tuple):
+        return tuple(_cut(name, part, size=size, count=count, heads=heads, time_first=time_first) for part in value)
+    if not isinstance(value, Tensor) or not value.ndim:
+        return value
+    if time_first and name in ("query", "key", "value"):
+        return value[:, :count]
+    if name in ("alibi", "attn_mask") and value.ndim == 3 and len(value) == size * heads:
+        return value[: count * heads]
+    return value[:count] if len(value) == size and value.ndim > 1 else value
+
+
 def _first_sequences(module: nn.Module, maps: Projections, given: Mapping[str, Any], count: int) -> dict[str, Any]:
     """The arguments for the first sequences of the batch."""
     time_first = isinstance(module, nn.MultiheadAttention) and not module.batch_first
     states = given.get("hidden_states", given.get("query", given.get("x")))
     if not isinstance(states, Tensor) or states.ndim != 3:
         return dict(given)
-    size = states.shape[1 if time_first else 0]
-
-    def cut(name: str, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(cut(name, part) for part in value)
-        if not isinstance(value, Tensor) or not value.ndim:
-            return value
-        if time_first and name in ("query", "key", "value"):
-            return value[:, :count]
-        if name in ("alibi", "attn_mask") and value.ndim == 3 and len(value) == size * maps.heads:
-            return value[: count * maps.heads]
-        return value[:count] if len(value) == size and value.ndim > 1 else value
-
+    cut = partial(_cut, size=states.shape[1 if time_first else 0], count=count, heads=maps.heads, time_first=time_first)
     few = {name: cut(name, value) for name, value in given.items()}
     if given.get("key") is given.get("query") and "query" in given:
         few["key"] = few["query"]

@@ -23,6 +23,14 @@ __all__ = ["probe"]
 Progress = Callable[[str, int, int], object]
 
 
+def _check(counts: dict[str, int], svm: object) -> None:
+    for label, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{label} must be an integer >= 0, got {value!r}")
+    if svm is not None and not isinstance(svm, SvmBudget):
+        raise ValueError(f"svm must be an SvmBudget or None, got {type(svm).__name__}")
+
+
 def probe(
     model: Any,
     inputs: Any = None,
@@ -101,11 +109,7 @@ def probe(
     >>> len(table), table.about["error"] < 1e-5
     (8, True)
     """
-    for label, value in (("removal", removal), ("pruning", pruning), ("baselines", baselines), ("show", show)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{label} must be an integer >= 0, got {value!r}")
-    if svm is not None and not isinstance(svm, SvmBudget):
-        raise ValueError(f"svm must be an SvmBudget or None, got {type(svm).__name__}")
+    _check({"removal": removal, "pruning": pruning, "baselines": baselines, "show": show}, svm)
     say: Progress = progress or (lambda label, done, total: None)
     remover: Any = None
     ids: npt.NDArray[np.int64] | None = None

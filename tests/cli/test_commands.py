@@ -240,6 +240,7 @@ class FakeCase:
 
     def __init__(self, name, met, slow=False, note=""):
         self.name, self.met, self.slow, self.note, self.calls = name, met, slow, note, []
+        self.opt_in = False
 
     def run(self, seed, draws, report):
         from attsvm.validation.bench.judge import Line, Result, Spread, Verdict

@@ -16,6 +16,7 @@ from attsvm.validation.bench.show import as_record, as_table, as_verdicts, draw_
 from attsvm.validation.bench.solves import SolveCase
 from attsvm.validation.bench.tasks import Task, feasible_gap, norm_of, tasks_of
 from attsvm.validation.bench.training import training_throughput
+from slow_work import fail, nap
 
 
 def silent(line):
@@ -112,20 +113,11 @@ def test_neither_waiting_nor_threads_are_counted(monkeypatch):
     assert watch.seconds() == 5.0
 
 
-def _nap(seconds):
-    time.sleep(seconds)
-    return seconds
-
-
-def _fail(argument):
-    raise RuntimeError
-
-
 def test_slow_and_failing_peers_are_shown_as_such():
-    done, note = measure_with_timeout(_nap, 0.0, [0.0, 60.0], limit=5.0)
+    done, note = measure_with_timeout(nap, 0.0, [0.0, 60.0], limit=5.0)
     assert [timed.answer for timed in done] == [0.0]  # what was finished counts
     assert note == "timed out at 5 s"
-    assert measure_with_timeout(_fail, None, [None], limit=60.0) == ([], "failed: RuntimeError")
+    assert measure_with_timeout(fail, None, [None], limit=60.0) == ([], "failed: RuntimeError")
 
 
 def test_tasks_are_the_rows_of_the_problem():
@@ -173,8 +165,8 @@ def exact(tasks):
 def fake_peers(monkeypatch):
     monkeypatch.setitem(PEERS, "exact", Peer(exact, ()))
     monkeypatch.setitem(PEERS, "wrong", Peer(lambda tasks: [-W for W in exact(tasks)], ()))
-    monkeypatch.setitem(PEERS, "broken", Peer(_fail, ()))
-    monkeypatch.setitem(PEERS, "absent", Peer(_fail, ("no_such_module",)))
+    monkeypatch.setitem(PEERS, "broken", Peer(fail, ()))
+    monkeypatch.setitem(PEERS, "absent", Peer(fail, ("no_such_module",)))
 
 
 def test_a_case_measures_every_draw_and_every_peer(fake_peers):

@@ -22,6 +22,8 @@ TINY = {
     "fig5": {"trials": 1, "heads": (4,), "flip_nu": (4.0,), "gaussian_nu": (2.0,), "bayes_samples": 500, **TRAINING},
     "fig6": {"trials": 1, "sequences": 20, **TRAINING},
     "fig7": {"trials": 1, "H": 3, **TRAINING},
+    "fig12": {"trials": 1, "strengths": (0.5, 8.0), "activations": ("softmax",), "samples": 100, "times": TIMES,
+              "step": 1.0},
 }  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def figure_titles(paper: str) -> list[tuple[str, str]]:
     --------
     >>> from attsvm.validation.figures.registry import figure_titles
     >>> figure_titles("svm")[0]
-    ('fig1', 'Two gradient descents in the plane, and the SVM directions')
+    ('fig1', 'Paths of W z and K Q^T z towards the SVM directions in the plane')
     """
     package = import_module(f"attsvm.validation.figures.{paper}")
     found = []

@@ -28,8 +28,7 @@ def generator(rng: Rng) -> torch.Generator:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm._lazy import lazy_module
-    from attsvm.validation.ledger.specialization._common import generator
+    >>> from attsvm.validation.ledger.specialization._common import generator
     >>> generator(np.random.default_rng(0)).initial_seed() == generator(np.random.default_rng(0)).initial_seed()
     True
     """
