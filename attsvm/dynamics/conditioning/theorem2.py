@@ -65,8 +65,8 @@ def condition_lower_bound(
     form : {"corrected", "tight", "printed"}
         ``printed`` loses a factor N in Lemma 7 (Sigma_U is a mean, M a sum). ``corrected`` restores it:
         ``lam_max >= N a_I^2 s_min^2 delta_min^4 / |W^-1 v|^2``, ``lam_min <= 7 N C_v (rho^2 + (n - s_min) a_U^2)
-        lam_max(Sigma_U)``, ``C_v = max |u_i|^2``. ``tight`` keeps the variances ``sum_i Var_{a_i}(u_i)^2 / |W^-1 v|^2``,
-        centres u_i, and takes the smallest eigenvalue of Sigma_U.
+        lam_max(Sigma_U)``, ``C_v = max |u_i|^2``. ``tight`` keeps the variances
+        ``sum_i Var_{a_i}(u_i)^2 / |W^-1 v|^2``, centres u_i, and takes the smallest eigenvalue of Sigma_U.
 
     Returns
     -------
