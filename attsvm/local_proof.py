@@ -92,7 +92,8 @@ def prove_local(rows: AttentionRows, result: MarginSolution | MarginSolutionBatc
     if min(problem.shape) == 1 and result.norm_kind.unitarily_invariant:  # on vectors these norms are one
         certificate = result.certificate
         if optimal.any():
-            with np.errstate(invalid="ignore"):  # there may be no W
+            # There may be no W; and squares that leave the range make error bounds infinite, which decide nothing.
+            with np.errstate(over="ignore", invalid="ignore"):
                 certificate = certify(problem, np.asarray(result.W), result.multipliers, "frobenius")
         return _frobenius(problem, result, certificate, above, optimal, proof)
     return _any_norm(problem, result, above, optimal, proof)

@@ -1,8 +1,8 @@
 """What the documentation shows runs and prints what it says, in this process: imports are paid for once."""
 
-import gc
 import re
 import runpy
+import subprocess
 import sys
 import warnings
 from contextlib import redirect_stdout
@@ -24,7 +24,10 @@ def blocks():
 
 @pytest.mark.parametrize(("code", "output"), list(blocks()))
 def test_code_blocks_run_and_print_what_they_say(code, output, monkeypatch):
-    gc.collect()  # heads that other pages or tests defined are known while they live
+    if output is not None and "schema attsvm.problem" in output:  # it lists every head that this process knows
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+        assert done.stdout == output, done.stderr
+        return
     main = ModuleType("__main__")  # what a reader's file would be
     monkeypatch.setitem(sys.modules, "__main__", main)
     printed = StringIO()

@@ -48,21 +48,23 @@ else:
 # %%
 # How much attention each right atom gets, and how the edit fares on reactions that it has not seen.
 
-figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+panels = 1 if share is None else 2
+figure, axes = plt.subplots(1, panels, figsize=(5.5 * panels, 4), layout="constrained", squeeze=False)
+learning, live = axes[0, -1], axes[0, 0]  # one panel where there are no weights
 if share is not None:
-    axes[0].plot([0, 1], [0, 1], color="grey", linewidth=0.8)
-    axes[0].scatter(*share, s=14)
-    axes[0].set(xlabel="before the edit", ylabel="after", title="attention on the right atom, 118 product atoms")
+    live.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
+    live.scatter(*share, s=14)
+    live.set(xlabel="before the edit", ylabel="after", title="attention on the right atom, 118 product atoms")
 curve = record["curves"]["curve"]
 for way, label in (("W", "edit of W"), ("K", "edit of K"), ("Q", "edit of Q"), ("fit", "fitted from nothing")):
     sizes = sorted({f["size"] for f in curve if f["way"] == way})
     shares = [[f["right"] / f["total"] for f in curve if (f["way"], f["size"]) == (way, k)] for k in sizes]
     means = [100 * np.mean(values) for values in shares]
-    axes[1].plot(sizes, means, "o-", label=label)
+    learning.plot(sizes, means, "o-", label=label)
 raw = 100 * np.mean([f["right"] / f["total"] for f in curve if f["way"] == "raw head"])
-axes[1].axhline(raw, color="black", linestyle="--", label="raw head")
-axes[1].set(xlabel="training reactions", ylabel="held-out atoms right (%)", title="ten random splits")
-axes[1].legend()
+learning.axhline(raw, color="black", linestyle="--", label="raw head")
+learning.set(xlabel="training reactions", ylabel="held-out atoms right (%)", title="ten random splits")
+learning.legend()
 
 if len(sys.argv) > 1:  # python docs/examples/plot_edit_atoms.py atoms.png
     figure.savefig(Path(sys.argv[1]), dpi=110)

@@ -10,6 +10,7 @@ from attsvm.validation.figures.registry import all_figures, choose_figures
 from attsvm.validation.figures.run import run_figure
 from attsvm.validation.fuzz_families import FAMILIES, draw_group
 from attsvm.validation.fuzz_judge import KINDS
+from attsvm.validation.fuzz_listing import against_listings
 
 
 def tiny(module, **settings):
@@ -196,3 +197,9 @@ def test_assumptions_have_both_tables_and_a_violation_refutes(monkeypatch):
 
     monkeypatch.setattr(assumptions, "assumption_flags", wrong)
     assert tiny(assumptions, **small).refuted[0].startswith("4 problems satisfy D but have another number")
+
+
+def test_listings_of_numbers_that_leave_the_range():
+    """Found by the full run: squares of W overflow on the way to a proof of local optimality."""
+    (case,) = draw_group("extreme scales", 8939239939111179512, 10)[:1]
+    assert list(against_listings(case)) == []
