@@ -196,9 +196,9 @@ def structured_problem(
     """Self-attention on tokens that resemble hidden states, every position a query, and the selection of a random head.
 
     Hidden states of trained models share a mean, fill few directions well (the singular values here follow those of a
-    small sentence encoder, within a factor of two up to index 200 and faster beyond), repeat words and add positions: rows of their margin problem
-    are nearly dependent, which points from a sphere are not. Solutions rest on about three rows per query at 8 x 32,
-    where heads of that encoder rest on two: these problems are somewhat harder.
+    small sentence encoder, within a factor of two up to index 200 and falling faster beyond), repeat words and add
+    positions: rows of their margin problem are nearly dependent, which points from a sphere are not. Solutions rest on
+    about three rows per query, where heads of that encoder rest on one to two: these problems are the harder ones.
 
     Parameters
     ----------
