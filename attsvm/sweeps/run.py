@@ -176,7 +176,8 @@ def _run_on_own_workers(plan: Plan, missing: list[Chunk], keep: Keep, workers: i
         left = len(missing)
         with process_pool(workers) as pool:
             try:
-                _submit_all(plan, missing, keep, pool)
+                # Futures of workers that are ended are not cancelled: the pool would trip over them (and say so).
+                _submit_all(plan, missing, keep, pool, cancel=False)
             except BrokenProcessPool as error:
                 lost = lost + 1 if len(missing) == left else 1
                 if lost >= _PATIENCE:
@@ -195,7 +196,7 @@ def _end_workers(pool: ProcessPoolExecutor) -> None:
         process.terminate()
 
 
-def _submit_all(plan: Plan, missing: list[Chunk], keep: Keep, pool: Any) -> None:
+def _submit_all(plan: Plan, missing: list[Chunk], keep: Keep, pool: Any, *, cancel: bool = True) -> None:
     """Run chunks with a bounded number under way, removing from ``missing`` what was kept."""
     queue = list(missing)
     under_way: dict[Future[tuple[dict[str, Any], float]], Chunk] = {}
@@ -219,7 +220,7 @@ def _submit_all(plan: Plan, missing: list[Chunk], keep: Keep, pool: Any) -> None
                 keep(chunk, columns, seconds)
                 missing.remove(chunk)
     except BaseException:
-        for future in under_way:
+        for future in under_way if cancel else ():
             future.cancel()
         raise
 
