@@ -12,7 +12,7 @@ __all__ = ["MemoryLimitError", "available_memory", "require_memory", "working_me
 # Vectors of one number per row that a solve holds at once.
 _VECTORS = 14
 # Free rows per query that real problems reach on the way (they end with one to three), as far as dimensions allow.
-_FREE_PER_QUERY = 1.5
+_FREE_PER_QUERY = 4.0
 # Share of the memory that is free now which a solve without a limit may take.
 _SHARE = 0.8
 
@@ -43,7 +43,7 @@ def available_memory() -> int | None:
 def working_memory(problem: MarginProblem) -> int:
     """Bytes that a working-set solve is expected to take beside the data.
 
-    Vectors over the rows, matrices of the size of W, and the largest linear system, one and a half free rows per query,
+    Vectors over the rows, matrices of the size of W, and the largest linear system, four free rows per query,
     with its rows written out.
 
     Examples
