@@ -18,7 +18,7 @@ import numpy as np
 
 from attsvm.validation.ledger.reading import Reading
 
-__all__ = ["Claim", "Measurement", "Verdict", "count", "each", "each_case", "implication"]
+__all__ = ["Check", "Claim", "Measurement", "Verdict", "count", "each", "each_case", "implication"]
 
 
 class Verdict(StrEnum):
@@ -163,8 +163,28 @@ def each_case(detail: str) -> Callable[[Instance], Measure]:
 
 
 @dataclass(frozen=True)
+class Check:
+    """How a claim is measured; a section of the ledger lists these by the place of their claim in ``CHECKS``.
+
+    Parameters
+    ----------
+    measure : callable
+        ``measure(formula, rng, trials) -> Measurement``.
+    printed, corrected : object
+        Formulas, in the form that ``measure`` takes; ``corrected`` for refuted claims.
+    trials : int
+        Instances of a normal run.
+    """
+
+    measure: Measure
+    printed: Formula
+    corrected: Formula = None
+    trials: int = 100
+
+
+@dataclass(frozen=True)
 class Claim:
-    """One statement of a paper.
+    """One statement of a paper: its record in ``claims.toml``, joined with its check by `all_claims`.
 
     Parameters
     ----------
@@ -191,7 +211,7 @@ class Claim:
     reason : str
         Why there is no check (open claims only).
     reading : Reading
-        The paper's words, the exact hypotheses and what a second reading decided; joined by `all_claims`.
+        The paper's words, the exact hypotheses and what a second reading decided.
     """
 
     id: str

@@ -8,9 +8,9 @@ import numpy as np
 
 from attsvm.dynamics.localization import linear_softmax, piecewise_softmax, qk_gradient_terms, random_walks
 from attsvm.validation.ledger.localization._common import Array, Rng
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Check, Measurement, count
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _loss(X: Array, y: Array, W: Array, W_v: Array, W_f: Array, temperature: float) -> float:
@@ -86,64 +86,10 @@ def _gradient(form: str) -> Any:
     return gradient
 
 
-CLAIMS = (
-    Claim(
-        "localization:39",
-        "(3)",
-        "The QK-gradient of the one-layer model under the piecewise-linear softmax.",
-        Verdict.HOLDS,
-        _derivative,
-        _gradient("corrected"),
-        evidence="automatic differentiation, relative error 5e-15",
-        trials=20,
-    ),
-    Claim(
-        "localization:39b",
-        "Appendix B.1",
-        "The first term of the QK-gradient is X Gamma Gamma^T X^T W_QK x_T x_T^T.",
-        Verdict.TYPO,
-        _derivative,
-        _gradient("printed"),
-        _gradient("corrected"),
-        correction="X Gamma P Gamma^T X^T W_QK x_T x_T^T, as in (3)",
-        evidence="wrong without P",
-        trials=20,
-    ),
-    Claim(
-        "localization:40",
-        "Appendix B.2",
-        "(19) dominates (20) and (21) as T grows, since they are O(T^8), O(T^5), O(T^4).",
-        Verdict.FAILS,
-        _orders,
-        (True, True),
-        (False, True),
-        correction="the upper bounds hold but do not order the terms: (19) is of order T^3, (21) of T^2, and (20) "
-        "of T^3 as "
-        "soon as a share of the tokens saturates (T^2 if none does)",
-        evidence="fitted exponents 3.0, 3.0, 2.0 with 18 % saturated tokens, 3.0, 2.0, 2.0 without; the bounds use "
-        "Cauchy-Schwarz on four factors",
-        trials=2,
-    ),
-    Claim(
-        "localization:46",
-        "(4)",
-        "The first term of (3) is the sum over i, j, alpha, beta of (4).",
-        Verdict.HOLDS,
-        _four_sums,
-        "all",
-        evidence="equal to rounding",
-        trials=6,
-    ),
-    Claim(
-        "localization:47",
-        "after (4)",
-        "In (4) the summands with gamma_i^i dominate those with gamma_alpha^i, alpha != i.",
-        Verdict.IMPRECISE,
-        _four_sums,
-        "diagonal",
-        "all",
-        correction="one by one, since 1/T >> 1/T^2; T of the latter add up, and dropping them changes (4) by order one",
-        evidence="relative change of order one at T = 12 and 48",
-        trials=6,
-    ),
-)
+CHECKS = {
+    "39": Check(_derivative, _gradient("corrected"), trials=20),
+    "39b": Check(_derivative, _gradient("printed"), _gradient("corrected"), trials=20),
+    "40": Check(_orders, (True, True), (False, True), trials=2),
+    "46": Check(_four_sums, "all", trials=6),
+    "47": Check(_four_sums, "diagonal", "all", trials=6),
+}

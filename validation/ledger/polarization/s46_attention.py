@@ -11,11 +11,9 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.validation import models
 from attsvm.validation.ledger.polarization._instances import Array
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS"]
-
-_TRAINING = "needs minutes of training per run; `attsvm validate polarization fig4` measures it at a reduced size"
+__all__ = ["CHECKS"]
 
 
 def _rows(scale: float, formula: Callable[[Array], int], rng: np.random.Generator, trials: int) -> Measurement:
@@ -108,123 +106,12 @@ def _count_sets(task: models.SetTask, samples: int) -> float:
     return float(min(samples, task.labels * comb(task.group, task.length)))
 
 
-CLAIMS = (
-    Claim(
-        "polarization:C46",
-        "section 4.1",
-        "from A(0) = 0 every row of softmax(A) V sinks at argmax u(0)",
-        Verdict.HOLDS,
-        _sink,
-        lambda u: int(np.argmax(u)),
-        correction="rows stay identical; s_j ~ 2 b / log^2 t, slower by the factor T",
-        evidence="every run",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C47",
-        "section 4.1",
-        "under Assumption 3.1, A(0) = 0, the sink stands at the same token for every row",
-        Verdict.HOLDS,
-        _sink_hypothesis,
-        0.0,
-        correction="the assumption matters: for most random A(0) of order one rows sink elsewhere and apart",
-        evidence="every run",
-        trials=8,
-    ),
-    Claim(
-        "polarization:C49",
-        "Figure 11, caption",
-        "the column of U that diverges belongs to the largest element of a",
-        Verdict.TYPO,
-        _tied,
-        lambda a, s: int(np.argmax(a)),
-        lambda a, s: int(np.argmax(s)),
-        "to the largest element of softmax(U a), as in the code",
-        "argmax a is another token in many runs",
-        trials=8,
-    ),
-    Claim(
-        "polarization:C50",
-        "section 4.2, Figure 6",
-        "one token flips softmax predictions, unnormalized sigmoid ones not",
-        Verdict.HOLDS,
-        _flip_order,
-        ("softmax", "sigmoid_unnorm"),
-        correction=(
-            "elu_elu_norm and sigmoid_norm are low as well; with initial embeddings of scale 0.02 "
-            "softmax is flipped far less"
-        ),
-        evidence="rates near 1 against 0",
-        trials=2,
-    ),
-    Claim(
-        "polarization:C51",
-        "section 4.2, Figure 21",
-        "the flip rate falls with more heads",
-        Verdict.HOLDS,
-        _flip_heads,
-        (1, 4),
-        evidence="lower with 4 heads than with 1",
-        trials=2,
-    ),
-    Claim(
-        "polarization:C52",
-        "appendix E.3",
-        "each input is a random sequence of ten tokens of its group, for vocabularies of 41, 81 and 161",
-        Verdict.IMPRECISE,
-        _distinct,
-        lambda task, samples: float(samples),
-        _count_sets,
-        "published code draws without replacement and the model ignores order: with 41 tokens, ten per group, "
-        "there are "
-        "four distinct inputs; use 81 or 161",
-        "4 distinct inputs in 200 at vocabulary 41, drawn as in the published code",
-        trials=5,
-    ),
-    Claim(
-        "polarization:C53",
-        "section 4.1, Figure 4",
-        "normalized positive attention forms more sink heads",
-        Verdict.OPEN,
-        evidence="reduced runs agree in direction; seeds differ widely",
-        reason=_TRAINING,
-    ),
-    Claim(
-        "polarization:C54",
-        "appendix E.1",
-        "without the auxiliary loss (lambda = 0) there are almost no sinks",
-        Verdict.OPEN,
-        evidence="one reduced softmax run agrees",
-        reason=_TRAINING,
-    ),
-    Claim(
-        "polarization:C55",
-        "appendix F.2",
-        "t' != t gives fewer sinks, no positions more",
-        Verdict.OPEN,
-        evidence="no direction visible in reduced runs",
-        reason="needs the full protocol: 3,910 steps at width 128 for 5 seeds per setting",
-    ),
-    Claim(
-        "polarization:C56",
-        "appendix E.1",
-        "the sink score can be expressed by the pseudocode: the mean of ratios",
-        Verdict.IMPRECISE,
-        _scores_agree,
-        True,
-        False,
-        "for rows that sum to one; the published code divides sums over a sample's queries",
-        "both agree on normalized rows and differ on unnormalized ones, which Figure 4 includes",
-        trials=20,
-    ),
-    Claim(
-        "polarization:C57",
-        "section 4.1, Figure 7",
-        "a pretrained 7B softmax model is sparser than its sigmoid twin",
-        Verdict.OPEN,
-        reason=(
-            "needs the two 7B checkpoints and the Pile sample; "
-            "`sparsity_score` computes the metric for any attention tensor"
-        ),
-    ),
-)
+CHECKS = {
+    "C46": Check(_sink, lambda u: int(np.argmax(u)), trials=10),
+    "C47": Check(_sink_hypothesis, 0.0, trials=8),
+    "C49": Check(_tied, lambda a, s: int(np.argmax(a)), lambda a, s: int(np.argmax(s)), trials=8),
+    "C50": Check(_flip_order, ("softmax", "sigmoid_unnorm"), trials=2),
+    "C51": Check(_flip_heads, (1, 4), trials=2),
+    "C52": Check(_distinct, lambda task, samples: float(samples), _count_sets, trials=5),
+    "C56": Check(_scores_agree, True, False, trials=20),
+}

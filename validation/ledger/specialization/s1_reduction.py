@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm._lazy import lazy_module
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, direct_loss, generator
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:  # claims are listed without torch
     torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 _D, _N, _L, _H = 300, 3000, 4, 2
 
@@ -184,91 +184,23 @@ def _unspecialized(m: Array, r1: float, r2: float, b: float, v: float) -> sp.Ord
     return sp.OrderParameters(row.expand(3, 2).clone(), r, thresholds, torch.tensor(v, dtype=torch.float64))
 
 
-CLAIMS = (
-    Claim(
-        "specialization:1",
-        "Proposition III.1",
-        "The loss is a function of m and r = (q - m p^-1 m^T)^1/2.",
-        Verdict.HOLDS,
-        _reparameterized,
-        _printed_r,
-        correction="exact up to 1/D with m p^-1/2 for m and p^1/2 theta for theta",
-        evidence="D = 1000: .5381 +- .0026 against .5377 (softmax); bias .0039, .0011, .0001 at D = 250, 1000, 4000",
-        trials=3,
-    ),
-    Claim(
-        "specialization:2",
-        "equations (11), (24)",
-        "The scores have noise sum_h' r_hh' xi_h', without token index.",
-        Verdict.TYPO,
+CHECKS = {
+    "1": Check(_reparameterized, _printed_r, trials=3),
+    "2": Check(
         _noise_index,
         lambda rng, n, H, L: np.repeat(rng.standard_normal((n, H, 1)), L, axis=2),
         lambda rng, n, H, L: rng.standard_normal((n, H, L)),
-        correction="xi_{h' l}, independent for every token",
-        evidence="without the index .479 against .538",
         trials=2,
     ),
-    Claim(
-        "specialization:3",
-        "Proposition III.2",
-        "r follows its gradient within the symmetric positive matrices.",
-        Verdict.FAILS,
+    "3": Check(
         _flow_of_r,
         lambda start, samples, times: sp.gradient_flow(start, samples, "softmax", times, step=0.5, form="printed"),
         lambda start, samples, times: sp.gradient_flow(start, samples, "softmax", times, step=0.5),
-        correction="r is a free H x H matrix with r r^T = q - m p^-1 m^T; its gradient is not symmetric",
-        evidence="G_11 at tau = 10: SGD .498, free .509, kept symmetric .401",
         trials=1,
     ),
-    Claim(
-        "specialization:4",
-        "Figures 1, 9, 10",
-        "The flow of the order parameters follows SGD.",
-        Verdict.HOLDS,
-        _follows,
-        _flow,
-        correction="with the actual p the error at D = 1000 falls from .062 to .007",
-        evidence="D = 1e4, tau <= 20: largest difference of m .014",
-        trials=3,
-    ),
-    Claim(
-        "specialization:5",
-        "above Proposition III.2",
-        "SGD follows the flow if gamma / N_b is small against 1 / D.",
-        Verdict.HOLDS,
-        _small_steps,
-        lambda lr, batch, D: lr / batch < 0.1 / D,
-        correction="otherwise d(r r^T) gains gamma (D / N_b) E sum_l c_l c_l^T",
-        evidence="gamma = .1, N_b = D: G_11 of SGD .118, flow .097, flow with the kick .122",
-        trials=2,
-    ),
-    Claim(
-        "specialization:6",
-        "section II.2",
-        "Softmax-1 with thresholds is softmax-1 with e^b = 1 and biases of the scores.",
-        Verdict.HOLDS,
-        _sink,
-        _sink_printed,
-        correction="the bias is -b_h",
-        evidence="algebra",
-    ),
-    Claim(
-        "specialization:7",
-        "equations (4), (17)",
-        "Bayes-softmax averages over heads to one joint softmax.",
-        Verdict.HOLDS,
-        _joint,
-        _bayes_printed,
-        evidence="exact; a common bias changes nothing",
-    ),
-    Claim(
-        "specialization:8",
-        "Lemma A.1",
-        "Unspecialized heads stay unspecialized.",
-        Verdict.HOLDS,
-        _invariant,
-        _unspecialized,
-        evidence="permutation equivariance",
-        trials=3,
-    ),
-)
+    "4": Check(_follows, _flow, trials=3),
+    "5": Check(_small_steps, lambda lr, batch, D: lr / batch < 0.1 / D, trials=2),
+    "6": Check(_sink, _sink_printed),
+    "7": Check(_joint, _bayes_printed),
+    "8": Check(_invariant, _unspecialized, trials=3),
+}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm._lazy import lazy_module
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, exact_gradient, exact_loss, point_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:  # claims are listed without torch
     torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @cache
@@ -259,166 +259,34 @@ def _printed_hessian_b(activation: str, L: int, H: int, b: float, v: float) -> f
     return float(2 * v**2 * L / H**2 * np.exp(2 * b) / (L + np.exp(b)) ** 4)
 
 
-CLAIMS = (
-    Claim(
-        "specialization:9",
-        "Lemma A.2",
-        "At m_h = x E theta the gradient is parallel to E theta, for any law of theta.",
-        Verdict.FAILS,
-        _stays_on_mean,
-        lambda prior: True,
-        conditionally_centred,
-        correction="needs E[w . theta | E theta . theta] = 0 for w orthogonal to E theta (always enough at x = 0)",
-        evidence="theta in {(2, 1), (0, -1)}, x = .7: .0318 across, .0087 along",
-        trials=8,
-    ),
-    Claim(
-        "specialization:10",
-        "equations (25)-(29)",
-        "The gradient in m_h at zero has prefactor 2.",
-        Verdict.TYPO,
+CHECKS = {
+    "9": Check(_stays_on_mean, lambda prior: True, conditionally_centred, trials=8),
+    "10": Check(
         _first_gradient,
         lambda activation, L, H: sp.initial_gradient(activation, L, H, form="printed"),
         sp.initial_gradient,
-        correction="prefactor 2/H; softmax: -(2/H)(L - 1)/L^2 E theta",
-        evidence="H = 2: autograd -.3111, printed -.6222",
         trials=9,
     ),
-    Claim(
-        "specialization:11",
-        "equations (30), (31)",
-        "Signs of the two prefactors.",
-        Verdict.HOLDS,
-        _signs,
-        (-1.0, 1.0, 1.0, -1.0),
-        evidence="analytic for the three activations",
-        trials=30,
-    ),
-    Claim(
-        "specialization:12",
-        "Proposition III.3",
-        "After a time of order one m_h is x E theta up to D^-1/2.",
-        Verdict.FAILS,
-        _reaches_mean,
-        lambda prior: True,
-        conditionally_centred,
-        correction="needs the condition of Lemma A.2; otherwise the direction drifts by order one",
-        evidence="L = 3, theta in {(2, 1), (0, -1)}: at tau = 6 the heads have left the direction of the mean by a "
-        "share "
-        "of m of some per cent, not of order D^-1/2; none with the condition",
-        trials=4,
-    ),
-    Claim(
-        "specialization:13",
-        "Lemma A.3",
-        "The gradient in r vanishes at r = 0, since the loss is even in r.",
-        Verdict.HOLDS,
-        _even_in_r,
-        lambda r: -r,
-        evidence="even in r",
-        trials=4,
-    ),
-    Claim(
-        "specialization:14",
-        "appendix A.2.1",
-        "by Lemma III.1 on the Hessian r = 0 is a stable fixed point for m small enough.",
-        Verdict.IMPRECISE,
-        _flat_directions,
-        lambda H: 0,
-        lambda H: H * (H - 1),
-        correction="the Hessian is semidefinite: at m = 0 only 1^T r has curvature (2 c1 H, H times). Along the other "
-        "H (H - 1) directions stability is a matter of the quartic terms, and decay is slow",
-        evidence="2 flat directions of 4 for H = 2 and three activations; r r^T = [[.36, -.23], [-.23, .34]] "
-        "at tau = 10 of Figure 1",
-        trials=3,
-    ),
-    Claim(
-        "specialization:15",
-        "Lemma A.4, equation (33)",
-        "Derivative in the common threshold.",
-        Verdict.TYPO,
+    "11": Check(_signs, (-1.0, 1.0, 1.0, -1.0), trials=30),
+    "12": Check(_reaches_mean, lambda prior: True, conditionally_centred, trials=4),
+    "13": Check(_even_in_r, lambda r: -r, trials=4),
+    "14": Check(_flat_directions, lambda H: 0, lambda H: H * (H - 1), trials=3),
+    "15": Check(
         _thresholds,
         lambda L, H, b, v: sp.threshold_gradient(L, H, b, v, form="printed"),
         sp.threshold_gradient,
-        correction="(33) is the derivative in one b_h; in the common threshold it is H times that. (34) and "
-        "the fixed line hold",
-        evidence="L = 5, H = 3: d/db_h .005852, d/db~ .017555",
         trials=10,
     ),
-    Claim(
-        "specialization:16",
-        "Lemmas III.1, A.5",
-        "Structure of the quadratic expansion in m.",
-        Verdict.HOLDS,
-        _hessian,
-        _hessian_formula("corrected"),
-        evidence="autograd Hessian to 1e-16 for 3 activations",
-        trials=6,
-    ),
-    Claim(
-        "specialization:17",
-        "equations (51), (52)",
-        "c1 and c2; (52) sums over two token indices.",
-        Verdict.TYPO,
-        _hessian,
-        _hessian_formula("printed"),
-        _hessian_formula("corrected"),
-        correction="c2 = H^-2 sum_l (sum_h d_11 sigma(h)_l)^2, one sum; closed forms in quadratic_constants",
-        evidence="literal (52): error .036 to .092",
-        trials=6,
-    ),
-    Claim(
-        "specialization:18",
-        "table after (55)",
-        "c3 and c4 of the three activations.",
-        Verdict.HOLDS,
-        _table,
-        _constants,
-        evidence="exact",
-        trials=9,
-    ),
-    Claim(
-        "specialization:19",
-        "equations (13), (37)",
-        "The remainder is of fourth order in m.",
-        Verdict.FAILS,
-        _remainder,
-        lambda prior: 4.0,
-        _skew_aware,
-        correction="third order unless the third moments of theta orthogonal to its mean vanish",
-        evidence="one-hot F = 3: exponents 3.17, 3.14, 3.08; symmetrized 3.83, 3.96, 3.99",
-        trials=2,
-    ),
-    Claim(
-        "specialization:20",
-        "equations (56), (57)",
-        "Hessian in b of softmax-1 and Bayes-softmax.",
-        Verdict.HOLDS,
-        _hessian_b,
-        _printed_hessian_b,
-        evidence=".0020085 both; Bayes-softmax 7e-18",
-        trials=6,
-    ),
-    Claim(
-        "specialization:21",
-        "equation (41)",
-        "The term of second order in r sums r_h'^T r_h'.",
-        Verdict.TYPO,
+    "16": Check(_hessian, _hessian_formula("corrected"), trials=6),
+    "17": Check(_hessian, _hessian_formula("printed"), _hessian_formula("corrected"), trials=6),
+    "18": Check(_table, _constants, trials=9),
+    "19": Check(_remainder, lambda prior: 4.0, _skew_aware, trials=2),
+    "20": Check(_hessian_b, _printed_hessian_b, trials=6),
+    "21": Check(
         _second_order_in_r,
         lambda c1, r: c1 * len(r) * float((r**2).sum()),
         lambda c1, r: c1 * float((r.sum(axis=0) ** 2).sum()),
-        correction="r_h'^T r_h'', summed over both heads",
-        evidence="the line after it has it right",
         trials=6,
     ),
-    Claim(
-        "specialization:47",
-        "Lemma A.4, equations (35), (36)",
-        "Thresholds and amplitude of softmax-1 are attracted by fixed points at which its weights sum to 1.",
-        Verdict.HOLDS,
-        _attracted,
-        sp.balanced_amplitude,
-        evidence="v meets the line of balanced heads to 1e-6 from random starts, L = 3 to 5",
-        trials=12,
-    ),
-)
+    "47": Check(_attracted, sp.balanced_amplitude, trials=12),
+}
