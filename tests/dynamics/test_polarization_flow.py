@@ -324,8 +324,8 @@ def test_one_token_is_the_trivial_limit():
 
 BAD = [
     (lambda: pol.aligned_flow([0.1, np.nan]), "u0 must be finite, but u0[1] is nan"),
-    (lambda: pol.aligned_flow([0.1, 0.2], [0.0]), "a0 must have the shape of u0, (2,), got (1,)"),
-    (lambda: pol.aligned_flow([]), "u0 must have shape (p,) or (B, p) with p >= 1, got (0,)"),
+    (lambda: pol.aligned_flow([0.1, 0.2], [0.0]), "a0 must have shape (2,), got (1,)"),
+    (lambda: pol.aligned_flow([]), "u0 must have shape (p,) or (B, p), got (0,)"),
     (lambda: pol.aligned_flow([0.1, 0.2], b=0.0), "b = |beta_*|^2 must be positive and finite, got 0.0"),
     (lambda: pol.aligned_flow([0.1, 0.2], loss="hinge"), "loss must be one of ['logistic', 'square'], got 'hinge'"),
     (lambda: pol.aligned_flow([0.1, 0.2], normalization="sum"), "normalization 'sum' needs sum_j f(a_j) > 0, got 0"),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
 from attsvm.dynamics.localization.moments import require_tokens
 from attsvm.dynamics.localization.spectrum import QKSpectrum, read_qk
 from attsvm.softmax import entropy, log_softmax
@@ -32,10 +32,7 @@ ENTROPY_FORMS = ("tight", "asymptotic", "printed")
 
 
 def _tokens(X: Any, d: int) -> Float64Array:
-    tokens = real_array("X", X).astype(np.float64)
-    if tokens.ndim < 2 or tokens.shape[-1] != d:
-        raise ValueError(f"X must have shape (..., T, {d}), got {tokens.shape}")
-    require_finite("X", tokens)
+    tokens = finite_array("X", X, ("...", "T", d))
     require_tokens(tokens.shape[-2])
     return tokens
 
@@ -178,8 +175,7 @@ def entropy_lower_bound(nu: Any, T: int, form: Literal["tight", "asymptotic", "p
     printed [ 4.174 16.725]
     """
     T = require_tokens(T)
-    radius = real_array("nu", nu).astype(np.float64)
-    require_finite("nu", radius)
+    radius = finite_array("nu", nu)
     if (radius < 0).any():
         raise ValueError(f"nu must be >= 0, got {radius.min():.6g}")
     if form == "tight":

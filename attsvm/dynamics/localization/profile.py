@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
 from attsvm.dynamics.localization.moments import require_tokens
 
 __all__ = [
@@ -34,8 +34,7 @@ FORMS = ("corrected", "printed")
 
 
 def _theta(theta: Any) -> Float64Array:
-    array = real_array("theta", theta).astype(np.float64)
-    require_finite("theta", array)
+    array = finite_array("theta", theta)
     if ((array < 0) | (array > 1)).any():
         raise ValueError("theta must lie in [0, 1]")
     return array

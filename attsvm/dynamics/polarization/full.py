@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
 from attsvm.dynamics.polarization.flow import _both_scores, _stretch
 from attsvm.dynamics.polarization.integrate import LogTimeFlow, Rates, integrate, log_times, score_entropy
 from attsvm.dynamics.polarization.losses import VectorLoss
@@ -174,16 +174,8 @@ def full_flow(
 
 
 def _read_state(V0: npt.ArrayLike, a0: npt.ArrayLike) -> tuple[Array, Array]:
-    V = np.asarray(real_array("V0", V0), dtype=np.float64)
-    a = np.asarray(real_array("a0", a0), dtype=np.float64)
-    if V.ndim not in (2, 3) or 0 in V.shape:
-        raise ValueError(f"V0 must have shape (d, p) or (B, d, p), got {V.shape}")
-    expected = (*V.shape[:-2], V.shape[-1])
-    if a.shape != expected:
-        raise ValueError(f"a0 must have shape {expected}, got {a.shape}")
-    require_finite("V0", V)
-    require_finite("a0", a)
-    return V, a
+    V = finite_array("V0", V0, ("d", "p"), ("B", "d", "p"))
+    return V, finite_array("a0", a0, (*V.shape[:-2], V.shape[-1]))
 
 
 def _one(
