@@ -8,7 +8,7 @@ the stored one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
@@ -112,7 +112,7 @@ def each(tolerance: float, detail: str = "") -> Callable[[Instance], Measure]:
     """Make a check of a function that measures one instance.
 
     The function ``error(formula, rng, k)`` draws instance k and returns its error, several of them, or None to leave
-    the instance out; the check counts the errors above the tolerance.
+    the instance out, or yields them; the check counts the errors above the tolerance.
 
     Examples
     --------
@@ -129,7 +129,8 @@ def each(tolerance: float, detail: str = "") -> Callable[[Instance], Measure]:
     def decorate(error: Instance) -> Measure:
         @wraps(error)
         def measure(formula: Formula, rng: np.random.Generator, trials: int) -> Measurement:
-            found = (error(formula, rng, k) for k in range(trials))
+            drawn = (error(formula, rng, k) for k in range(trials))
+            found = (list(e) if isinstance(e, Iterator) else e for e in drawn)
             return count(np.concatenate([np.ravel(e) for e in found if e is not None]), tolerance, detail)
 
         return measure

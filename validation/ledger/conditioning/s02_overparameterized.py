@@ -187,23 +187,21 @@ def _step_size(formula: Any, rng: Rng, k: int) -> Any:
     return (problem.loss_at(p - eta * slope) - now) / fall + 1
 
 
-def _margin(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "1 where the margin condition fails, best of many c1")
+def _margin(formula: Any, rng: Rng, k: int) -> Any:
     """Whether the margin condition holds (for some c1) where the rule says so, with the constants of a form.
 
     Rows of X_i independent (n <= d) and Gaussian; realizable labels (A2), so that they grow with alpha.
     """
-    missed = []
-    for k in range(trials):
-        alpha, distance = (1.0, 1e3, 1e6)[k % 3], (1.0, 0.0)[k % 2]
-        problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
-        problem = problem.with_values(alpha * problem.v / np.linalg.norm(problem.v))
-        problem = problem.with_labels(problem.predict(p_star))
-        p0 = p_star + distance * rng.normal(size=6)
-        rule, form = formula
-        if rule(alpha, distance):
-            grid = [convergence_constants(problem, p0, c1=c1, form=form) for c1 in 10.0 ** -np.arange(0.3, 30)]
-            missed.append(float(max(constants.margin for constants in grid) <= 0))
-    return count(missed, 0.5, "1 where the margin condition fails, best of many c1")
+    alpha, distance = (1.0, 1e3, 1e6)[k % 3], (1.0, 0.0)[k % 2]
+    problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
+    problem = problem.with_values(alpha * problem.v / np.linalg.norm(problem.v))
+    problem = problem.with_labels(problem.predict(p_star))
+    p0 = p_star + distance * rng.normal(size=6)
+    rule, form = formula
+    if rule(alpha, distance):
+        grid = [convergence_constants(problem, p0, c1=c1, form=form) for c1 in 10.0 ** -np.arange(0.3, 30)]
+        yield float(max(constants.margin for constants in grid) <= 0)
 
 
 def _almost_surely(formula: Any, rng: Rng, trials: int) -> Measurement:

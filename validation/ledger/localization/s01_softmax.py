@@ -9,31 +9,29 @@ import numpy as np
 from attsvm.dynamics.localization import piecewise_softmax, random_walks, softmax_expansion, token_logits
 from attsvm.softmax import softmax
 from attsvm.validation.ledger.localization._common import Array, Rng, covariance, gaussian_expectation, symmetric
-from attsvm.validation.ledger.record import Check, Measurement, count, each
+from attsvm.validation.ledger.record import Check, each
 
 __all__ = ["CHECKS"]
 
 
-def _expansion(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "error of the expansion at zero logits")
+def _expansion(formula: Any, rng: Rng, k: int) -> Any:
     """Against central differences of the softmax at zero (error 1e-10 at this step)."""
-    errors, step = [], 1e-5
-    for _ in range(trials):
-        T = int(rng.integers(2, 30))
-        gamma, gamma_0 = formula(T)
-        numeric = np.stack([(softmax(step * e) - softmax(-step * e)) / (2 * step) for e in np.eye(T)], axis=1)
-        errors.append(max(np.abs(gamma - numeric).max(), abs(gamma_0 - softmax(np.zeros(T))[0])))
-    return count(errors, 1e-9, "error of the expansion at zero logits")
+    step = 1e-5
+    T = int(rng.integers(2, 30))
+    gamma, gamma_0 = formula(T)
+    numeric = np.stack([(softmax(step * e) - softmax(-step * e)) / (2 * step) for e in np.eye(T)], axis=1)
+    return max(np.abs(gamma - numeric).max(), abs(gamma_0 - softmax(np.zeros(T))[0]))
 
 
-def _selector(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.05, "relative error of <gamma^i, omega> at T = 400")
+def _selector(formula: Any, rng: Rng, k: int) -> Any:
     """The linear part for logits of a random walk at T = 400, against differences of the softmax."""
-    errors, step, T = [], 1e-6, 400
-    for _ in range(trials):
-        omega = token_logits(random_walks(1, T, 4, seed=rng)[0], symmetric(rng, 4))
-        size = float(np.abs(omega).max())
-        numeric = (softmax(step * omega / size) - softmax(-step * omega / size)) / (2 * step) * size
-        errors.append(np.linalg.norm(formula(omega) - numeric) / np.linalg.norm(numeric))
-    return count(errors, 0.05, "relative error of <gamma^i, omega> at T = 400")
+    step, T = 1e-6, 400
+    omega = token_logits(random_walks(1, T, 4, seed=rng)[0], symmetric(rng, 4))
+    size = float(np.abs(omega).max())
+    numeric = (softmax(step * omega / size) - softmax(-step * omega / size)) / (2 * step) * size
+    return np.linalg.norm(formula(omega) - numeric) / np.linalg.norm(numeric)
 
 
 @each(1e-12, "deviation of the mixing weights' sum from 1")

@@ -15,7 +15,7 @@ from attsvm.validation.ledger.localization._common import (
     signal_form,
     symmetric,
 )
-from attsvm.validation.ledger.record import Check, Measurement, count, each
+from attsvm.validation.ledger.record import Check, each
 
 __all__ = ["CHECKS"]
 
@@ -53,48 +53,43 @@ def _walk(equation: int) -> Any:
     return measure
 
 
-def _mean(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1.000001, "T times the error over |r|/2 + 1, T = 50, 400, 3200")
+def _mean(formula: Any, rng: Rng, k: int) -> Any:
     """T times the error of the mean stays below |r|/2 + 1: first order in 1/T."""
-    errors = []
-    for _ in range(trials):
-        r = float(rng.uniform(-10, 10))
-        for T in (50, 400, 3200):
-            exact = linear_softmax(r * np.arange(1, T + 1))  # E omega_t = t tr(W) / temperature; the signal is linear
-            errors.append(T * np.abs(formula(T, r) - exact).max() / (abs(r) / 2 + 1))
-    return count(errors, 1.000001, "T times the error over |r|/2 + 1, T = 50, 400, 3200")
+    r = float(rng.uniform(-10, 10))
+    for T in (50, 400, 3200):
+        exact = linear_softmax(r * np.arange(1, T + 1))  # E omega_t = t tr(W) / temperature; the signal is linear
+        yield T * np.abs(formula(T, r) - exact).max() / (abs(r) / 2 + 1)
 
 
-def _variance(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.04, "relative error of the variance at T = 200")
+def _variance(formula: Any, rng: Rng, k: int) -> Any:
     """Relative error at theta = 0.05, 0.25, 0.5, 0.75, 1 and T = 200; corrections of order 1/T are below 4 percent."""
-    errors, T = [], 200
-    for _ in range(trials):
-        W, S = symmetric(rng, 1), covariance(rng, 1)
-        for theta in (0.05, 0.25, 0.5, 0.75, 1.0):
-            exact = 2 * float(np.sum(signal_form(W, S, T, round(theta * T)) ** 2))
-            own = formula(theta) * float((W @ S).item() ** 2)
-            errors.append(abs(own - exact) / exact)
-    return count(errors, 0.04, "relative error of the variance at T = 200")
+    T = 200
+    W, S = symmetric(rng, 1), covariance(rng, 1)
+    for theta in (0.05, 0.25, 0.5, 0.75, 1.0):
+        exact = 2 * float(np.sum(signal_form(W, S, T, round(theta * T)) ** 2))
+        own = formula(theta) * float((W @ S).item() ** 2)
+        yield abs(own - exact) / exact
 
 
-def _b2(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(2e-3, "error of the term (B2) over T^3 at T = 4000")
+def _b2(formula: Any, rng: Rng, k: int) -> Any:
     """Coefficients of tr(W^2) and tr(W)^2 in 2 sum_{j>i} E[x_i W x_T x_j W x_T], over T^3, at T = 4000."""
-    errors, T = [], 4000
-    for _ in range(trials):
-        i = int(rng.integers(1, T))
-        j = np.arange(i + 1, T + 1, dtype=np.float64)
-        exact = 2 * (T * i + i * j).sum() / T**3, 2 * (i * j).sum() / T**3
-        own = formula(i, T)
-        errors.append(max(abs(own[k] / T**3 - exact[k]) for k in range(2)))
-    return count(errors, 2e-3, "error of the term (B2) over T^3 at T = 4000")
+    T = 4000
+    i = int(rng.integers(1, T))
+    j = np.arange(i + 1, T + 1, dtype=np.float64)
+    exact = 2 * (T * i + i * j).sum() / T**3, 2 * (i * j).sum() / T**3
+    own = formula(i, T)
+    return max(abs(own[k] / T**3 - exact[k]) for k in range(2))
 
 
-def _asymmetric(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, T = [], 12
-    for _ in range(trials):
-        A, S = rng.standard_normal((3, 3)), covariance(rng, 3)
-        exact = [2 * float(np.sum(signal_form((A + A.T) / 2, S, T, i) ** 2)) for i in range(1, T + 1)]
-        errors.append(np.abs(formula(A, S, T) / exact - 1).max())
-    return count(errors, 1e-9, "relative error of the variance under the symmetrized matrix, T = 12")
+@each(1e-9, "relative error of the variance under the symmetrized matrix, T = 12")
+def _asymmetric(formula: Any, rng: Rng, k: int) -> Any:
+    T = 12
+    A, S = rng.standard_normal((3, 3)), covariance(rng, 3)
+    exact = [2 * float(np.sum(signal_form((A + A.T) / 2, S, T, i) ** 2)) for i in range(1, T + 1)]
+    return np.abs(formula(A, S, T) / exact - 1).max()
 
 
 @each(1e-9, "excess of |tr W| over the bound, symmetric W_QK")

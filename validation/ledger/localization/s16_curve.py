@@ -40,14 +40,13 @@ def _law(spectrum: QKSpectrum, T: int, places: Any, temperature: float) -> Array
     return interval_probability(weights, low, 1 + low)[0]
 
 
-def _curve(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, T = [], 1000
+@each(0.06, "error of rho against the exact law, d = 60, T = 1000")
+def _curve(formula: Any, rng: Rng, k: int) -> Any:
+    T = 1000
     places = np.array([1, 100, 250, 400, 500, 550, 600, 750, 900, 1000])
-    for _ in range(trials):
-        xi, eta = rng.uniform(-6, 6), np.exp(rng.uniform(np.log(0.3), np.log(3)))
-        exact = _law(_spectrum(rng, 60, xi), T, places, 1 / eta)
-        errors.append(np.abs(formula(places / T, xi, eta) - exact).max())
-    return count(errors, 0.06, "error of rho against the exact law, d = 60, T = 1000")
+    xi, eta = rng.uniform(-6, 6), np.exp(rng.uniform(np.log(0.3), np.log(3)))
+    exact = _law(_spectrum(rng, 60, xi), T, places, 1 / eta)
+    return np.abs(formula(places / T, xi, eta) - exact).max()
 
 
 @each(1e-9, "change of rho with this eta")
@@ -58,16 +57,14 @@ def _eta(formula: Any, rng: Rng, k: int) -> Any:
     return np.abs(own - exact.rho).max()
 
 
-def _offset(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "relative excess of the change of rho over the bound; variance as corrected")
+def _offset(formula: Any, rng: Rng, k: int) -> Any:
     """What gamma_0 = 1/T and the finite-T moments change in rho at fixed xi and eta, T = 100, 1000, 10000."""
-    errors = []
-    for _ in range(trials):
-        xi, eta = float(rng.uniform(-6, 6)), float(np.exp(rng.uniform(np.log(0.3), np.log(3))))
-        spectrum = _spectrum(rng, 60, xi)
-        for T in (100, 1000, 10000):
-            both = [signal_propagation(spectrum, T, None, 1 / eta, name).rho for name in ("asymptotic", "gaussian")]
-            errors.append(np.abs(both[0] - both[1]).max() / formula(T, eta) - 1)
-    return count(errors, 0.0, "relative excess of the change of rho over the bound; variance as corrected")
+    xi, eta = float(rng.uniform(-6, 6)), float(np.exp(rng.uniform(np.log(0.3), np.log(3))))
+    spectrum = _spectrum(rng, 60, xi)
+    for T in (100, 1000, 10000):
+        both = [signal_propagation(spectrum, T, None, 1 / eta, name).rho for name in ("asymptotic", "gaussian")]
+        yield np.abs(both[0] - both[1]).max() / formula(T, eta) - 1
 
 
 @each(1e-3, "error of the limit at xi = 1e6, ends included")
@@ -82,24 +79,22 @@ def _limit(formula: Any, rng: Rng, k: int) -> Any:
     return np.abs(formula(theta, r) - rho(theta, np.sign(r) * 1e6, abs(r) * 1e-6)).max()
 
 
-def _traceless(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, step = [], 1e-5
-    for _ in range(trials):
-        theta, eta = rng.uniform(0.01, 0.99), np.exp(rng.uniform(np.log(0.3), np.log(10)))
-        numeric = (rho(theta + step, 1e-9, eta) - rho(theta - step, 1e-9, eta)) / (2 * step)
-        errors.append(abs(formula(theta, eta) - float(numeric)))
-    return count(errors, 1e-6, "error of the slope as xi -> 0")
+@each(1e-6, "error of the slope as xi -> 0")
+def _traceless(formula: Any, rng: Rng, k: int) -> Any:
+    step = 1e-5
+    theta, eta = rng.uniform(0.01, 0.99), np.exp(rng.uniform(np.log(0.3), np.log(10)))
+    numeric = (rho(theta + step, 1e-9, eta) - rho(theta - step, 1e-9, eta)) / (2 * step)
+    return abs(formula(theta, eta) - float(numeric))
 
 
-def _slope(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-5, "slope against differences of its curve")
+def _slope(formula: Any, rng: Rng, k: int) -> Any:
     """The formula is a curve and its slope: they must belong together."""
     curve, slope = formula
-    errors, step = [], 1e-5
-    for _ in range(trials):
-        theta, xi, eta = rng.uniform(0.01, 0.99), rng.uniform(-8, 8), np.exp(rng.uniform(np.log(0.3), np.log(10)))
-        numeric = (curve(theta + step, xi, eta) - curve(theta - step, xi, eta)) / (2 * step)
-        errors.append(abs(float(slope(theta, xi, eta)) - float(numeric)))
-    return count(errors, 1e-5, "slope against differences of its curve")
+    step = 1e-5
+    theta, xi, eta = rng.uniform(0.01, 0.99), rng.uniform(-8, 8), np.exp(rng.uniform(np.log(0.3), np.log(10)))
+    numeric = (curve(theta + step, xi, eta) - curve(theta - step, xi, eta)) / (2 * step)
+    return abs(float(slope(theta, xi, eta)) - float(numeric))
 
 
 @each(2e-6, "rho minus its limit at eta = 1e6")
@@ -108,13 +103,12 @@ def _vanishing(formula: Any, rng: Rng, k: int) -> Any:
     return np.abs(rho(_THETA, xi, 1e6) - formula(_THETA, xi)).max()
 
 
-def _middle(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, T = [], 1001
-    for _ in range(trials):
-        xi, eta = rng.uniform(-6, 6), np.exp(rng.uniform(np.log(0.3), np.log(3)))
-        exact = _law(_spectrum(rng, 60, xi), T, np.array([501]), 1 / eta)[0]
-        errors.append(abs(formula(eta) - exact))
-    return count(errors, 0.03, "error at the middle for any xi, d = 60, T = 1001")
+@each(0.03, "error at the middle for any xi, d = 60, T = 1001")
+def _middle(formula: Any, rng: Rng, k: int) -> Any:
+    T = 1001
+    xi, eta = rng.uniform(-6, 6), np.exp(rng.uniform(np.log(0.3), np.log(3)))
+    exact = _law(_spectrum(rng, 60, xi), T, np.array([501]), 1 / eta)[0]
+    return abs(formula(eta) - exact)
 
 
 def _uniform(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -131,29 +125,26 @@ def _figure3(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count([abs(512 * formula - 5.12), abs(128 * formula - 1.28)], 1e-9, "xi eta against 5.12 and 1.28")
 
 
-def _dimension(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "bound minus eta, and its distance from the identity's eta")
+def _dimension(formula: Any, rng: Rng, k: int) -> Any:
     """The bound lies below eta for every spectrum with trace r, and is attained by W = (r/d) I."""
-    errors = []
-    for _ in range(trials):
-        d, r = int(rng.integers(1, 200)), rng.uniform(0.1, 10)
-        w = rng.normal(1, rng.uniform(0, 2), d)
-        if abs(w.sum()) < 1e-3:
-            continue
-        w *= r / w.sum()
-        errors += [formula(d, r) - np.linalg.norm(w), abs(formula(d, r) - np.linalg.norm(np.full(d, r / d)))]
-    return count(errors, 1e-9, "bound minus eta, and its distance from the identity's eta")
+    d, r = int(rng.integers(1, 200)), rng.uniform(0.1, 10)
+    w = rng.normal(1, rng.uniform(0, 2), d)
+    if abs(w.sum()) < 1e-3:
+        return
+    w *= r / w.sum()
+    yield from [formula(d, r) - np.linalg.norm(w), abs(formula(d, r) - np.linalg.norm(np.full(d, r / d)))]
 
 
-def _gaussian(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, T, places = [], 30, np.arange(3, 31, 3)
-    for _ in range(trials):
-        spectrum = _spectrum(rng, 120, float(rng.uniform(-8, 8)))
-        if spectrum.effective_rank <= 30:  # the hypothesis
-            continue
-        temperature = float(np.exp(rng.uniform(np.log(0.3), np.log(5))))
-        exact = _law(spectrum, T, places, temperature)
-        errors.append(np.abs(formula(spectrum, T, temperature)[places - 1] - exact).max())
-    return count(errors, 0.04, "error of rho_i against the exact law, effective rank > 30")
+@each(0.04, "error of rho_i against the exact law, effective rank > 30")
+def _gaussian(formula: Any, rng: Rng, k: int) -> Any:
+    T, places = 30, np.arange(3, 31, 3)
+    spectrum = _spectrum(rng, 120, float(rng.uniform(-8, 8)))
+    if spectrum.effective_rank <= 30:  # the hypothesis
+        return None
+    temperature = float(np.exp(rng.uniform(np.log(0.3), np.log(5))))
+    exact = _law(spectrum, T, places, temperature)
+    return np.abs(formula(spectrum, T, temperature)[places - 1] - exact).max()
 
 
 def _slope_traceless(theta: float, eta: float) -> float:

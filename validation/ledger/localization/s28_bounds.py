@@ -9,7 +9,7 @@ import numpy as np
 from attsvm.dynamics.localization import entropy_lower_bound
 from attsvm.softmax import softmax
 from attsvm.validation.ledger.localization._common import Array, Rng, covariance, rotation, symmetric
-from attsvm.validation.ledger.record import Check, Measurement, count, each
+from attsvm.validation.ledger.record import Check, each
 
 __all__ = ["CHECKS"]
 
@@ -53,25 +53,22 @@ def _extremal(T: int, nu: float) -> Array:
     return nu * u
 
 
-def _bound(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "bound above an entropy, or off the least one")
+def _bound(formula: Any, rng: Rng, k: int) -> Any:
     """No logits of norm nu may fall below the bound, and the extremal ones must meet it (tightness)."""
-    errors = []
-    for _ in range(trials):
-        T, nu = int(rng.integers(2, 80)), float(rng.uniform(0, 10))
-        bound = float(formula(nu, T))
-        u = rng.standard_normal(T) ** rng.choice([1, 3])
-        errors.append(bound - _entropy(softmax(nu * u / np.linalg.norm(u))))
-        errors.append(abs(bound - _entropy(softmax(_extremal(T, nu)))))
-    return count(errors, 1e-9, "bound above an entropy, or off the least one")
+    T, nu = int(rng.integers(2, 80)), float(rng.uniform(0, 10))
+    bound = float(formula(nu, T))
+    u = rng.standard_normal(T) ** rng.choice([1, 3])
+    yield bound - _entropy(softmax(nu * u / np.linalg.norm(u)))
+    yield abs(bound - _entropy(softmax(_extremal(T, nu))))
 
 
-def _peak(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, grid = [], np.linspace(0, 12, 241)
-    for _ in range(trials):
-        T = int(rng.integers(3, 200))
-        least = [_entropy(softmax(_extremal(T, nu))) for nu in grid]
-        errors.append(abs(formula(T) - grid[int(np.argmax(least))]))
-    return count(errors, 0.06, "distance of the claimed maximum of the least entropy from its place")
+@each(0.06, "distance of the claimed maximum of the least entropy from its place")
+def _peak(formula: Any, rng: Rng, k: int) -> Any:
+    grid = np.linspace(0, 12, 241)
+    T = int(rng.integers(3, 200))
+    least = [_entropy(softmax(_extremal(T, nu))) for nu in grid]
+    return abs(formula(T) - grid[int(np.argmax(least))])
 
 
 def _printed_peak(T: int) -> float:
@@ -87,26 +84,24 @@ def _scale(W: Array, S: Array) -> float:
     return float(np.sqrt(np.trace(W @ S @ W @ S)))
 
 
-def _joint(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "wrong sign of the change of entropy or of the spread after one layer")
+def _joint(formula: Any, rng: Rng, k: int) -> Any:
     """Signs of what happens to entropy and to the tokens' spread when the variance falls at a fixed trace."""
     d, T, draws = 32, 40, 12
-    wrong = []
-    for _ in range(trials):
-        entropy, spread = {}, {}
-        for scale in (0.01, 1.0):
-            e, s = [], []
-            for _ in range(draws):
-                B = rotation(rng, d)
-                w = rng.normal(0, scale, d)
-                W = (B * (w - w.mean() + 0.1)) @ B.T  # trace 3.2 whatever the scale
-                X = np.cumsum(rng.standard_normal((T, d)), axis=0) / np.sqrt(T)
-                A = softmax(X @ W @ X.T / np.sqrt(d))
-                e.append(np.mean([_entropy(row) for row in A]))
-                s.append(np.linalg.norm(A @ X - (A @ X).mean(axis=0)) / np.linalg.norm(X - X.mean(axis=0)))
-            entropy[scale], spread[scale] = np.mean(e), np.mean(s)
-        wrong.append(float(np.sign(entropy[0.01] - entropy[1.0]) != formula["entropy"]))
-        wrong.append(float(np.sign(spread[0.01] - spread[1.0]) != formula["spread"]))
-    return count(wrong, 0.0, "wrong sign of the change of entropy or of the spread after one layer")
+    entropy, spread = {}, {}
+    for scale in (0.01, 1.0):
+        e, s = [], []
+        for _ in range(draws):
+            B = rotation(rng, d)
+            w = rng.normal(0, scale, d)
+            W = (B * (w - w.mean() + 0.1)) @ B.T  # trace 3.2 whatever the scale
+            X = np.cumsum(rng.standard_normal((T, d)), axis=0) / np.sqrt(T)
+            A = softmax(X @ W @ X.T / np.sqrt(d))
+            e.append(np.mean([_entropy(row) for row in A]))
+            s.append(np.linalg.norm(A @ X - (A @ X).mean(axis=0)) / np.linalg.norm(X - X.mean(axis=0)))
+        entropy[scale], spread[scale] = np.mean(e), np.mean(s)
+    yield float(np.sign(entropy[0.01] - entropy[1.0]) != formula["entropy"])
+    yield float(np.sign(spread[0.01] - spread[1.0]) != formula["spread"])
 
 
 CHECKS = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from attsvm.dynamics.localization import linear_softmax, piecewise_softmax, qk_gradient_terms, random_walks
 from attsvm.validation.ledger.localization._common import Array, Rng
-from attsvm.validation.ledger.record import Check, Measurement, count
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
 __all__ = ["CHECKS"]
 
@@ -36,25 +36,23 @@ def _derivative(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 1e-6, "relative error of directional derivatives")
 
 
-def _orders(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "1: (20)/(19) or (21)/(19) falls like a power of T, or not, against the statement")
+def _orders(formula: Any, rng: Rng, k: int) -> Any:
     """Whether (20) and (21) fall relative to (19) (exponent of T below -1/2), fitted for T = 20..160.
 
     About a fifth of the tokens saturate. Fitted exponents are 0.0 and -1.0, with a standard error below 0.1: the
     threshold is five of them away.
     """
     d, lengths = 3, np.array([20, 40, 80, 160])
-    errors = []
-    for _ in range(trials):
-        W, W_v, W_f = np.diag([1.0, 0.7, 0.4]) * 3, np.eye(d), 1.5 * np.eye(d)  # W_F = I would leave noise of (21)
-        sizes = []
-        for T in lengths:
-            X = random_walks(1500, T, d, seed=rng)
-            y = X[:, -1] + rng.standard_normal((1500, d))
-            sizes.append([np.linalg.norm(term) for term in qk_gradient_terms(X, y, W, W_v, W_f, np.sqrt(d))])
-        logs = np.log(sizes)
-        slopes = [np.polyfit(np.log(lengths), logs[:, k] - logs[:, 0], 1)[0] for k in (1, 2)]
-        errors += [float((slope < -0.5) != falls) for slope, falls in zip(slopes, formula, strict=True)]
-    return count(errors, 0.5, "1: (20)/(19) or (21)/(19) falls like a power of T, or not, against the statement")
+    W, W_v, W_f = np.diag([1.0, 0.7, 0.4]) * 3, np.eye(d), 1.5 * np.eye(d)  # W_F = I would leave noise of (21)
+    sizes = []
+    for T in lengths:
+        X = random_walks(1500, T, d, seed=rng)
+        y = X[:, -1] + rng.standard_normal((1500, d))
+        sizes.append([np.linalg.norm(term) for term in qk_gradient_terms(X, y, W, W_v, W_f, np.sqrt(d))])
+    logs = np.log(sizes)
+    slopes = [np.polyfit(np.log(lengths), logs[:, k] - logs[:, 0], 1)[0] for k in (1, 2)]
+    yield from [float((slope < -0.5) != falls) for slope, falls in zip(slopes, formula, strict=True)]
 
 
 def _four_sums(which: Any, rng: Rng, trials: int) -> Measurement:

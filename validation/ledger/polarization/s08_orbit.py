@@ -27,14 +27,13 @@ def _order(flow: pol.Flow) -> Any:
     return np.minimum(pol.order_margin(flow), pol.order_margin(flow, of="scores"))
 
 
-def _potential(formula: Callable[[Array, Array, float], Array], rng: np.random.Generator, trials: int) -> Measurement:
-    errors, h = [], 1e-6
-    for _ in range(trials):
-        u, a, b = rng.standard_normal(5), rng.standard_normal(5), float(rng.uniform(0.1, 4))
-        du, da = pol.orbit_rates(u, a, b)
-        numeric = (pol.potential(u + h * du, a + h * da) - pol.potential(u - h * du, a - h * da)) / (2 * h)
-        errors.append(np.max(np.abs(formula(u, a, b) - numeric)) / (1 + np.max(np.abs(numeric))))
-    return count(errors, 1e-7, "relative error of dPhi/dtau")
+@each(1e-7, "relative error of dPhi/dtau")
+def _potential(formula: Callable[[Array, Array, float], Array], rng: np.random.Generator, k: int) -> Any:
+    h = 1e-6
+    u, a, b = rng.standard_normal(5), rng.standard_normal(5), float(rng.uniform(0.1, 4))
+    du, da = pol.orbit_rates(u, a, b)
+    numeric = (pol.potential(u + h * du, a + h * da) - pol.potential(u - h * du, a - h * da)) / (2 * h)
+    return np.max(np.abs(formula(u, a, b) - numeric)) / (1 + np.max(np.abs(numeric)))
 
 
 def _vanishing(formula: Callable[[float, float], float], rng: np.random.Generator, trials: int) -> Measurement:
@@ -120,16 +119,14 @@ def _linear_direction(formula: Callable[[], bool], rng: np.random.Generator, k: 
     return float((direction.max() > 0.99) != formula())
 
 
-def _who_polarizes(formula: dict[str, bool], rng: np.random.Generator, trials: int) -> Measurement:
-    wrong = []
-    for _ in range(trials):
-        u0 = ordered(rng, 5)
-        for trained, expected in formula.items():
-            frozen = {"both": None, "a only": "u", "V only": "a"}[trained]
-            # Training a alone polarizes like 1 / t: 1e5 is enough, and later the flow is stiff in log-time.
-            flow = pol.aligned_flow(u0, frozen=frozen, t_end=1e5 if frozen == "u" else 1e12, points=3)
-            wrong.append(float((flow.scores[-1].max() > 0.95) != expected))
-    return count(wrong, 0.5, "1: polarized, or not, against the statement")
+@each(0.5, "1: polarized, or not, against the statement")
+def _who_polarizes(formula: dict[str, bool], rng: np.random.Generator, k: int) -> Any:
+    u0 = ordered(rng, 5)
+    for trained, expected in formula.items():
+        frozen = {"both": None, "a only": "u", "V only": "a"}[trained]
+        # Training a alone polarizes like 1 / t: 1e5 is enough, and later the flow is stiff in log-time.
+        flow = pol.aligned_flow(u0, frozen=frozen, t_end=1e5 if frozen == "u" else 1e12, points=3)
+        yield float((flow.scores[-1].max() > 0.95) != expected)
 
 
 def _unit(index: int, p: int) -> Array:

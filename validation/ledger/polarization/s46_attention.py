@@ -46,39 +46,37 @@ def _tied(formula: Callable[[Array, Array], int], rng: np.random.Generator, k: i
     return float(growing != formula(flow.a[-1], flow.scores[-1]) or flow.scores[-1].max() < 0.9)
 
 
-def _flip_order(formula: tuple[str, str], rng: np.random.Generator, trials: int) -> Measurement:
+@each(-0.2, "second rate less the first; it must be lower by 0.2")
+def _flip_order(formula: tuple[str, str], rng: np.random.Generator, k: int) -> Any:
     """Flip rates of two kinds of attention (vocabulary 41, no MLP, no LayerNorm, reduced width)."""
     kinds = {str(kind): kind for kind in pol.ATTENTION_KINDS}
-    task, errors = models.SetTask(41), []
-    for _ in range(trials):
-        seed = int(rng.integers(2**31))
-        rates = []
-        for name in formula:
-            model = models.train_classifier(
-                kinds[name], task=task, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
-            )
-            rates.append(models.flip_rates(model, task, pairs=100).worst)
-        errors.append(rates[1] - rates[0])
-    return count(errors, -0.2, "second rate less the first; it must be lower by 0.2")
+    task = models.SetTask(41)
+    seed = int(rng.integers(2**31))
+    rates = []
+    for name in formula:
+        model = models.train_classifier(
+            kinds[name], task=task, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
+        )
+        rates.append(models.flip_rates(model, task, pairs=100).worst)
+    return rates[1] - rates[0]
 
 
-def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, trials: int) -> Measurement:
+@each(-0.05, "second rate less the first; it must be lower by 0.05")
+def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, k: int) -> Any:
     """Flip rates of softmax with the two numbers of heads: the second must be lower."""
-    task, kind, errors = models.SetTask(41), pol.AttentionKind("softmax"), []
-    for _ in range(trials):
-        seed = int(rng.integers(2**31))
-        rates = [
-            models.flip_rates(
-                models.train_classifier(
-                    kind, task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
-                ),
-                task,
-                pairs=100,
-            ).worst
-            for heads in formula
-        ]
-        errors.append(rates[1] - rates[0])
-    return count(errors, -0.05, "second rate less the first; it must be lower by 0.05")
+    task, kind = models.SetTask(41), pol.AttentionKind("softmax")
+    seed = int(rng.integers(2**31))
+    rates = [
+        models.flip_rates(
+            models.train_classifier(
+                kind, task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
+            ),
+            task,
+            pairs=100,
+        ).worst
+        for heads in formula
+    ]
+    return rates[1] - rates[0]
 
 
 @each(0.3, "error of the number of distinct inputs in a sample of 200")

@@ -53,17 +53,16 @@ def _hierarchy(L: int, H: int, variance: float, other: float) -> tuple[float, fl
     return k.c1, k.c2, k.c3
 
 
-def _base(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(2e-3, "difference to the curvature of the exact loss")
+def _base(formula: Any, rng: Rng, k: int) -> Any:
     """A Hessian (L, H, V) -> (H, H) of one feature of a softmax at zero."""
-    errors, step = [], 0.01
-    for _ in range(trials):
-        L, H, variance = int(rng.integers(3, 5)), int(rng.integers(2, 4)), float(rng.uniform(1, 3))
-        prior = sp.GaussianPrior([variance])
-        zero = 1 - 1 / L
-        for w in (np.ones(H) / H**0.5, np.eye(H)[0]):
-            moved = exact_loss(prior, L, point_of(step * w[:, None]), "softmax", nodes=8)
-            errors.append(abs(2 * (moved - zero) / step**2 - w @ formula(L, H, variance) @ w))
-    return count(errors, 2e-3, "difference to the curvature of the exact loss")
+    step = 0.01
+    L, H, variance = int(rng.integers(3, 5)), int(rng.integers(2, 4)), float(rng.uniform(1, 3))
+    prior = sp.GaussianPrior([variance])
+    zero = 1 - 1 / L
+    for w in (np.ones(H) / H**0.5, np.eye(H)[0]):
+        moved = exact_loss(prior, L, point_of(step * w[:, None]), "softmax", nodes=8)
+        yield abs(2 * (moved - zero) / step**2 - w @ formula(L, H, variance) @ w)
 
 
 def _swapped(L: int, H: int, variance: float) -> Array:
@@ -74,18 +73,16 @@ def _restored(L: int, H: int, variance: float) -> Array:
     return sp.unspecialized_hessian("softmax", L, H, [[variance]])
 
 
-def _rates(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-3, "difference of rates (values about .4)")
+def _rates(formula: Any, rng: Rng, trial: int) -> Any:
     """Rates (activation, L, H, V) -> (of differences, of the sum) of heads near m = 0."""
-    errors = []
-    for trial in range(trials):
-        activation, L, H, variance = sp.ACTIVATIONS[trial % 3], int(rng.integers(3, 6)), 2, float(rng.uniform(1, 5))
-        v = sp.balanced_amplitude(L) if activation == "softmax1" else 1.0
-        prior = sp.GaussianPrior([variance])
-        for heads, rate in zip(([1.0, -1.0], [1.0, 1.0]), formula(activation, L, H, variance), strict=True):
-            point = point_of(1e-3 * np.array(heads)[:, None], v=v)
-            slope = exact_gradient(prior, L, point, activation, nodes=8).m[:, 0].numpy()
-            errors.append(float(np.abs(-slope / (1e-3 * np.array(heads)) - rate).max()))
-    return count(errors, 1e-3, "difference of rates (values about .4)")
+    activation, L, H, variance = sp.ACTIVATIONS[trial % 3], int(rng.integers(3, 6)), 2, float(rng.uniform(1, 5))
+    v = sp.balanced_amplitude(L) if activation == "softmax1" else 1.0
+    prior = sp.GaussianPrior([variance])
+    for heads, rate in zip(([1.0, -1.0], [1.0, 1.0]), formula(activation, L, H, variance), strict=True):
+        point = point_of(1e-3 * np.array(heads)[:, None], v=v)
+        slope = exact_gradient(prior, L, point, activation, nodes=8).m[:, 0].numpy()
+        yield float(np.abs(-slope / (1e-3 * np.array(heads)) - rate).max())
 
 
 def _predicted_rates(activation: str, L: int, H: int, variance: float) -> tuple[float, float]:
@@ -93,25 +90,23 @@ def _predicted_rates(activation: str, L: int, H: int, variance: float) -> tuple[
     return mode.rate, mode.rate_together
 
 
-def _log_law(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.05, "distance of the time at D = 1e5 from the line through 1e3 and 1e7, relative")
+def _log_law(formula: Any, rng: Rng, k: int) -> Any:
     """A law D -> g(D) in which the specialization time is said to be linear."""
-    errors = []
     D = np.array([1e3, 1e5, 1e7])
-    for _ in range(trials):
-        g = generator(rng)
-        samples = sp.draw_samples(sp.gaussian_spikes(1, 8.0), 5, 0, 3000, generator=g)
-        # Heads that differ from the start: from equal ones the split has no finite time.
-        shape = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
-        shape = shape + 0.3 * torch.randn(2, 1, generator=g, dtype=torch.float64)
-        start = sp.OrderParameters(torch.tensor(D**-0.5)[:, None, None] * shape)
-        times = np.arange(0, 16, 0.5)
-        path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=0.5)
-        split = sp.head_split(path).numpy()
-        found = [sp.crossing_time(times, split[:, k], 0.5) for k in range(3)]
-        x = np.array([formula(d) for d in D])
-        predicted = found[0] + (x[1] - x[0]) / (x[2] - x[0]) * (found[2] - found[0])
-        errors.append(abs(found[1] - predicted) / (found[2] - found[0]))
-    return count(errors, 0.05, "distance of the time at D = 1e5 from the line through 1e3 and 1e7, relative")
+    g = generator(rng)
+    samples = sp.draw_samples(sp.gaussian_spikes(1, 8.0), 5, 0, 3000, generator=g)
+    # Heads that differ from the start: from equal ones the split has no finite time.
+    shape = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    shape = shape + 0.3 * torch.randn(2, 1, generator=g, dtype=torch.float64)
+    start = sp.OrderParameters(torch.tensor(D**-0.5)[:, None, None] * shape)
+    times = np.arange(0, 16, 0.5)
+    path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=0.5)
+    split = sp.head_split(path).numpy()
+    found = [sp.crossing_time(times, split[:, k], 0.5) for k in range(3)]
+    x = np.array([formula(d) for d in D])
+    predicted = found[0] + (x[1] - x[0]) / (x[2] - x[0]) * (found[2] - found[0])
+    return abs(found[1] - predicted) / (found[2] - found[0])
 
 
 _SETTINGS = (  # of the figures: flipping spikes (nu1, nu2) and L; Figures 1, 2, 11-14

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm._lazy import lazy_module
-from attsvm.validation.ledger.record import Check, Measurement, count, each
+from attsvm.validation.ledger.record import Check, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, generator, point_of
 
 if TYPE_CHECKING:
@@ -40,19 +40,17 @@ def _posterior(formula: Any, rng: Rng, k: int) -> Any:
     return np.abs(formula(prior, X @ spikes.T) - joint / joint.sum()).max()
 
 
-def _risk(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.08, "difference to the risk of the reduced model")
+def _risk(formula: Any, rng: Rng, k: int) -> Any:
     """A risk (squared distances, D) -> number against E(1 - sum P^2)."""
-    errors, D = [], 400
+    D = 400
     prior = sp.flipping_spike(2.0, 2.0)
-    for _ in range(trials):
-        g = generator(rng)
-        model = sp.SingleLocation(prior, sp.draw_spikes(2, D, generator=g), 4)
-        batch = model.sample(2000, g)
-        estimate = sp.bayes_estimate(prior, batch.X.numpy(), model.spikes.numpy())
-        squares = ((batch.y.numpy() - estimate) ** 2).sum(axis=1)
-        errors.append(abs(formula(squares, D) - sp.bayes_risk(prior, 4, 20_000, rng).value))
-    # Standard errors of .008 and .002, and p within 1/sqrt(D) of the identity: .03.
-    return count(errors, 0.08, "difference to the risk of the reduced model")
+    g = generator(rng)
+    model = sp.SingleLocation(prior, sp.draw_spikes(2, D, generator=g), 4)
+    batch = model.sample(2000, g)
+    estimate = sp.bayes_estimate(prior, batch.X.numpy(), model.spikes.numpy())
+    squares = ((batch.y.numpy() - estimate) ** 2).sum(axis=1)
+    return abs(formula(squares, D) - sp.bayes_risk(prior, 4, 20_000, rng).value)
 
 
 @each(1e-6, "excess over the Bayes risk on the same sequences, relative")
@@ -75,23 +73,21 @@ def _optimum(formula: Any, rng: Rng, trial: int) -> Any:
     return float((own - same).mean() / best.mean())
 
 
-def _floor(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "bound minus the least loss found")
+def _floor(formula: Any, rng: Rng, trial: int) -> Any:
     """A lower bound (prior, L) -> number of the softmax loss, tried on heads along the mean and at random."""
-    errors = []
     priors = (
         sp.flipping_spike(200.0, 200.0),
         sp.DiscretePrior([[3.0, 1.0], [-3.0, -1.0]], [0.5, 0.5]),
         sp.DiscretePrior([[2.0, 0.0], [-2.0, 0.0], [0.0, 3.0]], [0.4, 0.2, 0.4]),
     )
-    for trial in range(trials):
-        prior = priors[trial % 3]
-        samples = sp.draw_samples(prior, 5, 0, 2000, generator=generator(rng))
-        points = [point_of(s * rng.standard_normal((2, 2))) for s in (0.5, 2.0)]
-        if prior.mean.any():
-            points.append(point_of(np.tile(20 * prior.mean / np.linalg.norm(prior.mean), (2, 1))))
-        least = min(float(sp.reduced_loss(p, samples, "softmax").value) for p in points)
-        errors.append(formula(prior, 5) - least)
-    return count(errors, 0.0, "bound minus the least loss found")
+    prior = priors[trial % 3]
+    samples = sp.draw_samples(prior, 5, 0, 2000, generator=generator(rng))
+    points = [point_of(s * rng.standard_normal((2, 2))) for s in (0.5, 2.0)]
+    if prior.mean.any():
+        points.append(point_of(np.tile(20 * prior.mean / np.linalg.norm(prior.mean), (2, 1))))
+    least = min(float(sp.reduced_loss(p, samples, "softmax").value) for p in points)
+    return formula(prior, 5) - least
 
 
 def _printed_floor(prior: sp.DiscretePrior, L: int) -> float:

@@ -37,22 +37,20 @@ def _patterns(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count([float(np.mean(bad))], 0.5, f"share of {trials} runs with other patterns or order, softmax, H = L = 4")
 
 
-def _cosine(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "directions of change that differ, L = 4, tau = 120")
+def _cosine(formula: Any, rng: Rng, k: int) -> Any:
     """Signs (by nu1, by nu2) of the change of specialization, 1 - cosine of the two heads."""
-    bad = []
-    for _ in range(trials):
-        seed = int(rng.integers(2**40))
-        spread = {}
-        for nu in ((0.5, 0.5), (0.5, 8.0), (2.0, 8.0)):
-            g = torch.Generator().manual_seed(seed)
-            start = sp.initial_order_parameters(2, 2, noise=0.01, generator=g)
-            samples = sp.draw_samples(sp.flipping_spike(*nu), 4, 2, 1200, generator=g)
-            m = sp.gradient_flow(start, samples, "softmax", [0.0, 120.0], step=1.5).m[-1].numpy()
-            spread[nu] = 1 - m[0] @ m[1] / np.linalg.norm(m[0]) / np.linalg.norm(m[1])
-        by_nu1 = np.sign(spread[2.0, 8.0] - spread[0.5, 8.0])
-        by_nu2 = np.sign(spread[0.5, 8.0] - spread[0.5, 0.5])
-        bad += [float(by_nu1 != formula[0]), float(by_nu2 != formula[1])]
-    return count(bad, 0.5, "directions of change that differ, L = 4, tau = 120")
+    seed = int(rng.integers(2**40))
+    spread = {}
+    for nu in ((0.5, 0.5), (0.5, 8.0), (2.0, 8.0)):
+        g = torch.Generator().manual_seed(seed)
+        start = sp.initial_order_parameters(2, 2, noise=0.01, generator=g)
+        samples = sp.draw_samples(sp.flipping_spike(*nu), 4, 2, 1200, generator=g)
+        m = sp.gradient_flow(start, samples, "softmax", [0.0, 120.0], step=1.5).m[-1].numpy()
+        spread[nu] = 1 - m[0] @ m[1] / np.linalg.norm(m[0]) / np.linalg.norm(m[1])
+    by_nu1 = np.sign(spread[2.0, 8.0] - spread[0.5, 8.0])
+    by_nu2 = np.sign(spread[0.5, 8.0] - spread[0.5, 0.5])
+    yield from [float(by_nu1 != formula[0]), float(by_nu2 != formula[1])]
 
 
 def _pruned(rng: Rng, prior: sp.Prior, activation: str) -> Array:

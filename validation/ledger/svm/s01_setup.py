@@ -116,39 +116,35 @@ def _rank_reached(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.0, "largest rank seen in a cell (n, d) against the bound")
 
 
-def _star_set(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-7, "excess over the certified optimum, or missing margin")
+def _star_set(formula: Any, rng: Rng, k: int) -> Any:
     """Members of a family must all attain the certified optimum of a rotated and scaled 2 x 2 problem."""
-    errors = []
-    for _ in range(trials):
-        U, V, (a, b) = rotation(rng, 2), rotation(rng, 2), rng.uniform(-1, 1, size=2)
-        size = rng.uniform(0.3, 3)
-        X = np.stack([[size * U[:, i], 0 * U[:, i]] for i in range(2)])
-        p = make(X, [1, 1], V.T, U.sum(axis=1))
-        best = attsvm.att_svm(p, [0, 0], norm="nuclear").norm
-        for c in (a, b):
-            W = U @ formula(c) @ V.T / size
-            margins = [X[i, 0] @ W @ V[:, i] for i in range(2)]
-            errors.append(max(np.linalg.norm(W, "nuc") / best - 1, 1 - min(margins)))
-    return count(errors, 1e-7, "excess over the certified optimum, or missing margin")
+    U, V, (a, b) = rotation(rng, 2), rotation(rng, 2), rng.uniform(-1, 1, size=2)
+    size = rng.uniform(0.3, 3)
+    X = np.stack([[size * U[:, i], 0 * U[:, i]] for i in range(2)])
+    p = make(X, [1, 1], V.T, U.sum(axis=1))
+    best = attsvm.att_svm(p, [0, 0], norm="nuclear").norm
+    for c in (a, b):
+        W = U @ formula(c) @ V.T / size
+        margins = [X[i, 0] @ W @ V[:, i] for i in range(2)]
+        yield max(np.linalg.norm(W, "nuc") / best - 1, 1 - min(margins))
 
 
 def _risk_at_one_hot(p: AttentionProblem, W: Array, loss: str) -> float:
     return float(risk(p, W, loss))
 
 
-def _lemma2(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "1 where L(W) <= L*, else |L(200 W_mm) - L*|")
+def _lemma2(formula: Any, rng: Rng, k: int) -> Any:
     """L(W) must exceed the value and L(R W_mm) must tend to it."""
-    errors = []
-    for k in range(trials):
-        loss = LOSS_NAMES[k % 3]
-        p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
-        limit = formula(p.scores(), attsvm.get_loss(loss))
-        W = rng.normal(size=(4, 4)) * rng.uniform(0.1, 5)
-        errors.append(float(not _risk_at_one_hot(p, W, loss) > limit))
-        s = attsvm.att_svm(p)
-        if s.status is Status.OPTIMAL:
-            errors.append(abs(_risk_at_one_hot(p, 200 * s.W, loss) - limit))
-    return count(errors, 1e-12, "1 where L(W) <= L*, else |L(200 W_mm) - L*|")
+    loss = LOSS_NAMES[k % 3]
+    p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
+    limit = formula(p.scores(), attsvm.get_loss(loss))
+    W = rng.normal(size=(4, 4)) * rng.uniform(0.1, 5)
+    yield float(not _risk_at_one_hot(p, W, loss) > limit)
+    s = attsvm.att_svm(p)
+    if s.status is Status.OPTIMAL:
+        yield abs(_risk_at_one_hot(p, 200 * s.W, loss) - limit)
 
 
 CHECKS = {

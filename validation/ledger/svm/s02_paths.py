@@ -11,7 +11,7 @@ from attsvm import AttentionProblem, Loss
 from attsvm.solvers import Status
 from attsvm.theory.assumptions import gradient_at_zero
 from attsvm.theory.loss_check import check_loss
-from attsvm.validation.ledger.record import Check, Measurement, count, each, each_case
+from attsvm.validation.ledger.record import Check, each, each_case
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, make, rotation, seed_of
 
 __all__ = ["CHECKS"]
@@ -74,16 +74,14 @@ def _path(formula: Any, rng: Rng, k: int) -> Any:
     return np.linalg.norm(path.W[-1] / RADII[-1] - formula(p))
 
 
-def _kq_path(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.05, f"distance from the limit at R = {RADII[-1]:g}")
+def _kq_path(formula: Any, rng: Rng, k: int) -> Any:
     """Distance of a product of (K_R, Q_R), divided by R, from a predicted limit at the last radius."""
-    errors = []
     product, limit = formula
-    for k in range(trials):
-        p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng), min_score_gap=0.1)
-        path = attsvm.regularization_path(p, RADII, "KQ", loss=LOSS_NAMES[k % 3], starts=4, seed=seed_of(rng))
-        assert path.K is not None and path.Q is not None
-        errors.append(np.linalg.norm(product(path.K[-1], path.Q[-1]) / RADII[-1] - limit(p)))
-    return count(errors, 0.05, f"distance from the limit at R = {RADII[-1]:g}")
+    p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng), min_score_gap=0.1)
+    path = attsvm.regularization_path(p, RADII, "KQ", loss=LOSS_NAMES[k % 3], starts=4, seed=seed_of(rng))
+    assert path.K is not None and path.Q is not None
+    return np.linalg.norm(product(path.K[-1], path.Q[-1]) / RADII[-1] - limit(p))
 
 
 def _frobenius(p: AttentionProblem) -> Array:
@@ -143,35 +141,29 @@ def _is_feasible(p: AttentionProblem) -> bool:
     return bool(attsvm.att_svm(p).status is Status.OPTIMAL)
 
 
-def _lemma3(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-6, "relative excess of C* over C_cvx")
+def _lemma3(formula: Any, rng: Rng, k: int) -> Any:
     """Where a formula says that the limit m does not matter, the limited problem must have the convex value."""
-    errors = []
-    for _ in range(trials):
-        p = attsvm.random_problem(4, 4, 5, seed=seed_of(rng))
-        convex = attsvm.att_svm(p, norm="nuclear")
-        for m in range(1, 5):
-            if formula(convex.rank, m):
-                limited = attsvm.att_svm(p, norm="nuclear", rank=m)
-                errors.append(limited.norm / convex.norm - 1 if limited.status.has_solution else np.inf)
-    return count(errors, 1e-6, "relative excess of C* over C_cvx")
-
-
-def _lemma3_set(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Rank-limited solutions whose value is the convex one: margins and nuclear norm, computed from W itself."""
-    errors = []
-    for _ in range(trials):
-        p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
-        convex = attsvm.att_svm(p, norm="nuclear")
-        for m in (2, 3):
+    p = attsvm.random_problem(4, 4, 5, seed=seed_of(rng))
+    convex = attsvm.att_svm(p, norm="nuclear")
+    for m in range(1, 5):
+        if formula(convex.rank, m):
             limited = attsvm.att_svm(p, norm="nuclear", rank=m)
-            if limited.status.has_solution and limited.norm <= convex.norm * (1 + 1e-6):
-                best = p.optimal_tokens().indices
-                margins = [
-                    (x[b] - np.delete(x, b, axis=0)) @ limited.W @ z for x, z, b in zip(p.X, p.Z, best, strict=True)
-                ]
-                size = float(np.linalg.norm(limited.W, "nuc"))
-                errors.append(max(1 - float(np.min(margins)), abs(size / formula(convex.norm) - 1)))
-    return count(errors, 2e-6, "missing margin, or distance of |W|_* from the convex value, relative")
+            yield limited.norm / convex.norm - 1 if limited.status.has_solution else np.inf
+
+
+@each(2e-6, "missing margin, or distance of |W|_* from the convex value, relative")
+def _lemma3_set(formula: Any, rng: Rng, k: int) -> Any:
+    """Rank-limited solutions whose value is the convex one: margins and nuclear norm, computed from W itself."""
+    p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
+    convex = attsvm.att_svm(p, norm="nuclear")
+    for m in (2, 3):
+        limited = attsvm.att_svm(p, norm="nuclear", rank=m)
+        if limited.status.has_solution and limited.norm <= convex.norm * (1 + 1e-6):
+            best = p.optimal_tokens().indices
+            margins = [(x[b] - np.delete(x, b, axis=0)) @ limited.W @ z for x, z, b in zip(p.X, p.Z, best, strict=True)]
+            size = float(np.linalg.norm(limited.W, "nuc"))
+            yield max(1 - float(np.min(margins)), abs(size / formula(convex.norm) - 1))
 
 
 @each(1e-4, "relative difference from the least (|K|^2 + |Q|^2) / 2 found by SLSQP")
@@ -203,20 +195,18 @@ def _kq_svm(formula: Any, rng: Rng, k: int) -> Any:
     return abs(least / formula(p) - 1)
 
 
-def _generic(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "certified unique or not, undecided ones left out; every fourth problem is degenerate")
+def _generic(formula: Any, rng: Rng, k: int) -> Any:
     """Verdicts of the certificate of uniqueness against a predicted one: random data, and the degenerate example."""
-    wrong = []
-    for k in range(trials):
-        degenerate = k % 4 == 0
-        if degenerate:
-            X = np.stack([[rng.uniform(0.5, 2) * e, 0 * e] for e in np.eye(2)])
-            p = make(X, [1, 1], np.eye(2), [1.0, 1.0])
-        else:
-            p = attsvm.random_problem(3, 3, 4, seed=seed_of(rng))
-        found = attsvm.att_svm(p, norm="nuclear").result.uniqueness
-        if found.verdict != "undecided":
-            wrong.append(float((found.verdict == "unique") != formula(degenerate)))
-    return count(wrong, 0.5, "certified unique or not, undecided ones left out; every fourth problem is degenerate")
+    degenerate = k % 4 == 0
+    if degenerate:
+        X = np.stack([[rng.uniform(0.5, 2) * e, 0 * e] for e in np.eye(2)])
+        p = make(X, [1, 1], np.eye(2), [1.0, 1.0])
+    else:
+        p = attsvm.random_problem(3, 3, 4, seed=seed_of(rng))
+    found = attsvm.att_svm(p, norm="nuclear").result.uniqueness
+    if found.verdict != "undecided":
+        yield float((found.verdict == "unique") != formula(degenerate))
 
 
 CHECKS = {

@@ -155,28 +155,26 @@ def _lemma13(which: str) -> Any:
     return measure
 
 
-def _cone_width(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-6, "what is missing in (64) at the worst W with corr = 1 - mu")
+def _cone_width(formula: Any, rng: Rng, k: int) -> Any:
     """(64) for the worst W at the correlation 1 - mu: towards each row, the margin must keep half of its slack."""
-    errors = []
-    for _ in range(trials):
-        q = _local_selection(rng)
-        mu = min(formula(q.delta, q.A), 1.0)
-        p = q.problem
-        for i, a in enumerate(q.alpha):
-            others = [t for t in range(p.T) if t != a]
-            supports = [t for t in others if q.support[i, t]]
-            for t in others:
-                if t in supports:
-                    rows = [(p.X[i, a] - p.X[i, t], 0.5)]
-                else:
-                    rows = [(p.X[i, s] - p.X[i, t], q.delta) for s in supports]
-                for x, needed in rows:
-                    F = np.outer(x, p.Z[i])
-                    side = -F + (F * q.W).sum() * q.W / q.norm**2
-                    side *= q.norm / np.linalg.norm(side)
-                    W = (1 - mu) * q.W + np.sqrt(max(1 - (1 - mu) ** 2, 0)) * side
-                    errors.append(needed - (F * W).sum())
-    return count(errors, 1e-6, "what is missing in (64) at the worst W with corr = 1 - mu")
+    q = _local_selection(rng)
+    mu = min(formula(q.delta, q.A), 1.0)
+    p = q.problem
+    for i, a in enumerate(q.alpha):
+        others = [t for t in range(p.T) if t != a]
+        supports = [t for t in others if q.support[i, t]]
+        for t in others:
+            if t in supports:
+                rows = [(p.X[i, a] - p.X[i, t], 0.5)]
+            else:
+                rows = [(p.X[i, s] - p.X[i, t], q.delta) for s in supports]
+            for x, needed in rows:
+                F = np.outer(x, p.Z[i])
+                side = -F + (F * q.W).sum() * q.W / q.norm**2
+                side *= q.norm / np.linalg.norm(side)
+                W = (1 - mu) * q.W + np.sqrt(max(1 - (1 - mu) ** 2, 0)) * side
+                yield needed - (F * W).sum()
 
 
 _MU = 3e-4  # cones of Theorem 5 are at least this wide in the check of its limit
@@ -206,20 +204,18 @@ def _thm5(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.5, "1 - corr with the limit, end over start; infinite if C_mu is left")
 
 
-def _non_support(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "relative excess of non-support tokens over the bound; half the data with an empty T_i")
+def _non_support(formula: Any, rng: Rng, k: int) -> Any:
     """Probability of non-support tokens against a bound in C_mu, also where a support set is empty."""
-    errors = []
-    for k in range(trials):
-        q = _local_selection(rng, empty=k % 2 == 1)
-        p, R = q.problem, q.radius
-        W = attsvm.cone_init(q.W, R, 1 - q.mu * rng.uniform(0, 1), rng)
-        s = attention.probabilities(p, W)
-        for i, a in enumerate(q.alpha):
-            other = ~q.support[i] & (np.arange(p.T) != a)
-            if other.any():
-                bound = formula(p.T, R / q.norm, q.delta, s[i][q.support[i]], s[i, a])
-                errors.append(s[i][other].sum() / max(bound, 1e-300) - 1)
-    return count(errors, 1e-9, "relative excess of non-support tokens over the bound; half the data with an empty T_i")
+    q = _local_selection(rng, empty=k % 2 == 1)
+    p, R = q.problem, q.radius
+    W = attsvm.cone_init(q.W, R, 1 - q.mu * rng.uniform(0, 1), rng)
+    s = attention.probabilities(p, W)
+    for i, a in enumerate(q.alpha):
+        other = ~q.support[i] & (np.arange(p.T) != a)
+        if other.any():
+            bound = formula(p.T, R / q.norm, q.delta, s[i][q.support[i]], s[i, a])
+            yield s[i][other].sum() / max(bound, 1e-300) - 1
 
 
 @each(1e-4, "pi needed at 30 times the radius (71)")

@@ -68,17 +68,15 @@ def _composed(formula: Any, rng: Rng, k: int) -> Any:
     return np.linalg.norm(formula(X, s) - sum(w * x for w, x in zip(s, X, strict=True)))
 
 
-def _all_selected(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "some token is not selected although the rule says so, lam in [1, 5]")
+def _all_selected(formula: Any, rng: Rng, k: int) -> Any:
     """A rule on (scores, lam) for 'all tokens are selected', against the optimum, T = d = 10, |v| = 1."""
-    wrong = []
-    for _ in range(trials):
-        v = rng.normal(size=10)
-        v /= np.linalg.norm(v)
-        lam = float(rng.uniform(1, 5))
-        X, s = _optimal_attention(rng, 10, v, lam)
-        if formula(X @ v, lam):
-            wrong.append(float((s > 0).sum() < 10))
-    return count(wrong, 0.5, "some token is not selected although the rule says so, lam in [1, 5]")
+    v = rng.normal(size=10)
+    v /= np.linalg.norm(v)
+    lam = float(rng.uniform(1, 5))
+    X, s = _optimal_attention(rng, 10, v, lam)
+    if formula(X @ v, lam):
+        yield float((s > 0).sum() < 10)
 
 
 @each_case("numbers of selected tokens over 25 values of lam")
