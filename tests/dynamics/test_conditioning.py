@@ -437,7 +437,7 @@ class TestDescent:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"optimizer": "sgd"}, "optimizer must be one of"),
+            ({"optimizer": "sgd"}, r"optimizer must be 'gd', .* or 'adam', got 'sgd'"),
             ({"every": 0}, "every positive"),
             ({"p0": np.zeros(3)}, r"p0 must have shape \(4,\)"),
             ({"v0": np.zeros(3)}, r"v0 must have shape \(4,\)"),

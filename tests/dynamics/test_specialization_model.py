@@ -164,7 +164,7 @@ def test_keep_removes_heads(generator):
         (lambda: sp.MultiHeadAttention(torch.full((1, 4), torch.inf)), "k must be finite"),
         (
             lambda: sp.MultiHeadAttention(torch.zeros(1, 4), "relu"),
-            "activation must be one of ['softmax', 'softmax1', 'bayes'], got 'relu'",
+            "activation must be 'softmax', 'softmax1' or 'bayes', got 'relu'",
         ),
         (lambda: sp.MultiHeadAttention(torch.zeros(2, 4), b=torch.zeros(3)), "b must have shape (2,)"),
         (

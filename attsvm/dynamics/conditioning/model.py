@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array, freeze
+from attsvm._checks import require_choice
 from attsvm.dynamics.conditioning.loss import ScalarLoss, squared_loss
 from attsvm.softmax import log_softmax
 
@@ -53,8 +54,7 @@ class PromptProblem:
     def __post_init__(self) -> None:
         X = freeze(finite_array("X", self.X, ("N", "n", "d")))
         N, _, d = X.shape
-        if self.attention not in ("softmax", "linear"):
-            raise ValueError(f"attention must be 'softmax' or 'linear', got {self.attention!r}")
+        require_choice("attention", self.attention, "softmax", "linear")
         object.__setattr__(self, "X", X)
         object.__setattr__(self, "y", freeze(finite_array("y", self.y, (N,))))
         object.__setattr__(self, "v", freeze(finite_array("v", self.v, (d,))))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array
+from attsvm._checks import require_choice
 from attsvm.dynamics.localization.moments import require_tokens
 from attsvm.dynamics.localization.spectrum import QKSpectrum, read_qk
 from attsvm.softmax import entropy, log_softmax
@@ -105,8 +106,7 @@ def attention_entropy(
     >>> attention_entropy(np.ones((4, 3)), np.zeros((3, 3))).item(), float(np.log(4))  # no logits: uniform
     (1.3862943611198906, 1.3862943611198906)
     """
-    if query not in ("all", "last"):
-        raise ValueError(f"query must be 'all' or 'last', got {query!r}")
+    require_choice("query", query, "all", "last")
     logits = attention_logits(X, W, temperature, causal=causal)
     log_attention = log_softmax(logits[..., -1:, :] if query == "last" else logits)
     return np.asarray(entropy(log_attention=log_attention).mean(axis=-1))
@@ -182,7 +182,6 @@ def entropy_lower_bound(nu: Any, T: int, form: Literal["tight", "asymptotic", "p
         b = np.exp(-radius * np.sqrt(T / (T - 1)))
         rest = (T - 1) * b
         return np.asarray(np.log1p(rest) + radius * np.sqrt(T * (T - 1)) * b / (1 + rest))
-    if form not in ENTROPY_FORMS:
-        raise ValueError(f"form must be one of {ENTROPY_FORMS}, got {form!r}")
+    require_choice("form", form, *ENTROPY_FORMS)
     power = np.exp(-radius) if form == "asymptotic" else np.exp(-radius / 2)
     return np.asarray(np.log1p(T * np.exp(-radius)) + radius * power / (1 / T + np.exp(-radius)))

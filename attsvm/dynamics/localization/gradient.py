@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array
+from attsvm._checks import require_choice
 from attsvm.dynamics.localization.piecewise import linear_softmax, softmax_expansion
 
 __all__ = ["qk_gradient_terms"]
@@ -53,8 +54,7 @@ def qk_gradient_terms(
     >>> [term.item() for term in qk_gradient_terms(X, [[0.0]], 0.0 * I, I, I, 1.0)]
     [0.0, 0.75, 1.0]
     """
-    if form not in ("corrected", "printed"):
-        raise ValueError(f"form must be 'corrected' or 'printed', got {form!r}")
+    require_choice("form", form, "corrected", "printed")
     tokens, target = finite_array("X", X), finite_array("y", y)
     if tokens.ndim != 3 or target.shape != (tokens.shape[0], tokens.shape[2]):
         raise ValueError(f"X and y must have shapes (n, T, d) and (n, d), got {tokens.shape} and {target.shape}")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array, real_array
+from attsvm._checks import require_choice
 from attsvm.dynamics.localization.entropy import (
     attention_entropy,
     attention_logits,
@@ -147,8 +148,7 @@ def trace_below_norm(W: Any, covariance: Any = None, norm: str = "spectral", for
     """
     checked = read_qk(W)
     spectrum, sigma, frobenius = _all(checked, covariance)
-    if norm not in ("spectral", "frobenius"):
-        raise ValueError(f"norm must be 'spectral' or 'frobenius', got {norm!r}")
+    require_choice("norm", norm, "spectral", "frobenius")
     printed = _form(form) == "printed"
     power = 0.5 if printed or norm == "frobenius" else 1.0
     if sigma.norm == 0:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array
+from attsvm._checks import require_choice
 
 __all__ = [
     "FlowError",
@@ -142,8 +143,7 @@ def integrate(
     """
     from scipy.integrate import solve_ivp
 
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {list(METHODS)}, got {method!r}")
+    require_choice("method", method, *METHODS)
     state, x, done, evaluations = start.astype(np.float64), float(grid[0]), 1, 0
     states = np.empty((grid.size, start.size))
     states[0] = start

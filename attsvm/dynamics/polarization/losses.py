@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import ArrayT, FloatArray, finite_array, is_tensor, namespace
+from attsvm._checks import require_choice
 from attsvm.losses import logistic
 from attsvm.softmax import log_softmax
 
@@ -36,8 +37,7 @@ ALIGNED_LOSSES = ("logistic", "square")
 
 
 def _known(loss: str) -> None:
-    if loss not in ALIGNED_LOSSES:
-        raise ValueError(f"loss must be one of {sorted(ALIGNED_LOSSES)}, got {loss!r}")
+    require_choice("loss", loss, *ALIGNED_LOSSES)
 
 
 def aligned_rate(loss: str, m: npt.ArrayLike, b: float = 1.0) -> Array:
@@ -214,8 +214,7 @@ class KLLoss(TargetLoss):
                 f"target must be a distribution (entries >= 0 that sum to 1), got sum {target.sum():.6g} "
                 f"and smallest entry {target.min():.3g}"
             )
-        if self.form not in ("corrected", "printed"):
-            raise ValueError(f'form must be "corrected" or "printed", got {self.form!r}')
+        require_choice("form", self.form, "corrected", "printed")
         object.__setattr__(self, "target", target)
 
     def value(self, beta: ArrayT) -> ArrayT:
