@@ -122,7 +122,7 @@ def others(shown):
         solution.certificate.rank_certificate, shown["infeasible"][0].certificate.farkas, solution.certificate.exact(),
         attsvm.Monitor(torch.nn.MultiheadAttention(4, 2)),
         attsvm.separating_cone(solution.problem), attsvm.locally_optimal_selections(solution.problem),
-        *shown["diagnosis"][0].checks,
+        attsvm.soft_path(solution.problem, np.geomspace(0.1, 10.0, 12)), *shown["diagnosis"][0].checks,
     ]  # fmt: skip
 
 

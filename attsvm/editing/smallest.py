@@ -19,7 +19,8 @@ from attsvm.attention import likeliest
 from attsvm.editing.demands import Demand, Demands, KeepLike, read_demands, rows_for
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
-from attsvm.solvers import Certificate, InfeasibleError, MarginSolution, Status, solve
+from attsvm.solution import OneSolved
+from attsvm.solvers import InfeasibleError, MarginSolution, solve
 from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.trained_head import TrainedHead
@@ -36,7 +37,7 @@ _DRIVES = 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Edit:
+class Edit(OneSolved):
     """The smallest change of a head and its certificate.
 
     Attributes
@@ -54,16 +55,6 @@ class Edit:
     before: TrainedHead | None
     result: MarginSolution
     demands: Demands
-
-    @property
-    def status(self) -> Status:
-        """How the solve ended."""
-        return self.result.status
-
-    @property
-    def certificate(self) -> Certificate:
-        """Proof that no smaller change does it, or that none does."""
-        return self.result.certificate
 
     @property
     def _base(self) -> FloatArray:
@@ -119,11 +110,6 @@ class Edit:
         if self.of == "K":
             return TrainedHead(old.key_map + self.change, old.query_map, old.scale, old.biased)
         return TrainedHead(old.key_map, old.query_map + self.change, old.scale, old.biased)
-
-    @property
-    def norm(self) -> float:
-        """Norm of the change; infinite when infeasible, 0 when nothing has to change."""
-        return self.result.norm
 
     @property
     def relative_norm(self) -> float:

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.next_token.graphs import TokenGraphs, graphs_of
 from attsvm.next_token.sequences import read_embeddings, read_sequences
-from attsvm.solvers import Certificate, InfeasibleError, MarginProblem, MarginSolution, Status, solve
+from attsvm.solution import OneSolved
+from attsvm.solvers import InfeasibleError, MarginProblem, MarginSolution, solve
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.shared_rows import lost_in_difference
 
@@ -30,7 +31,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GraphSolution:
+class GraphSolution(OneSolved):
     """A solved Graph-SVM with its certificate.
 
     Attributes
@@ -48,16 +49,6 @@ class GraphSolution:
     pairs: IntArray
 
     @property
-    def status(self) -> Status:
-        """How the solve ended."""
-        return self.result.status
-
-    @property
-    def certificate(self) -> Certificate:
-        """Proof of optimality or of infeasibility."""
-        return self.result.certificate
-
-    @property
     def W(self) -> FloatArray:
         """The solution, shape (d, d); `InfeasibleError` names the last tokens in conflict when there is none."""
         farkas = self.certificate.farkas
@@ -68,16 +59,6 @@ class GraphSolution:
                 "use embeddings of a larger dimension (certificate.farkas holds the proof)"
             )
         return self.result.W
-
-    @property
-    def norm(self) -> float:
-        """Norm of W: 0 when there is nothing to order, infinite when infeasible."""
-        return self.result.norm
-
-    @property
-    def margin(self) -> float:
-        """1 / norm."""
-        return float("inf") if self.norm == 0 else 1.0 / self.norm
 
     @cached_property
     def rank(self) -> int:

@@ -20,7 +20,7 @@ __all__ = ["SoftPath", "soft_path"]
 FloatArray = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SoftPath:
     """Solutions along prices.
 
@@ -58,6 +58,10 @@ class SoftPath:
     def paying(self) -> npt.NDArray[np.int64]:
         """Queries that give up their margin, shape (P,)."""
         return np.array([len(solution.paying_queries) for solution in self.solutions])
+
+    def __repr__(self) -> str:
+        ends = f"C {self.Cs[0]:.3g}..{self.Cs[-1]:.3g}, norms {self.norms[0]:.3g}..{self.norms[-1]:.3g}"
+        return f"SoftPath({len(self)} prices, {ends}, gap <= {self.gaps.max():.1e})"
 
     def __len__(self) -> int:
         return len(self.solutions)

@@ -1,25 +1,9 @@
 "use strict";
-(function () {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const SVG = "http://www.w3.org/2000/svg";
-  const byId = (id) => document.getElementById(id);
+(function () { // after common.js of the reports
   const heads = data.records, measures = data.measures;
   const numeric = Object.keys(measures).filter((name) => heads.some((h) => typeof h[name] === "number"));
   let chosen = 0, sentence = 0, query = null, sorted = { name: null, down: true };
 
-  function node(name, attributes, text) {
-    const made = document.createElement(name);
-    for (const key in attributes || {}) made.setAttribute(key, attributes[key]);
-    if (text !== undefined) made.textContent = text;
-    return made;
-  }
-  function shape(parent, name, attributes, text) {
-    const made = document.createElementNS(SVG, name);
-    for (const key in attributes) made.setAttribute(key, attributes[key]);
-    if (text !== undefined) made.textContent = text;
-    parent.appendChild(made);
-    return made;
-  }
   function short(value) {
     if (value === null || value === undefined) return "–";
     if (typeof value !== "number") return String(value);

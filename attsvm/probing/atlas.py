@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 from attsvm.probing.measures.catalog import MEASURES, THEORIES
 from attsvm.records import environment
-from attsvm.reports.markup import document, escape, section
+from attsvm.reports.markup import assets, document, escape, section
 
 __all__ = ["render_atlas"]
 
@@ -38,10 +37,8 @@ def render_atlas(content: dict[str, Any]) -> str:
     >>> render_atlas(table._content()).startswith("<!DOCTYPE html>")
     True
     """
-    style = files("attsvm.reports").joinpath("page.css").read_text(encoding="utf-8")
-    own = files("attsvm.probing")
-    style += own.joinpath("atlas.css").read_text(encoding="utf-8")
-    script = own.joinpath("atlas.js").read_text(encoding="utf-8")
+    style = assets("page.css") + assets("atlas.css", package="attsvm.probing")
+    script = assets("common.js") + assets("atlas.js", package="attsvm.probing")
     about = content["about"]
     known = {name: vars(measure) for name, measure in MEASURES.items()}
     data = {**content, "measures": known, "theories": THEORIES}

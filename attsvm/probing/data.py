@@ -23,7 +23,25 @@ Space = Literal["tokens", "head"]
 
 
 @dataclass(frozen=True, eq=False)
-class HeadData:
+class _Attended:
+    """What one head and all heads of a layer have in common; arrays of a layer have an axis of heads."""
+
+    layer: int
+    attends: Literal["self", "cross"]
+    space: Space
+    q: Float
+    k: Float
+    v: Float | None
+    scale: float
+    allowed: BoolArray
+    valid: BoolArray
+    offset: Float | None
+    tokens: Float
+    queries: Float
+
+
+@dataclass(frozen=True, eq=False)
+class HeadData(_Attended):
     """One head on n sequences.
 
     Attributes
@@ -50,20 +68,8 @@ class HeadData:
         them), or None where keys and queries are normalized.
     """
 
-    layer: int
     head: int
     name: str
-    attends: Literal["self", "cross"]
-    space: Space
-    q: Float
-    k: Float
-    v: Float | None
-    scale: float
-    allowed: BoolArray
-    valid: BoolArray
-    offset: Float | None
-    tokens: Float
-    queries: Float
     weights: TrainedHead | None
 
     @property
@@ -152,7 +158,7 @@ def factor_values(W_q: Float, W_k: Float) -> Float64:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerData:
+class LayerData(_Attended):
     """All heads of one call of attention.
 
     Attributes
@@ -167,19 +173,7 @@ class LayerData:
         Largest difference between the recomputed attention and the model's own; nan if there is no model.
     """
 
-    layer: int
     module: str
-    attends: Literal["self", "cross"]
-    space: Space
-    q: Float
-    k: Float
-    v: Float | None
-    scale: float
-    allowed: BoolArray
-    valid: BoolArray
-    offset: Float | None
-    tokens: Float
-    queries: Float
     weights: tuple[TrainedHead, ...] | None
     error: float = float("nan")
 
@@ -192,10 +186,10 @@ class LayerData:
         if not 0 <= head < self.heads:
             raise IndexError(f"head {head} is out of range: {self.module} has {self.heads}")
         return HeadData(
-            self.layer, head, f"{self.module}[{head}]", self.attends, self.space, self.q[:, head], self.k[:, head],
+            self.layer, self.attends, self.space, self.q[:, head], self.k[:, head],
             None if self.v is None else self.v[:, head], self.scale, self.allowed, self.valid,
             None if self.offset is None else self.offset[:, head], self.tokens, self.queries,
-            None if self.weights is None else self.weights[head],
+            head, f"{self.module}[{head}]", None if self.weights is None else self.weights[head],
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[HeadData]:

@@ -87,10 +87,10 @@ def heads_from_arrays(
             raise ValueError(f"values must have shape ({n}, {len(heads)}, {Tk}, dv), got {v.shape}")
     attends: Literal["self", "cross"] = "self" if queries is None else "cross"
     return LayerData(
-        layer, name, attends, "tokens",
+        layer, attends, "tokens",
         _projected(asked, [(head, head.query_map) for head in heads]),
         _projected(tokens, [(head, head.key_map) for head in heads]),
-        v, float(heads[0].scale), allowed, valid, added, tokens, asked, tuple(heads),
+        v, float(heads[0].scale), allowed, valid, added, tokens, asked, name, tuple(heads),
     )  # fmt: skip
 
 

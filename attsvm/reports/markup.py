@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import html
 import json
+from importlib.resources import files
 from typing import Any
 
 from attsvm.records import Raw
 
-__all__ = ["badge", "document", "embed_json", "escape", "section"]
+__all__ = ["assets", "badge", "document", "embed_json", "escape", "section"]
 
 # Nothing may be fetched, from the network or the disk, whatever a name contains.
 _POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'"
 )
+
+
+def assets(*names: str, package: str = "attsvm.reports") -> str:
+    """Texts of style sheets or scripts of a package, one after the other.
+
+    Examples
+    --------
+    >>> from attsvm.reports.markup import assets
+    >>> "function node(" in assets("common.js", "page.js")
+    True
+    """
+    return "".join(files(package).joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def document(title: str, body: str, *, style: str, script: str, data: Any) -> str:

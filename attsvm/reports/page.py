@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Unpack
 
 from attsvm.problem import AttentionProblem
 from attsvm.records import atomic_write, environment
 from attsvm.reports.content import ReportOptions, build_content
-from attsvm.reports.markup import document, escape, section
+from attsvm.reports.markup import assets, document, escape, section
 from attsvm.reports.sections import diagnosis, graph, solutions, summary, training, words
 from attsvm.reports.verdict import page_verdict
 
@@ -34,9 +33,7 @@ def render_page(content: dict[str, Any]) -> str:
     >>> page.startswith("<!DOCTYPE html>"), "http://" in page.replace("http://www.w3.org/2000/svg", "")
     (True, False)
     """
-    assets = files("attsvm.reports")
-    style = assets.joinpath("page.css").read_text(encoding="utf-8")
-    script = assets.joinpath("page.js").read_text(encoding="utf-8")
+    style, script = assets("page.css"), assets("common.js", "page.js")
     data = {
         "problem": {name: content["problem"][name] for name in _FOR_SCRIPT},
         "runs": content["runs"],

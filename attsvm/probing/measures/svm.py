@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
+from attsvm.attention import token_logits
 from attsvm.probing.data import HeadData
 from attsvm.probing.measures.baselines import random_spectrum
 from attsvm.problem import AttentionProblem
@@ -124,7 +125,7 @@ class Sample:
 
     def logits(self, W: Float64) -> Float64:
         """``x^T W z`` (plus the offset), -inf where masked, shape (n, K, T)."""
-        values = (self.Z.astype(np.float64) @ W.T) @ self.X.astype(np.float64).swapaxes(-1, -2)
+        values = token_logits(self.X.astype(np.float64), W, self.Z.astype(np.float64))
         return np.where(self.mask, values if self.offset is None else values + self.offset, -np.inf)
 
     def margins(self, W: Float64) -> Float64:
