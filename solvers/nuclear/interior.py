@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -44,9 +46,28 @@ def run_interior(
     """
     state = InteriorPoint(rows, working)
     proof = _iterate(state, driver, goal)
-    if proof is None and driver.measure > _RETRY and not state.plain and driver.left > 0:
-        # Nearly infeasible rows: where rounding stops the method depends on the path, so a second one may get closer.
-        proof = _iterate(InteriorPoint(rows, working, plain=True), driver, goal)
+    # Nearly infeasible rows have a large W, and where rounding stops the method depends on the path: two more may get
+    # closer, from the plain start and from that of rows for which W is of size 1.
+    for size in (1.0, None):
+        if proof is not None or driver.best is None or driver.measure <= _RETRY or driver.left <= 0:
+            break
+        size = size or float(np.linalg.norm(driver.best.W))
+        if not (size == 1.0 and state.plain):
+            proof = _retry(rows, working, size, driver, goal)
+    return proof
+
+
+def _retry(
+    rows: UnitRows, working: npt.NDArray[np.intp], size: float, driver: Driver[Polished], goal: float
+) -> Certificate | None:
+    """The method from its plain start, on right-hand sides divided by ``size``."""
+    again: Driver[Polished] = Driver(driver.left)
+    proof = _iterate(InteriorPoint(replace(rows, rhs=rows.rhs / size), working, plain=True), again, goal)
+    driver.advance(again.steps)
+    if again.best is not None:
+        W, lam = again.best.W * size, again.best.lam
+        gap = pair_gap(rows, W, lam)
+        driver.offer(gap, replace(again.best, W=W, gap=gap))
     return proof
 
 
