@@ -27,7 +27,7 @@ __all__ = ["solve_many"]
 # Row norms of a nuclear-norm problem that differ by more than this factor make it hard for float64.
 _SPREAD = 1e5
 # What is proved of a nuclear norm in a batch before the problem is finished alone: norms then agree to 1e-10.
-_SHARP = 5e-11
+_SHARP = 9e-11
 _CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.certify import certify
 from attsvm.solvers.driver import Driver
 from attsvm.solvers.infeasible import find_farkas, purify_farkas
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.interior_point import InteriorPoint
 from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
 from attsvm.solvers.nuclear.spectra import pair_gap
+from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.unit import UnitProblem, UnitRows
@@ -22,6 +25,8 @@ __all__ = ["run_interior", "solve_interior"]
 
 # Accuracy that either start reaches unless rounding interferes.
 _RETRY = 1e-9
+# Rows up to which the method for batches is asked as well where this one leaves a problem open.
+_LOCKSTEP_ROWS = 120
 
 
 def run_interior(
@@ -133,4 +138,22 @@ def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         proof = find_farkas(unit.problem)
     if proof is not None or driver.best is None:
         return Found(farkas=proof, iterations=driver.steps)
-    return report(rows, driver.best, driver.steps, Extras(newton_steps=driver.best.steps))
+    found = report(rows, driver.best, driver.steps, Extras(newton_steps=driver.best.steps))
+    open_ = found.certificate is not None and found.certificate.proved > request.tolerance
+    if open_ and unit.m <= _LOCKSTEP_ROWS and request.max_iterations is None and find_spec("torch") is not None:
+        return _as_in_a_batch(unit, norm, request, found)
+    return found
+
+
+def _as_in_a_batch(unit: UnitProblem, norm: Norm, request: Request, found: Found) -> Found:
+    """What the method for batches makes of a problem that stays open, if that proves more."""
+    from attsvm.solvers.nuclear.lockstep import solve_lockstep
+
+    many = solve_lockstep(UnitProblem(MarginProblem.stack([unit.problem])), norm, Request(request.tolerance))
+    assert many.W is not None and many.multipliers is not None and found.certificate is not None
+    if not np.isfinite(many.multipliers).all():
+        return found
+    certificate = certify(unit.problem, many.W[0], many.multipliers[0], norm)
+    if certificate.proved >= found.certificate.proved:
+        return found
+    return replace(found, W=many.W[0], multipliers=many.multipliers[0], certificate=certificate)
