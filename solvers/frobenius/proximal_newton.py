@@ -123,6 +123,13 @@ class ProximalNewton:
         if not self.natural:
             self.center = self.x
 
+    @property
+    def bound(self) -> float:
+        """What the multipliers prove of the norm from below; 0 for soft margins."""
+        dual = self.rows.adjoint(self.x)
+        size = float(np.vdot(dual if self.metric is None else self.metric.apply(dual), dual)) ** 0.5
+        return float(self.problem.rhs @ self.x) / size if size > 0 and self.penalty is None else 0.0
+
     # -- points -------------------------------------------------------------------------------------
 
     def _iterate(self, dual: FloatArray, v: FloatArray) -> Iterate:

@@ -18,8 +18,7 @@ import numpy as np
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify import certify
 from attsvm.solvers.frobenius.face_system import Metric
-from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
-from attsvm.solvers.frobenius.working_set import WorkingSetSolve, read_time_limit
+from attsvm.solvers.frobenius.working_set import WorkingSetSolve, raised, read_time_limit
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.face_newton import polish_face
 from attsvm.solvers.nuclear.interior import solve_interior
@@ -29,7 +28,7 @@ from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["raised", "solve_reweighted"]
+__all__ = ["solve_reweighted"]
 
 _ROUNDS = 60
 # Rows up to which Newton is tried whenever there is progress.
@@ -72,14 +71,6 @@ def _metric(W: FloatArray, floor: float) -> Metric | None:
     return Metric((U * left) @ U.T, (Vt.T * right) @ Vt)
 
 
-def raised(problem: MarginProblem, W: FloatArray) -> FloatArray:
-    """W raised to meet plain rows that it misses by little."""
-    if problem.penalty is not None or problem.equality.any() or not (problem.rhs > 0).all():
-        return W
-    least = float((problem.margins(W) / problem.rhs).min())
-    return W / least if 0.5 < least < 1.0 else W
-
-
 def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least nuclear norm, hard or soft, of any number of rows.
 
@@ -116,10 +107,10 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
     best.offer(np.zeros(problem.shape), np.zeros(problem.m))
     metric: Metric | None = None
     known = request.multipliers(problem)
-    floor, rounds, attempt_below, systems, rows = 1.0, 0, 3e-2, 0, 0
+    floor, rounds, attempt_below, systems, products, rows = 1.0, 0, 3e-2, 0, 0, 0
     for rounds in range(1, (request.max_iterations or _ROUNDS) + 1):
         asked = Request(request.tolerance, warm_start=known, options=request.options)
-        solve = WorkingSetSolve(problem, frobenius, asked, ProximalNewton(problem, metric))
+        solve = WorkingSetSolve(problem, frobenius, asked, metric)
         if metric is None:  # also where infeasibility shows
             found = solve.run()
             if found.farkas is not None:
@@ -129,10 +120,10 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
             W, lam = found.W, found.multipliers
             lam = lam * float(np.linalg.norm(W)) if problem.penalty is None else lam
         else:
-            solve.approach(1e-7, 1e-9)
-            W, lam = solve.method.here.W, solve.method.x
+            W, lam = solve.approach(1e-7, 1e-9)
         known = lam
-        systems, rows = systems + solve.method.factorizations, len(solve.method.index)
+        made = solve.extras()
+        systems, products, rows = systems + made.factorizations, products + made.products, made.working_rows
         reached = best.offer(raised(problem, W), lam)
         if problem.penalty is not None:  # W = 0 and multipliers that pay for everything
             best.offer(np.zeros(problem.shape), lam)
@@ -154,7 +145,7 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
         metric = _metric(W, floor)
         if metric is None:
             break
-    extras = Extras(interior_iterations=rounds, working_rows=rows, factorizations=systems)
+    extras = Extras(interior_iterations=rounds, working_rows=rows, factorizations=systems, products=products)
     return replace(best.found, iterations=rounds, extras=extras)
 
 
