@@ -146,7 +146,7 @@ def large_solve(
             "gap": solved.certificate.proved,
             "support": float((solved.multipliers > 0).sum()),
             "rounds": float(solved.iterations),
-            "factorizations": float(solved.extras.factorizations),
+            "products": float(solved.extras.products),
         }
     if len(points) > 1:
         (x0, y0), (x1, y1) = points[0], points[-1]
