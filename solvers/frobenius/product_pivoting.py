@@ -15,11 +15,13 @@ Optimization 13 (2002).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.conjugate_gradient import conjugate_gradient
+from attsvm.solvers.conjugate_gradient import Descended, conjugate_gradient
+from attsvm.solvers.device_rows import DeviceRows
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.row_features import FeatureBasis, FeaturePreconditioner
 from attsvm.solvers.problem import MarginProblem
@@ -59,6 +61,8 @@ class ProductPivoting:
         Multipliers; those that came out negative are cut to 0 when the next round begins.
     W, values : ndarray, shapes (dx, dz) and (m,)
         ``M(W(x))`` and what the rows say of it.
+    norm : float
+        Of W, as the metric measures it.
     free : ndarray of int
         Rows that had a multiplier in the last round, in order.
     bound : float
@@ -96,7 +100,7 @@ class ProductPivoting:
         self.x = np.zeros(problem.m)
         self.free = np.zeros(0, dtype=np.int64)
         self.bound, self.changed, self.products, self.rounds = 0.0, problem.m, 0, 0
-        self.stalled = False
+        self.stalled, self.norm, self._last = False, 0.0, 0.0
         self._basis: FeatureBasis | None = None
         self._fewest, self._waited, self._accuracy = problem.m + 1, 0, _ROUGH
 
@@ -128,11 +132,6 @@ class ProductPivoting:
     def short(self) -> float:
         """Largest amount by which a row is missed."""
         return float(self.problem.missed(self.values - self.problem.rhs).max())
-
-    @property
-    def norm(self) -> float:
-        """Of W, as the metric measures it."""
-        return self._norm
 
     def _joining(self, free: IntArray, least: float) -> IntArray:
         """The most violated row outside of every query that misses by more than ``least``."""
@@ -166,10 +165,7 @@ class ProductPivoting:
         largest = float(np.abs(rest).max(initial=0.0))
         if largest > 0:
             accuracy = max(self._accuracy, min(_ROUGH, 0.1 * goal / largest), _SINGLE)
-            found = conjugate_gradient(
-                lambda y: narrow.margins(self._image(narrow.adjoint(y))),
-                precondition, rest, accuracy, _PRODUCTS, stop=self.late,
-            )  # fmt: skip
+            found = self._descend(narrow, precondition, rest, accuracy)
             self.products += found.steps
             self.stalled = self.stalled or found.ending == "singular" or not np.isfinite(found.x).all()
             v = v + found.x
@@ -184,6 +180,21 @@ class ProductPivoting:
         self._accuracy = min(_ROUGH, max(3.0 * _ROUGH * share, 1e-3)) if self.changed else _SINGLE
         self.free = free
         self._watch()
+
+    def _descend(
+        self, narrow: Rows, precondition: FeaturePreconditioner, rest: FloatArray, accuracy: float
+    ) -> Descended:
+        """Conjugate gradients on the free rows, where their products are."""
+        if isinstance(narrow, DeviceRows):
+            from attsvm.solvers.device_gradient import DeviceSystem, descend_on_device
+
+            system = DeviceSystem.of(narrow.products, precondition, self.metric)
+            return descend_on_device(system, rest, accuracy, _PRODUCTS, self.late)
+
+        def product(y: FloatArray) -> FloatArray:
+            return narrow.margins(self._image(narrow.adjoint(y)))
+
+        return conjugate_gradient(product, precondition, rest, accuracy, _PRODUCTS, stop=self.late)
 
     def _features(self, size: int) -> FeatureBasis:
         """The basis of the preconditioner, for so many free rows."""
@@ -201,9 +212,9 @@ class ProductPivoting:
         self.x[free] = v
         dual = exact.adjoint(v)
         self.W = self._image(dual)
-        self._norm = float(np.vdot(self.W, dual)) ** 0.5
+        self.norm = float(np.vdot(self.W, dual)) ** 0.5
         self.values = self.rows.margins(self.W)
-        size = self._norm
+        size = self.norm
         cut = np.where(problem.equality[free], v, np.maximum(v, 0.0))
         if (cut != v).any():
             dual = exact.adjoint(cut)
@@ -223,6 +234,6 @@ class ProductPivoting:
         self.stalled = self.stalled or self._waited > _PATIENCE
 
 
-def _chosen(rows: Rows, index: IntArray, kind: type[np.floating]) -> Rows:
+def _chosen(rows: Rows, index: IntArray, kind: type[np.floating[Any]]) -> Rows:
     """Some rows, with products in the given precision where rows can do that."""
     return rows.select(index, kind) if isinstance(rows, SharedRows) else rows.gather(index)

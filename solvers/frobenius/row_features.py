@@ -77,7 +77,9 @@ class FeatureBasis:
             self.weights = np.sqrt(0.5 * (l_stretch[i] + r_stretch[j])).astype(np.float32)
 
 
-def _directions(moments: FloatArray, metric: FloatArray | None) -> tuple[FloatArray, FloatArray, npt.NDArray[np.float32]]:
+def _directions(
+    moments: FloatArray, metric: FloatArray | None
+) -> tuple[FloatArray, FloatArray, npt.NDArray[np.float32]]:
     """Mean squares along directions, by how much the metric stretches those, and the directions as columns."""
     values, vectors = np.linalg.eigh(moments if metric is None else metric)
     values = np.maximum(values, 0.0)
@@ -112,7 +114,7 @@ class FeaturePreconditioner:
     >>> from attsvm.solvers.frobenius.row_features import FeatureBasis, FeaturePreconditioner
     >>> rows = PairRows(np.eye(3), [[2.0]], [0, 0, 0])
     >>> index = np.arange(2)
-    >>> FeaturePreconditioner(FeatureBasis(rows, index, 1), rows, index)(np.array([4.0, 8.0])).round(3)
+    >>> FeaturePreconditioner(FeatureBasis(rows, index, 1), rows, index)(np.array([4.0, 8.0])).round(2)
     array([1., 2.])
     """
 

@@ -127,6 +127,7 @@ class WorkingSetSolve:
         """Rounds of pivoting until no row changes sides and rows are missed by at most ``goal``."""
         pivoting = ProductPivoting(self.problem, self.metric, self.plan.features, lambda: self.late)
         pivoting.begin(known)
+        before = np.inf
         while not (self.spent or pivoting.stalled):
             pivoting.advance(goal)
             self.rounds += 1
@@ -134,8 +135,11 @@ class WorkingSetSolve:
             if self.tell is not None:
                 size = len(pivoting.free)
                 self._report(size, size, pivoting.values, pivoting.norm, pivoting.bound)
-            if not pivoting.changed and pivoting.short <= goal:
-                break
+            if not pivoting.changed:
+                short = pivoting.short
+                if short <= goal or short > 0.5 * before:  # done, or as exact as float64 lets it be
+                    break
+                before = short
         return pivoting
 
     def start(self) -> None:
@@ -233,15 +237,17 @@ class WorkingSetSolve:
     def run(self) -> Found:
         """By pivoting where that applies, else and after that by proximal Newton steps; certified."""
         if self.pivots:
-            problem, goal = self.problem, self.request.tolerance
-            pivoting = self.pivot(0.3 * goal * _side(problem), self.request.multipliers(problem))
+            problem, goal, side = self.problem, self.request.tolerance, _side(self.problem)
+            # Rows that are missed by little are met by a longer W, unless some ask for nothing or for equality.
+            lifts = not problem.equality.any() and float(problem.rhs.min()) >= 0.1 * side
+            pivoting = self.pivot((0.1 * goal if lifts else 1e-13) * side, self.request.multipliers(problem))
             x = problem.clipped(pivoting.x)
-            settled = not (pivoting.changed or pivoting.stalled)
-            proved = self._certified(pivoting.W, x)
-            if self.spent or not self.plan.matrix:  # the best pair so far, feasible if that can be had
-                self._certified(raised(problem, self.problem.adjoint(x)), x)
+            proved = self._certified(raised(problem, pivoting.W), x)
+            if proved > goal and self.spent:  # negative multipliers are left out of the bound, not of W
+                proved = self._certified(raised(problem, problem.adjoint(x)), x)
             if proved <= goal or self.spent or not self.plan.matrix:
                 return self._result()
+            settled = not (pivoting.changed or pivoting.stalled)
             del pivoting
             self.request = replace(self.request, warm_start=x if settled else None)
         return self._newton()
