@@ -32,8 +32,9 @@ class DeviceSystem:
         Of the free rows.
     root : Tensor, shape (s,)
     features : Tensor, shape (s, count)
-    factor : Tensor, shape (count, count)
         As in `attsvm.solvers.frobenius.row_features.FeaturePreconditioner`.
+    inverse : Tensor, shape (count, count)
+        Of the triangular factor there.
     metric : tuple of Tensor, optional
         Left and right matrix of the metric.
     """
@@ -43,10 +44,10 @@ class DeviceSystem:
         products: DeviceProducts,
         root: torch.Tensor,
         features: torch.Tensor,
-        factor: torch.Tensor,
+        inverse: torch.Tensor,
         metric: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
-        self.products, self.root, self.features, self.factor, self.metric = products, root, features, factor, metric
+        self.products, self.root, self.features, self.inverse, self.metric = products, root, features, inverse, metric
 
     @classmethod
     def of(
@@ -56,13 +57,13 @@ class DeviceSystem:
         import torch
 
         device = products.vectors.device
-        arrays = (precondition.root, precondition.features, precondition.factor)
-        root, features, factor = (torch.as_tensor(np.ascontiguousarray(x), device=device) for x in arrays)
+        arrays = (precondition.root, precondition.features, precondition.inverse_factor())
+        root, features, inverse = (torch.as_tensor(np.ascontiguousarray(x), device=device) for x in arrays)
         sides = None
         if metric is not None:
             left, right = (torch.as_tensor(x, dtype=root.dtype, device=device) for x in (metric.left, metric.right))
             sides = left, right
-        return cls(products, root, features, factor, sides)
+        return cls(products, root, features, inverse, sides)
 
     def product(self, v: torch.Tensor) -> torch.Tensor:
         """The Gram matrix times v in float32, shape (s,)."""
@@ -74,12 +75,10 @@ class DeviceSystem:
 
     def precondition(self, v: torch.Tensor) -> torch.Tensor:
         """``(D + F F^T)^-1 v``, shape (s,)."""
-        import torch
-
         scaled = self.root * v.to(self.root.dtype)
         if self.features.shape[1]:
-            inner = torch.cholesky_solve((self.features.mT @ scaled)[:, None], self.factor)
-            scaled = scaled - self.features @ inner[:, 0]
+            inner = self.inverse.mT @ (self.inverse @ (self.features.mT @ scaled.unsqueeze(1)))
+            scaled = scaled - (self.features @ inner).squeeze(1)
         return (self.root * scaled).to(v.dtype)
 
     def descend(
@@ -106,21 +105,21 @@ class DeviceSystem:
 
         x, rest = target.new_zeros(target.shape), target.clone()
         direction = self.precondition(rest)
-        energy = rest @ direction
+        energy = (rest * direction).sum()
         least = energy.new_full((), float("inf"))
         steps = 0
         while steps < max_steps:
             steps += 1
             image = self.product(direction)
-            curvature = direction @ image
+            curvature = (direction * image).sum()
             # Between two looks it may be done already: nothing is left to go along then.
             going = energy > 0.0
-            least = torch.where(going, least.minimum(curvature / (direction @ direction)), least)
+            least = torch.where(going, least.minimum(curvature / direction.square().sum()), least)
             step = torch.where(going, energy / curvature, 0.0)
             x = x + step * direction
             rest = rest - step * image
             solved = self.precondition(rest)
-            following = rest @ solved
+            following = (rest * solved).sum()
             direction = solved + torch.where(going, following / energy, 0.0) * direction
             energy = following
             if steps % _STEPS == 0 and look(energy, least):
@@ -149,7 +148,7 @@ def descend_on_device(
     import torch
 
     there = torch.as_tensor(target, dtype=torch.float64, device=system.root.device)
-    goal = accuracy**2 * (there @ system.precondition(there))
+    goal = accuracy**2 * (there * system.precondition(there)).sum()
 
     def look(energy: torch.Tensor, least: torch.Tensor) -> bool:
         return bool(((energy <= goal) | (least <= 0.0)).item()) or (stop is not None and stop())

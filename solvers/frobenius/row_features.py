@@ -153,6 +153,14 @@ class FeaturePreconditioner:
             scaled -= self.features @ inner
         return np.asarray(self.root * scaled, dtype=np.float64)
 
+    def inverse_factor(self) -> npt.NDArray[np.float32]:
+        """The inverse of the triangular factor, shape (count, count)."""
+        from scipy.linalg import lapack
+
+        if not len(self.factor):
+            return self.factor
+        return np.asarray(np.tril(lapack.strtri(self.factor, lower=1)[0]))
+
 
 def _factors(rows: Rows, index: IntArray) -> tuple[FloatArray, FloatArray]:
     """Both factors of some rows, written out."""

@@ -163,7 +163,7 @@ class WorkingSetSolve:
         """Rounds of one proximal weight until the working set holds every row that is violated by over ``least``."""
         method, idle = self.method, 0
         while not (self.spent or method.singular) and idle * max(method.free_rows, 1) < _PATIENCE:
-            settled = method.newton(rho, steps, loose)
+            settled = method.newton(rho, steps, loose, lambda: self.late)
             self.rounds += 1
             self._report_newton()
             new = method.missing(_JOIN, least)

@@ -8,6 +8,7 @@ Squared hinges add their curvature to the rows' equations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,12 +104,20 @@ def _reduce(problem: MarginProblem, a: FloatArray, b: FloatArray, face: Face) ->
 
 
 def _newton(
-    part: _Reduced, lam: FloatArray, W: FloatArray, r: int, cluster: int, tolerance: float
+    part: _Reduced,
+    lam: FloatArray,
+    W: FloatArray,
+    r: int,
+    cluster: int,
+    tolerance: float,
+    late: Callable[[], bool] | None,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray] | None:
-    """Newton steps for a fixed rank and face: (lam, W, S, sigma), or None when they diverge."""
+    """Newton steps for a fixed rank and face: (lam, W, S, sigma), or None when they diverge or time is up."""
     a, b, p = part.a, part.b, part.a.shape[1]
     previous, size = np.inf, max(1.0, float(np.abs(part.rhs).max(initial=0.0)))
     for step in range(_STEPS + 1):
+        if late is not None and late():
+            return None
         triples = singular_triples(part.constant + (a * lam[:, None]).T @ b)
         if triples is None:
             return None
@@ -143,7 +152,13 @@ def _newton(
 
 
 def polish_face(
-    problem: MarginProblem, W: FloatArray, lam: FloatArray, *, goal: float = 1e-11, corrections: int = _CORRECTIONS
+    problem: MarginProblem,
+    W: FloatArray,
+    lam: FloatArray,
+    *,
+    goal: float = 1e-11,
+    corrections: int = _CORRECTIONS,
+    late: Callable[[], bool] | None = None,
 ) -> FacePair | None:
     """Newton from a nearly optimal pair; rank and face are guessed from it and corrected from signs.
 
@@ -158,6 +173,8 @@ def polish_face(
         What the certificate should prove.
     corrections : int
         Guesses that may be tried.
+    late : callable, optional
+        Asked before every step; True ends it with the best pair so far.
     """
     pair = problem.rows.gather(np.arange(problem.m))
     a, b = pair.a.astype(np.float64, copy=False), pair.queries.astype(np.float64)[pair.owner]
@@ -184,7 +201,7 @@ def polish_face(
         unknowns = len(part.kept) + rank * (rank + 1) // 2
         if not 1 <= rank <= min(problem.shape) or unknowns > _LARGEST or not len(part.kept):
             return best
-        found = _newton(part, lam[part.kept], W, rank, cluster, 1e-14)
+        found = _newton(part, lam[part.kept], W, rank, cluster, 1e-14, late)
         if found is None:
             return best
         reduced, W, S, sigma = found

@@ -32,8 +32,6 @@ __all__ = ["solve_rank_limited"]
 _INTERIOR_ROWS = 700
 # A start counts as feasible when its rows hold to this accuracy, as certificates measure it.
 _FEASIBLE = 1e-7
-# Rounds of the method of multipliers between two looks at the clock.
-_SLICE = 5
 # Largest dense system of the Newton steps; beyond it the point keeps the accuracy of the first-order method.
 _DENSE_LIMIT = 1500
 
@@ -102,12 +100,10 @@ def _starts(rows: UnitRows, W: FloatArray, rank: int, count: int, seed: int) -> 
 
 
 def _improved(rows: UnitRows, point: Factors, rounds: int, deadline: float) -> Factors:
-    """The method of multipliers from a start, a few rounds at a time while there is time."""
-    for done in range(0, rounds, _SLICE):
-        point = augmented_lagrangian(rows, point, tolerance=1e-8, rounds=min(_SLICE, rounds - done), inner=100)
-        if point.missed <= 1e-8 or time.perf_counter() > deadline:
-            break
-    return point
+    """The method of multipliers from a start, while there is time."""
+    return augmented_lagrangian(
+        rows, point, tolerance=1e-8, rounds=rounds, inner=100, late=lambda: time.perf_counter() > deadline
+    )
 
 
 def _truncated(W: FloatArray, rank: int) -> FloatArray:

@@ -109,7 +109,10 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
     known = request.multipliers(problem)
     floor, rounds, attempt_below, systems, products, rows = 1.0, 0, 3e-2, 0, 0, 0
     for rounds in range(1, (request.max_iterations or _ROUNDS) + 1):
-        asked = Request(request.tolerance, warm_start=known, options=request.options)
+        options = dict(request.options)
+        if limit < np.inf:  # what is left of the time; a W of some kind is always found
+            options["time_limit"] = max(limit - (time.perf_counter() - begin), 0.05 * limit)
+        asked = Request(request.tolerance, warm_start=known, options=options)
         solve = WorkingSetSolve(problem, frobenius, asked, metric)
         if metric is None:  # also where infeasibility shows
             found = solve.run()
@@ -127,11 +130,11 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
         reached = best.offer(raised(problem, W), lam)
         if problem.penalty is not None:  # W = 0 and multipliers that pay for everything
             best.offer(np.zeros(problem.shape), lam)
-        if reached < attempt_below:
+        if reached < attempt_below and time.perf_counter() - begin < limit:
             # A failed attempt costs little on few rows; on many, come closer first.
             attempt_below = min(attempt_below, (0.9 if problem.m <= _FEW else 0.4) * reached)
             near = np.flatnonzero((lam != 0) | problem.equality | _close(problem, W))
-            polished = polish_face(problem.gather(near), W, lam[near])
+            polished = polish_face(problem.gather(near), W, lam[near], late=lambda: time.perf_counter() - begin > limit)
             if polished is not None:
                 full = np.zeros(problem.m)
                 full[near] = polished.lam
