@@ -1,4 +1,4 @@
-"""Pivoting with products: the same solutions as by other methods, whatever the rows, and what takes over when it stalls."""
+"""Pivoting with products: the solutions of other methods, whatever the rows, and what takes over when it stalls."""
 
 from __future__ import annotations
 
@@ -200,5 +200,5 @@ def test_a_whole_product_loop_stays_on_the_device(always):
         )
         assert (x.device.type, tuple(x.shape), least.device.type, steps) == ("cuda", (len(index),), "cuda", 20)
         assert len(looks) == 2 and all(value.device.type == "cuda" for seen in looks for value in seen)
-        with pytest.raises(Exception, match="NumPy|numpy|fake|Fake"):
+        with pytest.raises(Exception, match=r"(?i)numpy|fake"):
             x.numpy()  # such tensors do refuse
