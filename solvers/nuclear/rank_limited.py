@@ -34,6 +34,8 @@ _INTERIOR_ROWS = 700
 _FEASIBLE = 1e-7
 # Largest dense system of the Newton steps; beyond it the point keeps the accuracy of the first-order method.
 _DENSE_LIMIT = 1500
+# Seconds of one of them, over the third power of its size.
+_SECONDS = 1e-9
 
 
 def _kkt_residual(rows: UnitRows, K: FloatArray, Q: FloatArray, lam: FloatArray) -> float:
@@ -44,8 +46,11 @@ def _kkt_residual(rows: UnitRows, K: FloatArray, Q: FloatArray, lam: FloatArray)
     return float(max(np.abs(K - D @ Q).max(), np.abs(Q - D.T @ K).max(), condition.max()))
 
 
-def _refine(rows: UnitRows, point: Factors, steps: int = 8) -> Factors:
-    """Newton on ``K = D Q``, ``Q = D^T K`` and the active rows; the rotation of K and Q is left where it is."""
+def _refine(rows: UnitRows, point: Factors, deadline: float, steps: int = 8) -> Factors:
+    """Newton on ``K = D Q``, ``Q = D^T K`` and the active rows; the rotation of K and Q is left where it is.
+
+    A step is taken if it can be expected to end before the deadline.
+    """
     (p, q), r = rows.shape, point.K.shape[1]
     K, Q, lam = point.K, point.Q, point.lam
     residual = _kkt_residual(rows, K, Q, lam)
@@ -54,7 +59,11 @@ def _refine(rows: UnitRows, point: Factors, steps: int = 8) -> Factors:
     if size + len(active) > _DENSE_LIMIT:
         return point
     a, b = rows.a[active], rows.b[active]
+    step = _SECONDS * (size + len(active)) ** 3
     for _ in range(steps):
+        begin = time.perf_counter()
+        if begin + step > deadline:
+            break
         trial = np.zeros(rows.m)
         trial[active] = lam[active]
         D = rows.adjoint(trial)
@@ -81,6 +90,7 @@ def _refine(rows: UnitRows, point: Factors, steps: int = 8) -> Factors:
         if not reached < residual:
             break
         K, Q, lam, residual = K_new, Q_new, trial, reached
+        step = time.perf_counter() - begin
     return Factors(K, Q, lam, point.penalty, point.missed, point.evaluations)
 
 
@@ -220,7 +230,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
         point = _improved(rows, initial, request.max_iterations or 60, begin + allowed)
         tried += 1
         evaluations += point.evaluations
-        point = _refine(rows, point)
+        point = _refine(rows, point, begin + allowed)
         W = rows.lift(point.W)
         W = W if allowed == np.inf else raised(problem, W)
         missed = problem.missed(problem.margins(W) - problem.rhs) / problem.allowance

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -104,15 +105,16 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
     begin = time.perf_counter()
     limit = read_time_limit(request.options.get("time_limit"))
     best, frobenius = _Best(problem, norm), get_norm("frobenius")
+
+    def left() -> float:
+        return limit - (time.perf_counter() - begin)
+
     best.offer(np.zeros(problem.shape), np.zeros(problem.m))
     metric: Metric | None = None
     known = request.multipliers(problem)
     floor, rounds, attempt_below, systems, products, rows = 1.0, 0, 3e-2, 0, 0, 0
     for rounds in range(1, (request.max_iterations or _ROUNDS) + 1):
-        options = dict(request.options)
-        if limit < np.inf:  # what is left of the time; a W of some kind is always found
-            options["time_limit"] = max(limit - (time.perf_counter() - begin), 0.05 * limit)
-        asked = Request(request.tolerance, warm_start=known, options=options)
+        asked = Request(request.tolerance, warm_start=known, options=_within(request.options, left(), limit))
         solve = WorkingSetSolve(problem, frobenius, asked, metric)
         if metric is None:  # also where infeasibility shows
             found = solve.run()
@@ -130,18 +132,17 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
         reached = best.offer(raised(problem, W), lam)
         if problem.penalty is not None:  # W = 0 and multipliers that pay for everything
             best.offer(np.zeros(problem.shape), lam)
-        if reached < attempt_below and time.perf_counter() - begin < limit:
+        if reached < attempt_below and left() > 0:
             # A failed attempt costs little on few rows; on many, come closer first.
             attempt_below = min(attempt_below, (0.9 if problem.m <= _FEW else 0.4) * reached)
             near = np.flatnonzero((lam != 0) | problem.equality | _close(problem, W))
-            polished = polish_face(problem.gather(near), W, lam[near], late=lambda: time.perf_counter() - begin > limit)
+            polished = polish_face(problem.gather(near), W, lam[near], late=lambda: left() < 0)
             if polished is not None:
                 full = np.zeros(problem.m)
                 full[near] = polished.lam
                 best.offer(polished.W, full)
-        if best.proved <= 1e-2 * request.tolerance or time.perf_counter() - begin > limit:
-            break
-        if best.proved <= request.tolerance and floor <= 1e-4:
+        goal = request.tolerance * (1.0 if floor <= 1e-4 else 1e-2)
+        if best.proved <= goal or left() < 0:
             break
         # Weights far below the error would freeze directions that still have to turn.
         floor = max(_FLOOR, floor * _FALL, _SHARE * min(reached, 1.0))
@@ -150,6 +151,11 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
             break
     extras = Extras(interior_iterations=rounds, working_rows=rows, factorizations=systems, products=products)
     return replace(best.found, iterations=rounds, extras=extras)
+
+
+def _within(options: dict[str, Any], left: float, limit: float) -> dict[str, Any]:
+    """Options with what is left of the time, and a little more: a W of some kind is always found."""
+    return options if limit == np.inf else {**options, "time_limit": max(left, 0.05 * limit)}
 
 
 def _close(problem: MarginProblem, W: FloatArray) -> BoolArray:
