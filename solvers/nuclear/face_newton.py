@@ -8,6 +8,7 @@ Squared hinges add their curvature to the rows' equations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +101,13 @@ def _reduce(problem: MarginProblem, a: FloatArray, b: FloatArray, face: Face) ->
 
 
 def polish_face(
-    problem: MarginProblem, W: FloatArray, lam: FloatArray, *, goal: float = 1e-11, corrections: int = _CORRECTIONS
+    problem: MarginProblem,
+    W: FloatArray,
+    lam: FloatArray,
+    *,
+    goal: float = 1e-11,
+    corrections: int = _CORRECTIONS,
+    late: Callable[[], bool] | None = None,
 ) -> FacePair | None:
     """Newton from a nearly optimal pair; rank and face are guessed from it and corrected from signs.
 
@@ -115,6 +122,8 @@ def polish_face(
         What the certificate should prove.
     corrections : int
         Guesses that may be tried.
+    late : callable, optional
+        Asked before every step; True ends it with the best pair so far.
     """
     pair = problem.rows.gather(np.arange(problem.m))
     a, b = pair.a.astype(np.float64, copy=False), pair.queries.astype(np.float64)[pair.owner]
@@ -141,7 +150,7 @@ def polish_face(
         unknowns = len(part.kept) + rank * (rank + 1) // 2
         if not 1 <= rank <= min(problem.shape) or unknowns > _LARGEST or not len(part.kept):
             return best
-        found = newton_steps(part.rows, lam[part.kept], W, rank, cluster, 1e-14)
+        found = newton_steps(part.rows, lam[part.kept], W, rank, cluster, 1e-14, late)
         if found is None:
             return best
         reduced, W, S, sigma, _ = found

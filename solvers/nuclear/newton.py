@@ -14,6 +14,7 @@ Convergence is quadratic when the solution is nondegenerate; wrong guesses of r 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -185,15 +186,23 @@ class Equations:
 
 
 def newton_steps(
-    rows: Equations, lam: FloatArray, W: FloatArray, r: int, cluster: int, tolerance: float
+    rows: Equations,
+    lam: FloatArray,
+    W: FloatArray,
+    r: int,
+    cluster: int,
+    tolerance: float,
+    late: Callable[[], bool] | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, int] | None:
-    """Newton steps for a fixed rank r and face: (lam, W, S, sigma, steps), or None when they diverge.
+    """Newton steps for a fixed rank r and face: (lam, W, S, sigma, steps), or None when they diverge or it is late.
 
     When ``cluster > r`` that many singular values of the first D are equal; W then tells which vectors to keep.
     """
     a, b, p = rows.a, rows.b, rows.a.shape[1]
     previous, size = np.inf, max(1.0, float(np.abs(rows.rhs).max(initial=0.0)))
     for step in range(_NEWTON_STEPS + 1):
+        if late is not None and late():
+            return None
         D = (a * lam[:, None]).T @ b
         triples = singular_triples(D if rows.constant is None else rows.constant + D)
         if triples is None:
