@@ -34,7 +34,7 @@ class SolverSpec:
     target : str
         ``"module:function"`` of a `Method`, imported at first use.
     norms : frozenset of str or None
-        Norms it solves; None means all.
+        Families of norms it solves; None means all.
     achievable : float
         Accuracy that its certificate can be expected to reach: the default tolerance.
     most_rows : float
@@ -84,7 +84,7 @@ class SolverSpec:
         """Whether it solves this kind of problem at all: a hard margin of rows written out unless one is given."""
         soft = problem is not None and problem.penalty is not None
         shared = problem is not None and isinstance(problem.rows, SharedRows)
-        known = (self.norms is None or norm.name in self.norms) and (self.soft or not soft)
+        known = (self.norms is None or norm.family in self.norms) and (self.soft or not soft)
         moves = self.devices or (self.products and shared)
         return known and self.ranks == (rank is not None) and (device is None or moves)
 
@@ -97,6 +97,8 @@ def _loaded(target: str) -> Method:
 
 
 _FROBENIUS, _NUCLEAR = frozenset({"frobenius"}), frozenset({"nuclear"})
+_POLYHEDRAL = frozenset({"l1", "linf"})
+_OTHERS = _POLYHEDRAL | {"spectral", "lp"}
 _HOME = "attsvm.solvers"
 
 # In the order in which "auto" looks.
@@ -139,6 +141,15 @@ SOLVERS = {
             "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
             "own: W = K Q^T with few columns, from many starts", ranks=True,
             options=frozenset({"starts", "seed", "time_limit"}),
+        ),
+        SolverSpec(
+            "vertex", f"{_HOME}.other_norms.vertex:solve_vertex", _POLYHEDRAL, 1e-7,
+            "own: linear programs of the l1 and linf norms, by vertices", most_rows=150, batched=True,
+        ),
+        SolverSpec(
+            "primal_dual", f"{_HOME}.other_norms.solve:solve_primal_dual", _OTHERS, 1e-7,
+            "own: primal-dual interior point for spectral, l1, linf and l<p> norms, one problem or a batch",
+            most_rows=1500, batched=True,
         ),
         SolverSpec(
             "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,

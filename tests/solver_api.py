@@ -10,7 +10,7 @@ import numpy as np
 from attsvm.solvers import SOLVERS, MarginProblem, MarginSolution, get_norm, solve
 
 # Norms that a batch can be solved in.
-BATCH_NORMS = ("frobenius", "nuclear")
+BATCH_NORMS = ("frobenius", "nuclear", "spectral", "l1", "linf")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ ACCURACY = {
     "factored": _OWN_NUCLEAR,
     "working_set": Accuracy(1e-8, None),
     "reweighted": Accuracy(1e-7, None),
+    "vertex": Accuracy(1e-7, None),
+    "primal_dual": Accuracy(1e-7, None),
     "cvxpy": Accuracy(1e-7, None),
 }
 
@@ -43,7 +45,7 @@ ACCURACY = {
 def accuracy_of(solver: str, norm: str) -> Accuracy:
     """Of a solver by name; a batch is solved by the norm's own solver, as "auto" does."""
     own = {"frobenius": "active_set", "nuclear": "lockstep"}
-    return ACCURACY[own[norm] if solver == "auto" else solver]
+    return ACCURACY[own.get(norm, "primal_dual") if solver == "auto" else solver]
 
 
 def solvers_for(norm: str) -> list[str]:
