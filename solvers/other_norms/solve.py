@@ -177,8 +177,8 @@ def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if unit.problem.batch:
         return _solve_batch(unit, norm, request)
     first = solve_active_set(unit, get_norm("frobenius"), Request(request.tolerance))
-    if first.farkas is not None:
-        return first
+    if first.farkas is not None or (norm.unitarily_invariant and min(unit.problem.shape) == 1):
+        return replace(first, certificate=None)  # on vectors the norms of singular values are one
     found = Found(iterations=first.iterations)
     if first.W is not None and first.multipliers is not None and first.W.any():
         W, lam, steps = _run(unit, norm, first.W, first.multipliers, request)

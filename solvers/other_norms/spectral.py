@@ -24,11 +24,10 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.other_norms.steps import shifted_factor
 
 __all__ = ["SpectralCone"]
 
-# Shares of the diagonal that may be added where rounding leaves a matrix without a Cholesky factor.
-_SHIFTS = (1e-15, 1e-13, 1e-11)
 # Lengths of steps that are tried.
 _LENGTHS = (1.03, 0.99, 0.95, 0.9, 0.84, 0.77, 0.69, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.04, 0.01)
 
@@ -80,10 +79,8 @@ def _factor(matrix: FloatArray, inverse: bool) -> FloatArray:
     for i, part in enumerate(parts):
         # The transpose is the same matrix in the order that LAPACK wants.
         factor, failed = lapack.dpotrf(part.T, lower=1, clean=1)
-        for shift in _SHIFTS if failed else ():
-            factor, failed = lapack.dpotrf(_plus_diagonal(part.copy(), shift * part.diagonal()).T, lower=1, clean=1)
-            if not failed:
-                break
+        if failed:
+            factor, failed = shifted_factor(part)
         if failed:
             out[i] = np.nan
         else:

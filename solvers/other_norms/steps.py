@@ -19,7 +19,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 
-__all__ = ["Cone", "PrimalDual", "solve_definite"]
+__all__ = ["Cone", "PrimalDual", "shifted_factor", "solve_definite"]
 
 # How near to the boundary a step goes, also where the cone asks for caution.
 _BACK_OFF, _CAUTIOUS = 0.995, 0.97
@@ -28,6 +28,8 @@ _BACK_OFF, _CAUTIOUS = 0.995, 0.97
 _LONG, _EAGER, _CAREFUL = 0.9, 0.02, 0.15
 # Dependent equality rows leave the matrix singular: this share of the diagonal is added there, and refinement undoes it.
 _RIDGE = 1e-12
+# Shares of the diagonal that may be added where rounding leaves a matrix without a Cholesky factor.
+_SHIFTS = (1e-15, 1e-14, 1e-13, 1e-12, 1e-11)
 
 
 class Cone(Protocol):
@@ -76,6 +78,19 @@ class Cone(Protocol):
     def keep(self, index: Any) -> None:
         """Keep some problems of a batch."""
         ...
+
+
+def shifted_factor(matrix: FloatArray) -> tuple[FloatArray, int]:
+    """Cholesky factor of a matrix that rounding left without one, its diagonal raised by the smallest share that does."""
+    from scipy.linalg import lapack
+
+    for shift in _SHIFTS:
+        raised = matrix.copy()
+        raised.ravel()[:: len(matrix) + 1] *= 1.0 + shift
+        factor, failed = lapack.dpotrf(raised.T, lower=1, clean=1)
+        if not failed:
+            return np.asarray(factor), 0
+    return matrix, 1
 
 
 def solve_definite(factors: list[FloatArray], right: FloatArray) -> FloatArray:
@@ -160,6 +175,8 @@ class PrimalDual:
         for i, part in enumerate(M.reshape(-1, *M.shape[-2:])):
             # The transpose is the same matrix in the order that LAPACK wants.
             factor, failed = lapack.dpotrf(part.T, lower=1, clean=0)
+            if failed:
+                factor, failed = shifted_factor(part)
             if failed:
                 self.broken.reshape(-1)[i] = True
                 factor = np.eye(len(part))
