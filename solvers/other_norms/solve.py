@@ -139,7 +139,7 @@ def _run(
     with np.errstate(all="ignore"):  # what is not finite is refused by the steps
         cone, lam = _cone(norm, start)
         state = PrimalDual(cone, start.F, start.c, lam, start.equality, start.exists)
-        flat, lam, steps = _iterate(state, request.max_iterations or MAX_ITERATIONS, _GOAL * request.tolerance)
+        flat, lam, steps = _iterate(state, request.max_iterations or MAX_ITERATIONS, (_GOAL if state.cone.cautious else 0.1 * _GOAL) * request.tolerance)
         D = (lam[..., None, :] @ start.F)[..., 0, :]
         lam = lam / norm.dual.values(D.reshape(*D.shape[:-1], *start.shape))[..., None]
     found = (flat * start.size).reshape(*flat.shape[:-1], *start.shape)
