@@ -58,7 +58,7 @@ class PolyhedralCone:
         self._x = np.concatenate([self._r - W, self._r + W], axis=-1)  # u, v
         self._z = np.concatenate([total + D, total - D], axis=-1) / 2  # alpha, beta
 
-    def value(self) -> FloatArray:
+    def value(self, D: FloatArray) -> FloatArray:
         """The sum of the bounds."""
         return np.asarray(np.add.reduce(self._r, axis=-1))
 
@@ -154,9 +154,11 @@ class PowerCone:
     def __init__(self, W: FloatArray, p: float) -> None:
         self.W, self.p = W, p
 
-    def value(self) -> FloatArray:
-        """``||W||_p^p``, what ``c . lam`` tends to."""
-        return np.asarray(np.add.reduce(np.abs(self.W) ** self.p, axis=-1))
+    def value(self, D: FloatArray) -> FloatArray:
+        """``||W||_p ||D||_q``: not below ``<D, W>``, and equal to it on the curve only."""
+        q = self.p / (self.p - 1.0)
+        of_W, of_D = np.add.reduce(np.abs(self.W) ** self.p, axis=-1), np.add.reduce(np.abs(D) ** q, axis=-1)
+        return np.asarray(of_W ** (1.0 / self.p) * of_D ** (1.0 / q))
 
     def prepare(self, D: FloatArray) -> None:
         """Slope of W as a function of D, and distance from the curve."""

@@ -26,9 +26,10 @@ from attsvm.solvers.unit import UnitProblem
 __all__ = ["certified", "solve_primal_dual"]
 
 MAX_ITERATIONS = 80
-# Gap and residual that end the method, as a share of the tolerance; a pause below _NEAR means that the digits are spent.
-_GOAL, _NEAR = 1e-2, 1e-6
-_PATIENCE = 15
+# Share of the tolerance at which the method ends (less where steps cost little), and the gap below which a pause means
+# that the digits are spent.
+_GOAL, _CHEAP_GOAL, _NEAR = 1e-2, 1e-3, 1e-6
+_PATIENCE, _PAUSE = 15, 3
 # Numbers of working memory per chunk of a batch.
 _CHUNK_NUMBERS = 1 << 23
 
@@ -71,8 +72,7 @@ def _begin(unit: UnitProblem, norm: Norm, W: FloatArray, multipliers: FloatArray
     mixed = unit.has_equalities or unit.has_zero_rows
     exists = unit.inverse > 0 if mixed else None
     equality = problem.equality if mixed else None
-    lam = np.maximum(multipliers, 0.0) if equality is None else np.where(equality, multipliers, np.maximum(multipliers, 0))
-    lam = lam / np.where(unit.inverse > 0, unit.inverse, 1.0)
+    lam = problem.clipped(multipliers) / np.where(unit.inverse > 0, unit.inverse, 1.0)
     even = np.ones_like(lam) if equality is None else np.where(~equality & (unit.inverse > 0), 1.0, 0.0)
     for part, share in ((lam, 0.5), (even, 0.25)):
         D = (part[..., None, :] @ F)[..., 0, :].reshape(W.shape)
@@ -113,7 +113,7 @@ def _iterate(state: PrimalDual, most: int, goal: float) -> tuple[FloatArray, Flo
                 best_W, best_lam, best, waited = state.cone.W, state.lam, worst, np.zeros((), dtype=np.int64)
             else:
                 waited = waited + 1
-            if state.broken or worst <= goal or waited >= _PATIENCE or (waited >= 2 and best < _NEAR):
+            if state.broken or worst <= goal or waited >= _PATIENCE or (waited >= _PAUSE and best < _NEAR):
                 break
             continue
         steps[index] += 1
@@ -122,7 +122,7 @@ def _iterate(state: PrimalDual, most: int, goal: float) -> tuple[FloatArray, Flo
         best_W[chosen], best_lam[chosen], best[chosen] = state.cone.W[better], state.lam[better], worst[better]
         waited[index] = np.where(better, 0, waited[index] + 1)
         late = waited[index]
-        done = state.broken | (worst <= goal) | (late >= _PATIENCE) | ((late >= 2) & (best[index] < _NEAR))
+        done = state.broken | (worst <= goal) | (late >= _PATIENCE) | ((late >= _PAUSE) & (best[index] < _NEAR))
         if done.all():
             break
         if done.any():
@@ -139,7 +139,8 @@ def _run(
     with np.errstate(all="ignore"):  # what is not finite is refused by the steps
         cone, lam = _cone(norm, start)
         state = PrimalDual(cone, start.F, start.c, lam, start.equality, start.exists)
-        flat, lam, steps = _iterate(state, request.max_iterations or MAX_ITERATIONS, (_GOAL if state.cone.cautious else 0.1 * _GOAL) * request.tolerance)
+        goal = (_GOAL if cone.cautious else _CHEAP_GOAL) * request.tolerance
+        flat, lam, steps = _iterate(state, request.max_iterations or MAX_ITERATIONS, goal)
         D = (lam[..., None, :] @ start.F)[..., 0, :]
         lam = lam / norm.dual.values(D.reshape(*D.shape[:-1], *start.shape))[..., None]
     found = (flat * start.size).reshape(*flat.shape[:-1], *start.shape)

@@ -23,10 +23,10 @@ __all__ = ["Cone", "PrimalDual", "shifted_factor", "solve_definite"]
 
 # How near to the boundary a step goes, also where the cone asks for caution.
 _BACK_OFF, _CAUTIOUS = 0.995, 0.97
-# Share of mu that a cautious step aims at, after a long step and after any other: generous centring pays for the lengths
-# of the prediction, which are not computed.
+# Share of mu that a cautious step aims at, after a long step and after any other: generous centring, because the
+# lengths of the prediction are not computed.
 _LONG, _EAGER, _CAREFUL = 0.9, 0.02, 0.15
-# Dependent equality rows leave the matrix singular: this share of the diagonal is added there, and refinement undoes it.
+# Dependent equality rows leave the matrix singular: this share of the diagonal is added, and refinement undoes it.
 _RIDGE = 1e-12
 # Shares of the diagonal that may be added where rounding leaves a matrix without a Cholesky factor.
 _SHIFTS = (1e-15, 1e-14, 1e-13, 1e-12, 1e-11)
@@ -43,8 +43,8 @@ class Cone(Protocol):
     cautious: bool
     """Whether steps must keep more distance from the boundary, as those of matrices do, and lengths are dear."""
 
-    def value(self) -> FloatArray:
-        """An upper bound of the norm of W, shape (*batch,)."""
+    def value(self, D: FloatArray) -> FloatArray:
+        """What ``c . lam`` tends to from below: an upper bound of the norm of W (times that of D), shape (*batch,)."""
         ...
 
     def prepare(self, D: FloatArray) -> None:
@@ -81,7 +81,7 @@ class Cone(Protocol):
 
 
 def shifted_factor(matrix: FloatArray) -> tuple[FloatArray, int]:
-    """Cholesky factor of a matrix that rounding left without one, its diagonal raised by the smallest share that does."""
+    """Cholesky factor of a matrix that rounding left without one, its diagonal raised by as little as it takes."""
     from scipy.linalg import lapack
 
     for shift in _SHIFTS:
@@ -155,13 +155,14 @@ class PrimalDual:
     def measure(self) -> None:
         """Gap and residual of the present point."""
         self.residual = self.c + self.slack - _times(self.F, self.cone.W)
-        value = self.cone.value()
+        self._D = np.asarray((self.lam[..., None, :] @ self.F)[..., 0, :])
+        value = self.cone.value(self._D)
         self.gap = np.abs(value - np.vecdot(self.c, self.lam)) / value
         self.missed = np.maximum.reduce(np.abs(self.residual), axis=-1)
 
     def keep(self, index: Any) -> None:
         """Keep some problems of a batch."""
-        for name in ("F", "c", "lam", "slack", "residual", "gap", "missed", "broken", "_length"):
+        for name in ("F", "c", "lam", "slack", "residual", "gap", "missed", "broken", "_length", "_D"):
             setattr(self, name, getattr(self, name)[index])
         if self.ordered is not None:
             self.ordered, self._tied, self._void = (x[index] for x in (self.ordered, self._tied, self._void))
@@ -187,7 +188,7 @@ class PrimalDual:
         """One predictor-corrector step."""
         cone, F, lam, slack = self.cone, self.F, self.lam, self.slack
         m, ordered = F.shape[-2], self.ordered
-        cone.prepare(np.asarray((lam[..., None, :] @ F)[..., 0, :]))
+        cone.prepare(self._D)
         M = cone.matrix(F)
         # The diagonal as a view.
         diagonal = M.reshape(*M.shape[:-2], -1)[..., :: m + 1]

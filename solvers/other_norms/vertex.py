@@ -3,10 +3,10 @@
     l_1:    maximize c . lam   subject to  lam >= 0,  -1 <= F' lam <= 1           (W: the multipliers of the last rows)
     l_inf:  maximize t         subject to  -1 <= V <= 1,  F V - t c >= 0          (W = V / t; lam: the multipliers)
 
-with unit rows F; equality rows have a free lam, and ``=`` in place of ``>=``. The first is the dual program, of the order
-of the rows; the second is the problem itself for the direction of W. DAQP's proximal steps make linear programs definite
-quadratic ones and end at a vertex exactly (D. Arnström, A. Bemporad and D. Axehill, 2022). What does not certify, and
-larger programs, are left to `solve_primal_dual`.
+with unit rows F; equality rows have a free lam, and ``=`` in place of ``>=``. The first is the dual program, of the
+order of the rows; the second is the problem itself for the direction of W. DAQP's proximal steps make linear programs
+definite quadratic ones and end at a vertex exactly (see `attsvm.solvers.frobenius.least_distance`). What does not
+certify, and larger programs, are left to `solve_primal_dual`.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ def _linf(F: FloatArray, c: FloatArray, equality: BoolArray) -> tuple[FloatArray
     cost[n] = -1.0
     rows = np.empty((m, n + 1))
     rows[:, :n], rows[:, n] = F, -c
-    x, _, flag, info = daqp.solve(
-        np.zeros((n + 1, n + 1)), cost, rows, upper, lower, sense, eps_prox=_PROXIMAL["linf"]
-    )
+    x, _, flag, info = daqp.solve(np.zeros((n + 1, n + 1)), cost, rows, upper, lower, sense, eps_prox=_PROXIMAL["linf"])
     if flag != 1 or not x[n] > 0:  # t = 0: no direction separates
         return np.full(n, np.nan), np.full(m, np.nan), int(info["iterations"])
     return np.asarray(x[:n] / x[n]), -np.asarray(info["lam"][n + 1 :]), int(info["iterations"])

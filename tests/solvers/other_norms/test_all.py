@@ -32,9 +32,17 @@ def judge(name: str, norm: str, solution: MarginSolution) -> None:
         assert_optimal(entry.problem, solution.W, solution.multipliers, norm, TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ENTRIES)
-@pytest.mark.parametrize(("norm", "solver"), [*((norm, "auto") for norm in NORMS), ("l1", "primal_dual"), ("linf", "primal_dual")])
-def test_own_solvers_meet_the_optimality_conditions(name: str, norm: str, solver: str) -> None:
+# Where the spectral steps leave a nearly infeasible problem open, exact arithmetic takes seconds: once, in the batch.
+ALONE = [
+    (norm, solver, name)
+    for norm, solver in [*((norm, "auto") for norm in NORMS), ("l1", "primal_dual"), ("linf", "primal_dual")]
+    for name, entry in ENTRIES.items()
+    if norm != "spectral" or not entry.tags & HARD
+]
+
+
+@pytest.mark.parametrize(("norm", "solver", "name"), ALONE)
+def test_own_solvers_meet_the_optimality_conditions(norm: str, solver: str, name: str) -> None:
     solution = solve(ENTRIES[name].problem, norm, solver)
     assert solution.solver in ("vertex", "primal_dual")
     judge(name, norm, solution)
@@ -128,7 +136,9 @@ def test_attention_problems_take_them_by_default(norm: str) -> None:
     assert sets.certificate.proved <= 1e-7
 
 
-@pytest.mark.parametrize(("norm", "solver"), [("spectral", "primal_dual"), ("l3", "primal_dual"), ("l1", "primal_dual")])
+@pytest.mark.parametrize(
+    ("norm", "solver"), [("spectral", "primal_dual"), ("l3", "primal_dual"), ("l1", "primal_dual")]
+)
 def test_too_few_steps_are_told(norm: str, solver: str) -> None:
     rng = np.random.default_rng(0)
     found = solve(random_rows(rng, 4, 5, 6), norm, solver, max_iterations=2)
