@@ -6,8 +6,8 @@ Todd: a matrix R with ``R^{-1} S R^{-T} = R' Y R = diag(l)`` scales both alike, 
 
     dY = G - N dS N,      G = R^{-T} E R^{-1},      E_ij = 2 (mu I - diag(l)^2 - second order)_ij / (l_i + l_j).
 
-Written ``dt = t r``, ``dW = r W + V``, so that ``dS = r S - [[0, V], [V', 0]]`` and ``N S N = Y``, the upper right block
-of dY, and its product with S, which takes the place of the trace, say
+Written ``dt = t r``, ``dW = r W + V``, so that ``dS = r S - [[0, V], [V', 0]]`` and ``N S N = Y``, the upper right
+block of dY, and its product with S, which takes the place of the trace, say
 
     H V = dD - 2 G_12 + r D,      H V = 2 (N_11 V N_22 + N_12 V' N_12),
     r <S, Y> = <S, G> + <S, Y> - t + <W, D> + <W, dD> + <D, V>.
