@@ -39,6 +39,8 @@ class SolverSpec:
         Accuracy that its certificate can be expected to reach: the default tolerance.
     most_rows : float
         Rows per problem up to which "auto" chooses it.
+    rows_per_entry : float
+        Rows per entry of W from which on "auto" chooses it.
     batched : bool
         Works on a whole batch; others are called problem by problem.
     devices : bool
@@ -65,6 +67,7 @@ class SolverSpec:
     achievable: float
     summary: str
     most_rows: float = np.inf
+    rows_per_entry: float = 0.0
     batched: bool = False
     devices: bool = False
     ranks: bool = False
@@ -109,6 +112,10 @@ SOLVERS = {
             "active_set", f"{_HOME}.frobenius.active_set:solve_active_set", _FROBENIUS, 1e-8,
             "own: block pivoting on the Gram matrix, one problem or a batch", most_rows=1500, batched=True,
             options=frozenset({"rescue"}),
+        ),
+        SolverSpec(
+            "few_entries", f"{_HOME}.frobenius.few_entries:solve_few_entries", _FROBENIUS, 1e-8,
+            "own: interior point on the entries of W, for many more rows than entries", rows_per_entry=4.0,
         ),
         SolverSpec(
             "projected", f"{_HOME}.frobenius.projected:solve_projected", _FROBENIUS, 1e-8,
@@ -173,6 +180,8 @@ def choose(
         if spec.devices and device is None and not _worth_lockstep(problem):
             continue
         if spec.written_out and not isinstance(problem.rows, PairRows):
+            continue
+        if problem.m < spec.rows_per_entry * problem.shape[0] * problem.shape[1]:
             continue
         if problem.m <= spec.most_rows or device is not None:
             return spec, ""
