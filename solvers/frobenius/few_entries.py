@@ -2,10 +2,10 @@
 
     minimize |W|_F^2 / 2   subject to  F W - s = c,  s >= 0
 
-Eliminating s and its multipliers from a step leaves ``(I + F' diag(lam / s) F) dW = right side``, of order dx dz. Rows of
-one query share their right factor, so the matrix is a sum over queries of ``(sum_k w_k a_k a_k') (x) (b b')``: with the
-upper triangles of both factors as vectors it is one product of two matrices with a column per query. Rows enter through
-a working set: rounds on the rows that were missed so far, looser at first, and all rows are looked at after each.
+Eliminating s and its multipliers from a step leaves ``(I + F' diag(lam / s) F) dW = right side``, of order dx dz. Rows
+of one query share their right factor, so the matrix is a sum over queries of ``(sum_k w_k a_k a_k') (x) (b b')``: with
+the upper triangles of both factors as vectors it is one product of two matrices with a column per query. Rows enter
+through a working set: after each step those that W misses join, strictly inside.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["solve_few_entries"]
 
 # Entries of W up to which systems of their order are worth it.
 _MOST_ENTRIES = 4200
-# Rows of each query that the first round takes, and gaps that the rounds ask for, the last one again and again.
-_FIRST, _LEVELS = 4, (1e-2, 1e-4, 1e-7)
-_STEPS, _ROUNDS = 60, 25
+# Rows of each query to begin with, and the gap from which on missed rows are looked for.
+_FIRST, _LOOK = 4, 0.5
+_STEPS = 200
 _BACK_OFF = 0.99
 # Numbers of working memory per chunk of queries.
 _CHUNK_NUMBERS = 1 << 23
@@ -93,38 +93,62 @@ def _normal_matrix(blocks: _Blocks, weights: FloatArray) -> FloatArray:
 
 
 class _Steps:
-    """Predictor-corrector steps on some rows, from a cold start."""
+    """Predictor-corrector steps on a growing set of rows.
+
+    Attributes
+    ----------
+    index : ndarray of int, shape (k,)
+        Rows of the working set, sorted by query.
+    W : ndarray, shape (dx, dz)
+        Of the unit rows.
+    s, lam : ndarray, shape (k,)
+    steps : int
+    """
 
     def __init__(self, unit: UnitProblem, index: IntArray) -> None:
-        rows = unit.problem.rows.gather(index)
-        scale = unit.inverse[index]
-        self.blocks, order = _blocks(rows, scale)
-        self.index = index[order]
+        self.unit, self.W, self.steps = unit, np.zeros(unit.problem.shape), 0
+        self._take(index, np.ones(len(index)), np.ones(len(index)))
+
+    def _take(self, index: IntArray, s: FloatArray, lam: FloatArray) -> None:
+        unit = self.unit
+        self.blocks, order = _blocks(unit.problem.rows.gather(index), unit.inverse[index])
+        self.index, self.s, self.lam = index[order], s[order], lam[order]
         self.rows = PairRows.trusted(
             self.blocks.a, self.blocks.queries, np.repeat(np.arange(len(self.blocks.counts)), self.blocks.counts)
         )
         self.c = unit.c[self.index]
-        self.W = np.zeros(unit.problem.shape)
-        self.s, self.lam = np.ones(len(index)), np.ones(len(index))
-        self.steps = 0
+        self.inside = np.zeros(unit.m, dtype=bool)
+        self.inside[self.index] = True
 
-    @property
+    def admit(self) -> int:
+        """Take in the rows that W misses; how many."""
+        short = self.unit.margins(self.W) - self.unit.c
+        new = np.flatnonzero((short < 0.0) & ~self.inside)
+        if len(new):
+            mu = float(self.s @ self.lam) / len(self.s)
+            room = np.maximum(np.sqrt(mu), -short[new])
+            self._take(
+                np.concatenate([self.index, new]),
+                np.concatenate([self.s, room]),
+                np.concatenate([self.lam, mu / room]),
+            )
+        return len(new)
+
     def gap(self) -> float:
-        """Relative distance of the norms of a feasible W and of the dual bound, or the residual of the rows."""
+        """Relative distance of the norms of W and of the dual bound, or the residual of the rows."""
         dual = self.rows.adjoint(self.lam)
         value, size = float(np.linalg.norm(self.W)), float(np.linalg.norm(dual))
         bound = float(self.c @ self.lam) / size if size > 0 else 0.0
         missed = float(np.abs(self.c + self.s - self.rows.margins(self.W)).max())
         return max(1.0 - bound / value if value > 0 else np.inf, missed)
 
-    def run(self, goal: float, most: int) -> bool:
-        """Steps until the gap is below the goal; False where they stall."""
-        for _ in range(most):
-            if self.gap <= goal:
-                return True
-            if not self._step():
-                return False
-        return self.gap <= goal
+    def run(self, goal: float, most: int) -> None:
+        """Steps until the gap is below the goal and no row is missed, or until rounding or the budget stops them."""
+        while self.steps < most:
+            gap = self.gap()
+            joined = self.admit() if gap < _LOOK else 0
+            if (gap <= goal and not joined) or not self._step():
+                return
 
     def _step(self) -> bool:
         from scipy.linalg import lapack
@@ -172,7 +196,7 @@ def _first_rows(unit: UnitProblem) -> IntArray:
 
 
 def solve_few_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
-    """Least Frobenius norm of many more rows than entries; ``max_iterations`` are rounds of the working set.
+    """Least Frobenius norm of many more rows than entries; ``max_iterations`` are steps, 200 by default.
 
     Equality rows, and W of more entries than its systems are worth, are left to `solve_working_set`.
 
@@ -191,23 +215,11 @@ def solve_few_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     problem = unit.problem
     if unit.has_equalities or unit.has_zero_rows or problem.shape[0] * problem.shape[1] > _MOST_ENTRIES:
         return solve_working_set(unit, norm, request)
-    working, taken, rounds = _first_rows(unit), 0, request.max_iterations or _ROUNDS
-    levels = [*_LEVELS, *([request.tolerance] * rounds)][:rounds]
-    found = Found()
-    for level in levels:
-        state = _Steps(unit, working)
-        settled = state.run(min(level, max(0.1 * request.tolerance, 1e-9)) if level <= 1e-7 else level, _STEPS)
-        taken += state.steps
-        short = unit.margins(state.W) - unit.c
-        missed = np.flatnonzero(short < -1e-9)
-        new = np.setdiff1d(missed, working, assume_unique=True)
-        if not len(new) and level <= 1e-7:
-            found = _certified(unit, norm, state, taken)
-            if settled or found.certificate is None or found.certificate.proved <= request.tolerance:
-                break
-        working = np.union1d(working, new)
+    state = _Steps(unit, _first_rows(unit))
+    state.run(max(0.1 * request.tolerance, 1e-9), request.max_iterations or _STEPS)
+    found = _certified(unit, norm, state)
     certificate = found.certificate
-    if certificate is None or certificate.proved > request.tolerance:
+    if request.max_iterations is None and (certificate is None or certificate.proved > request.tolerance):
         other = solve_working_set(unit, norm, request)
         if other.farkas is not None or certificate is None:
             return other
@@ -216,7 +228,7 @@ def solve_few_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     return found
 
 
-def _certified(unit: UnitProblem, norm: Norm, state: _Steps, taken: int) -> Found:
+def _certified(unit: UnitProblem, norm: Norm, state: _Steps) -> Found:
     """The pair of the working rows on all rows, W raised where a row is missed by rounding."""
     problem = unit.problem
     x = np.zeros(unit.m)
@@ -226,6 +238,9 @@ def _certified(unit: UnitProblem, norm: Norm, state: _Steps, taken: int) -> Foun
     if problem.is_plain and 0.0 < float(values.min()) < 1.0:
         W = W / float(values.min())
     lam = unit.restore_multipliers(x)
-    lam = lam / float(np.linalg.norm(problem.adjoint(lam)))
-    certificate = certify(problem, W, lam, norm)
-    return Found(W, lam, taken, certificate=certificate, extras=Extras(working_rows=len(state.index), factorizations=taken))
+    size = float(np.linalg.norm(problem.adjoint(lam)))
+    if not (np.isfinite(W).all() and np.isfinite(size) and size > 0.0):
+        return Found(iterations=state.steps)
+    certificate = certify(problem, W, lam / size, norm)
+    extras = Extras(working_rows=len(state.index), factorizations=state.steps)
+    return Found(W, lam / size, state.steps, certificate=certificate, extras=extras)

@@ -93,6 +93,12 @@ def _large(seed: int, size: tuple[int, int, int], parts: tuple[int, ...]) -> dic
     return large_solve(seed, size, parts=parts)
 
 
+def _large_corpus(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.corpora import large_corpus
+
+    return large_corpus(seed)
+
+
 def _norms(seed: int, norm: str) -> dict[str, dict[str, float]]:
     from attsvm.validation.bench.norms import norm_speed
 
@@ -207,6 +213,17 @@ CASES: tuple[Case, ...] = (
             NumberGoal("all settled", "all norms", "unsettled", "at most", 0.0),
         ),
         slow=True,
+    ),
+    DrawCase(
+        "graphs-large",
+        "Graph-SVM of 100,000 sequences over 10,000 tokens, d = 32",
+        _large_corpus,
+        (
+            NumberGoal("graphs and components in 30 s", "attsvm", "seconds of the graphs", "at most", 30.0),
+            NumberGoal("gap <= 1e-8", "attsvm", "gap", "at most", 1e-8),
+        ),
+        slow=True,
+        opt_in=True,
     ),
     DrawCase(
         "growth",
