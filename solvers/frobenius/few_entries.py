@@ -17,6 +17,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify import certify
+from attsvm.solvers.correction import least_change
 from attsvm.solvers.frobenius.working_set import solve_working_set
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.pairs import PairRows
@@ -237,6 +238,8 @@ def _certified(unit: UnitProblem, norm: Norm, state: _Steps) -> Found:
     values: Any = problem.margins(W)
     if problem.is_plain and 0.0 < float(values.min()) < 1.0:
         W = W / float(values.min())
+    elif not problem.is_plain:
+        W = least_change(problem, W)
     lam = unit.restore_multipliers(x)
     size = float(np.linalg.norm(problem.adjoint(lam)))
     if not (np.isfinite(W).all() and np.isfinite(size) and size > 0.0):

@@ -13,6 +13,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify import certify
+from attsvm.solvers.correction import least_change
 from attsvm.solvers.frobenius.active_set import solve_active_set
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.other_norms.entrywise import PolyhedralCone, PowerCone
@@ -149,19 +150,6 @@ def _run(
     return np.asarray(found), unit.restore_multipliers(lam), steps
 
 
-def _met(problem: MarginProblem, W: FloatArray) -> FloatArray:
-    """W of one problem after the least change (Frobenius) that meets the rows which it misses."""
-    slack = problem.margins(W) - problem.rhs
-    rows = np.flatnonzero((problem.equality | (slack < 0)) & (problem.row_norms > 0))
-    if not len(rows):
-        return W
-    part = problem.gather(rows)
-    lengths = part.row_norms
-    gram = part.gram() / lengths[:, None] / lengths
-    change = np.linalg.lstsq(gram, -slack[rows] / lengths, rcond=1e-13)[0]
-    return W + part.adjoint(change / lengths)
-
-
 def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least spectral, l_1, l_inf or l_p norm; ``max_iterations`` are steps, 80 by default.
 
@@ -200,7 +188,7 @@ def certified(
     found = Found(W, lam, steps, certificate=certificate)
     if certificate.primal_violation <= certificate.primal_error:
         return found
-    met = _met(problem, W)
+    met = least_change(problem, W)
     other = certify(problem, met, lam, norm)
     return replace(found, W=met, certificate=other) if other.proved <= max(tolerance, certificate.proved) else found
 
