@@ -93,6 +93,24 @@ def _large(seed: int, size: tuple[int, int, int], parts: tuple[int, ...]) -> dic
     return large_solve(seed, size, parts=parts)
 
 
+def _large_corpus(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.corpora import large_corpus
+
+    return large_corpus(seed)
+
+
+def _norms(seed: int, norm: str) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.norms import norm_speed
+
+    return norm_speed(seed, norm)
+
+
+def _norms_agree(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.norms import agreement
+
+    return agreement(seed)
+
+
 _DAQP, _DAQP_LOOP = "daqp, Gram matrix given", "daqp loop, rows built"
 _DENSE_QP = ("qpsolvers daqp", "qpsolvers piqp", "qpsolvers proxqp", "qpsolvers quadprog")
 
@@ -170,6 +188,42 @@ CASES: tuple[Case, ...] = (
         batch=500,
         repeats=2,
         peers={"nuclear: cvxpy per constraint": 30.0, "nuclear: moreau PSD cones": None},
+    ),
+    *(
+        DrawCase(
+            f"norms-{norm}",
+            f"{norm} norm, (6, 8, 10), alone and in batches of 200, against the quickest of cvxpy's solvers",
+            partial(_norms, norm=norm),
+            (
+                NumberGoal(">= 20x cvxpy", "attsvm", "times as fast", "at least", 20.0),
+                NumberGoal(">= 20x cvxpy in batches", "attsvm", "times as fast in a batch", "at least", 20.0),
+                NumberGoal("gap <= 1e-7", "attsvm", "gap", "at most", 1e-7),
+            ),
+            slow=True,
+        )
+        for norm in ("l1", "linf", "l1.5", "l3", "spectral")
+    ),
+    DrawCase(
+        "norms-agree",
+        "100 problems per draw in spectral, l1, linf, l1.5 and l3 norms against certified cvxpy",
+        _norms_agree,
+        (
+            NumberGoal("gap <= 1e-7", "all norms", "worst gap", "at most", 1e-7),
+            NumberGoal("same norm to 2e-7", "all norms", "worst difference", "at most", 2e-7),
+            NumberGoal("all settled", "all norms", "unsettled", "at most", 0.0),
+        ),
+        slow=True,
+    ),
+    DrawCase(
+        "graphs-large",
+        "Graph-SVM of 100,000 sequences over 10,000 tokens, d = 32",
+        _large_corpus,
+        (
+            NumberGoal("graphs and components in 30 s", "attsvm", "seconds of the graphs", "at most", 30.0),
+            NumberGoal("gap <= 1e-8", "attsvm", "gap", "at most", 1e-8),
+        ),
+        slow=True,
+        opt_in=True,
     ),
     DrawCase(
         "growth",
