@@ -99,7 +99,9 @@ def metric_learning(
     far = (np.stack([problem.Z, others[:, 0]], axis=1) - mean) @ basis
     with _translated():
         if method == "ITML":
-            model = ITML(random_state=seed, max_iter=200).fit(np.concatenate([near, far]), np.repeat([1, -1], problem.n))
+            model = ITML(random_state=seed, max_iter=200).fit(
+                np.concatenate([near, far]), np.repeat([1, -1], problem.n)
+            )
         else:
             model = LSML(random_state=seed, max_iter=200).fit(np.concatenate([near, far], axis=1))
     M = basis @ model.get_mahalanobis_matrix() @ basis.T

@@ -187,9 +187,7 @@ def ways(s: Mapping[str, Any]) -> dict[str, Way]:
     if s["priors"]:
         found["squared hinge around c I, c and C chosen"] = _chosen(s["priors"], s["prices"])
     if s["nuclear_C"]:
-        found[f"nuclear norm around {c:g} I, C = {s['nuclear_C']:g}"] = _fit(
-            norm="nuclear", C=s["nuclear_C"], prior=c
-        )
+        found[f"nuclear norm around {c:g} I, C = {s['nuclear_C']:g}"] = _fit(norm="nuclear", C=s["nuclear_C"], prior=c)
     for method in s["metric_learn"]:
         found[f"metric-learn, {method}, {k} directions"] = _metric(method, k)
     return found
