@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attsvm.validation.figures.folders import folder_beside
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, mean_of, subplots
 from attsvm.validation.pretrained.docstrings import docstring_pairs
 from attsvm.validation.pretrained.minilm import embed
@@ -47,11 +46,7 @@ def _embeddings(context: Context, folder: Path) -> Path:
 def run(context: Context) -> Outcome:
     """Recall@1 and MRR on held-out modules, for every way and split."""
     s = dict(context.settings)
-    with ExitStack() as stack:
-        if context.store == ":memory:":
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        else:
-            folder = Path(context.store).parent
+    with folder_beside(context.store) as folder:
         data = _embeddings(context, folder)
         settings = json.dumps({k: v for k, v in s.items() if k != "trials"}, sort_keys=True)
         cells = [
