@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:  # claims are listed without torch
     torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
-__all__ = ["Array", "Rng", "direct_loss", "exact_gradient", "exact_loss", "generator", "point_of"]
+__all__ = ["Array", "Rng", "direct_loss", "exact_gradient", "exact_loss", "generator", "point_of", "sp", "torch"]
 
 Array = npt.NDArray[np.float64]
 Rng = np.random.Generator

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.record import Check, Measurement, count, each
 from attsvm.validation.ledger.specialization._common import (
     Array,
@@ -15,14 +14,9 @@ from attsvm.validation.ledger.specialization._common import (
     exact_loss,
     generator,
     point_of,
+    sp,
+    torch,
 )
-
-if TYPE_CHECKING:
-    import torch
-
-    import attsvm.dynamics.specialization as sp
-else:  # claims are listed without torch
-    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
 __all__ = ["CHECKS"]
 

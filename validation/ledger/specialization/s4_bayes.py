@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.record import Check, each
-from attsvm.validation.ledger.specialization._common import Array, Rng, generator, point_of
-
-if TYPE_CHECKING:
-    import torch
-
-    import attsvm.dynamics.specialization as sp
-else:  # claims are listed without torch
-    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
+from attsvm.validation.ledger.specialization._common import Array, Rng, generator, point_of, sp, torch
 
 __all__ = ["CHECKS"]
 

@@ -5,19 +5,12 @@ A list holds several for one claim. `attsvm.validation.ledger.mutate` adds const
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from attsvm._lazy import lazy_module
 from attsvm.validation.ledger.specialization import s1_reduction, s2_unspecialized, s3_dynamics
-
-if TYPE_CHECKING:
-    import torch
-
-    import attsvm.dynamics.specialization as sp
-else:  # claims are listed without torch
-    torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
+from attsvm.validation.ledger.specialization._common import sp, torch
 
 __all__ = ["SLIPS"]
 
