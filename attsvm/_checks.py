@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["generator", "require_choice", "require_count", "require_number"]
+__all__ = ["generator", "positive", "require_choice", "require_count", "require_number"]
 
 
 def require_choice(name: str, value: object, *choices: str | None) -> None:
@@ -61,6 +61,21 @@ def require_number(
     real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
     if not (real and np.isfinite(value) and low < value < high):  # type: ignore[call-overload, operator]
         raise ValueError(f"{name} must be {'None or ' if optional else ''}{wanted}, got {value!r}")
+
+
+def positive(name: str, value: float) -> float:
+    """A positive and finite number; anything else is refused.
+
+    Examples
+    --------
+    >>> from attsvm._checks import positive
+    >>> positive("lr", 0.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: lr must be positive and finite, got 0.0
+    """
+    require_number(name, value, "positive and finite", low=0.0)
+    return float(value)
 
 
 def generator(seed: Any) -> np.random.Generator:

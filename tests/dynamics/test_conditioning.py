@@ -154,7 +154,7 @@ class TestTeacher:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"N": 0}, "N must be at least 1"),
+            ({"N": 0}, "N must be an integer >= 1, got 0"),
             ({"sigma_p": 0.0}, "sigma_p and sigma_v must be positive"),
             ({"log_ratio": -1.0}, "log_ratio must be nonnegative"),
             ({"n": 1, "log_ratio": 1.0}, "one token"),

@@ -278,7 +278,7 @@ def test_the_penalty_stays_on_its_device():
         ),
         (
             lambda: loc.qk_gradient_terms(np.ones((2, 3, 1)), np.ones((2, 1)), [[1.0]], [[1.0]], [[1.0]], 0.0),
-            "temperature must be positive, got 0.0",
+            "temperature must be positive and finite, got 0.0",
         ),
         (
             lambda: loc.qk_gradient_terms(np.ones((2, 3, 1)), np.ones((2, 1)), [[1.0]], [[1.0]], [[1.0]], 1.0, "x"),

@@ -247,7 +247,10 @@ def test_errors_of_the_methods(rng):
             lambda: loc.signal_propagation(loc.qk_spectrum(np.eye(2)), 4, method="monte_carlo"),
             "method='monte_carlo' simulates tokens",
         ),
-        (lambda: loc.signal_propagation(np.eye(2), 4, method="monte_carlo", walks=0), "walks must be >= 1, got 0"),
+        (
+            lambda: loc.signal_propagation(np.eye(2), 4, method="monte_carlo", walks=0),
+            "walks must be an integer >= 1, got 0",
+        ),
         (lambda: loc.signal_propagation([[1.0, 2.0], [0.0, 1.0]], 4, method="printed"), "assumes a symmetric W_QK"),
         (lambda: loc.signal_propagation(np.eye(2), 4, [[1, 2], [2, 1]]), "covariance must be positive semidefinite"),
         (lambda: loc.token_logits(np.ones((3, 4)), np.eye(2)), "X must have shape (..., T, 2), got (3, 4)"),

@@ -219,7 +219,7 @@ def test_exact_moments_tend_to_the_asymptotic_ones(rng):
         (lambda: loc.walk_moment(15, 3, 2, 4, 1.0, 1.0), "1 <= i <= j <= T, got i = 3, j = 2, T = 4"),
         (lambda: loc.walk_moment(14, 1, 2, 4, 1.0, 1.0), "equation must be one of (15, 16, 17, 18, 22), got 14"),
         (lambda: loc.walk_moment(15, 1, 2, 4, 1.0, 1.0, form="x"), "form must be 'corrected' or 'printed', got 'x'"),
-        (lambda: loc.random_walks(0, 2, 2), "count must be >= 1, got 0"),
+        (lambda: loc.random_walks(0, 2, 2), "count must be an integer >= 1, got 0"),
         (lambda: loc.linear_softmax([1.0]), "logits must hold T >= 2 tokens, got T = 1"),
         (lambda: loc.linear_softmax(1.0), "logits must have at least one axis"),
         (lambda: loc.piecewise_softmax([1.0, np.inf]), "logits must be finite, but logits[1] is inf"),

@@ -350,7 +350,10 @@ BAD = [
     (lambda: pol.row_flow([0.1, 0.2], mask=[[1, 0], [0, 0]]), "mask hides every token from row 1"),
     (lambda: pol.tied_flow(np.ones((2, 3)), [0.0] * 3, [1.0] * 3), "R0 must be a square matrix, got shape (2, 3)"),
     (lambda: pol.descend(np.eye(2), [0.0, np.nan], pol.LogisticLoss([1.0, 0.0])), "a0 must be finite"),
-    (lambda: pol.descend(np.eye(2), [0.0, 0.0], pol.LogisticLoss([1.0, 0.0]), lr=0.0), "lr must be positive, got 0.0"),
+    (
+        lambda: pol.descend(np.eye(2), [0.0, 0.0], pol.LogisticLoss([1.0, 0.0]), lr=0.0),
+        "lr must be positive and finite, got 0.0",
+    ),
 ]
 
 

@@ -149,7 +149,7 @@ def test_keep_removes_heads(generator):
         ),
         (lambda: sp.SamplerPrior(None, [0.0], [[1.0]], [0.5]), "reflection must hold 1 signs"),
         (lambda: sp.flipping_spike(-1.0, 2.0), "nu1 must be positive and finite, got -1.0"),
-        (lambda: sp.one_hot_spikes(0, 2.0), "F must be at least 1, got 0"),
+        (lambda: sp.one_hot_spikes(0, 2.0), "F must be an integer >= 1, got 0"),
         (lambda: sp.gaussian_spikes(2, float("nan")), "nu1 must be positive and finite, got nan"),
         (lambda: sp.transformed(sp.flipping_spike(1.0, 1.0), [[1.0]]), "mixing must have 2 columns"),
         (

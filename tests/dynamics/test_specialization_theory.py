@@ -278,7 +278,7 @@ def test_head_split_crossing_and_fit():
             lambda: sp.greedy_pruning(sp.OrderParameters(torch.zeros(2, 2)), None, "softmax", rescale="x"),
             "rescale must be",
         ),
-        (lambda: sp.discretized(sp.flipping_spike(1, 1), 0, 0), "n must be at least 1"),
+        (lambda: sp.discretized(sp.flipping_spike(1, 1), 0, 0), "n must be an integer >= 1, got 0"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attsvm._checks import require_count
 from attsvm.dynamics.conditioning.loss import ScalarLoss, squared_loss
 from attsvm.dynamics.conditioning.model import Array, PromptProblem
 from attsvm.softmax import peakedness
@@ -75,8 +76,7 @@ def student_teacher(
     (2.0, 0.0)
     """
     for name, number in (("N", N), ("n", n), ("d", d)):
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
+        require_count(name, number)
     if not (sigma_p > 0 and sigma_v > 0):
         raise ValueError(f"sigma_p and sigma_v must be positive, got {sigma_p} and {sigma_v}")
     rng = np.random.default_rng(seed)

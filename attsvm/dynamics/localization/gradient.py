@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array
-from attsvm._checks import require_choice
+from attsvm._checks import positive, require_choice
 from attsvm.dynamics.localization.piecewise import linear_softmax, softmax_expansion
 
 __all__ = ["qk_gradient_terms"]
@@ -61,8 +61,7 @@ def qk_gradient_terms(
     n, T, d = tokens.shape
     named = (("W_qk", W_qk), ("W_v", W_v), ("W_f", W_f))
     qk, value, feed = (finite_array(name, matrix, (d, d)) for name, matrix in named)
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
+    positive("temperature", temperature)
     last = tokens[:, -1]
     omega = np.einsum("ntd,de,ne->nt", tokens, qk, last, optimize=True) / temperature
     signal = linear_softmax(omega)

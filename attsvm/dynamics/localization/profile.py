@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array
-from attsvm._checks import require_choice
+from attsvm._checks import positive, require_choice
 from attsvm.dynamics.localization.moments import require_tokens
 
 __all__ = [
@@ -39,12 +39,6 @@ def _theta(theta: Any) -> Float64Array:
     if ((array < 0) | (array > 1)).any():
         raise ValueError("theta must lie in [0, 1]")
     return array
-
-
-def _eta(eta: float) -> float:
-    if not (np.isfinite(eta) and eta > 0):
-        raise ValueError(f"eta must be positive and finite, got {eta}")
-    return float(eta)
 
 
 def _doubled_variance(theta: Float64Array, form: str) -> Float64Array:
@@ -98,7 +92,7 @@ def rho(theta: Any, xi: float, eta: float, form: str = "corrected") -> Float64Ar
     position = _theta(theta)
     doubled = _doubled_variance(position, form)
     # In units of eta the signal is N(u xi, D / 2) and the interval [0, 1/eta]; multiply both by eta.
-    return normal_interval((position - 0.5) * xi * _eta(eta), doubled / 2 * eta**2)
+    return normal_interval((position - 0.5) * xi * positive("eta", eta), doubled / 2 * eta**2)
 
 
 def rho_slope(theta: Any, xi: float, eta: float, form: str = "corrected") -> Float64Array:
@@ -115,7 +109,7 @@ def rho_slope(theta: Any, xi: float, eta: float, form: str = "corrected") -> Flo
     position = _theta(theta)
     doubled = _doubled_variance(position, form)
     u = position - 0.5
-    inverse = 1.0 / _eta(eta)
+    inverse = 1.0 / positive("eta", eta)
     lower = np.exp(-((u * xi) ** 2) / doubled)
     upper = np.exp(-((u * xi - inverse) ** 2) / doubled)
     if form == "corrected":

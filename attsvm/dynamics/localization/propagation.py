@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._checks import require_choice
+from attsvm._checks import require_choice, require_count
 from attsvm.dynamics.localization.law import interval_probability
 from attsvm.dynamics.localization.moments import position_coefficients, read_spectrum, require_tokens, signal_moments
 from attsvm.dynamics.localization.piecewise import linear_softmax
@@ -217,8 +217,7 @@ def simulate_signals(
     ((1000, 4), True)
     """
     T = require_tokens(T)
-    if walks < 1:
-        raise ValueError(f"walks must be >= 1, got {walks}")
+    require_count("walks", walks)
     checked = read_qk(W)
     d = (checked[0] if isinstance(checked, tuple) else checked).shape[1]
     sigma = read_covariance(covariance, d)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array
+from attsvm._checks import positive
 from attsvm.dynamics.localization.walks import Covariance, read_covariance
 
 __all__ = ["QKSpectrum", "qk_spectrum", "read_qk"]
@@ -118,9 +119,7 @@ class QKSpectrum:
         """The given temperature if valid, ``sqrt(head_dim)`` if None."""
         if temperature is None:
             return float(np.sqrt(self.head_dim))
-        if not (np.isfinite(temperature) and temperature > 0):
-            raise ValueError(f"temperature must be positive and finite, got {temperature}")
-        return float(temperature)
+        return positive("temperature", temperature)
 
     def symmetrized(self) -> QKSpectrum:
         """The spectrum of ``(W_QK + W_QK^T) / 2``, which has the same trace but not the same signal."""

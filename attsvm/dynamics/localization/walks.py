@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array
+from attsvm._checks import require_count
 
 __all__ = ["Covariance", "random_walks", "read_covariance"]
 
@@ -147,8 +148,7 @@ def random_walks(
     array([ 9., 36.])
     """
     for name, number in (("count", count), ("T", T), ("d", d)):
-        if number < 1:
-            raise ValueError(f"{name} must be >= 1, got {number}")
+        require_count(name, number)
     rng = np.random.default_rng(seed)
     steps = read_covariance(covariance, d).color(rng.standard_normal((count, T, d)))
     return np.cumsum(steps, axis=1, out=steps)

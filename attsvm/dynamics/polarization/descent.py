@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attsvm._checks import positive, require_count
 from attsvm.dynamics.polarization.losses import KLLoss, LogisticLoss, SquareLoss, TargetLoss
 from attsvm.dynamics.polarization.normalizations import get_normalization
 
@@ -97,8 +98,7 @@ _MAPS: dict[str, tuple[Gradient, Gradient]] = {
 
 
 def _snapshot_steps(steps: int, snapshots: int | Sequence[int]) -> list[int]:
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    require_count("steps", steps)
     if isinstance(snapshots, int):
         grid = np.unique(np.geomspace(1, steps, max(2, snapshots)).round().astype(int))
         return [0, *(int(k) for k in grid)]
@@ -156,8 +156,7 @@ def descend(
     >>> run.scores[-1, 0].argmax().item(), bool(run.loss[-1, 0] < 0.01)
     (0, True)
     """
-    if not lr > 0:
-        raise ValueError(f"lr must be positive, got {lr}")
+    positive("lr", lr)
     V, a = _tensor("V0", V0, 2, dtype, device), _tensor("a0", a0, 1, dtype, device)
     if a.shape != (V.shape[0], V.shape[2]):
         raise ValueError(f"a0 must have shape {(V.shape[0], V.shape[2])}, got {tuple(a.shape)}")
@@ -212,8 +211,7 @@ def descend_tied(
     >>> bool(run.scores[-1, 0, 0] > 0.9)
     True
     """
-    if not lr > 0:
-        raise ValueError(f"lr must be positive, got {lr}")
+    positive("lr", lr)
     R, a = _tensor("R0", R0, 2, dtype, device), _tensor("a0", a0, 1, dtype, device)
     goal = torch.as_tensor(target, dtype=dtype, device=device)
     if not transposed and R.shape[1] != R.shape[2]:

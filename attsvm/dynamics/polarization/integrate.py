@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array
-from attsvm._checks import require_choice
+from attsvm._checks import positive, require_choice
 
 __all__ = [
     "FlowError",
@@ -84,8 +84,7 @@ def log_times(times: npt.ArrayLike | None, t_end: float, points: int) -> Array:
     [0.0, 9.0, 99.0]
     """
     if times is None:
-        if not (np.isfinite(t_end) and t_end > 0):
-            raise ValueError(f"t_end must be positive and finite, got {t_end}")
+        positive("t_end", t_end)
         if points < 2:
             raise ValueError(f"points must be at least 2, got {points}")
         return np.linspace(0.0, np.log1p(t_end), points)
@@ -105,9 +104,7 @@ def read_logits(u0: npt.ArrayLike, a0: npt.ArrayLike | None) -> tuple[Array, Arr
 
 def read_scale(b: float) -> float:
     """``b = |beta_*|^2``, positive."""
-    if not (np.isfinite(b) and b > 0):
-        raise ValueError(f"b = |beta_*|^2 must be positive and finite, got {b}")
-    return float(b)
+    return positive("b = |beta_*|^2", b)
 
 
 def integrate(

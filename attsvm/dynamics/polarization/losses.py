@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import ArrayT, FloatArray, finite_array, is_tensor, namespace
-from attsvm._checks import require_choice
+from attsvm._checks import positive, require_choice
 from attsvm.losses import logistic
 from attsvm.softmax import log_softmax
 
@@ -155,8 +155,7 @@ class SquareLoss(TargetLoss):
         object.__setattr__(self, "target", target)
         if self.X is not None:
             object.__setattr__(self, "X", finite_array("X", self.X, (target.size, "d")))
-        if not self.scale > 0:
-            raise ValueError(f"scale must be positive, got {self.scale}")
+        positive("scale", self.scale)
 
     def value(self, beta: ArrayT) -> ArrayT:
         """The loss, shape (...)."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_count
 from attsvm.dynamics.specialization.priors import (
     DiscretePrior,
     GaussianPrior,
@@ -52,8 +53,7 @@ def discretized(prior: Prior, n: int, seed: int | np.random.Generator) -> Discre
     >>> discretized(gaussian_spikes(2, 1.0), 100, seed=0).atoms.shape
     (100, 2)
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}")
+    require_count("n", n)
     return DiscretePrior(prior.sample(n, seed), np.full(n, 1.0 / n))
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from attsvm._checks import require_choice
+from attsvm._checks import positive, require_choice
 from attsvm.dynamics.specialization.order import OrderParameters
 from attsvm.dynamics.specialization.reduced import reduced_gradient, score_noise
 from attsvm.dynamics.specialization.samples import Samples
@@ -145,8 +145,7 @@ def gradient_flow(
     if not clock or clock[0] < 0 or any(a >= b for a, b in pairwise(clock)):
         raise ValueError("times must be increasing and start at 0 or later")
     require_choice("method", method, "rk4", "euler")
-    if not step > 0:
-        raise ValueError(f"step must be positive, got {step}")
+    positive("step", step)
     field = _Field(samples, activation, form, noise)
     point, now = start, 0.0
     points, losses = [], []

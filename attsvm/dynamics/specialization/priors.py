@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import finite_array, freeze
+from attsvm._checks import positive, require_count
 
 __all__ = [
     "DiscretePrior",
@@ -246,12 +247,6 @@ class SamplerPrior:
         return drawn
 
 
-def _strength(name: str, value: float) -> float:
-    if not (np.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be positive and finite, got {value}")
-    return float(value)
-
-
 def flipping_spike(nu1: float, nu2: float) -> DiscretePrior:
     """A constant direction of strength nu1 and one of strength nu2 whose sign alternates (F = 2).
 
@@ -262,7 +257,7 @@ def flipping_spike(nu1: float, nu2: float) -> DiscretePrior:
     array([[ 2.,  1.],
            [ 2., -1.]])
     """
-    a, b = np.sqrt(_strength("nu1", nu1)), np.sqrt(_strength("nu2", nu2))
+    a, b = np.sqrt(positive("nu1", nu1)), np.sqrt(positive("nu2", nu2))
     return DiscretePrior(np.array([[a, b], [a, -b]]), np.array([0.5, 0.5]))
 
 
@@ -275,9 +270,8 @@ def one_hot_spikes(F: int, nu: float) -> DiscretePrior:
     >>> one_hot_spikes(3, 4.0).mean.round(3)
     array([0.667, 0.667, 0.667])
     """
-    if F < 1:
-        raise ValueError(f"F must be at least 1, got {F}")
-    return DiscretePrior(np.sqrt(_strength("nu", nu)) * np.eye(F), np.full(F, 1.0 / F))
+    require_count("F", F)
+    return DiscretePrior(np.sqrt(positive("nu", nu)) * np.eye(F), np.full(F, 1.0 / F))
 
 
 def gaussian_spikes(F: int, nu1: float, nu2: float | None = None) -> GaussianPrior:
@@ -289,10 +283,9 @@ def gaussian_spikes(F: int, nu1: float, nu2: float | None = None) -> GaussianPri
     >>> gaussian_spikes(3, 20.0, 1.0).covariance.diagonal()
     array([20. , 10.5,  1. ])
     """
-    if F < 1:
-        raise ValueError(f"F must be at least 1, got {F}")
-    first = _strength("nu1", nu1)
-    return GaussianPrior(np.linspace(first, first if nu2 is None else _strength("nu2", nu2), F))
+    require_count("F", F)
+    first = positive("nu1", nu1)
+    return GaussianPrior(np.linspace(first, first if nu2 is None else positive("nu2", nu2), F))
 
 
 def transformed(prior: Prior, mixing: npt.ArrayLike) -> Prior:
