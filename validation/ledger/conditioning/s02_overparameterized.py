@@ -139,22 +139,20 @@ def _orthogonal(N: int) -> tuple[PromptProblem, Array]:
 def _guarantee(part: str) -> Any:
     """Runs that meet the margin condition: the orthogonal examples, and starts near a solution."""
 
-    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
-        excess = []
-        for k in range(trials):
-            if k < 3:
-                problem, p0 = _orthogonal((1, 2, 4)[k])
-                grid: tuple[float, ...] = (0.9,)
-            else:
-                problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
-                p0, grid = p_star + 1e-9 * rng.normal(size=6), (1e-2, 1e-4, 1e-6)
-            for c1, c2 in ((c1, c2) for c1 in grid for c2 in (1.0, 0.3)):  # any step of (0, 1/L']
-                constants = convergence_constants(problem, p0, c1=c1, c2=c2, form=formula)
-                if constants.margin > 0:
-                    run = check_guarantee(problem, p0, constants, steps=400 if k < 3 else 100)
-                    both = {"travel": run.travel_ratio, "loss": run.loss_ratio}
-                    excess.append(max(both.values()) if part == "both" else both[part])
-        return count(np.array(excess) - 1, 1e-5, f"{part} over its bound, runs that meet the margin condition")
+    @each(1e-5, f"{part} over its bound, runs that meet the margin condition")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        if k < 3:
+            problem, p0 = _orthogonal((1, 2, 4)[k])
+            grid: tuple[float, ...] = (0.9,)
+        else:
+            problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
+            p0, grid = p_star + 1e-9 * rng.normal(size=6), (1e-2, 1e-4, 1e-6)
+        for c1, c2 in ((c1, c2) for c1 in grid for c2 in (1.0, 0.3)):  # any step of (0, 1/L']
+            constants = convergence_constants(problem, p0, c1=c1, c2=c2, form=formula)
+            if constants.margin > 0:
+                run = check_guarantee(problem, p0, constants, steps=400 if k < 3 else 100)
+                both = {"travel": run.travel_ratio, "loss": run.loss_ratio}
+                yield (max(both.values()) if part == "both" else both[part]) - 1
 
     return measure
 
@@ -204,19 +202,17 @@ def _margin(formula: Any, rng: Rng, k: int) -> Any:
         yield float(max(constants.margin for constants in grid) <= 0)
 
 
-def _almost_surely(formula: Any, rng: Rng, trials: int) -> Measurement:
-    values = []
-    for _ in range(trials):
-        N, n = int(rng.integers(1, 5)), int(rng.integers(1, 4))
-        d = int(rng.integers(1, 6))
-        if formula(N, n, d):
-            problem, p_star = realizable(rng, N, n, d)
-            F = problem.feature_matrix(p_star)
-            # Saturated examples have tiny rows; rank is a matter of their directions.
-            sizes = np.linalg.norm(F, axis=1, keepdims=True)
-            values.append(-float(np.linalg.svd(F / np.maximum(sizes, 1e-300), compute_uv=False)[:N].min()))
-            values[-1] *= float(d >= N)
-    return count(values, -1e-10, "minus the smallest singular value of F with unit rows; error probability 1e-7")
+@each(-1e-10, "minus the smallest singular value of F with unit rows; error probability 1e-7")
+def _almost_surely(formula: Any, rng: Rng, k: int) -> Any:
+    N, n = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+    d = int(rng.integers(1, 6))
+    if not formula(N, n, d):
+        return None
+    problem, p_star = realizable(rng, N, n, d)
+    F = problem.feature_matrix(p_star)
+    # Saturated examples have tiny rows; rank is a matter of their directions.
+    sizes = np.linalg.norm(F, axis=1, keepdims=True)
+    return -float(np.linalg.svd(F / np.maximum(sizes, 1e-300), compute_uv=False)[:N].min()) * float(d >= N)
 
 
 @each(1e-9, "log R over its bound, less 1")

@@ -70,20 +70,17 @@ def instance(rng: Rng, k: int) -> tuple[PromptProblem, Array, Array, Array]:
 def _part(name: str) -> Any:
     """Each part of the bound against the measured spectrum."""
 
-    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
-        errors = []
-        for k in range(trials):
-            problem, p, members, basis = instance(rng, k)
-            form, factor = formula
-            bound = condition_lower_bound(problem, p, members, basis, form=form)
-            spectrum = curvature(problem, p)  # of M itself for the squared loss
-            if name == "largest":
-                errors.append(factor * bound.largest_at_least / spectrum.eigenvalues[0] - 1)
-            elif name == "smallest":
-                errors.append(spectrum.eigenvalues[-1] / max(factor * bound.smallest_at_most, 1e-300) - 1)
-            else:
-                errors.append(factor * bound.condition_at_least / spectrum.condition_number - 1)
-        return count(errors, 1e-8, "relative excess over the bound")
+    @each(1e-8, "relative excess over the bound")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        problem, p, members, basis = instance(rng, k)
+        form, factor = formula
+        bound = condition_lower_bound(problem, p, members, basis, form=form)
+        spectrum = curvature(problem, p)  # of M itself for the squared loss
+        if name == "largest":
+            return factor * bound.largest_at_least / spectrum.eigenvalues[0] - 1
+        if name == "smallest":
+            return spectrum.eigenvalues[-1] / max(factor * bound.smallest_at_most, 1e-300) - 1
+        return factor * bound.condition_at_least / spectrum.condition_number - 1
 
     return measure
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attsvm.dynamics import polarization as pol
 from attsvm.validation.ledger.polarization._instances import Array, simplex, state
-from attsvm.validation.ledger.record import Check, Measurement, count, each
+from attsvm.validation.ledger.record import Check, Measurement, each
 
 __all__ = ["CHECKS"]
 
@@ -108,17 +108,15 @@ def _decrease(formula: Callable[[int, int], float], rng: np.random.Generator, k:
     return formula(p, p) - float(g @ pol.tangent_kernel(V, a) @ g) / float(g @ g)
 
 
-def _shapes(formula: Callable[[Array, Array], Array], rng: np.random.Generator, trials: int) -> Measurement:
+@each(1e-12, "infinite: the shapes do not fit")
+def _shapes(formula: Callable[[Array, Array], Array], rng: np.random.Generator, k: int) -> Any:
     """Projections of row-wise attention, V (T, d): each must be the score of its own row."""
-    errors = []
-    for _ in range(trials):
-        V, beta = rng.standard_normal((5, 3)), rng.standard_normal(3)
-        try:
-            found = np.asarray(formula(V, beta))
-            errors.append(_gap(found, [row @ beta for row in V]) if found.shape == (5,) else np.inf)
-        except ValueError:
-            errors.append(np.inf)
-    return count(errors, 1e-12, "infinite: the shapes do not fit")
+    V, beta = rng.standard_normal((5, 3)), rng.standard_normal(3)
+    try:
+        found = np.asarray(formula(V, beta))
+    except ValueError:
+        return np.inf
+    return _gap(found, [row @ beta for row in V]) if found.shape == (5,) else np.inf
 
 
 CHECKS = {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import AttentionProblem, LinearHead, attention
+from attsvm import LinearHead, attention
 from attsvm.solvers import Status
 from attsvm.validation.ledger.record import Check, Measurement, count, each, each_case
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, make, risk, rotation, seed_of
@@ -41,10 +41,10 @@ def _optimal(formula: Any, rng: Rng, k: int) -> Any:
     assert isinstance(p.head, LinearHead)
     loss, chosen = attsvm.get_loss(LOSS_NAMES[k % 3]), np.asarray(formula(p.X, p.Y, p.head.v))
     maps = np.concatenate([np.eye(5), rng.dirichlet(np.full(5, 0.3), size=55)])
-    worst = []
-    for x, y, t in zip(p.X, p.Y, chosen, strict=True):
-        worst.append(loss(y * x[t] @ p.head.v) - loss(y * (maps @ x @ p.head.v)).min())
-    return float(max(worst))
+    return max(
+        float(loss(y * x[t] @ p.head.v) - loss(y * (maps @ x @ p.head.v)).min())
+        for x, y, t in zip(p.X, p.Y, chosen, strict=True)
+    )
 
 
 def _size(rng: Rng) -> tuple[int, int, int]:
@@ -130,10 +130,6 @@ def _star_set(formula: Any, rng: Rng, k: int) -> Any:
         yield max(np.linalg.norm(W, "nuc") / best - 1, 1 - min(margins))
 
 
-def _risk_at_one_hot(p: AttentionProblem, W: Array, loss: str) -> float:
-    return float(risk(p, W, loss))
-
-
 @each(1e-12, "1 where L(W) <= L*, else |L(200 W_mm) - L*|")
 def _lemma2(formula: Any, rng: Rng, k: int) -> Any:
     """L(W) must exceed the value and L(R W_mm) must tend to it."""
@@ -141,10 +137,10 @@ def _lemma2(formula: Any, rng: Rng, k: int) -> Any:
     p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
     limit = formula(p.scores(), attsvm.get_loss(loss))
     W = rng.normal(size=(4, 4)) * rng.uniform(0.1, 5)
-    yield float(not _risk_at_one_hot(p, W, loss) > limit)
+    yield float(not float(risk(p, W, loss)) > limit)
     s = attsvm.att_svm(p)
     if s.status is Status.OPTIMAL:
-        yield abs(_risk_at_one_hot(p, 200 * s.W, loss) - limit)
+        yield abs(float(risk(p, 200 * s.W, loss)) - limit)
 
 
 CHECKS = {

@@ -106,9 +106,8 @@ def _eq34c(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 
 def _interval(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for s in _samples(rng, trials, interval=formula, simple=True):
-        errors.append(max(s.c * s.mu * s.rest / s.inner, s.inner / (s.C * s.rest)))
+    samples = _samples(rng, trials, interval=formula, simple=True)
+    errors = [max(s.c * s.mu * s.rest / s.inner, s.inner / (s.C * s.rest)) for s in samples]
     return count(errors, 1 + 1e-9, "(34a) with slopes over an interval: bound over value, or value over bound")
 
 

@@ -132,25 +132,22 @@ def _local_selection(rng: Rng, empty: bool = False) -> _Local:
 
 
 def _lemma13(which: str) -> Any:
-    def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
-        errors = []
-        for k in range(trials):
-            q, loss = _local_selection(rng), LOSS_NAMES[k % 3]
-            p = q.problem
-            slopes = -attsvm.get_loss(loss).derivative(np.linspace(p.scores().min(), p.scores().max(), 300))
-            low, high = slopes.min() * q.gaps[0] / 8, 2 * slopes.max() * q.gaps[1]
-            W = attsvm.cone_init(q.W, q.radius * rng.uniform(1, 3), 1 - q.mu * rng.uniform(0, 1), rng)
-            V = attsvm.cone_init(q.W, q.norm, 1 - q.mu * rng.uniform(0, 1), rng)
-            gradient, rest = scaled(p.repeat(1), W[None], loss, q.alpha[None])
-            inner, size, mean = -float((gradient[0] * V).sum()), float(np.linalg.norm(gradient)), float(rest.mean())
-            if which == "a":
-                lower, upper = formula(low, high)
-                errors += [lower * mean / inner, inner / (upper * mean)]
-            elif which == "b":
-                errors.append(size / (formula(q.longest, high) * mean))
-            else:
-                errors.append(formula(low, high, 1 / q.norm, q.longest) * size * q.norm / inner)
-        return count(errors, 1 + 1e-9, "bound over value in C_mu, mu of (63), R of (71)")
+    @each(1 + 1e-9, "bound over value in C_mu, mu of (63), R of (71)")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        q, loss = _local_selection(rng), LOSS_NAMES[k % 3]
+        p = q.problem
+        slopes = -attsvm.get_loss(loss).derivative(np.linspace(p.scores().min(), p.scores().max(), 300))
+        low, high = slopes.min() * q.gaps[0] / 8, 2 * slopes.max() * q.gaps[1]
+        W = attsvm.cone_init(q.W, q.radius * rng.uniform(1, 3), 1 - q.mu * rng.uniform(0, 1), rng)
+        V = attsvm.cone_init(q.W, q.norm, 1 - q.mu * rng.uniform(0, 1), rng)
+        gradient, rest = scaled(p.repeat(1), W[None], loss, q.alpha[None])
+        inner, size, mean = -float((gradient[0] * V).sum()), float(np.linalg.norm(gradient)), float(rest.mean())
+        if which == "a":
+            lower, upper = formula(low, high)
+            return lower * mean / inner, inner / (upper * mean)
+        if which == "b":
+            return size / (formula(q.longest, high) * mean)
+        return formula(low, high, 1 / q.norm, q.longest) * size * q.norm / inner
 
     return measure
 
