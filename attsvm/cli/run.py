@@ -22,7 +22,11 @@ EXIT_CODES = {
     141: "the reader of the output went away",
 }
 # Packages that an installation may lack, and the extra that brings them.
-_EXTRAS = {"torch": "torch", "matplotlib": "plot", "distributed": "sweep", "sklearn": "bench", "qpsolvers": "bench"}
+_EXTRAS = {
+    "torch": "torch", "matplotlib": "plot", "distributed": "sweep", "sklearn": "sklearn", "qpsolvers": "bench",
+    "highspy": "bench", "metric_learn": "bench", "rdkit": "bench",
+    "gguf": "probe", "safetensors": "probe", "tokenizers": "probe", "transformers": "probe",
+}  # fmt: skip
 # The base class of "No such option", "Missing argument", ...: typer exports only what is derived from it, and its
 # home differs between versions.
 _UsageError = typer.BadParameter.__bases__[0]
