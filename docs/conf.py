@@ -18,13 +18,11 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # MathJax beside the pages: no network
     "sphinx_gallery.gen_gallery",
 ]
-myst_enable_extensions = ["dollarmath"]
 
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples"]
 myst_heading_anchors = 3
@@ -37,7 +35,7 @@ suppress_warnings = [
 html_theme = "furo"
 html_title = "attsvm"
 html_static_path = ["_static"]
-html_js_files = ["claims.js"]  # filters the page of claims; does nothing on the others
+html_js_files = ["claims.js", "tables.js"]  # filters of the page of claims, and of other pages with long tables
 
 autodoc_typehints = "none"  # types stand in the docstrings, with shapes
 autodoc_member_order = "bysource"

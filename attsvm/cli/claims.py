@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,13 +100,12 @@ def _quotes(claims: list[Claim], folder: Path, json: bool) -> list[str]:
         print_json([asdict(item) for item in found])
         return [item.claim for item in bad]
     screen = console()
-    counts = {
-        name: sum(item.outcome == name for item in found) for name in ("printed", "NOT printed", "no text", "formula")
-    }
+    counts = Counter(item.outcome for item in found)
     screen.print(
-        f"{counts['printed']} of {len(found)} quotations stand in the papers as quoted, up to white space and formulas; "
-        f"{counts['NOT printed']} do not; {counts['no text']} have no text to compare with; {counts['formula']} are formulas, "
-        "which are not compared.", style="bold", markup=False,
+        f"{counts['printed']} of {len(found)} quotations stand in the papers as quoted, up to spaces and formulas; "
+        f"{counts['NOT printed']} do not; {counts['no text']} have no text to compare with; {counts['formula']} are "
+        "formulas, which are not compared.",
+        style="bold", markup=False,
     )  # fmt: skip
     if bad:
         screen.print(

@@ -26,7 +26,6 @@ TITLES: Mapping[str, str] = {
 }
 _START = 4000  # characters of a text in which its title stands
 _GAP = 12  # garbled words of a formula that may stand between two quoted words
-_SLIP = 0  # the same where the quotation has no formula
 _SIGN = "\u00a7"  # stands for a formula
 _FEW = 3  # words: a quotation of fewer is a formula
 # Words of formulas in plain letters, and names that extraction writes as signs.
@@ -107,7 +106,7 @@ def _starts(word: str, words: Sequence[str]) -> Iterator[int]:
 def _follows(wanted: Sequence[tuple[str, bool]], words: Sequence[str], place: int) -> bool:
     """Whether the wanted words come one after the other behind a place."""
     for word, formula in wanted:
-        following = words[place + 1 : place + 2 + (_GAP if formula else _SLIP)]
+        following = words[place + 1 : place + 2 + (_GAP if formula else 0)]
         if word not in following:
             return False
         place += 1 + following.index(word)
@@ -116,7 +115,7 @@ def _follows(wanted: Sequence[tuple[str, bool]], words: Sequence[str], place: in
 
 def find_papers(folder: Path) -> dict[str, Path]:
     """The text of each paper in a folder, known by its title; papers without one are left out."""
-    found = {}
+    found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.txt")):
         opening = " ".join(prose(path.read_text(encoding="utf-8", errors="replace")[:_START]))
         for paper, title in TITLES.items():

@@ -1,0 +1,38 @@
+// A filter above long tables: one box per page, words narrow every table of it. The page of claims has its own.
+document.addEventListener("DOMContentLoaded", () => {
+  if (document.querySelector(".claims-filter")) return;
+  const tables = [...document.querySelectorAll("article table, main table")].filter((table, k, all) =>
+    table.querySelector("tbody tr") && !table.closest(".highlight") && all.indexOf(table) === k);
+  const bodies = (table) => [...table.querySelectorAll("tbody tr")];
+  const counts = tables.map((table) => bodies(table).length);
+  const total = counts.reduce((a, b) => a + b, 0);
+  if (Math.max(0, ...counts) < 15 && total < 40) return; // one look takes these in
+  const long = tables.filter((_, k) => counts[k] >= 15 || total >= 40);
+  const rows = long.flatMap((table) => bodies(table).map((row) => ({ row, table, text: row.textContent.toLowerCase() })));
+  const box = document.createElement("input");
+  box.type = "search";
+  box.placeholder = "words that a row must hold";
+  box.setAttribute("aria-label", "filter the tables of this page");
+  const shown = document.createElement("span");
+  const apply = () => {
+    const wanted = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const full = new Set();
+    for (const r of rows) {
+      const fits = wanted.every((word) => r.text.includes(word));
+      r.row.style.display = fits ? "" : "none";
+      if (fits) full.add(r);
+    }
+    for (const table of long) {
+      const outer = table.closest(".table-wrapper") || table;
+      outer.style.display = [...full].some((r) => r.table === table) ? "" : "none";
+    }
+    shown.textContent = ` ${full.size} of ${rows.length} rows`;
+  };
+  box.addEventListener("input", apply);
+  const place = document.createElement("p");
+  place.className = "tables-filter";
+  place.append(box, shown);
+  const first = long[0].closest(".table-wrapper") || long[0];
+  first.parentNode.insertBefore(place, first);
+  apply();
+});
