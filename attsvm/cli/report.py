@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attsvm.cli.arguments import Debug, Device, File, Index, Quiet, Seed, Tokens
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 __all__ = ["command"]
 
@@ -52,9 +56,7 @@ def command(
             content = build_content(
                 read.problem, selection=read_tokens(selection, read), steps=steps, seed=seed, device=device,
                 graph_limit=graph_limit, name=f"{file}, problem {k}" if many else str(file),
-                progress=lambda label, done, total, place=place: bar.update(
-                    task, description=place + label, completed=done, total=total
-                ),
+                progress=_progress(bar, task, place),
             )  # fmt: skip
             write_page(page_of(out, k) if many else out, content)
             records.append(overview_record(content))
@@ -68,3 +70,8 @@ def command(
         beside = f", and {page_of(out, 0)} to {page_of(out, len(records) - 1)}" if many else ""
         screen.print(f"wrote {out} ({out.stat().st_size // 1024} KiB){beside}; open it in a browser", markup=False)
         close(screen, (), f"attsvm enumerate {file} --top 5")
+
+
+def _progress(bar: Progress, task: TaskID, place: str) -> Callable[[str, int, int], object]:
+    """Called with a label, the parts done and the number of parts."""
+    return lambda label, done, total: bar.update(task, description=place + label, completed=done, total=total)

@@ -83,7 +83,8 @@ def command(
         screen = console()
         title = f"{file}: {run.parameterization}, {run.options.optimizer}, seed {seed}"
         if run.batch is None:
-            screen.print(f"{run.status} after {int(run.steps)} steps: {run.status.advice}", style="bold", markup=False)
+            advice = run.status.advice.replace("lower lr", "lower --lr")
+            screen.print(f"{run.status} after {int(run.steps)} steps: {advice}", style="bold", markup=False)
             screen.print(_table(run, title))
         else:
             screen.print(_batch_verdict(run), style="bold", markup=False)

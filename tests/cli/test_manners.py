@@ -68,6 +68,21 @@ def test_tables_break_no_word_at_any_width():
         assert {"certificate", "multipliers", "Frobenius"} <= words
 
 
+def test_tables_are_never_cut_at_the_right():
+    """A grid whose columns could all be narrower was drawn too wide and cut: its last word and border were gone."""
+    columns = ("xi", "xi eta", "form", "site", "peak", "window at half height", "its limit", "participation")
+    row = ("128", "1.28", "corrected", "middle", "1", "0.500 - 1.000", "0.500 - 0.695", "0.5")
+    for width in range(60, 130):
+        lines = render(Table("Cut", columns, [row]), width).splitlines()
+        assert max(map(len, lines)) <= width
+        shown = " ".join(lines)
+        assert "participation" in shown
+        if "┏" in shown:
+            assert (
+                sum(line.endswith(("┓", "┃", "┩", "│", "┘")) for line in lines) == len(lines) - 1
+            )  # all but the title
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
