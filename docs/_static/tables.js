@@ -12,6 +12,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const box = document.createElement("input");
   box.type = "search";
   box.placeholder = "words that a row must hold";
+  box.size = 28;
   box.setAttribute("aria-label", "filter the tables of this page");
   const shown = document.createElement("span");
   const apply = () => {
