@@ -40,7 +40,9 @@ html_js_files = ["claims.js", "tables.js"]  # filters of the page of claims, and
 autodoc_typehints = "none"  # types stand in the docstrings, with shapes
 autodoc_member_order = "bysource"
 autosummary_generate = False
-napoleon_use_param = False  # "array_like, shape (n, T)" is text: as a type its words become links to anything of that name
+napoleon_use_param = (
+    False  # "array_like, shape (n, T)" is text: as a type its words become links to anything of that name
+)
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 

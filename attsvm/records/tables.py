@@ -95,9 +95,12 @@ class Table:
         free = width - (3 * len(least) + 1) - sum(least)
         if free < 0:
             return None
-        wanted = [max(len(line[k]) for line in cells) - least[k] for k in range(len(least))]
-        share = min(1.0, free / max(sum(wanted), 1))
-        widths = [low + int(share * more) for low, more in zip(least, wanted, strict=True)]
+        wanted = [max(len(line[k]) for line in cells) for k in range(len(least))]
+        widths = list(least)
+        while free > 0 and (short := [k for k in range(len(least)) if widths[k] < wanted[k]]):
+            for k in short[:free]:  # one column each in turn: short cells soon have all they want
+                widths[k] += 1
+            free -= len(short[:free])
         towers = (len(line[k]) > _TOWER * max(widths[k], 1) for line in cells for k in range(len(least)))
         return None if any(towers) else widths
 
