@@ -52,7 +52,8 @@ def _escape_signs(_app: object, _what: str, _name: str, _thing: object, _options
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             parts = line.split("``")
-            parts[::2] = [re.sub(r"(?<!\\)\||(?<=\()\*(?=\w)", r"\\\g<0>", part) for part in parts[::2]]
+            signs = r"(?<!\\)\|" if "*)" in line else r"(?<!\\)\||(?<=\()\*(?=\w)"  # (*type*) is markup that is meant
+            parts[::2] = [re.sub(signs, r"\\\g<0>", part) for part in parts[::2]]
             lines[i] = "``".join(parts)
 
 

@@ -245,13 +245,15 @@ def table(names, *columns):
 
 def test_long_tables_of_the_documentation_have_a_filter(page, tmp_path):
     long = table([f"claim {k}" for k in range(20)], "holds") + table(["other"], "fails")
-    page.open(documentation(tmp_path, "tables.js", "<h1>Long</h1>" + long))
-    assert len(page.evaluate(SEEN)) == 21
+    bare = f"<section id='bare'><h2>Bare</h2>{table([f'word {k}' for k in range(15)], 'fails')}</section>"
+    page.open(documentation(tmp_path, "tables.js", f"<section><h1>Long</h1>{long}{bare}</section>"))
+    assert len(page.evaluate(SEEN)) == 36
     page.evaluate(f"{TYPE}('filter the tables of this page', '17 HOLDS')")
     assert page.evaluate(SEEN) == ["claim 17", "other"]  # a short table stays
-    assert page.evaluate("document.querySelector('.tables-filter span').textContent") == " 1 of 20 rows"
+    assert page.evaluate("document.querySelector('.tables-filter span').textContent") == " 1 of 35 rows"
+    assert page.evaluate("document.getElementById('bare').offsetParent") is None  # no heading without its table
     page.evaluate(f"{TYPE}('filter the tables of this page', '')")
-    assert len(page.evaluate(SEEN)) == 21
+    assert len(page.evaluate(SEEN)) == 36
     page.open(documentation(tmp_path, "tables.js", table(["short"], "holds")))
     assert page.evaluate("document.querySelector('.tables-filter')") is None
 
