@@ -170,7 +170,7 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     Parameters
     ----------
     name : str
-        "normalized_gd", "gd", "adam", "steepest:<norm>" with a norm "frobenius", "spectral", "linf", "l1" or
+        "normalized_gd", "polyak", "gd", "adam", "steepest:<norm>" with a norm "frobenius", "spectral", "linf", "l1" or
         "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1.
     normalization : {"joint", "factor"}
         For "normalized_gd" on (K, Q): one norm for both factors, or one each.
@@ -188,6 +188,8 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     name = {"spectral": "steepest:spectral", "sign": "steepest:linf"}.get(name, name)
     if name == "normalized_gd" or name == "steepest:frobenius":
         return Optimizer(name, "frobenius", _stateless, _normalized_gd(normalization, floor))
+    if name == "polyak":  # normalized descent whose length is worked out from the loss (attsvm.training.step)
+        return Optimizer(name, "frobenius", _stateless, _normalized_gd("joint", floor))
     if name == "gd":
         return Optimizer(name, "frobenius", _stateless, _plain_gd)
     if name == "adam":
@@ -203,6 +205,6 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
         init, step = _mirror(p)
         return Optimizer(name, f"l{match[2]}", init, step)
     raise ValueError(
-        "optimizer must be 'normalized_gd', 'gd', 'adam', 'spectral', 'sign', 'steepest:<norm>', "
+        "optimizer must be 'normalized_gd', 'gd', 'polyak', 'adam', 'spectral', 'sign', 'steepest:<norm>', "
         f"'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
     )
