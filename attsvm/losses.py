@@ -24,7 +24,9 @@ __all__ = ["LOSSES", "UNIT_RULE", "Loss", "LossConstants", "correlation_loss", "
 _GRID = 2001
 # Gauss-Legendre on [0, 1]: over an interval of length 1 eight nodes integrate the derivative of the logistic loss
 # (poles at distance pi from the real line) and of the exponential to the last bit.
-UNIT_RULE = tuple((0.5 * (float(x) + 1.0), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
+UNIT_RULE = tuple(
+    (0.5 * (float(x) + 1.0), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True)
+)
 
 
 class LossConstants(NamedTuple):
@@ -127,7 +129,6 @@ class Loss:
         at = np.asarray(points, dtype=np.float64)
         return LossConstants(float(np.abs(self.second(at)).max()), float(np.abs(self.derivative(at)).max()))
 
-
     def log_value(self, u: ArrayT) -> ArrayT:
         """``log l(u)`` of a positive loss; for the library's losses it does not underflow.
 
@@ -156,7 +157,7 @@ class Loss:
         return found
 
     def log_chord(self, u: ArrayT, step: ArrayT) -> ArrayT:
-        """``log((l(u - step) - l(u)) / step)``, the logarithm of the average of ``-l'`` in between, free of cancellation.
+        """``log((l(u - step) - l(u)) / step)``, the logarithm of the average of ``-l'`` in between: nothing cancels.
 
         Examples
         --------

@@ -1,6 +1,6 @@
 """Head and attention trained together: the coupled max-margin problems, and the path of the pair in growing balls."""
 
-# from attsvm.joint.path import JointPath, joint_path
+from attsvm.joint.path import JointPath, joint_path
 from attsvm.joint.svm import JointSolution, consistent_selection, joint_svm, label_svm
 
 __all__ = ["JointPath", "JointSolution", "consistent_selection", "joint_path", "joint_svm", "label_svm"]

@@ -15,17 +15,18 @@ as long as the selected tokens stay selected. In the scale of a margin problem, 
 
     min ||W||   s.t.   (x_{i,alpha_i} - x_it)^T W z_i >= max(0, 1 - weight excess_i).
 
-``ratio = 0`` is Att-SVM, a head that stands still; ``ratio = inf`` asks for 1 where v has its margin and for 0 elsewhere,
-the relaxed problem of *Max-Margin Token Selection in Attention Mechanism* (arXiv 2306.13596). ``docs/joint.md`` derives it.
+``ratio = 0`` is Att-SVM, a head that stands still; ``ratio = inf`` asks for 1 where v has its margin and for 0
+elsewhere: W then feels the support vectors of v alone (compare *Max-Margin Token Selection in Attention Mechanism*,
+arXiv 2306.13596). ``docs/joint.md`` derives it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, FloatArray
 from attsvm.heads import LinearHead
@@ -210,7 +211,7 @@ def joint_svm(
     *,
     ratio: float = 0.0,
     norm: str = "frobenius",
-    **options: object,
+    solver: str = "auto",
 ) -> JointSolution:
     """The directions that head and attention are predicted to take when they are trained together.
 
@@ -225,8 +226,8 @@ def joint_svm(
         only the queries that support v need a margin.
     norm : str
         Of attention: "frobenius" for W, "nuclear" for (K, Q), or any other.
-    **options
-        Passed to `attsvm.att_svm`.
+    solver : str
+        Of attention, as for `attsvm.att_svm`.
 
     Returns
     -------
@@ -256,7 +257,7 @@ def joint_svm(
         demanded = np.where(excess > 0, np.maximum(0.0, 1.0 - _product(weight, excess)), 1.0)
         offset = np.zeros((*problem.query_shape, problem.T))
         np.put_along_axis(offset, chosen.indices[..., None], (1.0 - demanded)[..., None], axis=-1)
-        found: Solution = att_svm(problem, chosen, norm=norm, offset=offset, **options)
+        found: Solution = att_svm(problem, chosen, norm=norm, offset=offset, solver=solver)
         return found, demanded
 
     weight = _weight(lambda w: solved(w)[0].norm, float(ratio), bool(excess.any()))
@@ -269,11 +270,10 @@ def _product(weight: float, excess: FloatArray) -> FloatArray:
         return np.asarray(weight * excess)
 
 
-def _weight(norm_of: object, ratio: float, lowers: bool) -> float:
+def _weight(norm_of: Callable[[float], float], ratio: float, lowers: bool) -> float:
     """The weight whose solution has ``weight / ||W|| = ratio``: that quotient grows with the weight."""
     from scipy.optimize import brentq
 
-    assert callable(norm_of)
     if ratio in (0.0, float("inf")) or not lowers:
         return ratio if lowers else 0.0
 

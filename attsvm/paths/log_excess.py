@@ -13,6 +13,8 @@ is an average of ``-l'``, free of cancellation. The gradient is a ratio of two s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -89,14 +91,15 @@ class LogExcess:
         pulled = (in_logits @ self.X).reshape(-1, W.shape[0])
         return scale + float(np.log(excess)), pulled.T @ self.Z.reshape(-1, W.shape[1])
 
-    def _slopes(self, mean: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """``(l(u - mean) - l(u)) / mean`` and ``-l'(u - mean)``, both over e^unit: of moderate size for a large head."""
+    def _slopes(self, mean: FloatArray) -> tuple[Any, Any, Any]:
+        """``(l(u - mean) - l(u)) / mean`` and ``-l'(u - mean)``, both over e^unit: moderate for any head."""
         if self.loss.logs is None:  # a loss of the user's, whose slope may vanish or change its sign
             near = np.abs(mean) <= 1.0
             short, far = np.where(near, mean, 0.0), np.where(near, 1.0, mean)
             average = -sum(w * self.loss.derivative(self.top - short * x) for x, w in UNIT_RULE)
             chord = np.where(near, average, (self.loss(self.top - far) - self.loss(self.top)) / far)
-            return np.zeros_like(mean), chord, -self.loss.derivative(self.top - mean)
+            return np.zeros_like(mean), np.asarray(chord), np.asarray(-self.loss.derivative(self.top - mean))
         low = self.loss.log_slope(self.top - mean)
         unit = self.loss.log_slope(self.top - np.maximum(mean, 0.0))
-        return unit, np.exp(self.loss.log_chord(self.top, mean) - unit), np.exp(low - unit)
+        chord, slope = (np.exp(part - unit) for part in (self.loss.log_chord(self.top, mean), low))
+        return np.asarray(unit), np.asarray(chord), np.asarray(slope)

@@ -205,6 +205,6 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
         init, step = _mirror(p)
         return Optimizer(name, f"l{match[2]}", init, step)
     raise ValueError(
-        "optimizer must be 'normalized_gd', 'gd', 'polyak', 'adam', 'spectral', 'sign', 'steepest:<norm>', "
+        "optimizer must be 'normalized_gd', 'gd', 'adam', 'polyak', 'spectral', 'sign', 'steepest:<norm>', "
         f"'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
     )

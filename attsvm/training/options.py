@@ -72,8 +72,9 @@ class TrainOptions:
         0.1 by default; for ``optimizer="gd"`` the largest step of the descent lemma, ``1 / L_W``; for "polyak" the
         factor of its step, 0.5.
     optimizer : str
-        "normalized_gd" (the papers'), "gd", "polyak" (step ``lr (L - L*) / |gradient|^2``; linear heads), "adam", "spectral", "sign", "steepest:<norm>", "mirror:l<p>", or
-        "ridge_decay": the recipe for (K, Q), normalized descent with a ridge of e^-200 and a step that
+        "normalized_gd" (the papers'), "gd", "polyak" (step ``lr (L - L*) / |gradient|^2``, linear heads), "adam",
+        "spectral", "sign", "steepest:<norm>", "mirror:l<p>", or "ridge_decay": the recipe for (K, Q), normalized
+        descent with a ridge of e^-200 and a step that
         decays as 1/k after a quarter of the steps.
     init : str or arrays
         "uniform" (+-1/sqrt(fan_in)), "zero", "separating" (Theorem 4's first step), or W / (K, Q) / p.

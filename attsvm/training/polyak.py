@@ -1,7 +1,7 @@
 """How far the loss is above its infimum, in logarithms: what Polyak's step needs.
 
 With the scores of a linear head the infimum of the loss is ``L* = (1/n) sum l(gamma_opt)``, every query on its best
-token (Lemma 2). With ``gap_t = gamma_opt - gamma_t >= 0`` and ``mean = sum_t s_t gap_t`` a query is above it by ``mean``
+token (Lemma 2). With ``gap_t = gamma_opt - gamma_t >= 0`` and ``mean = sum_t s_t gap_t`` a query is above it by mean
 times the slope of the chord of l: a sum of positive numbers, exact in logarithms at any saturation.
 """
 
