@@ -164,7 +164,7 @@ def _notes(descents: Any) -> list[str]:
         nearer = share_of(joint[lowered] < plain[lowered])
         off = np.median(np.asarray(found["log_rest"], dtype=float)[:, -1])
         notes.append(
-            f"{name}: where not all sequences support v, W is nearer to the SVM at its ratio than to Att-SVM in {nearer};"
+            f"{name}: where not all support v, W is nearer to the SVM at its ratio than to Att-SVM in {nearer};"
             f" median of the largest probability off the selected tokens: e^{off:.0f}"
         )
         for b in np.flatnonzero(~(joint <= _AWAY)):
