@@ -28,6 +28,7 @@ __all__ = [
     "LogitGradient",
     "ScaledGradient",
     "attention_state",
+    "factor_out",
     "head_gradient",
     "logit_gradient",
     "naive_gradient",
@@ -114,7 +115,7 @@ def scaled_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledG
         log_query, slope = found.log_off + rule.log_slope(found.value), -torch.ones_like(found.value)
     else:
         log_query, slope = found.log_off, rule.derivative(found.value)
-    log_scale = _factor_out(data, found.in_logits, slope, log_query)
+    log_scale = factor_out(data, found.in_logits, slope, log_query)
     return ScaledGradient(pulled_to_weights(found.in_logits, data), log_scale)
 
 
@@ -200,7 +201,7 @@ def head_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledGra
     return ScaledGradient((weights.unsqueeze(-1) * composed).sum(dim=(1, 2)), log_scale)
 
 
-def _factor_out(data: TensorProblem, in_logits: Tensor, slope: Tensor, log_off: Tensor) -> Tensor:
+def factor_out(data: TensorProblem, in_logits: Tensor, slope: Tensor, log_off: Tensor) -> Tensor:
     """Multiply the gradients of all queries by their scales (in place), with the largest of each problem left out.
 
     Returns

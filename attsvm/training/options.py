@@ -73,6 +73,7 @@ class TrainOptions:
         factor of its step, 0.5.
     optimizer : str
         "normalized_gd" (the papers'), "gd", "polyak" (step ``lr (L - L*) / |gradient|^2``, linear heads), "adam",
+        "muon" (spectral steps on a running mean of gradients),
         "spectral", "sign", "steepest:<norm>", "mirror:l<p>", or "ridge_decay": the recipe for (K, Q), normalized
         descent with a ridge of e^-200 and a step that
         decays as 1/k after a quarter of the steps.
