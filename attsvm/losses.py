@@ -196,7 +196,7 @@ def _sigmoid(u: Any) -> Any:
 
 def _softplus(u: Any) -> Any:
     if is_tensor(u):
-        return namespace(u).nn.functional.softplus(u, threshold=1e9)  # it must not turn linear early
+        return namespace(u).logaddexp(u, namespace(u).zeros_like(u))  # torch's own softplus overflows beyond 709
     return np.asarray(np.logaddexp(0.0, u))
 
 

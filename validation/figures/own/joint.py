@@ -15,7 +15,7 @@ from attsvm.validation.figures.framework import Context, Figure, Outcome, Pictur
 
 __all__ = ["FIGURE", "MODELS", "draw", "paths", "run", "trained"]
 
-_MARKS = (200, 500, 1000, 2000, 5000, 10_000, 20_000)
+_MARKS = (200, 500, 1000, 2000, 5000, 10_000)
 # What is trained, its sizes, and the step size of the head; attention has 0.1.
 MODELS: dict[str, dict[str, Any]] = {
     "(v, W), head 5x slower": {"form": "W", "size": (6, 5, 6), "head_lr": 0.02},
@@ -198,7 +198,7 @@ FIGURE = Figure(
         W is compared with the SVM whose rows are lowered for sequences that v classifies better than necessary (at the
         ratio |v| / |W| of that step), with Att-SVM, and with the relaxed SVM in which only support vectors of v need a
         margin; tokens are those selected at that step. Paths: n = 6, T = 5, d = 6, seeds from SEED on.""",
-    full={"trials": 100, "steps": 20_000, "paths": 20, "radii": (10.0, 40.0, 160.0, 640.0)},
+    full={"trials": 100, "steps": 10_000, "paths": 20, "radii": (10.0, 40.0, 160.0, 640.0)},
     quick={"trials": 4, "steps": 1000, "paths": 1, "radii": (10.0, 80.0)},
     run=run,
     draw=draw,
