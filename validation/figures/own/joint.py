@@ -55,7 +55,7 @@ def trained(trials: int, seed: int, *, model: str, steps: int) -> dict[str, Any]
     run = attsvm.train(
         batch, chosen["form"], steps=steps, train_head=True, head_lr=chosen["head_lr"], snapshots=marks, seed=seed
     )
-    at = np.searchsorted(run.history.steps, marks)
+    at = np.minimum(np.searchsorted(run.history.steps, marks), len(run.history) - 1)  # all may have stopped early
     found = {name: np.full((trials, len(marks)), np.nan) for name in (*_MEASURES, "log_rest")}
     last: list[dict[str, Any]] = []
     for b in range(trials):
