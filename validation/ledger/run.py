@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 
 import numpy as np
 
-from attsvm.validation.figures.registry import PAPERS
+from attsvm.validation.figures.registry import LEDGER
 from attsvm.validation.ledger.reading import readings
 from attsvm.validation.ledger.record import Claim, Measurement, Verdict
 
@@ -54,9 +54,9 @@ def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
     'svm'
     """
     claims: list[Claim] = []
-    for paper in PAPERS if papers is None else papers:
-        if paper not in PAPERS:
-            raise ValueError(f"paper must be one of {', '.join(PAPERS)}, got {paper!r}")
+    for paper in LEDGER if papers is None else papers:
+        if paper not in LEDGER:
+            raise ValueError(f"paper must be one of {', '.join(LEDGER)}, got {paper!r}")
         package = import_module(f"attsvm.validation.ledger.{paper}")
         names = sorted(m.name for m in iter_modules(package.__path__))
         for name in names:
