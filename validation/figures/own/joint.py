@@ -123,7 +123,7 @@ def run(context: Context) -> Outcome:
 
 
 def _solved(found: Any) -> np.ndarray:
-    return np.isfinite(np.asarray(found["joint"], dtype=float)[:, -1])
+    return np.asarray(np.isfinite(np.asarray(found["joint"], dtype=float)[:, -1]))
 
 
 def _descent_table(descents: Any, marks: list[int], trials: int) -> Table:

@@ -83,7 +83,8 @@ def run(context: Context) -> Outcome:
 
 def _counted(columns: Any) -> np.ndarray:
     """Runs that went on to the end, at the optimal tokens: what theory speaks of."""
-    return np.asarray(columns["optimal"], dtype=bool) & np.array([end == "finished" for end in columns["ended"]])
+    finished = np.array([end == "finished" for end in columns["ended"]])
+    return np.asarray(np.asarray(columns["optimal"], dtype=bool) & finished)
 
 
 def _row(rule: str, columns: Any) -> tuple[str, ...]:
