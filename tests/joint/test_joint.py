@@ -10,7 +10,7 @@ import torch
 
 import attsvm
 from attsvm.comparison.metrics import misalignment
-from attsvm.joint import consistent_selection, joint_path, joint_svm, label_svm
+from attsvm.joint import compare_joint, consistent_selection, joint_path, joint_svm, label_svm
 from attsvm.training.checkpoint import CheckpointError
 from attsvm.training.gradient import head_gradient, scaled_gradient
 from attsvm.training.tensors import tensor_problem, with_linear_head
@@ -116,6 +116,8 @@ def test_labels_that_cannot_be_separated_have_a_proof():
         (lambda p: attsvm.train(p, train_head=True, optimizer="gd"), "give lr"),
         (lambda p: attsvm.train(replace(p, head=attsvm.ReluHead(np.eye(6))), train_head=True), "trains a LinearHead"),
         (lambda p: attsvm.train(replace(p, head=attsvm.ReluHead(np.eye(6))), optimizer="polyak"), "needs a LinearHead"),
+        (lambda p: compare_joint(attsvm.train(p, steps=1)), "needs a run that trained its head"),
+        (lambda p: compare_joint(attsvm.train(p.repeat(2), steps=1, train_head=True)), "index the batch first"),
         (lambda p: attsvm.train(p, steps=1).v, "did not train its head"),
     ],
 )
@@ -186,6 +188,10 @@ def test_training_follows_the_coupled_svms_past_underflow(problem):
     np.testing.assert_array_equal(run.history.v[-1], run.v)
     assert run.head.v is not None and run.trained_problem.optimal_tokens() == run.selection
     assert str(attsvm.compare(run).convergence) == "Global"
+    found = compare_joint(run)
+    assert found.attention[-1] == misalignment(run.W, exact.W) and found.plain[-1] == misalignment(run.W, plain.W)
+    assert found.head[-1] == misalignment(run.v[None], exact.v[None]) and found.ratio[-1] == pytest.approx(ratio)
+    assert "JointComparison" in repr(found) and "W: at this ratio" in str(found)
     assert "trained" in run._repr_html_()
 
 

@@ -37,7 +37,7 @@ def _two(outcome):
     """The picture wants at least two panels."""
     curves = dict(outcome.curves)
     curves["models"] = curves["models"] * 2
-    curves |= {name: list(curves[name]) * 2 for name in ("head", "joint", "plain", "relaxed")}
+    curves |= {name: list(curves[name]) * 2 for name in ("head", "attention", "plain", "relaxed")}
     return type(outcome)(outcome.tables, curves)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm.comparison.metrics import misalignment
-from attsvm.joint import JointSolution, joint_path, joint_svm
+from attsvm.joint import JointSolution, compare_joint, joint_path
 from attsvm.records import median_of, share_of
 from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, subplots
@@ -23,7 +22,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "(v, W), head 5x faster": {"form": "W", "size": (6, 5, 6), "head_lr": 0.5},
     "(v, p), equal steps": {"form": "prompt", "size": (4, 3, 10), "head_lr": 0.1},
 }
-_MEASURES = ("head", "joint", "plain", "relaxed")
+_MEASURES = ("head", "attention", "plain", "relaxed")
 # A run that is further than this from its prediction at the last step is printed as an exception.
 _AWAY = 1e-2
 
@@ -39,14 +38,14 @@ def _problems(form: str, size: tuple[int, int, int], trials: int, seed: int) -> 
 def trained(trials: int, seed: int, *, model: str, steps: int) -> dict[str, Any]:
     """1 - corr of v with the label SVM, and of W with three attention SVMs, at the marked steps: (trials, marks).
 
-    ``joint`` is the SVM for the ratio ``|v| / |W|`` of that step, ``plain`` Att-SVM, ``relaxed`` the one of ratio inf,
-    all of the tokens selected then. NaN where a problem has no solution.
+    ``attention`` is the SVM for the ratio ``|v| / |W|`` of that step, ``plain`` Att-SVM, ``relaxed`` the one of ratio
+    inf, all of the tokens selected then. NaN where a problem has no solution.
 
     Examples
     --------
     >>> from attsvm.validation.figures.own.joint import trained
     >>> found = trained(1, 0, model="(v, W), equal steps", steps=500)
-    >>> found["joint"].shape, bool(found["head"][0, -1] < 0.1)
+    >>> found["attention"].shape, bool(found["head"][0, -1] < 0.1)
     ((1, 2), True)
     """
     chosen = MODELS[model]
@@ -56,22 +55,10 @@ def trained(trials: int, seed: int, *, model: str, steps: int) -> dict[str, Any]
         batch, chosen["form"], steps=steps, train_head=True, head_lr=chosen["head_lr"], snapshots=marks, seed=seed
     )
     at = np.minimum(np.searchsorted(run.history.steps, marks), len(run.history) - 1)  # all may have stopped early
-    found = {name: np.full((trials, len(marks)), np.nan) for name in (*_MEASURES, "log_rest")}
-    last: list[dict[str, Any]] = []
-    for b in range(trials):
-        h = run[b].history
-        assert h.v is not None
-        for j, k in enumerate(at):
-            ratio = float(np.linalg.norm(h.v[k]) / h.norm[k])
-            exact = joint_svm(batch[b], h.selection[k], ratio=ratio)
-            found["log_rest"][b, j] = h.log_rest[k]
-            if exact.status is attsvm.Status.OPTIMAL:
-                others = [joint_svm(batch[b], h.selection[k], ratio=r).W for r in (0.0, np.inf)]
-                found["head"][b, j] = misalignment(h.v[k][None], exact.v[None])
-                for name, W in zip(_MEASURES[1:], (exact.W, *others), strict=True):
-                    found[name][b, j] = misalignment(h.W[k], W)
-        last.append(_ended(exact))
-    return found | columns_of(last)
+    compared = [compare_joint(run[b], at.tolist()) for b in range(trials)]
+    found: dict[str, Any] = {name: np.stack([getattr(c, name) for c in compared]) for name in _MEASURES}
+    found["log_rest"] = run.history.log_rest[at].T
+    return found | columns_of(_ended(c.solutions[-1]) for c in compared)
 
 
 def _ended(solution: JointSolution) -> dict[str, Any]:
@@ -123,7 +110,7 @@ def run(context: Context) -> Outcome:
 
 
 def _solved(found: Any) -> np.ndarray:
-    return np.asarray(np.isfinite(np.asarray(found["joint"], dtype=float)[:, -1]))
+    return np.asarray(np.isfinite(np.asarray(found["attention"], dtype=float)[:, -1]))
 
 
 def _descent_table(descents: Any, marks: list[int], trials: int) -> Table:
@@ -141,7 +128,7 @@ def _descent_table(descents: Any, marks: list[int], trials: int) -> Table:
 def _course_table(descents: Any, marks: list[int]) -> Table:
     rows = []
     for name, found in zip(MODELS, descents, strict=True):
-        joint = np.asarray(found["joint"], dtype=float)
+        joint = np.asarray(found["attention"], dtype=float)
         rows.append((name, *(f"{np.nanmedian(joint[:, j]):.1e}" for j in range(len(marks)))))
     return Table("W against the SVM at the run's ratio: medians at each step", ("model", *map(str, marks)), rows)
 
@@ -159,7 +146,7 @@ def _path_table(cells: list[dict[str, Any]], walked: Any) -> Table:
 def _notes(descents: Any) -> list[str]:
     notes = []
     for name, found in zip(MODELS, descents, strict=True):
-        joint, plain = (np.asarray(found[m], dtype=float)[:, -1] for m in ("joint", "plain"))
+        joint, plain = (np.asarray(found[m], dtype=float)[:, -1] for m in ("attention", "plain"))
         lowered = (np.asarray(found["support"]) < MODELS[name]["size"][0]) & _solved(found)
         nearer = share_of(joint[lowered] < plain[lowered])
         off = np.median(np.asarray(found["log_rest"], dtype=float)[:, -1])
