@@ -130,7 +130,7 @@ def draw(outcome: Outcome) -> Picture:
         left.loglog(c["steps"], np.nanmedian(distance, axis=0), label=rule)
         right.loglog(c["steps"], np.nanmedian(-rest, axis=0), label=rule)
     left.set(xlabel="steps", ylabel=r"$|W/|W| - W_{mm}/|W_{mm}||$")
-    right.set(xlabel="steps", ylabel=r"$-\log$ of the largest probability off the tokens")
+    right.set(xlabel="steps", ylabel=r"$-\log$ of the probability off the tokens")
     return finish(picture, (left, right), legend=7)
 
 
