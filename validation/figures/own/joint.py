@@ -172,6 +172,8 @@ def draw(outcome: Outcome) -> Picture:
             axis.fill_between(c["steps"], low, high, alpha=0.2)
             axis.plot(c["steps"], middle, marker="o", markersize=3, label=label)
         axis.set(xscale="log", yscale="log", xlabel="steps", title=name)
+        axis.set_xticks(c["steps"][::2], [f"{k:,}" for k in c["steps"][::2]], minor=False)
+        axis.xaxis.minorticks_off()
     axes[0].set(ylabel=r"$1 - $ correlation")
     return finish(picture, [axes[0]], legend=7)
 

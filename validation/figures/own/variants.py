@@ -183,6 +183,8 @@ def draw(outcome: Outcome) -> Picture:
         axis.fill_between(outcome.curves["steps"], low, high, alpha=0.15)
         axis.plot(outcome.curves["steps"], middle, marker="o", markersize=3, label=name)
     axis.set(xscale="log", yscale="log", xlabel="steps", ylabel=r"$1 - $ correlation with its own SVM")
+    axis.set_xticks(outcome.curves["steps"], [f"{k:,}" for k in outcome.curves["steps"]], minor=False)
+    axis.xaxis.minorticks_off()
     return finish(picture, [axis], legend=8)
 
 
