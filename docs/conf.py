@@ -18,13 +18,11 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # MathJax beside the pages: no network
     "sphinx_gallery.gen_gallery",
 ]
-myst_enable_extensions = ["dollarmath"]
 
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples"]
 myst_heading_anchors = 3
@@ -37,11 +35,14 @@ suppress_warnings = [
 html_theme = "furo"
 html_title = "attsvm"
 html_static_path = ["_static"]
-html_js_files = ["claims.js"]  # filters the page of claims; does nothing on the others
+html_js_files = ["claims.js", "tables.js"]  # filters of the page of claims, and of other pages with long tables
 
 autodoc_typehints = "none"  # types stand in the docstrings, with shapes
 autodoc_member_order = "bysource"
 autosummary_generate = False
+napoleon_use_param = (
+    False  # "array_like, shape (n, T)" is text: as a type its words become links to anything of that name
+)
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
@@ -51,7 +52,8 @@ def _escape_signs(_app: object, _what: str, _name: str, _thing: object, _options
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             parts = line.split("``")
-            parts[::2] = [re.sub(r"(?<!\\)\||(?<=\()\*(?=\w)", r"\\\g<0>", part) for part in parts[::2]]
+            signs = r"(?<!\\)\|" if "*)" in line else r"(?<!\\)\||(?<=\()\*(?=\w)"  # (*type*) is markup that is meant
+            parts[::2] = [re.sub(signs, r"\\\g<0>", part) for part in parts[::2]]
             lines[i] = "``".join(parts)
 
 

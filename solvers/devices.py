@@ -15,6 +15,8 @@ def torch_device(device: torch.device | str | int | None) -> torch.device:
 
     Raises
     ------
+    ImportError
+        Without torch.
     ValueError
         No device, one that this machine or this build of torch does not have, or one that holds no numbers ("meta").
 
@@ -28,8 +30,10 @@ def torch_device(device: torch.device | str | int | None) -> torch.device:
     ...
     ValueError: device 'meta' cannot be used here: it holds no numbers
     """
-    import torch
-
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("batches in lockstep and device= need torch: pip install 'attsvm[torch]'") from error
     try:
         place = torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError) as error:

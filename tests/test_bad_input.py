@@ -1,5 +1,7 @@
 """What users give by mistake is refused by name, with the type of exception that says so."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -109,9 +111,9 @@ def test_seeds_are_refused_by_name(problem):
         lambda seed: attsvm.locally_optimal_selections(problem, mode="heuristic", seed=seed),
         lambda seed: attsvm.regularization_path(problem, [1.0], seed=seed),
     )
-    for call in calls:
+    for call, seed in itertools.product(calls, ("zero", True)):
         with pytest.raises(ValueError, match="seed must be an integer >= 0"):
-            call("zero")
+            call(seed)
 
 
 def test_arrays_that_hide_what_they_hold_are_refused_by_name(problem):

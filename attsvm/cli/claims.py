@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +30,9 @@ def command(
     fresh: Annotated[bool, typer.Option("--fresh", help="With --store: discard what it holds.")] = False,
     trials: Annotated[int | None, typer.Option(help="Instances per check instead of each claim's own number.")] = None,
     mutate: Annotated[bool, typer.Option("--mutate", help="Try wrong forms on the checks; the share caught.")] = False,
+    quotes: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Compare quotations with the papers' texts (.txt) there.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print records.")] = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", hidden=True, help="Print the documentation's page of all claims.")
@@ -56,7 +61,9 @@ def command(
     if markdown or wrong or readings or coverage:
         print(_page(claims, wrong=wrong, readings=readings, coverage=coverage))
         return
-    if mutate:
+    if quotes is not None:
+        unconfirmed = _quotes(claims, quotes, json)
+    elif mutate:
         unconfirmed = _mutate(claims, seed, trials, json)
     elif run and (seeds > 1 or store != ":memory:"):
         unconfirmed = _seeds(claims, range(seed, seed + seeds), trials, store, workers, fresh, json)
@@ -75,6 +82,36 @@ def _page(claims: list[Claim], *, wrong: bool, readings: bool, coverage: bool) -
     if readings:
         return table.readings_markdown(claims)
     return table.wrong_markdown(claims) if wrong else table.claims_markdown(claims)
+
+
+def _quotes(claims: list[Claim], folder: Path, json: bool) -> list[str]:
+    """Quotations that are not printed, or whose paper has no text in the folder: nothing is left out silently."""
+    from dataclasses import asdict
+
+    from attsvm.cli.support import print_json
+    from attsvm.records import Table, console
+    from attsvm.validation.ledger.quotations import check_quotations
+
+    if not folder.is_dir():
+        raise ValueError(f"--quotes must be a folder of the papers' texts, got {folder}")
+    found = check_quotations(claims, folder)
+    bad = [item for item in found if item.outcome in ("NOT printed", "no text")]
+    if json:
+        print_json([asdict(item) for item in found])
+        return [item.claim for item in bad]
+    screen = console()
+    counts = Counter(item.outcome for item in found)
+    screen.print(
+        f"{counts['printed']} of {len(found)} quotations stand in the papers as quoted, up to spaces and formulas; "
+        f"{counts['NOT printed']} do not; {counts['no text']} have no text to compare with; {counts['formula']} are "
+        "formulas, which are not compared.",
+        style="bold", markup=False,
+    )  # fmt: skip
+    if bad:
+        screen.print(
+            Table("", ("claim", "outcome", "words"), [(b.claim, b.outcome, b.missing) for b in bad], align="LLl")
+        )
+    return [item.claim for item in bad]
 
 
 def _once(claims: list[Claim], run: bool, seed: int, trials: int | None, json: bool) -> list[str]:

@@ -70,9 +70,9 @@ def command(
             screen.print(table)
         if out is not None:
             screen.print(f"wrote {out}", markup=False)
-        words = ("Global, Local", "Att-SVM", "Att-SVM*", "1 - corr", "margin", "rate", "effective rank")
-        one = " --index 0" if many else ""
-        close(screen, words, f"attsvm report {file}{one} -o report.html", f"attsvm diagnose {file}")
+        words = ("Global, Local", "margin", "Att-SVM", "Att-SVM*", "1 - corr", "rate")
+        ranks = () if many else ("effective rank",)
+        close(screen, words + ranks, f"attsvm report {file} -o report.html", f"attsvm diagnose {file}")
     if not all(_is_local(report, many) for report in reports):
         raise typer.Exit(1)
 

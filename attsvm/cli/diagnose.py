@@ -52,7 +52,6 @@ def command(
                 for name, text in found.prediction.items():
                     screen.print(f"{name}: {text}", markup=False)
         words = ("margin", "support", "locally optimal", "A", "B.1, B.2", "C", "D", "E")
-        one = " --index 0" if len(all_found) > 1 else ""
-        close(screen, words, f"attsvm compare {file}", f"attsvm enumerate {file}{one} --top 5")
+        close(screen, words, f"attsvm compare {file}", f"attsvm enumerate {file} --top 5")
     if not all(found.applies for found in all_found):
         raise typer.Exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,52 +46,109 @@ def command(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """List the locally optimal selections. Exit code 1 unless the list is proved complete.
+    """List the locally optimal selections. Exit code 1 unless every list is proved complete.
 
     \b
     Example: attsvm enumerate problem.npz --top 5
     """  # noqa: D301
-    import attsvm
-    from attsvm.cli.frame import close, open_with
-    from attsvm.cli.support import check_out, open_problem, print_json, show_progress
+    from attsvm.cli.support import check_out, each_problem, print_json
     from attsvm.files import save_arrays
     from attsvm.records import console
 
     check_out("--graph", graph, ".graphml", ".png", ".svg", ".pdf")
     check_out("--out", out, ".npz")
-    problem = open_problem(file, index).problem
+    problems = [read.problem for read in each_problem(file, index)]
+    if graph is not None and len(problems) > 1:
+        raise ValueError(f"--graph draws one problem of the batch in {file}: add --index 0")
+    if graph is not None and graph.suffix != ".graphml" and find_spec("matplotlib") is None:
+        raise ImportError(f"--graph {graph} needs matplotlib: pip install 'attsvm[plot]'")
     silent = quiet or json
-    found = attsvm.locally_optimal_selections(
+    listings = [_listing(problem, limit, top, norm, mode, time_limit, seed, silent) for problem in problems]
+    decided = graph is None or _write_graph(graph, problems[0], norm.value, silent)
+    if out is not None:
+        save_arrays(out, _arrays(listings))
+    if json:
+        records = [_record(found) for found in listings]
+        print_json(records[0] if len(records) == 1 else records)
+    elif not quiet:
+        written = [path for path in (graph if decided else None, out) if path is not None]
+        _show(console(), f"{file}", listings, written)
+    if not (all(found.complete for found in listings) and decided):
+        raise typer.Exit(1)
+
+
+def _listing(
+    problem: Any, limit: int | None, top: int | None, norm: Norm, mode: Mode, time_limit: float | None, seed: int,
+    silent: bool,
+) -> Any:  # fmt: skip
+    import attsvm
+    from attsvm.cli.support import show_progress
+
+    return attsvm.locally_optimal_selections(
         problem, limit, top, norm=norm.value, mode=mode.value, time_limit=time_limit, seed=seed,
         progress=show_progress(silent),
     )  # fmt: skip
-    decided = graph is None or _write_graph(graph, problem, norm.value, silent)
-    if out is not None:
-        save_arrays(
-            out,
-            {"selections": found.selections, "margins": found.margins, "norms": found.norms, "gaps": found.gaps,
-             "complete": found.complete, "bound": found.bound},
-        )  # fmt: skip
-    if json:
-        print_json(_record(found))
-    elif not quiet:
-        screen = console()
-        proof = "the list is proved complete" if found.complete else f"not proved complete, bound {found.bound:.4g}"
+
+
+def _arrays(listings: list[Any]) -> dict[str, Any]:
+    """What ``--out`` keeps; of a batch all lists in one, with the problem that each selection belongs to."""
+    import numpy as np
+
+    names = ("selections", "margins", "norms", "gaps")
+    arrays = {name: np.concatenate([np.asarray(getattr(found, name)) for found in listings]) for name in names}
+    if len(listings) == 1:
+        return arrays | {"complete": listings[0].complete, "bound": listings[0].bound}
+    return arrays | {
+        "problem": np.repeat(np.arange(len(listings)), [len(found) for found in listings]),
+        "complete": [found.complete for found in listings],
+        "bound": [found.bound for found in listings],
+    }
+
+
+def _proof(found: Any) -> str:
+    return "the list is proved complete" if found.complete else f"not proved complete, bound {found.bound:.4g}"
+
+
+def _show(screen: Any, file: str, listings: list[Any], written: list[Path]) -> None:
+    from attsvm.cli.frame import close, open_with
+
+    if len(listings) == 1:
+        (found,) = listings
         several = "selections are" if len(found) != 1 else "selection is"
-        open_with(screen, f"{len(found)} {several} locally optimal: places where training can end; {proof}.")
-        screen.print(_table(found, f"{file}"))
-        counts = found.counts
-        screen.print(
-            f"{len(found)} found among {counts.selections:,} selections ({found.mode}, {counts.solves:,} solves, "
-            f"{found.seconds:.1f} s): {proof}",
-            markup=False,
+        open_with(screen, f"{len(found)} {several} locally optimal: places where training can end; {_proof(found)}.")
+        screen.print(_table(found, file))
+        screen.print(f"{len(found)} found among {_work(found)}: {_proof(found)}", markup=False)
+    else:
+        proved = sum(found.complete for found in listings)
+        total = sum(len(found) for found in listings)
+        open_with(
+            screen,
+            f"{total} selections of {len(listings)} problems are locally optimal: places where training can end; "
+            f"{proved} of {len(listings)} lists are proved complete.",
         )
-        for path in (graph if decided else None, out):
-            if path is not None:
-                screen.print(f"wrote {path}", markup=False)
-        close(screen, ("selection", "margin", "locally optimal"), f"attsvm report {file} -o report.html")
-    if not (found.complete and decided):
-        raise typer.Exit(1)
+        screen.print(_batch_table(listings, file))
+    for path in written:
+        screen.print(f"wrote {path}", markup=False)
+    more = f"attsvm enumerate {file} --index 0" if len(listings) > 1 else f"attsvm report {file} -o report.html"
+    close(screen, ("selection", "margin", "locally optimal"), more)
+
+
+def _work(found: Any) -> str:
+    counts = found.counts
+    return f"{counts.selections:,} selections ({found.mode}, {counts.solves:,} solves, {found.seconds:.1f} s)"
+
+
+def _batch_table(listings: list[Any], heading: str) -> Any:
+    """One line per problem: how many, the largest margin and its tokens."""
+    from attsvm.records import Table
+
+    rows = []
+    for k, found in enumerate(listings):
+        best, tokens = (f"{found[0].margin:.6f}", " ".join(map(str, found[0].tokens))) if len(found) else (None, None)
+        among = any(item.selection == found.problem.optimal_tokens() for item in found)
+        rows.append((k, len(found), found.complete, among, best, tokens))
+    columns = ("problem", "found", "complete", "optimal tokens found", "best margin", "its tokens")
+    return Table(f"{heading}: locally optimal selections ({listings[0].norm_name})", columns, rows, align="rrllrl")
 
 
 def _record(found: Any) -> dict[str, Any]:

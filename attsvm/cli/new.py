@@ -11,8 +11,10 @@ import typer
 
 import attsvm
 from attsvm.cli.arguments import Debug, Quiet, Seed
+from attsvm.cli.frame import close
 from attsvm.cli.support import check_out
 from attsvm.files import save_problem
+from attsvm.records import console
 from attsvm.reports.solved import problem_record
 
 __all__ = ["HeadKind", "Kind", "command", "example_problem"]
@@ -88,9 +90,10 @@ def command(
     save_problem(problem, file)
     if not quiet:
         record = problem_record(problem)
-        typer.echo(
+        screen = console()
+        screen.print(
             f"wrote {file}: {problem.n} sequences of {problem.T} tokens in dimension {problem.dx}, {record['head']}, "
-            f"seed {seed}" + (f", batch of {batch}" if batch else "")
+            f"seed {seed}" + (f", batch of {batch}" if batch else ""),
+            markup=False,
         )
-        one = "" if batch is None else " --index 0"
-        typer.echo(f"Next: attsvm solve {file} or attsvm compare {file} or attsvm report {file}{one} -o report.html")
+        close(screen, (), f"attsvm solve {file}", f"attsvm compare {file}", f"attsvm report {file} -o report.html")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attsvm.cli.arguments import Debug, Device, File, Index, Quiet, Seed, Tokens
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 __all__ = ["command"]
 
@@ -26,31 +30,48 @@ def command(
 ) -> None:
     """Write one HTML page: data, diagnosis, solutions, training to scrub through, local optima.
 
+    A batch gets a page that leads to one page per problem, report-0.html, report-1.html, ...
+
     \b
     Example: attsvm report problem.npz -o report.html --steps 500
     """  # noqa: D301
     from rich.progress import BarColumn
 
     from attsvm.cli.frame import close, open_with
-    from attsvm.cli.support import check_device, check_out, open_problem, progress_bar, read_tokens
+    from attsvm.cli.support import check_device, check_out, each_problem, progress_bar, read_tokens
     from attsvm.records import console
-    from attsvm.reports import build_content, write_page
+    from attsvm.reports import build_content, overview_record, page_of, write_overview, write_page
+    from attsvm.reports.overview import batch_page_verdict
     from attsvm.reports.verdict import page_verdict
 
     check_out("--out", out)
     check_device(device)
-    read = open_problem(file, index)
-    chosen = read_tokens(selection, read)
+    problems = each_problem(file, index)
+    many = len(problems) > 1
+    records, verdict = [], ""
     with progress_bar(quiet, BarColumn()) as bar:
         task = bar.add_task("reading", total=None)
-        content = build_content(
-            read.problem, selection=chosen, steps=steps, seed=seed, device=device, graph_limit=graph_limit,
-            name=str(file),
-            progress=lambda label, done, total: bar.update(task, description=label, completed=done, total=total),
-        )  # fmt: skip
-        write_page(out, content)
+        for k, read in enumerate(problems):
+            place = f"problem {k + 1} of {len(problems)}: " if many else ""
+            content = build_content(
+                read.problem, selection=read_tokens(selection, read), steps=steps, seed=seed, device=device,
+                graph_limit=graph_limit, name=f"{file}, problem {k}" if many else str(file),
+                progress=_progress(bar, task, place),
+            )  # fmt: skip
+            write_page(page_of(out, k) if many else out, content)
+            records.append(overview_record(content))
+            verdict = page_verdict(content)
+        if many:
+            write_overview(out, str(file), records)
+            verdict = batch_page_verdict(records)
     if not quiet:
         screen = console()
-        open_with(screen, page_verdict(content))
-        screen.print(f"wrote {out} ({out.stat().st_size // 1024} KiB); open it in a browser", markup=False)
+        open_with(screen, verdict)
+        beside = f", and {page_of(out, 0)} to {page_of(out, len(records) - 1)}" if many else ""
+        screen.print(f"wrote {out} ({out.stat().st_size // 1024} KiB){beside}; open it in a browser", markup=False)
         close(screen, (), f"attsvm enumerate {file} --top 5")
+
+
+def _progress(bar: Progress, task: TaskID, place: str) -> Callable[[str, int, int], object]:
+    """Called with a label, the parts done and the number of parts."""
+    return lambda label, done, total: bar.update(task, description=place + label, completed=done, total=total)

@@ -22,7 +22,11 @@ EXIT_CODES = {
     141: "the reader of the output went away",
 }
 # Packages that an installation may lack, and the extra that brings them.
-_EXTRAS = {"torch": "torch", "matplotlib": "plot", "distributed": "sweep", "sklearn": "bench", "qpsolvers": "bench"}
+_EXTRAS = {
+    "torch": "torch", "matplotlib": "plot", "distributed": "sweep", "sklearn": "sklearn", "qpsolvers": "bench",
+    "highspy": "bench", "metric_learn": "bench", "rdkit": "bench",
+    "gguf": "probe", "safetensors": "probe", "tokenizers": "probe", "transformers": "probe",
+}  # fmt: skip
 # The base class of "No such option", "Missing argument", ...: typer exports only what is derived from it, and its
 # home differs between versions.
 _UsageError = typer.BadParameter.__bases__[0]
@@ -73,10 +77,11 @@ def _explain(error: Exception, debug: bool, options: set[str]) -> int:
             return 2
         path = context.command_path if context is not None else "attsvm"
         return _fail(f"{text.rstrip('.')} ({path} --help shows what there is)", 2, debug)
-    if isinstance(error, FileNotFoundError) and error.filename is not None:
+    written = isinstance(error, OSError) and isinstance(error.__cause__, OSError)  # renamed by atomic_write
+    if isinstance(error, FileNotFoundError) and error.filename is not None and not written:
         return _fail(f"no such file: {error.filename} (attsvm new writes an example)", 2, debug)
     if isinstance(error, OSError):
-        return _fail(_of_file(error), 2, debug)
+        return _fail(("cannot write " if written else "") + _of_file(error), 2, debug)
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         return _fail(f"this needs {error.name}: pip install 'attsvm[{_EXTRAS[error.name]}]'", 2, debug)
     if isinstance(error, (ValueError, ImportError)):

@@ -48,8 +48,12 @@ def open_problem(path: Path, index: int | None) -> ProblemFile:
         raise ValueError(f"{path} holds a batch of {batch} problems: choose one, --index 0 to --index {batch - 1}")
     if not 0 <= index < batch:
         raise ValueError(f"--index must be in 0..{batch - 1}, got {index}")
+    return _of_batch(file, index)
+
+
+def _of_batch(file: ProblemFile, index: int) -> ProblemFile:
     selection = None if file.selection is None else file.selection[index]
-    return ProblemFile(path, file.problem[index], selection)
+    return ProblemFile(file.path, file.problem[index], selection)
 
 
 def open_whole(path: Path, index: int | None) -> ProblemFile:
@@ -59,10 +63,11 @@ def open_whole(path: Path, index: int | None) -> ProblemFile:
 
 def each_problem(path: Path, index: int | None) -> list[ProblemFile]:
     """The problems of a file one by one: the one of ``--index``, or all of a batch."""
-    batch = read_problem_file(path).problem.batch
-    if index is not None or batch is None:
+    if index is not None:
         return [open_problem(path, index)]
-    return [open_problem(path, k) for k in range(batch)]
+    file = read_problem_file(path)
+    batch = file.problem.batch
+    return [file] if batch is None else [_of_batch(file, k) for k in range(batch)]
 
 
 def read_tokens(text: str | None, file: ProblemFile) -> Selection | None:

@@ -83,10 +83,11 @@ def command(
         screen = console()
         title = f"{file}: {run.parameterization}, {run.options.optimizer}, seed {seed}"
         if run.batch is None:
-            screen.print(f"{run.status} after {int(run.steps)} steps: {run.status.advice}", style="bold", markup=False)
+            advice = run.status.advice.replace("lower lr", "lower --lr")
+            screen.print(f"{run.status} after {int(run.steps)} steps: {advice}", style="bold", markup=False)
             screen.print(_table(run, title))
         else:
-            screen.print(repr(run), style="bold", markup=False)
+            screen.print(_batch_verdict(run), style="bold", markup=False)
             screen.print(_batch_table(run, title))
         if out is not None:
             screen.print(f"wrote {out}", markup=False)
@@ -106,11 +107,21 @@ def _keep_interrupted(out: Path | None, run: Any, quiet: bool) -> None:
         console(stderr=True).print(f"wrote {out}: the run up to step {run.history.steps[-1]}", markup=False)
 
 
+def _batch_verdict(run: Any) -> str:
+    finished = sum(status == "finished" for status in run.status)
+    best = int(_optimal(run).all(axis=-1).sum())
+    return f"{finished} of {run.batch} runs finished; {best} of {run.batch} end at the tokens of highest score."
+
+
+def _optimal(run: Any) -> Any:
+    """Which queries of each problem of a batch end at their token of highest score."""
+    return (run.history.selection[-1] == run.problem.optimal_tokens().indices).reshape(run.batch, -1)
+
+
 def _batch_table(run: Any, title: str) -> Any:
     from attsvm.records import Table
 
-    best = run.problem.optimal_tokens().indices
-    same = (run.history.selection[-1] == best).reshape(run.batch, -1)
+    same = _optimal(run)
     rows = [
         (k, str(run.status[k]), int(run.steps[k]), f"{run.history.loss[-1, k]:.6f}", f"{run.history.norm[-1, k]:.4g}",
          f"{int(same[k].sum())} of {same[k].size}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,7 +62,7 @@ def command(
     if listing:
         for group in GROUPS:
             for names, title in figure_titles(group):
-                typer.echo(f"{group:15s} {names:14s} {title}")
+                _echo(f"{group:15s} {names:14s} {title}")
         return
     chosen = choose_figures(figures or [], everything)
     settings = read_settings(change or []) | ({} if data is None else {"data": str(data)})
@@ -94,6 +95,16 @@ def command(
         print_json(records)
     if any(_fails(record, judge) for record in records):
         raise typer.Exit(1)
+
+
+def _echo(line: str) -> None:
+    """A line of a list; on a terminal what does not fit goes on under the second column."""
+    from attsvm.records import console
+
+    screen = console()
+    width = screen.width if screen.is_terminal else len(line) + 1
+    for part in textwrap.wrap(line, width, subsequent_indent=" " * 16, break_long_words=False, break_on_hyphens=False):
+        typer.echo(part)
 
 
 def _fails(record: dict[str, Any], judge: bool) -> bool:

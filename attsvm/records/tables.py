@@ -84,33 +84,34 @@ class Table:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """As a grid where every word has room, else one block of lines per row."""
-        yield self._grid() if self._has_room(options.max_width) else self._blocks()
+        widths = self._widths(options.max_width)
+        yield self._blocks() if widths is None else self._grid(widths)
 
-    def _has_room(self, width: int) -> bool:
-        """Whether a grid of this width breaks no word and makes no tower of short lines of a cell."""
+    def _widths(self, width: int) -> list[int] | None:
+        """Columns of a grid that breaks no word and makes no tower of short lines of a cell; None without room."""
         cells = [self.columns, *(row for row in self.texts() if row)]
         wraps = [letter.islower() for letter in self.align]
         least = [max(_longest(line[k], wrap) for line in cells) for k, wrap in enumerate(wraps)]
         free = width - (3 * len(least) + 1) - sum(least)
         if free < 0:
-            return False
-        wanted = [max(len(line[k]) for line in cells) - least[k] for k in range(len(least))]
-        return all(
-            len(line[k]) <= _TOWER * (least[k] + free * wanted[k] / max(sum(wanted), 1))
-            for line in cells
-            for k in range(len(least))
-        )
+            return None
+        wanted = [max(len(line[k]) for line in cells) for k in range(len(least))]
+        widths = list(least)
+        while free > 0 and (short := [k for k in range(len(least)) if widths[k] < wanted[k]]):
+            for k in short[:free]:  # one column each in turn: short cells soon have all they want
+                widths[k] += 1
+            free -= len(short[:free])
+        towers = (len(line[k]) > _TOWER * max(widths[k], 1) for line in cells for k in range(len(least)))
+        return None if any(towers) else widths
 
-    def _grid(self) -> RichTable:
+    def _grid(self, widths: Sequence[int]) -> RichTable:
         from rich.table import Table as RichTable
         from rich.text import Text
 
         shown = RichTable(title=self.title and Text(self.title))
-        cells = [self.columns, *(row for row in self.texts() if row)]
-        for k, (name, letter) in enumerate(zip(self.columns, self.align, strict=True)):
+        for name, letter, width in zip(self.columns, self.align, widths, strict=True):
             justify: Any = "left" if letter in "lL" else "right"
-            least = max(_longest(line[k], letter.islower()) for line in cells)
-            shown.add_column(Text(name), justify=justify, no_wrap=letter.isupper(), min_width=least)
+            shown.add_column(Text(name), justify=justify, no_wrap=letter.isupper(), width=width)
         for row in self.texts():
             if row:
                 shown.add_row(*map(Text, row))

@@ -157,8 +157,6 @@ def _diagnosis(problem: AttentionProblem, chosen: Selection, seed: int) -> dict[
 def _graph(problem: AttentionProblem, limit: int) -> dict[str, Any]:
     if problem.head is None:
         return {"skipped": "The graph needs scores, and so a head."}
-    if find_spec("torch") is None:
-        return {"skipped": "The graph solves selections in batches and needs torch: pip install 'attsvm[torch]'."}
     try:
         return graph_content(problem, "frobenius", limit)
     except RuntimeError as error:  # some selection could not be certified

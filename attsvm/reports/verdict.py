@@ -10,7 +10,17 @@ if TYPE_CHECKING:
     from attsvm.comparison import BatchReport, Report
     from attsvm.theory import Diagnosis
 
-__all__ = ["batch_verdict", "diagnosis_verdict", "page_verdict", "run_verdict", "runs_verdict", "solution_verdict"]
+__all__ = [
+    "batch_verdict",
+    "diagnosis_verdict",
+    "ends_in_words",
+    "form_name",
+    "own_misalignment",
+    "page_verdict",
+    "run_verdict",
+    "runs_verdict",
+    "solution_verdict",
+]
 
 _ENDS = {
     "Global": "ends at the predicted tokens, those of highest score",
@@ -27,6 +37,11 @@ def _percent(share: float) -> str:
     return f"{value:.2g} %" if value < 10 else f"{value:.0f} %"
 
 
+def form_name(parameterization: str) -> str:
+    """A parameterization as a sentence names it."""
+    return "(K, Q)" if parameterization == "KQ" else parameterization
+
+
 def run_verdict(name: str, convergence: str, status: str, norm: str | None, misalignment: float | None) -> str:
     """One sentence about a training run and the SVM of the tokens that it selects.
 
@@ -38,7 +53,7 @@ def run_verdict(name: str, convergence: str, status: str, norm: str | None, misa
     >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[64:]
     ' its direction is 0.02 % away from the max-margin one.'
     """
-    form = "(K, Q)" if name == "KQ" else name
+    form = form_name(name)
     if status == "not finite":
         return f"Training {form} left the range of floating point: lower the step size."
     ends = _ENDS.get(convergence, f"ends at tokens that are not locally optimal ({convergence}): train longer")
@@ -48,6 +63,24 @@ def run_verdict(name: str, convergence: str, status: str, norm: str | None, misa
         f"Training {form} {ends}; its direction is {_percent(misalignment)} away from the "
         f"{_MACHINE.get(str(norm), norm)} one."
     )
+
+
+_PLACES = {"Global": "at the predicted tokens", "Local": "at other locally optimal tokens"}
+
+
+def ends_in_words(counts: Mapping[str, int]) -> str:
+    """Where the runs of a batch end, from the number of runs per kind of end.
+
+    Examples
+    --------
+    >>> from attsvm.reports.verdict import ends_in_words
+    >>> ends_in_words({"Global": 2, "Local": 1})
+    'ends at the predicted tokens in 2 of 3 problems, at other locally optimal tokens in 1'
+    """
+    total = sum(counts.values())
+    often = sorted((-count, name) for name, count in counts.items() if count)
+    places = [f"{_PLACES.get(name, f'at no local optimum ({name})')} in {-fewer}" for fewer, name in often]
+    return f"ends {', '.join([f'{places[0]} of {total} problems', *places[1:]])}"
 
 
 def runs_verdict(reports: Sequence[Report]) -> str:
@@ -65,11 +98,10 @@ def batch_verdict(reports: Sequence[BatchReport]) -> str:
     """One sentence per parameterization of a batch: how many runs end where, and how far off half of them are."""
     sentences = []
     for report in reports:
-        ends = ", ".join(f"{count} {name}" for name, count in report.convergence_counts().items())
-        name = "(K, Q)" if report.run.parameterization == "KQ" else report.run.parameterization
+        name = form_name(report.run.parameterization)
         median = report.summary(report.labels[0])["median"]
         away = "" if math.isnan(median) else f"; half of them are within {_percent(median)} of their own direction"
-        sentences.append(f"Training {name} on {len(report)} problems: {ends}{away}.")
+        sentences.append(f"Training {name} {ends_in_words(report.convergence_counts())}{away}.")
     return " ".join(sentences)
 
 
@@ -99,16 +131,24 @@ def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
     return f"One W selects the right token in all {n} sequences: {how}, margin {margins}."
 
 
+def _norm_of(run: Mapping[str, Any]) -> str:
+    return "nuclear" if run["parameterization"] == "KQ" else "frobenius"
+
+
+def own_misalignment(run: Mapping[str, Any]) -> float | None:
+    """How far a run of a page ends from the SVM of its own tokens; None without one."""
+    # Listed by itself, or, where its tokens are those of the solutions, among these.
+    own = [c for c in run["comparisons"] if c["label"].endswith("own tokens")]
+    own = own or [c for c in run["comparisons"] if c["norm_name"] == _norm_of(run)]
+    return own[0]["misalignment"][-1] if own and own[0]["misalignment"] else None
+
+
 def page_verdict(content: Mapping[str, Any]) -> str:
     """The sentences of a whole report, from its content."""
     sentences = [solution_verdict(content["solutions"], content["problem"]["n"])]
     for run in content["runs"]:
-        norm = "nuclear" if run["parameterization"] == "KQ" else "frobenius"
-        # The SVM of the run's own tokens: listed by itself, or, where these are the solutions' tokens, among those.
-        own = [c for c in run["comparisons"] if c["label"].endswith("own tokens")]
-        own = own or [c for c in run["comparisons"] if c["norm_name"] == norm]
-        error = own[0]["misalignment"][-1] if own and own[0]["misalignment"] else None
-        sentences.append(run_verdict(run["parameterization"], run["convergence"], run["status"], norm, error))
+        form, norm, error = run["parameterization"], _norm_of(run), own_misalignment(run)
+        sentences.append(run_verdict(form, run["convergence"], run["status"], norm, error))
     if content["diagnosis"] is not None:
         sentences.append(diagnosis_verdict(content["diagnosis"]))
     return " ".join(sentences)

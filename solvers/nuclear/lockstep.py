@@ -134,6 +134,7 @@ def solve_lockstep(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     >>> solve(batch, "nuclear", "lockstep").W.ravel().round(6).tolist()
     [0.5, 0.25]
     """
+    place = torch_device(request.device)  # says what is missing where torch is
     import torch
 
     dtype, chunk = request.options.get("dtype", "float64"), request.options.get("chunk")
@@ -142,7 +143,6 @@ def solve_lockstep(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
-    place = torch_device(request.device)
     first = solve_active_set(unit, norm, Request(request.tolerance))
     W, lam, iterations = first.W, first.multipliers, np.array(first.iterations)
     assert W is not None and lam is not None

@@ -131,9 +131,13 @@ def test_one_of_a_batch_by_its_index(attsvm_command):
     assert attsvm_command("train", "b.npz", "--steps", 5, "--json", "-o", "r.npz").record["run"]["steps"] == [5, 5, 5]
     assert len(attsvm_command("diagnose", "b.npz", "--json").record) == 3
     assert len(attsvm_command("compare", "b.npz", "--steps", 30, "--json", "-o", "c.json").record["runs"]) == 2
-    refused = attsvm_command("enumerate", "b.npz")
-    assert refused.code == 2
-    assert refused.err == "attsvm: b.npz holds a batch of 3 problems: choose one, --index 0 to --index 2\n"
+    listed = attsvm_command("enumerate", "b.npz", "--json", "-o", "l.npz").record
+    kept = np.load("l.npz")
+    for k in range(3):
+        alone = attsvm_command("enumerate", "b.npz", "--index", k, "--json").record
+        assert [item["tokens"] for item in listed[k]["selections"]] == [item["tokens"] for item in alone["selections"]]
+        assert kept["selections"][kept["problem"] == k].tolist() == [item["tokens"] for item in alone["selections"]]
+    assert kept["complete"].tolist() == [True] * 3
     result = attsvm_command("solve", "b.npz", "--index", 1, "--json")
     expected = attsvm.att_svm(read_problem_file("b.npz").problem[1])
     assert result.record["solutions"][0]["margin"] == pytest.approx(expected.margin, rel=1e-6)

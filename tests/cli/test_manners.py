@@ -29,12 +29,19 @@ def files(tmp_path):
         ("solve one.npz", "One W selects the right token in all 4 sequences", "Next: attsvm compare one.npz"),
         ("solve many.npz", "3 of 3 solutions are proved optimal", "Next: attsvm solve many.npz --index 0"),
         ("train one.npz --steps 60", "finished after 60 steps", "Next: attsvm compare one.npz"),
-        ("train many.npz --steps 60", "Run(batch of 3, W", "Next: attsvm compare many.npz"),
+        ("train many.npz --steps 60", "3 of 3 runs finished; ", "Next: attsvm compare many.npz"),
         ("compare one.npz --steps 200", "Training W ends at", "Next: attsvm report one.npz"),
-        ("compare many.npz --steps 200", "Training W on 3 problems: ", "Next: attsvm report many.npz --index 0"),
+        ("compare many.npz --steps 200", "Training W ends at ", "Next: attsvm report many.npz"),
         ("diagnose one.npz", "Where training W ends depends on its start", "Next: attsvm compare one.npz"),
         ("diagnose many.npz", "Problem 0: ", "Next: attsvm compare many.npz"),
         ("enumerate one.npz", "5 selections are locally optimal: places where training can end", "Next: attsvm report"),
+        ("enumerate many.npz", "7 selections of 3 problems are locally optimal", "Next: attsvm enumerate many.npz"),
+        (
+            "report many.npz --steps 30",
+            "One W selects the right tokens, proved optimal, in 3 of 3",
+            "Next: attsvm enum",
+        ),
+        ("new more.npz --batch 2", "wrote more.npz: 4 sequences of 5 tokens", "Next: attsvm solve more.npz"),
         ("report one.npz --steps 60", "One W selects the right token in all 4 sequences", "Next: attsvm enumerate"),
     ],
 )
@@ -61,6 +68,21 @@ def test_tables_break_no_word_at_any_width():
         assert {"certificate", "multipliers", "Frobenius"} <= words
 
 
+def test_tables_are_never_cut_at_the_right():
+    """A grid whose columns could all be narrower was drawn too wide and cut: its last word and border were gone."""
+    columns = ("xi", "xi eta", "form", "site", "peak", "window at half height", "its limit", "participation")
+    row = ("128", "1.28", "corrected", "middle", "1", "0.500 - 1.000", "0.500 - 0.695", "0.5")
+    for width in range(60, 130):
+        lines = render(Table("Cut", columns, [row]), width).splitlines()
+        assert max(map(len, lines)) <= width
+        shown = " ".join(lines)
+        assert "participation" in shown
+        if "┏" in shown:
+            assert (
+                sum(line.endswith(("┓", "┃", "┩", "│", "┘")) for line in lines) == len(lines) - 1
+            )  # all but the title
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -72,7 +94,7 @@ def test_tables_break_no_word_at_any_width():
         ("train one.npz --steps -1", "--steps must be an integer >= 0, got -1"),
         ("train one.npz --device nope", "--device must name a torch device"),
         ("solve one.npz --rank 2", "--norm"),
-        ("report many.npz", "many.npz holds a batch of 3 problems: choose one, --index 0 to --index 2"),
+        ("enumerate many.npz --graph g.graphml", "--graph draws one problem of the batch in many.npz: add --index 0"),
         ("solve many.npz --exact", "add --index 0"),
     ],
 )
@@ -121,7 +143,8 @@ def test_write_errors_name_the_file_that_was_asked_for(attsvm_command, files, tm
     (tmp_path / "out.html").mkdir()
     assert "out.html" in attsvm_command("report", "one.npz", "-o", "out.html").err
     done = attsvm_command("new", "/proc/mine.npz")
-    assert done.code == 2 and "/proc/mine.npz" in done.err and ".partial" not in done.err
+    assert done.code == 2 and "cannot write /proc/mine.npz: " in done.err and ".partial" not in done.err
+    assert "attsvm new writes an example" not in done.err
 
 
 @pytest.mark.timeout(90)
@@ -164,16 +187,18 @@ for arguments in {commands!r}:
 
 def test_what_needs_no_torch_works_without(files, tmp_path):
     commands = [
-        "solve one.npz -q", "enumerate one.npz -q", "diagnose one.npz -q", "claims svm:thm1",
+        "solve one.npz -q", "enumerate one.npz -q", "diagnose one.npz -q", "report one.npz -q", "claims svm:thm1",
         "claims --paper specialization",
-        "validate --list", "bench --list", "train one.npz", "enumerate one.npz --graph g.png -q",
+        "validate --list", "bench --list", "train one.npz", "solve one.npz --norm nuclear --solver lockstep",
+        "enumerate one.npz --graph g.png -q",
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT.format(commands=commands)], cwd=tmp_path, capture_output=True, text=True
     )
     codes = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
-    assert codes == ["exit 0"] * 7 + ["exit 2"] * 2, done.stderr
-    assert "needs torch: pip install 'attsvm[torch]'" in done.stderr
+    assert codes == ["exit 0"] * 8 + ["exit 2"] * 3, done.stderr
+    assert "attsvm.train needs torch: pip install 'attsvm[torch]'" in done.stderr
+    assert "need torch: pip install 'attsvm[torch]'" in done.stderr
     assert "needs matplotlib: pip install 'attsvm[plot]'" in done.stderr
 
 

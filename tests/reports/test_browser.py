@@ -1,6 +1,7 @@
 """The page in headless Chromium (or the one inside Qt WebEngine); skipped only where neither is found."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -217,3 +218,57 @@ def test_nothing_is_wider_than_a_phone(page, tmp_path):
     page.open(path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.call("Emulation.clearDeviceMetricsOverride")
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+TYPE = """((label, text) => {
+  const box = document.querySelector(`[aria-label="${label}"]`);
+  box.value = text;
+  box.dispatchEvent(new Event("input", {bubbles: true}));
+})"""
+SEEN = """[...document.querySelectorAll("tbody tr")].filter((r) => r.offsetParent !== null).map(
+  (r) => r.cells[0].textContent)"""
+
+
+def documentation(folder, script, body):
+    """A page as the documentation has it, with one of its scripts."""
+    path = folder / "page.html"
+    source = (DOCS / "_static" / script).read_text(encoding="utf-8")
+    path.write_text(f"<!DOCTYPE html><meta charset='utf-8'><script>{source}</script><article>{body}</article>")
+    return path
+
+
+def table(names, *columns):
+    rows = "".join(f"<tr><td>{name}</td>{''.join(f'<td>{c}</td>' for c in columns)}</tr>" for name in names)
+    return f"<div class='table-wrapper'><table><tbody>{rows}</tbody></table></div>"
+
+
+def test_long_tables_of_the_documentation_have_a_filter(page, tmp_path):
+    long = table([f"claim {k}" for k in range(20)], "holds") + table(["other"], "fails")
+    bare = f"<section id='bare'><h2>Bare</h2>{table([f'word {k}' for k in range(15)], 'fails')}</section>"
+    page.open(documentation(tmp_path, "tables.js", f"<section><h1>Long</h1>{long}{bare}</section>"))
+    assert len(page.evaluate(SEEN)) == 36
+    page.evaluate(f"{TYPE}('filter the tables of this page', '17 HOLDS')")
+    assert page.evaluate(SEEN) == ["claim 17", "other"]  # a short table stays
+    assert page.evaluate("document.querySelector('.tables-filter span').textContent") == " 1 of 35 rows"
+    assert page.evaluate("document.getElementById('bare').offsetParent") is None  # no heading without its table
+    page.evaluate(f"{TYPE}('filter the tables of this page', '')")
+    assert len(page.evaluate(SEEN)) == 36
+    page.open(documentation(tmp_path, "tables.js", table(["short"], "holds")))
+    assert page.evaluate("document.querySelector('.tables-filter')") is None
+
+
+def test_claims_are_filtered_by_paper_verdict_and_words(page, tmp_path):
+    def paper(title, verdict):
+        return f"<section><h2>{title}</h2>{table([f'{title} 1', f'{title} 2'], 'where', 'what', verdict)}</section>"
+
+    body = "<div class='claims-filter'></div>" + paper("One", "holds") + paper("Two", "typo")
+    page.open(documentation(tmp_path, "claims.js", f"<section>{body}</section>"))
+    assert len(page.evaluate(SEEN)) == 4
+    page.evaluate(f"{TYPE}('verdict', 'typo')")
+    assert page.evaluate(SEEN) == ["Two 1", "Two 2"]
+    page.evaluate(f"{TYPE}('words', 'two 2')")
+    assert page.evaluate(SEEN) == ["Two 2"]
+    page.evaluate(f"{TYPE}('paper', 'One')")
+    assert page.evaluate(SEEN) == []
+    assert "0 of 4 claims" in page.evaluate("document.querySelector('.claims-filter').textContent")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.registry import PAPERS
+from attsvm.validation.figures.registry import LEDGER
 from attsvm.validation.ledger.reading import readings, records
 from attsvm.validation.ledger.record import Check, Claim, Measurement, Verdict
 
@@ -55,9 +55,9 @@ def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
     'svm'
     """
     claims: list[Claim] = []
-    for paper in PAPERS if papers is None else papers:
-        if paper not in PAPERS:
-            raise ValueError(f"paper must be one of {', '.join(PAPERS)}, got {paper!r}")
+    for paper in LEDGER if papers is None else papers:
+        if paper not in LEDGER:
+            raise ValueError(f"paper must be one of {', '.join(LEDGER)}, got {paper!r}")
         checks, words, read = _checks(paper), records(paper), readings(paper)
         if unstated := checks.keys() - words.keys():
             raise ValueError(f"{paper}: claims.toml has no record of the checks {sorted(unstated)}")

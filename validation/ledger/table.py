@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attsvm.records import Table, plain
-from attsvm.validation.figures.registry import PAPERS
+from attsvm.validation.figures.registry import LEDGER, PAPERS
 from attsvm.validation.ledger.reading import WEIGHTS
 from attsvm.validation.ledger.record import Claim, Verdict
 from attsvm.validation.ledger.run import Audit
@@ -21,6 +21,7 @@ LINKS = {
     "polarization": "[arXiv 2603.06248](https://arxiv.org/abs/2603.06248)",
     "localization": "[arXiv 2402.02098](https://arxiv.org/abs/2402.02098)",
     "specialization": "[arXiv 2603.03993](https://arxiv.org/abs/2603.03993)",
+    "newer": "arXiv 2306.13596, 2402.05738, 2402.18551, 2403.08081, 2410.14581, by their abstracts",
 }
 
 _HEADINGS = {
@@ -126,7 +127,7 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
     True
     """
     lines = [_CLAIMS_PAGE]
-    for paper, title in PAPERS.items():
+    for paper, title in LEDGER.items():
         rows = [claim for claim in claims if claim.paper == paper]
         if not rows:
             continue

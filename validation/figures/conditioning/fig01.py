@@ -55,9 +55,10 @@ def draw(outcome: Outcome) -> Picture:
         axis = axes[int(cell["d"] > cell["N"])]
         colour = "tab:blue" if cell["sigma"] < 0.5 else "tab:red"
         style = "-" if cell["d"] in (20, 150) else "--"
+        label = rf"$d = {cell['d']}$, $\sigma_p = {cell['sigma']:g}$"
         for curve in np.asarray(cell["loss"], dtype=float):
             axis.semilogy(np.asarray(cell["steps"]), np.maximum(curve, 1e-13), style, color=colour, lw=0.9, alpha=0.8,
-                          label=None if name in labelled else name)  # fmt: skip
+                          label=None if name in labelled else label)  # fmt: skip
             labelled.add(name)
     for axis, title in zip(axes, ("fewer dimensions than examples", "more dimensions than examples"), strict=True):
         axis.set(title=title, xlabel="steps", ylabel="loss")

@@ -97,13 +97,13 @@ def draw(outcome: Outcome) -> Picture:
     for axis, k in zip(axes[:2], (0, len(c["kappas"]) - 1), strict=True):
         t, logits = np.asarray(c["t"][k]), np.asarray(c["scores"][k])
         axis.plot(t / _STEP / 1000, logits, lw=1)
-        axis.set(title=f"logits a, kappa = {c['kappas'][k]:g}", xlabel="thousand steps of 1e-3")
+        axis.set(title=rf"logits $a$, $\kappa = {c['kappas'][k]:g}$", xlabel="thousand steps of 1e-3")
     for k, kappa in enumerate(c["kappas"]):
         color = plt.get_cmap("viridis")(k / max(1, len(c["kappas"]) - 1))
         steps = np.asarray(c["t"][k]) / _STEP / 1000
-        axes[2].plot(steps, c["entropy"][k], color=color, label=f"kappa = {kappa:g}")
-        axes[3].semilogy(steps, c["loss"][k], color=color, label=f"kappa = {kappa:g}")
-    axes[2].set(title="entropy / log p", xlabel="thousand steps of 1e-3", ylim=(0, 1.05))
+        axes[2].plot(steps, c["entropy"][k], color=color, label=rf"$\kappa = {kappa:g}$")
+        axes[3].semilogy(steps, c["loss"][k], color=color, label=rf"$\kappa = {kappa:g}$")
+    axes[2].set(title=r"entropy / $\log p$", xlabel="thousand steps of 1e-3", ylim=(0, 1.05))
     axes[3].set(title="loss / first loss", xlabel="thousand steps of 1e-3", ylim=(1e-9, 2))
     axes[2].legend(fontsize=8)
     return picture

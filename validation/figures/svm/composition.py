@@ -34,7 +34,7 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.float64]
 
-NAMES = {"svmeq": "W_SVMeq", "mm": "W_mm", "single": "W_1token"}
+NAMES = {"svmeq": r"$W_{\mathrm{SVMeq}}$", "mm": r"$W_{\mathrm{mm}}$", "single": r"$W_{\mathrm{1token}}$"}
 
 
 def unit(points: FloatArray) -> FloatArray:

@@ -133,7 +133,7 @@ def draw(outcome: Outcome) -> Picture:
             key = W @ Z[i]
             end = reach * key / np.linalg.norm(key)
             axis.plot(
-                [0, end[0]], [0, end[1]], "-", color=line, lw=(7, 4)[i], alpha=0.4, label=f"SVM direction, z{i + 1}"
+                [0, end[0]], [0, end[1]], "-", color=line, lw=(7, 4)[i], alpha=0.4, label=f"SVM direction, $z_{i + 1}$"
             )
             # The plane half way between the optimal token's similarity and the margin below it.
             foot = (X[i, optimal[i]] @ key - 0.5) * key / (key @ key)
@@ -142,7 +142,7 @@ def draw(outcome: Outcome) -> Picture:
             walk = path[1:] @ Z[i]
             size = np.linalg.norm(walk, axis=1, keepdims=True)
             walk = reach * walk / size * np.log1p(size) / np.log1p(size[-1])  # shows the turns at the start
-            axis.plot(*walk.T, color=line, lw=1, marker=".", ms=4, label=f"path, z{i + 1}")
+            axis.plot(*walk.T, color=line, lw=1, marker=".", ms=4, label=f"path, $z_{i + 1}$")
             axis.annotate("", 1.02 * walk[-1], 0.9 * walk[-1], arrowprops={"arrowstyle": "-|>", "color": line})
         axis.set(title=f"{title}: paths towards {'Att-SVM' if norm == 'frobenius' else 'Att-SVM*'}", aspect="equal")
         axis.set(xlim=(-1.7, 1.7), ylim=(-1.4, 1.4))

@@ -163,13 +163,15 @@ def draw(outcome: Outcome) -> Picture:
         grid[0, k].legend(fontsize=8)
         x, y = np.asarray(c["log10_masked"], float), np.maximum(np.asarray(c["final"], float), 1e-8)
         grid[1, k].scatter(10.0 ** np.maximum(x, -40), y, s=6, alpha=0.6, color=colour)
-        grid[1, k].set(xscale="log", yscale="log", xlabel="largest masked probability", ylabel="1 - corr, W_SVMeq")
+        grid[1, k].set(
+            xscale="log", yscale="log", xlabel="largest masked probability", ylabel=r"1 - corr, $W_{\mathrm{SVMeq}}$"
+        )
         if len(c["svmeq"]):
             below[0].semilogy(curves["steps"], c["svmeq"], color=colour, label=f"d = {d}")
         below[1].loglog(curves["thresholds"], c["by_threshold"], "o-", ms=4, color=colour, label=f"d = {d}")
-    below[0].set(title="Figure 12(a): W_SVMeq", xlabel="iterations", ylabel="1 - corr")
+    below[0].set(title=r"Figure 12(a): $W_{\mathrm{SVMeq}}$", xlabel="iterations", ylabel="1 - corr")
     below[1].axhline(0.01, color="0.5", lw=0.8, ls="--")
-    below[1].set(title="Figure 12(b)", xlabel=r"mask threshold $\Gamma$", ylabel="mean 1 - corr, W_SVMeq")
+    below[1].set(title="Figure 12(b)", xlabel=r"mask threshold $\Gamma$", ylabel=r"mean 1 - corr, $W_{\mathrm{SVMeq}}$")
     places, width = np.arange(len(dims)), 0.2
     bars = {
         "published": [_or_nan(np.mean(curves["published"][d]["final"])) for d in dims],
@@ -182,7 +184,11 @@ def draw(outcome: Outcome) -> Picture:
             places + (k - 1.5) * width, values, width, label=label, color=("C0", "skyblue", "C1", "moccasin")[k]
         )
     below[2].set(
-        title="arithmetic of the gradient", xlabel="d", xticks=places, xticklabels=dims, ylabel="mean 1 - corr, W_SVMeq"
+        title="arithmetic of the gradient",
+        xlabel="d",
+        xticks=places,
+        xticklabels=dims,
+        ylabel=r"mean 1 - corr, $W_{\mathrm{SVMeq}}$",
     )
     return finish(picture, below, grid=None)
 

@@ -1,0 +1,44 @@
+// A filter above long tables: one box per page, words narrow every table of it. The page of claims has its own.
+document.addEventListener("DOMContentLoaded", () => {
+  if (document.querySelector(".claims-filter")) return;
+  const tables = [...document.querySelectorAll("article table, main table")].filter((table, k, all) =>
+    table.querySelector("tbody tr") && !table.closest(".highlight") && all.indexOf(table) === k);
+  const bodies = (table) => [...table.querySelectorAll("tbody tr")];
+  const counts = tables.map((table) => bodies(table).length);
+  const total = counts.reduce((a, b) => a + b, 0);
+  if (Math.max(0, ...counts) < 15 && total < 40) return; // one look takes these in
+  const long = tables.filter((_, k) => counts[k] >= 15 || total >= 40);
+  const rows = long.flatMap((table) => bodies(table).map((row) => ({ row, table, text: row.textContent.toLowerCase() })));
+  // Sections of hardly more than tables go with them.
+  const said = (section) => [...section.querySelectorAll("p, li, pre")].filter((p) => !p.closest("table"))
+    .reduce((length, p) => length + p.textContent.length, 0);
+  const sections = [...document.querySelectorAll("section section")].filter((section) => said(section) < 80)
+    .map((section) => [section, long.filter((table) => section.contains(table))]).filter((pair) => pair[1].length);
+  const box = document.createElement("input");
+  box.type = "search";
+  box.placeholder = "words that a row must hold";
+  box.size = 28;
+  box.setAttribute("aria-label", "filter the tables of this page");
+  const shown = document.createElement("span");
+  const apply = () => {
+    const wanted = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const full = new Set();
+    for (const r of rows) {
+      const fits = wanted.every((word) => r.text.includes(word));
+      r.row.style.display = fits ? "" : "none";
+      if (fits) full.add(r);
+    }
+    const empty = (table) => ![...full].some((r) => r.table === table);
+    for (const table of long) (table.closest(".table-wrapper") || table).style.display = empty(table) ? "none" : "";
+    for (const [section, inside] of sections) section.style.display = inside.every(empty) ? "none" : "";
+    shown.textContent = ` ${full.size} of ${rows.length} rows`;
+  };
+  box.addEventListener("input", apply);
+  const place = document.createElement("p");
+  place.className = "tables-filter";
+  place.append(box, shown);
+  let first = long[0].closest(".table-wrapper") || long[0];
+  while (first.parentNode.tagName === "SECTION" && first.parentNode.parentNode.closest("section")) first = first.parentNode;
+  first.parentNode.insertBefore(place, first);
+  apply();
+});
