@@ -171,7 +171,7 @@ def test_the_radius_is_no_larger_than_its_formula() -> None:
 
 
 def test_the_way_to_another_solution_ends_where_a_row_or_the_cone_does() -> None:
-    """``W = I`` under ``W_11 >= 1/2`` and ``W_22 >= 1``, along diag(-1, 1), diag(0, -1), off the diagonal, diag(0, 1)."""
+    """``W = I`` under ``W_11 >= 1/2`` and ``W_22 >= 1``: stopped by the first row, the second, the cone, nothing."""
     rows = UnitProblem(MarginProblem(np.eye(2), np.eye(2), [0, 1], rhs=[0.5, 1.0])).rows
     eye = np.eye(2)
     assert _reach(rows, eye, eye, eye, eye, np.diag([-1.0, 1.0])) == pytest.approx(0.999 * 0.5)
