@@ -112,12 +112,8 @@ def _measure(
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
     size = frobenius_of(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
-    # Entry by entry the bound is about left factors that are at hand, not about differences of products.
-    written = isinstance(rows, PairRows) and not problem.batch
-    if written and primal_error > _COARSE and rows.m * sum(rows.shape) <= _BY_ENTRIES:
-        primal_error = min(
-            primal_error, _error_by_entries(problem, W, allowance) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
-        )
+    if not problem.batch and primal_error > _COARSE:
+        primal_error = min(primal_error, _error_by_entries(problem, W, allowance, violation))
     if problem.prior is not None:  # right-hand sides that are themselves rounded
         primal_error = primal_error + most(problem.prior.error / problem.allowance)
 
@@ -128,14 +124,8 @@ def _measure(
         lam = problem.clipped(lam)
     weights = lam if problem.is_plain else np.abs(lam)
     dual = rows.adjoint(lam)
-    spectra: Spectra | None = None
-    if norm.name == "nuclear":  # one decomposition of each serves the norms and the ranks
-        spectra = spectra_of(W, dual)
-        value, dual_norm = plain(np.add.reduce(spectra.values, axis=-1)), plain(spectra.dual_values[..., 0])
-    elif norm.name == "frobenius":
-        value, dual_norm = size, frobenius_of(dual)
-    else:
-        value, dual_norm = plain(norm.values(W)), plain(norm.dual.values(dual))
+    value, dual_norm, spectra = (size, frobenius_of(dual), None) if norm.name == "frobenius" else _norms(norm, W, dual)
+    value, dual_norm = plain(value), plain(dual_norm)
     dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
 
     # The bound on every feasible norm, with everything that rounding may have done to it.
@@ -168,11 +158,25 @@ def _measure(
     )
 
 
-def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArray | None) -> float:
-    """Largest error of a margin of one problem, relative to the allowance: the second, sharper bound."""
-    pair = problem.rows.gather(np.arange(problem.m))
-    error = margin_error_by_entries(pair.a, W, pair.queries, pair.owner)
-    return float(np.max(error if allowance is None else error / allowance)) * _SLACK
+def _norms(norm: Norm, W: FloatArray, dual: FloatArray) -> tuple[FloatArray, FloatArray, Spectra | None]:
+    """The norm of W, the dual norm of the dual matrix, and the singular values that these rest on, if they do."""
+    if norm.name != "nuclear":
+        return norm.values(W), norm.dual.values(dual), None
+    spectra = spectra_of(W, dual)  # one decomposition of each serves the norms and the ranks
+    return np.add.reduce(spectra.values, axis=-1), spectra.dual_values[..., 0], spectra
+
+
+def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArray | None, violation: float) -> float:
+    """Largest error of a margin of one problem, relative to the allowance: the second, sharper bound, where it holds.
+
+    It is about left factors that are at hand, not about differences of products.
+    """
+    rows = problem.rows
+    if not isinstance(rows, PairRows) or rows.m * sum(rows.shape) > _BY_ENTRIES:
+        return math.inf
+    error = margin_error_by_entries(rows.a, W, rows.queries, rows.owner)
+    largest = float(np.max(error if allowance is None else error / allowance)) * _SLACK
+    return largest + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
 
 
 def frobenius_of(matrix: FloatArray) -> Any:

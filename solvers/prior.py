@@ -19,7 +19,7 @@ from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma, norm_bounds, settle
 if TYPE_CHECKING:
     from attsvm.solvers.problem import MarginProblem
 
-__all__ = ["Prior", "shifted_sides"]
+__all__ = ["Prior", "shifted_sides", "stacked_priors"]
 
 
 class Prior(NamedTuple):
@@ -50,6 +50,18 @@ class Prior(NamedTuple):
     def survives(self, power: int) -> bool:
         """Whether W divided by ``2^power`` is exact."""
         return bool(np.array_equal(np.ldexp(np.ldexp(self.W, -power), power), self.W))
+
+
+def stacked_priors(priors: list[Prior | None], rhs: FloatArray, shape: tuple[int, int]) -> Prior | None:
+    """Of problems that become a batch with right-hand sides ``rhs`` (B, m): 0 for those without; None without any."""
+    if all(prior is None for prior in priors):
+        return None
+    W, asked, error = np.zeros((len(rhs), *shape)), rhs.copy(), np.zeros(rhs.shape)
+    for i, prior in enumerate(priors):
+        if prior is not None:
+            m = prior.asked.shape[-1]
+            W[i], asked[i, :m], error[i, :m] = prior
+    return Prior(W, asked, error)
 
 
 def shifted_sides(problem: MarginProblem, W0: npt.ArrayLike) -> tuple[FloatArray, Prior]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, per_row, to_numpy, voided
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.penalty import Penalty, read_penalty
-from attsvm.solvers.prior import Prior, shifted_sides
+from attsvm.solvers.prior import Prior, shifted_sides, stacked_priors
 from attsvm.solvers.rows import Rows
 
 __all__ = ["MarginProblem"]
@@ -224,14 +224,7 @@ class MarginProblem:
             a[i, : part.m], queries[i, : part.q], owner[i, : part.m] = part.a, part.queries, part.owner
             rhs[i, : part.m], equality[i, : part.m], valid[i, : part.m] = problem.rhs, problem.equality, True
         whole = cls(a, queries, owner, rhs, equality, valid)
-        priors = [problem.prior for problem in problems]
-        if all(prior is None for prior in priors):
-            return whole
-        asked, error, W = rhs.copy(), np.zeros((size, m)), np.zeros((size, *shape))
-        for i, (part, prior) in enumerate(zip(parts, priors, strict=True)):
-            if prior is not None:
-                W[i], asked[i, : part.m], error[i, : part.m] = prior
-        return whole._with(Prior(W, asked, error))
+        return whole._with(stacked_priors([problem.prior for problem in problems], rhs, shape))
 
     @property
     def batch(self) -> tuple[int, ...]:

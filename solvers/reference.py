@@ -142,15 +142,7 @@ def _attempt(
     if equal.any():
         constraints.append(values[equal] == sides[equal] / size)
     program = cp.Problem(cp.Minimize(norm.expression(W)), constraints)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the certificate decides
-        try:
-            program.solve(solver=name, **settings)
-            outcome = program.status
-        except cp.SolverError as error:
-            if "cannot solve this problem" in str(error):  # a cone that the solver does not have
-                raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}; use 'cvxpy'") from error
-            outcome = "solver_error"
+    outcome = _run(program, name, norm, settings)
     iterations = known.iterations + int((program.solver_stats and program.solver_stats.num_iters) or 0)
     if outcome not in _SOLVED or V.value is None or any(c.dual_value is None for c in constraints):
         return replace(known, iterations=iterations)
@@ -162,6 +154,21 @@ def _attempt(
     if known.certificate is not None and known.certificate.proved <= found.certificate.proved:
         return replace(known, iterations=iterations)
     return found
+
+
+def _run(program: Any, name: str, norm: Norm, settings: dict[str, Any]) -> str:
+    """Let cvxpy solve; its status, or "solver_error"."""
+    import cvxpy as cp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the certificate decides
+        try:
+            program.solve(solver=name, **settings)
+        except cp.SolverError as error:
+            if "cannot solve this problem" in str(error):  # a cone that the solver does not have
+                raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}; use 'cvxpy'") from error
+            return "solver_error"
+    return str(program.status)
 
 
 def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any], rows: FloatArray) -> FloatArray:

@@ -111,3 +111,9 @@ def test_sets_of_many_queries_and_of_batches_are_boolean_arrays():
     np.testing.assert_array_equal(read_selected_sets(batch, nested).members, nested)
     with pytest.raises(ValueError, match=re.escape("selected_sets must have shape (2, 2, 3), got (2, 2)")):
         read_selected_sets(many, [[True, False], [True, False]])
+
+
+def test_sets_tell_their_smallest_and_largest_size():
+    members = [[True, False, False], [True, True, False], [True, True, True]]
+    assert repr(attsvm.SelectedSets(members)) == "SelectedSets(3 x 3, 1 to 3 tokens each)"
+    assert repr(attsvm.SelectedSets(members[1:2])) == "SelectedSets(1 x 3, 2 tokens each)"

@@ -149,6 +149,18 @@ def _pivot(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> Sm
     return solve_small(unit.gram, unit.c, equality, start, limit)
 
 
+def _pivoted(unit: UnitProblem, norm: Norm, known: FloatArray | None, limit: int | None) -> Found | None:
+    """One problem by pivoting, as far as the limit lets it get; None where rows turn out dependent."""
+    result = _pivot(unit, known, limit)
+    rounds = int(result.iterations)
+    if result.settled:
+        return _polished(unit, norm, result.x, unit.adjoint(result.x), rounds)
+    if limit is None:
+        return None
+    x = unit.problem.clipped(result.x)
+    return _certified(unit, norm, x, unit.adjoint(x), rounds)
+
+
 def _solve_directly(unit: UnitProblem, norm: Norm) -> Found | None:
     """A few dozen rows of similar norms, from their Gram matrix as it is: DAQP scales rows itself; None if in doubt."""
     problem = unit.problem
@@ -218,14 +230,9 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if best is not None:
         return best
     if _can_be_independent(unit):
-        result = _pivot(unit, known, limit)
-        rounds = int(result.iterations)
-        if result.settled or limit is not None:
-            x = result.x if result.settled else unit.problem.clipped(result.x)
-            W = unit.adjoint(x)
-            best = (_polished if result.settled else _certified)(unit, norm, x, W, rounds)
-            if limit is not None or proved(best) <= request.tolerance:
-                return best
+        best = _pivoted(unit, norm, known, limit)
+        if best is not None and (limit is not None or proved(best) <= request.tolerance):
+            return best
     near = by_distance(unit, norm)
     if near is None and best is None:  # equality rows that are dependent but for rounding
         from attsvm.solvers.frobenius.projected import solve_projected

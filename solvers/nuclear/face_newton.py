@@ -100,6 +100,15 @@ def _reduce(problem: MarginProblem, a: FloatArray, b: FloatArray, face: Face) ->
     return _Reduced(rows, kept, leaders, followers, leader_of, sign, fixed)
 
 
+def _softness(problem: MarginProblem, lam: FloatArray) -> FloatArray | float:
+    """What squared hinges give to the rows, shape (m,); nothing for other problems."""
+    penalty = problem.penalty
+    if penalty is None or penalty.loss != "squared_hinge":
+        return 0.0
+    loads = np.bincount(problem.owner, weights=lam)[problem.owner] if penalty.slack == "query" else lam
+    return np.asarray(0.5 / penalty.C * loads)
+
+
 def polish_face(
     problem: MarginProblem,
     W: FloatArray,
@@ -137,11 +146,7 @@ def polish_face(
     # One unit of shortfall against one of multiplier, whatever their scales.
     rho = float(np.abs(problem.rhs).max()) / max(float(np.abs(lam).max()), 1e-300)
     for _ in range(corrections):
-        values = np.einsum("kd,kd->k", a @ W, b)
-        penalty = problem.penalty
-        if penalty is not None and penalty.loss == "squared_hinge":
-            loads = np.bincount(problem.owner, weights=lam)[problem.owner] if penalty.slack == "query" else lam
-            values = values + 0.5 / penalty.C * loads
+        values = np.einsum("kd,kd->k", a @ W, b) + _softness(problem, lam)
         face = admissible.project(lam + (problem.rhs - values) / rho)
         if before is not None and face.same(before[0]) and rank == before[1]:
             break

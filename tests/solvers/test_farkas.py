@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -229,3 +231,25 @@ def test_traces_of_multipliers_are_no_part_of_a_proof():
     assert found.farkas.proof == "rounding bounds"
     assert found.farkas.rows.tolist() == [0, 1]
     assert found.farkas.multipliers.tolist() == [0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_error_of_multipliers_counts_as_often_as_the_right_hand_sides_are_large(seed: int) -> None:
+    """Rows that cancel exactly, nearly dependent, met with equality by a large W: feasible, whatever rounding says.
+
+    Everything lies on a grid, so that the rows add up to 0 and the right-hand sides are margins without any rounding.
+    The smallest singular value is about 1e-6: multipliers are computed to 1e-10, times right-hand sides of size 1e3.
+    """
+    rng = np.random.default_rng(seed)
+    grid = 2.0**-20
+    first, second = np.rint(rng.standard_normal((2, 3)) * 2**10) * 2.0**-10
+    third = first + second + grid * rng.integers(-2, 3, 3)
+    a = np.array([first, second, third, -(first + second + third)])
+    W = np.rint(np.linalg.svd(a)[2][-1] * 2**30)[:, None]
+    rhs = (a @ W)[:, 0]
+    assert [sum(map(Fraction, column)) for column in a.T] == [0, 0, 0]
+    exact = [sum(Fraction(x) * Fraction(w) for x, w in zip(row, W[:, 0], strict=True)) for row in a]
+    assert exact == [Fraction(r) for r in rhs]
+    problem = MarginProblem(a, [[1.0]], np.zeros(4, dtype=int), rhs)
+    for _ in range(5):
+        assert certify_infeasible(problem, 1.0 + 1e-9 * rng.standard_normal(4)) is None

@@ -75,3 +75,12 @@ def test_conflict_search_finds_a_proof_or_a_feasible_matrix(rng):
     proof, W = find_conflict(UnitProblem(fine), np.zeros(fine.shape))
     assert proof is None
     assert fine.margins(W).min() >= 1 - 1e-12  # the search stops at a shortfall of 1e-13 of the largest
+
+
+@pytest.mark.parametrize("asked", [1e-3, 12.0])
+def test_the_feasible_matrix_is_in_the_scale_of_the_problem(asked):
+    """One row of norm 2: W is found in unit rows, where it has size 1 whatever is asked."""
+    problem = MarginProblem([[2.0, 0.0]], [[1.0]], [0], rhs=[asked])
+    proof, W = find_conflict(UnitProblem(problem), np.zeros((2, 1)))
+    assert proof is None
+    np.testing.assert_allclose(W, [[0.5 * asked], [0.0]], rtol=1e-9)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, Status, certify, solve
-from attsvm.solvers.nuclear.uniqueness import certify_uniqueness
+from attsvm.solvers.nuclear.uniqueness import _reach, certify_uniqueness
+from attsvm.solvers.unit import UnitProblem
 from kkt import random_rows, seeded_rows
 from solver_api import rows_of
 
@@ -167,3 +168,15 @@ def test_the_radius_is_no_larger_than_its_formula() -> None:
     found = certify_uniqueness(problem, [[0.12], [0.16]], [0.2])
     assert found.verdict == "unique"
     assert 0.0 < found.radius < 300.0 * np.sqrt(np.finfo(float).eps) * 0.2
+
+
+def test_the_way_to_another_solution_ends_where_a_row_or_the_cone_does() -> None:
+    """``W = I`` under ``W_11 >= 1/2`` and ``W_22 >= 1``: stopped by the first row, the second, the cone, nothing."""
+    rows = UnitProblem(MarginProblem(np.eye(2), np.eye(2), [0, 1], rhs=[0.5, 1.0])).rows
+    eye = np.eye(2)
+    assert _reach(rows, eye, eye, eye, eye, np.diag([-1.0, 1.0])) == pytest.approx(0.999 * 0.5)
+    assert _reach(rows, eye, eye, eye, eye, np.diag([0.0, -1.0])) == pytest.approx(0.0, abs=1e-12)
+    assert _reach(rows, eye, eye, eye, eye, np.array([[0.0, 2.0], [2.0, 0.0]])) == pytest.approx(
+        0.999 * 0.5
+    )  # the cone
+    assert _reach(rows, eye, eye, eye, eye, np.diag([0.0, 1.0])) == pytest.approx(0.999 * 4.0 * np.sqrt(2.0))
