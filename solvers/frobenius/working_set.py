@@ -221,11 +221,15 @@ class WorkingSetSolve:
         lam[rows] = found.farkas.multipliers
         return certify_infeasible(problem, lam)
 
-    def approach(self, rho: float, loose: float) -> tuple[FloatArray, FloatArray]:
-        """W and multipliers that nearly solve it, without a certificate: for a problem inside another method."""
+    def approach(self, rho: float, loose: float, rough: float) -> tuple[FloatArray, FloatArray]:
+        """W and multipliers that nearly solve it, without a certificate: for a problem inside another method.
+
+        Rows are missed by up to ``rough`` of the largest right-hand side where only products are used, else by
+        ``loose``.
+        """
         side = _side(self.problem)
         if self.pivots:
-            pivoting = self.pivot(loose * side, self.request.multipliers(self.problem))
+            pivoting = self.pivot(rough * side, self.request.multipliers(self.problem))
             if not pivoting.stalled or not self.plan.matrix:
                 return pivoting.W, self.problem.clipped(pivoting.x)
         self.start()
