@@ -297,7 +297,16 @@ def _side(problem: MarginProblem) -> float:
 
 
 def raised(problem: MarginProblem, W: FloatArray) -> FloatArray:
-    """W raised to meet plain rows that it misses by little."""
+    """W made longer so that it meets every row, where rows ask for something positive and W has the right sign on all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.frobenius.working_set import raised
+    >>> raised(MarginProblem([[2.0]], [[1.0]], [0]), np.array([[0.4]]))
+    array([[0.5]])
+    """
     if problem.penalty is not None or problem.equality.any() or not (problem.rhs > 0).all():
         return W
     least = float((problem.margins(W) / problem.rhs).min())
