@@ -32,11 +32,12 @@ __all__ = ["ProductPivoting"]
 
 # Features of the preconditioner, at least and at most, and free rows for each.
 FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE = 256, 1024, 8
-# Accuracy of the equations while rows change sides, and what one run of conjugate gradients in float32 can gain.
-_ROUGH, _SINGLE = 0.1, 1e-5
+# Accuracy of the equations while rows change sides: at first, and at most when rows keep going round. What one run of
+# conjugate gradients in float32 can gain.
+_ROUGH, _LEAST_ROUGH, _SINGLE = 0.1, 1e-3, 1e-5
 _PRODUCTS = 300
-# Rounds without fewer changes or a better bound before pivoting is called stuck.
-_PATIENCE = 12
+# Rounds without fewer changes or a better bound before the equations are solved more accurately, or pivoting is stuck.
+_PATIENCE = 6
 # Row norms outside this range are multiplied in float64.
 _NARROW = (1e-9, 1e9)
 
@@ -102,7 +103,11 @@ class ProductPivoting:
         self.bound, self.changed, self.products, self.rounds = 0.0, problem.m, 0, 0
         self.stalled, self.norm, self._last = False, 0.0, 0.0
         self._basis: FeatureBasis | None = None
-        self._fewest, self._waited, self._accuracy = problem.m + 1, 0, _ROUGH
+        self._narrow_metric = None
+        if metric is not None:
+            self._narrow_metric = Metric(metric.left.astype(self.kind), metric.right.astype(self.kind))
+        self._fewest, self._waited, self._rough = problem.m + 1, 0, _ROUGH
+        self._accuracy = self._rough
 
     def begin(self, multipliers: FloatArray | None) -> None:
         """Start from known multipliers of the dual above, or from the most violated row of every query."""
@@ -164,7 +169,7 @@ class ProductPivoting:
             self.products += 1
         largest = float(np.abs(rest).max(initial=0.0))
         if largest > 0:
-            accuracy = max(self._accuracy, min(_ROUGH, 0.1 * goal / largest), _SINGLE)
+            accuracy = max(self._accuracy, min(self._rough, 0.1 * goal / largest), _SINGLE)
             found = self._descend(narrow, precondition, rest, accuracy)
             self.products += found.steps
             self.stalled = self.stalled or found.ending == "singular" or not np.isfinite(found.x).all()
@@ -177,14 +182,15 @@ class ProductPivoting:
         self.changed = len(negative) + len(joining)
         self._next = np.union1d(np.setdiff1d(free, negative, assume_unique=True), joining)
         share = self.changed / max(len(free), 1)
-        self._accuracy = min(_ROUGH, max(3.0 * _ROUGH * share, 1e-3)) if self.changed else _SINGLE
         self.free = free
         self._watch()
+        self._accuracy = min(self._rough, max(3.0 * self._rough * share, 1e-3)) if self.changed else _SINGLE
 
     def _descend(
         self, narrow: Rows, precondition: FeaturePreconditioner, rest: FloatArray, accuracy: float
     ) -> Descended:
         """Conjugate gradients on the free rows, where their products are."""
+        rough = self._narrow_metric
         if isinstance(narrow, DeviceRows):
             from attsvm.solvers.device_gradient import DeviceSystem, descend_on_device
 
@@ -192,7 +198,8 @@ class ProductPivoting:
             return descend_on_device(system, rest, accuracy, _PRODUCTS, self.late)
 
         def product(y: FloatArray) -> FloatArray:
-            return narrow.margins(self._image(narrow.adjoint(y)))
+            dual = narrow.adjoint(y)
+            return narrow.margins(dual if rough is None else rough.apply(dual.astype(self.kind)))
 
         return conjugate_gradient(product, precondition, rest, accuracy, _PRODUCTS, stop=self.late)
 
@@ -231,7 +238,9 @@ class ProductPivoting:
             self._fewest, self._waited = min(self._fewest, self.changed), 0
         else:
             self._waited += 1
-        self.stalled = self.stalled or self._waited > _PATIENCE
+        if self._waited > _PATIENCE:  # signs of inaccurate multipliers may send rows round
+            self._rough, self._waited = 0.1 * self._rough, 0
+            self.stalled = self._rough < _LEAST_ROUGH
 
 
 def _chosen(rows: Rows, index: IntArray, kind: type[np.floating[Any]]) -> Rows:

@@ -139,6 +139,7 @@ class FeaturePreconditioner:
         self.features *= self.root[:, None]
         inner = self.features.T @ self.features
         inner.ravel()[:: count + 1] += 1.0
+        self.factor: npt.NDArray[np.float32]
         self.factor, fault = lapack.spotrf(inner, lower=1, overwrite_a=1, clean=1)
         if fault:  # features that rounding of float32 makes too large: the diagonal alone then
             self.features, self.factor = self.features[:, :0], np.zeros((0, 0), dtype=np.float32)
@@ -157,9 +158,10 @@ class FeaturePreconditioner:
         """The inverse of the triangular factor, shape (count, count)."""
         from scipy.linalg import lapack
 
-        if not len(self.factor):
-            return self.factor
-        return np.asarray(np.tril(lapack.strtri(self.factor, lower=1)[0]))
+        inverse = np.zeros((0, 0), dtype=np.float32)
+        if len(self.factor):
+            inverse = np.tril(lapack.strtri(self.factor, lower=1)[0])
+        return inverse
 
 
 def _factors(rows: Rows, index: IntArray) -> tuple[FloatArray, FloatArray]:

@@ -221,11 +221,15 @@ class WorkingSetSolve:
         lam[rows] = found.farkas.multipliers
         return certify_infeasible(problem, lam)
 
-    def approach(self, rho: float, loose: float) -> tuple[FloatArray, FloatArray]:
-        """W and multipliers that nearly solve it, without a certificate: for a problem inside another method."""
+    def approach(self, rho: float, loose: float, rough: float) -> tuple[FloatArray, FloatArray]:
+        """W and multipliers that nearly solve it, without a certificate: for a problem inside another method.
+
+        Rows are missed by up to ``rough`` of the largest right-hand side where only products are used, else by
+        ``loose``.
+        """
         side = _side(self.problem)
         if self.pivots:
-            pivoting = self.pivot(loose * side, self.request.multipliers(self.problem))
+            pivoting = self.pivot(rough * side, self.request.multipliers(self.problem))
             if not pivoting.stalled or not self.plan.matrix:
                 return pivoting.W, self.problem.clipped(pivoting.x)
         self.start()
@@ -293,7 +297,16 @@ def _side(problem: MarginProblem) -> float:
 
 
 def raised(problem: MarginProblem, W: FloatArray) -> FloatArray:
-    """W raised to meet plain rows that it misses by little."""
+    """W made longer so that it meets every row, where rows ask for something positive and W has the right sign on all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.frobenius.working_set import raised
+    >>> raised(MarginProblem([[2.0]], [[1.0]], [0]), np.array([[0.4]]))
+    array([[0.5]])
+    """
     if problem.penalty is not None or problem.equality.any() or not (problem.rhs > 0).all():
         return W
     least = float((problem.margins(W) / problem.rhs).min())

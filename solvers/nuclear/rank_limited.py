@@ -32,6 +32,8 @@ __all__ = ["solve_rank_limited"]
 _INTERIOR_ROWS = 700
 # A start counts as feasible when its rows hold to this accuracy, as certificates measure it.
 _FEASIBLE = 1e-7
+# Residual of the conditions of a local optimum up to which a point is called one.
+_LOCAL = 1e-5
 # Largest dense system of the Newton steps; beyond it the point keeps the accuracy of the first-order method.
 _DENSE_LIMIT = 1500
 # Seconds of one of them, over the third power of its size.
@@ -184,6 +186,13 @@ def _cut(unit: UnitProblem, norm: Norm, request: Request, convex: Found, rank: i
     return None
 
 
+def _kind(residual: float) -> str:
+    """What a feasible W is, by how far it is from the conditions of a local optimum."""
+    if residual <= _LOCAL:
+        return "a KKT point of the nonconvex problem"
+    return f"the best feasible W so far (a KKT point to {residual:.0e}; more time improves it)"
+
+
 def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least nuclear norm over matrices of limited rank.
 
@@ -248,7 +257,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
     message = (
         f"the norm of a feasible W of rank {rank} meets the convex bound: the answer is global"
         if is_global
-        else f"a KKT point of the nonconvex problem with rank limit {rank}, within {certificate.gap:.2e} (relative) of "
+        else f"{_kind(residual)} with rank limit {rank}, within {certificate.gap:.2e} (relative) of "
         "the convex bound; other starts may give a smaller norm"
     )
     limit = RankLimit(is_global, bound, residual, tried, len(found), norms, message)

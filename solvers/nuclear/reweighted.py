@@ -38,6 +38,8 @@ _FEW = 3000
 _INTERIOR_ROWS = 700
 # Factor by which the floor under the weights falls from round to round, and where it ends.
 _FALL, _FLOOR, _SHARE = 0.5, 1e-7, 0.05
+# By how much rows of a weighted problem may be missed, as a share of what the last one left open.
+_ROUGH = 0.02
 
 
 class _Best:
@@ -112,7 +114,7 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
     best.offer(np.zeros(problem.shape), np.zeros(problem.m))
     metric: Metric | None = None
     known = request.multipliers(problem)
-    floor, rounds, attempt_below, systems, products, rows = 1.0, 0, 3e-2, 0, 0, 0
+    floor, rounds, attempt_below, systems, products, rows, reached = 1.0, 0, 3e-2, 0, 0, 0, 1.0
     for rounds in range(1, (request.max_iterations or _ROUNDS) + 1):
         asked = Request(request.tolerance, warm_start=known, options=_within(request.options, left(), limit))
         solve = WorkingSetSolve(problem, frobenius, asked, metric)
@@ -125,7 +127,7 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
             W, lam = found.W, found.multipliers
             lam = lam * float(np.linalg.norm(W)) if problem.penalty is None else lam
         else:
-            W, lam = solve.approach(1e-7, 1e-9)
+            W, lam = solve.approach(1e-7, 1e-9, min(max(_ROUGH * reached, 1e-9), 1e-3))
         known = lam
         made = solve.extras()
         systems, products, rows = systems + made.factorizations, products + made.products, made.working_rows

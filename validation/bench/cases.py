@@ -91,6 +91,12 @@ def _nuclear_size(seed: int) -> dict[str, dict[str, float]]:
     return nuclear_size(seed)
 
 
+def _rank_in_time(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.real_size import rank_in_time
+
+    return rank_in_time(seed)
+
+
 def _large(seed: int, size: tuple[int, int, int], parts: tuple[int, ...]) -> dict[str, dict[str, float]]:
     from attsvm.validation.bench.real_size import large_solve
 
@@ -281,6 +287,20 @@ CASES: tuple[Case, ...] = (
         (
             NumberGoal("gap <= 1e-5", "attsvm", "gap", "at most", 1e-5),
             NumberGoal("under 5 minutes", "attsvm", "seconds", "at most", 300.0),
+        ),
+        slow=True,
+        opt_in=True,
+    ),
+    DrawCase(
+        "nuc-rank",
+        "nuclear norm, rank at most 8, 3,024 rows, d = 64, 4 and 16 seconds",
+        _rank_in_time,
+        (
+            NumberGoal("gap <= 0.05", "attsvm", "gap to the convex bound", "at most", 0.05),
+            NumberGoal(
+                "more time is not worse", "attsvm", "norm with more time over norm with less", "at most", 1.0 + 1e-6
+            ),
+            NumberGoal("ends within 1.2 of the time", "attsvm", "time taken over time asked", "at most", 1.2),
         ),
         slow=True,
         opt_in=True,

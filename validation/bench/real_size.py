@@ -7,6 +7,7 @@ after a small problem that loads what it needs. Seconds are of the processor whe
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from attsvm.rows import selection_rows
 from attsvm.solvers import MarginProblem, MarginSolution, solve
 from attsvm.validation.bench.measure import Stopwatch, Timed, measure
 
-__all__ = ["large_solve", "nuclear_size", "shared_against_pairs", "soft_against_linear_svc"]
+__all__ = ["large_solve", "nuclear_size", "rank_in_time", "shared_against_pairs", "soft_against_linear_svc"]
 
 Numbers = dict[str, dict[str, float]]
 
@@ -120,6 +121,35 @@ def nuclear_size(seed: int, size: tuple[int, int, int] = (8, 64, 384), time_limi
         "gap": certificate.proved,
         "certified rank": float(certificate.rank),
         "resolution": certificate.rank_certificate.resolution,
+    }
+    return {"attsvm": numbers}
+
+
+def rank_in_time(
+    seed: int, size: tuple[int, int, int] = (48, 64, 64), rank: int = 8, limits: tuple[float, float] = (4.0, 16.0)
+) -> Numbers:
+    """Rank-limited solves with little and with more time: how far from the convex bound, and how punctual.
+
+    Examples
+    --------
+    >>> from attsvm.validation.bench.real_size import rank_in_time
+    >>> found = rank_in_time(0, (3, 4, 6), 2, (1.0, 2.0))
+    >>> found["attsvm"]["norm with more time over norm with less"] <= 1.0 + 1e-6
+    True
+    """
+    rows = selection_rows(attsvm.random_problem(*size, seed=seed)).margin_problem
+    norms, punctual, gap = [], [], math.nan
+    for limit in limits:
+        begin = time.perf_counter()
+        solved = solve(rows, "nuclear", rank=rank, time_limit=limit, seed=seed)
+        punctual.append((time.perf_counter() - begin) / limit)
+        norms.append(solved.norm)
+        gap = solved.certificate.gap
+    numbers = {
+        "rows": float(rows.m),
+        "gap to the convex bound": gap,
+        "norm with more time over norm with less": norms[1] / norms[0],
+        "time taken over time asked": max(punctual),
     }
     return {"attsvm": numbers}
 
