@@ -152,7 +152,7 @@ def run(context: Context) -> Outcome:
     """Both comparisons."""
     s = context.settings
     cells = [{"norm": norm} for norm in ("frobenius", "nuclear")]
-    solved = context.sweep(compared, cells, s["vocabularies"], chunk=s["vocabularies"], name="all pairs").columns
+    solved = context.sweep(compared, cells, s["vocabularies"], chunk=50, name="all pairs").columns
     both = [{"acyclic": acyclic, "steps": s["steps"]} for acyclic in (True, False)]
     trained = context.sweep(descended, both, s["trials"], chunk=s["trials"], name="descent").columns
     marks = [k for k in _CHECKPOINTS if k <= s["steps"]]
