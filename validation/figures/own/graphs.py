@@ -79,7 +79,7 @@ def compared(trials: int, seed: int, *, norm: str) -> dict[str, Any]:
             data.append((sequences, table))
     together = graph_svms(*zip(*data, strict=True), norm=norm)
     of_batch = _middle_of_three(lambda: graph_svms(*zip(*data, strict=True), norm=norm)) / trials
-    all_pairs_model(*data[0], norm, solver="CLARABEL")
+    all_pairs_model(data[0][0], data[0][1], norm, solver="CLARABEL")
 
     def row(k: int) -> dict[str, Any]:
         sequences, table = data[k]
