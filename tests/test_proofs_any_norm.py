@@ -67,7 +67,7 @@ def test_a_foreign_solver_that_returns_nothing_leaves_a_feasible_matrix(monkeypa
     monkeypatch.setattr(reference, "_SOLVED", set())
     rng = np.random.default_rng(0)
     rows = MarginProblem(rng.standard_normal((12, 6)), rng.standard_normal((3, 5)), np.repeat(np.arange(3), 4))
-    solution = solve(rows, "spectral")
+    solution = solve(rows, "spectral", "cvxpy")
     assert solution.status == "inaccurate" and solution.certificate.primal_violation < 1e-12
     assert "the norm is proved to within" in solution.reason and "proved at a tolerance of" in solution.reason
     exact = solve(MarginProblem([[3.0, 1.0], [1.0, -1.0]], [[1.0, 2.0]], [0, 0]), "linf")

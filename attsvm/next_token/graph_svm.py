@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.next_token.graphs import TokenGraphs, graphs_of
-from attsvm.next_token.sequences import distinct, read_embeddings, read_sequences
+from attsvm.next_token.sequences import Corpus, distinct, read_embeddings, read_sequences
 from attsvm.solution import OneSolved
 from attsvm.solvers import InfeasibleError, MarginProblem, MarginSolution, solve
 from attsvm.solvers.pairs import PairRows
@@ -154,7 +154,7 @@ def graph_svms(
     """
     if len(corpora) != len(embeddings) or not len(corpora):
         raise ValueError(f"embeddings must hold one table per corpus, got {len(embeddings)} for {len(corpora)} corpora")
-    read = [read_sequences(sequences) for sequences in corpora]
+    read = [_read_one(k, sequences) for k, sequences in enumerate(corpora)]
     tables = [read_embeddings(table, corpus) for table, corpus in zip(embeddings, read, strict=True)]
     graphs = [graphs_of(corpus) for corpus in read]
     built = [_margin_problem(graph, table) for graph, table in zip(graphs, tables, strict=True)]
@@ -163,6 +163,13 @@ def graph_svms(
         GraphSolution(graph, table, found[i], pairs)
         for i, (graph, table, (_, pairs)) in enumerate(zip(graphs, tables, built, strict=True))
     ]
+
+
+def _read_one(k: int, sequences: Sequence[npt.ArrayLike]) -> Corpus:
+    try:
+        return read_sequences(sequences)
+    except ValueError as error:
+        raise ValueError(f"corpora[{k}]: {error}") from error
 
 
 def solve_graphs(

@@ -123,7 +123,7 @@ def distinct(keys: IntArray) -> IntArray:
 
 def _read(sequences: Sequence[npt.ArrayLike]) -> tuple[IntArray, IntArray]:
     """All token ids one after the other, and the length of each sequence."""
-    if all(type(ids) is list for ids in sequences):
+    if all(isinstance(ids, list) for ids in sequences):
         flat = list(chain.from_iterable(cast("Sequence[list[object]]", sequences)))
         if set(map(type, flat)) == {int}:  # plain numbers: one array at once
             array = np.array(flat)

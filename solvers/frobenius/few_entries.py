@@ -10,6 +10,7 @@ through a working set: after each step those that W misses join, strictly inside
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ _MOST_ENTRIES = 4200
 _FIRST, _LOOK = 4, 0.5
 _STEPS = 200
 _BACK_OFF = 0.99
+# Share of the largest multiplier below which a row is taken for inactive by the method that finishes.
+_SMALL = 1e-6
 # Numbers of working memory per chunk of queries.
 _CHUNK_NUMBERS = 1 << 23
 
@@ -221,12 +224,20 @@ def solve_few_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     found = _certified(unit, norm, state)
     certificate = found.certificate
     if request.max_iterations is None and (certificate is None or certificate.proved > request.tolerance):
-        other = solve_working_set(unit, norm, request)
+        other = solve_working_set(unit, norm, _warm(request, found))
         if other.farkas is not None or certificate is None:
             return other
         if other.certificate is not None and other.certificate.proved < certificate.proved:
             return other
     return found
+
+
+def _warm(request: Request, found: Found) -> Request:
+    """The same request with the rows that matter as a start."""
+    if found.multipliers is None:
+        return request
+    lam = found.multipliers
+    return replace(request, warm_start=np.where(lam > _SMALL * float(lam.max()), lam, 0.0))
 
 
 def _certified(unit: UnitProblem, norm: Norm, state: _Steps) -> Found:

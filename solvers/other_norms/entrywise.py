@@ -55,6 +55,8 @@ class PolyhedralCone:
         else:
             self._r = 1.2 * np.abs(W) + 0.1 * most
             total = np.ones_like(W)
+        self._dx: FloatArray = np.zeros(0)
+        self._dz: FloatArray = np.zeros(0)
         self._x = np.concatenate([self._r - W, self._r + W], axis=-1)  # u, v
         self._z = np.concatenate([total + D, total - D], axis=-1) / 2  # alpha, beta
 
@@ -121,8 +123,8 @@ class PolyhedralCone:
     def products(self, primal: FloatArray | float, dual: FloatArray | float) -> FloatArray:
         """See `Cone`."""
         if isinstance(primal, float):
-            return np.vecdot(self._x, self._z)
-        return np.vecdot(self._x + primal * self._dx, self._z + dual * self._dz)
+            return np.asarray(np.vecdot(self._x, self._z))
+        return np.asarray(np.vecdot(self._x + primal * self._dx, self._z + dual * self._dz))
 
     def move(self, primal: FloatArray, dual: FloatArray) -> None:
         """See `Cone`; a step of length 0 stays although its direction may not be finite."""

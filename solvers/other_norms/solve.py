@@ -215,7 +215,7 @@ def _solve_batch(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     W, lam = first.W, first.multipliers
     steps: IntArray = np.array(first.iterations)
     assert W is not None and lam is not None
-    usable = np.isfinite(lam).all(axis=-1) & np.isfinite(W).all(axis=(-2, -1))
+    usable: BoolArray = np.asarray(np.isfinite(lam).all(axis=-1) & np.isfinite(W).all(axis=(-2, -1)))
     ready = np.flatnonzero(usable & (np.abs(np.where(usable[:, None, None], W, 0.0)).max(axis=(-2, -1)) > 0))
     m, (dx, dz) = unit.m, unit.problem.shape
     per_problem = 4 * m * dx * dz + 4 * m * m + (4 * (min(dx, m) * min(dz, unit.problem.q)) ** 2)

@@ -106,7 +106,11 @@ class SpectralCone:
         both = np.concatenate([U, Vt.mT], axis=-2)
         rest = (1.0 - np.add.reduce(singular, axis=-1)) / self.degree
         Y = _plus_diagonal((both * (0.5 * singular[..., None, :])) @ both.mT, rest[..., None])
-        self._t = 1.5 * np.linalg.svd(self._square(W), compute_uv=False)[..., 0]
+        self._t: FloatArray = np.asarray(
+            1.5 * np.linalg.svd(self._square(W), compute_uv=False)[..., 0], dtype=np.float64
+        )
+        self._dS: FloatArray = np.zeros(0)
+        self._dY: FloatArray = np.zeros(0)
         self._S_factor, self._Y_factor = (_factor(x, False) for x in (_corners(-self._square(W), self._t), Y))
 
     def _square(self, flat: FloatArray) -> FloatArray:
@@ -183,7 +187,7 @@ class SpectralCone:
     def products(self, primal: FloatArray | float, dual: FloatArray | float) -> FloatArray:
         """See `Cone`."""
         if isinstance(primal, float):
-            return self._products
+            return np.asarray(self._products)
         S, Y = primal[..., None] * self._dS, np.asarray(dual)[..., None] * self._dY
         return _inner(_plus_diagonal(S, self._l), _plus_diagonal(Y, self._l))
 

@@ -4,7 +4,15 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from attsvm.next_token import graph_svm, read_sequences, token_graphs
+from attsvm.next_token import (
+    decompose,
+    graph_svm,
+    graph_svms,
+    read_sequences,
+    soft_composition,
+    token_graphs,
+    train,
+)
 from corpora import draw
 
 
@@ -88,3 +96,48 @@ def test_bad_sequences_are_named(sequences, message):
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+BAD = [
+    ([[0, 1, 2]], r"sequences\[0\] does not hold its next token 2 in its context"),
+    ([[0, 0]], r"sequences\[0\] must hold a context of at least two tokens .* nothing to select"),
+    ([[1, 1, 1]], "every graph is empty"),
+    ([[0, 7, 0]], "token id 7 has no embedding: embeddings has 3 rows"),
+]
+CALLS = {
+    "graph_svm": lambda s: graph_svm(s, np.eye(3)),
+    "graph_svms": lambda s: graph_svms([[[0, 1, 0]], s], [np.eye(3), np.eye(3)]),
+    "soft_composition": lambda s: soft_composition(s, np.eye(3)),
+    "decompose": lambda s: decompose(s, np.eye(3), np.eye(3)),
+    "train": lambda s: train(s, np.eye(3), steps=2),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("sequences", "message"), BAD)
+def test_every_way_in_names_what_is_wrong(call, sequences, message):
+    """A label that is not there, one token, an empty graph, an unknown token."""
+    with pytest.raises(ValueError, match=message):
+        CALLS[call](sequences)
+
+
+def test_a_bad_corpus_among_many_is_numbered():
+    with pytest.raises(ValueError, match=r"corpora\[1\]: sequences\[0\] does not hold its next token 2"):
+        graph_svms([[[0, 1, 0]], [[0, 1, 2]]], [np.eye(3), np.eye(3)])
+
+
+@pytest.mark.parametrize("ids", [[True, False, True], [0, True, 0], ["a", "b", "a"]])
+def test_ids_that_are_not_integers_are_refused_one_by_one_or_taken_as_numbers(ids):
+    if ids == [0, True, 0]:  # Python and NumPy take True for 1 beside numbers
+        assert token_graphs([ids]).components(1) == [(0,), (1,)]
+        return
+    with pytest.raises(ValueError, match=r"sequences\[0\] must be a list of token ids \(integers\)"):
+        token_graphs([ids])
+
+
+def test_lists_arrays_and_tuples_read_alike():
+    sequences = [[3, 1, 1, 2, 1], [0, 2, 0]]
+    first = read_sequences(sequences)
+    for other in (read_sequences([np.array(s) for s in sequences]), read_sequences([tuple(s) for s in sequences])):
+        for name in ("query", "label", "owner", "token", "count", "labelled"):
+            assert getattr(first, name).tolist() == getattr(other, name).tolist()

@@ -14,19 +14,22 @@ from attsvm.solvers.registry import choose
 from kkt import seeded_rows, sphere_rows
 
 
-def rows_of_size(m: int, batch: int | None = None) -> MarginProblem:
+def rows_of_size(m: int, batch: int | None = None, d: int = 2) -> MarginProblem:
     """A problem that is only looked at."""
     lead = () if batch is None else (batch,)
-    return MarginProblem(np.ones((*lead, m, 2)), np.ones((*lead, 1, 2)), np.zeros(m, dtype=int))
+    return MarginProblem(np.ones((*lead, m, d)), np.ones((*lead, 1, d)), np.zeros(m, dtype=int))
 
 
 # What is asked for, and the entry that "auto" finds: each solver at least once, and both sides of every size limit.
 LOOKUPS = [
     ("active_set", {"m": 42}),
     ("active_set", {"m": int(SOLVERS["active_set"].most_rows)}),
-    ("projected", {"m": int(SOLVERS["active_set"].most_rows) + 1}),
+    ("projected", {"m": int(SOLVERS["active_set"].most_rows) + 1, "d": 20}),
+    ("projected", {"m": 1599, "d": 20}),
+    ("few_entries", {"m": 1600, "d": 20}),
+    ("few_entries", {"m": int(SOLVERS["active_set"].most_rows) + 1}),
     ("active_set", {"m": 42, "batch": 5}),
-    ("projected", {"m": int(SOLVERS["active_set"].most_rows) + 1, "batch": 2}),
+    ("projected", {"m": int(SOLVERS["active_set"].most_rows) + 1, "batch": 2, "d": 20}),
     ("interior", {"m": 42, "norm": "nuclear"}),
     ("interior", {"m": int(SOLVERS["interior"].most_rows), "norm": "nuclear"}),
     ("factored", {"m": int(SOLVERS["interior"].most_rows) + 1, "norm": "nuclear"}),
@@ -41,14 +44,16 @@ LOOKUPS = [
     ("working_set", {"m": 42, "batch": 5, "C": 1.0}),
     ("reweighted", {"m": 42, "norm": "nuclear", "C": 1.0}),
     ("cvxpy", {"m": 42, "norm": "spectral", "C": 1.0}),
-    *(("cvxpy", {"m": 4, "norm": norm}) for norm in ("spectral", "l1", "linf", "l3")),
+    *(("primal_dual", {"m": 4, "norm": norm}) for norm in ("spectral", "l3")),
+    *(("primal_dual", {"m": 1500, "batch": 2, "norm": norm}) for norm in ("spectral", "l1", "linf", "l3")),
+    *(("vertex", {"m": m, "norm": norm}) for norm in ("l1", "linf") for m in (4, int(SOLVERS["vertex"].most_rows))),
     *(("cvxpy", {"m": 4000, "batch": 2, "norm": norm}) for norm in ("spectral", "l1", "linf", "l3")),
 ]
 
 
 @pytest.mark.parametrize(("name", "asked"), LOOKUPS)
 def test_auto_is_a_lookup(name, asked):
-    problem = rows_of_size(asked["m"], asked.get("batch")).soft(asked.get("C"))
+    problem = rows_of_size(asked["m"], asked.get("batch"), asked.get("d", 2)).soft(asked.get("C"))
     norm = get_norm(asked.get("norm", "frobenius"))
     spec, variant = choose(problem, norm, "auto", asked.get("rank"), asked.get("device"))
     assert (spec.name, variant) == (name, "")
@@ -63,9 +68,9 @@ def test_every_entry_is_reachable_and_described():
         assert spec.load().__doc__
         assert 0 < spec.achievable < 1e-6
         assert spec.summary
-        assert spec.norms is None or spec.norms <= set(NORMS)
+        assert spec.norms is None or spec.norms <= {norm.family for norm in NORMS.values()} | {"l1", "lp"}
         # By its own name it is found whatever the size.
-        norm = get_norm(next(iter(spec.norms or {"l1"})))
+        norm = get_norm(min(spec.norms or {"l1"}))
         for m in (3, 50_000):
             assert choose(rows_of_size(m), norm, name, 2 if spec.ranks else None)[0] is spec
 
@@ -74,7 +79,7 @@ def test_the_first_entry_that_can_is_taken(monkeypatch):
     mine = SolverSpec("mine", "nowhere:nothing", frozenset({"linf"}), 1e-9, "for this test", most_rows=10)
     monkeypatch.setattr(registry_module, "SOLVERS", {"mine": mine, **SOLVERS})
     assert choose(rows_of_size(10), get_norm("linf"))[0] is mine
-    assert choose(rows_of_size(11), get_norm("linf"))[0].name == "cvxpy"
+    assert choose(rows_of_size(11), get_norm("linf"))[0].name == "vertex"
     assert choose(rows_of_size(10), get_norm("frobenius"))[0].name == "active_set"
 
 
@@ -102,7 +107,7 @@ FOR_NUCLEAR = "use one of ['cvxpy', 'factored', 'interior', 'lockstep', 'reweigh
         ({"solver": ""}, "solver must be 'auto' or one of"),
         (
             {"solver": "active_set", "norm": "l1"},
-            "solver 'active_set' does not support norm 'l1'; use one of ['cvxpy']",
+            "solver 'active_set' does not support norm 'l1'; use one of ['cvxpy', 'primal_dual', 'vertex']",
         ),
         (
             {"solver": "projected", "norm": "nuclear"},

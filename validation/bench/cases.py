@@ -226,7 +226,7 @@ CASES: tuple[Case, ...] = (
     ),
     DrawCase(
         "graphs-large",
-        "Graph-SVM of 100,000 sequences over 10,000 tokens, d = 32",
+        "Graph-SVM of 100,000 sequences over 10,000 tokens, d = 16",
         _large_corpus,
         (
             NumberGoal("graphs and components in 30 s", "attsvm", "seconds of the graphs", "at most", 30.0),

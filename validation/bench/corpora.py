@@ -10,7 +10,7 @@ __all__ = ["large_corpus"]
 
 
 def large_corpus(
-    seed: int, vocabulary: int = 10_000, sequences: int = 100_000, T: int = 6, d: int = 32
+    seed: int, vocabulary: int = 10_000, sequences: int = 100_000, T: int = 6, d: int = 16
 ) -> dict[str, dict[str, float]]:
     """Sequences whose next token is the one that a hidden W prefers: acyclic graphs, a feasible SVM.
 
