@@ -96,6 +96,37 @@ def require_finite(name: str, array: FloatArray, where: BoolArray | None = None)
         raise ValueError(f"{name} must be finite, but {name}[{', '.join(map(str, index))}] is {array[index]}")
 
 
+def finite_array(name: str, value: Any, *shapes: tuple[int | str, ...]) -> npt.NDArray[np.float64]:
+    """Float64 array of finite numbers, of one of the shapes if there are any.
+
+    A shape has sizes, names of sizes of at least 1 that are free, and may begin with "..." for any leading axes.
+
+    Examples
+    --------
+    >>> from attsvm._arrays import finite_array
+    >>> finite_array("X", [[1, 2]], ("T", 2), ("B", "T", 2))
+    array([[1., 2.]])
+    >>> finite_array("X", [1, 2], ("T", 2), ("B", "T", 2))
+    Traceback (most recent call last):
+    ...
+    ValueError: X must have shape (T, 2) or (B, T, 2), got (2,)
+    """
+    array = real_array(name, value).astype(np.float64)
+    if shapes and not any(_fits(array.shape, shape) for shape in shapes):
+        wanted = " or ".join(f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})" for shape in shapes)
+        raise ValueError(f"{name} must have shape {wanted}, got {array.shape}")
+    require_finite(name, array)
+    return array
+
+
+def _fits(given: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:
+    if wanted[:1] == ("...",):
+        wanted, given = wanted[1:], given[max(0, len(given) - len(wanted) + 1) :]
+    return len(given) == len(wanted) and all(
+        size > 0 if isinstance(want, str) else size == want for size, want in zip(given, wanted, strict=True)
+    )
+
+
 def short(array: npt.NDArray[Any]) -> str:
     """An array for a representation: its entries if they fit in a line, else its shape and type.
 

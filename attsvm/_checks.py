@@ -7,7 +7,23 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["generator", "require_count", "require_number"]
+__all__ = ["generator", "require_choice", "require_count", "require_number"]
+
+
+def require_choice(name: str, value: object, *choices: str | None) -> None:
+    """Refuse what is none of the choices.
+
+    Examples
+    --------
+    >>> from attsvm._checks import require_choice
+    >>> require_choice("form", "rounded", "corrected", "sharp", "printed")
+    Traceback (most recent call last):
+    ...
+    ValueError: form must be 'corrected', 'sharp' or 'printed', got 'rounded'
+    """
+    if value not in choices:
+        *most, last = map(repr, choices)
+        raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
 
 
 def require_count(name: str, value: object, least: int = 1, optional: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._checks import generator
+from attsvm._checks import generator, require_choice
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import Selection
@@ -152,10 +152,8 @@ def _check_sizes(needed: dict[str, int], optional: dict[str, int | None]) -> Non
 
 
 def _check_kind(kind: str, causal: bool, distribution: str, own_queries: bool) -> None:
-    if kind not in ("cross", "self", "sequence"):
-        raise ValueError(f"kind must be 'cross', 'self' or 'sequence', got {kind!r}")
-    if distribution not in ("sphere", "gaussian"):
-        raise ValueError(f"distribution must be 'sphere' or 'gaussian', got {distribution!r}")
+    require_choice("kind", kind, "cross", "self", "sequence")
+    require_choice("distribution", distribution, "sphere", "gaussian")
     if kind != "cross" and own_queries:
         raise ValueError(f"dz and queries apply to kind='cross' only, got kind={kind!r}")
     if causal and kind != "sequence":

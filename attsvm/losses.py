@@ -16,12 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import FloatArray, is_tensor, namespace
+from attsvm._arrays import ArrayT, FloatArray, is_tensor, namespace
 from attsvm._callables import ArrayFunction
 
-__all__ = ["LOSSES", "Loss", "LossConstants", "correlation_loss", "exponential", "get_loss", "logistic"]
+__all__ = ["LOSSES", "UNIT_RULE", "Loss", "LossConstants", "correlation_loss", "exponential", "get_loss", "logistic"]
 
 _GRID = 2001
+# Gauss-Legendre on [0, 1]: over an interval of length 1 eight nodes integrate the derivative of the logistic loss
+# (poles at distance pi from the real line) and of the exponential to the last bit.
+UNIT_RULE = tuple(
+    (0.5 * (float(x) + 1.0), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True)
+)
 
 
 class LossConstants(NamedTuple):
@@ -50,6 +55,9 @@ class Loss:
         ``l``, ``l'`` and ``l''`` elementwise, on NumPy arrays, torch tensors or both: each is called with what it maps.
     curvature_peak : float, optional
         Where ``l''`` is largest, if inside the real line; ``l''`` decreases away from it.
+    logs : pair of callables, optional
+        ``log l`` (or None for a loss that is not positive) and ``log -l'``, exact where the loss itself underflows: a
+        head that grows needs them.
 
     Examples
     --------
@@ -66,6 +74,7 @@ class Loss:
     derivative: ArrayFunction
     second: ArrayFunction
     curvature_peak: float | None
+    logs: tuple[Callable[[Any], Any] | None, Callable[[Any], Any]] | None
 
     def __init__(
         self,
@@ -74,6 +83,7 @@ class Loss:
         derivative: Callable[[Any], Any],
         second: Callable[[Any], Any],
         curvature_peak: float | None = None,
+        logs: tuple[Callable[[Any], Any] | None, Callable[[Any], Any]] | None = None,
     ) -> None:
         for field, given in (("value", value), ("derivative", derivative), ("second", second)):
             if not callable(given):
@@ -81,6 +91,7 @@ class Loss:
             object.__setattr__(self, field, ArrayFunction(given, f"{field} of loss {name!r}"))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "curvature_peak", curvature_peak)
+        object.__setattr__(self, "logs", logs)
 
     def __call__(self, u: npt.ArrayLike) -> FloatArray:
         """Evaluate the loss elementwise."""
@@ -118,6 +129,60 @@ class Loss:
         at = np.asarray(points, dtype=np.float64)
         return LossConstants(float(np.abs(self.second(at)).max()), float(np.abs(self.derivative(at)).max()))
 
+    def log_value(self, u: ArrayT) -> ArrayT:
+        """``log l(u)`` of a positive loss; for the library's losses it does not underflow.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attsvm.losses import logistic
+        >>> float(logistic.log_value(np.array(5000.0)))
+        -5000.0
+        """
+        exact = None if self.logs is None else self.logs[0]
+        found: ArrayT = namespace(u).log(self.value(u)) if exact is None else exact(u)
+        return found
+
+    def log_slope(self, u: ArrayT) -> ArrayT:
+        """``log -l'(u)``; for the library's losses it does not underflow.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attsvm.losses import logistic
+        >>> logistic.log_slope(np.array([0.0, 5000.0])).round(4)
+        array([-6.931e-01, -5.000e+03])
+        """
+        found: ArrayT = namespace(u).log(-self.derivative(u)) if self.logs is None else self.logs[1](u)
+        return found
+
+    def log_chord(self, u: ArrayT, step: ArrayT) -> ArrayT:
+        """``log((l(u - step) - l(u)) / step)``, the logarithm of the average of ``-l'`` in between: nothing cancels.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attsvm.losses import exponential
+        >>> float(exponential.log_chord(np.array(900.0), np.array(1e-20)))
+        -900.0
+        """
+        where = namespace(u).where
+        near = abs(step) <= 1.0
+        short = where(near, step, 0.0)
+        reference = self.log_slope(u - short)
+        average = sum(w * namespace(u).exp(self.log_slope(u - short * x) - reference) for x, w in UNIT_RULE)
+        # A step backwards is one forwards from the other end.
+        far = where(near, 2.0, abs(step))
+        high = where(step < 0, u + far, u)
+        found: ArrayT = where(near, reference + namespace(u).log(average), self._log_far(high, far))
+        return found
+
+    def _log_far(self, u: Any, step: Any) -> Any:
+        if self.logs is None or self.logs[0] is None:
+            return namespace(u).log((self.value(u - step) - self.value(u)) / step)
+        low, high = self.log_value(u - step), self.log_value(u)
+        return low + namespace(u).log1p(-namespace(u).exp(high - low)) - namespace(u).log(step)
+
 
 # Arrays and tensors alike.
 
@@ -131,7 +196,7 @@ def _sigmoid(u: Any) -> Any:
 
 def _softplus(u: Any) -> Any:
     if is_tensor(u):
-        return namespace(u).nn.functional.softplus(u, threshold=1e9)  # it must not turn linear early
+        return namespace(u).logaddexp(u, namespace(u).zeros_like(u))  # torch's own softplus overflows beyond 709
     return np.asarray(np.logaddexp(0.0, u))
 
 
@@ -167,9 +232,21 @@ def _nothing(u: Any) -> Any:
     return namespace(u).zeros_like(u)
 
 
-logistic = Loss("logistic", _logistic, _logistic_slope, _logistic_second, curvature_peak=0.0)
-exponential = Loss("exponential", _exponential, _exponential_slope, _exponential)
-correlation_loss = Loss("correlation", _minus, _minus_one, _nothing)
+def _log_logistic(u: Any) -> Any:
+    # log(log(1 + e^-u)) is -u up to e^-u / 2: beyond 36 in every digit.
+    here = namespace(u).where(u > 36.0, 0.0, u)
+    return namespace(u).where(u > 36.0, -u, namespace(u).log(_softplus(-here)))
+
+
+def _log_logistic_slope(u: Any) -> Any:
+    return -_softplus(u)
+
+
+logistic = Loss(
+    "logistic", _logistic, _logistic_slope, _logistic_second, 0.0, logs=(_log_logistic, _log_logistic_slope)
+)
+exponential = Loss("exponential", _exponential, _exponential_slope, _exponential, logs=(_minus, _minus))
+correlation_loss = Loss("correlation", _minus, _minus_one, _nothing, logs=(None, _nothing))
 
 LOSSES = {loss.name: loss for loss in (logistic, exponential, correlation_loss)}
 

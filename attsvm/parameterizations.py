@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from attsvm._arrays import ArrayT
+from attsvm._checks import require_choice
 
 __all__ = ["Parameterization", "get_parameterization"]
 
@@ -80,6 +81,5 @@ def get_parameterization(name: str, key_matrix: Any = None) -> Parameterization:
     >>> KQ.compose({"K": np.ones((2, 3)), "Q": np.ones((5, 3))}).shape, KQ.norm
     ((2, 5), 'nuclear')
     """
-    if name not in ("W", "KQ", "prompt"):
-        raise ValueError(f"parameterization must be 'W', 'KQ' or 'prompt', got {name!r}")
+    require_choice("parameterization", name, "W", "KQ", "prompt")
     return Parameterization(name, key_matrix)  # type: ignore[arg-type]

@@ -149,9 +149,7 @@ class AttentionProblem(ProblemData):
     def _tokens_within(self, tolerance: float) -> Selection:
         scores = self.scores()
         best = np.maximum.reduce(scores, axis=-1, keepdims=True)
-        tokens = scores.argmax(axis=-1)
-        tokens.setflags(write=False)  # nobody else has it: no copy
-        return Selection(tokens, tied=scores >= (best - tolerance if tolerance else best))
+        return Selection.trusted(scores.argmax(axis=-1), scores >= (best - tolerance if tolerance else best))
 
     def loss_constants(self, loss: str | Loss = "logistic") -> LossConstants:
         """M0 and M1 of Assumption A over the range of this problem's scores (linear heads)."""

@@ -82,6 +82,22 @@ class AttentionRows:
             return self
         return replace(self, margin_problem=self.margin_problem.soft(C, slack, loss))
 
+    def slacks(self, margins: FloatArray) -> FloatArray:
+        """What these margins fall short of a soft margin, per query or per row, as its penalty counts them."""
+        problem = self.margin_problem
+        assert problem.penalty is not None
+        return problem.penalty.slacks(problem.missed(margins - problem.rhs), problem.owner, problem.q)
+
+    def paid(self, margins: FloatArray) -> FloatArray | float:
+        """Slack of each row of a soft margin, over a batch too; 0 for a hard one."""
+        problem = self.margin_problem
+        if problem.penalty is None:
+            return 0.0
+        if problem.batch:
+            return np.stack([self[i].paid(margins[i]) for i in range(problem.batch[0])])
+        slacks = self.slacks(margins)
+        return slacks if problem.penalty.slack == "row" else slacks[problem.owner]
+
     def query_index(self, owner: int) -> tuple[int, ...]:
         """The (i,) or (i, k) of a query."""
         return tuple(int(i) for i in np.unravel_index(owner, self.query_shape))

@@ -47,6 +47,14 @@ class Selection:
         object.__setattr__(self, "indices", own(integer_array("indices", indices)))
         object.__setattr__(self, "tied", tied)
 
+    @classmethod
+    def trusted(cls, indices: IntArray, tied: BoolArray | None) -> Selection:
+        """From an array that nobody else has: no look at it, which would take a tenth of a small solve."""
+        indices.setflags(write=False)
+        selection = cls.__new__(cls)
+        selection.__dict__.update(indices=indices, tied=tied)
+        return selection
+
     def __repr__(self) -> str:
         return f"Selection(indices={short(self.indices)})"
 

@@ -18,7 +18,7 @@ from attsvm.selection import SelectedSets, Selection
 from attsvm.solvers import Certificate, CertificateBatch, InfeasibleError, MarginSolution, MarginSolutionBatch, Status
 from attsvm.solvers.display import counted
 
-__all__ = ["SUPPORT_TOLERANCE", "Solution", "SolutionBatch"]
+__all__ = ["SUPPORT_TOLERANCE", "OneSolved", "Solution", "SolutionBatch"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -40,16 +40,40 @@ def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
     return np.asarray(np.count_nonzero((singular > cut) & (singular > 0), axis=-1))
 
 
-def _paid(rows: AttentionRows, margins: FloatArray) -> FloatArray | float:
-    """Slack of each row of a soft margin; 0 for a hard one."""
-    problem = rows.margin_problem
-    penalty = problem.penalty
-    if penalty is None:
-        return 0.0
-    if problem.batch:
-        return np.stack([_paid(rows[i], margins[i]) for i in range(problem.batch[0])])
-    slacks = penalty.slacks(problem.missed(margins - problem.rhs), problem.owner, problem.q)
-    return slacks if penalty.slack == "row" else slacks[problem.owner]
+class OneSolved:
+    """Base of frozen dataclasses with a field ``result``, one solved margin problem that they put into words."""
+
+    result: MarginSolution
+
+    @property
+    def status(self) -> Status:
+        """How the solve ended."""
+        return self.result.status
+
+    @property
+    def reason(self) -> str:
+        """Why the status is what it is, with the resolution at which more is proved."""
+        return self.result.reason
+
+    @property
+    def certificate(self) -> Certificate:
+        """Proof of optimality or of infeasibility."""
+        return self.result.certificate
+
+    @property
+    def iterations(self) -> int:
+        """Iterations of the solver."""
+        return self.result.iterations
+
+    @property
+    def norm(self) -> float:
+        """Norm of W, or of its change from the prior; infinite when infeasible."""
+        return self.result.norm
+
+    @property
+    def margin(self) -> float:
+        """1 / norm: 0 when infeasible, infinite when W (or its change from the prior) is 0."""
+        return float("inf") if self.norm == 0 else 1.0 / self.norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +135,13 @@ class _Solved:
         """
         problem = self.rows.margin_problem
         margins = problem.margins(self.W)
-        paid = _paid(self.rows, margins)
+        paid = self.rows.paid(margins)
         near = (np.abs(margins - problem.rhs + paid) <= self.support_tolerance) & ~problem.equality
         return np.asarray(self.rows.scatter(near, fill=0.0) > 0)
 
 
 @dataclass(frozen=True, eq=False)
-class Solution(_Solved):
+class Solution(_Solved, OneSolved):
     """An attention SVM solved, with its certificate.
 
     Attributes
@@ -141,26 +165,6 @@ class Solution(_Solved):
     result: MarginSolution
 
     @property
-    def status(self) -> Status:
-        """How the solve ended."""
-        return self.result.status
-
-    @property
-    def reason(self) -> str:
-        """Why the status is what it is, with the resolution at which more is proved."""
-        return self.result.reason
-
-    @property
-    def certificate(self) -> Certificate:
-        """Proof of optimality or of infeasibility."""
-        return self.result.certificate
-
-    @property
-    def iterations(self) -> int:
-        """Iterations of the solver."""
-        return self.result.iterations
-
-    @property
     def W(self) -> FloatArray:
         """The solution, shape (dx, dz); `InfeasibleError` names the sequences in conflict when there is none."""
         farkas = self.certificate.farkas
@@ -177,16 +181,6 @@ class Solution(_Solved):
         """Flat indices of the queries in the Farkas proof; empty when the problem is feasible."""
         farkas = self.certificate.farkas
         return np.empty(0, dtype=np.int64) if farkas is None else farkas.owners
-
-    @property
-    def norm(self) -> float:
-        """Norm of W, or of its change from the prior; infinite when infeasible."""
-        return self.result.norm
-
-    @property
-    def margin(self) -> float:
-        """1 / norm: 0 when infeasible, infinite when W (or its change from the prior) is 0."""
-        return float("inf") if self.norm == 0 else 1.0 / self.norm
 
     @property
     def direction(self) -> FloatArray:
@@ -218,8 +212,7 @@ class Solution(_Solved):
         problem = self.rows.margin_problem
         if problem.penalty is None:
             return np.zeros(self.rows.query_shape)
-        missed = problem.missed(problem.margins(self.W) - problem.rhs)
-        slacks = problem.penalty.slacks(missed, problem.owner, problem.q)
+        slacks = self.rows.slacks(problem.margins(self.W))
         if problem.penalty.slack == "row":
             return self.rows.scatter(slacks, fill=0.0)
         return slacks.reshape(self.rows.query_shape)

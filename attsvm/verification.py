@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array
+from attsvm._arrays import finite_array, real_array
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.rows import gen_svm_rows, selection_rows
 from attsvm.selection import SelectedSetsLike, SelectionLike
@@ -72,11 +72,7 @@ def verify(
     require_problem(problem)
     if problem.batch is not None:
         raise ValueError("verify takes one problem at a time; index the batch first, e.g. problem[0]")
-    matrix = real_array("W", W).astype(np.float64)
-    if matrix.shape != (problem.dx, problem.dz):
-        raise ValueError(f"W must have shape {(problem.dx, problem.dz)}, got {matrix.shape}")
-    if not np.isfinite(matrix).all():
-        raise ValueError("W must be finite")
+    matrix = finite_array("W", W, (problem.dx, problem.dz))
     if selected_sets is not None and selection is not None:
         raise ValueError("give either selection or selected_sets, not both")
     if selected_sets is None:

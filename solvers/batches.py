@@ -26,6 +26,8 @@ __all__ = ["solve_many"]
 
 # Row norms of a nuclear-norm problem that differ by more than this factor make it hard for float64.
 _SPREAD = 1e5
+# What is proved of a nuclear norm in a batch before the problem is finished alone: norms then agree to 1e-10.
+_SHARP = 9e-11
 _CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)
 
 
@@ -88,7 +90,8 @@ def _solve_batched(spec: SolverSpec, batch: MarginProblem, norm: Norm, request: 
     proofs = _proofs(batch, found.candidates, ~closes & ~hard)
     code = np.where(closes, 0, np.where(usable, 1, 3))
     code[list(proofs)] = 2
-    open_ones = np.flatnonzero((code == 1) | (code == 3))
+    blunt = (norm.name == "nuclear") & (certificate.proved > _SHARP)
+    open_ones = np.flatnonzero((code == 1) | (code == 3) | ((code == 0) & blunt))
     status: Any = _CODES[code]
     result = MarginSolution(
         batch, norm, status, _blanked(certificate, code), np.where(code[:, None] < 2, lam, np.nan), spec.name,
@@ -154,13 +157,17 @@ def _is_hard(unit: UnitProblem, norm: Norm) -> BoolArray:
 def _rescued(
     batch: MarginSolution, open_ones: npt.NDArray[np.intp], norm: Norm, request: Request, hard: BoolArray
 ) -> MarginSolution:
-    """The batch with its open problems solved one by one where that proves more, and its hard ones in any case."""
+    """The batch with its open problems solved one by one, from where they are, unless that proves less.
+
+    Hard ones are solved as they would be alone, and stay so.
+    """
     alone = replace(request, warm_start=None, device=None, max_iterations=None, options={})
     parts = [batch[i] for i in range(len(batch))]
     for i in open_ones:
-        one = batch.problem[int(i)]
+        one, so_far = batch.problem[int(i)], parts[i]
         spec, _ = choose(one, norm)
-        other = solve_one(spec, one, norm, alone)
-        if hard[i] or other.status.is_certified or other.certificate.proved < parts[i].certificate.proved:
-            parts[i] = replace(other, extras=replace(other.extras, rescued=True))
+        near = so_far.status is Status.OPTIMAL and not hard[i]  # Newton finishes
+        other = solve_one(spec, one, norm, replace(alone, warm_start=so_far) if near else alone)
+        if hard[i] or other.status.is_certified or other.certificate.proved < so_far.certificate.proved:
+            parts[i] = replace(other, extras=replace(other.extras, rescued=not near))
     return replace(MarginSolution.stack(parts, batch.problem), solver=batch.solver)

@@ -28,6 +28,7 @@ def conjugate_gradient(
     accuracy: float,
     max_steps: int,
     flat: float = 1e-13,
+    stop: Callable[[], bool] | None = None,
 ) -> Descended:
     """Solve ``G x = target`` from 0 for a positive semidefinite G.
 
@@ -42,6 +43,8 @@ def conjugate_gradient(
     max_steps : int
     flat : float
         A direction whose curvature is at most this times its square has none: "singular".
+    stop : callable, optional
+        Asked after every step; True ends it as the limit of steps would.
 
     Returns
     -------
@@ -76,4 +79,6 @@ def conjugate_gradient(
         direction *= following / energy
         direction += solved
         energy = following
+        if stop is not None and stop():
+            break
     return Descended(x, direction, steps, "solved" if energy <= goal else "limit")

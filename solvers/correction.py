@@ -6,14 +6,41 @@ from dataclasses import replace
 
 import numpy as np
 
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify import certify
+from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.solution import MarginSolution
 
-__all__ = ["with_rows_met"]
+__all__ = ["least_change", "with_rows_met"]
 
 # Rows within this of their right-hand side take part; more of them than that are left as they are.
 _NEAR, _MOST_ROWS = 1e-5, 2000
 _ROUNDS = 3
+
+
+def least_change(problem: MarginProblem, W: FloatArray) -> FloatArray:
+    """W of one problem after the least change (in the Frobenius norm) that puts the rows right which it misses.
+
+    W itself when it misses none, or too many.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.correction import least_change
+    >>> least_change(MarginProblem(np.eye(2), [[1.0]], [0, 0]), np.array([[0.75], [2.0]]))
+    array([[1.],
+           [2.]])
+    """
+    slack = problem.margins(W) - problem.rhs
+    rows = np.flatnonzero((problem.equality | (slack < 0)) & (problem.row_norms > 0))
+    if not 0 < len(rows) <= _MOST_ROWS:
+        return W
+    part = problem.gather(rows)
+    lengths = part.row_norms
+    gram = part.gram() / lengths[:, None] / lengths
+    change = np.linalg.lstsq(gram, -slack[rows] / lengths, rcond=1e-13)[0]
+    return W + part.adjoint(change / lengths)
 
 
 def with_rows_met(solution: MarginSolution, goal: float = 1e-12) -> MarginSolution:

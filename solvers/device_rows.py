@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.shared_rows import SharedRows
 
 if TYPE_CHECKING:
@@ -108,6 +108,17 @@ class DeviceRows(SharedRows):
         X, Z, anchor, owner, place = (torch.from_numpy(np.require(x, requirements="W")).to(device) for x in arrays)
         moved.products = DeviceProducts(X, Z, anchor, owner, place, list(rows.parts()))
         return moved
+
+    def select(self, index: IntArray, kind: type[np.floating[Any]] = np.float64) -> DeviceRows:
+        """Some of the rows, in their order, on the same device; vectors and queries are shared."""
+        import torch
+
+        rows = super().select(index, kind)
+        assert isinstance(rows, DeviceRows)
+        here = self.products
+        owner, place = (torch.from_numpy(x).to(here.vectors.device) for x in (rows.owner, rows.place))
+        rows.products = DeviceProducts(here.vectors, here.queries, here.anchor, owner, place, list(rows.parts()))
+        return rows
 
     def _to_device(self, array: npt.ArrayLike) -> torch.Tensor:
         import torch

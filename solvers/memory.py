@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from attsvm.solvers.problem import MarginProblem
 
-__all__ = ["MemoryLimitError", "available_memory", "require_memory", "working_memory"]
+__all__ = ["MemoryLimitError", "MemoryPlan", "available_memory", "require_memory", "working_memory"]
 
 # Vectors of one number per row that a solve holds at once.
 _VECTORS = 14
 # Free rows per query that real problems reach on the way (they end with one to three), as far as dimensions allow.
 _FREE_PER_QUERY = 4.0
+# Features of the preconditioner where the matrix does not fit: at least, and better.
+_FEWEST_FEATURES, _FEATURES = 32, (128, 256)
 # Share of the memory that is free now which a solve without a limit may take.
 _SHARE = 0.8
 
@@ -40,11 +43,26 @@ def available_memory() -> int | None:
         return None
 
 
-def working_memory(problem: MarginProblem) -> int:
+class MemoryPlan(NamedTuple):
+    """The way that fits.
+
+    Attributes
+    ----------
+    matrix : bool
+        Whether the matrix of the free rows may be formed.
+    features : int or None
+        Of the preconditioner of products; None leaves them to the method.
+    """
+
+    matrix: bool
+    features: int | None
+
+
+def working_memory(problem: MarginProblem, features: int | None = None) -> int:
     """Bytes that a working-set solve is expected to take beside the data.
 
-    Vectors over the rows, matrices of the size of W, and the largest linear system, four free rows per query,
-    with its rows written out.
+    Vectors over the rows, matrices of the size of W, and the largest linear system, four free rows per query, with
+    its rows written out; or, with a number of features, what products take in place of the system.
 
     Examples
     --------
@@ -55,24 +73,41 @@ def working_memory(problem: MarginProblem) -> int:
     """
     dx, dz = problem.shape
     free = int(min(problem.m, dx * min(dz, problem.q), _FREE_PER_QUERY * problem.q + 1))
-    return 8 * (_VECTORS * problem.m + 6 * dx * dz + free * (free + 2 * dx + dz))
+    if features is None:
+        return 8 * (_VECTORS * problem.m + 6 * dx * dz + free * (free + 2 * dx + dz))
+    return 8 * (_VECTORS * problem.m + 6 * dx * dz) + 4 * features * (free + features) + 8 * 6 * free
 
 
-def require_memory(problem: MarginProblem, limit: float | None) -> None:
-    """Refuse a solve that would pass the limit, or without one 80% of what is available now.
+def require_memory(problem: MarginProblem, limit: float | None, products: bool = False) -> MemoryPlan:
+    """The way that fits into the limit, or without one into 80% of what is available now; refused if none does.
+
+    Parameters
+    ----------
+    problem : MarginProblem
+    limit : float or None
+        Bytes beside the data.
+    products : bool
+        Whether the solve can do without the matrix of the free rows.
 
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem
     >>> from attsvm.solvers.memory import require_memory
     >>> require_memory(MarginProblem([[1.0]], [[1.0]], [0]), 1e6)
+    MemoryPlan(matrix=True, features=None)
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):
         raise ValueError(f"memory_limit must be None or a positive number of bytes, got {limit!r}")
-    need, found = working_memory(problem), available_memory()
+    found = available_memory()
     allowed = limit if limit is not None else None if found is None else _SHARE * found
+    need = working_memory(problem)
     if allowed is None or need <= allowed:
-        return
+        return MemoryPlan(True, None)
+    if products:
+        need = working_memory(problem, _FEWEST_FEATURES)
+        fitting = [count for count in (_FEWEST_FEATURES, *_FEATURES) if working_memory(problem, count) <= allowed]
+        if fitting:
+            return MemoryPlan(False, fitting[-1])
     reason = "memory_limit" if limit is not None else "what is available now"
     raise MemoryLimitError(
         f"this solve of {problem.m} rows and {problem.q} queries would take about {need / 1e6:.0f} MB beside the data, "

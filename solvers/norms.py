@@ -44,6 +44,11 @@ class Norm(ABC):
         """What ``norm=`` takes."""
 
     @property
+    def family(self) -> str:
+        """What solvers list among the norms that they take: the name, or one for all exponents of a family."""
+        return self.name
+
+    @property
     @abstractmethod
     def dual(self) -> Norm:
         """The dual norm ``sup { <D, W> : ||W|| <= 1 }``."""
@@ -140,6 +145,11 @@ class Entrywise(Norm):
     def name(self) -> str:
         """``"l<p>"``."""
         return "linf" if np.isinf(self.p) else f"l{self.p:.17g}"
+
+    @property
+    def family(self) -> str:
+        """``"lp"`` for every p between 1 and infinity."""
+        return "lp" if 1.0 < self.p < np.inf else self.name
 
     @property
     def dual(self) -> Norm:

@@ -34,11 +34,13 @@ class SolverSpec:
     target : str
         ``"module:function"`` of a `Method`, imported at first use.
     norms : frozenset of str or None
-        Norms it solves; None means all.
+        Families of norms it solves; None means all.
     achievable : float
         Accuracy that its certificate can be expected to reach: the default tolerance.
     most_rows : float
         Rows per problem up to which "auto" chooses it.
+    rows_per_entry : float
+        Rows per entry of W from which on "auto" chooses it.
     batched : bool
         Works on a whole batch; others are called problem by problem.
     devices : bool
@@ -65,6 +67,7 @@ class SolverSpec:
     achievable: float
     summary: str
     most_rows: float = np.inf
+    rows_per_entry: float = 0.0
     batched: bool = False
     devices: bool = False
     ranks: bool = False
@@ -84,7 +87,7 @@ class SolverSpec:
         """Whether it solves this kind of problem at all: a hard margin of rows written out unless one is given."""
         soft = problem is not None and problem.penalty is not None
         shared = problem is not None and isinstance(problem.rows, SharedRows)
-        known = (self.norms is None or norm.name in self.norms) and (self.soft or not soft)
+        known = (self.norms is None or norm.family in self.norms) and (self.soft or not soft)
         moves = self.devices or (self.products and shared)
         return known and self.ranks == (rank is not None) and (device is None or moves)
 
@@ -97,6 +100,8 @@ def _loaded(target: str) -> Method:
 
 
 _FROBENIUS, _NUCLEAR = frozenset({"frobenius"}), frozenset({"nuclear"})
+_POLYHEDRAL = frozenset({"l1", "linf"})
+_OTHERS = _POLYHEDRAL | {"spectral", "lp"}
 _HOME = "attsvm.solvers"
 
 # In the order in which "auto" looks.
@@ -107,6 +112,10 @@ SOLVERS = {
             "active_set", f"{_HOME}.frobenius.active_set:solve_active_set", _FROBENIUS, 1e-8,
             "own: block pivoting on the Gram matrix, one problem or a batch", most_rows=1500, batched=True,
             options=frozenset({"rescue"}),
+        ),
+        SolverSpec(
+            "few_entries", f"{_HOME}.frobenius.few_entries:solve_few_entries", _FROBENIUS, 1e-8,
+            "own: interior point on the entries of W, for many more rows than entries", rows_per_entry=4.0,
         ),
         SolverSpec(
             "projected", f"{_HOME}.frobenius.projected:solve_projected", _FROBENIUS, 1e-8,
@@ -141,6 +150,15 @@ SOLVERS = {
             options=frozenset({"starts", "seed", "time_limit"}),
         ),
         SolverSpec(
+            "vertex", f"{_HOME}.other_norms.vertex:solve_vertex", _POLYHEDRAL, 1e-7,
+            "own: linear programs of the l1 and linf norms, by vertices", most_rows=150, batched=True,
+        ),
+        SolverSpec(
+            "primal_dual", f"{_HOME}.other_norms.solve:solve_primal_dual", _OTHERS, 1e-7,
+            "own: primal-dual interior point for spectral, l1, linf and l<p> norms, one problem or a batch",
+            most_rows=1500, batched=True,
+        ),
+        SolverSpec(
             "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,
             "reference: any norm, vectorised, CLARABEL or any installed cvxpy solver", foreign=True, soft=True,
             options=None,
@@ -162,6 +180,8 @@ def choose(
         if spec.devices and device is None and not _worth_lockstep(problem):
             continue
         if spec.written_out and not isinstance(problem.rows, PairRows):
+            continue
+        if problem.m < spec.rows_per_entry * problem.shape[0] * problem.shape[1]:
             continue
         if problem.m <= spec.most_rows or device is not None:
             return spec, ""

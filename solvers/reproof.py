@@ -21,7 +21,9 @@ from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.solution import Found
 
 if TYPE_CHECKING:
-    from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm, ExactRows
+    from flint import fmpq_mat
+
+    from attsvm.solvers.exact import ExactFarkas, ExactRows
 
 __all__ = ["exact_proof", "settle_exactly"]
 
@@ -29,8 +31,11 @@ __all__ = ["exact_proof", "settle_exactly"]
 # and up to which the linear program of the l1 and linf norms is solved over the rationals.
 _ENTRIES = 8_000
 _PROGRAM_ENTRIES = 300
-# Parts (powers of 1/2) of what rounding may take from a margin by which rows are raised, one after the other.
-_SHARES = (0, 4, 8, 12)
+# Rows up to which the nuclear norm is solved with many digits: a step takes milliseconds times their square over 100.
+_BARRIER_ROWS = 40
+# By which part of its largest entry W may move when it is rounded. Within the tolerance the norm bears any move; beyond
+# it only moves across the rows, up to the root, and what is measured decides.
+_SHARES, _WIDE = (2.0**-31, 2.0**-28, 2.0**-20), 2.0**-14
 
 
 def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
@@ -38,7 +43,8 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
 
     Frobenius: the exact solution in float64, if that satisfies the rows (`attsvm.solvers.exact.representable`); or an
     exact proof of infeasibility. Other norms: W and multipliers with exact measures, W made feasible where it is not;
-    or a proof. For l1 and linf also the exact solution; where nothing is left, the one of least Frobenius norm.
+    or a proof. For l1 and linf also the exact solution, for the nuclear norm one with many digits
+    (`attsvm.solvers.exact.barrier`); where nothing is left, the one of least Frobenius norm.
 
     Examples
     --------
@@ -58,8 +64,10 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
     if norm.name == "frobenius" or (min(problem.shape) == 1 and norm.unitarily_invariant):
         return _settle_least_norm(problem, norm, rows, known, found, tolerance)
     found = _settle_pair(problem, norm, rows, known, found, tolerance)
-    if norm.name == "nuclear" or found.farkas is not None or _closes(found, tolerance):
+    if found.farkas is not None or _closes(found, tolerance):
         return found
+    if norm.name == "nuclear":
+        return _settle_nuclear(problem, norm, rows, found, tolerance)
     if norm.name in ("l1", "linf") and problem.m * dx * dz <= _PROGRAM_ENTRIES:
         found = _settle_program(problem, norm, rows, found, tolerance)
     return _fallback(problem, norm, rows, found, tolerance) if found.W is None else found
@@ -69,7 +77,8 @@ def _settle_least_norm(
     problem: MarginProblem, norm: Norm, rows: ExactRows, known: FloatArray | None, found: Found, tolerance: float
 ) -> Found:
     """The exact solution in float64, entry by entry or, where that misses rows, as it can be represented."""
-    from attsvm.solvers.exact import ExactLeastNorm, exact_least_norm
+    from attsvm.solvers.exact import ExactLeastNorm, exact_least_norm, representable_multipliers
+    from attsvm.solvers.exact.rows import rational
 
     try:
         best = exact_least_norm(rows, known)
@@ -77,64 +86,78 @@ def _settle_least_norm(
         return found
     if not isinstance(best, ExactLeastNorm):
         return _refuted(problem, best, found)
-    lam, size = best.multipliers_float, root_bounds(best.norm_squared)[1]
+    size = root_bounds(best.norm_squared)[1]
     if not 2.0**-400 < size < 2.0**400:  # the square leaves the range: nothing to measure in float64
         return found
-    for W in _roundings(rows, best, lam):
+    lam = representable_multipliers(rows, [y / rational(size) for y in best.values])
+    return _best_rounding(problem, norm, rows, best.matrix, lam, found, tolerance)
+
+
+def _best_rounding(
+    problem: MarginProblem,
+    norm: Norm,
+    rows: ExactRows,
+    matrix: fmpq_mat,
+    lam: FloatArray,
+    found: Found,
+    tolerance: float,
+) -> Found:
+    """The first rounding of a feasible matrix that proves itself with these multipliers, or the best of all."""
+    for W in _roundings(rows, matrix, lam):
         if not np.isfinite(W).all():
-            return found
-        found = _better(found, _measured(problem, norm, replace(found, W=W, multipliers=lam / size), tolerance))
+            break
+        found = _better(found, _measured(problem, norm, replace(found, W=W, multipliers=lam), tolerance))
         if _closes(found, tolerance):
             break
     return found
 
 
-def _roundings(rows: ExactRows, best: ExactLeastNorm, lam: FloatArray) -> Iterator[FloatArray]:
-    """Float64 matrices near the exact solution, the simplest first."""
-    from attsvm.solvers.exact import ExactLeastNorm, exact_least_norm, raised, representable
+def _roundings(rows: ExactRows, matrix: fmpq_mat, lam: FloatArray) -> Iterator[FloatArray]:
+    """Float64 matrices near an exactly feasible one, the simplest first."""
+    from attsvm.solvers.exact import nearest, representable
 
-    yield best.W_float  # each entry to the nearest
-    W = representable(rows, best.matrix)  # so that the margins are kept
-    yield W
-    if not np.isfinite(W).all():
-        return
-    for share in _SHARES:  # so that the margins can only be more
-        more = raised(rows, W, share)
-        try:
-            larger = exact_least_norm(more, lam)
-        except RuntimeError:
-            return
-        if isinstance(larger, ExactLeastNorm):
-            yield larger.W_float
-            yield representable(more, larger.matrix)
+    yield nearest(matrix)
+    yield representable(rows, matrix)  # so that the margins are kept
+    for share in _SHARES:
+        yield representable(rows, matrix, lam, share)  # so that they grow where it costs little
+    yield representable(rows, matrix, share=_WIDE)  # across the rows, which costs its square
 
 
 def _settle_pair(
     problem: MarginProblem, norm: Norm, rows: ExactRows, known: FloatArray | None, found: Found, tolerance: float
 ) -> Found:
     """The same W with exact measures, or made feasible and rounded again; or a proof that there is none."""
-    from attsvm.solvers.exact import exact_feasibility, nearest, raised, repair, representable
+    from attsvm.solvers.exact import exact_feasibility, repair
 
-    guess = found.W if found.W is not None and known is not None and np.isfinite(found.W).all() else None
-    if guess is not None:
+    guess = found.W if found.W is not None and np.isfinite(found.W).all() else None
+    if guess is not None and known is not None:
         found = _better(found, _measured(problem, norm, found, tolerance))
         if _closes(found, tolerance):
             return found
         met = repair(rows, guess)
         if met is not None:  # hence feasible
-            W = representable(rows, met)
-            found = _better(found, _measured(problem, norm, replace(found, W=W), tolerance))
-            more = None if _closes(found, tolerance) else repair(raised(rows, W), met)
-            if more is not None:  # every rounding of it is feasible
-                found = _better(found, _measured(problem, norm, replace(found, W=nearest(more)), tolerance))
-            return found
+            return _best_rounding(problem, norm, rows, met, known, found, tolerance)
     proof = exact_feasibility(rows, guess, known).proof
     return found if proof is None else _refuted(problem, proof, found)
 
 
+def _settle_nuclear(problem: MarginProblem, norm: Norm, rows: ExactRows, found: Found, tolerance: float) -> Found:
+    """Feasible rows of the nuclear norm, solved with many digits and rounded to what float64 can hold."""
+    from attsvm.solvers.exact import nuclear_barrier, repair, representable_multipliers
+
+    if rows.m > _BARRIER_ROWS:
+        return found
+    pair = nuclear_barrier(rows)
+    met = None if pair is None else repair(rows, pair.matrix)
+    if pair is None or met is None:
+        return found
+    lam = representable_multipliers(rows, pair.multipliers)
+    return _best_rounding(problem, norm, rows, met, lam, found, tolerance)
+
+
 def _settle_program(problem: MarginProblem, norm: Norm, rows: ExactRows, found: Found, tolerance: float) -> Found:
     """The linear program of the l1 or linf norm over the rationals, as float64 can hold its solution."""
-    from attsvm.solvers.exact import ExactFarkas, exact_polyhedral, nearest, representable
+    from attsvm.solvers.exact import ExactFarkas, exact_polyhedral
 
     try:
         best = exact_polyhedral(rows, norm.name, max_pivots=200)
@@ -142,13 +165,7 @@ def _settle_program(problem: MarginProblem, norm: Norm, rows: ExactRows, found: 
         return found
     if isinstance(best, ExactFarkas):
         return _refuted(problem, best, found)
-    for W in (nearest(best.matrix), representable(rows, best.matrix)):
-        if np.isfinite(W).all():
-            exact = replace(found, W=W, multipliers=best.multipliers_float)
-            found = _better(found, _measured(problem, norm, exact, tolerance))
-            if _closes(found, tolerance):
-                break
-    return found
+    return _best_rounding(problem, norm, rows, best.matrix, best.multipliers_float, found, tolerance)
 
 
 def _fallback(problem: MarginProblem, norm: Norm, rows: ExactRows, found: Found, tolerance: float) -> Found:

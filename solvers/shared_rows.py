@@ -12,6 +12,7 @@ of the vectors, not of their difference (`SharedRows.error_norms`), which is wha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -82,6 +83,7 @@ class SharedRows:
         self.vectors, self.queries, self.owner = vectors, queries, owner
         self.group, self.anchor, self.place = block, anchor, place
         self.chunk = chunk
+        self.kind: type[np.floating[Any]] = np.float64
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -127,6 +129,14 @@ class SharedRows:
     def _block(self, i: int) -> FloatArray:
         return np.asarray(self.vectors[i], dtype=np.float64)
 
+    def select(self, index: IntArray, kind: type[np.floating[Any]] = np.float64) -> SharedRows:
+        """Some of the rows, in their order, with products in float32 or float64; vectors and queries are shared."""
+        rows = copy(self)
+        for name in ("_first_rows", "row_norms", "error_norms"):
+            rows.__dict__.pop(name, None)
+        rows.owner, rows.place, rows.kind = self.owner[index], self.place[index], kind
+        return rows
+
     @cached_property
     def _lengths(self) -> tuple[FloatArray, FloatArray]:
         """Norms of the vectors (n, T) and of the queries (q,)."""
@@ -164,12 +174,13 @@ class SharedRows:
 
     def margins(self, W: npt.ArrayLike) -> FloatArray:
         """Values of all rows at W of shape (dx, dz), shape (m,)."""
-        W = np.asarray(W, dtype=np.float64)
+        W = np.asarray(W, dtype=self.kind)
         if W.shape != self.shape:
             raise ValueError(f"W must have shape {self.shape}, got {W.shape}")
         out = np.empty(self.m)
         for i, queries, rows in self.parts():
-            logits = (self.queries[queries] @ W.T) @ self._block(i).T  # (queries, T)
+            asked = self.queries[queries].astype(self.kind, copy=False)
+            logits = (asked @ W.T) @ self.vectors[i].astype(self.kind, copy=False).T  # (queries, T)
             mine = self.owner[rows] - queries.start
             chosen = logits[np.arange(len(logits)), self.anchor[queries]]
             out[rows] = chosen[mine] - logits[mine, self.place[rows]]
@@ -180,20 +191,21 @@ class SharedRows:
         lam = np.asarray(multipliers, dtype=np.float64)
         if lam.shape != (self.m,):
             raise ValueError(f"multipliers must have shape {(self.m,)}, got {lam.shape}")
-        total = np.zeros(self.shape)
+        total = np.zeros(self.shape, dtype=self.kind)
         T = self.vectors.shape[1]
         for i, queries, rows in self.parts():
             weight = lam[rows]
             if not weight.any():
                 continue
             mine = self.owner[rows] - queries.start
-            moved = np.zeros((queries.stop - queries.start, T))
+            moved = np.zeros((queries.stop - queries.start, T), dtype=self.kind)
             moved[mine, self.place[rows]] = -weight
             moved[np.arange(len(moved)), self.anchor[queries]] += np.bincount(
                 mine, weights=weight, minlength=len(moved)
             )
-            total += self._block(i).T @ (moved.T @ self.queries[queries].astype(np.float64, copy=False))
-        return total
+            block = self.vectors[i].astype(self.kind, copy=False)
+            total += (moved @ block).T @ self.queries[queries].astype(self.kind, copy=False)
+        return np.asarray(total, dtype=np.float64)
 
     def gather(self, index: npt.ArrayLike) -> PairRows:
         """The rows of an index or boolean mask as explicit pairs, correctly rounded differences in float64."""

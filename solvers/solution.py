@@ -66,8 +66,8 @@ class Extras:
     rescued : bool
         A problem of a batch that the batched method left without certificate and that was then solved alone.
     rank_limit : RankLimit or None
-    working_rows, factorizations : int
-        Rows that the working set held at the end, and matrices that were factored.
+    working_rows, factorizations, products : int
+        Rows that the working set held at the end, matrices that were factored, and products with the free rows.
     """
 
     newton_steps: int = 0
@@ -78,6 +78,7 @@ class Extras:
     rank_limit: RankLimit | None = None
     working_rows: int = 0
     factorizations: int = 0
+    products: int = 0
 
 
 NO_EXTRAS = Extras()

@@ -142,7 +142,7 @@ def _norms(problem: MarginProblem) -> tuple[FloatArray, float, float]:
     if isinstance(rows, PairRows) and rows.is_small:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             norms = np.sqrt(rows.gram.diagonal())
-        least, most = np.minimum.reduce(norms), np.maximum.reduce(norms)
+        least, most = norms.item(norms.argmin()), norms.item(norms.argmax())
         if least > _SMALLEST and most < _LARGEST:
             rows.row_norms = norms
             return norms, least, most

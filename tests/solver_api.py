@@ -10,7 +10,7 @@ import numpy as np
 from attsvm.solvers import SOLVERS, MarginProblem, MarginSolution, get_norm, solve
 
 # Norms that a batch can be solved in.
-BATCH_NORMS = ("frobenius", "nuclear")
+BATCH_NORMS = ("frobenius", "nuclear", "spectral", "l1", "linf")
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,14 @@ _OWN_FROBENIUS, _OWN_NUCLEAR = Accuracy(1e-8, 1e-7), Accuracy(1e-8, 5e-5)
 ACCURACY = {
     "active_set": _OWN_FROBENIUS,
     "projected": _OWN_FROBENIUS,
+    "few_entries": Accuracy(1e-8, None),
     "lockstep": _OWN_NUCLEAR,
     "interior": _OWN_NUCLEAR,
     "factored": _OWN_NUCLEAR,
     "working_set": Accuracy(1e-8, None),
     "reweighted": Accuracy(1e-7, None),
+    "vertex": Accuracy(1e-7, None),
+    "primal_dual": Accuracy(1e-7, None),
     "cvxpy": Accuracy(1e-7, None),
 }
 
@@ -43,7 +46,7 @@ ACCURACY = {
 def accuracy_of(solver: str, norm: str) -> Accuracy:
     """Of a solver by name; a batch is solved by the norm's own solver, as "auto" does."""
     own = {"frobenius": "active_set", "nuclear": "lockstep"}
-    return ACCURACY[own[norm] if solver == "auto" else solver]
+    return ACCURACY[own.get(norm, "primal_dual") if solver == "auto" else solver]
 
 
 def solvers_for(norm: str) -> list[str]:

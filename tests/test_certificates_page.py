@@ -46,7 +46,8 @@ def test_functions_that_are_named_exist():
 
     modules = (attsvm, exact_local, exact, exact_certificate, feasible, reproof, rounding, spectral_bounds)
     for name in (
-        "settle_exactly", "raised", "proved_spectrum", "singular_value_error", "feasibility_price", "dual_bound",
+        "settle_exactly", "representable", "nuclear_barrier",
+        "proved_spectrum", "singular_value_error", "feasibility_price", "dual_bound",
         "exact_local_optimality", "locally_optimal_selections",
     ):  # fmt: skip
         assert f"{name}" in PAGE

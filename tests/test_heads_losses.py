@@ -92,3 +92,22 @@ def test_bad_losses_are_named():
         get_loss("hinge")
     with pytest.raises(ValueError, match=re.escape("low and high must be finite with low <= high, got 1.0 and 0.0")):
         get_loss("logistic").constants(1.0, 0.0)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_logarithms_of_losses_do_not_underflow_and_agree_with_tensors(name):
+    torch = pytest.importorskip("torch")
+    loss, u = get_loss(name), np.array([-600.0, -3.0, 0.0, 5.0, 36.5, 700.0])
+    np.testing.assert_allclose(np.exp(loss.log_slope(u)), -loss.derivative(u), rtol=1e-12)
+    far = np.array([-5000.0, 5000.0])
+    for function in (loss.log_slope, *(() if name == "correlation" else (loss.log_value,))):
+        assert np.isfinite(function(far)).all()
+        np.testing.assert_allclose(function(torch.tensor(far)).numpy(), function(far), rtol=1e-15)
+        assert function(far)[1] in (-5000.0, 0.0)
+    for step in (-40.0, -0.5, 1e-9, 0.5, 40.0):  # against a difference where it does not cancel, else the slope
+        chord = loss.log_chord(u, np.full(6, step))
+        plain = (loss(u - step) - loss(u)) / step if abs(step) > 0.1 else -loss.derivative(u)
+        np.testing.assert_allclose(np.exp(chord), plain, rtol=1e-8)
+        np.testing.assert_allclose(
+            loss.log_chord(torch.tensor(u), torch.full((6,), step).double()).numpy(), chord, rtol=1e-12, atol=1e-15
+        )

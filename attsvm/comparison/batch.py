@@ -120,7 +120,7 @@ class BatchReport:
 
 def compare_batch(run: Run, *solutions: object, solver: str = "auto") -> BatchReport:
     """Compare every run of a batch; see `attsvm.compare`."""
-    problems = cast("ProblemBatch", run.problem)
+    problems = cast("ProblemBatch", run.trained_problem)
     own = att_svm(problems, run.selection, norm=run.norm or "frobenius", solver=solver)
     columns = []
     for column in solutions:

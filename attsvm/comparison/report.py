@@ -223,7 +223,7 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
         from attsvm.comparison.batch import compare_batch
 
         return compare_batch(run, *solutions, solver=solver)
-    own = att_svm(run.problem, run.selection, norm=run.norm or "frobenius", solver=solver)
+    own = att_svm(run.trained_problem, run.selection, norm=run.norm or "frobenius", solver=solver)
     return build_report(run, own, *solutions)
 
 

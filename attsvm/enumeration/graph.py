@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm._arrays import BoolArray, IntArray
+from attsvm._checks import require_choice
 from attsvm.enumeration.evaluate import Verdicts, full_verdicts
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.problem import AttentionProblem
@@ -69,8 +70,7 @@ def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit
     >>> graph.number_of_nodes(), sorted(node for node in graph if graph.out_degree(node) == 0)
     (64, [(2, 3, 3), (3, 2, 3), (3, 3, 1), (3, 3, 3)])
     """
-    if norm not in ("frobenius", "nuclear"):
-        raise ValueError(f"norm must be 'frobenius' or 'nuclear', got {norm!r}")
+    require_choice("norm", norm, "frobenius", "nuclear")
     if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)) or limit < 1:
         raise ValueError(f"limit must be an integer >= 1, got {limit!r}")
     space = SelectionSpace(problem)

@@ -8,6 +8,7 @@ from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
+from attsvm._checks import require_choice
 from attsvm.enumeration.engine import Budget, Engine, run
 from attsvm.enumeration.exhaustive import Exhaustive
 from attsvm.enumeration.heuristic import Swaps
@@ -32,10 +33,8 @@ def _check_count(name: str, value: object) -> None:
 
 
 def _engine(problem: AttentionProblem, top: int | None, norm: str, mode: str, seed: int) -> Engine:
-    if norm not in ("frobenius", "nuclear"):
-        raise ValueError(f"norm must be 'frobenius' or 'nuclear', got {norm!r}")
-    if mode not in ("auto", "exhaustive", "search", "heuristic"):
-        raise ValueError(f"mode must be 'auto', 'exhaustive', 'search' or 'heuristic', got {mode!r}")
+    require_choice("norm", norm, "frobenius", "nuclear")
+    require_choice("mode", mode, "auto", "exhaustive", "search", "heuristic")
     _check_count("top", top)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ValueError(f"seed must be an integer >= 0, got {seed!r}")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.next_token.graphs import TokenGraphs, graphs_of
-from attsvm.next_token.sequences import read_embeddings, read_sequences
+from attsvm.next_token.sequences import distinct, read_embeddings, read_sequences
 from attsvm.solvers import Certificate, InfeasibleError, MarginProblem, MarginSolution, Status, solve
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.shared_rows import lost_in_difference
@@ -197,7 +197,9 @@ def _margin_problem(graphs: TokenGraphs, embeddings: FloatArray) -> tuple[Margin
     tied = np.flatnonzero(np.arange(len(graphs.token)) != graphs.root[graphs.component])
     first = np.concatenate([graphs.root[graphs.component[tied]], graphs.root[graphs.order[:, 0]]])
     behind = np.concatenate([tied, graphs.root[graphs.order[:, 1]]])
-    queries, owner = np.unique(graphs.query[first], return_inverse=True)
+    asked = graphs.query[first]
+    queries = distinct(asked)
+    owner = np.searchsorted(queries, asked)
     left, right = graphs.token[first], graphs.token[behind]
 
     def remainder(index: IntArray) -> FloatArray:
@@ -207,4 +209,4 @@ def _margin_problem(graphs: TokenGraphs, embeddings: FloatArray) -> tuple[Margin
     rows = PairRows.trusted(a, embeddings[queries], owner, lambda _: remainder)
     equality = np.arange(len(first)) < len(tied)
     problem = MarginProblem.from_rows(rows, np.where(equality, 0.0, 1.0), equality)
-    return problem, np.column_stack([graphs.query[first], left, right])
+    return problem, np.stack([asked, left, right], axis=1)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
-from attsvm.next_token.sequences import Corpus, read_sequences
+from attsvm.next_token.sequences import Corpus, distinct, read_sequences
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -78,7 +78,7 @@ class TokenGraphs:
     @property
     def queries(self) -> IntArray:
         """Last tokens that have a graph, sorted."""
-        return np.unique(self.query)
+        return distinct(self.query)
 
     def _nodes(self, query: int) -> IntArray:
         nodes = np.flatnonzero(self.query == query)
@@ -159,7 +159,9 @@ def token_graphs(sequences: Sequence[npt.ArrayLike], selected: npt.ArrayLike | N
 def graphs_of(corpus: Corpus) -> TokenGraphs:
     """`token_graphs` of sequences that were read."""
     size = int(corpus.token.max()) + 1
-    keys, node = np.unique(corpus.query[corpus.owner] * size + corpus.token, return_inverse=True)
+    pairs = corpus.query[corpus.owner] * size + corpus.token
+    keys = distinct(pairs)
+    node = np.searchsorted(keys, pairs)
     head = node[corpus.labelled][corpus.owner]
     differs = head != node
     if not differs.any():
@@ -167,7 +169,9 @@ def graphs_of(corpus: Corpus) -> TokenGraphs:
             "sequences hold no token besides the next one: every graph is empty, there is nothing to order"
         )
     edges = _distinct(np.column_stack([head, node])[differs], len(keys))
-    root, component = np.unique(_first_of_component(edges, len(keys)), return_inverse=True)
+    first = _first_of_component(edges, len(keys))
+    root = distinct(first)
+    component = np.searchsorted(root, first)
     between = component[edges]
     between = _distinct(between[between[:, 0] != between[:, 1]], len(root))
     return TokenGraphs(corpus, keys // size, keys % size, edges, component, root, _without_implied(between, len(root)))
@@ -194,7 +198,7 @@ def _first_of_component(edges: IntArray, size: int) -> IntArray:
 
 def _distinct(pairs: IntArray, size: int) -> IntArray:
     """Distinct rows of pairs of numbers below ``size``, sorted."""
-    keys = np.unique(pairs[:, 0] * size + pairs[:, 1])
+    keys = distinct(pairs[:, 0] * size + pairs[:, 1])
     return np.column_stack([keys // size, keys % size])
 
 

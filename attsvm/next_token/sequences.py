@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import IntArray, real_array, require_finite
 
-__all__ = ["Corpus", "read_embeddings", "read_sequences"]
+__all__ = ["Corpus", "distinct", "read_embeddings", "read_sequences"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -66,25 +68,30 @@ def read_sequences(sequences: Sequence[npt.ArrayLike], selected: npt.ArrayLike |
     """
     if not len(sequences):
         raise ValueError("sequences must hold at least one sequence of token ids, got none")
-    parts = [_ids(i, ids) for i, ids in enumerate(sequences)]
-    lengths = np.array([len(ids) - 1 for ids in parts])
+    whole, sizes = _read(sequences)
+    n, lengths = len(sizes), sizes - 1
     short = np.flatnonzero(lengths < 2)
     if len(short):
         raise ValueError(
             f"sequences[{short[0]}] must hold a context of at least two tokens and the next token, got "
             f"{lengths[short[0]] + 1} ids: with one token there is nothing to select"
         )
-    flat = np.concatenate([ids[:-1] for ids in parts])
-    label = np.array([ids[-1] for ids in parts])
+    last = np.cumsum(sizes) - 1
+    label = whole[last]
+    inside = np.ones(len(whole), dtype=bool)
+    inside[last] = False
+    flat = whole[inside]
     what = "its next token"
     if selected is not None:
         label, what = _ids("selected", selected), "the selected token"
-        if label.shape != (len(parts),):
-            raise ValueError(f"selected must hold one token id per sequence, shape ({len(parts)},), got {label.shape}")
+        if label.shape != (n,):
+            raise ValueError(f"selected must hold one token id per sequence, shape ({n},), got {label.shape}")
     query = flat[np.cumsum(lengths) - 1]
     size = int(max(flat.max(), label.max())) + 1
-    keys, count = np.unique(np.repeat(np.arange(len(parts)), lengths) * size + flat, return_counts=True)
-    wanted = np.arange(len(parts)) * size + label
+    ordered = np.sort(np.repeat(np.arange(n), lengths) * size + flat)
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    keys, count = ordered[starts], np.diff(starts, append=len(ordered))
+    wanted = np.arange(n) * size + label
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     missing = np.flatnonzero(keys[place] != wanted)
     if len(missing):
@@ -93,6 +100,37 @@ def read_sequences(sequences: Sequence[npt.ArrayLike], selected: npt.ArrayLike |
             f"sequences[{i}] does not hold {what} {label[i]} in its context, where attention could select it"
         )
     return Corpus(query, label, keys // size, keys % size, count, place)
+
+
+def distinct(keys: IntArray) -> IntArray:
+    """Distinct numbers, sorted: for a handful of them several times as fast as ``np.unique``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.next_token.sequences import distinct
+    >>> distinct(np.array([3, 1, 3]))
+    array([1, 3])
+    """
+    ordered = np.sort(keys)
+    if not len(ordered):
+        return ordered
+    first = np.empty(len(ordered), dtype=bool)
+    first[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return np.asarray(ordered[first])
+
+
+def _read(sequences: Sequence[npt.ArrayLike]) -> tuple[IntArray, IntArray]:
+    """All token ids one after the other, and the length of each sequence."""
+    if all(type(ids) is list for ids in sequences):
+        flat = list(chain.from_iterable(cast("Sequence[list[object]]", sequences)))
+        if set(map(type, flat)) == {int}:  # plain numbers: one array at once
+            array = np.array(flat)
+            if array.dtype.kind == "i" and array.min() >= 0:
+                return array, np.array([len(ids) for ids in cast("Sequence[list[int]]", sequences)])
+    parts = [_ids(i, ids) for i, ids in enumerate(sequences)]
+    return np.concatenate(parts), np.array([len(ids) for ids in parts])
 
 
 def _ids(place: int | str, ids: npt.ArrayLike) -> IntArray:

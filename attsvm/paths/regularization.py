@@ -21,7 +21,7 @@ from attsvm.selection import Selection, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
 
-__all__ = ["PathStatus", "RegularizationPath", "regularization_path"]
+__all__ = ["PathStatus", "RegularizationPath", "read_radii", "regularization_path"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -159,7 +159,7 @@ def regularization_path(
     if problem.head is None or not problem.head.is_linear:
         found = "no head" if problem.head is None else problem.head.name
         raise ValueError(f"regularization paths need a LinearHead, got {found}")
-    R = _read_radii(radii)
+    R = read_radii(radii)
     form = _read_form(problem, parameterization, m)
     if starts < 1:
         raise ValueError(f"starts must be at least 1, got {starts}")
@@ -261,7 +261,8 @@ def _shaken(theta: FloatArray, form: Form, rng: np.random.Generator) -> FloatArr
     return np.asarray(theta + 1e-2 * np.linalg.norm(theta) / np.sqrt(theta.size) * noise)
 
 
-def _read_radii(radii: npt.ArrayLike) -> FloatArray:
+def read_radii(radii: npt.ArrayLike) -> FloatArray:
+    """Radii of a path, checked: positive and increasing, shape (S,)."""
     R = real_array("radii", radii).astype(np.float64)
     if R.ndim != 1 or len(R) == 0:
         raise ValueError(f"radii must have shape (S,) with S >= 1, got {R.shape}")

@@ -214,6 +214,7 @@
     if (typeof head.importance === "number") parts.push("Removing it changes the output by " + short(100 * head.importance) + " %.");
     const gap = head.gap_soft_frobenius;
     if (typeof gap === "number") parts.push("SVM: " + (head.status_frobenius || head.status_soft_frobenius) + ", relative gap " + short(gap) + " (soft), " + short(head.gap_frobenius) + " (hard).");
+    if (typeof head.soft_ratio_nuclear_least === "number") parts.push("Soft nuclear margin: between " + short(head.soft_ratio_nuclear_least) + " and " + short(head.soft_ratio_nuclear) + " of the head's own.");
     return parts.join(" ");
   }
   function choose(index, scroll) {

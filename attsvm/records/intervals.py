@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Interval", "mean_of", "share", "share_of"]
+__all__ = ["Interval", "mean_of", "median_of", "share", "share_of"]
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,13 @@ class Interval:
     low: float
     high: float
     percent: bool = False
+    skewed: bool = False
 
     def __str__(self) -> str:
         if not np.isfinite(self.value):
             return "-"
+        if self.skewed:
+            return f"{self.value:.2g} [{self.low:.2g}, {self.high:.2g}]"
         if self.percent:
             return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
         half = (self.high - self.low) / 2
@@ -51,6 +54,27 @@ def mean_of(values: Any) -> Interval:
     half = 1.96 * float(x.std(ddof=1)) / float(np.sqrt(len(x))) if len(x) > 1 else float("nan")
     mean = float(x.mean())
     return Interval(mean, mean - half, mean + half)
+
+
+def median_of(values: Any) -> Interval:
+    """Median of the finite values with its 95 % interval by order statistics, whatever their distribution.
+
+    Of fewer than six values no two enclose the median with 95 %: the interval is then all of them.
+
+    Examples
+    --------
+    >>> from attsvm.records import median_of
+    >>> str(median_of([1e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6, 7e-3]))
+    '4e-06 [1e-06, 0.007]'
+    """
+    x = np.asarray(values, dtype=np.float64).ravel()
+    x = np.sort(x[np.isfinite(x)])
+    if not len(x):
+        return Interval(float("nan"), float("nan"), float("nan"), skewed=True)
+    from scipy.stats import binom
+
+    k = max(0, int(binom.ppf(0.025, len(x), 0.5)) - 1)  # P(fewer than k + 1 values below the median) <= 2.5 %
+    return Interval(float(np.median(x)), float(x[k]), float(x[len(x) - 1 - k]), skewed=True)
 
 
 def share(count: int, total: int) -> Interval:

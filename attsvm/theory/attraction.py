@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attsvm._checks import require_choice
 from attsvm.enumeration import count_selections, solve_selections
 from attsvm.optimality import Convergence
 from attsvm.problem import AttentionProblem, require_problem
@@ -204,8 +205,7 @@ def attraction(
         raise ValueError(f"starts must be an integer >= 1, got {starts!r}")
     if norm is not None:
         norm = get_norm(norm).name
-    if parameterization not in ("W", "KQ"):
-        raise ValueError(f"parameterization must be 'W' or 'KQ', got {parameterization!r}")
+    require_choice("parameterization", parameterization, "W", "KQ")
     if graph and count_selections(problem) > GRAPH_LIMIT:  # found out now, not after training
         raise ValueError(
             f"graph=True lists all {count_selections(problem)} selections, more than {GRAPH_LIMIT}; "

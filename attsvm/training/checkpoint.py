@@ -22,7 +22,7 @@ from attsvm.losses import get_loss
 from attsvm.records import atomic_write
 from attsvm.training.options import TrainOptions
 from attsvm.training.parameters import Parameters
-from attsvm.training.run import SNAPSHOT_NAMES, RunStatus
+from attsvm.training.run import RunStatus, snapshot_names
 from attsvm.training.tensors import TensorProblem
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _why_not(content: dict[str, Any], like: TrainingState, steps: list[int]) -> 
     for snapshot in history:
         if reason := _differs("history", history[0], snapshot):
             return reason
-    if set(history[0]) != set(SNAPSHOT_NAMES) or len(history[0]["W"]) != len(like.code):
+    if set(history[0]) != set(snapshot_names("head.v" in like.parameters)) or len(history[0]["W"]) != len(like.code):
         return "its snapshots are not those of this run"
     return None
 

@@ -23,7 +23,18 @@ from attsvm.attention import logits as attention_logits
 from attsvm.losses import Loss, get_loss
 from attsvm.training.tensors import TensorProblem
 
-__all__ = ["AttentionState", "ScaledGradient", "attention_state", "naive_gradient", "scaled_gradient"]
+__all__ = [
+    "AttentionState",
+    "LogitGradient",
+    "ScaledGradient",
+    "attention_state",
+    "factor_out",
+    "head_gradient",
+    "logit_gradient",
+    "naive_gradient",
+    "pulled_to_weights",
+    "scaled_gradient",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +70,24 @@ class AttentionState:
     loss: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class LogitGradient:
+    """What a query's signed prediction ``Y h(X^T s)`` feels of its logits: ``exp(log_off) * in_logits``.
+
+    Attributes
+    ----------
+    in_logits : Tensor, shape (B, n, K, T)
+    log_off : Tensor, shape (B, n, K, 1)
+        The largest off-token log-probability that counts.
+    value : Tensor, shape (B, n, K, 1)
+        The signed prediction.
+    """
+
+    in_logits: Tensor
+    log_off: Tensor
+    value: Tensor
+
+
 def scaled_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledGradient:
     """Gradient of ``(1/n) sum_i sum_k l(Y_ik h(X_i^T s_ik))`` in W, in the log domain.
 
@@ -80,6 +109,29 @@ def scaled_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledG
     >>> gradient = scaled_gradient(tensor_problem(problem), torch.full((1, 1, 1), 5000.0).double(), "correlation")
     >>> gradient.direction.item(), gradient.log_scale.item()
     (-1.0, -5000.0)
+    """
+    found, rule = logit_gradient(data, W), get_loss(loss)
+    if data.irregular and rule.logs is not None:  # scores may be so large that the slope of the loss underflows
+        log_query, slope = found.log_off + rule.log_slope(found.value), -torch.ones_like(found.value)
+    else:
+        log_query, slope = found.log_off, rule.derivative(found.value)
+    log_scale = factor_out(data, found.in_logits, slope, log_query)
+    return ScaledGradient(pulled_to_weights(found.in_logits, data), log_scale)
+
+
+def logit_gradient(data: TensorProblem, W: Tensor) -> LogitGradient:
+    """The gradient of every signed prediction in its own logits, relative to the likeliest token.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import attsvm
+    >>> from attsvm.training.tensors import tensor_problem
+    >>> from attsvm.training.gradient import logit_gradient
+    >>> problem = attsvm.AttentionProblem([[[1.0], [0.0]]], [1], [[1.0]], attsvm.LinearHead([1.0]))
+    >>> found = logit_gradient(tensor_problem(problem), torch.full((1, 1, 1), 5000.0).double())
+    >>> found.in_logits.flatten(), found.log_off.item()
+    (tensor([ 1., -1.], dtype=torch.float64), -5000.0)
     """
     logits = attention_logits(data, W)
     top, selected = logits.max(dim=-1, keepdim=True)
@@ -105,12 +157,51 @@ def scaled_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledG
         in_logits += torch.where(gap == 0, odds, 0.0) * (scaled_mean / (1.0 + rest))
     in_logits.scatter_(-1, selected, scaled_mean / (1.0 + rest))
 
-    slope = get_loss(loss).derivative(slope_selected - mean if value is None else value.unsqueeze(-1))
-    log_scale = _factor_out(data, in_logits, slope, log_off)
-    return ScaledGradient(_outer(in_logits, data), log_scale)
+    return LogitGradient(in_logits, log_off, slope_selected - mean if value is None else value.unsqueeze(-1))
 
 
-def _factor_out(data: TensorProblem, in_logits: Tensor, slope: Tensor, log_off: Tensor) -> Tensor:
+def head_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledGradient:
+    """Gradient in the v of a linear head: ``(1/n) sum l' Y X^T s``, with the largest slope of the loss factored out.
+
+    Parameters
+    ----------
+    data : TensorProblem
+        Under the head v, see `attsvm.training.tensors.with_linear_head`.
+    W : Tensor, shape (B, dx, dz)
+    loss : str or Loss
+
+    Returns
+    -------
+    ScaledGradient
+        ``direction`` has shape (B, dx).
+
+    Examples
+    --------
+    At a signed prediction of 5,000 the slope of the logistic loss is e^-5000:
+
+    >>> import torch
+    >>> import attsvm
+    >>> from attsvm.training.tensors import tensor_problem
+    >>> from attsvm.training.gradient import head_gradient
+    >>> problem = attsvm.AttentionProblem([[[1.0], [1.0]]], [1], [[1.0]], attsvm.LinearHead([5000.0]))
+    >>> gradient = head_gradient(tensor_problem(problem), torch.zeros(1, 1, 1).double(), "logistic")
+    >>> gradient.direction.item(), gradient.log_scale.item()
+    (-1.0, -5000.0)
+    """
+    rule = get_loss(loss)
+    composed = probabilities(data, W) @ data.X  # (B, n, K, dx)
+    value = data.Y * data.head(composed)[0]
+    if rule.logs is None:
+        slope, log_scale = rule.derivative(value), torch.zeros_like(value[:, 0, 0])
+    else:
+        log_slope = rule.log_slope(value)
+        log_scale = log_slope.amax(dim=(1, 2))
+        slope = -(log_slope - log_scale[:, None, None]).exp()
+    weights = slope * data.Y / data.X.shape[1]
+    return ScaledGradient((weights.unsqueeze(-1) * composed).sum(dim=(1, 2)), log_scale)
+
+
+def factor_out(data: TensorProblem, in_logits: Tensor, slope: Tensor, log_off: Tensor) -> Tensor:
     """Multiply the gradients of all queries by their scales (in place), with the largest of each problem left out.
 
     Returns
@@ -164,8 +255,8 @@ def _slopes(data: TensorProblem, logits: Tensor, top: Tensor, rest: Tensor) -> t
     return data.Y.unsqueeze(-1) * slopes, data.Y * value
 
 
-def _outer(in_logits: Tensor, data: TensorProblem) -> Tensor:
-    """``sum_{i,k} X_i^T g_ik z_ik^T``, shape (B, dx, dz)."""
+def pulled_to_weights(in_logits: Tensor, data: TensorProblem) -> Tensor:
+    """A gradient in the logits as one in W: ``sum_{i,k} X_i^T g_ik z_ik^T``, shape (B, dx, dz)."""
     B, n, K, dz = data.Z.shape
     pulled = in_logits @ data.X  # (B, n, K, dx)
     return torch.bmm(pulled.reshape(B, n * K, -1).transpose(1, 2), data.Z.reshape(B, n * K, dz))
@@ -194,4 +285,4 @@ def naive_gradient(data: TensorProblem, W: Tensor, loss: str | Loss) -> ScaledGr
     slopes = data.Y.unsqueeze(-1) * slopes
     in_logits = s * (slopes - (s * slopes).sum(-1, keepdim=True))
     in_logits = in_logits * (get_loss(loss).derivative(data.Y * value) / data.X.shape[1]).unsqueeze(-1)
-    return ScaledGradient(_outer(in_logits, data), torch.zeros(data.batch, dtype=W.dtype, device=W.device))
+    return ScaledGradient(pulled_to_weights(in_logits, data), torch.zeros(data.batch, dtype=W.dtype, device=W.device))

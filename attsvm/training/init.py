@@ -18,7 +18,7 @@ from attsvm.training.options import TrainOptions
 from attsvm.training.parameters import Parameters
 from attsvm.training.tensors import TensorProblem
 
-__all__ = ["cone_init", "initial_parameters", "separating_init"]
+__all__ = ["cone_init", "initial_head", "initial_parameters", "separating_init"]
 
 
 def cone_init(
@@ -99,6 +99,24 @@ def initial_parameters(
         return {n: _given(problem, n, value, shapes[n], data) for n, value in zip("KQ", init, strict=True)}
     (only,) = shapes
     return {only: _given(problem, "init", init, shapes[only], data)}
+
+
+def initial_head(problem: AttentionProblem, data: TensorProblem, options: TrainOptions) -> Parameters:
+    """The v of a head that is trained, at step 0; nothing otherwise."""
+    if not options.train_head:
+        return {}
+    head = problem.head
+    if head is None or not head.is_linear:
+        raise ValueError(f"train_head=True trains a LinearHead, got {'no head' if head is None else head.name}")
+    given = options.head_init
+    if isinstance(given, str):
+        given = np.zeros(problem.dx) if given == "zero" else np.asarray(head.gradient(np.zeros(_vectors(problem))))
+    return {"head.v": _given(problem, "head_init", given, (problem.dx,), data)}
+
+
+def _vectors(problem: AttentionProblem) -> tuple[int, ...]:
+    """One token per problem: the gradient of a linear head there is v."""
+    return (problem.dx,) if problem.batch is None else (problem.batch, problem.dx)
 
 
 def _named_start(

@@ -16,10 +16,10 @@ from torch import Tensor
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.solvers.threads import torch_threads
 from attsvm.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
-from attsvm.training.init import initial_parameters
+from attsvm.training.init import initial_head, initial_parameters
 from attsvm.training.options import TrainOptions, TrainSettings
-from attsvm.training.parameters import Parameters, where
-from attsvm.training.run import SNAPSHOT_NAMES, History, Run, RunStatus
+from attsvm.training.parameters import Parameters, of_block, where
+from attsvm.training.run import History, Run, RunStatus, snapshot_names
 from attsvm.training.step import CODES, RUNNING, Method, TrainingState, make_method, take_snapshot, training_step
 from attsvm.training.tensors import TensorProblem, tensor_problem
 
@@ -108,7 +108,8 @@ def train(
     **settings
         ``lr``, ``optimizer``, ``init``, ``m``, ``device``, ``seed``, ``loss``, ``dtype``, ``arithmetic``,
         ``normalization``, ``log_ridge``, ``decay_after``, ``radius``, ``stop_norm``, ``stop_direction``,
-        ``snapshots``, ``progress``, ``checkpoint``, ``resume``, ``key_matrix``: see `TrainOptions`.
+        ``snapshots``, ``progress``, ``checkpoint``, ``resume``, ``key_matrix``, ``train_head``, ``head_lr``,
+        ``head_init``: see `TrainOptions`.
 
     Returns
     -------
@@ -126,9 +127,12 @@ def train(
     chosen = _read_options(parameterization, steps, options, settings)
     if chosen.parameterization == "prompt" and not (problem.dz == 1 and bool((problem.Z == 1).all())):
         raise ValueError("the prompt model has no queries: build the problem with Z = np.ones((n, 1))")
+    if chosen.optimizer == "polyak" and not (problem.head is not None and problem.head.is_linear):
+        raise ValueError("optimizer 'polyak' needs a LinearHead: the infimum of the loss is not known for other heads")
     data = tensor_problem(problem, chosen.device, chosen.dtype)
     method = make_method(problem, data, chosen)
     parameters = initial_parameters(problem, data, method.parameterization, chosen)
+    parameters |= initial_head(problem, data, chosen)
     trail = _resumed(chosen, data, method, parameters)
     try:
         with torch.no_grad(), torch_threads(data.X.device, data.X.numel() * data.Z.shape[2]):
@@ -163,7 +167,10 @@ class _Trail:
 def _resumed(options: TrainOptions, data: TensorProblem, method: Method, parameters: Parameters) -> _Trail:
     """The start of a run, or where its checkpoint left it."""
     code = torch.full((data.batch,), RUNNING, dtype=torch.int64, device=data.X.device)
-    state = TrainingState(parameters, method.optimizer.init(parameters), code, torch.zeros_like(code))
+    memory = method.optimizer.init(of_block(parameters))
+    if method.head_lr is not None:
+        memory |= {f"head.{name}": t for name, t in method.optimizer.init(of_block(parameters, "head.")).items()}
+    state = TrainingState(parameters, memory, code, torch.zeros_like(code))
     if options.checkpoint is None:
         return _Trail(state, [], 0, "")
     print_, path = fingerprint(options, data, parameters, method.parameterization.key_matrix), Path(options.checkpoint)
@@ -216,7 +223,8 @@ def _finish(problem: AttentionProblem, method: Method, options: TrainOptions, tr
     def bring(tensor: Tensor) -> Any:
         return tensor.detach().to("cpu").numpy()
 
-    stacked = {name: bring(torch.stack([snap[name] for snap in trail.kept])) for name in SNAPSHOT_NAMES}
+    names = snapshot_names(options.train_head)
+    stacked = {name: bring(torch.stack([snap[name] for snap in trail.kept])) for name in names}
     if not problem.multi_query:
         stacked["selection"] = stacked["selection"][..., 0]
     # A run that was stopped early repeats nothing: its history simply ends there.
@@ -225,7 +233,7 @@ def _finish(problem: AttentionProblem, method: Method, options: TrainOptions, tr
         problem if not single else problem.repeat(1),
         method.parameterization.name,
         "nuclear" if method.parameterization.name == "KQ" else method.optimizer.norm,
-        {name: bring(t) for name, t in state.parameters.items()},
+        {name.removeprefix("head."): bring(t) for name, t in state.parameters.items()},
         bring(method.parameterization.compose(state.parameters)),
         History(steps, **stacked),
         tuple(CODES[c] for c in bring(state.code)),

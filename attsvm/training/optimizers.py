@@ -148,8 +148,7 @@ def _adam(beta1: float = 0.9, beta2: float = 0.999) -> tuple[Callable[[Parameter
     def step(
         parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
     ) -> tuple[Parameters, State]:
-        # exp(300): beyond it old moments would overflow; they then dominate the update anyway.
-        shift = (state["log_scale"] - log_scale).clamp(max=300.0).exp() if k > 1 else torch.ones_like(log_scale)
+        shift = _older(state["log_scale"], log_scale, k)
         new: State = {"log_scale": log_scale}
         moved = {}
         for name, t in parameters.items():
@@ -164,14 +163,42 @@ def _adam(beta1: float = 0.9, beta2: float = 0.999) -> tuple[Callable[[Parameter
     return init, step
 
 
+def _muon(beta: float = 0.95) -> tuple[Callable[[Parameters], State], Step]:
+    """Spectral descent on a running mean of the gradients, kept relative to the latest gradient's scale.
+
+    Muon as published replaces the polar factor by a few Newton-Schulz steps; here it is exact.
+    """
+
+    def init(parameters: Parameters) -> State:
+        first = next(iter(parameters.values()))
+        scale = torch.zeros(first.shape[0], dtype=first.dtype, device=first.device)
+        return {"log_scale": scale} | {f"m.{name}": torch.zeros_like(t) for name, t in parameters.items()}
+
+    def step(
+        parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
+    ) -> tuple[Parameters, State]:
+        shift = _older(state["log_scale"], log_scale, k)
+        means = {n: beta * state[f"m.{n}"] * like(shift, t) + gradient[n] for n, t in parameters.items()}
+        moved = {n: _descend(t, lr, _steepest_direction(means[n], "spectral", None)) for n, t in parameters.items()}
+        return moved, {"log_scale": log_scale} | {f"m.{n}": mean for n, mean in means.items()}
+
+    return init, step
+
+
+def _older(before: Tensor, now: Tensor, k: int) -> Tensor:
+    """What moments of the step before are multiplied by to be relative to the gradient's scale of this one."""
+    # exp(300): beyond it old moments would overflow; they then dominate the update anyway.
+    return (before - now).clamp(max=300.0).exp() if k > 1 else torch.ones_like(now)
+
+
 def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -> Optimizer:
     """Look an optimizer up by name.
 
     Parameters
     ----------
     name : str
-        "normalized_gd", "gd", "adam", "steepest:<norm>" with a norm "frobenius", "spectral", "linf", "l1" or
-        "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1.
+        "normalized_gd", "polyak", "gd", "adam", "muon", "steepest:<norm>" with a norm "frobenius", "spectral", "linf",
+        "l1" or "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1.
     normalization : {"joint", "factor"}
         For "normalized_gd" on (K, Q): one norm for both factors, or one each.
     floor : float
@@ -188,11 +215,16 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     name = {"spectral": "steepest:spectral", "sign": "steepest:linf"}.get(name, name)
     if name == "normalized_gd" or name == "steepest:frobenius":
         return Optimizer(name, "frobenius", _stateless, _normalized_gd(normalization, floor))
+    if name == "polyak":  # normalized descent whose length is worked out from the loss (attsvm.training.step)
+        return Optimizer(name, "frobenius", _stateless, _normalized_gd("joint", floor))
     if name == "gd":
         return Optimizer(name, "frobenius", _stateless, _plain_gd)
     if name == "adam":
         init, step = _adam()
         return Optimizer(name, None, init, step)
+    if name == "muon":
+        init, step = _muon()
+        return Optimizer(name, "spectral", init, step)
     if name == "steepest:spectral":
         return Optimizer(name, "spectral", _stateless, _steepest("spectral", None))
     match = re.fullmatch(r"(steepest|mirror):l(inf|\d+(?:\.\d+)?)", name)
@@ -203,6 +235,6 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
         init, step = _mirror(p)
         return Optimizer(name, f"l{match[2]}", init, step)
     raise ValueError(
-        "optimizer must be 'normalized_gd', 'gd', 'adam', 'spectral', 'sign', 'steepest:<norm>', "
+        "optimizer must be 'normalized_gd', 'gd', 'adam', 'polyak', 'muon', 'spectral', 'sign', 'steepest:<norm>', "
         f"'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
     )

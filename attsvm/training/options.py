@@ -45,6 +45,9 @@ class TrainSettings(TypedDict, total=False):
     checkpoint: str | Path | None
     resume: bool
     key_matrix: Any
+    train_head: bool
+    head_lr: float | None
+    head_init: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +69,13 @@ class TrainOptions:
         W itself, W = K Q^T, or one vector p with logits ``x^T M p`` (needs queries Z = 1, shape (n, 1)).
     steps : int
     lr : float, optional
-        0.1 by default; for ``optimizer="gd"`` the largest step of the descent lemma, ``1 / L_W``.
+        0.1 by default; for ``optimizer="gd"`` the largest step of the descent lemma, ``1 / L_W``; for "polyak" the
+        factor of its step, 0.5.
     optimizer : str
-        "normalized_gd" (the papers'), "gd", "adam", "spectral", "sign", "steepest:<norm>", "mirror:l<p>", or
-        "ridge_decay": the recipe for (K, Q), normalized descent with a ridge of e^-200 and a step that
+        "normalized_gd" (the papers'), "gd", "polyak" (step ``lr (L - L*) / |gradient|^2``, linear heads), "adam",
+        "muon" (spectral steps on a running mean of gradients),
+        "spectral", "sign", "steepest:<norm>", "mirror:l<p>", or "ridge_decay": the recipe for (K, Q), normalized
+        descent with a ridge of e^-200 and a step that
         decays as 1/k after a quarter of the steps.
     init : str or arrays
         "uniform" (+-1/sqrt(fan_in)), "zero", "separating" (Theorem 4's first step), or W / (K, Q) / p.
@@ -104,6 +110,13 @@ class TrainOptions:
         Continue from ``checkpoint`` if the file exists, bit for bit as if never stopped.
     key_matrix : array_like, shape (dx, r), optional
         M of the prompt model.
+    train_head : bool
+        Train the v of a linear head as well, by the same optimizer on a block of its own: both blocks start each step
+        from the same point, and normalized methods normalize each.
+    head_lr : float, optional
+        Step size of v; lr by default.
+    head_init : "given", "zero" or array_like, shape (dx,) or (batch, dx)
+        Where v starts: the problem's head by default.
 
     Examples
     --------
@@ -135,6 +148,9 @@ class TrainOptions:
     checkpoint: str | Path | None = None
     resume: bool = False
     key_matrix: Any = None
+    train_head: bool = False
+    head_lr: float | None = None
+    head_init: Any = "given"
 
     def __post_init__(self) -> None:
         require_count("steps", self.steps, least=0)
@@ -149,7 +165,22 @@ class TrainOptions:
             raise ValueError("lr must be given for optimizer 'gd' on factors: their smoothness changes along the way")
         if self.resume and self.checkpoint is None:
             raise ValueError("resume=True needs checkpoint=PATH")
+        self._check_head()
         object.__setattr__(self, "loss", get_loss(self.loss))
+
+    def _check_head(self) -> None:
+        if not self.train_head:
+            if self.head_lr is not None or not (isinstance(self.head_init, str) and self.head_init == "given"):
+                raise ValueError("head_lr and head_init are for train_head=True")
+            return
+        if isinstance(self.head_init, str) and self.head_init not in ("given", "zero"):
+            raise ValueError(f"head_init must be 'given', 'zero' or an array of shape (dx,), got {self.head_init!r}")
+        if self.arithmetic == "naive":
+            raise ValueError("train_head=True needs arithmetic='log': a head that grows makes plain losses underflow")
+        name = self.recipe().optimizer.name
+        if name == "polyak" or (name == "gd" and self.lr is None):
+            reason = "its infimum moves with the head" if name == "polyak" else "its smoothness moves: give lr"
+            raise ValueError(f"optimizer {name!r} cannot train the head: {reason}")
 
     def _check_numbers(self) -> None:
         if self.m is not None and self.parameterization == "KQ":
@@ -168,7 +199,8 @@ class TrainOptions:
         if not isinstance(self.checkpoint, str | Path | None):
             raise ValueError(f"checkpoint must be a path, got {self.checkpoint!r}")
         generator(self.seed)
-        for name in ("progress", "resume"):
+        require_number("head_lr", self.head_lr, "a positive number", low=0.0, optional=True)
+        for name in ("progress", "resume", "train_head"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.key_matrix is not None and self.parameterization != "prompt":
@@ -177,6 +209,7 @@ class TrainOptions:
     def __repr__(self) -> str:
         plain = {"init": self.init if isinstance(self.init, str) else "given"}
         plain |= {} if self.key_matrix is None else {"key_matrix": "given"}
+        plain |= {} if isinstance(self.head_init, str) else {"head_init": "array"}
         values = {field.name: plain.get(field.name, getattr(self, field.name)) for field in fields(self)}
         standard = {field.name: field.default for field in fields(self)} | {"loss": get_loss("logistic")}
         changed = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != standard[name])
@@ -217,7 +250,7 @@ class TrainOptions:
             "init": self.init if isinstance(self.init, str) else "given",
             "radius": self.radius,
             "seed": int(self.seed) if isinstance(self.seed, int | np.integer) else "generator",
-        }
+        } | ({"train_head": True, "head_lr": self.head_lr} if self.train_head else {})
 
 
 def snapshot_steps(steps: int, wanted: int | Sequence[int]) -> list[int]:

@@ -5,9 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["Parameters", "like", "scale_each", "squared_norms", "where"]
+__all__ = ["Parameters", "like", "of_block", "scale_each", "squared_norms", "where"]
 
 Parameters = dict[str, Tensor]
+
+
+def of_block(tensors: Parameters, prefix: str = "") -> Parameters:
+    """Tensors of attention, or with the prefix "head." those of a trained head, by their names without it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.training.parameters import of_block
+    >>> tensors = {"W": torch.zeros(1), "head.v": torch.ones(1)}
+    >>> list(of_block(tensors)), list(of_block(tensors, "head."))
+    (['W'], ['v'])
+    """
+    if not prefix:
+        return {name: t for name, t in tensors.items() if not name.startswith("head.")}
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def squared_norms(tensors: Parameters) -> dict[str, Tensor]:

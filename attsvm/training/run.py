@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.heads import Head, LinearHead
 from attsvm.losses import get_loss
 from attsvm.problem import AttentionProblem
 from attsvm.records import html_table
@@ -16,12 +17,17 @@ from attsvm.selection import Selection
 from attsvm.solvers.status import Advised
 from attsvm.training.options import TrainOptions
 
-__all__ = ["History", "Run", "RunStatus"]
+__all__ = ["History", "Run", "RunStatus", "snapshot_names"]
 
 FloatArray = npt.NDArray[np.float64]
 
 # What a snapshot records of every problem, in the order of `History`.
-SNAPSHOT_NAMES = ("W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
+_SNAPSHOT_NAMES = ("W", "loss", "norm", "log_gradient", "max_probability", "log_rest", "selection")
+
+
+def snapshot_names(trained_head: bool) -> tuple[str, ...]:
+    """What a snapshot records, in the order of `History`; a trained head adds its v."""
+    return (*_SNAPSHOT_NAMES, "v") if trained_head else _SNAPSHOT_NAMES
 
 
 class RunStatus(Advised):
@@ -61,6 +67,8 @@ class History:
         Logarithm of the largest probability, over queries, that is not on the selected token: what
         ``1 - max_probability`` would show if it did not round to 0.
     selection : ndarray of int, shape (S, n) or (S, n, K)
+    v : ndarray or None, shape (S, dx)
+        The head, where it is trained.
     """
 
     steps: npt.NDArray[np.int64]
@@ -71,6 +79,7 @@ class History:
     max_probability: FloatArray
     log_rest: FloatArray
     selection: npt.NDArray[np.int64]
+    v: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -90,7 +99,7 @@ class Run:
     norm : str or None
         Norm of the SVM that theory compares this run with.
     parameters : dict of ndarray
-        "W", or "K" and "Q", or "p", at the end.
+        "W", or "K" and "Q", or "p", at the end; and "v" of a trained head.
     W : ndarray, shape (dx, dz) or (batch, dx, dz)
     history : History
     status : RunStatus, or tuple of RunStatus for a batch
@@ -123,6 +132,23 @@ class Run:
         return Selection(self.history.selection[-1])
 
     @property
+    def head(self) -> Head | None:
+        """The prediction head at the end: the problem's own, or what training made of it."""
+        return LinearHead(self.parameters["v"]) if "v" in self.parameters else self.problem.head
+
+    @property
+    def v(self) -> FloatArray:
+        """The vector of a trained head, shape (dx,) or (batch, dx)."""
+        if "v" not in self.parameters:
+            raise AttributeError("this run did not train its head; train(..., train_head=True) does")
+        return self.parameters["v"]
+
+    @property
+    def trained_problem(self) -> AttentionProblem:
+        """The problem under the head at the end: its scores and optimal tokens are those of the trained model."""
+        return replace(self.problem, head=self.head) if "v" in self.parameters else self.problem
+
+    @property
     def batch(self) -> int | None:
         """Number of problems; None for a single one."""
         return self.problem.batch
@@ -133,7 +159,7 @@ class Run:
         h = self.history
         history = History(
             h.steps,
-            *(getattr(h, name)[:, index] for name in SNAPSHOT_NAMES),
+            *(getattr(h, name)[:, index] for name in snapshot_names(h.v is not None)),
         )
         return Run(
             self.problem[index],
@@ -167,6 +193,7 @@ class Run:
             "problem": repr(self.problem),
             "parameterization": self.parameterization,
             "optimizer": self.options.optimizer,
+            "head": "trained" if "v" in self.parameters else "given",
             "loss function": get_loss(self.options.loss).name,
             "ended": self._ends(),
             "|W|": self._last("norm"),

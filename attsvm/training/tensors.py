@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.solvers.devices import torch_device
 
-__all__ = ["TensorProblem", "tensor_problem"]
+__all__ = ["TensorProblem", "tensor_problem", "with_linear_head"]
 
 # Maps composed tokens x (B, n, K, dx) to h(x) (B, n, K) and to the slopes grad h(x) . x_t (B, n, K, T).
 ValueAndSlopes = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -92,6 +92,26 @@ def tensor_problem(
     idle = ((allowed.sum(-1) == 1) | (Z == 0).all(-1)).unsqueeze(-1)
     irregular = scores is None or _has_ties(scores, masked) or bool((scores.abs() > _FLAT_LOSS).any())
     return TensorProblem(X, Z, Y, allowed, evaluate, scores, masked, idle if bool(idle.any()) else None, irregular)
+
+
+def with_linear_head(data: TensorProblem, v: Tensor) -> TensorProblem:
+    """The same data under the linear heads v, shape (B, dx): what training of the head sees at a step.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import attsvm
+    >>> from attsvm.training.tensors import tensor_problem, with_linear_head
+    >>> data = tensor_problem(attsvm.random_problem(n=2, T=3, d=4, batch=5))
+    >>> with_linear_head(data, torch.zeros(5, 4, dtype=torch.float64)).scores.shape
+    torch.Size([5, 2, 1, 3])
+    """
+    slopes = (data.X @ v[:, None, :, None])[..., 0].unsqueeze(2)  # (B, n, 1, T)
+
+    def head(points: Tensor) -> tuple[Tensor, Tensor]:
+        return (points @ v[:, None, :, None])[..., 0], slopes
+
+    return replace(data, head=head, scores=data.Y.unsqueeze(-1) * slopes, irregular=True)
 
 
 def _has_ties(scores: Tensor, masked: Tensor | None) -> bool:

@@ -30,6 +30,7 @@ for table in record["tables"][:3]:
 # The same edit, live: one reaction, before and after.
 
 if is_installed("rxnmapper") and is_installed("transformers"):
+    from attsvm.validation.figures.own.atoms import counts
     from attsvm.validation.pretrained.reactions import package_reactions
     from attsvm.validation.pretrained.rxnmapper import load_reaction_model, tasks_of
 
@@ -44,6 +45,28 @@ if is_installed("rxnmapper") and is_installed("transformers"):
 else:
     print("make models installs the weights: without them only the recorded numbers are shown")
     share = None
+
+# %%
+# The head's attention on one of the reactions, atom by atom: rings mark what it selects where that is wrong.
+
+maps = None
+if share is not None:
+    chosen = max(range(len(reactions)), key=lambda i: len(reactions[i].product_atoms))
+    reaction = reactions[chosen]
+    rows, columns = len(reaction.product_atoms), len(reaction.reactant_atoms)
+    maps, sides = plt.subplots(1, 2, figsize=(11, 5.2), layout="constrained", sharey=True)
+    titles = ("as trained", f"keys edited: {100 * edit.relative_norm:.1f} % of their norm")
+    for axis, weights, title in zip(sides, (before, after), titles, strict=True):
+        shown = weights[chosen, :rows, :columns]
+        axis.imshow(shown, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        wrong = np.flatnonzero(shown.argmax(axis=1) != reaction.origin)
+        axis.plot(shown[wrong].argmax(axis=1), wrong, "o", mfc="none", mec="C3", ms=13, mew=2)
+        axis.set_xticks(range(columns), [reaction.words[k] for k in reaction.reactant_atoms], fontsize=8)
+        axis.set_yticks(range(rows), [reaction.words[k] for k in reaction.product_atoms], fontsize=8)
+        right = counts(tasks.verdicts(model.head.W if axis is sides[0] else edit.W))["right"]
+        axis.set_title(f"{title}\nright on {right} of {tasks.count} atoms in 13 reactions", fontsize=11)
+        axis.set_xlabel("reactant atoms")
+    sides[0].set_ylabel("product atoms")
 
 # %%
 # How much attention each right atom gets, and how the edit fares on reactions that it has not seen.
@@ -66,5 +89,7 @@ learning.axhline(raw, color="black", linestyle="--", label="raw head")
 learning.set(xlabel="training reactions", ylabel="held-out atoms right (%)", title="ten random splits")
 learning.legend()
 
-if len(sys.argv) > 1:  # python docs/examples/plot_edit_atoms.py atoms.png
-    figure.savefig(Path(sys.argv[1]), dpi=110)
+if len(sys.argv) > 1:  # python docs/examples/plot_edit_atoms.py atoms.png docs/images/real_model.png
+    for picture, path in zip((figure, maps), sys.argv[1:], strict=False):
+        if picture is not None:
+            picture.savefig(Path(path), dpi=110)

@@ -16,13 +16,13 @@ Every term is nonnegative and ``1 - d_i`` grows with i. Hence, for every r and e
     (resolution)  w_{r+1}          <=  gap / sum_{i <= r+1} (1 - d_i),    as w_i >= w_{r+1} for i <= r + 1.
 
 So "every optimal W has at most r singular values above delta" is proved for each delta at least the resolution of r.
-Margins, D and ``rhs . lam`` are exact rationals; W is first made exactly feasible (scaled, or corrected on the rows it
-misses); norms and singular values are enclosed by `attsvm.solvers.exact.spectrum`.
+Margins, D and ``rhs . lam`` are exact rationals; W is first made exactly feasible (scaled, or projected on the
+feasible set); norms and singular values are enclosed by `attsvm.solvers.exact.spectrum`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -31,16 +31,12 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.exact.rows import ExactRows, rational, rational_matrix, to_float
-from attsvm.solvers.exact.simplex import pivot_columns
 from attsvm.solvers.exact.spectrum import float_bounds, singular_values
 
 if TYPE_CHECKING:
     from flint import arb, fmpq, fmpq_mat
 
 __all__ = ["NuclearEnclosure", "nuclear_enclosure", "repair"]
-
-# Rows closer than this to their right-hand side (relative to it and to 1) are held there by a correction.
-_NEAR = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,25 +100,26 @@ def _scaled(rows: ExactRows, W: fmpq_mat) -> fmpq_mat | None:
     return W * max(r / v for r, v in zip(rows.rhs, margins, strict=True))
 
 
-def _corrected(rows: ExactRows, W: fmpq_mat) -> fmpq_mat | None:
-    """W plus the least combination of rows that puts those it misses (and the close ones) at their right-hand sides."""
-    from flint import fmpq_mat, fmpz_mat
+def _projected(rows: ExactRows, W: fmpq_mat) -> fmpq_mat | None:
+    """The feasible matrix nearest to W in the Frobenius norm: W plus the least C that satisfies the rows shifted by it.
 
-    from attsvm.solvers.exact.least_norm import Gram
+    Holding close rows at their right-hand sides instead would be cheaper and wrong: two rows that agree to 1e-11 move W
+    by 60 before both of their slacks of 1e-9 are gone.
+    """
+    from attsvm.solvers.exact.least_norm import ExactLeastNorm, exact_least_norm
 
     slacks = rows.slacks(W)
-    room = [rational(_NEAR) * max(rational(1), abs(r)) for r in rows.rhs]
-    held = [k for k in range(rows.m) if rows.equality[k] or slacks[k] < room[k]]
-    gram = Gram(rows)
-    picked = [held[i] for i in pivot_columns(fmpz_mat(len(held), len(held), gram.block(held)))]
-    missing = fmpq_mat(len(picked), 1, [-slacks[k] / rows.scale[k] for k in picked])
-    step = fmpq_mat(len(picked), len(picked), gram.block(picked)).solve(missing).entries()
-    moved = W + rows.combination([y / rows.scale[k] for k, y in zip(picked, step, strict=True)], picked)
-    return moved if rows.violation(moved) == 0 else None
+    shifted = replace(rows, rhs=[-s for s in slacks])
+    missed = np.array([float(s < 0) for s in slacks])
+    try:
+        change = exact_least_norm(shifted, missed)
+    except RuntimeError:  # too many exchanges of rows
+        return None
+    return W + change.matrix if isinstance(change, ExactLeastNorm) else None
 
 
 def repair(rows: ExactRows, W: npt.ArrayLike | fmpq_mat) -> fmpq_mat | None:
-    """An exactly feasible rational matrix near W, or None if scaling and one correction do not give one.
+    """An exactly feasible rational matrix near W: scaled or projected; None if rows conflict or steps run out.
 
     Examples
     --------
@@ -134,11 +131,11 @@ def repair(rows: ExactRows, W: npt.ArrayLike | fmpq_mat) -> fmpq_mat | None:
     matrix = rational_matrix("W", W, rows.shape)
     if rows.violation(matrix) == 0:
         return matrix
-    scaled, corrected = _scaled(rows, matrix), _corrected(rows, matrix)
-    if scaled is None or corrected is None:
-        return corrected if scaled is None else scaled
-    moved = [sum(to_float(abs(x)) for x in (candidate - matrix).entries()) for candidate in (scaled, corrected)]
-    return scaled if moved[0] <= moved[1] else corrected
+    scaled, projected = _scaled(rows, matrix), _projected(rows, matrix)
+    if scaled is None or projected is None:
+        return projected if scaled is None else scaled
+    moved = [sum(to_float(abs(x)) for x in (candidate - matrix).entries()) for candidate in (scaled, projected)]
+    return scaled if moved[0] <= moved[1] else projected
 
 
 def _bounds(values: list[arb]) -> tuple[FloatArray, FloatArray]:

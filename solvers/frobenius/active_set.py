@@ -227,4 +227,8 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
             if limit is not None or proved(best) <= request.tolerance:
                 return best
     near = by_distance(unit, norm)
+    if near is None and best is None:  # equality rows that are dependent but for rounding
+        from attsvm.solvers.frobenius.projected import solve_projected
+
+        return solve_projected(unit, norm, request)
     return best or Found() if near is None else _better(best, near)

@@ -26,7 +26,6 @@ class DualPoint:
         ``W(x)``, to be multiplied by the unit problem's ``scale`` to solve the problem as given.
     slack : ndarray, shape (m,)
         Minus the gradient: ``F W - c``.
-    objective : float
     error : float
         The larger of the relative gap and the primal violation, measured as certificates do.
     """
@@ -34,7 +33,6 @@ class DualPoint:
     x: FloatArray
     W: FloatArray
     slack: FloatArray
-    objective: float
     error: float
 
 
@@ -69,7 +67,7 @@ class Dual:
         value = float(unit.c @ x)
         missed = float((unit.problem.missed(slack) * self._weight).max())
         gap = abs(1.0 - value / square) if square > 0 else np.inf
-        return DualPoint(x, W, slack, value - 0.5 * square, max(gap, missed))
+        return DualPoint(x, W, slack, max(gap, missed))
 
     def restrict(self, x: FloatArray, index: IntArray) -> FloatArray:
         """Entries of x at ``index`` without negative inequality multipliers."""

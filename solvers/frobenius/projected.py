@@ -1,4 +1,4 @@
-"""Least Frobenius norm of large problems without the Gram matrix: pivoting and projected Newton steps.
+"""Least Frobenius norm of large problems without the Gram matrix: pivoting with conjugate gradients.
 
 The dual is ``max c . x - |W(x)|^2 / 2`` over ``x >= 0`` (free on equality rows), with unit rows. Each round
 guesses the rows that are free to move, solves the equations on them by preconditioned conjugate gradients,
@@ -10,12 +10,11 @@ with accuracy that follows the progress, and looks at every row once:
    W that Newton's method with an exact line search always solves; the price rises and pivoting is tried again
    from there. A shortfall that no price removes starts a search for a proof of infeasibility
    (`attsvm.solvers.infeasible`).
-3. What is still open, close to the border of infeasibility, goes to `least_distance` while its rows can be written
-   out, else to *projected Newton* rounds, whose line search makes the dual objective rise every time.
+3. What is still open, close to the border of infeasibility or with far more rows than dimensions, goes to
+   `working_set`, whose proximal term makes every system definite.
 
-D. P. Bertsekas, "Projected Newton methods for optimization problems with simple constraints", SIAM J. Control
-and Optimization 20 (1982); M. Hintermüller, K. Ito and K. Kunisch, "The primal-dual active set strategy as a
-semismooth Newton method", SIAM J. Optimization 13 (2002).
+M. Hintermüller, K. Ito and K. Kunisch, "The primal-dual active set strategy as a semismooth Newton method", SIAM J.
+Optimization 13 (2002).
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
 from attsvm.solvers.driver import Driver
-from attsvm.solvers.frobenius.active_set import by_distance, in_norm_form, proved
+from attsvm.solvers.frobenius.active_set import in_norm_form, proved
 from attsvm.solvers.frobenius.dual import Dual, DualPoint
 from attsvm.solvers.frobenius.free_rows import FreeRows, solve_free
+from attsvm.solvers.frobenius.working_set import solve_working_set
 from attsvm.solvers.infeasible import exact_step, find_conflict
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
@@ -47,8 +47,6 @@ _RIDGES = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
 _SOFT_ROUNDS = 25
 _REFINEMENTS = 4
 _CG_STEPS = 150
-# Newton rounds are exact once the free set is right; a longer solve per round pays when conditioning is poor.
-_LONG_CG_STEPS = 2000
 # Above this error the active rows are not known yet, and polishing would be wasted.
 _WORTH_POLISHING = 1e-2
 
@@ -204,48 +202,6 @@ def _ridge_path(
     return progress, None
 
 
-def _projected_newton(dual: Dual, x: FloatArray, goal: float, driver: Driver[None]) -> DualPoint:
-    """Newton directions on the free rows with a projected line search."""
-    unit = dual.unit
-    point = dual.at(unit.problem.clipped(x))
-    accuracy = 1e-2
-    before: BoolArray | None = None
-    while point.error > goal and driver.advance():
-        free = (point.x > 0) | (point.slack < 0) | unit.equality
-        changed = unit.m if before is None else int(np.count_nonzero(free != before))
-        accuracy = max(1e-12, 1e-3 * accuracy) if changed == 0 else min(1e-2, max(1e-6, changed / unit.m))
-        before = free
-        index = np.flatnonzero(free)
-        moved = _line_search(dual, point, index, accuracy)
-        if moved is None:  # no progress beyond rounding
-            break
-        x = np.zeros(unit.m)
-        x[index] = moved
-        point = dual.at(x)
-    return point
-
-
-def _line_search(dual: Dual, point: DualPoint, index: IntArray, accuracy: float) -> FloatArray | None:
-    """Multipliers of the free rows after one projected Newton step; None when nothing is gained."""
-    unit = dual.unit
-    rows = FreeRows(unit, index)
-    slack, here, equal = point.slack[index], point.x[index], unit.equality[index]
-    direction, _, ending = solve_free(rows, -slack, accuracy, _LONG_CG_STEPS)
-    # A direction without curvature is followed as far as it pays: start beyond any sensible length.
-    long = 1e6 * max(1.0, float(np.abs(here).max()))
-    step = long / float(np.abs(direction).max()) if ending == "singular" else 1.0
-    c = unit.c[index]
-    for _ in range(60):
-        moved = here + step * direction
-        moved[(moved < 0) & ~equal] = 0.0
-        objective = float(c @ moved) - 0.5 * float(moved @ rows.gram_product(moved))
-        promised = -float(slack @ (moved - here))
-        if objective >= point.objective + 1e-4 * promised and promised > 0:
-            return moved
-        step *= 0.5
-    return None
-
-
 def _settle(dual: Dual, norm: Norm, point: DualPoint, request: Request, steps: int) -> Found:
     """The point with its certificate, polished where that is worth it."""
 
@@ -288,12 +244,9 @@ def solve_projected(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if proof is not None:
         return Found(farkas=proof, iterations=driver.steps)
     result = _settle(dual, norm, progress.point, request, driver.steps)
-    if proved(result) <= request.tolerance or driver.left <= 0:
+    if proved(result) <= request.tolerance or request.max_iterations is not None:
         return result
 
-    last = by_distance(unit, norm) if request.max_iterations is None else None
-    if last is None:
-        last = _settle(dual, norm, _projected_newton(dual, progress.point.x, aim, driver), request, driver.steps)
-    else:
-        last = replace(last, iterations=driver.steps + last.iterations)
+    last = solve_working_set(unit, norm, Request(request.tolerance))
+    last = replace(last, iterations=driver.steps + last.iterations)
     return last if last.farkas is not None or proved(last) <= proved(result) else result

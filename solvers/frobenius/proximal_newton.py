@@ -18,7 +18,7 @@ point algorithm in convex programming", Math. Oper. Res. 1 (1976).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,6 +123,13 @@ class ProximalNewton:
         if not self.natural:
             self.center = self.x
 
+    @property
+    def bound(self) -> float:
+        """What the multipliers prove of the norm from below; 0 for soft margins."""
+        dual = self.rows.adjoint(self.x)
+        size = float(np.vdot(dual if self.metric is None else self.metric.apply(dual), dual)) ** 0.5
+        return float(self.problem.rhs @ self.x) / size if size > 0 and self.penalty is None else 0.0
+
     # -- points -------------------------------------------------------------------------------------
 
     def _iterate(self, dual: FloatArray, v: FloatArray) -> Iterate:
@@ -166,11 +173,16 @@ class ProximalNewton:
 
     # -- Newton ---------------------------------------------------------------------------------------
 
-    def newton(self, rho: float, steps: int, loose: float) -> bool:
-        """Newton steps for the proximal weight ``rho``; True when the face settled, ``loose`` of its rows forgiven."""
+    def newton(self, rho: float, steps: int, loose: float, late: Callable[[], bool] | None = None) -> bool:
+        """Newton steps for the proximal weight ``rho``; True when the face settled, ``loose`` of its rows forgiven.
+
+        ``late`` is asked before every step but the first; True ends it where it is.
+        """
         ridge = self._ridge(rho)
         face = self.set.project(self._shifted(self.here.values, ridge))
-        for _ in range(steps):
+        for step in range(steps):
+            if step and late is not None and late():
+                break
             full = self._step(face, ridge, single=rho >= _SINGLE and not self.natural)
             if full is None:  # no factor at this proximal weight: it is as small as rounding lets it be
                 self.singular = True
@@ -274,7 +286,7 @@ class ProximalNewton:
         """
         face, x = self.face, self.x
         yield x, self.rows.adjoint(x)
-        if face is None:  # rows joined since
+        if face is None or not refinements:  # rows joined since, or no time is left
             return
         free = np.flatnonzero(face.free)
         if not len(free):

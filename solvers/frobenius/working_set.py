@@ -1,8 +1,12 @@
 """Least Frobenius norm of very many rows, hard or soft: a growing working set, certified on all rows.
 
-The steps are those of `attsvm.solvers.frobenius.proximal_newton`. Early rounds want little accuracy: two Newton steps,
-then the most violated rows of each query join. Once no row outside is violated, the proximal term is all but removed,
-the equations on the free rows are refined with residuals from W, and the pair is certified on every row.
+Hard margins of many queries are solved by pivoting with products alone (`product_pivoting`), which takes no memory
+beyond vectors and matrices of the size of W.
+
+Everything else, and what pivoting does not finish, takes the steps of `proximal_newton`. Early rounds want little
+accuracy: two Newton steps, then the most violated rows of each query join. Once no row outside is violated, the
+proximal term is all but removed, the equations on the free rows are refined with residuals from W, and the pair is
+certified on every row.
 """
 
 from __future__ import annotations
@@ -10,13 +14,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
 from attsvm.solvers.farkas import certify_infeasible
+from attsvm.solvers.frobenius.face_system import Metric
+from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.squared_hinge import applies, solve_squared_hinge
 from attsvm.solvers.infeasible import find_conflict
@@ -28,7 +36,7 @@ from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["Progress", "WorkingSetSolve", "read_time_limit", "solve_working_set"]
+__all__ = ["Progress", "WorkingSetSolve", "raised", "read_time_limit", "solve_working_set"]
 
 # Proximal weights, relative to the squared row norms of a query: one to find the rows, one to settle them, and lower
 # ones for what is still open.
@@ -41,6 +49,8 @@ _PATIENCE = 10_000
 # Share of the largest right-hand side by which a row must be missed to join a coarse round.
 _COARSE_MISS = 0.02
 _REFINEMENTS = 3
+# Queries from which on products are cheaper than the matrix of the free rows.
+MANY_QUERIES = 256
 # A loose level ends when fewer rows join than this multiple of its tolerance asks for.
 _FEW_NEW = 0.5
 
@@ -60,6 +70,8 @@ class Progress:
         Largest amount by which a row is missed now.
     norm : float
         Of W now.
+    bound : float
+        What the multipliers of now prove of the norm from below; 0 for soft margins.
     seconds : float
         Since the start.
     """
@@ -69,6 +81,7 @@ class Progress:
     free: int
     violation: float
     norm: float
+    bound: float
     seconds: float
 
 
@@ -84,22 +97,50 @@ def read_time_limit(given: object) -> float:
 class WorkingSetSolve:
     """One solve: what was asked for, the method, and the best certified pair."""
 
-    def __init__(
-        self, problem: MarginProblem, norm: Norm, request: Request, method: ProximalNewton | None = None
-    ) -> None:
-        self.problem, self.norm, self.request = problem, norm, request
-        require_memory(problem, request.options.get("memory_limit"))
-        self.method = ProximalNewton(problem) if method is None else method
+    def __init__(self, problem: MarginProblem, norm: Norm, request: Request, metric: Metric | None = None) -> None:
+        self.problem, self.norm, self.request, self.metric = problem, norm, request, metric
+        self.pivots = problem.penalty is None and problem.q >= MANY_QUERIES
+        self.plan = require_memory(problem, request.options.get("memory_limit"), self.pivots)
         self.rounds, self.begin = 0, time.perf_counter()
         self.best: Found | None = None
+        self.working_rows = self.products = 0
         self.limit = request.max_iterations or _ROUNDS
         self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
         self.time_limit = read_time_limit(request.options.get("time_limit"))
 
+    @cached_property
+    def method(self) -> ProximalNewton:
+        """Newton's method on a working set, made when it is needed."""
+        return ProximalNewton(self.problem, self.metric)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is used up."""
+        return time.perf_counter() - self.begin > self.time_limit
+
     @property
     def spent(self) -> bool:
         """Whether the budget of rounds or of time is used up."""
-        return self.rounds >= self.limit or time.perf_counter() - self.begin > self.time_limit
+        return self.rounds >= self.limit or self.late
+
+    def pivot(self, goal: float, known: FloatArray | None) -> ProductPivoting:
+        """Rounds of pivoting until no row changes sides and rows are missed by at most ``goal``."""
+        pivoting = ProductPivoting(self.problem, self.metric, self.plan.features, lambda: self.late)
+        pivoting.begin(known)
+        before = np.inf
+        while not (self.spent or pivoting.stalled):
+            pivoting.advance(goal)
+            self.rounds += 1
+            self.working_rows, self.products = len(pivoting.free), pivoting.products
+            if self.tell is not None:
+                size = len(pivoting.free)
+                self._report(size, size, pivoting.values, pivoting.norm, pivoting.bound)
+            if not pivoting.changed:
+                short = pivoting.short
+                if short <= goal or short > 0.5 * before:  # done, or as exact as float64 lets it be
+                    break
+                before = short
+        return pivoting
 
     def start(self) -> None:
         """The working set to begin with: rows of known multipliers, or the most violated row of every query."""
@@ -122,9 +163,9 @@ class WorkingSetSolve:
         """Rounds of one proximal weight until the working set holds every row that is violated by over ``least``."""
         method, idle = self.method, 0
         while not (self.spent or method.singular) and idle * max(method.free_rows, 1) < _PATIENCE:
-            settled = method.newton(rho, steps, loose)
+            settled = method.newton(rho, steps, loose, lambda: self.late)
             self.rounds += 1
-            self._report()
+            self._report_newton()
             new = method.missing(_JOIN, least)
             if not len(new) and settled:
                 break
@@ -134,29 +175,34 @@ class WorkingSetSolve:
             if 0 < len(new) <= _FEW_NEW * loose * method.free_rows:  # a finer level finds them as well
                 break
 
-    def _report(self) -> None:
+    def _report(self, rows: int, free: int, values: FloatArray, norm: float, bound: float) -> None:
+        if self.tell is not None:
+            short = float(self.problem.missed(values - self.problem.rhs).max())
+            self.tell(Progress(self.rounds, rows, free, short, norm, bound, time.perf_counter() - self.begin))
+
+    def _report_newton(self) -> None:
         if self.tell is None:
             return
         method = self.method
-        short = self.problem.missed(method.here.values - self.problem.rhs)
-        self.tell(
-            Progress(
-                self.rounds, len(method.index), method.free_rows, float(short.max()), method.here.square**0.5,
-                time.perf_counter() - self.begin,
-            )
-        )  # fmt: skip
+        self._report(len(method.index), method.free_rows, method.here.values, method.here.square**0.5, method.bound)
+
+    def _certified(self, W: FloatArray, x: FloatArray) -> float:
+        """Certify a pair on all rows and keep it if it proves more; what is proved of the best pair so far."""
+        if self.problem.penalty is None:
+            size = float(np.linalg.norm(W))
+            x = x / size if size > 0 else x
+        certificate = certify(self.problem, W, x, self.norm)
+        known = None if self.best is None else self.best.certificate
+        if known is None or certificate.proved < known.proved:
+            self.best, known = Found(W, x, self.rounds, certificate=certificate), certificate
+        return known.proved
 
     def offer(self, rho: float) -> float:
         """Certify the refined pair of the face that was reached; what is proved of the best pair so far."""
-        for x, W in self.method.refined(rho, _REFINEMENTS):
-            if self.problem.penalty is None:
-                size = float(np.linalg.norm(W))
-                x = x / size if size > 0 else x
-            certificate = certify(self.problem, W, x, self.norm)
-            known = None if self.best is None else self.best.certificate
-            if known is None or certificate.proved < known.proved:
-                self.best = Found(W, x, self.rounds, certificate=certificate)
-        return np.inf if self.best is None or self.best.certificate is None else self.best.certificate.proved
+        proved = np.inf
+        for x, W in self.method.refined(rho, 0 if self.late else _REFINEMENTS):
+            proved = self._certified(W, x)
+        return proved
 
     def conflict(self) -> Certificate | None:
         """A proof of infeasibility from the rows that stay violated however large their multipliers are."""
@@ -175,18 +221,40 @@ class WorkingSetSolve:
         lam[rows] = found.farkas.multipliers
         return certify_infeasible(problem, lam)
 
-    def approach(self, rho: float, loose: float) -> None:
-        """Coarse rounds, then one finer proximal weight, without a certificate: for a problem inside another method."""
-        side = max(float(np.abs(self.problem.rhs).max()), 1e-300)
+    def approach(self, rho: float, loose: float) -> tuple[FloatArray, FloatArray]:
+        """W and multipliers that nearly solve it, without a certificate: for a problem inside another method."""
+        side = _side(self.problem)
+        if self.pivots:
+            pivoting = self.pivot(loose * side, self.request.multipliers(self.problem))
+            if not pivoting.stalled or not self.plan.matrix:
+                return pivoting.W, self.problem.clipped(pivoting.x)
         self.start()
         self.level(_COARSE, _STEPS, _COARSE_MISS * side, 0.02)
         self.method.hold()
         self.level(rho, _STEPS, loose * side, 0.0)
+        return self.method.here.W, self.method.x
 
     def run(self) -> Found:
+        """By pivoting where that applies, else and after that by proximal Newton steps; certified."""
+        if self.pivots:
+            problem, goal, side = self.problem, self.request.tolerance, _side(self.problem)
+            # Rows that are missed by little are met by a longer W, unless some ask for nothing or for equality.
+            lifts = not problem.equality.any() and float(problem.rhs.min()) >= 0.1 * side
+            pivoting = self.pivot((0.1 * goal if lifts else 1e-13) * side, self.request.multipliers(problem))
+            x = problem.clipped(pivoting.x)
+            proved = self._certified(raised(problem, pivoting.W), x)
+            if proved > goal and self.spent:  # negative multipliers are left out of the bound, not of W
+                proved = self._certified(raised(problem, problem.adjoint(x)), x)
+            if proved <= goal or self.spent or not self.plan.matrix:
+                return self._result()
+            settled = not (pivoting.changed or pivoting.stalled)
+            del pivoting
+            self.request = replace(self.request, warm_start=x if settled else None)
+        return self._newton()
+
+    def _newton(self) -> Found:
         """Coarse rounds, fine ones, then ever smaller proximal weights until the certificate closes."""
-        problem, method, goal = self.problem, self.method, self.request.tolerance
-        side = max(float(np.abs(problem.rhs).max()), 1e-300)
+        problem, method, goal, side = self.problem, self.method, self.request.tolerance, _side(self.problem)
         self.start()
         self.level(_COARSE, _STEPS, _COARSE_MISS * side, 0.02)
         looked = False
@@ -203,12 +271,33 @@ class WorkingSetSolve:
                     return Found(farkas=proof, iterations=self.rounds, extras=self.extras())
         if self.best is None:  # stopped before anything was settled
             self.offer(_FINE[0])
+        return self._result()
+
+    def _result(self) -> Found:
         best = self.best or Found()
         return Found(best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras())
 
     def extras(self) -> Extras:
         """What the solve adds to its solution."""
-        return Extras(working_rows=len(self.method.index), factorizations=self.method.factorizations)
+        made = "method" in self.__dict__
+        return Extras(
+            working_rows=len(self.method.index) if made else self.working_rows,
+            factorizations=self.method.factorizations if made else 0,
+            products=self.products,
+        )
+
+
+def _side(problem: MarginProblem) -> float:
+    """The largest right-hand side."""
+    return max(float(np.abs(problem.rhs).max()), 1e-300)
+
+
+def raised(problem: MarginProblem, W: FloatArray) -> FloatArray:
+    """W raised to meet plain rows that it misses by little."""
+    if problem.penalty is not None or problem.equality.any() or not (problem.rhs > 0).all():
+        return W
+    least = float((problem.margins(W) / problem.rhs).min())
+    return W / least if 0.0 < least < 1.0 else W
 
 
 def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:

@@ -8,6 +8,7 @@ Squared hinges add their curvature to the rows' equations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +18,13 @@ from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
 from attsvm.solvers.frobenius.multiplier_sets import Face, MultiplierSet
 from attsvm.solvers.norms import get_norm
-from attsvm.solvers.nuclear.newton import active_map, packed_goal, solve_saddle, symmetric, turning
-from attsvm.solvers.nuclear.spectra import schur_matrix, singular_triples, singular_values
+from attsvm.solvers.nuclear.newton import Equations, guessed_rank, newton_steps, rank_correction
+from attsvm.solvers.nuclear.spectra import singular_values
 from attsvm.solvers.problem import MarginProblem
 
 __all__ = ["FacePair", "polish_face"]
 
-_STEPS, _CORRECTIONS = 8, 12
+_CORRECTIONS = 12
 # Unknowns of the largest system that is formed.
 _LARGEST = 9000
 
@@ -50,11 +51,7 @@ class FacePair:
 class _Reduced:
     """The equations of a face: rows with free multipliers, and what is constant."""
 
-    a: FloatArray
-    b: FloatArray
-    rhs: FloatArray
-    shift: FloatArray | None
-    constant: FloatArray
+    rows: Equations
     kept: IntArray
     leaders: IntArray
     followers: IntArray
@@ -99,51 +96,18 @@ def _reduce(problem: MarginProblem, a: FloatArray, b: FloatArray, face: Face) ->
         joint = owner[kept][:, None] == owner[kept][None, :] if penalty.slack == "query" else np.eye(len(kept))
         shift = joint * (0.5 / penalty.C)
     constant = (a * fixed[:, None]).T @ b
-    return _Reduced(left, b[kept], rhs, shift, constant, kept, leaders, followers, leader_of, sign, fixed)
-
-
-def _newton(
-    part: _Reduced, lam: FloatArray, W: FloatArray, r: int, cluster: int, tolerance: float
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray] | None:
-    """Newton steps for a fixed rank and face: (lam, W, S, sigma), or None when they diverge."""
-    a, b, p = part.a, part.b, part.a.shape[1]
-    previous, size = np.inf, max(1.0, float(np.abs(part.rhs).max(initial=0.0)))
-    for step in range(_STEPS + 1):
-        triples = singular_triples(part.constant + (a * lam[:, None]).T @ b)
-        if triples is None:
-            return None
-        U, sigma, Vt = triples
-        if step == 0 and cluster > r:
-            core = U[:, :cluster].T @ W @ Vt[:cluster].T
-            turn = np.linalg.eigh(core + core.T)[1][:, ::-1]
-            U[:, :cluster], Vt[:cluster] = U[:, :cluster] @ turn, turn.T @ Vt[:cluster]
-        left, right = U[:, :r], Vt[:r].T
-        S = left.T @ W @ right
-        S = 0.5 * (S + S.T)
-        both = np.concatenate([left, right])
-        X = both @ S @ both.T
-        W = X[:p, p:]
-        asked = part.rhs if part.shift is None else part.rhs - part.shift @ lam
-        missed = np.einsum("kd,kd->k", a @ W, b) - asked
-        error = max(float(np.abs(missed).max(initial=0.0)) / size, float(np.abs(sigma[:r] - 1.0).max()))
-        if not np.isfinite(error) or error > 4.0 * max(previous, 1e-9):
-            return None
-        if error <= tolerance or step == _STEPS or (error > 0.5 * previous and error < 1e-9):
-            return lam, W, S, sigma
-        previous = error
-        M = schur_matrix(a, b, X, turning(U, sigma, Vt.T, r, max(min(error, 1e-2), 1e-12)))
-        if part.shift is not None:
-            M += part.shift
-        x = solve_saddle(M, active_map(a, b, left, right), asked, packed_goal(sigma, r))
-        if x is None:
-            return None
-        lam = lam + x[: len(lam)]
-        W = left @ symmetric(x[len(lam) :], r) @ right.T
-    return None
+    rows = Equations(left, b[kept], rhs, constant, shift)
+    return _Reduced(rows, kept, leaders, followers, leader_of, sign, fixed)
 
 
 def polish_face(
-    problem: MarginProblem, W: FloatArray, lam: FloatArray, *, goal: float = 1e-11, corrections: int = _CORRECTIONS
+    problem: MarginProblem,
+    W: FloatArray,
+    lam: FloatArray,
+    *,
+    goal: float = 1e-11,
+    corrections: int = _CORRECTIONS,
+    late: Callable[[], bool] | None = None,
 ) -> FacePair | None:
     """Newton from a nearly optimal pair; rank and face are guessed from it and corrected from signs.
 
@@ -158,6 +122,8 @@ def polish_face(
         What the certificate should prove.
     corrections : int
         Guesses that may be tried.
+    late : callable, optional
+        Asked before every step; True ends it with the best pair so far.
     """
     pair = problem.rows.gather(np.arange(problem.m))
     a, b = pair.a.astype(np.float64, copy=False), pair.queries.astype(np.float64)[pair.owner]
@@ -166,7 +132,7 @@ def polish_face(
     primal, dual = singular_values(W), singular_values(problem.adjoint(lam))
     if not 0 < primal[0] < np.inf:
         return None
-    rank = max(1, int(np.count_nonzero(primal / primal[0] > 1.0 - dual)))
+    rank = guessed_rank(primal, dual)
     cluster, before = rank, None
     # One unit of shortfall against one of multiplier, whatever their scales.
     rho = float(np.abs(problem.rhs).max()) / max(float(np.abs(lam).max()), 1e-300)
@@ -184,10 +150,10 @@ def polish_face(
         unknowns = len(part.kept) + rank * (rank + 1) // 2
         if not 1 <= rank <= min(problem.shape) or unknowns > _LARGEST or not len(part.kept):
             return best
-        found = _newton(part, lam[part.kept], W, rank, cluster, 1e-14)
+        found = newton_steps(part.rows, lam[part.kept], W, rank, cluster, 1e-14, late)
         if found is None:
             return best
-        reduced, W, S, sigma = found
+        reduced, W, S, sigma, _ = found
         lam = part.expand(reduced)
         certificate = certify(problem, W, lam, norm)
         if best is None or certificate.proved < best.certificate.proved:
@@ -195,9 +161,7 @@ def polish_face(
         if certificate.proved <= goal:
             break
         accuracy = 1e-12 * max(1.0, float(np.abs(W).max()))
-        curvature = np.linalg.eigvalsh(S)
-        drop = int(np.count_nonzero(curvature < -accuracy * max(1.0, float(curvature[-1]))))
-        add = int(np.count_nonzero(sigma[rank:] > 1.0 + accuracy))
+        add, drop = rank_correction(S, sigma, rank, accuracy)
         cluster = rank if not add else 0
         rank += add - drop
     return best

@@ -8,6 +8,7 @@ singular vectors are directions of descent. They are appended to K and Q until n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +64,7 @@ def augmented_lagrangian(
     tolerance: float,
     rounds: int = 30,
     inner: int = 100,
+    late: Callable[[], bool] | None = None,
 ) -> Factors:
     """Minimize ``(|K|^2 + |Q|^2) / 2`` subject to the rows by the method of multipliers with L-BFGS.
 
@@ -75,6 +77,8 @@ def augmented_lagrangian(
         Ends when ``missed`` and the inner gradient are this small.
     rounds, inner : int
         Updates of the multipliers, and L-BFGS steps between two of them.
+    late : callable, optional
+        Asked after every L-BFGS step; True ends it where it is.
     """
     from scipy.optimize import minimize
 
@@ -96,12 +100,17 @@ def augmented_lagrangian(
         )
         return 0.5 * float(flat @ flat) + float(trial @ trial - lam @ lam) / (2.0 * penalty), gradient
 
+    def watch(intermediate_result: object) -> None:
+        if late is not None and late():
+            raise StopIteration
+
     for _ in range(rounds):
         result = minimize(
             value,
             point,
             jac=True,
             method="L-BFGS-B",
+            callback=watch,
             options={"maxiter": inner, "maxcor": 20, "gtol": 0.1 * tolerance, "ftol": 0.0, "maxls": 30},
         )
         point, evaluations = result.x, evaluations + int(result.nfev)
@@ -109,6 +118,8 @@ def augmented_lagrangian(
         new = multipliers(K, Q)[0]
         before, missed = missed, float(np.abs(new - lam).max()) / penalty
         lam = new
+        if late is not None and late():
+            break
         if missed <= tolerance and float(np.abs(result.jac).max()) <= tolerance:
             break
         # A larger penalty helps only where the multipliers are at fault, not an unfinished inner minimization.

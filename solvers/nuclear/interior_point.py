@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.frobenius.pivoting import solve_small
 from attsvm.solvers.nuclear.spectra import schur_matrix, singular_triples, singular_values
 from attsvm.solvers.unit import UnitRows
 
@@ -26,9 +27,9 @@ __all__ = ["InteriorPoint"]
 
 # Columns of workspace per column of a matrix to reduce: enough for blocked code.
 _BLOCK = 64
-# The start from the least Frobenius norm: ridge and rounds of its approximate solution, the multiple of it that leaves
+# The start from the least Frobenius norm: the ridge of its approximate solution, the multiple of it that leaves
 # every row some slack, mu relative to the largest singular value, share of the dual ball. Steps hardly depend on them.
-_START_RIDGE, _START_ROUNDS = 1e-6, 12
+_START_RIDGE = 1e-6
 _START_MULTIPLE, _START_MU, _START_SHARE, _START_SLACK = 1.1, 0.05, 0.5, 1e-2
 # Rows of a feasible problem seldom ask for more; beyond, the plain start is as good.
 _START_LARGEST = 1e3
@@ -85,31 +86,15 @@ def _factor(M: FloatArray, equality: BoolArray | None) -> tuple[FloatArray | Non
 
 
 def _least_squares_multipliers(rows: UnitRows) -> FloatArray | None:
-    """Multipliers of the least Frobenius norm, roughly, by block pivoting; None when it does not end soon.
+    """Multipliers of the least Frobenius norm, roughly; None when pivoting does not settle.
 
     The ridge keeps the Gram matrix of dependent rows invertible and the multipliers of an infeasible problem finite.
     """
-    from scipy.linalg import lapack
-
     gram = rows.a @ rows.a.T
     gram *= rows.b @ rows.b.T
     gram.ravel()[:: rows.m + 1] += _START_RIDGE
-    active = np.ones(rows.m, dtype=bool)
-    for _ in range(_START_ROUNDS):
-        index = active.nonzero()[0]
-        if not len(index):
-            return None
-        _, inner, failed = lapack.dposv(gram.take(index, 0).take(index, 1).T, rows.rhs[index], overwrite_a=1)
-        if failed:
-            return None
-        x = np.zeros(rows.m)
-        x[index] = inner
-        # Multipliers of active rows minus slacks of the others: whichever is not 0 tells the side of the row.
-        wanted = x - gram @ x + rows.rhs > 1e-12
-        if (wanted == active).all():
-            return x
-        active = wanted
-    return None
+    found = solve_small(gram, rows.rhs)
+    return found.x if found.settled else None
 
 
 @dataclass(eq=False)

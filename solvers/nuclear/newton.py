@@ -14,6 +14,7 @@ Convergence is quadratic when the solution is nondegenerate; wrong guesses of r 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,15 +29,16 @@ from attsvm.solvers.solution import Extras, Found, MarginSolution
 from attsvm.solvers.unit import UnitRows
 
 __all__ = [
+    "Equations",
     "Polished",
     "active_map",
-    "packed_goal",
+    "guessed_rank",
+    "newton_steps",
     "polish",
     "polish_guess",
+    "rank_correction",
     "report",
-    "solve_saddle",
     "symmetric",
-    "turning",
     "warm_polish",
 ]
 
@@ -114,13 +116,13 @@ def symmetric(packed: FloatArray, r: int) -> FloatArray:
     return S
 
 
-def packed_goal(sigma: FloatArray, r: int) -> FloatArray:
+def _packed_goal(sigma: FloatArray, r: int) -> FloatArray:
     """``svec(I - Sigma)`` of the first r singular values: what their change has to be."""
     row, column, _, _ = _triangle(r)
     return np.asarray(np.where(row == column, 1.0 - sigma[row], 0.0))
 
 
-def turning(left: FloatArray, sigma: FloatArray, right: FloatArray, r: int, floor: float) -> FloatArray:
+def _turning(left: FloatArray, sigma: FloatArray, right: FloatArray, r: int, floor: float) -> FloatArray:
     """``4 Z^+`` with the r active directions of Z = I - [[0, D], [D^T, 0]] removed, shape (p+q, p+q)."""
     p, k = len(left), len(sigma)
     # Eigenpairs of Z: 1 -+ sigma on (u, +-v)/sqrt(2); 1 on what is orthogonal to all u and v.
@@ -136,7 +138,7 @@ def turning(left: FloatArray, sigma: FloatArray, right: FloatArray, r: int, floo
     return np.asarray(out)
 
 
-def solve_saddle(M: FloatArray, B: FloatArray, top: FloatArray, bottom: FloatArray) -> FloatArray | None:
+def _solve_saddle(M: FloatArray, B: FloatArray, top: FloatArray, bottom: FloatArray) -> FloatArray | None:
     """Solve ``[[M, B], [B^T, 0]] x = (top, bottom)``; consistent singular systems get a small solution."""
     from scipy.linalg import lapack
 
@@ -162,24 +164,47 @@ def solve_saddle(M: FloatArray, B: FloatArray, top: FloatArray, bottom: FloatArr
     return x if np.isfinite(x).all() else None
 
 
-def _newton(
-    rows: UnitRows,
-    active: npt.NDArray[np.intp],
+@dataclass(frozen=True, eq=False)
+class Equations:
+    """Rows ``<a_k b_k^T, W> = rhs_k`` of an identified face.
+
+    Attributes
+    ----------
+    a, b : ndarray, shape (k, p) and (k, q)
+    rhs : ndarray, shape (k,)
+    constant : ndarray, shape (p, q), or None
+        What other multipliers, held fixed, add to the dual matrix.
+    shift : ndarray, shape (k, k), or None
+        Curvature of squared hinges: the rows ask for ``rhs - shift lam``.
+    """
+
+    a: FloatArray
+    b: FloatArray
+    rhs: FloatArray
+    constant: FloatArray | None = None
+    shift: FloatArray | None = None
+
+
+def newton_steps(
+    rows: Equations,
     lam: FloatArray,
     W: FloatArray,
     r: int,
     cluster: int,
     tolerance: float,
+    late: Callable[[], bool] | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, int] | None:
-    """Newton steps for fixed r and active rows: (lam, W, S, sigma, steps), or None when they diverge.
+    """Newton steps for a fixed rank r and face: (lam, W, S, sigma, steps), or None when they diverge or it is late.
 
     When ``cluster > r`` that many singular values of the first D are equal; W then tells which vectors to keep.
     """
-    a, b, rhs = rows.a[active], rows.b[active], rows.rhs[active]
-    p = a.shape[1]
-    previous = np.inf
+    a, b, p = rows.a, rows.b, rows.a.shape[1]
+    previous, size = np.inf, max(1.0, float(np.abs(rows.rhs).max(initial=0.0)))
     for step in range(_NEWTON_STEPS + 1):
-        triples = singular_triples((a * lam[:, None]).T @ b)
+        if late is not None and late():
+            return None
+        D = (a * lam[:, None]).T @ b
+        triples = singular_triples(D if rows.constant is None else rows.constant + D)
         if triples is None:
             return None
         U, sigma, Vt = triples
@@ -193,21 +218,40 @@ def _newton(
         both = np.concatenate([left, right])
         X = both @ S @ both.T
         W = X[:p, p:]
-        missed = np.einsum("kd,kd->k", a @ W, b) - rhs
-        error = max(float(np.abs(missed).max()), float(np.abs(sigma[:r] - 1.0).max()))
+        asked = rows.rhs if rows.shift is None else rows.rhs - rows.shift @ lam
+        missed = np.einsum("kd,kd->k", a @ W, b) - asked
+        error = max(float(np.abs(missed).max(initial=0.0)) / size, float(np.abs(sigma[:r] - 1.0).max()))
         if not np.isfinite(error) or error > 4.0 * max(previous, 1e-9):
             return None
         if error <= tolerance or step == _NEWTON_STEPS or (error > 0.5 * previous and error < 1e-9):
             return lam, W, S, sigma, step
         previous = error
         # Just after the rank was lowered, sigma_{r+1} is still 1; the floor lets it leave and vanishes with the error.
-        M = schur_matrix(a, b, X, turning(U, sigma, Vt.T, r, max(min(error, 1e-2), 1e-12)))
-        x = solve_saddle(M, active_map(a, b, left, right), rhs, packed_goal(sigma, r))
+        M = schur_matrix(a, b, X, _turning(U, sigma, Vt.T, r, max(min(error, 1e-2), 1e-12)))
+        if rows.shift is not None:
+            M += rows.shift
+        x = _solve_saddle(M, active_map(a, b, left, right), asked, _packed_goal(sigma, r))
         if x is None:
             return None
-        lam = lam + x[: len(active)]
-        W = left @ symmetric(x[len(active) :], r) @ right.T
+        lam = lam + x[: len(lam)]
+        W = left @ symmetric(x[len(lam) :], r) @ right.T
     return None
+
+
+def rank_correction(S: FloatArray, sigma: FloatArray, rank: int, accuracy: float) -> tuple[int, int]:
+    """Directions to add (singular values of D above 1) and to drop (negative ones of S), by their signs."""
+    curvature = np.linalg.eigvalsh(S)
+    drop = int(np.count_nonzero(curvature < -accuracy * max(1.0, float(curvature[-1]))))
+    return int(np.count_nonzero(sigma[rank:] > 1.0 + accuracy)), drop
+
+
+def guessed_rank(primal: FloatArray, dual: FloatArray) -> int:
+    """The rank of a nearly optimal pair from the singular values of W and D.
+
+    A singular pair counts as active when its primal value, relative to the largest, exceeds the distance of its
+    dual value from 1: the product of the two tends to 0, so one of them dominates.
+    """
+    return max(1, int(np.count_nonzero(primal / primal[0] > 1.0 - dual)))
 
 
 def polish(
@@ -239,7 +283,8 @@ def polish(
         index = np.flatnonzero(active)
         if not 1 <= rank <= min(rows.shape) or not len(index):
             return best
-        found = _newton(rows, index, lam[index], W, rank, cluster, tolerance)
+        face = Equations(rows.a[index], rows.b[index], rows.rhs[index])
+        found = newton_steps(face, lam[index], W, rank, cluster, tolerance)
         if found is None:
             return best
         lam_active, W_new, S, sigma, used = found
@@ -252,9 +297,7 @@ def polish(
         accuracy = 1e-12 * max(1.0, float(np.abs(W_new).max()))
         negative = ~rows.equality & (lam_new < -accuracy)
         missing = ~active & (rows.missed(W_new) > accuracy)
-        curvature = np.linalg.eigvalsh(S)
-        drop = int(np.count_nonzero(curvature < -accuracy * max(1.0, float(curvature[-1]))))
-        add = int(np.count_nonzero(sigma[rank:] > 1.0 + accuracy))
+        add, drop = rank_correction(S, sigma, rank, accuracy)
         if not (negative.any() or missing.any() or drop or add):
             return best
         active = (active & ~negative) | missing
@@ -265,16 +308,9 @@ def polish(
 
 
 def polish_guess(rows: UnitRows, W: FloatArray, lam: FloatArray, active: BoolArray) -> Polished | None:
-    """`polish` with the rank guessed from the pair.
-
-    A singular pair counts as active when its primal value, relative to the largest, exceeds the distance of its
-    dual value from 1: the product of the two tends to 0, so one of them dominates.
-    """
+    """`polish` with the rank guessed from the pair."""
     primal, dual = singular_values(W), singular_values(rows.adjoint(lam))
-    if not 0 < primal[0] < np.inf:
-        return None
-    rank = int(np.count_nonzero(primal / primal[0] > 1.0 - dual))
-    return polish(rows, W, lam, active, max(rank, 1))
+    return polish(rows, W, lam, active, guessed_rank(primal, dual)) if 0 < primal[0] < np.inf else None
 
 
 def warm_polish(rows: UnitRows, request: Request, *, goal: float = 1e-11) -> Polished | None:

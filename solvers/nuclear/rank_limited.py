@@ -14,12 +14,12 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify import certify
-from attsvm.solvers.frobenius.working_set import read_time_limit
+from attsvm.solvers.frobenius.working_set import raised, read_time_limit
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.factored import Factors, augmented_lagrangian, solve_factored
 from attsvm.solvers.nuclear.interior import solve_interior
 from attsvm.solvers.nuclear.newton import active_map, symmetric
-from attsvm.solvers.nuclear.reweighted import raised, solve_reweighted
+from attsvm.solvers.nuclear.reweighted import solve_reweighted
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found, RankLimit
@@ -32,10 +32,10 @@ __all__ = ["solve_rank_limited"]
 _INTERIOR_ROWS = 700
 # A start counts as feasible when its rows hold to this accuracy, as certificates measure it.
 _FEASIBLE = 1e-7
-# Rounds of the method of multipliers between two looks at the clock.
-_SLICE = 5
 # Largest dense system of the Newton steps; beyond it the point keeps the accuracy of the first-order method.
 _DENSE_LIMIT = 1500
+# Seconds of one of them, over the third power of its size.
+_SECONDS = 1e-9
 
 
 def _kkt_residual(rows: UnitRows, K: FloatArray, Q: FloatArray, lam: FloatArray) -> float:
@@ -46,8 +46,11 @@ def _kkt_residual(rows: UnitRows, K: FloatArray, Q: FloatArray, lam: FloatArray)
     return float(max(np.abs(K - D @ Q).max(), np.abs(Q - D.T @ K).max(), condition.max()))
 
 
-def _refine(rows: UnitRows, point: Factors, steps: int = 8) -> Factors:
-    """Newton on ``K = D Q``, ``Q = D^T K`` and the active rows; the rotation of K and Q is left where it is."""
+def _refine(rows: UnitRows, point: Factors, deadline: float, steps: int = 8) -> Factors:
+    """Newton on ``K = D Q``, ``Q = D^T K`` and the active rows; the rotation of K and Q is left where it is.
+
+    A step is taken if it can be expected to end before the deadline.
+    """
     (p, q), r = rows.shape, point.K.shape[1]
     K, Q, lam = point.K, point.Q, point.lam
     residual = _kkt_residual(rows, K, Q, lam)
@@ -56,7 +59,11 @@ def _refine(rows: UnitRows, point: Factors, steps: int = 8) -> Factors:
     if size + len(active) > _DENSE_LIMIT:
         return point
     a, b = rows.a[active], rows.b[active]
+    step = _SECONDS * (size + len(active)) ** 3
     for _ in range(steps):
+        begin = time.perf_counter()
+        if begin + step > deadline:
+            break
         trial = np.zeros(rows.m)
         trial[active] = lam[active]
         D = rows.adjoint(trial)
@@ -83,6 +90,7 @@ def _refine(rows: UnitRows, point: Factors, steps: int = 8) -> Factors:
         if not reached < residual:
             break
         K, Q, lam, residual = K_new, Q_new, trial, reached
+        step = time.perf_counter() - begin
     return Factors(K, Q, lam, point.penalty, point.missed, point.evaluations)
 
 
@@ -102,12 +110,10 @@ def _starts(rows: UnitRows, W: FloatArray, rank: int, count: int, seed: int) -> 
 
 
 def _improved(rows: UnitRows, point: Factors, rounds: int, deadline: float) -> Factors:
-    """The method of multipliers from a start, a few rounds at a time while there is time."""
-    for done in range(0, rounds, _SLICE):
-        point = augmented_lagrangian(rows, point, tolerance=1e-8, rounds=min(_SLICE, rounds - done), inner=100)
-        if point.missed <= 1e-8 or time.perf_counter() > deadline:
-            break
-    return point
+    """The method of multipliers from a start, while there is time."""
+    return augmented_lagrangian(
+        rows, point, tolerance=1e-8, rounds=rounds, inner=100, late=lambda: time.perf_counter() > deadline
+    )
 
 
 def _truncated(W: FloatArray, rank: int) -> FloatArray:
@@ -224,7 +230,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
         point = _improved(rows, initial, request.max_iterations or 60, begin + allowed)
         tried += 1
         evaluations += point.evaluations
-        point = _refine(rows, point)
+        point = _refine(rows, point, begin + allowed)
         W = rows.lift(point.W)
         W = W if allowed == np.inf else raised(problem, W)
         missed = problem.missed(problem.margins(W) - problem.rhs) / problem.allowance

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify import certify
 from attsvm.solvers.frobenius.face_system import Metric
-from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
-from attsvm.solvers.frobenius.working_set import WorkingSetSolve, read_time_limit
+from attsvm.solvers.frobenius.working_set import WorkingSetSolve, raised, read_time_limit
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.face_newton import polish_face
 from attsvm.solvers.nuclear.interior import solve_interior
@@ -29,7 +29,7 @@ from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["raised", "solve_reweighted"]
+__all__ = ["solve_reweighted"]
 
 _ROUNDS = 60
 # Rows up to which Newton is tried whenever there is progress.
@@ -72,14 +72,6 @@ def _metric(W: FloatArray, floor: float) -> Metric | None:
     return Metric((U * left) @ U.T, (Vt.T * right) @ Vt)
 
 
-def raised(problem: MarginProblem, W: FloatArray) -> FloatArray:
-    """W raised to meet plain rows that it misses by little."""
-    if problem.penalty is not None or problem.equality.any() or not (problem.rhs > 0).all():
-        return W
-    least = float((problem.margins(W) / problem.rhs).min())
-    return W / least if 0.5 < least < 1.0 else W
-
-
 def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least nuclear norm, hard or soft, of any number of rows.
 
@@ -113,13 +105,17 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
     begin = time.perf_counter()
     limit = read_time_limit(request.options.get("time_limit"))
     best, frobenius = _Best(problem, norm), get_norm("frobenius")
+
+    def left() -> float:
+        return limit - (time.perf_counter() - begin)
+
     best.offer(np.zeros(problem.shape), np.zeros(problem.m))
     metric: Metric | None = None
     known = request.multipliers(problem)
-    floor, rounds, attempt_below, systems, rows = 1.0, 0, 3e-2, 0, 0
+    floor, rounds, attempt_below, systems, products, rows = 1.0, 0, 3e-2, 0, 0, 0
     for rounds in range(1, (request.max_iterations or _ROUNDS) + 1):
-        asked = Request(request.tolerance, warm_start=known, options=request.options)
-        solve = WorkingSetSolve(problem, frobenius, asked, ProximalNewton(problem, metric))
+        asked = Request(request.tolerance, warm_start=known, options=_within(request.options, left(), limit))
+        solve = WorkingSetSolve(problem, frobenius, asked, metric)
         if metric is None:  # also where infeasibility shows
             found = solve.run()
             if found.farkas is not None:
@@ -129,33 +125,37 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
             W, lam = found.W, found.multipliers
             lam = lam * float(np.linalg.norm(W)) if problem.penalty is None else lam
         else:
-            solve.approach(1e-7, 1e-9)
-            W, lam = solve.method.here.W, solve.method.x
+            W, lam = solve.approach(1e-7, 1e-9)
         known = lam
-        systems, rows = systems + solve.method.factorizations, len(solve.method.index)
+        made = solve.extras()
+        systems, products, rows = systems + made.factorizations, products + made.products, made.working_rows
         reached = best.offer(raised(problem, W), lam)
         if problem.penalty is not None:  # W = 0 and multipliers that pay for everything
             best.offer(np.zeros(problem.shape), lam)
-        if reached < attempt_below:
+        if reached < attempt_below and left() > 0:
             # A failed attempt costs little on few rows; on many, come closer first.
             attempt_below = min(attempt_below, (0.9 if problem.m <= _FEW else 0.4) * reached)
             near = np.flatnonzero((lam != 0) | problem.equality | _close(problem, W))
-            polished = polish_face(problem.gather(near), W, lam[near])
+            polished = polish_face(problem.gather(near), W, lam[near], late=lambda: left() < 0)
             if polished is not None:
                 full = np.zeros(problem.m)
                 full[near] = polished.lam
                 best.offer(polished.W, full)
-        if best.proved <= 1e-2 * request.tolerance or time.perf_counter() - begin > limit:
-            break
-        if best.proved <= request.tolerance and floor <= 1e-4:
+        goal = request.tolerance * (1.0 if floor <= 1e-4 else 1e-2)
+        if best.proved <= goal or left() < 0:
             break
         # Weights far below the error would freeze directions that still have to turn.
         floor = max(_FLOOR, floor * _FALL, _SHARE * min(reached, 1.0))
         metric = _metric(W, floor)
         if metric is None:
             break
-    extras = Extras(interior_iterations=rounds, working_rows=rows, factorizations=systems)
+    extras = Extras(interior_iterations=rounds, working_rows=rows, factorizations=systems, products=products)
     return replace(best.found, iterations=rounds, extras=extras)
+
+
+def _within(options: dict[str, Any], left: float, limit: float) -> dict[str, Any]:
+    """Options with what is left of the time, and a little more: a W of some kind is always found."""
+    return options if limit == np.inf else {**options, "time_limit": max(left, 0.05 * limit)}
 
 
 def _close(problem: MarginProblem, W: FloatArray) -> BoolArray:

@@ -122,9 +122,9 @@ class TestModel:
     @pytest.mark.parametrize(
         ("changed", "message"),
         [
-            ({"X": np.zeros((2, 3))}, r"X must have shape \(any, any, any\)"),
-            ({"X": np.zeros((0, 3, 2))}, "at least one example"),
-            ({"y": [0.0]}, r"y must have shape \(2\), got \(1,\)"),
+            ({"X": np.zeros((2, 3))}, r"X must have shape \(N, n, d\), got \(2, 3\)"),
+            ({"X": np.zeros((0, 3, 2))}, r"X must have shape \(N, n, d\), got \(0, 3, 2\)"),
+            ({"y": [0.0]}, r"y must have shape \(2,\), got \(1,\)"),
             ({"v": [0.0, np.nan]}, r"v\[1\] is nan"),
             ({"W": np.ones((2, 2))}, "W must have full rank 2"),
             ({"attention": "sparse"}, "attention must be"),
@@ -437,7 +437,7 @@ class TestDescent:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"optimizer": "sgd"}, "optimizer must be one of"),
+            ({"optimizer": "sgd"}, r"optimizer must be 'gd', .* or 'adam', got 'sgd'"),
             ({"every": 0}, "every positive"),
             ({"p0": np.zeros(3)}, r"p0 must have shape \(4,\)"),
             ({"v0": np.zeros(3)}, r"v0 must have shape \(4,\)"),

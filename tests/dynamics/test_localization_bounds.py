@@ -259,7 +259,10 @@ def test_the_penalty_stays_on_its_device():
         ),
         (lambda: loc.entropy_lower_bound(-1.0, 4), "nu must be >= 0, got -1"),
         (lambda: loc.entropy_lower_bound(1.0, 1), "T must be an integer >= 2, got 1"),
-        (lambda: loc.entropy_lower_bound(1.0, 4, "best"), "form must be one of ('tight', 'asymptotic', 'printed')"),
+        (
+            lambda: loc.entropy_lower_bound(1.0, 4, "best"),
+            "form must be 'tight', 'asymptotic' or 'printed', got",
+        ),
         (lambda: loc.attention_entropy(np.ones((1, 2)), np.eye(2)), "T must be an integer >= 2, got 1"),
         (lambda: loc.attention_entropy(np.ones((3, 3)), np.eye(2)), "X must have shape (..., T, 2), got (3, 3)"),
         (lambda: loc.attention_entropy([[1.0], [np.nan]], [[1.0]]), "X must be finite, but X[1, 0] is nan"),

@@ -242,7 +242,7 @@ def test_errors_of_the_methods(rng):
     ("call", "message"),
     [
         (lambda: loc.signal_propagation(np.eye(2), 1), "T must be an integer >= 2, got 1"),
-        (lambda: loc.signal_propagation(np.eye(2), 4, method="best"), "method must be one of ('exact', 'gaussian',"),
+        (lambda: loc.signal_propagation(np.eye(2), 4, method="best"), "method must be 'exact', 'gaussian', "),
         (
             lambda: loc.signal_propagation(loc.qk_spectrum(np.eye(2)), 4, method="monte_carlo"),
             "method='monte_carlo' simulates tokens",
@@ -253,8 +253,8 @@ def test_errors_of_the_methods(rng):
         (lambda: loc.token_logits(np.ones((3, 4)), np.eye(2)), "X must have shape (..., T, 2), got (3, 4)"),
         (lambda: loc.rho([1.5], 1.0, 1.0), "theta must lie in [0, 1]"),
         (lambda: loc.rho([0.5], 1.0, 0.0), "eta must be positive and finite, got 0.0"),
-        (lambda: loc.rho([0.5], 1.0, 1.0, "exact"), "form must be one of ('corrected', 'printed'), got 'exact'"),
-        (lambda: loc.rho_limit([0.5], 1.0, "exact"), "form must be one of"),
+        (lambda: loc.rho([0.5], 1.0, 1.0, "exact"), "form must be 'corrected' or 'printed', got 'exact'"),
+        (lambda: loc.rho_limit([0.5], 1.0, "exact"), "form must be 'corrected' or 'printed', got 'exact'"),
         (lambda: loc.limit_window(0.0), "r must be finite and not zero, got 0.0"),
         (lambda: loc.finite_window(4, np.nan), "r must be finite, got nan"),
         (lambda: loc.normal_interval(0.0, -1.0), "variance must be >= 0"),

@@ -67,7 +67,7 @@ def test_sparsity_baseline_and_padding():
         ),
         (lambda: pol.attention_entropy(np.ones((1, 1, 1, 5, 5))), "attention must hold distributions over keys"),
         (lambda: pol.sparsity_score(np.ones((1, 1, 2, 5, 5)), valid=np.ones((2, 4))), "valid must have shape (2, 5)"),
-        (lambda: pol.AttentionKind("cosine"), "kind must be one of ['softmax'"),
+        (lambda: pol.AttentionKind("cosine"), "kind must be 'softmax', "),
         (lambda: pol.AttentionKind("softmax", normalized=False), "softmax is normalized by definition"),
     ],
 )

@@ -102,9 +102,9 @@ def test_tangent_kernel_and_decrease(rng):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda f: pol.order_margin(f, of="a"), 'of must be "u" or "scores", got \'a\''),
-        (lambda f: pol.repulsion_margin(f, form="old"), 'form must be "corrected" or "printed", got \'old\''),
-        (lambda f: pol.ratio_margin(f, gap="max"), 'gap must be "min" or "top", got \'max\''),
+        (lambda f: pol.order_margin(f, of="a"), "of must be 'u' or 'scores', got 'a'"),
+        (lambda f: pol.repulsion_margin(f, form="old"), "form must be 'corrected' or 'printed', got 'old'"),
+        (lambda f: pol.ratio_margin(f, gap="max"), "gap must be 'min' or 'top', got 'max'"),
         (lambda f: pol.two_token_drift(f), "two softmax tokens are needed, got p = 3"),
         (lambda f: pol.elementwise_drift(f), "'softmax' is not an elementwise map"),
         (lambda f: pol.potential([1.0, 0.0], [1.0, -1.0], "square"), "the potential needs f' > 0 between the logits"),

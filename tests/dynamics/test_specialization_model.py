@@ -137,7 +137,7 @@ def test_keep_removes_heads(generator):
     [
         (lambda: sp.DiscretePrior([[1.0], [2.0]], [0.5, 0.4]), "weights must sum to 1, got 0.9"),
         (lambda: sp.DiscretePrior([[1.0], [2.0]], [1.5, -0.5]), "weights must be positive, but weights[1] is -0.5"),
-        (lambda: sp.DiscretePrior([[1.0]], [0.5, 0.5]), "weights must have shape (1,), one per atom, got (2,)"),
+        (lambda: sp.DiscretePrior([[1.0]], [0.5, 0.5]), "weights must have shape (1,), got (2,)"),
         (lambda: sp.DiscretePrior([[np.nan]], [1.0]), "atoms must be finite, but atoms[0, 0] is nan"),
         (lambda: sp.DiscretePrior(np.zeros((0, 2)), []), "atoms must have shape (K, F)"),
         (lambda: sp.GaussianPrior([[1.0, 2.0], [0.0, 1.0]]), "covariance must be symmetric"),
@@ -164,7 +164,7 @@ def test_keep_removes_heads(generator):
         (lambda: sp.MultiHeadAttention(torch.full((1, 4), torch.inf)), "k must be finite"),
         (
             lambda: sp.MultiHeadAttention(torch.zeros(1, 4), "relu"),
-            "activation must be one of ['softmax', 'softmax1', 'bayes'], got 'relu'",
+            "activation must be 'softmax', 'softmax1' or 'bayes', got 'relu'",
         ),
         (lambda: sp.MultiHeadAttention(torch.zeros(2, 4), b=torch.zeros(3)), "b must have shape (2,)"),
         (

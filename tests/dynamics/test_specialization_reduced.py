@@ -233,7 +233,7 @@ def test_printed_flow_keeps_r_symmetric_and_differs():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s, p: sp.reduced_loss(p, s, "relu"), "activation must be one of"),
+        (lambda s, p: sp.reduced_loss(p, s, "relu"), "activation must be 'softmax', 'softmax1' or 'bayes', got 'relu'"),
         (
             lambda s, p: sp.reduced_loss(sp.OrderParameters(torch.zeros(2, 3).double()), s, "softmax"),
             "the point has 3 features, the samples 2",

@@ -243,7 +243,10 @@ def test_head_split_crossing_and_fit():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: sp.quadratic_constants("relu", 4, 2), "activation must be one of"),
+        (
+            lambda: sp.quadratic_constants("relu", 4, 2),
+            "activation must be 'softmax', 'softmax1' or 'bayes', got",
+        ),
         (lambda: sp.quadratic_constants("softmax", 1, 2), "L >= 2 and H >= 1 are needed, got L=1, H=2"),
         (lambda: sp.quadratic_constants("softmax", 3, 0), "got L=3, H=0"),
         (lambda: sp.quadratic_constants("softmax", 3, 2, form="x"), "form must be 'corrected' or 'printed', got 'x'"),

@@ -82,6 +82,11 @@ def test_a_zero_solution_is_certified_when_it_is_feasible():
     assert certificate.norm == 0.0
 
 
+def test_a_certificate_without_errors_proves_what_it_measures():
+    exact = Certificate(1e-9, 2e-9, 3e-9, 0.0, 1.0, 1.0)
+    assert exact.proved == exact.worst == 3e-9
+
+
 # -- one certificate for one problem and for a batch -------------------------------------------------------------------
 
 NOT_NUMBERS = ("rank_certificate", "farkas", "_source", "soft_objective")

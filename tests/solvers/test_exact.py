@@ -419,6 +419,16 @@ def test_repair_gives_a_feasible_matrix_nearby():
     assert nuclear_enclosure(conflict, [[0.0]], [1.0, 1.0]) is None
 
 
+def test_repair_does_not_pull_satisfied_rows_to_their_margin():
+    # The two rows differ by 1e-11 in direction; W misses the first by 1e-15 and has a slack of 1e-9 at the second. To
+    # hold both at their right-hand sides would move W by 100, to be feasible takes 1e-15.
+    rows = exact_rows([[1.0, 0.0], [1.0, 1e-11]], [[1.0]], [0, 0], [1.0, 1.0 - 1e-9], [True, False])
+    W = np.array([[1.0 - 2.0**-50], [0.0]])
+    near = repair(rows, W)
+    assert rows.violation(near) == 0 < rows.violation(W)
+    assert max(abs(to_float(x) - y) for x, y in zip(near.entries(), W.ravel(), strict=True)) <= 2.0**-50
+
+
 def test_enclosure_refuses_nonsense():
     rows = exact_rows([[1.0]], [[1.0]], [0])
     with pytest.raises(ValueError, match="multipliers must have shape"):

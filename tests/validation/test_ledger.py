@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from attsvm.cli import app
 from attsvm.validation.ledger import Claim, Measurement, Verdict
 from attsvm.validation.ledger import run as ledger_run
-from attsvm.validation.ledger.record import count
+from attsvm.validation.ledger.record import Check, count
 from attsvm.validation.ledger.run import all_claims, audit
 from attsvm.validation.ledger.table import claim_record, claims_markdown
 
@@ -138,10 +138,16 @@ def test_ids_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [claim.id for claim in all_claims()]
     assert len(set(ids)) == len(ids)
     assert all_claims(["svm"]) == [claim for claim in all_claims() if claim.paper == "svm"]
-    twice = type("Module", (), {"CLAIMS": (_claim(Verdict.HOLDS),), "__path__": [], "__name__": "m"})
+    twice = type("Module", (), {"CHECKS": {"example": Check(_square, _right)}, "__path__": [], "__name__": "m"})
     monkeypatch.setattr(ledger_run, "import_module", lambda name: twice)
     monkeypatch.setattr(ledger_run, "iter_modules", lambda path: [type("M", (), {"name": n}) for n in ("a", "b")])
-    with pytest.raises(ValueError, match=r"two claims share an id.*svm:example"):
+    with pytest.raises(ValueError, match=r"two checks of svm share a place: \['example'\]"):
+        all_claims(["svm"])
+
+
+def test_a_check_needs_the_record_of_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_run, "_checks", lambda paper: {"example": Check(_square, _right)})
+    with pytest.raises(ValueError, match=r"svm: claims.toml has no record of the checks \['example'\]"):
         all_claims(["svm"])
 
 

@@ -72,12 +72,12 @@ def test_retrieval_has_a_row_per_way_and_a_picture(monkeypatch):
     monkeypatch.setattr(retrieval, "docstring_pairs", lambda limit: pairs)
     outcome = tiny(retrieval, steps=3, negatives=3)
     labels = [row[0] for row in outcome.tables[0].rows]
-    assert labels[0] == "cosine" and len(labels) == 7
+    assert labels[0] == "cosine" and len(labels) == 10
     found = outcome.curves["found"]
     assert all(len(entry["recall"]) == 2 for entry in found.values())
     assert max(found["hard margin from nothing"]["gap"]) < 1e-6
     picture = retrieval.draw(outcome)
-    assert len(picture.axes[0].lines) > 2 * len(labels)
+    assert len(picture.axes[0].lines) == 2 * (len(labels) - 1) + 1
 
 
 def test_a_study_says_what_is_missing():

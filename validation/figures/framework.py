@@ -156,6 +156,10 @@ class Context:
         """Torch device on which training runs."""
         return self.options.device
 
+    def cell(self, *names: str) -> dict[str, Any]:
+        """These settings and the device, for functions that train."""
+        return {name: self.settings[name] for name in names} | {"device": self.device}
+
     def sweep(
         self,
         fn: Task,
@@ -196,7 +200,8 @@ class Figure:
     protocol : str
         The paper's protocol and, where the paper is silent, our choices; printed with the results.
     full, quick : dict
-        Settings; both have ``trials``. The full ones are the paper's.
+        Settings; both have ``trials``. The full ones are the paper's; of the quick ones only those that
+        differ need be given.
     run : callable
         ``run(context) -> Outcome``.
     draw : callable, optional
@@ -219,6 +224,7 @@ class Figure:
         for label, settings in (("full", self.full), ("quick", self.quick)):
             if not isinstance(settings.get("trials"), int):
                 raise ValueError(f"{self.name}: {label} must hold an integer 'trials'")
+        object.__setattr__(self, "quick", {**self.full, **self.quick})
 
     @property
     def names(self) -> str:

@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 
 from attsvm.validation.figures.framework import Figure
 
-__all__ = ["GROUPS", "PAPERS", "all_figures", "choose_figures", "figure_titles"]
+__all__ = ["GROUPS", "LEDGER", "PAPERS", "all_figures", "choose_figures", "figure_titles"]
 
 PAPERS = {
     "svm": "Transformers as Support Vector Machines",
@@ -20,6 +20,8 @@ PAPERS = {
     "localization": "Self-attention networks localize when QK-eigenspectrum concentrates",
     "specialization": "Specialization of softmax attention heads",
 }
+# Whose statements are rows of the ledger: the papers, and newer ones whose figures are not drawn again.
+LEDGER = PAPERS | {"newer": "Newer papers on the same margin problem"}
 GROUPS = PAPERS | {"own": "What this library says of itself"}
 
 

@@ -1,7 +1,7 @@
 """The paper's own words beside a claim: where they stand, what they suppose, and what a second reading decided.
 
-One file ``readings.toml`` per paper, one table per claim. A quotation is checked against the paper's text by whoever
-writes it; the papers are not shipped.
+One file ``claims.toml`` per paper, one table per claim, with the record of the claim itself. A quotation is checked
+against the paper's text by whoever writes it; the papers are not shipped.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
-__all__ = ["WEIGHTS", "Reading", "readings"]
+__all__ = ["WEIGHTS", "Reading", "readings", "records"]
 
 # What a correction changes, in the order of the page: a result or its proof, what a user does, a sentence, a symbol.
 WEIGHTS = ("result", "practice", "wording", "slip")
+
+_RECORD = ("source", "statement", "verdict", "correction", "evidence", "reason")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,23 @@ class Reading:
 
 
 @cache
+def _tables(paper: str) -> dict[str, dict[str, Any]]:
+    text = (files("attsvm.validation.ledger") / paper / "claims.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def records(paper: str) -> dict[str, dict[str, str]]:
+    """What `Claim` says in words, by place and in the order of the ledger; no verdict stands where the claim holds.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.reading import records
+    >>> records("svm")["thm6"]["statement"]
+    'The same size makes every selection of tokens feasible.'
+    """
+    return {place: {k: table[k] for k in _RECORD if k in table} for place, table in _tables(paper).items()}
+
+
 def readings(paper: str) -> dict[str, Reading]:
     """The readings of a paper by claim id.
 
@@ -77,10 +97,11 @@ def readings(paper: str) -> dict[str, Reading]:
     >>> readings("localization")["localization:12"].hypotheses[0]
     'W_QK symmetric and independent of X'
     """
-    text = (files("attsvm.validation.ledger") / paper / "readings.toml").read_text(encoding="utf-8")
-    found = {}
-    for place, table in tomllib.loads(text).items():
-        for name in ("hypotheses", "related", "tight"):
-            table[name] = tuple(table.get(name, ()))
-        found[f"{paper}:{place}"] = Reading(**table)
-    return found
+    return {
+        f"{paper}:{place}": Reading(**{k: _frozen(value) for k, value in table.items() if k not in _RECORD})
+        for place, table in _tables(paper).items()
+    }
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

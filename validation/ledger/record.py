@@ -8,7 +8,7 @@ the stored one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
@@ -18,7 +18,7 @@ import numpy as np
 
 from attsvm.validation.ledger.reading import Reading
 
-__all__ = ["Claim", "Measurement", "Verdict", "count", "each", "each_case", "implication"]
+__all__ = ["Check", "Claim", "Measurement", "Verdict", "count", "each", "each_case", "implication"]
 
 
 class Verdict(StrEnum):
@@ -112,7 +112,7 @@ def each(tolerance: float, detail: str = "") -> Callable[[Instance], Measure]:
     """Make a check of a function that measures one instance.
 
     The function ``error(formula, rng, k)`` draws instance k and returns its error, several of them, or None to leave
-    the instance out; the check counts the errors above the tolerance.
+    the instance out, or yields them; the check counts the errors above the tolerance.
 
     Examples
     --------
@@ -129,7 +129,8 @@ def each(tolerance: float, detail: str = "") -> Callable[[Instance], Measure]:
     def decorate(error: Instance) -> Measure:
         @wraps(error)
         def measure(formula: Formula, rng: np.random.Generator, trials: int) -> Measurement:
-            found = (error(formula, rng, k) for k in range(trials))
+            drawn = (error(formula, rng, k) for k in range(trials))
+            found = (list(e) if isinstance(e, Iterator) else e for e in drawn)
             return count(np.concatenate([np.ravel(e) for e in found if e is not None]), tolerance, detail)
 
         return measure
@@ -163,8 +164,28 @@ def each_case(detail: str) -> Callable[[Instance], Measure]:
 
 
 @dataclass(frozen=True)
+class Check:
+    """How a claim is measured; a section of the ledger lists these by the place of their claim in ``CHECKS``.
+
+    Parameters
+    ----------
+    measure : callable
+        ``measure(formula, rng, trials) -> Measurement``.
+    printed, corrected : object
+        Formulas, in the form that ``measure`` takes; ``corrected`` for refuted claims.
+    trials : int
+        Instances of a normal run.
+    """
+
+    measure: Measure
+    printed: Formula
+    corrected: Formula = None
+    trials: int = 100
+
+
+@dataclass(frozen=True)
 class Claim:
-    """One statement of a paper.
+    """One statement of a paper: its record in ``claims.toml``, joined with its check by `all_claims`.
 
     Parameters
     ----------
@@ -191,7 +212,7 @@ class Claim:
     reason : str
         Why there is no check (open claims only).
     reading : Reading
-        The paper's words, the exact hypotheses and what a second reading decided; joined by `all_claims`.
+        The paper's words, the exact hypotheses and what a second reading decided.
     """
 
     id: str

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 import numpy as np
 
-from attsvm.validation.figures.registry import PAPERS
-from attsvm.validation.ledger.reading import readings
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict
+from attsvm.validation.figures.registry import LEDGER
+from attsvm.validation.ledger.reading import readings, records
+from attsvm.validation.ledger.record import Check, Claim, Measurement, Verdict
 
 __all__ = ["Audit", "all_claims", "audit", "find_claims"]
 
@@ -54,22 +55,30 @@ def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
     'svm'
     """
     claims: list[Claim] = []
-    for paper in PAPERS if papers is None else papers:
-        if paper not in PAPERS:
-            raise ValueError(f"paper must be one of {', '.join(PAPERS)}, got {paper!r}")
-        package = import_module(f"attsvm.validation.ledger.{paper}")
-        names = sorted(m.name for m in iter_modules(package.__path__))
-        for name in names:
-            claims.extend(getattr(import_module(f"{package.__name__}.{name}"), "CLAIMS", ()))
-    ids = [claim.id for claim in claims]
-    if len(set(ids)) < len(ids):
-        raise ValueError(f"two claims share an id: {sorted({i for i in ids if ids.count(i) > 1})}")
-    return [_with_reading(claim) for claim in claims]
+    for paper in LEDGER if papers is None else papers:
+        if paper not in LEDGER:
+            raise ValueError(f"paper must be one of {', '.join(LEDGER)}, got {paper!r}")
+        checks, words, read = _checks(paper), records(paper), readings(paper)
+        if unstated := checks.keys() - words.keys():
+            raise ValueError(f"{paper}: claims.toml has no record of the checks {sorted(unstated)}")
+        for place, record in words.items():
+            name = f"{paper}:{place}"
+            fields: dict[str, Any] = record | (vars(checks[place]) if place in checks else {})
+            fields["verdict"] = Verdict(record.get("verdict", Verdict.HOLDS))
+            claims.append(Claim(name, **fields, reading=read[name]))
+    return claims
 
 
-def _with_reading(claim: Claim) -> Claim:
-    found = readings(claim.paper).get(claim.id)
-    return claim if found is None else replace(claim, reading=found)
+def _checks(paper: str) -> dict[str, Check]:
+    """The checks of all sections of a paper by place."""
+    package = import_module(f"attsvm.validation.ledger.{paper}")
+    found: dict[str, Check] = {}
+    for name in sorted(m.name for m in iter_modules(package.__path__)):
+        checks = getattr(import_module(f"{package.__name__}.{name}"), "CHECKS", {})
+        if twice := found.keys() & checks.keys():
+            raise ValueError(f"two checks of {paper} share a place: {sorted(twice)}")
+        found |= checks
+    return found
 
 
 def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list[Claim]:

@@ -94,8 +94,8 @@ def audit_seeds(
     trials : int, optional
         Instances per check instead of each claim's own number.
     store : str or Path
-        SQLite file of `attsvm.sweep`; it may hold other claims and seeds. What other code of the ledger found is not
-    used. workers : int, optional
+        SQLite file of `attsvm.sweep`; it may hold other claims and seeds. What other checks found is not used.
+    workers : int, optional
         Processes; 0 runs here, None takes one per core.
     fresh : bool
         Discard what the store holds.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attsvm.records import Table, plain
-from attsvm.validation.figures.registry import PAPERS
+from attsvm.validation.figures.registry import LEDGER, PAPERS
 from attsvm.validation.ledger.reading import WEIGHTS
 from attsvm.validation.ledger.record import Claim, Verdict
 from attsvm.validation.ledger.run import Audit
@@ -21,6 +21,7 @@ LINKS = {
     "polarization": "[arXiv 2603.06248](https://arxiv.org/abs/2603.06248)",
     "localization": "[arXiv 2402.02098](https://arxiv.org/abs/2402.02098)",
     "specialization": "[arXiv 2603.03993](https://arxiv.org/abs/2603.03993)",
+    "newer": "arXiv 2306.13596, 2402.05738, 2402.18551, 2403.08081, 2410.14581, by their abstracts",
 }
 
 _HEADINGS = {
@@ -29,6 +30,43 @@ _HEADINGS = {
     "wording": "Sentences that need a word more",
     "slip": "Slips of the pen",
 }
+
+_CLAIMS_PAGE = """\
+# What of the papers holds
+
+Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances that satisfy
+its hypotheses; `attsvm claims --run --seeds 10` runs the checks again at ten seeds and compares, `attsvm claims
+--mutate` tries wrong forms on them. *Holds* means that no instance contradicted the statement, which is evidence,
+not a proof; *fails as printed*, that a counterexample is known and a corrected form survives; *typo*, a slip that
+the paper itself contradicts; *imprecise*, an informal sentence that is false under one reading only. Rows whose
+place begins with *ours* are not statements of the paper. This page is written by `attsvm claims --markdown`.
+
+<div class="claims-filter"></div>
+"""
+
+_WRONG_PAGE = """\
+# What needs a correction in the papers
+
+Statements that a check of the [ledger](claims.md) contradicts as they are printed, each with the form that survives
+it. They come in the order of what they change: results and proofs, what a user does, wording, and slips of the pen.
+None of them takes away from what the papers found; most are a constant, a missing hypothesis or an index. Statements
+that follow from one of these are counted with it and named there. A [second reading](second_reading.md) tells how
+each verdict came about. This page is written by `attsvm claims --wrong`.
+"""
+
+_READINGS_PAGE = """\
+# The second reading
+
+A first reading called {all} statements of the five papers refuted. Each was read again beside the paper's text:
+{holds} are withdrawn (the statement holds, or is a definition), {imprecise} are informal sentences
+that are false under one reading only, {typo} are slips, and {kept} stand, of which
+{same} are consequences of another one and count with it. Verdicts of this page
+are those of the checks. This page is written by `attsvm claims --readings`.
+"""
+
+
+def _place(claim: Claim) -> str:
+    return claim.id.split(":", 1)[1]
 
 
 def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
@@ -88,47 +126,16 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
     >>> claims_markdown(all_claims(["svm"])).startswith("# What of the papers holds")
     True
     """
-    lines = ["# What of the papers holds", ""]
-    lines += [
-        "Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances "
-        "that satisfy",
-        "its hypotheses; `attsvm claims --run --seeds 10` runs the checks again at ten seeds and compares, `attsvm "
-        "claims",
-        "--mutate` tries wrong forms on them. *Holds* means that no instance contradicted the statement, which is "
-        "evidence,",
-        "not a proof; *fails as printed*, that a counterexample is known and a corrected form survives; *typo*, a "
-        "slip that",
-        "the paper itself contradicts; *imprecise*, an informal sentence that is false under one reading only. "
-        "Rows whose",
-        "place begins with *ours* are not statements of the paper. This page is written by `attsvm claims --markdown`.",
-        "",
-        '<div class="claims-filter"></div>',
-        "",
-    ]
-    for paper, title in PAPERS.items():
+    lines = [_CLAIMS_PAGE]
+    for paper, title in LEDGER.items():
         rows = [claim for claim in claims if claim.paper == paper]
         if not rows:
             continue
         lines += [f"## {title}", "", f"{LINKS[paper]}. {len(rows)} claims: {_tally(rows)}.", ""]
-        columns = (
-            "id",
-            "where",
-            "statement",
-            "verdict",
-            "corrected or sharper form",
-            "evidence",
-            "hypotheses and links",
-        )
+        columns = ("id", "where", "statement", "verdict", "corrected or sharper form", "evidence",
+                   "hypotheses and links")  # fmt: skip
         cells = [
-            (
-                c.id.split(":", 1)[1],
-                c.source,
-                c.statement,
-                c.verdict,
-                c.correction,
-                c.evidence or c.reason,
-                _suppositions(c),
-            )
+            (_place(c), c.source, c.statement, c.verdict, c.correction, c.evidence or c.reason, _suppositions(c))
             for c in rows
         ]
         lines += [Table(title, columns, cells).markdown(), ""]
@@ -152,7 +159,7 @@ def _plainly(why: str) -> str:
 
 def _correction(c: Claim, claims: Sequence[Claim]) -> tuple[object, ...]:
     """One row of the page: what is printed, what holds, the evidence, and what follows from it."""
-    heirs = [other.id.split(":", 1)[1] for other in claims if other.reading.same_as == c.id]
+    heirs = [_place(other) for other in claims if other.reading.same_as == c.id]
     evidence = c.evidence or _plainly(c.reading.why)
     if heirs:
         evidence += f". With it: {', '.join(heirs)}"
@@ -160,7 +167,7 @@ def _correction(c: Claim, claims: Sequence[Claim]) -> tuple[object, ...]:
     if c.reading.printed:
         printed += f" ({c.statement})"
         holds += f" ({c.correction})"
-    return c.id.split(":", 1)[1], c.source, c.verdict, printed, holds, evidence
+    return _place(c), c.source, c.verdict, printed, holds, evidence
 
 
 def wrong_markdown(claims: Sequence[Claim]) -> str:
@@ -174,22 +181,7 @@ def wrong_markdown(claims: Sequence[Claim]) -> str:
     False
     """
     main = [claim for claim in claims if claim.verdict.refuted and not claim.reading.same_as]
-    lines = [
-        "# What needs a correction in the papers",
-        "",
-        "Statements that a check of the [ledger](claims.md) contradicts as they are printed, each with the form "
-        "that survives",
-        "it. They come in the order of what they change: results and proofs, what a user does, wording, and slips "
-        "of the pen.",
-        "None of them takes away from what the papers found; most are a constant, a missing hypothesis or an "
-        "index. Statements",
-        "that follow from one of these are counted with it and named there. A [second reading](second_reading.md) "
-        "tells how",
-        "each verdict came about. This page is written by `attsvm claims --wrong`.",
-        "",
-        *(f"- {title}: {LINKS[paper]}" for paper, title in PAPERS.items()),
-        "",
-    ]
+    lines = [_WRONG_PAGE, *(f"- {title}: {LINKS[paper]}" for paper, title in PAPERS.items()), ""]
     for weight in WEIGHTS:
         rows = [claim for claim in main if (claim.reading.weight or "slip") == weight]
         if not rows:
@@ -218,19 +210,8 @@ def readings_markdown(claims: Sequence[Claim]) -> str:
     rows = [claim for claim in claims if claim.reading.before]
     kept = [c for c in rows if c.verdict is Verdict.FAILS]
     counts = Counter(str(c.verdict) for c in rows)
-    lines = [
-        "# The second reading",
-        "",
-        f"A first reading called {len(rows)} statements of the five papers refuted. Each was read again beside the "
-        "paper's text:",
-        f"{counts['holds']} are withdrawn (the statement holds, or is a definition), {counts['imprecise']} are "
-        "informal sentences",
-        f"that are false under one reading only, {counts['typo']} are slips, and {len(kept)} stand, of which",
-        f"{sum(bool(c.reading.same_as) for c in kept)} are consequences of another one and count with it. Verdicts "
-        "of this page",
-        "are those of the checks. This page is written by `attsvm claims --readings`.",
-        "",
-    ]
+    same = sum(bool(c.reading.same_as) for c in kept)
+    lines = [_READINGS_PAGE.format_map(counts + Counter(all=len(rows), kept=len(kept), same=same))]
     columns = ("id", "before", "after", "why", "the paper's words")
     for paper, title in PAPERS.items():
         own = [c for c in rows if c.paper == paper]

@@ -1,8 +1,6 @@
 """Small transformers, corpora and training loops that the experiments of the papers use."""
 
-from typing import Any
-
-from attsvm._lazy import load
+from attsvm._lazy import attach
 
 # Loaded at first use: all but the corpora need torch.
 _LAZY = {
@@ -22,28 +20,5 @@ _LAZY = {
     "train_language_model": "language_model",
 }
 
-
-def __getattr__(name: str) -> Any:
-    return load(__name__, {key: f"{__name__}.{module}" for key, module in _LAZY.items()}, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
-
-
-__all__ = [
-    "Corpus",
-    "InductionTask",
-    "LanguageModel",
-    "LanguageRun",
-    "SetTask",
-    "SmallTransformer",
-    "TransformerSpec",
-    "flip_rates",
-    "induction_report",
-    "read_wikitext",
-    "synthetic_corpus",
-    "train_classifier",
-    "train_induction",
-    "train_language_model",
-]
+__all__ = sorted(_LAZY)
+__getattr__, __dir__ = attach(__name__, _LAZY, __all__)

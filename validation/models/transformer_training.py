@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,8 +58,6 @@ def train_induction(
     torch.Size([1])
     """
     chosen = InductionTask() if task is None else task
-    if steps < 1 or batch < 1:
-        raise ValueError(f"steps and batch must be at least 1, got {steps} and {batch}")
     spec = TransformerSpec(
         vocabulary=chosen.vocabulary,
         length=chosen.width,
@@ -70,15 +69,35 @@ def train_induction(
         feedforward=4 * dim,
         positions=positions,
     )
-    model = SmallTransformer(spec, seed=seed).to(device)
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    for _ in range(steps):
+
+    def loss_of(model: SmallTransformer, generator: torch.Generator) -> Tensor:
         tokens, following = chosen.sample(batch, generator, device)
         logits, _ = model(tokens)
         loss = cross_entropy(logits[:, -1], following)
         if auxiliary:
             loss = loss + auxiliary * cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        return loss
+
+    return _trained(spec, loss_of, lr, batch, steps, seed, device)
+
+
+def _trained(
+    spec: TransformerSpec,
+    loss_of: Callable[[SmallTransformer, torch.Generator], Tensor],
+    lr: float,
+    batch: int,
+    steps: int,
+    seed: int,
+    device: Any,
+) -> SmallTransformer:
+    """AdamW on the loss of fresh batches."""
+    if steps < 1 or batch < 1:
+        raise ValueError(f"steps and batch must be at least 1, got {steps} and {batch}")
+    model = SmallTransformer(spec, seed=seed).to(device)
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    for _ in range(steps):
+        loss = loss_of(model, generator)
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         optimizer.step()
@@ -184,8 +203,6 @@ def train_classifier(
     torch.Size([1, 1])
     """
     chosen = SetTask() if task is None else task
-    if steps < 1 or batch < 1:
-        raise ValueError(f"steps and batch must be at least 1, got {steps} and {batch}")
     spec = TransformerSpec(
         vocabulary=chosen.vocabulary,
         length=chosen.width,
@@ -201,22 +218,17 @@ def train_classifier(
         positions="none",
         embedding_scale=embedding_scale,
     )
-    model = SmallTransformer(spec, seed=seed).to(device)
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     sets, names = _all_sets(chosen, device) if chosen.is_degenerate else (None, None)
-    for _ in range(steps):
+
+    def loss_of(model: SmallTransformer, generator: torch.Generator) -> Tensor:
         if sets is not None and names is not None:
             drawn = torch.randint(chosen.labels, (batch,), generator=generator)
             share = torch.bincount(drawn, minlength=chosen.labels).to(device) / batch
-            loss = (share * cross_entropy(model(sets)[0][:, -1], names, reduction="none")).sum()
-        else:
-            tokens, labels = chosen.sample(batch, generator, device)
-            loss = cross_entropy(model(tokens)[0][:, -1], labels)
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        optimizer.step()
-    return model
+            return (share * cross_entropy(model(sets)[0][:, -1], names, reduction="none")).sum()
+        tokens, labels = chosen.sample(batch, generator, device)
+        return cross_entropy(model(tokens)[0][:, -1], labels)
+
+    return _trained(spec, loss_of, lr, batch, steps, seed, device)
 
 
 def _all_sets(task: SetTask, device: Any) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ Sources are parsed, not imported. Pairs whose body nearly repeats another one ar
 from __future__ import annotations
 
 import ast
+import random
 import re
 import sysconfig
 from collections.abc import Iterator
@@ -34,13 +35,15 @@ def _split(text: str) -> tuple[str, str] | None:
     return summary, rest
 
 
-def docstring_pairs(limit: int | None = None) -> list[tuple[str, str, str]]:
+def docstring_pairs(limit: int | None = None, seed: int = 0) -> list[tuple[str, str, str]]:
     """(module, summary, body) of docstrings of the standard library, in the order of the modules' names.
 
     Parameters
     ----------
     limit : int, optional
-        Pairs to return.
+        Pairs to return, drawn at random from the whole library: the first ones would come from few large modules.
+    seed : int
+        Of the draw.
 
     Examples
     --------
@@ -69,9 +72,9 @@ def docstring_pairs(limit: int | None = None) -> list[tuple[str, str, str]]:
             summaries.add(pair[0])
             bodies.setdefault(parts[0], []).append(words)
             found.append((parts[0], *pair))
-            if limit is not None and len(found) == limit:
-                return found
-    return found
+    if limit is None or limit >= len(found):
+        return found
+    return [found[k] for k in sorted(random.Random(seed).sample(range(len(found)), limit))]
 
 
 def _repeats(words: frozenset[str], known: list[frozenset[str]]) -> bool:

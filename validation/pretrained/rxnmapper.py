@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,6 +101,34 @@ class Tasks:
         return Tasks(
             attsvm.AttentionProblem(p.X[rows], Z=p.Z[rows], mask=p.mask[rows]), self.wanted[rows], self.ranks[rows]
         )
+
+    def row_size(self, head: TrainedHead, of: str) -> float:
+        """Median size of a demand's row: ``|x_right - x_t| |z|``, as the changed map sees them.
+
+        For ``of="K"`` the queries are mapped by Q first, for ``of="Q"`` the tokens by K.
+        """
+        X, Z = self.problem.X, self.problem.Z
+        if of == "K":
+            Z = head.scale * Z @ head.query_map.T
+        elif of == "Q":
+            X = head.scale * X @ head.key_map.T
+        i, k = np.nonzero(self.wanted >= 0)
+        apart = np.linalg.norm(X[i, self.wanted[i, k]][:, None] - X[i], axis=-1)
+        sizes = apart * np.linalg.norm(Z[i, k], axis=-1)[:, None]
+        there = self.problem.allowed[i, k] & (np.arange(X.shape[1]) != self.wanted[i, k][:, None])
+        return float(np.median(sizes[there]))
+
+    def write(self, path: Path) -> None:
+        """Keep them in a file that `read` takes."""
+        p = self.problem
+        np.savez(path, X=p.X, Z=p.Z, mask=np.asarray(p.mask), wanted=self.wanted, ranks=self.ranks)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Tasks:
+        """Tasks that `write` kept."""
+        with np.load(path, allow_pickle=False) as kept:
+            problem = attsvm.AttentionProblem(kept["X"], Z=kept["Z"], mask=kept["mask"])
+            return cls(problem, kept["wanted"], kept["ranks"])
 
     def verdicts(self, W: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Per query of a reaction with this W: 2 right, 1 equivalent to the right one, 0 wrong; -1 for padding."""

@@ -8,26 +8,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import freeze, real_array, require_finite
+from attsvm._arrays import finite_array, freeze
+from attsvm._checks import require_choice
 from attsvm.dynamics.conditioning.loss import ScalarLoss, squared_loss
 from attsvm.softmax import log_softmax
 
 __all__ = ["Array", "PromptProblem"]
 
 Array = npt.NDArray[np.float64]
-
-
-def _real(name: str, value: npt.ArrayLike, shape: tuple[int | None, ...]) -> Array:
-    array = np.array(real_array(name, value), dtype=np.float64)
-    wrong = array.ndim != len(shape) or any(
-        want not in (None, have) for have, want in zip(array.shape, shape, strict=False)
-    )
-    if wrong:
-        expected = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} must have shape ({expected}), got {array.shape}")
-    require_finite(name, array)
-    array = np.asarray(freeze(array))
-    return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,17 +52,14 @@ class PromptProblem:
     attention: str = "softmax"
 
     def __post_init__(self) -> None:
-        X = _real("X", self.X, (None, None, None))
-        if 0 in X.shape:
-            raise ValueError(f"X must have at least one example, token and dimension, got shape {X.shape}")
+        X = freeze(finite_array("X", self.X, ("N", "n", "d")))
         N, _, d = X.shape
-        if self.attention not in ("softmax", "linear"):
-            raise ValueError(f"attention must be 'softmax' or 'linear', got {self.attention!r}")
+        require_choice("attention", self.attention, "softmax", "linear")
         object.__setattr__(self, "X", X)
-        object.__setattr__(self, "y", _real("y", self.y, (N,)))
-        object.__setattr__(self, "v", _real("v", self.v, (d,)))
+        object.__setattr__(self, "y", freeze(finite_array("y", self.y, (N,))))
+        object.__setattr__(self, "v", freeze(finite_array("v", self.v, (d,))))
         if self.W is not None:
-            W = _real("W", self.W, (d, d))
+            W = freeze(finite_array("W", self.W, (d, d)))
             if np.linalg.matrix_rank(W) < d:
                 raise ValueError(f"W must have full rank {d} (Assumption A3), got rank {np.linalg.matrix_rank(W)}")
             object.__setattr__(self, "W", W)
@@ -104,7 +89,7 @@ class PromptProblem:
         return replace(self, v=v)  # type: ignore[arg-type]
 
     def _prompt(self, p: npt.ArrayLike) -> Array:
-        return _real("p", p, (self.shape[2],))
+        return finite_array("p", p, (self.shape[2],))
 
     def log_weights(self, p: npt.ArrayLike) -> Array:
         """Log-attention of every example, shape (N, n); softmax only."""

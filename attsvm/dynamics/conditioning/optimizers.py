@@ -14,6 +14,7 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.conditioning.model import Array, PromptProblem
 from attsvm.softmax import peakedness
 
@@ -240,8 +241,7 @@ def descend(
     >>> plain.status, newton.status, bool(newton.steps[-1] < plain.steps[-1])
     ('reached', 'reached', True)
     """
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
+    require_choice("optimizer", optimizer, *OPTIMIZERS)
     if steps < 0 or every < 1:
         raise ValueError(f"steps must be nonnegative and every positive, got {steps} and {every}")
     joint = v0 is not None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.conditioning.model import Array, PromptProblem
 
 __all__ = ["JACOBIAN_LIPSCHITZ", "ConvergenceConstants", "GuaranteeCheck", "check_guarantee", "convergence_constants"]
@@ -77,8 +78,7 @@ def convergence_constants(
     >>> convergence_constants(teacher.problem, teacher.p_star + 1.0).margin > 0
     False
     """
-    if form not in ("corrected", "sharp", "printed"):
-        raise ValueError(f"form must be 'corrected', 'sharp' or 'printed', got {form!r}")
+    require_choice("form", form, "corrected", "sharp", "printed")
     top = min(2.0, 1.0 / c1) if form == "printed" else min(1.0, 1.0 / c1)
     if not 0 < c1 < 1 or not 0 < c2 <= top:
         raise ValueError(f"c1 must lie in (0, 1) and c2 in (0, {top:g}], got c1={c1}, c2={c2}")

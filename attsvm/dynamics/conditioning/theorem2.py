@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.conditioning.curvature import curvature
 from attsvm.dynamics.conditioning.model import Array, PromptProblem
 from attsvm.dynamics.conditioning.separation import (
@@ -80,8 +81,7 @@ def condition_lower_bound(
     >>> 10 < bound.condition_at_least < curvature(teacher.problem, teacher.p_star).condition_number
     True
     """
-    if form not in ("corrected", "tight", "printed"):
-        raise ValueError(f"form must be 'corrected', 'tight' or 'printed', got {form!r}")
+    require_choice("form", form, "corrected", "tight", "printed")
     N, n, _ = problem.shape
     found = separation(problem, p_star, members)
     rho = float(leakage(problem, members, basis).max())

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
+from attsvm._checks import require_choice
 from attsvm.dynamics.localization.moments import require_tokens
 from attsvm.dynamics.localization.spectrum import QKSpectrum, read_qk
 from attsvm.softmax import entropy, log_softmax
@@ -32,10 +33,7 @@ ENTROPY_FORMS = ("tight", "asymptotic", "printed")
 
 
 def _tokens(X: Any, d: int) -> Float64Array:
-    tokens = real_array("X", X).astype(np.float64)
-    if tokens.ndim < 2 or tokens.shape[-1] != d:
-        raise ValueError(f"X must have shape (..., T, {d}), got {tokens.shape}")
-    require_finite("X", tokens)
+    tokens = finite_array("X", X, ("...", "T", d))
     require_tokens(tokens.shape[-2])
     return tokens
 
@@ -108,8 +106,7 @@ def attention_entropy(
     >>> attention_entropy(np.ones((4, 3)), np.zeros((3, 3))).item(), float(np.log(4))  # no logits: uniform
     (1.3862943611198906, 1.3862943611198906)
     """
-    if query not in ("all", "last"):
-        raise ValueError(f"query must be 'all' or 'last', got {query!r}")
+    require_choice("query", query, "all", "last")
     logits = attention_logits(X, W, temperature, causal=causal)
     log_attention = log_softmax(logits[..., -1:, :] if query == "last" else logits)
     return np.asarray(entropy(log_attention=log_attention).mean(axis=-1))
@@ -178,15 +175,13 @@ def entropy_lower_bound(nu: Any, T: int, form: Literal["tight", "asymptotic", "p
     printed [ 4.174 16.725]
     """
     T = require_tokens(T)
-    radius = real_array("nu", nu).astype(np.float64)
-    require_finite("nu", radius)
+    radius = finite_array("nu", nu)
     if (radius < 0).any():
         raise ValueError(f"nu must be >= 0, got {radius.min():.6g}")
     if form == "tight":
         b = np.exp(-radius * np.sqrt(T / (T - 1)))
         rest = (T - 1) * b
         return np.asarray(np.log1p(rest) + radius * np.sqrt(T * (T - 1)) * b / (1 + rest))
-    if form not in ENTROPY_FORMS:
-        raise ValueError(f"form must be one of {ENTROPY_FORMS}, got {form!r}")
+    require_choice("form", form, *ENTROPY_FORMS)
     power = np.exp(-radius) if form == "asymptotic" else np.exp(-radius / 2)
     return np.asarray(np.log1p(T * np.exp(-radius)) + radius * power / (1 / T + np.exp(-radius)))

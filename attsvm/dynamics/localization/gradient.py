@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
+from attsvm._checks import require_choice
 from attsvm.dynamics.localization.piecewise import linear_softmax, softmax_expansion
 
 __all__ = ["qk_gradient_terms"]
@@ -53,24 +54,15 @@ def qk_gradient_terms(
     >>> [term.item() for term in qk_gradient_terms(X, [[0.0]], 0.0 * I, I, I, 1.0)]
     [0.0, 0.75, 1.0]
     """
-    if form not in ("corrected", "printed"):
-        raise ValueError(f"form must be 'corrected' or 'printed', got {form!r}")
-    tokens, target = real_array("X", X).astype(np.float64), real_array("y", y).astype(np.float64)
+    require_choice("form", form, "corrected", "printed")
+    tokens, target = finite_array("X", X), finite_array("y", y)
     if tokens.ndim != 3 or target.shape != (tokens.shape[0], tokens.shape[2]):
         raise ValueError(f"X and y must have shapes (n, T, d) and (n, d), got {tokens.shape} and {target.shape}")
     n, T, d = tokens.shape
-    matrices = [
-        real_array(name, value).astype(np.float64) for name, value in (("W_qk", W_qk), ("W_v", W_v), ("W_f", W_f))
-    ]
-    for name, matrix in zip(("W_qk", "W_v", "W_f"), matrices, strict=True):
-        if matrix.shape != (d, d):
-            raise ValueError(f"{name} must have shape ({d}, {d}), got {matrix.shape}")
-        require_finite(name, matrix)
-    require_finite("X", tokens)
-    require_finite("y", target)
+    named = (("W_qk", W_qk), ("W_v", W_v), ("W_f", W_f))
+    qk, value, feed = (finite_array(name, matrix, (d, d)) for name, matrix in named)
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, got {temperature}")
-    qk, value, feed = matrices
     last = tokens[:, -1]
     omega = np.einsum("ntd,de,ne->nt", tokens, qk, last, optimize=True) / temperature
     signal = linear_softmax(omega)

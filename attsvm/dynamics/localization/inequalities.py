@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array, real_array
+from attsvm._checks import require_choice
 from attsvm.dynamics.localization.entropy import (
     attention_entropy,
     attention_logits,
@@ -147,8 +148,7 @@ def trace_below_norm(W: Any, covariance: Any = None, norm: str = "spectral", for
     """
     checked = read_qk(W)
     spectrum, sigma, frobenius = _all(checked, covariance)
-    if norm not in ("spectral", "frobenius"):
-        raise ValueError(f"norm must be 'spectral' or 'frobenius', got {norm!r}")
+    require_choice("norm", norm, "spectral", "frobenius")
     printed = _form(form) == "printed"
     power = 0.5 if printed or norm == "frobenius" else 1.0
     if sigma.norm == 0:
@@ -267,10 +267,7 @@ def token_diameter(X: Any) -> float:
     >>> token_diameter([[0.0, 0.0], [3.0, 4.0], [1.0, 1.0]])
     5.0
     """
-    tokens = real_array("X", X).astype(np.float64)
-    if tokens.ndim != 2:
-        raise ValueError(f"X must have shape (T, d), got {tokens.shape}")
-    require_finite("X", tokens)
+    tokens = finite_array("X", X, ("T", "d"))
     squares = (tokens**2).sum(axis=1)
     distances = squares[:, None] + squares - 2 * tokens @ tokens.T
     i, j = np.unravel_index(int(np.argmax(distances)), distances.shape)

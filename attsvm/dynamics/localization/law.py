@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array, real_array
 
 __all__ = ["interval_probability", "upper_tail"]
 
@@ -60,12 +60,9 @@ def upper_tail(weights: Any, x: Any, tolerance: float = 1e-10) -> tuple[Float64A
     >>> upper_tail([[1.0, -1.0]], [1e-9])[0].round(6)
     array([0.5])
     """
-    w = np.atleast_2d(real_array("weights", weights).astype(np.float64))
-    thresholds = np.atleast_1d(real_array("x", x).astype(np.float64))
+    w, thresholds = np.atleast_2d(finite_array("weights", weights)), np.atleast_1d(finite_array("x", x))
     if w.ndim != 2 or thresholds.shape != (len(w),):
         raise ValueError(f"weights and x must have shapes (B, n) and (B,), got {w.shape} and {thresholds.shape}")
-    require_finite("weights", w)
-    require_finite("x", thresholds)
     if (thresholds <= 0).any():
         raise ValueError("x must be positive: negate the weights for a lower tail")
     probability, error = np.zeros(len(w)), np.zeros(len(w))

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.localization.spectrum import QKSpectrum, qk_spectrum
 
 __all__ = [
@@ -194,6 +195,5 @@ def walk_moment(
     }
     if equation not in corrected:
         raise ValueError(f"equation must be one of {tuple(corrected)}, got {equation}")
-    if form not in ("corrected", "printed"):
-        raise ValueError(f"form must be 'corrected' or 'printed', got {form!r}")
+    require_choice("form", form, "corrected", "printed")
     return float((corrected if form == "corrected" else printed)[equation]())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, real_array, require_finite
+from attsvm._arrays import BoolArray, finite_array
 
 __all__ = ["linear_softmax", "piecewise_softmax", "propagates", "softmax_expansion"]
 
@@ -15,12 +15,11 @@ Float64Array = npt.NDArray[np.float64]
 
 
 def _logits(logits: Any) -> Float64Array:
-    array = real_array("logits", logits).astype(np.float64)
+    array = finite_array("logits", logits)
     if array.ndim == 0:
         raise ValueError("logits must have at least one axis")
     if array.shape[-1] < 2:
         raise ValueError(f"logits must hold T >= 2 tokens, got T = {array.shape[-1]}: one token gets all the attention")
-    require_finite("logits", array)
     return array
 
 

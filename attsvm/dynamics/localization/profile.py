@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
+from attsvm._checks import require_choice
 from attsvm.dynamics.localization.moments import require_tokens
 
 __all__ = [
@@ -34,8 +35,7 @@ FORMS = ("corrected", "printed")
 
 
 def _theta(theta: Any) -> Float64Array:
-    array = real_array("theta", theta).astype(np.float64)
-    require_finite("theta", array)
+    array = finite_array("theta", theta)
     if ((array < 0) | (array > 1)).any():
         raise ValueError("theta must lie in [0, 1]")
     return array
@@ -49,11 +49,8 @@ def _eta(eta: float) -> float:
 
 def _doubled_variance(theta: Float64Array, form: str) -> Float64Array:
     """``D(theta)``, twice the variance of the signal over eta^2."""
-    if form == "corrected":
-        return 4 * (theta - 0.5) ** 2 + 1 / 6
-    if form == "printed":
-        return 4 * theta**2 + 7 / 6
-    raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+    require_choice("form", form, *FORMS)
+    return 4 * (theta - 0.5) ** 2 + 1 / 6 if form == "corrected" else 4 * theta**2 + 7 / 6
 
 
 def normal_interval(mean: Any, variance: Any) -> Float64Array:
@@ -160,8 +157,7 @@ def rho_limit(theta: Any, r: float, form: str = "corrected") -> Float64Array:
     array([0. , 0.5, 1. , 0.5, 0. ])
     """
     position = _theta(theta)
-    if form not in FORMS:
-        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+    require_choice("form", form, *FORMS)
     low, high = limit_window(r)
     inside = ((position >= low) & (position <= high)).astype(np.float64)
     if form == "printed":

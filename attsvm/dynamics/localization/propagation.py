@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.localization.law import interval_probability
 from attsvm.dynamics.localization.moments import position_coefficients, read_spectrum, require_tokens, signal_moments
 from attsvm.dynamics.localization.piecewise import linear_softmax
@@ -120,8 +121,7 @@ def signal_propagation(
         weights = signal_weights(spectrum, T, temperature)
         value, error = interval_probability(weights, low, 1.0 + low, tolerance)
         return Propagation(theta, value, error, method)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {METHODS}, got {method!r}")
+    require_choice("method", method, *METHODS)
     form: Any = "exact" if method == "gaussian" else method
     moments = signal_moments(spectrum, T, temperature=temperature, form=form)
     return Propagation(theta, normal_interval(moments.mean, moments.variance), np.full(T, np.nan), method)

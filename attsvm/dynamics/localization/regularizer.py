@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attsvm._checks import require_choice
+
 __all__ = [
     "QKWeights",
     "locater",
@@ -101,8 +103,7 @@ def locater(W_q: Tensor, W_k: Tensor, k1: float, k2: float, *, target: float = 1
     202.0
     """
     _check_strengths(k1, k2)
-    if roles not in ("corrected", "printed"):
-        raise ValueError(f"roles must be 'corrected' or 'printed', got {roles!r}")
+    require_choice("roles", roles, "corrected", "printed")
     mean, scale = (k1, k2) if roles == "corrected" else (k2, k1)
     return (mean * (qk_trace(W_q, W_k) - target).square() + scale * qk_scale(W_q, W_k)).sum()
 
@@ -131,8 +132,7 @@ def locater_gradients(
     202.0
     """
     _check_strengths(k1, k2)
-    if form not in ("corrected", "printed"):
-        raise ValueError(f"form must be 'corrected' or 'printed', got {form!r}")
+    require_choice("form", form, "corrected", "printed")
     trace = qk_trace(W_q, W_k).unsqueeze(-1).unsqueeze(-1)
     slope = 2 * (trace - target) if form == "corrected" else (trace - target) * trace
     in_q = k1 * slope * W_k + 2 * k2 * (W_k @ W_k.mT) @ W_q

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
 from attsvm.dynamics.localization.walks import Covariance, read_covariance
 
 __all__ = ["QKSpectrum", "qk_spectrum", "read_qk"]
@@ -147,16 +147,13 @@ def read_qk(W: Any) -> Float64Array | tuple[Float64Array, Float64Array]:
     if isinstance(W, tuple):
         if len(W) != 2:
             raise ValueError(f"W must be a matrix or a pair (W_q, W_k), got a tuple of {len(W)}")
-        W_q, W_k = (real_array(name, value).astype(np.float64) for name, value in zip(("W_q", "W_k"), W, strict=True))
+        W_q, W_k = finite_array("W_q", W[0]), finite_array("W_k", W[1])
         if W_q.ndim != 2 or W_q.shape != W_k.shape or 0 in W_q.shape:
             raise ValueError(f"W_q and W_k must both have shape (r, d), got {W_q.shape} and {W_k.shape}")
-        require_finite("W_q", W_q)
-        require_finite("W_k", W_k)
         return W_q, W_k
-    matrix = real_array("W", W).astype(np.float64)
+    matrix = finite_array("W", W)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
         raise ValueError(f"W must be a square matrix or a pair (W_q, W_k), got shape {matrix.shape}")
-    require_finite("W", matrix)
     return matrix
 
 

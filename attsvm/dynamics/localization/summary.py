@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array, real_array
 
 __all__ = ["LocalizationSummary", "Site", "summarize"]
 
@@ -81,10 +81,9 @@ def summarize(
     >>> [summarize(rho(theta, xi, eta), theta).site for xi, eta in ((50, 0.01), (-50, 0.01), (0, 0.1), (0, 1), (0, 99))]
     ['late', 'early', 'uniform', 'middle', 'vanishing']
     """
-    values = real_array("rho", rho).astype(np.float64)
+    values = finite_array("rho", rho)
     if values.ndim != 1 or len(values) < 2:
         raise ValueError(f"rho must have shape (T,) with T >= 2, got {values.shape}")
-    require_finite("rho", values)
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"rho must hold probabilities, got values in [{values.min():.6g}, {values.max():.6g}]")
     T = len(values)

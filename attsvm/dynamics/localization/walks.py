@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
 
 __all__ = ["Covariance", "random_walks", "read_covariance"]
 
@@ -106,10 +106,9 @@ def read_covariance(covariance: Any, d: int) -> Covariance:
         return covariance
     if covariance is None:
         return Covariance(d, np.asarray(1.0))
-    value = real_array("covariance", covariance).astype(np.float64)
+    value = finite_array("covariance", covariance)
     if value.shape not in ((), (d,), (d, d)):
         raise ValueError(f"covariance must be a number or have shape ({d},) or ({d}, {d}), got {value.shape}")
-    require_finite("covariance", value)
     if value.ndim == 2:
         size = float(np.abs(value).max(initial=0.0))
         if np.abs(value - value.T).max(initial=0.0) > _SYMMETRY_TOLERANCE * size:

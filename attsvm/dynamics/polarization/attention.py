@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
+from attsvm._checks import require_choice
+
 __all__ = ["ATTENTION_KINDS", "AttentionKind", "attention_weights"]
 
 
@@ -29,8 +31,7 @@ class AttentionKind:
     normalized: bool = True
 
     def __post_init__(self) -> None:
-        if self.name not in _NAMES:
-            raise ValueError(f"kind must be one of {list(_NAMES)}, got {self.name!r}")
+        require_choice("kind", self.name, *_NAMES)
         if self.name == "softmax" and not self.normalized:
             raise ValueError("softmax is normalized by definition")
 

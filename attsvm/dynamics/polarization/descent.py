@@ -166,26 +166,20 @@ def descend(
     if not isinstance(loss, TargetLoss):
         raise ValueError(f"loss must be a LogisticLoss, SquareLoss or KLLoss, got {type(loss).__name__}")
     moved = loss.on(V)
-    keep = _snapshot_steps(steps, snapshots)
-    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    wanted = iter(keep)
-    following = next(wanted)
-    with torch.no_grad():
-        for step in range(steps + 1):
-            s, w = parts(a)
-            beta = torch.bmm(V, s[..., None])[..., 0]
-            if step == following:
-                kept.append((V.clone(), a.clone(), s.clone(), moved.value(beta)))
-                following = next(wanted, -1)
-            if step == steps:
-                break
-            r = moved.descent(beta)
-            pulled = torch.bmm(r[:, None], V)[:, 0]
-            if kind.normalized:
-                pulled -= (s * pulled).sum(-1, keepdim=True)
-            V.baddbmm_(r[..., None], s[:, None], alpha=lr)
-            a.addcmul_(w, pulled, value=lr)
-    return _descent(keep, kept, lr)
+
+    def forward() -> tuple[Tensor, ...]:
+        s, w = parts(a)
+        return s, w, torch.bmm(V, s[..., None])[..., 0]
+
+    def step(s: Tensor, w: Tensor, beta: Tensor) -> None:
+        r = moved.descent(beta)
+        pulled = torch.bmm(r[:, None], V)[:, 0]
+        if kind.normalized:
+            pulled -= (s * pulled).sum(-1, keepdim=True)
+        V.baddbmm_(r[..., None], s[:, None], alpha=lr)
+        a.addcmul_(w, pulled, value=lr)
+
+    return _descent((V, a), forward, step, moved.value, _snapshot_steps(steps, snapshots), lr)
 
 
 def descend_tied(
@@ -228,31 +222,44 @@ def descend_tied(
         raise ValueError(
             f"a0 and target must end in {R.shape[2]} entries, got shapes {tuple(a.shape)}, {tuple(goal.shape)}"
         )
-    keep = _snapshot_steps(steps, snapshots)
-    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    wanted = iter(keep)
-    following = next(wanted)
+    values = R.transpose(1, 2) if transposed else R  # a view: it moves with R
+
+    def forward() -> tuple[Tensor, ...]:
+        s = torch.softmax(torch.bmm(R, a[..., None])[..., 0], -1)
+        return s, torch.bmm(values, s[..., None])[..., 0] @ goal
+
+    def step(s: Tensor, m: Tensor) -> None:
+        r = torch.sigmoid(-m)[:, None] * goal
+        pulled = torch.bmm(r[:, None], values)[:, 0]
+        h = s * (pulled - (s * pulled).sum(-1, keepdim=True))
+        da = torch.bmm(h[:, None], R)[:, 0]
+        R.baddbmm_(h[..., None], a[:, None], alpha=lr)
+        values_step = (s[..., None], r[:, None]) if transposed else (r[..., None], s[:, None])
+        R.baddbmm_(*values_step, alpha=lr)
+        a.add_(da, alpha=lr)
+
+    def loss_of(m: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(-m, threshold=1e9)
+
+    return _descent((R, a), forward, step, loss_of, _snapshot_steps(steps, snapshots), lr)
+
+
+def _descent(
+    parameters: tuple[Tensor, Tensor],
+    forward: Callable[[], tuple[Tensor, ...]],
+    step: Callable[..., None],
+    loss_of: Callable[[Tensor], Tensor],
+    keep: list[int],
+    lr: float,
+) -> Descent:
+    """Steps in place, and snapshots of the parameters, the scores (first of ``forward``) and the loss (of its last)."""
+    kept: list[tuple[Tensor, ...]] = []
     with torch.no_grad():
-        for step in range(steps + 1):
-            s = torch.softmax(torch.bmm(R, a[..., None])[..., 0], -1)
-            values = R.transpose(1, 2) if transposed else R
-            m = torch.bmm(values, s[..., None])[..., 0] @ goal
-            if step == following:
-                kept.append((R.clone(), a.clone(), s, torch.nn.functional.softplus(-m, threshold=1e9)))
-                following = next(wanted, -1)
-            if step == steps:
-                break
-            r = torch.sigmoid(-m)[:, None] * goal
-            pulled = torch.bmm(r[:, None], values)[:, 0]
-            h = s * (pulled - (s * pulled).sum(-1, keepdim=True))
-            da = torch.bmm(h[:, None], R)[:, 0]
-            R.baddbmm_(h[..., None], a[:, None], alpha=lr)
-            values_step = (s[..., None], r[:, None]) if transposed else (r[..., None], s[:, None])
-            R.baddbmm_(*values_step, alpha=lr)
-            a.add_(da, alpha=lr)
-    return _descent(keep, kept, lr)
-
-
-def _descent(steps: list[int], kept: list[tuple[Tensor, Tensor, Tensor, Tensor]], lr: float) -> Descent:
+        for k in range(keep[-1] + 1):
+            found = forward()
+            if k == keep[len(kept)]:
+                kept.append((*(p.clone() for p in parameters), found[0].clone(), loss_of(found[-1])))
+            if k < keep[-1]:
+                step(*found)
     V, a, s, loss = (torch.stack(column) for column in zip(*kept, strict=True))
-    return Descent(steps, lr * torch.tensor(steps, dtype=a.dtype, device=a.device), V, a, s, loss)
+    return Descent(keep, lr * torch.tensor(keep, dtype=a.dtype, device=a.device), V, a, s, loss)

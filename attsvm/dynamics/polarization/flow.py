@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.polarization.integrate import (
     LogTimeFlow,
     Rates,
@@ -176,8 +177,7 @@ def aligned_flow(
     kind, scale = get_normalization(normalization), read_scale(b)
     u, a = read_logits(u0, a0)
     kind.check(a)
-    if frozen not in (None, "u", "a"):
-        raise ValueError(f'frozen must be None, "u" or "a", got {frozen!r}')
+    require_choice("frozen", frozen, None, "u", "a")
     grid = log_times(times, t_end, points)
     options: dict[str, Any] = {"loss": loss, "kind": kind, "b": scale, "frozen": frozen, "grid": grid}
     if u.ndim == 1:

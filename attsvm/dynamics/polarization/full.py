@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
+from attsvm._checks import require_choice
 from attsvm.dynamics.polarization.flow import _both_scores, _stretch
 from attsvm.dynamics.polarization.integrate import LogTimeFlow, Rates, integrate, log_times, score_entropy
 from attsvm.dynamics.polarization.losses import VectorLoss
@@ -98,8 +99,7 @@ def tangent_kernel(
     >>> tangent_kernel(np.eye(2), np.zeros(2)).tolist()
     [[0.625, -0.125], [-0.125, 0.625]]
     """
-    if form not in ("corrected", "printed"):
-        raise ValueError(f'form must be "corrected" or "printed", got {form!r}')
+    require_choice("form", form, "corrected", "printed")
     kind = get_normalization(normalization)
     values = np.asarray(V, dtype=np.float64)
     s, w = kind.parts(np.asarray(a, dtype=np.float64))
@@ -150,8 +150,7 @@ def full_flow(
     kind = get_normalization(normalization)
     V, a = _read_state(V0, a0)
     kind.check(a)
-    if frozen not in (None, "V", "a"):
-        raise ValueError(f'frozen must be None, "V" or "a", got {frozen!r}')
+    require_choice("frozen", frozen, None, "V", "a")
     grid = log_times(times, t_end, points)
     single = V.ndim == 2
     flows = [
@@ -174,16 +173,8 @@ def full_flow(
 
 
 def _read_state(V0: npt.ArrayLike, a0: npt.ArrayLike) -> tuple[Array, Array]:
-    V = np.asarray(real_array("V0", V0), dtype=np.float64)
-    a = np.asarray(real_array("a0", a0), dtype=np.float64)
-    if V.ndim not in (2, 3) or 0 in V.shape:
-        raise ValueError(f"V0 must have shape (d, p) or (B, d, p), got {V.shape}")
-    expected = (*V.shape[:-2], V.shape[-1])
-    if a.shape != expected:
-        raise ValueError(f"a0 must have shape {expected}, got {a.shape}")
-    require_finite("V0", V)
-    require_finite("a0", a)
-    return V, a
+    V = finite_array("V0", V0, ("d", "p"), ("B", "d", "p"))
+    return V, finite_array("a0", a0, (*V.shape[:-2], V.shape[-1]))
 
 
 def _one(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.polarization.integrate import Rates, integrate, log_times, read_logits, read_scale
 
 __all__ = ["GapFlow", "gap_flow"]
@@ -113,8 +114,7 @@ def gap_flow(
     >>> (np.exp(flow.log_scores[-1, 1:]) * flow.tau[-1] ** 2 * 3 / 2).round(4).tolist()
     [1.0, 1.0]
     """
-    if clock not in ("time", "tau"):
-        raise ValueError(f'clock must be "time" or "tau", got {clock!r}')
+    require_choice("clock", clock, "time", "tau")
     u, a = read_logits(u0, a0)
     if u.ndim != 1:
         raise ValueError(f"u0 must have shape (p,), got {u.shape}: gap coordinates belong to one initialisation")

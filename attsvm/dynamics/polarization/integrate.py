@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
+from attsvm._arrays import finite_array
+from attsvm._checks import require_choice
 
 __all__ = [
     "FlowError",
@@ -88,10 +89,9 @@ def log_times(times: npt.ArrayLike | None, t_end: float, points: int) -> Array:
         if points < 2:
             raise ValueError(f"points must be at least 2, got {points}")
         return np.linspace(0.0, np.log1p(t_end), points)
-    grid = np.asarray(real_array("times", times), dtype=np.float64)
+    grid = finite_array("times", times)
     if grid.ndim != 1 or grid.size < 2:
         raise ValueError(f"times must be a vector of at least two times, got shape {grid.shape}")
-    require_finite("times", grid)
     if grid[0] != 0 or (np.diff(grid) <= 0).any():
         raise ValueError("times must start at 0 and increase strictly")
     return np.log1p(grid)
@@ -99,15 +99,8 @@ def log_times(times: npt.ArrayLike | None, t_end: float, points: int) -> Array:
 
 def read_logits(u0: npt.ArrayLike, a0: npt.ArrayLike | None) -> tuple[Array, Array]:
     """Initial projections and logits, both (p,) or (B, p); ``a0=None`` is zero (Assumption 3.1)."""
-    u = np.array(real_array("u0", u0), dtype=np.float64)
-    a = np.zeros_like(u) if a0 is None else np.array(real_array("a0", a0), dtype=np.float64)
-    if u.ndim not in (1, 2) or u.shape[-1] == 0:
-        raise ValueError(f"u0 must have shape (p,) or (B, p) with p >= 1, got {u.shape}")
-    if a.shape != u.shape:
-        raise ValueError(f"a0 must have the shape of u0, {u.shape}, got {a.shape}")
-    require_finite("u0", u)
-    require_finite("a0", a)
-    return u, a
+    u = finite_array("u0", u0, ("p",), ("B", "p"))
+    return u, np.zeros_like(u) if a0 is None else finite_array("a0", a0, u.shape)
 
 
 def read_scale(b: float) -> float:
@@ -150,8 +143,7 @@ def integrate(
     """
     from scipy.integrate import solve_ivp
 
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {list(METHODS)}, got {method!r}")
+    require_choice("method", method, *METHODS)
     state, x, done, evaluations = start.astype(np.float64), float(grid[0]), 1, 0
     states = np.empty((grid.size, start.size))
     states[0] = start

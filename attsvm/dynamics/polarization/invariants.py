@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.polarization.flow import Flow
 from attsvm.dynamics.polarization.full import tangent_kernel
 from attsvm.dynamics.polarization.normalizations import Normalization, get_normalization
@@ -159,8 +160,7 @@ def potential_rate(
     >>> potential_rate([1.0, 0.0], [0.0, 0.0])[0, 1].item()
     0.5
     """
-    if form not in ("corrected", "printed"):
-        raise ValueError(f'form must be "corrected" or "printed", got {form!r}')
+    require_choice("form", form, "corrected", "printed")
     x, y = np.asarray(u, dtype=np.float64), np.asarray(a, dtype=np.float64)
     kind = get_normalization(normalization)
     gap = x[..., :, None] - x[..., None, :]
@@ -200,8 +200,7 @@ def decrease_margin(
     """
     g = np.asarray(gradient, dtype=np.float64)
     kernel = tangent_kernel(V, a, normalization)
-    if form not in ("corrected", "printed"):
-        raise ValueError(f'form must be "corrected" or "printed", got {form!r}')
+    require_choice("form", form, "corrected", "printed")
     s = get_normalization(normalization).parts(np.asarray(a, dtype=np.float64))[0]
     share = 1.0 / g.size if form == "printed" else float(s @ s)
     return float(g @ kernel @ g - share * (g @ g))

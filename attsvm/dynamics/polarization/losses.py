@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import ArrayT, FloatArray, is_tensor, namespace, real_array, require_finite
+from attsvm._arrays import ArrayT, FloatArray, finite_array, is_tensor, namespace
+from attsvm._checks import require_choice
 from attsvm.losses import logistic
 from attsvm.softmax import log_softmax
 
@@ -29,7 +30,6 @@ __all__ = [
     "VectorLoss",
     "aligned_loss",
     "aligned_rate",
-    "log_aligned_rate",
 ]
 
 Array = npt.NDArray[np.float64]
@@ -37,8 +37,7 @@ ALIGNED_LOSSES = ("logistic", "square")
 
 
 def _known(loss: str) -> None:
-    if loss not in ALIGNED_LOSSES:
-        raise ValueError(f"loss must be one of {sorted(ALIGNED_LOSSES)}, got {loss!r}")
+    require_choice("loss", loss, *ALIGNED_LOSSES)
 
 
 def aligned_rate(loss: str, m: npt.ArrayLike, b: float = 1.0) -> Array:
@@ -55,18 +54,6 @@ def aligned_rate(loss: str, m: npt.ArrayLike, b: float = 1.0) -> Array:
     if loss == "logistic":
         return np.asarray(np.exp(-np.logaddexp(0.0, values)))
     return np.asarray(1.0 - values / b)
-
-
-def log_aligned_rate(m: npt.ArrayLike) -> Array:
-    """``log gamma = -log(1 + e^m)`` of the logistic loss, which does not underflow.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.polarization.losses import log_aligned_rate
-    >>> float(log_aligned_rate(1e4))
-    -10000.0
-    """
-    return np.asarray(-np.logaddexp(0.0, np.asarray(m, dtype=np.float64)))
 
 
 def aligned_loss(loss: str, m: npt.ArrayLike, b: float = 1.0) -> Array:
@@ -96,10 +83,9 @@ class VectorLoss(Protocol):
 
 
 def _vector(name: str, value: npt.ArrayLike) -> Array:
-    array = np.asarray(real_array(name, value), dtype=np.float64)
+    array = finite_array(name, value)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} must be a vector, got shape {array.shape}")
-    require_finite(name, array)
     return array
 
 
@@ -168,11 +154,7 @@ class SquareLoss(TargetLoss):
         target = _vector("target", self.target)
         object.__setattr__(self, "target", target)
         if self.X is not None:
-            matrix = np.asarray(real_array("X", self.X), dtype=np.float64)
-            if matrix.ndim != 2 or matrix.shape[0] != target.size:
-                raise ValueError(f"X must have shape ({target.size}, d), got {matrix.shape}")
-            require_finite("X", matrix)
-            object.__setattr__(self, "X", matrix)
+            object.__setattr__(self, "X", finite_array("X", self.X, (target.size, "d")))
         if not self.scale > 0:
             raise ValueError(f"scale must be positive, got {self.scale}")
 
@@ -232,8 +214,7 @@ class KLLoss(TargetLoss):
                 f"target must be a distribution (entries >= 0 that sum to 1), got sum {target.sum():.6g} "
                 f"and smallest entry {target.min():.3g}"
             )
-        if self.form not in ("corrected", "printed"):
-            raise ValueError(f'form must be "corrected" or "printed", got {self.form!r}')
+        require_choice("form", self.form, "corrected", "printed")
         object.__setattr__(self, "target", target)
 
     def value(self, beta: ArrayT) -> ArrayT:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.polarization.flow import Flow
 
 __all__ = [
@@ -40,8 +41,7 @@ def _ordered(flow: Flow) -> tuple[Array, Array]:
 
 
 def _form(form: str) -> bool:
-    if form not in ("corrected", "printed"):
-        raise ValueError(f'form must be "corrected" or "printed", got {form!r}')
+    require_choice("form", form, "corrected", "printed")
     return form == "printed"
 
 
@@ -75,8 +75,7 @@ def order_margin(flow: Flow, of: str = "u") -> Any:
     >>> order_margin(flow) > 0, order_margin(flow, of="scores") > 0
     (True, True)
     """
-    if of not in ("u", "scores"):
-        raise ValueError(f'of must be "u" or "scores", got {of!r}')
+    require_choice("of", of, "u", "scores")
     values = _ordered(flow)[0 if of == "u" else 1]
     return _least(-np.diff(values[..., 1:, :], axis=-1))
 
@@ -154,8 +153,7 @@ def ratio_margin(flow: Flow, gap: str = "min") -> Any:
     >>> ratio_margin(flow) >= ratio_margin(flow, gap="top") > 0
     True
     """
-    if gap not in ("min", "top"):
-        raise ValueError(f'gap must be "min" or "top", got {gap!r}')
+    require_choice("gap", gap, "min", "top")
     u, log_s = _ordered(flow)
     if flow.p == 1:
         return _least(log_s[..., 1:, 1:])

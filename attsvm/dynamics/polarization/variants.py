@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import bool_array, real_array, require_finite
+from attsvm._arrays import bool_array, finite_array
 from attsvm.dynamics.polarization.integrate import LogTimeFlow, Rates, integrate, log_times, read_scale
 from attsvm.dynamics.polarization.losses import LogisticLoss, aligned_rate
 from attsvm.softmax import log_softmax, softmax
@@ -92,15 +92,9 @@ def row_flow(
     >>> row_flow([0.1, 0.3, 0.2]).sinks.tolist()
     [1, 1, 1]
     """
-    u = np.asarray(real_array("u0", u0), dtype=np.float64)
-    if u.ndim != 1 or u.size == 0:
-        raise ValueError(f"u0 must have shape (T,), got {u.shape}")
+    u = finite_array("u0", u0, ("T",))
     T, scale = u.size, read_scale(b)
-    A = np.zeros((T, T)) if A0 is None else np.asarray(real_array("A0", A0), dtype=np.float64)
-    if A.shape != (T, T):
-        raise ValueError(f"A0 must have shape {(T, T)}, got {A.shape}")
-    require_finite("u0", u)
-    require_finite("A0", A)
+    A = np.zeros((T, T)) if A0 is None else finite_array("A0", A0, (T, T))
     allowed = np.ones((T, T), dtype=bool) if mask is None else bool_array("mask", mask)
     if allowed.shape != (T, T):
         raise ValueError(f"mask must have shape {(T, T)}, got {allowed.shape}")
@@ -218,8 +212,7 @@ def tied_flow(
     >>> flow.winner, bool(flow.scores[-1].max() > 0.99)
     (0, True)
     """
-    R = np.asarray(real_array("R0", R0), dtype=np.float64)
-    a = np.asarray(real_array("a0", a0), dtype=np.float64)
+    R, a = finite_array("R0", R0), finite_array("a0", a0)
     loss = LogisticLoss(target)
     beta_star = np.asarray(loss.target)
     if R.ndim != 2 or (not transposed and R.shape[0] != R.shape[1]):
@@ -227,8 +220,6 @@ def tied_flow(
     rows, columns = R.shape
     if a.shape != (columns,) or beta_star.shape != (columns,):
         raise ValueError(f"a0 and target must have shape {(columns,)}, got {a.shape} and {beta_star.shape}")
-    require_finite("R0", R)
-    require_finite("a0", a)
     grid = log_times(times, t_end, points)
 
     def output(R: Array, a: Array) -> Array:

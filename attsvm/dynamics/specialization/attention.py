@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attsvm._checks import require_choice
+
 __all__ = ["ACTIVATIONS", "MultiHeadAttention", "head_weights", "initial_heads"]
 
 ACTIVATIONS = ("softmax", "softmax1", "bayes")
@@ -14,8 +16,7 @@ ACTIVATIONS = ("softmax", "softmax1", "bayes")
 
 def check_activation(activation: str) -> None:
     """Raise unless the name is known."""
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {list(ACTIVATIONS)}, got {activation!r}")
+    require_choice("activation", activation, *ACTIVATIONS)
 
 
 def head_weights(scores: Tensor, b: Tensor, v: Tensor, activation: str) -> Tensor:

@@ -11,6 +11,7 @@ from math import exp
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.specialization.priors import Prior
 
 __all__ = [
@@ -29,12 +30,10 @@ _NAMES = ("softmax", "softmax1", "bayes")
 
 
 def _check(activation: str, L: int, H: int, form: str) -> None:
-    if activation not in _NAMES:
-        raise ValueError(f"activation must be one of {list(_NAMES)}, got {activation!r}")
+    require_choice("activation", activation, *_NAMES)
     if L < 2 or H < 1:
         raise ValueError(f"L >= 2 and H >= 1 are needed, got L={L}, H={H}")
-    if form not in ("corrected", "printed"):
-        raise ValueError(f"form must be 'corrected' or 'printed', got {form!r}")
+    require_choice("form", form, "corrected", "printed")
 
 
 def balanced_amplitude(L: int, b: float = 0.0) -> float:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.specialization.order import OrderParameters
 from attsvm.dynamics.specialization.reduced import reduced_gradient, score_noise
 from attsvm.dynamics.specialization.samples import Samples
@@ -61,8 +62,7 @@ class _Field:
     """Right-hand side of equation (12)."""
 
     def __init__(self, samples: Samples, activation: str, form: str, noise: float):
-        if form not in ("corrected", "printed"):
-            raise ValueError(f"form must be 'corrected' or 'printed', got {form!r}")
+        require_choice("form", form, "corrected", "printed")
         self.samples, self.activation, self.form, self.noise = samples, activation, form, noise
         if noise and samples.weights is not None:
             raise ValueError("noise needs samples without weights")
@@ -144,8 +144,7 @@ def gradient_flow(
     clock = [float(t) for t in times]
     if not clock or clock[0] < 0 or any(a >= b for a, b in pairwise(clock)):
         raise ValueError("times must be increasing and start at 0 or later")
-    if method not in ("rk4", "euler"):
-        raise ValueError(f"method must be 'rk4' or 'euler', got {method!r}")
+    require_choice("method", method, "rk4", "euler")
     if not step > 0:
         raise ValueError(f"step must be positive, got {step}")
     field = _Field(samples, activation, form, noise)

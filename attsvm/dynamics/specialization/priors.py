@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import freeze, real_array, require_finite
+from attsvm._arrays import finite_array, freeze
 
 __all__ = [
     "DiscretePrior",
@@ -68,12 +68,6 @@ class Prior(Protocol):
         """Draws, shape (n, F)."""
 
 
-def _vector(name: str, value: Any) -> Array:
-    array = real_array(name, value).astype(np.float64)
-    require_finite(name, array)
-    return array
-
-
 @dataclass(frozen=True, eq=False, init=False)
 class DiscretePrior:
     """Finitely many spikes.
@@ -95,11 +89,8 @@ class DiscretePrior:
     weights: Array
 
     def __init__(self, atoms: npt.ArrayLike, weights: npt.ArrayLike) -> None:
-        points, masses = _vector("atoms", atoms), _vector("weights", weights)
-        if points.ndim != 2 or 0 in points.shape:
-            raise ValueError(f"atoms must have shape (K, F) with K, F >= 1, got {points.shape}")
-        if masses.shape != points.shape[:1]:
-            raise ValueError(f"weights must have shape {points.shape[:1]}, one per atom, got {masses.shape}")
+        points = finite_array("atoms", atoms, ("K", "F"))
+        masses = finite_array("weights", weights, (len(points),))  # one per atom
         if (masses <= 0).any():
             k = int(np.argmax(masses <= 0))
             raise ValueError(f"weights must be positive, but weights[{k}] is {masses[k]}")
@@ -170,7 +161,7 @@ class GaussianPrior:
     mean: Array
 
     def __init__(self, covariance: npt.ArrayLike, mean: npt.ArrayLike | None = None) -> None:
-        cov = _vector("covariance", covariance)
+        cov = finite_array("covariance", covariance)
         cov = np.diag(cov) if cov.ndim == 1 else cov
         if cov.ndim != 2 or cov.shape[0] != cov.shape[1] or cov.shape[0] == 0:
             raise ValueError(f"covariance must have shape (F, F) or (F,) with F >= 1, got {cov.shape}")
@@ -178,9 +169,7 @@ class GaussianPrior:
             raise ValueError("covariance must be symmetric")
         if np.linalg.eigvalsh(cov)[0] < -1e-10 * max(1.0, float(np.trace(cov))):
             raise ValueError("covariance must be positive semidefinite")
-        centre = np.zeros(len(cov)) if mean is None else _vector("mean", mean)
-        if centre.shape != cov.shape[:1]:
-            raise ValueError(f"mean must have shape {cov.shape[:1]}, got {centre.shape}")
+        centre = np.zeros(len(cov)) if mean is None else finite_array("mean", mean, (len(cov),))
         object.__setattr__(self, "covariance", freeze(cov))
         object.__setattr__(self, "mean", freeze(centre))
 
@@ -239,7 +228,7 @@ class SamplerPrior:
         object.__setattr__(self, "covariance", checked.covariance)
         object.__setattr__(self, "reflection", None)
         if reflection is not None:
-            signs = _vector("reflection", reflection)
+            signs = finite_array("reflection", reflection)
             if signs.shape != checked.mean.shape or not np.isin(signs, (-1.0, 1.0)).all():
                 raise ValueError(f"reflection must hold {len(checked.mean)} signs, -1 or 1")
             object.__setattr__(self, "reflection", freeze(signs))
@@ -251,7 +240,7 @@ class SamplerPrior:
 
     def sample(self, n: int, seed: int | np.random.Generator) -> Array:
         """Draws, shape (n, F)."""
-        drawn = _vector("sampler(n, rng)", self.sampler(n, random_generator(seed)))
+        drawn = finite_array("sampler(n, rng)", self.sampler(n, random_generator(seed)))
         if drawn.shape != (n, self.features):
             raise ValueError(f"sampler(n, rng) must return shape {(n, self.features)}, got {drawn.shape}")
         return drawn
@@ -316,7 +305,7 @@ def transformed(prior: Prior, mixing: npt.ArrayLike) -> Prior:
     array([[ 2.,  1.],
            [ 2., -1.]])
     """
-    matrix = _vector("mixing", mixing)
+    matrix = finite_array("mixing", mixing)
     if matrix.ndim != 2 or matrix.shape[1] != prior.features:
         raise ValueError(f"mixing must have {prior.features} columns, got shape {matrix.shape}")
     if isinstance(prior, DiscretePrior):

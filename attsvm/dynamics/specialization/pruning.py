@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from attsvm._checks import require_choice
 from attsvm.dynamics.specialization.order import OrderParameters
 from attsvm.dynamics.specialization.reduced import reduced_loss
 from attsvm.dynamics.specialization.samples import Samples
@@ -60,8 +61,7 @@ def greedy_pruning(
     """
     if point.m.ndim != 2:
         raise ValueError("pruning belongs to one point; index the batch first, e.g. point[0]")
-    if rescale not in ("mean", "mass"):
-        raise ValueError(f"rescale must be 'mean' or 'mass', got {rescale!r}")
+    require_choice("rescale", rescale, "mean", "mass")
     scaled = rescale == "mass" and activation == "softmax1"
     test = samples if test is None else test
     kept = list(range(point.heads))

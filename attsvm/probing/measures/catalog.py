@@ -85,7 +85,9 @@ soft_ratio_frobenius: soft margin against the best, Frobenius (share)
     Smallest soft-margin objective of any W over the best that a multiple of the head's W reaches; 1 only for
     the soft Att-SVM solution.
 soft_ratio_nuclear: soft margin against the best, nuclear (share)
-    The same for the nuclear norm.
+    The same for the nuclear norm, with the W that was found: the true value lies between this and its least.
+soft_ratio_nuclear_least: soft margin against the best, nuclear, proved least (share)
+    Lower bound of the same from the dual: no W has a smaller objective.
 correlation_frobenius: correlation with Att-SVM
     Cosine between W and the hard-margin solution of its own selections; compare with the random W, which scores
     well above 0 too.

@@ -1,15 +1,13 @@
-"""The parts of the Frobenius solvers: Gram products, conjugate gradients, projected Newton, least distances."""
+"""The parts of the Frobenius solvers: Gram products, conjugate gradients, least distances."""
 
 import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, solve
-from attsvm.solvers.driver import Driver
-from attsvm.solvers.frobenius.dual import Dual
+from attsvm.solvers.frobenius import projected
 from attsvm.solvers.frobenius.free_rows import FreeRows, solve_free
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import solve_small
-from attsvm.solvers.frobenius.projected import _projected_newton
 from attsvm.solvers.unit import UnitProblem
 from kkt import dense_rows, random_rows
 
@@ -35,14 +33,34 @@ def test_conjugate_gradients_report_a_direction_without_curvature():
     np.testing.assert_allclose(rows.adjoint(direction), 0.0, atol=1e-12)
 
 
-def test_projected_newton_converges_from_anywhere(rng):
-    problem = random_rows(rng, 12, 8, 9)
+def test_what_prices_of_shortfall_leave_open_goes_to_the_working_set(rng, monkeypatch) -> None:
+    """Ten rows per dimension around a planted W: pivoting cycles, and without prices the working set has to finish."""
+    W = rng.standard_normal((3, 4))
+    a, b, owner = rng.standard_normal((120, 3)), rng.standard_normal((30, 4)), rng.integers(0, 30, 120)
+    a *= np.sign(np.einsum("kd,kd->k", a @ W, b[owner]))[:, None]
+    problem = MarginProblem(a, b, owner)
     expected = solve(problem, solver="active_set")
-    dual = Dual(UnitProblem(problem))
-    for start in (np.zeros(problem.m), 100.0 * rng.random(problem.m)):
-        point = _projected_newton(dual, start, 1e-10, Driver(200))
-        assert point.error <= 1e-10
-        np.testing.assert_allclose(point.W * dual.unit.scale, expected.W, atol=1e-8 * expected.norm)
+    monkeypatch.setattr(projected, "_RIDGES", ())
+    found = solve(problem, solver="projected")
+    assert found.extras.working_rows > 0
+    assert found.status == "optimal" and found.certificate.proved <= 1e-8
+    np.testing.assert_allclose(found.W, expected.W, atol=1e-8 * expected.norm)
+    assert solve(problem, solver="projected", max_iterations=3).status == "inaccurate"  # what a limit stops is returned
+
+
+@pytest.mark.parametrize("seed", [19, 51])
+def test_equality_rows_that_depend_on_each_other_but_for_rounding(seed) -> None:
+    """Five equality rows of one query in three dimensions, where DAQP ends without an answer."""
+    rng = np.random.default_rng(seed)
+    W, a, b = rng.standard_normal((3, 2)), rng.standard_normal((20, 3)), rng.standard_normal((4, 2))
+    owner, equality = np.repeat(np.arange(4), 5), np.arange(20) < 5
+    values = np.einsum("kd,kd->k", a @ W, b[owner])
+    a *= np.sign(values)[:, None]
+    problem = MarginProblem(a, b, owner, np.where(equality, np.abs(values), 1.0), equality)
+    found, other = solve(problem), solve(problem, solver="working_set")
+    assert found.status == "optimal" and found.solver == "active_set"
+    assert np.abs(problem.margins(found.W) - problem.rhs)[equality].max() <= 1e-8
+    assert found.norm == pytest.approx(other.norm, rel=1e-9)
 
 
 def test_dependent_rows_leave_the_pivoting() -> None:

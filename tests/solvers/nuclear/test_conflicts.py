@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, Status, certify_infeasible, solve
+from attsvm.solvers.infeasible import purify_farkas
+from attsvm.solvers.unit import UnitProblem
 from kkt import assert_infeasible, seeded_rows
 from solver_api import replaced, with_rows
 
@@ -63,3 +65,16 @@ def test_dependent_equalities_are_no_proof_of_infeasibility(solver: str, seed: i
     combination = np.linalg.svd(problem.features())[0][:, -1]
     assert certify_infeasible(problem, combination) is None
     assert certify_infeasible(problem, -combination) is None
+
+
+def test_multipliers_become_a_proof_whatever_their_scale_and_zero_ones_do_not() -> None:
+    """Also where the largest is exactly 1, as after a division by it."""
+    rows = UnitProblem(infeasible()["opposite rows"]).rows
+    lam = np.zeros(rows.m)
+    assert purify_farkas(rows, lam) is None
+    assert purify_farkas(rows, np.full(rows.m, np.inf)) is None
+    lam[[0, -1]] = 1.0, 0.9  # nearly the two rows that cancel
+    for scale in (1.0, 1e-3, 1e5):
+        proof = purify_farkas(rows, scale * lam)
+        assert proof is not None and proof.farkas is not None
+        assert proof.farkas.rows.tolist() == [0, rows.m - 1]

@@ -77,7 +77,7 @@ def _panel_a(context: Context) -> tuple[Table, dict[str, Any]]:
 def _panel_b(context: Context) -> tuple[Table, dict[str, Any]]:
     s = context.settings
     rows, curves = [], {}
-    shape = {name: s[name] for name in ("epochs", "limit", "dim", "layers", "patch")} | {"device": context.device}
+    shape = context.cell("epochs", "limit", "dim", "layers", "patch")
     for ratio in s["vit_log10_ratios"]:
         cells = [shape | {"log10_ratio": ratio, "lr": lr} for lr in s["vit_rates"]]
         found = context.sweep(vision_student, cells, chunk=1, name=f"vision student, R=1e{ratio:g}").columns
@@ -138,8 +138,8 @@ FIGURE = Figure(
         teachers with max/min of the class token's attention near 20 and 1e7, three runs.""",
     full={"trials": 3, "steps": 3000, "linear_rates": (0.01, 0.03, 0.1, 0.3), "vit_rates": (0.01, 0.1),
           "vit_log10_ratios": (1.3, 7.0), "epochs": 12, "limit": 1797, "dim": 32, "layers": 3, "patch": 2},
-    quick={"trials": 1, "steps": 1200, "linear_rates": (0.03, 0.1), "vit_rates": (0.1,),
-           "vit_log10_ratios": (1.3, 7.0), "epochs": 3, "limit": 400, "dim": 16, "layers": 2, "patch": 2},
+    quick={"trials": 1, "steps": 1200, "linear_rates": (0.03, 0.1), "vit_rates": (0.1,), "epochs": 3, "limit": 400,
+           "dim": 16, "layers": 2},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -73,7 +73,7 @@ def text_training(
 def run(context: Context) -> Outcome:
     """Both tasks under both optimizers, best learning rate of each by the mean of the last records."""
     s = context.settings
-    sizes = {name: s[name] for name in ("steps", "length", "dim", "words", "vocabulary")} | {"device": context.device}
+    sizes = context.cell("steps", "length", "dim", "words", "vocabulary")
     rows, curves = [], {}
     for task in _TASKS:
         for optimizer in ("sgd", "adam"):

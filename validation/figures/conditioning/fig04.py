@@ -60,7 +60,7 @@ def maps(
 def run(context: Context) -> Outcome:
     """A dense and a sparse teacher."""
     s = context.settings
-    shape = {name: s[name] for name in ("lr", "epochs", "limit", "dim", "layers", "patch")} | {"device": context.device}
+    shape = context.cell("lr", "epochs", "limit", "dim", "layers", "patch")
     cells = [shape | {"log10_ratio": ratio} for ratio in s["log10_ratios"]]
     found = context.sweep(maps, cells, chunk=1, name="maps")
     rows = []
@@ -120,16 +120,7 @@ FIGURE = Figure(
         "layers": 3,
         "patch": 2,
     },
-    quick={
-        "trials": 1,
-        "log10_ratios": (1.3, 7.0),
-        "lr": 0.1,
-        "epochs": 2,
-        "limit": 300,
-        "dim": 16,
-        "layers": 2,
-        "patch": 2,
-    },
+    quick={"trials": 1, "epochs": 2, "limit": 300, "dim": 16, "layers": 2},
     run=run,
     draw=draw,
 )

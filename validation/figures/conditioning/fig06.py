@@ -114,7 +114,7 @@ FIGURE = Figure(
     protocol="""As Figure 1: N = 100, n = d, squared loss, full-batch gradient descent; W starts at the identity and
         is trained or frozen. Learning rate, steps and widths of the paper's Figure 6 are not given.""",
     full={"trials": 3, "N": 100, "widths": (20, 60), "lr": 0.05, "steps": 3000},
-    quick={"trials": 2, "N": 40, "widths": (10,), "lr": 0.05, "steps": 600},
+    quick={"trials": 2, "N": 40, "widths": (10,), "steps": 600},
     run=run,
     draw=draw,
 )

@@ -69,9 +69,7 @@ def final_layer(
 def run(context: Context) -> Outcome:
     """Read the heads of the first trained model, and tabulate all of them."""
     s = context.settings
-    cell = {name: s[name] for name in ("epochs", "limit", "test", "dim", "layers", "patch")} | {
-        "device": context.device
-    }
+    cell = context.cell("epochs", "limit", "test", "dim", "layers", "patch")
     found = context.sweep(final_layer, [cell], chunk=1, name="final layer").columns[0]
     rows, below, left = [], 0, []
     for trial in range(s["trials"]):
@@ -135,7 +133,7 @@ FIGURE = Figure(
         largest attention, I = principal subspace of the important keys with 90 % of their squared norm. The paper's
         model is not published.""",
     full={"trials": 2, "epochs": 25, "limit": 1797, "test": 400, "dim": 64, "layers": 3, "patch": 2},
-    quick={"trials": 1, "epochs": 4, "limit": 600, "test": 60, "dim": 32, "layers": 2, "patch": 2},
+    quick={"trials": 1, "epochs": 4, "limit": 600, "test": 60, "dim": 32, "layers": 2},
     run=run,
     draw=draw,
 )

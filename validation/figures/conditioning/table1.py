@@ -109,10 +109,7 @@ def trained_heads(
 
 def run(context: Context) -> Outcome:
     """Train, read the heads, and tabulate."""
-    s = context.settings
-    cell = {name: s[name] for name in ("epochs", "limit", "test", "dim", "layers", "patch")} | {
-        "device": context.device
-    }
+    cell = context.cell("epochs", "limit", "test", "dim", "layers", "patch")
     found = context.sweep(trained_heads, [cell], chunk=1, name="heads").columns[0]
 
     def quantiles(name: str) -> tuple[float, ...]:
@@ -168,7 +165,7 @@ FIGURE = Figure(
         subspace of the important keys with 90 % of their squared norm, U its complement; rho_U exactly and from 200
         random directions. The paper's model (MNIST, 6 layers, 24 heads, about 2,000 examples) is not published.""",
     full={"trials": 2, "epochs": 25, "limit": 1797, "test": 400, "dim": 64, "layers": 3, "patch": 2},
-    quick={"trials": 1, "epochs": 4, "limit": 600, "test": 60, "dim": 32, "layers": 2, "patch": 2},
+    quick={"trials": 1, "epochs": 4, "limit": 600, "test": 60, "dim": 32, "layers": 2},
     run=run,
     draw=draw,
     aliases=("table2", "table3"),

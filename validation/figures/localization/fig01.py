@@ -67,7 +67,7 @@ FIGURE = Figure(
     protocol="""First component of the softmax of (omega_1, omega_2) and of its expansion at zero clipped to [0, 1],
         on a grid. Nothing is drawn at random.""",
     full={"trials": 1, "width": 4.0, "points": 161},
-    quick={"trials": 1, "width": 4.0, "points": 41},
+    quick={"trials": 1, "points": 41},
     run=run,
     draw=draw,
 )

@@ -145,10 +145,8 @@ FIGURE = Figure(
         "largest_xi": 20.0,
         "table_xi": (-10, 0, 1, 10), "simulated": ((2.0, 1.0), (0.0, 1.0), (5.0, 0.5), (-7.0, 0.3), (0.0, 5.0)),
     },
-    quick={
-        "trials": 8, "chunk": 8, "walks": 500, "d": 32, "T": 40, "etas": (0.001, 0.5, 1.0, 5.0), "largest_xi": 20.0,
-        "table_xi": (0, 10), "simulated": ((2.0, 1.0), (0.0, 1.0)),
-    },
+    quick={"trials": 8, "chunk": 8, "d": 32, "etas": (0.001, 0.5, 1.0, 5.0), "table_xi": (0, 10),
+           "simulated": ((2.0, 1.0), (0.0, 1.0))},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -168,9 +168,7 @@ FIGURE = Figure(
         "trials": 10, "chunk": 10, "d": 128, "T": 40, "walks": 300, "means": (0.0, 0.1, 0.5, 1.0),
         "scales": (0.01, 0.1, 0.5, 1.0),
     },
-    quick={
-        "trials": 2, "chunk": 2, "d": 128, "T": 40, "walks": 100, "means": (0.0, 0.1, 0.5), "scales": (0.01, 0.1, 1.0),
-    },
+    quick={"trials": 2, "chunk": 2, "walks": 100, "means": (0.0, 0.1, 0.5), "scales": (0.01, 0.1, 1.0)},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -186,10 +186,8 @@ FIGURE = Figure(
         "trials": 2, "k1": 100.0, "strengths": (1e-3, 1e-2, 1e-1, 1.0), "d": 64, "T": 32, "steps": 400, "lr": 3e-3,
         "tokens": 60_000, "vocabulary": 300,
     },
-    quick={
-        "trials": 1, "k1": 100.0, "strengths": (1e-2, 1.0), "d": 32, "T": 16, "steps": 100, "lr": 5e-3,
-        "tokens": 10_000, "vocabulary": 100,
-    },
+    quick={"trials": 1, "strengths": (1e-2, 1.0), "d": 32, "T": 16, "steps": 100, "lr": 5e-3, "tokens": 10_000,
+           "vocabulary": 100},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -50,7 +50,7 @@ def deep_runs(
 def run(context: Context) -> Outcome:
     """Weak and strong regularization for every depth and width."""
     s = context.settings
-    shared = {name: s[name] for name in ("k1", "T", "steps", "lr", "tokens", "vocabulary")} | {"device": context.device}
+    shared = context.cell("k1", "T", "steps", "lr", "tokens", "vocabulary")
     cells = [
         {"layers": layers, "d": d, "k2": k2, **shared} for d, layers in s["shapes"] for k2 in (0.0, *s["strengths"])
     ]
@@ -133,9 +133,7 @@ FIGURE = Figure(
         = 0, 1e-3, ..., 1, 50,000 steps. Here the same architectures at d = 32 (64 for 128) on generated text.""",
     full={"trials": 2, "shapes": ((32, 1), (32, 3), (32, 6), (64, 3), (64, 6)), "k1": 100.0,
           "strengths": (1e-2, 1.0), "T": 32, "steps": 200, "lr": 3e-3, "tokens": 30_000, "vocabulary": 200},
-    quick={"trials": 2, "shapes": ((8, 1), (8, 2)), "k1": 100.0, "strengths": (1e-2, 1.0), "T": 8, "steps": 25,
-           "lr": 1e-2,
-           "tokens": 2_000, "vocabulary": 50},
+    quick={"trials": 2, "shapes": ((8, 1), (8, 2)), "T": 8, "steps": 25, "lr": 1e-2, "tokens": 2_000, "vocabulary": 50},
     run=run,
     draw=draw,
 )  # fmt: skip

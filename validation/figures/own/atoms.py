@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ import numpy.typing as npt
 import attsvm
 from attsvm.editing import Edit
 from attsvm.records import share
+from attsvm.trained_head import TrainedHead
+from attsvm.validation.figures.folders import folder_beside
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, subplots
 from attsvm.validation.pretrained.reactions import package_reactions, read_reactions
 from attsvm.validation.pretrained.rxnmapper import ReactionModel, Tasks, load_reaction_model, tasks_of
 
-__all__ = ["FIGURE", "counts", "left_out", "run"]
+__all__ = ["FIGURE", "counts", "left_out", "run", "split_task"]
 
 
 def counts(verdicts: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -81,19 +84,21 @@ def _edit_row(label: str, found: Edit, tasks: Tasks, seconds: float) -> tuple[An
     return label, norm, str(found.status), percent, rank, len(found.driving), certificate.gap, right, round(seconds, 2)
 
 
-def left_out(tasks: Tasks, model: ReactionModel, of: str, norm: str, C: float | None = None) -> npt.NDArray[np.int64]:
+def left_out(tasks: Tasks, model: ReactionModel, of: str, norm: str) -> npt.NDArray[np.int64]:
     """Verdicts on each reaction by the head edited (``of="fit"``: a head fitted) on all others, shape (n, K)."""
     verdicts = np.empty_like(tasks.wanted)
     for i in range(len(tasks.wanted)):
         rest = tasks.take(np.delete(np.arange(len(tasks.wanted)), i))
-        verdicts[i] = tasks.take([i]).verdicts(_learned(rest, model, of, norm, C).W)[0]
+        verdicts[i] = tasks.take([i]).verdicts(_learned(rest, model.head, of, norm).W)[0]
     return verdicts
 
 
-def _learned(tasks: Tasks, model: ReactionModel, of: str, norm: str, C: float | None) -> Edit:
-    start: Any = np.zeros_like(model.head.W) if of == "fit" else model.head
+def _learned(tasks: Tasks, head: TrainedHead, of: str, norm: str = "frobenius", c: float = 0.0) -> Edit:
+    """An edit, or a fit from nothing; hard margins, or squared ones at the price c over the median squared row."""
+    start: Any = np.zeros_like(head.W) if of == "fit" else head
+    soft: Any = {"C": c / tasks.row_size(head, of) ** 2, "slack": "row", "loss": "squared_hinge"} if c else {}
     what: Any = "W" if of == "fit" else of
-    return attsvm.edit(start, tasks.problem, tasks.wanted, of=what, norm=norm, C=C)
+    return attsvm.edit(start, tasks.problem, tasks.wanted, of=what, norm=norm, **soft)
 
 
 def _again(tasks: Tasks, model: ReactionModel, reactions: list[Any], of: Any) -> tuple[list[tuple[Any, ...]], str]:
@@ -115,69 +120,89 @@ def _again(tasks: Tasks, model: ReactionModel, reactions: list[Any], of: Any) ->
     return rows, note
 
 
-def _curve(tasks: Tasks, model: ReactionModel, s: dict[str, Any], seed: int) -> list[dict[str, Any]]:
+def split_task(trials: int, seed: int, *, data: str, split: int, first: int, held: int, size: int, way: str,
+               c: float) -> dict[str, Any]:  # fmt: skip
+    """Right, equivalent and all held-out atoms of one split, for one way of learning; what a sweep runs."""
+    tasks, head = Tasks.read(data), load_reaction_model().head
+    order = np.random.default_rng([first, split]).permutation(len(tasks.wanted))
+    test, train = tasks.take(order[:held]), tasks.take(order[held : held + size])
+    if way == "raw head":
+        W, gap = head.W, 0.0
+    else:
+        edit = _learned(train, head, way, c=c)
+        W, gap = edit.W, float(edit.certificate.gap)
+    found = counts(test.verdicts(W))
+    return {"right": [found["right"]] * trials, "equivalent": [found["equivalent"]] * trials,
+            "total": [test.count] * trials, "gap": [gap] * trials}  # fmt: skip
+
+
+def _curve(context: Context, data: str, n: int) -> list[dict[str, Any]]:
     """Held-out shares by number of training reactions and way of learning, over random splits."""
-    n, held = len(tasks.wanted), s["held_out"]
-    found = []
-    for split in range(s["splits"]):
-        order = np.random.default_rng([seed, split]).permutation(n)
-        test, pool = tasks.take(order[:held]), order[held:]
-        raw = counts(test.verdicts(model.head.W))
-        found.append({"way": "raw head", "size": 0, "split": split, "right": raw["right"], "total": test.count})
-        for size in (k for k in s["sizes"] if k <= len(pool)):
-            train = tasks.take(pool[:size])
-            for way in s["ways"]:
-                got = counts(test.verdicts(_learned(train, model, way, "frobenius", s["C"]).W))
-                entry = {"way": way, "size": int(size), "split": split, "right": got["right"], "total": test.count}
-                found.append(entry | {"equivalent": got["equivalent"]})
-    return found
+    s = context.settings
+    asked = [("raw head", 0), *((way, size) for size in s["sizes"] if size <= n - s["held_out"] for way in s["ways"])]
+    cells = [
+        {"data": data, "split": split, "first": context.seed, "held": s["held_out"], "size": size, "way": way,
+         "c": s["c"]}
+        for split in range(s["splits"])
+        for way, size in asked
+    ]  # fmt: skip
+    done = context.sweep(split_task, cells, 1, chunk=1, name="curve", extend=True)
+    return [
+        {"way": cell["way"], "size": cell["size"], "split": cell["split"], "gap": float(columns["gap"][0])}
+        | {name: int(columns[name][0]) for name in ("right", "equivalent", "total")}
+        for cell, columns in zip(cells, done.columns, strict=True)
+    ]
 
 
-def _curve_table(found: list[dict[str, Any]], C: float | None) -> Table:
+def _curve_table(found: list[dict[str, Any]], c: float) -> Table:
     rows = []
     for way, size in dict.fromkeys((f["way"], f["size"]) for f in found):
         these = [f for f in found if (f["way"], f["size"]) == (way, size)]
         shares = [f["right"] / f["total"] for f in these]
-        right, total = sum(f["right"] for f in these), sum(f["total"] for f in these)
+        right, equivalent, total = (sum(f[name] for f in these) for name in ("right", "equivalent", "total"))
         label = {"raw head": "raw head", "fit": "fitted from nothing"}.get(way, f"edit of {way}")
-        rows.append((label, size or "", share(right, total), min(shares), max(shares), len(these)))
-    title = (
-        f"Held-out atoms by number of training reactions ({'hard margin' if C is None else f'soft margin, C = {C:g}'})"
+        rows.append((label, size or "", share(right, total), share(right + equivalent, total), min(shares),
+                     max(shares), len(these), max(f["gap"] for f in these)))  # fmt: skip
+    margin = f"squared hinge, C = {c:g} over the median squared row" if c else "hard margin"
+    columns = (
+        "",
+        "reactions",
+        "share right",
+        "right or equivalent",
+        "worst split",
+        "best split",
+        "splits",
+        "worst gap",
     )
-    return Table(title, ("", "reactions", "share right", "worst split", "best split", "splits"), rows)
+    return Table(f"Held-out atoms by number of training reactions ({margin})", columns, rows)
 
 
-def _tasks(context: Context, model: ReactionModel) -> tuple[Tasks, list[Any], str]:
-    """Reactions of the package, or of a file, with their hidden states (kept beside the results)."""
+def _tasks(context: Context, model: ReactionModel, folder: Path) -> tuple[Path, list[Any], str]:
+    """The tasks of the reactions of the package, or of a file, in a file; the reactions, and where they are from."""
     s = context.settings
-    if not s["data"]:
-        reactions = package_reactions()
-        return (
-            tasks_of(model, reactions, model.head),
-            reactions,
-            "the 13 mapped reactions in the tests of rxnmapper 0.4.3",
-        )
-    path = Path(s["data"])
-    reactions = read_reactions(path, s["read"], s["longest"], set(model.vocabulary))
-    where = f"{len(reactions)} reactions of {path.name}"
-    if context.store == ":memory:":
-        return tasks_of(model, reactions, model.head), reactions, where
-    cache = Path(context.store).with_name(f"own_atoms_{path.stem}_{len(reactions)}_{s['longest']}.npz")
-    if cache.exists() and not context.options.fresh:
-        with np.load(cache) as kept:
-            problem = attsvm.AttentionProblem(kept["X"], Z=kept["Z"], mask=kept["mask"])
-            return Tasks(problem, kept["wanted"], kept["ranks"]), reactions, where
-    tasks = tasks_of(model, reactions, model.head)
-    p = tasks.problem
-    np.savez(cache, X=p.X, Z=p.Z, mask=np.asarray(p.mask), wanted=tasks.wanted, ranks=tasks.ranks)
-    return tasks, reactions, where
+    if s["data"]:
+        source = Path(s["data"])
+        reactions = read_reactions(source, s["read"], s["longest"], set(model.vocabulary))
+        where = f"{len(reactions)} reactions of {source.name}"
+    else:
+        reactions, where = package_reactions(), "the 13 mapped reactions in the tests of rxnmapper 0.4.3"
+    digest = hashlib.sha256(repr([r.words for r in reactions]).encode()).hexdigest()[:12]
+    path = folder / f"own_atoms_{len(reactions)}_{digest}.npz"
+    if not path.exists():
+        tasks_of(model, reactions, model.head).write(path)
+    return path, reactions, where
 
 
 def run(context: Context) -> Outcome:
     """All tables of the study."""
-    s = dict(context.settings)
     model = load_reaction_model()
-    tasks, reactions, where = _tasks(context, model)
+    with folder_beside(context.store) as folder:
+        path, reactions, where = _tasks(context, model, folder)
+        return _told(context, model, path, reactions, where)
+
+
+def _told(context: Context, model: ReactionModel, path: Path, reactions: list[Any], where: str) -> Outcome:
+    s, tasks = context.settings, Tasks.read(path)
     raw = counts(tasks.verdicts(model.head.W))
     tables, notes = [], [f"{where}: {tasks.count} product atoms; candidates are all atoms left of >>"]
     first = [_row("raw head", raw)]
@@ -198,8 +223,8 @@ def run(context: Context) -> Outcome:
         tables.append(Table("Leave one reaction out", _COLUMNS, rows))
     curve: list[dict[str, Any]] = []
     if s["sizes"]:
-        curve = _curve(tasks, model, s, context.seed)
-        tables.append(_curve_table(curve, s["C"]))
+        curve = _curve(context, str(path), len(reactions))
+        tables.append(_curve_table(curve, s["c"]))
     whole = [row[0] for table in tables if "smallest" in table.title for row in table.rows if row[7] != tasks.count]
     refuted = [f"{label} is right on all atoms that it was asked for" for label in whole]
     return Outcome(tables, {"curve": curve, "raw": raw["right"] / tasks.count}, notes, refuted)
@@ -231,17 +256,18 @@ FIGURE = Figure(
         product atom is a query, the reactant atoms are its candidates, the atom map is the truth; hidden states that
         enter the layer, constant 1 appended. An atom is 'equivalent' if it is another one of the same canonical rank
         (RDKit). Edits are hard-margin and certified; leave-one-out over reactions; --data FILE (column rxn_Smiles)
-        takes other reactions, with random splits. Intervals: Wilson, 95 %, atoms taken as independent.""",
+        takes other reactions. The learning curve uses random splits, hard margins or, with --set c=1, squared ones at
+        the price c over the median squared size of a row. Intervals: Wilson, 95 %, atoms taken as independent.""",
     full={
         "trials": 1, "data": "", "read": 260, "longest": 512, "certify": True, "norms": ["frobenius", "nuclear"],
         "heads": ["W", "K", "Q"], "leave_one_out": [["W", "frobenius"], ["K", "frobenius"], ["Q", "frobenius"],
         ["fit", "frobenius"]], "held_out": 4, "sizes": [3, 6, 9], "splits": 10, "ways": ["W", "K", "Q", "fit"],
-        "C": None,
+        "c": 0.0,
     },
     quick={
         "trials": 1, "data": "", "read": 20, "longest": 200, "certify": True, "norms": ["frobenius"],
         "heads": ["W", "K"], "leave_one_out": [["W", "frobenius"]], "held_out": 4, "sizes": [3], "splits": 2,
-        "ways": ["W", "fit"], "C": None,
+        "ways": ["W", "fit"], "c": 0.0,
     },
     run=run,
     draw=draw,

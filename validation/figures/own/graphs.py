@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -17,7 +17,7 @@ from attsvm.validation.figures.framework import Context, Figure, Outcome, Pictur
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["FIGURE", "all_pairs_model", "compared", "descended", "large", "run"]
+__all__ = ["FIGURE", "all_pairs_model", "compared", "descended", "run"]
 
 _CHECKPOINTS = (200, 500, 1000, 2000, 5000, 10_000, 20_000)
 
@@ -60,6 +60,8 @@ def all_pairs_model(sequences: Sequence[Any], embeddings: npt.NDArray[np.float64
 def compared(trials: int, seed: int, *, norm: str) -> dict[str, Any]:
     """Norms, times and ranks of both on random vocabularies: n 4-10, T 4-6, 6-8 tokens, d = 8.
 
+    Each side is called once before it is timed; ours is timed as the middle of three calls, also as one batch of all.
+
     Examples
     --------
     >>> from attsvm.validation.figures.own.graphs import compared
@@ -75,15 +77,14 @@ def compared(trials: int, seed: int, *, norm: str) -> dict[str, Any]:
         svm = graph_svm(sequences, table, norm=norm)
         if svm.status == "optimal" and svm.norm > 0:
             data.append((sequences, table))
-    begin = time.process_time()
     together = graph_svms(*zip(*data, strict=True), norm=norm)
-    of_batch = (time.process_time() - begin) / trials
+    of_batch = _middle_of_three(lambda: graph_svms(*zip(*data, strict=True), norm=norm)) / trials
+    all_pairs_model(*data[0], norm, solver="CLARABEL")
 
     def row(k: int) -> dict[str, Any]:
         sequences, table = data[k]
-        begin = time.process_time()
         svm = graph_svm(sequences, table, norm=norm)
-        own = time.process_time() - begin
+        own = _middle_of_three(lambda: graph_svm(sequences, table, norm=norm))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # at its tightest it may stop short and say so; the difference decides
             begin = time.process_time()
@@ -95,13 +96,23 @@ def compared(trials: int, seed: int, *, norm: str) -> dict[str, Any]:
         return {
             "difference": max(abs(found.norm - value) / value for found in (svm, together[k])),
             "gap": max(svm.certificate.gap, together[k].certificate.gap),
-            "ratio": peer / max(own, 1e-9),
-            "batch_ratio": peer / max(of_batch, 1e-9),
+            "ratio": peer / own,
+            "batch_ratio": peer / of_batch,
             "certified": svm.rank if rank is None else rank.rank,
             "published": published,
         }
 
     return columns_of(row(k) for k in range(trials))
+
+
+def _middle_of_three(work: Callable[[], object]) -> float:
+    """Median processor time of three calls."""
+    taken = []
+    for _ in range(3):
+        begin = time.process_time()
+        work()
+        taken.append(time.process_time() - begin)
+    return max(sorted(taken)[1], 1e-9)
 
 
 def descended(trials: int, seed: int, *, acyclic: bool, steps: int) -> dict[str, Any]:
@@ -137,53 +148,22 @@ def descended(trials: int, seed: int, *, acyclic: bool, steps: int) -> dict[str,
     }
 
 
-def large(trials: int, seed: int, *, vocabulary: int, sequences: int, d: int) -> dict[str, Any]:
-    """Graphs, components and the SVM of a large realizable corpus: seconds, sizes and gap.
-
-    Examples
-    --------
-    >>> from attsvm.validation.figures.own.graphs import large
-    >>> found = large(1, 0, vocabulary=40, sequences=60, d=12)
-    >>> found["status"], found["acyclic"]
-    (['optimal'], [True])
-    """
-
-    def row(k: int) -> dict[str, Any]:
-        data, table = random_corpus(sequences, 6, vocabulary, d, labels="realizable", seed=seed + k)
-        begin = time.perf_counter()
-        graphs = token_graphs(data)
-        built = time.perf_counter() - begin
-        begin = time.perf_counter()
-        svm = graph_svm(data, table)
-        solved = time.perf_counter() - begin
-        return {
-            "graphs": built, "solve": solved, "nodes": len(graphs.token), "edges": len(graphs.edges),
-            "components": len(graphs.root), "rows": len(svm.pairs), "acyclic": graphs.is_acyclic,
-            "status": str(svm.status), "gap": svm.certificate.gap, "norm": svm.norm, "solver": svm.result.solver,
-        }  # fmt: skip
-
-    return columns_of(row(k) for k in range(trials))
-
-
 def run(context: Context) -> Outcome:
-    """All three comparisons."""
+    """Both comparisons."""
     s = context.settings
     cells = [{"norm": norm} for norm in ("frobenius", "nuclear")]
-    solved = context.sweep(compared, cells, s["vocabularies"], chunk=10, name="all pairs").columns
+    solved = context.sweep(compared, cells, s["vocabularies"], chunk=s["vocabularies"], name="all pairs").columns
     both = [{"acyclic": acyclic, "steps": s["steps"]} for acyclic in (True, False)]
     trained = context.sweep(descended, both, s["trials"], chunk=s["trials"], name="descent").columns
-    size = {"vocabulary": s["vocabulary"], "sequences": s["sequences"], "d": s["d"]}
-    (big,) = context.sweep(large, [size], 1, name="large").columns
     marks = [k for k in _CHECKPOINTS if k <= s["steps"]]
     tables = [
         _solve_table(cells, solved, s["vocabularies"]),
         _descent_table(trained, marks, s["trials"]),
-        _large_table(big),
     ]
     refuted = [
         f"{cell['norm']}: a norm differs by {max(found['difference']):.1e} from the model of all pairs"
         for cell, found in zip(cells, solved, strict=True)
-        if max(found["difference"]) > 1e-7  # what CLARABEL itself reaches
+        if max(found["difference"]) > 1e-8  # CLARABEL at 1e-11 comes to within 1e-9 of the certified norm
     ]
     curves = {
         "steps": marks,
@@ -191,7 +171,7 @@ def run(context: Context) -> Outcome:
         "cyclic": np.asarray(trained[1]["misalignment"]).T,
         "shares": np.asarray(trained[1]["share_error"]).T,
     }
-    return Outcome(tables, curves, _notes(trained, big), refuted)
+    return Outcome(tables, curves, _notes(solved, trained), refuted)
 
 
 def _solve_table(cells: list[dict[str, str]], solved: Any, trials: int) -> Table:
@@ -232,18 +212,31 @@ def _descent_table(trained: Any, marks: list[int], trials: int) -> Table:
     return Table(f"Descent on W: medians over {trials} draws (the last column is a maximum)", heads, rows)
 
 
-def _large_table(big: Any) -> Table:
-    row = {name: values[0] for name, values in big.items()}
-    cells = [(name, f"{value:.3g}" if isinstance(value, float) else value) for name, value in row.items()]
-    return Table("One large corpus", ("", ""), cells)
-
-
-def _notes(trained: Any, big: Any) -> list[str]:
+def _notes(solved: Any, trained: Any) -> list[str]:
     recovered = [np.asarray(found["recovered"])[:, -1] for found in trained]
     return [
         f"components recovered at the last step: acyclic {share_of(recovered[0])}, cyclic {share_of(recovered[1])}",
-        f"the large corpus was {'acyclic' if big['acyclic'][0] else 'cyclic'} and ended {big['status'][0]}",
+        *(
+            f"{norm}: cvxpy takes {np.median(found['ratio']):.0f} times as long as one call of ours, "
+            f"{np.median(found['batch_ratio']):.0f} times as long as one problem of a batch (goal 50)"
+            for norm, found in zip(("Frobenius", "nuclear"), solved, strict=True)
+        ),
+        f"exceptions: {_exceptions(trained)}",
     ]
+
+
+def _exceptions(trained: Any) -> str:
+    """Draws that theory covers and that training did not bring to where it says."""
+    found = []
+    for kind, part in zip(("acyclic", "cyclic"), trained, strict=True):
+        far = np.asarray(part["misalignment"])[:, -1] > 1e-4
+        shares = np.asarray(part["share_error"])[:, -1] > 1e-3
+        lost = ~np.asarray(part["recovered"])[:, -1].astype(bool)
+        found.append(
+            f"{kind}: {int(far.sum())} of {len(far)} above 1e-4, {int(shares.sum())} with a share off by 1e-3, "
+            f"{int(lost.sum())} without their components"
+        )
+    return "; ".join(found)
 
 
 def draw(outcome: Outcome) -> Picture:
@@ -267,8 +260,8 @@ FIGURE = Figure(
         at random among the context's, or those that a hidden W prefers (acyclic). Descent takes normalized steps of 0.1
         outside the cyclic subspace and gradient steps inside it, cross-entropy; only draws with a feasible SVM that
         orders something, which is what the theorem covers.""",
-    full={"trials": 100, "vocabularies": 200, "steps": 20_000, "vocabulary": 10_000, "sequences": 100_000, "d": 64},
-    quick={"trials": 4, "vocabularies": 4, "steps": 1000, "vocabulary": 60, "sequences": 100, "d": 16},
+    full={"trials": 100, "vocabularies": 200, "steps": 20_000},
+    quick={"trials": 4, "vocabularies": 4, "steps": 1000},
     run=run,
     draw=draw,
 )

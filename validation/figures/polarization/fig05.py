@@ -63,11 +63,8 @@ def trajectories(
 def run(context: Context) -> Outcome:
     """Softmax and an unnormalized sigmoid."""
     s = context.settings
-    cells = [
-        {"kind": kind, "vocabulary": s["vocabulary"], "dim": s["dim"], "lr": s["lr"], "records": s["records"],
-         "device": context.device}
-        for kind in s["kinds"]
-    ]  # fmt: skip
+    shared = context.cell("vocabulary", "dim", "lr", "records")
+    cells = [{"kind": kind, **shared} for kind in s["kinds"]]
     found = context.sweep(trajectories, cells, chunk=1, name="trajectories")
     rows, curves = [], {"records": s["records"]}
     share: dict[str, Any] = {}
@@ -126,7 +123,7 @@ FIGURE = Figure(
         four inputs); scores of the class token for one input of each of two labels.""",
     full={"trials": 3, "kinds": ("softmax", "sigmoid_unnorm"), "vocabulary": 81, "dim": 32, "lr": 1e-3,
           "records": (1, 5, 10, 20, 40, 80, 120)},
-    quick={"trials": 1, "kinds": ("softmax",), "vocabulary": 41, "dim": 16, "lr": 1e-3, "records": (1, 10, 60)},
+    quick={"trials": 1, "kinds": ("softmax",), "vocabulary": 41, "dim": 16, "records": (1, 10, 60)},
     run=run,
     draw=draw,
 )  # fmt: skip

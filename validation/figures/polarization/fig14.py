@@ -49,7 +49,7 @@ def grid_cell(
 def run(context: Context) -> Outcome:
     """The grid of lambda, positions, t' and kinds."""
     s = context.settings
-    size = {k: s[k] for k in ("heads", "dim", "lr", "batch", "steps", "symbols", "length")} | {"device": context.device}
+    size = context.cell("heads", "dim", "lr", "batch", "steps", "symbols", "length")
     cells = [
         {"kind": kind, "auxiliary": auxiliary, "positions": positions, "shifted": shifted, **size}
         for auxiliary in (0.0, 0.2)
@@ -154,8 +154,8 @@ FIGURE = Figure(
     full={"trials": 2, "kinds": ("softmax", "sigmoid_unnorm", "linear_unnorm"), "positions": ("add", "concat", "none"),
           "shifted": (True, False), "heads": 2, "dim": 32, "lr": 3e-3, "batch": 64, "steps": 400, "symbols": 12,
           "length": 4},
-    quick={"trials": 1, "kinds": ("softmax",), "positions": ("add", "none"), "shifted": (True,), "heads": 2,
-           "dim": 16, "lr": 3e-3, "batch": 32, "steps": 80, "symbols": 8, "length": 3},
+    quick={"trials": 1, "kinds": ("softmax",), "positions": ("add", "none"), "shifted": (True,), "dim": 16, "batch": 32,
+           "steps": 80, "symbols": 8, "length": 3},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -47,7 +47,7 @@ def flip_cell(
 def run(context: Context) -> Outcome:
     """Vocabularies, MLP and LayerNorm, kinds."""
     s = context.settings
-    size = {name: s[name] for name in ("dim", "lr", "batch", "steps")} | {"device": context.device}
+    size = context.cell("dim", "lr", "batch", "steps")
     cells = [
         {"kind": kind, "vocabulary": vocabulary, "mlp": mlp, "layer_norm": norm, **size}
         for vocabulary in s["vocabularies"]
@@ -109,8 +109,7 @@ FIGURE = Figure(
     full={"trials": 2, "kinds": ("softmax", "sigmoid_unnorm"), "vocabularies": (41, 81, 161),
           "shapes": ((True, True), (True, False), (False, True), (False, False)), "dim": 32, "lr": 1e-3, "batch": 128,
           "steps": 150},
-    quick={"trials": 1, "kinds": ("softmax", "sigmoid_unnorm"), "vocabularies": (41,), "shapes": ((False, False),),
-           "dim": 16, "lr": 1e-3, "batch": 64, "steps": 60},
+    quick={"trials": 1, "vocabularies": (41,), "shapes": ((False, False),), "dim": 16, "batch": 64, "steps": 60},
     run=run,
     draw=draw,
 )  # fmt: skip

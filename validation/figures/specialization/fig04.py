@@ -81,7 +81,7 @@ FIGURE = Figure(
         besides, variances 20, 14, 8 with softmax. Starts of size D^-1/2 with D = 10^4; Runge-Kutta steps of
         1 on 10,000 mirrored samples. The paper does not say its final time.""",
     full={"trials": 2, "times": tuple(10.0 * t for t in range(81)), "samples": 10_000, "step": 1.0},
-    quick={"trials": 1, "times": tuple(20.0 * t for t in range(8)), "samples": 600, "step": 1.0},
+    quick={"trials": 1, "times": tuple(20.0 * t for t in range(8)), "samples": 600},
     run=run,
     draw=draw,
 )

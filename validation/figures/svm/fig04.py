@@ -182,7 +182,7 @@ FIGURE = Figure(
         certified solutions.""",
     full={"trials": 100, "n": 5, "T": 5, "many_n": (5, 10, 15), "many_T": (5, 10, 15),
           "dimensions": (1, 2, 3, 4, 5, 10, 15, 20), "chunk": 50},
-    quick={"trials": 10, "n": 5, "T": 5, "many_n": (5, 15), "many_T": (5, 15), "dimensions": (2, 5, 10), "chunk": 10},
+    quick={"trials": 10, "many_n": (5, 15), "many_T": (5, 15), "dimensions": (2, 5, 10), "chunk": 10},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -97,7 +97,7 @@ FIGURE = Figure(
         uniform(+-1/sqrt(d)), support tolerance of the certified solution; (K, Q) with m = d, a ridge of 2.2e-16, each
         factor normalized, and the support of the nuclear-norm solution. Figure 2 is panel (a) without B.1.""",
     full={"trials": 500, "n": 5, "T": 5, "dimensions": (2, 3, 4, 5, 6, 8, 10, 15, 20, 30), "steps": 2000, "chunk": 125},
-    quick={"trials": 40, "n": 5, "T": 5, "dimensions": (2, 5, 10, 20), "steps": 1000, "chunk": 40},
+    quick={"trials": 40, "dimensions": (2, 5, 10, 20), "steps": 1000, "chunk": 40},
     run=run,
     draw=draw,
 )

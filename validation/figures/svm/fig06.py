@@ -111,8 +111,7 @@ FIGURE = Figure(
         every selected token is the optimal one.""",
     full={"trials": 500, "n": 5, "T": 5, "many_n": (5, 10, 20), "many_T": (5, 10, 20), "dimensions": (5, 10, 15, 20),
           "steps": 2000, "chunk": 250},
-    quick={"trials": 40, "n": 5, "T": 5, "many_n": (5, 10), "many_T": (5, 10), "dimensions": (5, 20), "steps": 500,
-           "chunk": 40},
+    quick={"trials": 40, "many_n": (5, 10), "many_T": (5, 10), "dimensions": (5, 20), "steps": 500, "chunk": 40},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -65,7 +65,7 @@ def _followed(problems: attsvm.ProblemBatch, run: Run) -> dict[str, Any]:
 def run(context: Context) -> Outcome:
     """Train W and (K, Q) in both arithmetics."""
     s = context.settings
-    cell = {name: s[name] for name in ("n", "T", "d", "steps", "every")} | {"device": context.device}
+    cell = context.cell("n", "T", "d", "steps", "every")
     columns = context.sweep(alignment, [cell], chunk=s["chunk"], name="alignment").columns[0]
     steps = np.arange(0, s["steps"] + 1, s["every"])
     marks = [k for k in s["marks"] if k <= s["steps"]]
@@ -137,8 +137,7 @@ FIGURE = Figure(
         and exact gradients on the same problems from the same start.""",
     full={"trials": 100, "n": 6, "T": 8, "d": 10, "steps": 2000, "shown": 1000, "every": 20,
           "marks": (200, 500, 1000, 2000), "chunk": 25},
-    quick={"trials": 20, "n": 6, "T": 8, "d": 10, "steps": 1000, "shown": 1000, "every": 20,
-           "marks": (200, 500, 1000), "chunk": 20},
+    quick={"trials": 20, "steps": 1000, "marks": (200, 500, 1000), "chunk": 20},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -136,7 +136,7 @@ FIGURE = Figure(
         averaged; the table has all of them.""",
     full={"trials": 500, "n": 5, "T": 5, "d": 5, "many_n": (1, 5, 10, 15), "many_d": (2, 5, 10, 15), "steps": 4000,
           "chunk": 250},
-    quick={"trials": 40, "n": 5, "T": 5, "d": 5, "many_n": (1, 5, 15), "many_d": (2, 5, 15), "steps": 800, "chunk": 40},
+    quick={"trials": 40, "many_n": (1, 5, 15), "many_d": (2, 5, 15), "steps": 800, "chunk": 40},
     run=run,
     draw=draw,
 )  # fmt: skip

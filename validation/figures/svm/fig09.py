@@ -213,7 +213,7 @@ FIGURE = Figure(
         paper's numbers are read off its curves. A query is dead when every hidden unit is off at its composed
         token.""",
     full={"trials": 500, "exact_trials": 150, "dimensions": (4, 6, 8, 10), "steps": 2001, "every": 100, "chunk": 500},
-    quick={"trials": 20, "exact_trials": 10, "dimensions": (4, 6), "steps": 1001, "every": 100, "chunk": 125},
+    quick={"trials": 20, "exact_trials": 10, "dimensions": (4, 6), "steps": 1001, "chunk": 125},
     run=run,
     draw=draw,
 )  # fmt: skip

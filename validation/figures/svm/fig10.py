@@ -241,8 +241,8 @@ FIGURE = Figure(
         simplex.""",
     full={"trials": 100, "T": 10, "lams": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0),
           "variant_lams": (0.25, 0.5, 1.0, 2.0), "taus": (3, 5, 7, 9), "steps": 2000, "chunk": 100},
-    quick={"trials": 20, "T": 10, "lams": (0.0, 0.25, 1.0, 2.5), "variant_lams": (1.0,), "taus": (3, 7),
-           "steps": 500, "chunk": 20},
+    quick={"trials": 20, "lams": (0.0, 0.25, 1.0, 2.5), "variant_lams": (1.0,), "taus": (3, 7), "steps": 500,
+           "chunk": 20},
     run=run,
     draw=draw,
 )  # fmt: skip

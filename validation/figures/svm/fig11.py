@@ -188,8 +188,7 @@ FIGURE = Figure(
         loss, exact gradients (log domain), each factor normalized, ridge 2.2e-16, uniform(+-1/sqrt(d)).""",
     full={"trials": 100, "n": 5, "T": 5, "d": 20, "many_n": (5, 10, 15), "many_T": (5, 10, 15),
           "widths": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "steps": 2000, "chunk": 25},
-    quick={"trials": 8, "n": 5, "T": 5, "d": 20, "many_n": (5, 15), "many_T": (5, 15), "widths": (1, 2, 3, 4, 5, 10),
-           "steps": 1000, "chunk": 8},
+    quick={"trials": 8, "many_n": (5, 15), "many_T": (5, 15), "widths": (1, 2, 3, 4, 5, 10), "steps": 1000, "chunk": 8},
     run=run,
     draw=draw,
 )  # fmt: skip

@@ -16,9 +16,9 @@ from attsvm.validation.ledger.conditioning._common import (
     jacobian,
     realizable,
 )
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @each(1e-14, "difference from autograd")
@@ -125,54 +125,19 @@ def _order(a: Array, mu: float, L: float) -> tuple[float, float]:
     return (mu / L * (z[-2] / z[1]) ** 2 if len(z) > 2 else mu / L), np.inf
 
 
-CLAIMS = (
-    Claim(
-        "conditioning:E5-6", "(5), (6)", "The Jacobian of softmax is diag(z)(I - 1 z^T)", Verdict.HOLDS, _derivative,
-        printed=lambda z: np.diag(z) @ (np.eye(len(z)) - np.outer(np.ones(len(z)), z)),
+CHECKS = {
+    "E5-6": Check(_derivative, lambda z: np.diag(z) @ (np.eye(len(z)) - np.outer(np.ones(len(z)), z))),
+    "L1.1-2": Check(_semidefinite, jacobian),
+    "L1.3": Check(_interlacing, lambda z: (np.full(len(z) - 1, z[0]), np.full(len(z) - 1, z[-1]))),
+    "L1+": Check(_extremes, _extremes_printed),
+    "P1-hyp": Check(_rank, lambda n: n, lambda n: 1, trials=30),
+    "P1-kap": Check(
+        _with_hessian,
+        lambda a, mu, L: (mu / L * (a.max() / a.min()) ** 2, np.inf),
+        lambda a, mu, L: (_fixed_bounds(a, mu, L)[0], np.inf),
     ),
-    Claim(
-        "conditioning:L1.1-2", "Lemma 1, 1 and 2", "J is symmetric, positive semidefinite, and J 1 = 0", Verdict.HOLDS,
-        _semidefinite, printed=jacobian,
-        correction="x^T J x is the variance of x under z; the printed argument (a projection) is not one",
-    ),
-    Claim(
-        "conditioning:L1.3", "(7)", "z_(1) <= lam_2 <= ... <= lam_n <= z_(n)", Verdict.HOLDS, _interlacing,
-        printed=lambda z: (np.full(len(z) - 1, z[0]), np.full(len(z) - 1, z[-1])),
-        correction="sharper: z_(i-1) <= lam_i <= z_(i)",
-    ),
-    Claim(
-        "conditioning:L1+", "ours: Lemma 1, sharpened",
-        "a_min <= lam_2 <= min(z_(2), n/(n-1) q_min); max(z_(n-1), n/(n-1) max q) <= lam_n <= min(z_(n), 1/2, 2 max q)",
-        Verdict.HOLDS, _extremes, printed=_extremes_printed,
-    ),
-    Claim(
-        "conditioning:P1-hyp", "Proposition 1", "The Hessian of the loss in attention is positive definite",
-        Verdict.FAILS, _rank, printed=lambda n: n, corrected=lambda n: 1, trials=30,
-        correction="it is l'' u u^T, of rank 1",
-    ),
-    Claim(
-        "conditioning:P1-kap", "Proposition 1", "kappa(J^2 H) >= (mu/L) (max a / min a)^2", Verdict.FAILS,
-        _with_hessian, printed=lambda a, mu, L: (mu / L * (a.max() / a.min()) ** 2, np.inf),
-        corrected=lambda a, mu, L: (_fixed_bounds(a, mu, L)[0], np.inf),
-        correction="(mu/L) khat^2, khat = max a(1-a) / (a_min (1-a_min))",
-    ),
-    Claim(
-        "conditioning:P1-ord", "ours: Proposition 1 by order statistics", "kappa(J^2 H) >= (mu/L)(z_(n-1)/z_(2))^2",
-        Verdict.HOLDS, _with_hessian, printed=_order, correction="can be arbitrarily loose; khat is within a factor 2",
-    ),
-    Claim(
-        "conditioning:P1-fix", "ours: Proposition 1, repaired",
-        "(mu/L) khat^2 <= kappa(J^2 H) <= (L/mu) 4 (1-a_min)^2 khat^2 on the tangent space", Verdict.HOLDS,
-        _with_hessian, printed=_fixed_bounds,
-    ),
-    Claim(
-        "conditioning:P1-rate", "Proposition 1", "The best linear rate is 1 - 1/kappa", Verdict.FAILS, _best_rate,
-        printed=lambda kappa: 1 - 1 / kappa, corrected=lambda kappa: (kappa - 1) / (kappa + 1),
-        correction="(kappa - 1)/(kappa + 1); 1 - 1/kappa is the rate at step 1/lam_max",
-    ),
-    Claim(
-        "conditioning:J3-k", "Appendix J.3", "kappa(J^2) is about (max a / min a)^2", Verdict.FAILS, _estimate,
-        printed=lambda a: 2 * np.log(a.max() / a.min()), corrected=lambda a: 2 * np.log(_khat(a)),
-        correction="khat^2, within a factor 4; (max/min)^2 is an upper bound only",
-    ),
-)  # fmt: skip
+    "P1-ord": Check(_with_hessian, _order),
+    "P1-fix": Check(_with_hessian, _fixed_bounds),
+    "P1-rate": Check(_best_rate, lambda kappa: 1 - 1 / kappa, lambda kappa: (kappa - 1) / (kappa + 1)),
+    "J3-k": Check(_estimate, lambda a: 2 * np.log(a.max() / a.min()), lambda a: 2 * np.log(_khat(a))),
+}

@@ -14,9 +14,9 @@ from attsvm.dynamics.conditioning import (
 )
 from attsvm.softmax import log_softmax, peakedness, softmax
 from attsvm.validation.ledger.conditioning._common import Array, Rng, autograd_hessian, jacobian, realizable, torch_loss
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @each(1e-10, "relative difference from autograd")
@@ -187,23 +187,21 @@ def _step_size(formula: Any, rng: Rng, k: int) -> Any:
     return (problem.loss_at(p - eta * slope) - now) / fall + 1
 
 
-def _margin(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "1 where the margin condition fails, best of many c1")
+def _margin(formula: Any, rng: Rng, k: int) -> Any:
     """Whether the margin condition holds (for some c1) where the rule says so, with the constants of a form.
 
     Rows of X_i independent (n <= d) and Gaussian; realizable labels (A2), so that they grow with alpha.
     """
-    missed = []
-    for k in range(trials):
-        alpha, distance = (1.0, 1e3, 1e6)[k % 3], (1.0, 0.0)[k % 2]
-        problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
-        problem = problem.with_values(alpha * problem.v / np.linalg.norm(problem.v))
-        problem = problem.with_labels(problem.predict(p_star))
-        p0 = p_star + distance * rng.normal(size=6)
-        rule, form = formula
-        if rule(alpha, distance):
-            grid = [convergence_constants(problem, p0, c1=c1, form=form) for c1 in 10.0 ** -np.arange(0.3, 30)]
-            missed.append(float(max(constants.margin for constants in grid) <= 0))
-    return count(missed, 0.5, "1 where the margin condition fails, best of many c1")
+    alpha, distance = (1.0, 1e3, 1e6)[k % 3], (1.0, 0.0)[k % 2]
+    problem, p_star = realizable(rng, 3, 3, 6, key_map=False)
+    problem = problem.with_values(alpha * problem.v / np.linalg.norm(problem.v))
+    problem = problem.with_labels(problem.predict(p_star))
+    p0 = p_star + distance * rng.normal(size=6)
+    rule, form = formula
+    if rule(alpha, distance):
+        grid = [convergence_constants(problem, p0, c1=c1, form=form) for c1 in 10.0 ** -np.arange(0.3, 30)]
+        yield float(max(constants.margin for constants in grid) <= 0)
 
 
 def _almost_surely(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -231,55 +229,33 @@ def _l_prime(power: int) -> Any:
     return lambda C, sW, L, v, excess, m: sW**2 * C**power * L * v * (2 * C * v + 3 * np.sqrt(2 * excess / m))
 
 
-CLAIMS = (
-    Claim("conditioning:E8-9", "(8), (9)", "The gradient of the loss is F^T g", Verdict.HOLDS, _gradient,
-          printed=_gradient_printed, trials=30),
-    Claim("conditioning:E10", "(10)", "p_{t+1} = p_t + eta F^T g", Verdict.TYPO, _descent,
-          printed=lambda p, eta, F, g: p + eta * F.T @ g, corrected=lambda p, eta, F, g: p - eta * F.T @ g,
-          correction="p_t - eta F^T g"),
-    Claim("conditioning:L2", "(11)", "|grad|^2 / 2 >= 2 m sigma_min(F)^2 (L - L*)", Verdict.FAILS, _pl,
-          printed=lambda m, N, s, excess: 2 * m * s**2 * excess,
-          corrected=lambda m, N, s, excess: m * N * s**2 * excess,
-          correction="m N sigma_N(F)^2 (L - L*): the printed constant fails for one example and is loose for many"),
-    Claim("conditioning:Rk1", "Remark 1", "sigma_min(F) = 0 when d < N", Verdict.HOLDS, _sigma,
-          printed=lambda F: np.sqrt(max(np.linalg.eigvalsh(F @ F.T)[0], 0.0)), trials=50,
-          correction="with sigma_min the N-th singular value, not the smallest that an SVD returns"),
-    Claim("conditioning:E22", "(22)", "|grad| <= sqrt(2 (L - L*)/(m N)) L C^2 sW |v|", Verdict.FAILS, _gradient_bound,
-          printed=lambda m, L, N, C, sW, v, e: np.sqrt(2 * e / (m * N)) * L * C**2 * sW * v,
-          corrected=lambda m, L, N, C, sW, v, e: 0.5 * np.sqrt(2 * L * e) * C**2 * sW * v,
-          correction="no 1/sqrt(N); tight: C^2 sW |v| sqrt(2 L (L - L*)) / 2"),
-    Claim("conditioning:E25", "(25)", "J is Lipschitz with constant 3 in the logits", Verdict.HOLDS,
-          _jacobian_lipschitz, printed=3.0, correction="sqrt(2)/(3 sqrt(3)) = 0.2722 (numerical supremum)"),
-    Claim("conditioning:E26", "(26)", "|g_i(p_t)| <= L sqrt(2 l_i / m) with l_i after the step", Verdict.TYPO,
-          _residual_slope, printed=lambda now, then, m, L: L * np.sqrt(2 * then / m),
-          corrected=lambda now, then, m, L: np.sqrt(2 * L * now), correction="with l_i at p_t; sqrt(2 L l_i) suffices"),
-    Claim("conditioning:E28", "(28)", "Softmax is Lipschitz with constant 2", Verdict.HOLDS, _softmax_lipschitz,
-          printed=2.0, correction="1/2"),
-    Claim("conditioning:L4-L'", "Lemma 4, (30)", "L' carries C^4", Verdict.TYPO, _smoothness, printed=_l_prime(4),
-          corrected=_l_prime(3), trials=40, correction="C^3, as in the statement of Lemma 4"),
-    Claim("conditioning:L4-mu", "Lemma 4", "mu = c1 / L'", Verdict.TYPO, _rate_constant, printed=lambda c, L: c / L,
-          corrected=lambda c, L: c * L, correction="mu = c1 L', so that eta mu = c1 c2"),
-    Claim("conditioning:L4-Cp", "Lemma 4", "|p_t - p_0| <= C_p with 1/sqrt(N)", Verdict.FAILS, _guarantee("travel"),
-          printed="printed", corrected="corrected", trials=8, correction="C_p without N, mu = c1 L'"),
-    Claim("conditioning:L4-gam", "Lemma 4", "|F(p_t) - F(p_0)|_F <= min(2, 3 C sW C_p) C^2 sW |v| / sqrt(N)",
-          Verdict.HOLDS, _drift,
-          printed=lambda C, sW, v, N, r: min(2.0, 3 * C * sW * r) * C**2 * sW * v / np.sqrt(N),
-          correction="min(1/2, 0.2722 C sW C_p)"),
-    Claim("conditioning:E32", "(32)", "eta < 2/L' gives L_{t+1} <= L_t - (eta/2)|grad|^2", Verdict.HOLDS, _step_size,
-          printed=lambda L: 2 / L,
-          correction="smoothness L' alone would give it for eta <= 1/L' only; it holds to 2/L' and beyond because L' "
-          "exceeds the curvature at least eightfold"),
-    Claim("conditioning:T1i", "Theorem 1 (i)", "Under the margin condition the loss falls by 1 - eta mu, |p| <= M_p",
-          Verdict.FAILS, _guarantee("both"), printed="printed", corrected="corrected", trials=8,
-          correction="holds with mu = c1 L', C_p without N and threshold gamma + sqrt(mu/(m N))"),
-    Claim("conditioning:T1ii", "Theorem 1 (ii)", "For |v| large enough the margin condition holds", Verdict.FAILS,
-          _margin, printed=(lambda alpha, distance: alpha >= 1e3, "printed"),
-          corrected=(lambda alpha, distance: distance == 0, "corrected"),
-          trials=24, correction="it holds at a solution, so within a data-dependent distance of it; |v| does not help: "
-          "with realizable labels sqrt(L_0), gamma and sigma_min(F) all grow like alpha"),
-    Claim("conditioning:L5a", "Lemma 5", "sigma_min(F) > 0 almost surely for d >= N", Verdict.HOLDS, _almost_surely,
-          printed=lambda N, n, d: d >= N and n >= 2, trials=200, correction="for n >= 2 tokens (F = 0 for one)"),
-    Claim("conditioning:Lim", "Section 3.1", "Sparse attention needs a large prompt", Verdict.HOLDS, _norm,
-          printed=lambda K, p: np.sqrt(2) * np.linalg.norm(K, 2) * np.linalg.norm(p),
-          correction="log R <= sqrt(2) sigma_max(K) |p|"),
-)  # fmt: skip
+CHECKS = {
+    "E8-9": Check(_gradient, _gradient_printed, trials=30),
+    "E10": Check(_descent, lambda p, eta, F, g: p + eta * F.T @ g, lambda p, eta, F, g: p - eta * F.T @ g),
+    "L2": Check(_pl, lambda m, N, s, excess: 2 * m * s**2 * excess, lambda m, N, s, excess: m * N * s**2 * excess),
+    "Rk1": Check(_sigma, lambda F: np.sqrt(max(np.linalg.eigvalsh(F @ F.T)[0], 0.0)), trials=50),
+    "E22": Check(
+        _gradient_bound,
+        lambda m, L, N, C, sW, v, e: np.sqrt(2 * e / (m * N)) * L * C**2 * sW * v,
+        lambda m, L, N, C, sW, v, e: 0.5 * np.sqrt(2 * L * e) * C**2 * sW * v,
+    ),
+    "E25": Check(_jacobian_lipschitz, 3.0),
+    "E26": Check(
+        _residual_slope, lambda now, then, m, L: L * np.sqrt(2 * then / m), lambda now, then, m, L: np.sqrt(2 * L * now)
+    ),
+    "E28": Check(_softmax_lipschitz, 2.0),
+    "L4-L'": Check(_smoothness, _l_prime(4), _l_prime(3), trials=40),
+    "L4-mu": Check(_rate_constant, lambda c, L: c / L, lambda c, L: c * L),
+    "L4-Cp": Check(_guarantee("travel"), "printed", "corrected", trials=8),
+    "L4-gam": Check(_drift, lambda C, sW, v, N, r: min(2.0, 3 * C * sW * r) * C**2 * sW * v / np.sqrt(N)),
+    "E32": Check(_step_size, lambda L: 2 / L),
+    "T1i": Check(_guarantee("both"), "printed", "corrected", trials=8),
+    "T1ii": Check(
+        _margin,
+        (lambda alpha, distance: alpha >= 1e3, "printed"),
+        (lambda alpha, distance: distance == 0, "corrected"),
+        trials=24,
+    ),
+    "L5a": Check(_almost_surely, lambda N, n, d: d >= N and n >= 2, trials=200),
+    "Lim": Check(_norm, lambda K, p: np.sqrt(2) * np.linalg.norm(K, 2) * np.linalg.norm(p)),
+}

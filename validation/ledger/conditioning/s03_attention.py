@@ -25,9 +25,9 @@ from attsvm.validation.ledger.conditioning._common import (
     realizable,
     torch_loss,
 )
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @each(1e-10, "relative error of d a / d eta at eta = 0, by automatic differentiation")
@@ -208,37 +208,25 @@ def _h_p_over_n(problem: PromptProblem, p: Array) -> Array:
     return total / len(problem.X)
 
 
-CLAIMS = (
-    Claim("conditioning:E12", "(12)", "Decoupled attention moves by -(eta/N) J^2 grad + O(eta^2)", Verdict.FAILS,
-          _first_order, printed=lambda J, K: J @ J, corrected=lambda J, K: J @ K @ K.T @ J, trials=30,
-          correction="J K K^T J; J^2 when K K^T = I"),
-    Claim("conditioning:P1-lin", "Proposition 1", "The error is multiplied by I - (eta/N) J^2 H", Verdict.HOLDS,
-          _linearization, printed=lambda J, H, eta: np.eye(len(J)) - eta * J @ J @ H, trials=50,
-          correction="with K K^T = I"),
-    Claim("conditioning:L3-13", "(13)", "a_I >= 1/(1 + (s_max - 1) e^Gamma + (n - s_min) e^-Delta)", Verdict.HOLDS,
-          lambda formula, rng, trials: _bounds(formula, rng, trials, "lower"), printed=_lower),
-    Claim("conditioning:L3-14", "(14)", "a_U <= 1/(1 + s_min e^Delta)", Verdict.HOLDS, _bounds,
-          printed=lambda f: 1 / (1 + f.sizes.min() * np.exp(f.gap.min()))),
-    Claim("conditioning:L3-sharp", "Lemma 3", "With Gamma = 0, a_U <= e^-D/(s_min + (n - s_max) e^-D)", Verdict.FAILS,
-          lambda formula, rng, trials: _bounds(formula, rng, trials, "sharp"), printed=_sharp_printed,
-          corrected=_sharp_corrected,
-          correction="e^-D/(s + e^-D (1 + (n-s-1) e^-Omega)) for each example, Omega the width of the other scores"),
-    Claim("conditioning:Rk5", "Remark 5",
-          "When Gamma_i is small the important tokens share attention almost evenly, and 1/s_i in the limit",
-          Verdict.HOLDS, _limit, printed=_even_share,
-          correction="within e^Gamma/(e^Gamma + s - 1) - 1/s + (n - s) e^-Delta/s; Delta alone does not make it even"),
-    Claim("conditioning:E36", "(36)", "phi(K p_{t+1}) = phi(K p_t) - (eta/N) sum", Verdict.TYPO, _bracket,
-          printed=lambda scores, step: softmax(scores) - step, corrected=lambda scores, step: softmax(scores - step),
-          trials=30, correction="the step stands inside phi"),
-    Claim("conditioning:E38", "(38)", "V_i sums grad l_i(a_j)", Verdict.TYPO, _field, printed=lambda i, j: i,
-          corrected=lambda i, j: j, trials=30, correction="grad l_j(a_j)"),
-    Claim("conditioning:E40", "(40)", "d(J(x) f)/dx = J Df - x f^T + diag(f) - (x^T f) I", Verdict.HOLDS, _product_rule,
-          printed=lambda x, f, Df: jacobian(x) @ Df - np.outer(x, f) + np.diag(f) - (x @ f) * np.eye(len(x)),
-          trials=30),
-    Claim("conditioning:E43", "(43)", "The linearized dynamics has blocks J_i K_i K_k^T J_k H_k", Verdict.HOLDS, _block,
-          printed=block_jacobian, trials=10),
-    Claim("conditioning:E44", "(44)", "It factors as B C, and C B = H_p is symmetric with the same spectrum",
-          Verdict.HOLDS, _factors, printed=block_factors, trials=20),
-    Claim("conditioning:E-Hp", "Section 3.2", "The Hessian of the loss at p* is H_p / N", Verdict.HOLDS, _hessian,
-          printed=_h_p_over_n, trials=20),
-)  # fmt: skip
+CHECKS = {
+    "E12": Check(_first_order, lambda J, K: J @ J, lambda J, K: J @ K @ K.T @ J, trials=30),
+    "P1-lin": Check(_linearization, lambda J, H, eta: np.eye(len(J)) - eta * J @ J @ H, trials=50),
+    "L3-13": Check(lambda formula, rng, trials: _bounds(formula, rng, trials, "lower"), _lower),
+    "L3-14": Check(_bounds, lambda f: 1 / (1 + f.sizes.min() * np.exp(f.gap.min()))),
+    "L3-sharp": Check(
+        lambda formula, rng, trials: _bounds(formula, rng, trials, "sharp"), _sharp_printed, _sharp_corrected
+    ),
+    "Rk5": Check(_limit, _even_share),
+    "E36": Check(
+        _bracket, lambda scores, step: softmax(scores) - step, lambda scores, step: softmax(scores - step), trials=30
+    ),
+    "E38": Check(_field, lambda i, j: i, lambda i, j: j, trials=30),
+    "E40": Check(
+        _product_rule,
+        lambda x, f, Df: jacobian(x) @ Df - np.outer(x, f) + np.diag(f) - (x @ f) * np.eye(len(x)),
+        trials=30,
+    ),
+    "E43": Check(_block, block_jacobian, trials=10),
+    "E44": Check(_factors, block_factors, trials=20),
+    "E-Hp": Check(_hessian, _h_p_over_n, trials=20),
+}

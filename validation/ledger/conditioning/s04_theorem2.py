@@ -17,9 +17,9 @@ from attsvm.dynamics.conditioning import (
     student_teacher,
 )
 from attsvm.validation.ledger.conditioning._common import Array, Rng, realizable
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS", "instance"]
+__all__ = ["CHECKS", "instance"]
 
 
 def _opposed(rng: Rng, N: int) -> tuple[PromptProblem, Array, Array, Array]:
@@ -145,20 +145,18 @@ def _error_bound(formula: Any, rng: Rng, k: int) -> Any:
     return formula(values[-1] / values[0], t) * np.sum(e0**2) * cosine / max(left, 1e-300) - 1
 
 
-def _leakage(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.05, "relative error against a generalized eigenvalue solver")
+def _leakage(formula: Any, rng: Rng, k: int) -> Any:
     """Head of the experiment's size: 16 key dimensions, 12 of them in U; 6 of 24 tokens important."""
     from scipy.linalg import eigh
 
-    errors = []
-    for _ in range(trials):
-        problem, _p = realizable(rng, 3, 24, 16)
-        members = np.arange(24) < np.full((3, 1), 6)
-        basis = np.linalg.qr(rng.normal(size=(16, 12)))[0]
-        for i, rho in enumerate(formula(problem, members, basis)):
-            inside, outside = problem.keys[i][:6] @ basis, problem.keys[i][6:] @ basis
-            exact = np.sqrt(eigh(inside.T @ inside, outside.T @ outside, eigvals_only=True)[-1])
-            errors.append(abs(rho / exact - 1))
-    return count(errors, 0.05, "relative error against a generalized eigenvalue solver")
+    problem, _p = realizable(rng, 3, 24, 16)
+    members = np.arange(24) < np.full((3, 1), 6)
+    basis = np.linalg.qr(rng.normal(size=(16, 12)))[0]
+    for i, rho in enumerate(formula(problem, members, basis)):
+        inside, outside = problem.keys[i][:6] @ basis, problem.keys[i][6:] @ basis
+        exact = np.sqrt(eigh(inside.T @ inside, outside.T @ outside, eigvals_only=True)[-1])
+        yield abs(rho / exact - 1)
 
 
 @each(1.0, "orders of magnitude beside 10 (in units of 0.5) and 1e25 (of 6), medians over 100 examples, n = d")
@@ -175,49 +173,17 @@ def _orders(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count([abs(formula - np.log10(1e8 / 1.0))], 1e-9, "orders of magnitude between the caption's own ends")
 
 
-CLAIMS = (
-    Claim("conditioning:L6", "Lemma 6", "lam_max(M) >= N a_I^2 s_min^2 delta_min^4 / |W^-1 v|^2", Verdict.HOLDS,
-          _part("largest"), printed=("printed", 1.0), trials=40,
-          correction="tighter: sum_i Var_{a_i}(u_i)^2 / |W^-1 v|^2"),
-    Claim("conditioning:L7", "Lemma 7", "lam_min(M) <= C_v A_* lam_max(Sigma_U)", Verdict.FAILS, _part("smallest"),
-          printed=("printed", 1.0), corrected=("corrected", 1.0), trials=40,
-          correction="N C_v A_* lam_max(Sigma_U): M is a sum, Sigma_U a mean"),
-    Claim("conditioning:T2-ex", "Theorem 2, proof", "Lemmas 6 and 7 as printed bound kappa(H_p)", Verdict.FAILS,
-          _opposed_many, printed="printed", corrected="corrected", trials=1,
-          correction="with the factor N in Lemma 7"),
-    Claim("conditioning:T2-tight", "ours: Theorem 2, tightened", "Variances and centred values bound kappa(H_p)",
-          Verdict.HOLDS, _part("condition"), printed=("tight", 1.0), trials=40),
-    Claim("conditioning:T2", "Theorem 2",
-          "kappa(H_p) >= c a_I^2/(rho^2 + (n - s) a_U^2), c of fixed quantities only: m, L, norms, s_i",
-          Verdict.FAILS, _constant, printed=0.0, corrected=2.0, trials=6,
-          correction="c must contain the value margin of (B2), which vanishes like e^-Delta when s_i = 1: "
-          "delta_min^4 by "
-          "Lemma 6, and delta_min^2 is the exact order on these data. For s_i >= 2 it does not vanish"),
-    Claim("conditioning:Rk7", "Remark 7", "With rho = 0, kappa(H_p) grows like exp(2 Delta)", Verdict.FAILS, _growth,
-          printed=lambda s: True, corrected=lambda s: s >= 2, trials=15,
-          correction="for s_i >= 2 important tokens; for s_i = 1 it tends to a constant"),
-    Claim("conditioning:C1-step", "(15)", "The slowest error falls by 1 - eta lam_min per step", Verdict.TYPO, _slowest,
-          printed=lambda eta, low, N: 1 - eta * low, corrected=lambda eta, low, N: 1 - eta * low / N, trials=10,
-          correction="1 - eta lam_min / N; stable for eta <= 2 N / lam_max"),
-    Claim("conditioning:C1-16", "(16)", "|e_t|^2 >= (1 - 1/kappa)^(2t) |e_0|^2 cos^2 at eta = 1/lam_max", Verdict.HOLDS,
-          _error_bound, printed=lambda kappa, t: (1 - 1 / kappa) ** (2 * t), correction="for the linear recursion"),
-    Claim("conditioning:J3-rho", "Appendix J.3", "200 random unit vectors estimate the worst-case leakage rho_U",
-          Verdict.IMPRECISE, _leakage,
-          printed=lambda p, m, b: sampled_leakage(p, m, b, directions=200, seed=0), corrected=leakage, trials=10,
-          correction="they bound it from below; the root of the largest generalized eigenvalue is the worst case"),
-    Claim("conditioning:J3-tab", "Tables 1-3", "The tables validate Theorem 2", Verdict.OPEN,
-          reason="the trained model is not published; the same tables for a digits transformer are in the figures"),
-    Claim("conditioning:Abs", "Section 1.1, item 2",
-          "Around sparse solutions (Assumption B) the condition number scales quadratically with the sparsity ratio",
-          Verdict.IMPRECISE, _growth, printed=lambda s: True, corrected=lambda s: s >= 2, trials=15,
-          correction="quadratically in a_I/a_U for s_i >= 2 important tokens (exponent 2.00); not for one dominant "
-          "token, "
-          "and on the Gaussian data of Section 4, outside Assumption B, kappa(H_p) hardly moves with R"),
-    Claim("conditioning:X1", "Section 4", "sigma_p = 0.1 and 1 yield R of about 10 and 1e25, widths 20, 150, 400",
-          Verdict.IMPRECISE, _teacher_ratio, printed=(20, 20), corrected=(20, 150), trials=6,
-          correction="at different widths: log R is proportional to sigma_p at each; 10^0.8 at d = 20 goes with "
-          "10^8, and "
-          "10^2.8 at d = 150 with 10^28"),
-    Claim("conditioning:X7", "Figure 7, caption", "R from 1 to 1e8 is five orders of magnitude", Verdict.TYPO, _orders,
-          printed=5.0, corrected=8.0, trials=1, correction="eight"),
-)  # fmt: skip
+CHECKS = {
+    "L6": Check(_part("largest"), ("printed", 1.0), trials=40),
+    "L7": Check(_part("smallest"), ("printed", 1.0), ("corrected", 1.0), trials=40),
+    "T2-ex": Check(_opposed_many, "printed", "corrected", trials=1),
+    "T2-tight": Check(_part("condition"), ("tight", 1.0), trials=40),
+    "T2": Check(_constant, 0.0, 2.0, trials=6),
+    "Rk7": Check(_growth, lambda s: True, lambda s: s >= 2, trials=15),
+    "C1-step": Check(_slowest, lambda eta, low, N: 1 - eta * low, lambda eta, low, N: 1 - eta * low / N, trials=10),
+    "C1-16": Check(_error_bound, lambda kappa, t: (1 - 1 / kappa) ** (2 * t)),
+    "J3-rho": Check(_leakage, lambda p, m, b: sampled_leakage(p, m, b, directions=200, seed=0), leakage, trials=10),
+    "Abs": Check(_growth, lambda s: True, lambda s: s >= 2, trials=15),
+    "X1": Check(_teacher_ratio, (20, 20), (20, 150), trials=6),
+    "X7": Check(_orders, 5.0, 8.0, trials=1),
+}

@@ -17,9 +17,9 @@ from attsvm.validation.ledger.conditioning._common import (
     torch_loss,
 )
 from attsvm.validation.ledger.conditioning.s04_theorem2 import instance
-from attsvm.validation.ledger.record import Claim, Verdict, each
+from attsvm.validation.ledger.record import Check, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @each(1e-12, "gradient and loss at p*, by automatic differentiation, relative to those beside it")
@@ -142,27 +142,13 @@ def _canonical(formula: Any, rng: Rng, k: int) -> Any:
     return max(error, np.linalg.norm(unique - x) / np.linalg.norm(unique))
 
 
-CLAIMS = (
-    Claim("conditioning:asmA", "Assumption A (A2)", "Labels y_i = a_i*^T X_i v make p* a global minimum with loss 0",
-          Verdict.HOLDS, _realizable, printed=lambda a, u: (a * u).sum(axis=1), trials=20),
-    Claim("conditioning:asmB", "Assumption B, Remark 6",
-          "Important keys in I give rho_U = 0, and then every important value may keep a margin", Verdict.HOLDS,
-          _structure, printed=0.0, trials=10),
-    Claim("conditioning:E37", "(37)", "a_i moves by -(eta/N) J_i sum_j K_i K_j^T J_j grad l_j + O(eta^2)",
-          Verdict.HOLDS, _coupled, printed=_first_order, trials=20),
-    Claim("conditioning:E42", "(41), (42)",
-          "dV_i/da_k = J_i K_i K_k^T (J_k H_k - a_k grad^T + diag(grad) - (a_k^T grad) I) for i != k", Verdict.HOLDS,
-          _mixed_block, printed=_product, trials=20),
-    Claim("conditioning:E46", "(45), (46)", "x^T M x = sum l'' (u^T J K x)^2, so m M~ <= M <= L M~", Verdict.HOLDS,
-          _sandwich, printed=(lambda curve, rows, x: float(curve @ (rows @ x) ** 2), (1.0, 2.0)), trials=30,
-          correction="the upper bound is attained where l'' = L"),
-    Claim("conditioning:L6-sing", "Lemma 6, second bound",
-          "lam_max(M) >= N a_I^2 s_min^2 delta_min^4 sigma_min(W)^2 / |v|^2", Verdict.HOLDS, _singular_form,
-          printed=lambda head, smallest, v: head * smallest**2 / v**2, trials=30),
-    Claim("conditioning:Rk3", "Remark 3", "Sparsity worsens conditioning through (min a)^-2", Verdict.HOLDS, _exponent,
-          printed=-2.0, trials=20,
-          correction="where at least two other tokens keep their attention; not with one dominant token"),
-    Claim("conditioning:Rk8", "Remark 8", "x = W^-1 v is the unique vector with K_i x = u_i for every example",
-          Verdict.HOLDS, _canonical, printed=lambda W, v: np.linalg.solve(W, v), trials=20,
-          correction="unique when the tokens of all examples span"),
-)  # fmt: skip
+CHECKS = {
+    "asmA": Check(_realizable, lambda a, u: (a * u).sum(axis=1), trials=20),
+    "asmB": Check(_structure, 0.0, trials=10),
+    "E37": Check(_coupled, _first_order, trials=20),
+    "E42": Check(_mixed_block, _product, trials=20),
+    "E46": Check(_sandwich, (lambda curve, rows, x: float(curve @ (rows @ x) ** 2), (1.0, 2.0)), trials=30),
+    "L6-sing": Check(_singular_form, lambda head, smallest, v: head * smallest**2 / v**2, trials=30),
+    "Rk3": Check(_exponent, -2.0, trials=20),
+    "Rk8": Check(_canonical, lambda W, v: np.linalg.solve(W, v), trials=20),
+}

@@ -15,9 +15,9 @@ from attsvm.validation.ledger.localization._common import (
     signal_form,
     symmetric,
 )
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _walk(equation: int) -> Any:
@@ -53,48 +53,43 @@ def _walk(equation: int) -> Any:
     return measure
 
 
-def _mean(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1.000001, "T times the error over |r|/2 + 1, T = 50, 400, 3200")
+def _mean(formula: Any, rng: Rng, k: int) -> Any:
     """T times the error of the mean stays below |r|/2 + 1: first order in 1/T."""
-    errors = []
-    for _ in range(trials):
-        r = float(rng.uniform(-10, 10))
-        for T in (50, 400, 3200):
-            exact = linear_softmax(r * np.arange(1, T + 1))  # E omega_t = t tr(W) / temperature; the signal is linear
-            errors.append(T * np.abs(formula(T, r) - exact).max() / (abs(r) / 2 + 1))
-    return count(errors, 1.000001, "T times the error over |r|/2 + 1, T = 50, 400, 3200")
+    r = float(rng.uniform(-10, 10))
+    for T in (50, 400, 3200):
+        exact = linear_softmax(r * np.arange(1, T + 1))  # E omega_t = t tr(W) / temperature; the signal is linear
+        yield T * np.abs(formula(T, r) - exact).max() / (abs(r) / 2 + 1)
 
 
-def _variance(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.04, "relative error of the variance at T = 200")
+def _variance(formula: Any, rng: Rng, k: int) -> Any:
     """Relative error at theta = 0.05, 0.25, 0.5, 0.75, 1 and T = 200; corrections of order 1/T are below 4 percent."""
-    errors, T = [], 200
-    for _ in range(trials):
-        W, S = symmetric(rng, 1), covariance(rng, 1)
-        for theta in (0.05, 0.25, 0.5, 0.75, 1.0):
-            exact = 2 * float(np.sum(signal_form(W, S, T, round(theta * T)) ** 2))
-            own = formula(theta) * float((W @ S).item() ** 2)
-            errors.append(abs(own - exact) / exact)
-    return count(errors, 0.04, "relative error of the variance at T = 200")
+    T = 200
+    W, S = symmetric(rng, 1), covariance(rng, 1)
+    for theta in (0.05, 0.25, 0.5, 0.75, 1.0):
+        exact = 2 * float(np.sum(signal_form(W, S, T, round(theta * T)) ** 2))
+        own = formula(theta) * float((W @ S).item() ** 2)
+        yield abs(own - exact) / exact
 
 
-def _b2(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(2e-3, "error of the term (B2) over T^3 at T = 4000")
+def _b2(formula: Any, rng: Rng, k: int) -> Any:
     """Coefficients of tr(W^2) and tr(W)^2 in 2 sum_{j>i} E[x_i W x_T x_j W x_T], over T^3, at T = 4000."""
-    errors, T = [], 4000
-    for _ in range(trials):
-        i = int(rng.integers(1, T))
-        j = np.arange(i + 1, T + 1, dtype=np.float64)
-        exact = 2 * (T * i + i * j).sum() / T**3, 2 * (i * j).sum() / T**3
-        own = formula(i, T)
-        errors.append(max(abs(own[k] / T**3 - exact[k]) for k in range(2)))
-    return count(errors, 2e-3, "error of the term (B2) over T^3 at T = 4000")
+    T = 4000
+    i = int(rng.integers(1, T))
+    j = np.arange(i + 1, T + 1, dtype=np.float64)
+    exact = 2 * (T * i + i * j).sum() / T**3, 2 * (i * j).sum() / T**3
+    own = formula(i, T)
+    return max(abs(own[k] / T**3 - exact[k]) for k in range(2))
 
 
-def _asymmetric(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, T = [], 12
-    for _ in range(trials):
-        A, S = rng.standard_normal((3, 3)), covariance(rng, 3)
-        exact = [2 * float(np.sum(signal_form((A + A.T) / 2, S, T, i) ** 2)) for i in range(1, T + 1)]
-        errors.append(np.abs(formula(A, S, T) / exact - 1).max())
-    return count(errors, 1e-9, "relative error of the variance under the symmetrized matrix, T = 12")
+@each(1e-9, "relative error of the variance under the symmetrized matrix, T = 12")
+def _asymmetric(formula: Any, rng: Rng, k: int) -> Any:
+    T = 12
+    A, S = rng.standard_normal((3, 3)), covariance(rng, 3)
+    exact = [2 * float(np.sum(signal_form((A + A.T) / 2, S, T, i) ** 2)) for i in range(1, T + 1)]
+    return np.abs(formula(A, S, T) / exact - 1).max()
 
 
 @each(1e-9, "excess of |tr W| over the bound, symmetric W_QK")
@@ -106,110 +101,33 @@ def _trace_bound(formula: Any, rng: Rng, k: int) -> Any:
     return (abs(np.trace(product)) - right) / right
 
 
-def _equation(number: int, printed: str, corrected: str, evidence: str) -> Claim:
-    source = "Lemma 4" if number < 20 else "Appendix C"
-    ids = {15: 6, 16: 7, 17: 8, 18: 9, 22: 10}
-
+def _equation(number: int) -> Check:
     def form(name: str) -> Any:
         return lambda i, j, T, trace, square: walk_moment(number, i, j, T, trace, square, form=name)
 
-    return Claim(
-        f"localization:{ids[number]}",
-        f"{source}, ({number})",
-        printed,
-        Verdict.FAILS,
-        _walk(number),
-        form("printed"),
-        form("corrected"),
-        correction=corrected,
-        evidence=evidence,
-        trials=20,
-    )
+    return Check(_walk(number), form("printed"), form("corrected"), trials=20)
 
 
-CLAIMS = (
-    _equation(15, "E[x_i W x_i] = (i-1) tr(W Sigma).", "i tr(W Sigma), since x_1 ~ N(0, Sigma)", "wrong for every i"),
-    _equation(
-        16,
-        "E[(x_i W x_i)^2] = (i^2 - 2i + 2)(2 tr(W^2) + tr(W)^2).",
-        "i^2 (2 tr(W^2) + tr(W)^2)",
-        "right only at i = 1",
+CHECKS = {
+    "6": _equation(15),
+    "7": _equation(16),
+    "8": _equation(17),
+    "9": _equation(18),
+    "10": _equation(22),
+    "11": Check(_mean, lambda T, r: (np.arange(1, T + 1) / T - 0.5) * r, trials=20),
+    "12": Check(
+        _variance, lambda theta: 2 * theta**2 + 7 / 12, lambda theta: 2 * (theta - 0.5) ** 2 + 1 / 12, trials=3
     ),
-    _equation(
-        17,
-        "E[(x_i W x_j)^2] = (i^2 + ij - 3i - j + 4) tr(W^2) + (i^2 - 2i + 2) tr(W)^2.",
-        "(i^2 + ij) tr(W^2) + i^2 tr(W)^2 for i <= j",
-        "a third too small at (4, 9)",
-    ),
-    _equation(
-        18,
-        "E[x_i W x_j x_j W x_j] = (ij - i - j + 2)(2 tr(W^2) + tr(W)^2).",
-        "ij (2 tr(W^2) + tr(W)^2)",
-        "a third too small at (4, 9)",
-    ),
-    _equation(
-        22,
-        "E[x_i W x_T x_j W x_T] = (ij + (T-2)i - j - (T-4)) tr(W^2) + (ij - i - j + 2) tr(W)^2.",
-        "(Ti + ij) tr(W^2) + ij tr(W)^2, so Cov(omega_i, omega_j) = (T min(i,j) + ij) tr(W^2) / lambda^2",
-        "half of the true value at i = 2, j = 5, T = 9",
-    ),
-    Claim(
-        "localization:11",
-        "Lemma 1, mean",
-        "The signal has mean (i/T - 1/2) tr(W)/lambda + o(1).",
-        Verdict.HOLDS,
-        _mean,
-        lambda T, r: (np.arange(1, T + 1) / T - 0.5) * r,
-        correction="exactly (i - (T+1)/2) tr(W)/(lambda T) + 1/T",
-        evidence="error below (|r|/2 + 1)/T",
-        trials=20,
-    ),
-    Claim(
-        "localization:12",
-        "Lemma 1, variance",
-        "The signal has variance (2 theta^2 + 7/12) tr(W^2)/lambda^2 + o(1).",
-        Verdict.FAILS,
-        _variance,
-        lambda theta: 2 * theta**2 + 7 / 12,
-        lambda theta: 2 * (theta - 0.5) ** 2 + 1 / 12,
-        correction="(2 (theta - 1/2)^2 + 1/12) tr(W^2)/lambda^2: least in the middle, equal at both ends",
-        evidence="printed over true: 1.2, 3.4, 13, 8.2, 4.4 at theta = .05, .25, .5, .75, 1; exact form at finite T "
-        "known",
-        trials=3,
-    ),
-    Claim(
-        "localization:13",
-        "Appendix C, (B2)",
-        "(B2) = (T^2 i - 2T i^2 - i^3) tr(W^2) + (T^2 i - i^3) tr(W)^2 + o(T^3).",
-        Verdict.FAILS,
+    "13": Check(
         _b2,
         lambda i, T: (T * T * i - 2 * T * i * i - i**3, T * T * i - i**3),
         lambda i, T: (3 * T * T * i - 2 * T * i * i - i**3, T * T * i - i**3),
-        correction="3 T^2 i in the first coefficient; this is where the variance goes wrong",
-        evidence="the sum of (22) over j > i, term by term",
         trials=50,
     ),
-    Claim(
-        "localization:14",
-        "after Lemma 1",
-        "For asymmetric W_QK the propagation probability can be redefined with (W_QK + W_QK^T)/2.",
-        Verdict.HOLDS,
+    "14": Check(
         _asymmetric,
         lambda A, S, T: signal_moments(qk_spectrum(A, S).symmetrized(), T, temperature=1.0).variance,
-        correction="a definition, and moments follow; of another quantity: the signal of A = W_QK itself has variance "
-        "[(u^2 + 1/12) tr(A Sigma A^T Sigma) + u^2 tr(A Sigma A Sigma)]/lambda^2",
-        evidence="moments under the symmetrized matrix exact to 1e-9; up to twice as large for A itself, in the middle",
         trials=20,
     ),
-    Claim(
-        "localization:15",
-        "(5)",
-        "|tr W| <= sqrt(d tr(W^2)).",
-        Verdict.HOLDS,
-        _trace_bound,
-        lambda d, square: np.sqrt(d * square),
-        correction="needs a symmetric W_QK; else (tr W)^2 <= d tr(W_QK Sigma W_QK^T Sigma)",
-        evidence="0 of 20,000 violated for symmetric, 28 % for random asymmetric W_QK (d = 4)",
-        trials=2000,
-    ),
-)
+    "15": Check(_trace_bound, lambda d, square: np.sqrt(d * square), trials=2000),
+}

@@ -9,9 +9,9 @@ import numpy as np
 from attsvm.dynamics.localization import entropy_lower_bound
 from attsvm.softmax import softmax
 from attsvm.validation.ledger.localization._common import Array, Rng, covariance, rotation, symmetric
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @each(1e-9, "relative excess of the left side, symmetric W_QK")
@@ -53,25 +53,22 @@ def _extremal(T: int, nu: float) -> Array:
     return nu * u
 
 
-def _bound(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "bound above an entropy, or off the least one")
+def _bound(formula: Any, rng: Rng, k: int) -> Any:
     """No logits of norm nu may fall below the bound, and the extremal ones must meet it (tightness)."""
-    errors = []
-    for _ in range(trials):
-        T, nu = int(rng.integers(2, 80)), float(rng.uniform(0, 10))
-        bound = float(formula(nu, T))
-        u = rng.standard_normal(T) ** rng.choice([1, 3])
-        errors.append(bound - _entropy(softmax(nu * u / np.linalg.norm(u))))
-        errors.append(abs(bound - _entropy(softmax(_extremal(T, nu)))))
-    return count(errors, 1e-9, "bound above an entropy, or off the least one")
+    T, nu = int(rng.integers(2, 80)), float(rng.uniform(0, 10))
+    bound = float(formula(nu, T))
+    u = rng.standard_normal(T) ** rng.choice([1, 3])
+    yield bound - _entropy(softmax(nu * u / np.linalg.norm(u)))
+    yield abs(bound - _entropy(softmax(_extremal(T, nu))))
 
 
-def _peak(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, grid = [], np.linspace(0, 12, 241)
-    for _ in range(trials):
-        T = int(rng.integers(3, 200))
-        least = [_entropy(softmax(_extremal(T, nu))) for nu in grid]
-        errors.append(abs(formula(T) - grid[int(np.argmax(least))]))
-    return count(errors, 0.06, "distance of the claimed maximum of the least entropy from its place")
+@each(0.06, "distance of the claimed maximum of the least entropy from its place")
+def _peak(formula: Any, rng: Rng, k: int) -> Any:
+    grid = np.linspace(0, 12, 241)
+    T = int(rng.integers(3, 200))
+    least = [_entropy(softmax(_extremal(T, nu))) for nu in grid]
+    return abs(formula(T) - grid[int(np.argmax(least))])
 
 
 def _printed_peak(T: int) -> float:
@@ -87,126 +84,48 @@ def _scale(W: Array, S: Array) -> float:
     return float(np.sqrt(np.trace(W @ S @ W @ S)))
 
 
-def _joint(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "wrong sign of the change of entropy or of the spread after one layer")
+def _joint(formula: Any, rng: Rng, k: int) -> Any:
     """Signs of what happens to entropy and to the tokens' spread when the variance falls at a fixed trace."""
     d, T, draws = 32, 40, 12
-    wrong = []
-    for _ in range(trials):
-        entropy, spread = {}, {}
-        for scale in (0.01, 1.0):
-            e, s = [], []
-            for _ in range(draws):
-                B = rotation(rng, d)
-                w = rng.normal(0, scale, d)
-                W = (B * (w - w.mean() + 0.1)) @ B.T  # trace 3.2 whatever the scale
-                X = np.cumsum(rng.standard_normal((T, d)), axis=0) / np.sqrt(T)
-                A = softmax(X @ W @ X.T / np.sqrt(d))
-                e.append(np.mean([_entropy(row) for row in A]))
-                s.append(np.linalg.norm(A @ X - (A @ X).mean(axis=0)) / np.linalg.norm(X - X.mean(axis=0)))
-            entropy[scale], spread[scale] = np.mean(e), np.mean(s)
-        wrong.append(float(np.sign(entropy[0.01] - entropy[1.0]) != formula["entropy"]))
-        wrong.append(float(np.sign(spread[0.01] - spread[1.0]) != formula["spread"]))
-    return count(wrong, 0.0, "wrong sign of the change of entropy or of the spread after one layer")
+    entropy, spread = {}, {}
+    for scale in (0.01, 1.0):
+        e, s = [], []
+        for _ in range(draws):
+            B = rotation(rng, d)
+            w = rng.normal(0, scale, d)
+            W = (B * (w - w.mean() + 0.1)) @ B.T  # trace 3.2 whatever the scale
+            X = np.cumsum(rng.standard_normal((T, d)), axis=0) / np.sqrt(T)
+            A = softmax(X @ W @ X.T / np.sqrt(d))
+            e.append(np.mean([_entropy(row) for row in A]))
+            s.append(np.linalg.norm(A @ X - (A @ X).mean(axis=0)) / np.linalg.norm(X - X.mean(axis=0)))
+        entropy[scale], spread[scale] = np.mean(e), np.mean(s)
+    yield float(np.sign(entropy[0.01] - entropy[1.0]) != formula["entropy"])
+    yield float(np.sign(spread[0.01] - spread[1.0]) != formula["spread"])
 
 
-CLAIMS = (
-    Claim(
-        "localization:28",
-        "(7), left",
-        "|tr W|/(sqrt(d) |Sigma|_2) <= |W_QK|_2.",
-        Verdict.FAILS,
+CHECKS = {
+    "28": Check(
         _below,
         lambda W, S: (abs(np.trace(W @ S)) / (np.sqrt(len(W)) * _spectral(S)), _spectral(W)),
         lambda W, S: (abs(np.trace(W @ S)) / (len(W) * _spectral(S)), _spectral(W)),
-        correction="d in place of sqrt(d); or sqrt(d) with the Frobenius norm on the right",
-        evidence="W_QK = Sigma = I in dimension 4: 2 <= 1",
         trials=600,
     ),
-    Claim(
-        "localization:29",
-        "(7), right",
-        "|W_QK|_F <= |W_QK|_1.",
-        Verdict.IMPRECISE,
+    "29": Check(
         _below,
         lambda W, S: (np.linalg.norm(W), np.linalg.norm(W, 1)),
         lambda W, S: (np.linalg.norm(W), np.abs(W).sum()),
-        correction="true if |.|_1 sums all entries; not for the induced norm (largest column sum), of which |W|_2 "
-        "<= |W|_1 "
-        "holds",
-        evidence="I_4: 2 <= 1; 17 - 23 % of random symmetric matrices, d = 3 - 8",
         trials=600,
     ),
-    Claim(
-        "localization:30",
-        "(8)",
-        "d^2 V[w] = d tr(W^2) - (tr W)^2.",
-        Verdict.HOLDS,
-        _variance,
-        lambda d, trace, square: d * square - trace**2,
-        evidence="identity, 1e-14",
-        trials=200,
-    ),
-    Claim(
-        "localization:31",
-        "(9)",
-        "Attention entropy is at least ln(1 + T e^-nu) + nu e^(-nu/2)/(1/T + e^-nu).",
-        Verdict.FAILS,
-        _bound,
-        lambda nu, T: entropy_lower_bound(nu, T, form="printed"),
-        entropy_lower_bound,
-        correction="ln(1 + (T-1) b) + nu sqrt(T(T-1)) b/(1 + (T-1) b), b = exp(-nu sqrt(T/(T-1))), is the minimum",
-        evidence="T = 64, nu = 4: 16.7 above ln T = 4.16, true minimum 2.879",
-        trials=200,
-    ),
-    Claim(
-        "localization:32",
-        "after (9), Figure 4",
-        "The entropy bound is unimodal with its peak at a positive nu, so |W_QK| should not be too small.",
-        Verdict.FAILS,
-        _peak,
-        _printed_peak,
-        lambda T: 0.0,
-        correction="it decreases from ln T at nu = 0; no reason to keep |W_QK| up",
-        evidence="the peak is due to e^(-nu/2)",
-        trials=20,
-    ),
-    Claim(
-        "localization:33",
-        "(10), left",
-        "|tr W_QK| <= |Sigma^-1|_F sqrt(tr W^2).",
-        Verdict.HOLDS,
-        _below,
-        lambda W, S: (abs(np.trace(W)), np.linalg.norm(np.linalg.inv(S)) * _scale(W, S)),
-        correction="needs a symmetric W_QK and a definite Sigma",
-        evidence="0 of 20,000",
-        trials=600,
-    ),
-    Claim(
-        "localization:34",
-        "(10), right",
-        "|W_QK|_2 <= |tr W_QK|.",
-        Verdict.FAILS,
+    "30": Check(_variance, lambda d, trace, square: d * square - trace**2, trials=200),
+    "31": Check(_bound, lambda nu, T: entropy_lower_bound(nu, T, form="printed"), entropy_lower_bound, trials=200),
+    "32": Check(_peak, _printed_peak, lambda T: 0.0, trials=20),
+    "33": Check(_below, lambda W, S: (abs(np.trace(W)), np.linalg.norm(np.linalg.inv(S)) * _scale(W, S)), trials=600),
+    "34": Check(
         _below,
         lambda W, S: (_spectral(W), max(abs(np.trace(W)), 1e-300)),
         lambda W, S: (np.linalg.norm(W), _spectral(np.linalg.inv(S)) * _scale(W, S)),
-        correction="only for semidefinite W_QK; |W_QK|_2 <= |W_QK|_F <= |Sigma^-1|_2 sqrt(tr W^2) does the work",
-        evidence="diag(1, -1): 1 <= 0; 78 % of indefinite matrices",
         trials=600,
     ),
-    Claim(
-        "localization:43",
-        "Section 5, A2",
-        "Both better expressivity and high entropy are attributed to less variance of the eigenspectrum.",
-        Verdict.IMPRECISE,
-        _joint,
-        {"entropy": 1, "spread": 1},
-        {"entropy": 1, "spread": -1},
-        correction="each for its own constraint, as the two items say: expressivity by a larger trace at fixed "
-        "tr(W^2), "
-        "entropy by less tr(W^2) at a fixed trace. The latter alone makes tokens more alike",
-        evidence="trace 3.2, d = 32, scale 1 -> 0.01: entropy 3.62 -> 3.68, spread of the tokens after a layer 0.13 -> "
-        "0.05 "
-        "of the former",
-        trials=5,
-    ),
-)
+    "43": Check(_joint, {"entropy": 1, "spread": 1}, {"entropy": 1, "spread": -1}, trials=5),
+}

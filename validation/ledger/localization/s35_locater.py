@@ -8,9 +8,9 @@ import numpy as np
 
 from attsvm.dynamics.localization import attention_entropy, random_walks, signal_propagation
 from attsvm.validation.ledger.localization._common import Array, Rng, complex_step, eigenspectrum
-from attsvm.validation.ledger.record import Claim, Verdict, each
+from attsvm.validation.ledger.record import Check, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _gradient(objective: Any) -> Any:
@@ -78,69 +78,10 @@ def _scale_sign(formula: Any, rng: Rng, k: int) -> Any:
     return float(np.sign(high - low) != formula)
 
 
-CLAIMS = (
-    Claim(
-        "localization:35",
-        "Section 6",
-        "Gradients of tr(W_QK^T W_QK): 2 K K^T Q and 2 Q Q^T K.",
-        Verdict.HOLDS,
-        _gradient(lambda W: (W * W).sum()),
-        lambda Q, K: (2 * K @ K.T @ Q, 2 * Q @ Q.T @ K),
-        evidence="exact against complex steps",
-        trials=50,
-    ),
-    Claim(
-        "localization:36",
-        "Section 6",
-        "Gradients of (tr W_QK - 1)^2: (tr - 1) tr K and (tr - 1) tr Q.",
-        Verdict.FAILS,
-        _gradient(lambda W: (np.trace(W) - 1) ** 2),
-        _printed_trace_gradient,
-        _trace_gradient,
-        correction="2 (tr - 1) K and 2 (tr - 1) Q",
-        evidence="descent with the printed one diverges from a negative trace and rests at 0",
-        trials=50,
-    ),
-    Claim(
-        "localization:37",
-        "Section 6, Figure 6",
-        "k1 = 100 weighs the scale, k2 the mean; with stronger k2 the scale shrinks.",
-        Verdict.IMPRECISE,
-        _roles,
-        lambda k1, k2: {"mean": k2, "scale": k1},
-        lambda k1, k2: {"mean": k1, "scale": k2},
-        correction="with the roles exchanged: k1 = 100 on (tr W_QK - 1)^2 and k2 on tr(W_QK^T W_QK). Which was run "
-        "cannot "
-        "be told from the text",
-        evidence="minimizer of the two regularizers alone: as printed its scale grows with k2 and the trace is not "
-        "kept; "
-        "exchanged, it does what Figure 6 shows",
-        trials=10,
-    ),
-    Claim(
-        "localization:38",
-        "Section 6",
-        "The regularizer that is to localize attention keeps the trace at a fixed level, 1.",
-        Verdict.IMPRECISE,
-        _target,
-        lambda d: 1.0,
-        lambda d: 6.0 * np.sqrt(d),
-        correction="by the paper's own condition localization needs |tr(W_QK Sigma)| well above 2 lambda, 22.6 at "
-        "d = 128 "
-        "and Sigma = I; 1 suffices only where Sigma is large",
-        evidence="d = 128, Sigma = I: r = 0.088",
-        trials=5,
-    ),
-    Claim(
-        "localization:44",
-        "Section 8",
-        "Maximizing the scale mitigates both collapses.",
-        Verdict.TYPO,
-        _scale_sign,
-        1,
-        -1,
-        correction="minimizing, as in Sections 5 and 6",
-        evidence="the entropy falls with the scale",
-        trials=10,
-    ),
-)
+CHECKS = {
+    "35": Check(_gradient(lambda W: (W * W).sum()), lambda Q, K: (2 * K @ K.T @ Q, 2 * Q @ Q.T @ K), trials=50),
+    "36": Check(_gradient(lambda W: (np.trace(W) - 1) ** 2), _printed_trace_gradient, _trace_gradient, trials=50),
+    "37": Check(_roles, lambda k1, k2: {"mean": k2, "scale": k1}, lambda k1, k2: {"mean": k1, "scale": k2}, trials=10),
+    "38": Check(_target, lambda d: 1.0, lambda d: 6.0 * np.sqrt(d), trials=5),
+    "44": Check(_scale_sign, 1, -1, trials=10),
+}

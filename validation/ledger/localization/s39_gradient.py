@@ -8,9 +8,9 @@ import numpy as np
 
 from attsvm.dynamics.localization import linear_softmax, piecewise_softmax, qk_gradient_terms, random_walks
 from attsvm.validation.ledger.localization._common import Array, Rng
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _loss(X: Array, y: Array, W: Array, W_v: Array, W_f: Array, temperature: float) -> float:
@@ -36,25 +36,23 @@ def _derivative(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 1e-6, "relative error of directional derivatives")
 
 
-def _orders(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "1: (20)/(19) or (21)/(19) falls like a power of T, or not, against the statement")
+def _orders(formula: Any, rng: Rng, k: int) -> Any:
     """Whether (20) and (21) fall relative to (19) (exponent of T below -1/2), fitted for T = 20..160.
 
     About a fifth of the tokens saturate. Fitted exponents are 0.0 and -1.0, with a standard error below 0.1: the
     threshold is five of them away.
     """
     d, lengths = 3, np.array([20, 40, 80, 160])
-    errors = []
-    for _ in range(trials):
-        W, W_v, W_f = np.diag([1.0, 0.7, 0.4]) * 3, np.eye(d), 1.5 * np.eye(d)  # W_F = I would leave noise of (21)
-        sizes = []
-        for T in lengths:
-            X = random_walks(1500, T, d, seed=rng)
-            y = X[:, -1] + rng.standard_normal((1500, d))
-            sizes.append([np.linalg.norm(term) for term in qk_gradient_terms(X, y, W, W_v, W_f, np.sqrt(d))])
-        logs = np.log(sizes)
-        slopes = [np.polyfit(np.log(lengths), logs[:, k] - logs[:, 0], 1)[0] for k in (1, 2)]
-        errors += [float((slope < -0.5) != falls) for slope, falls in zip(slopes, formula, strict=True)]
-    return count(errors, 0.5, "1: (20)/(19) or (21)/(19) falls like a power of T, or not, against the statement")
+    W, W_v, W_f = np.diag([1.0, 0.7, 0.4]) * 3, np.eye(d), 1.5 * np.eye(d)  # W_F = I would leave noise of (21)
+    sizes = []
+    for T in lengths:
+        X = random_walks(1500, T, d, seed=rng)
+        y = X[:, -1] + rng.standard_normal((1500, d))
+        sizes.append([np.linalg.norm(term) for term in qk_gradient_terms(X, y, W, W_v, W_f, np.sqrt(d))])
+    logs = np.log(sizes)
+    slopes = [np.polyfit(np.log(lengths), logs[:, k] - logs[:, 0], 1)[0] for k in (1, 2)]
+    yield from [float((slope < -0.5) != falls) for slope, falls in zip(slopes, formula, strict=True)]
 
 
 def _four_sums(which: Any, rng: Rng, trials: int) -> Measurement:
@@ -86,64 +84,10 @@ def _gradient(form: str) -> Any:
     return gradient
 
 
-CLAIMS = (
-    Claim(
-        "localization:39",
-        "(3)",
-        "The QK-gradient of the one-layer model under the piecewise-linear softmax.",
-        Verdict.HOLDS,
-        _derivative,
-        _gradient("corrected"),
-        evidence="automatic differentiation, relative error 5e-15",
-        trials=20,
-    ),
-    Claim(
-        "localization:39b",
-        "Appendix B.1",
-        "The first term of the QK-gradient is X Gamma Gamma^T X^T W_QK x_T x_T^T.",
-        Verdict.TYPO,
-        _derivative,
-        _gradient("printed"),
-        _gradient("corrected"),
-        correction="X Gamma P Gamma^T X^T W_QK x_T x_T^T, as in (3)",
-        evidence="wrong without P",
-        trials=20,
-    ),
-    Claim(
-        "localization:40",
-        "Appendix B.2",
-        "(19) dominates (20) and (21) as T grows, since they are O(T^8), O(T^5), O(T^4).",
-        Verdict.FAILS,
-        _orders,
-        (True, True),
-        (False, True),
-        correction="the upper bounds hold but do not order the terms: (19) is of order T^3, (21) of T^2, and (20) "
-        "of T^3 as "
-        "soon as a share of the tokens saturates (T^2 if none does)",
-        evidence="fitted exponents 3.0, 3.0, 2.0 with 18 % saturated tokens, 3.0, 2.0, 2.0 without; the bounds use "
-        "Cauchy-Schwarz on four factors",
-        trials=2,
-    ),
-    Claim(
-        "localization:46",
-        "(4)",
-        "The first term of (3) is the sum over i, j, alpha, beta of (4).",
-        Verdict.HOLDS,
-        _four_sums,
-        "all",
-        evidence="equal to rounding",
-        trials=6,
-    ),
-    Claim(
-        "localization:47",
-        "after (4)",
-        "In (4) the summands with gamma_i^i dominate those with gamma_alpha^i, alpha != i.",
-        Verdict.IMPRECISE,
-        _four_sums,
-        "diagonal",
-        "all",
-        correction="one by one, since 1/T >> 1/T^2; T of the latter add up, and dropping them changes (4) by order one",
-        evidence="relative change of order one at T = 12 and 48",
-        trials=6,
-    ),
-)
+CHECKS = {
+    "39": Check(_derivative, _gradient("corrected"), trials=20),
+    "39b": Check(_derivative, _gradient("printed"), _gradient("corrected"), trials=20),
+    "40": Check(_orders, (True, True), (False, True), trials=2),
+    "46": Check(_four_sums, "all", trials=6),
+    "47": Check(_four_sums, "diagonal", "all", trials=6),
+}

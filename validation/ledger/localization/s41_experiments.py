@@ -8,9 +8,9 @@ import numpy as np
 
 from attsvm.dynamics.localization import attention_entropy, random_walks, signal_propagation, summarize
 from attsvm.validation.ledger.localization._common import Rng, eigenspectrum
-from attsvm.validation.ledger.record import Claim, Verdict, each
+from attsvm.validation.ledger.record import Check, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 _D, _T = 64, 40
 
@@ -39,36 +39,7 @@ def _entropy(formula: Any, rng: Rng, k: int) -> Any:
     return float(np.sign(high - low) != formula["sign"])
 
 
-CLAIMS = (
-    Claim(
-        "localization:41",
-        "Figure 5, left",
-        "rho localizes for larger means and smaller scales of the eigenvalues.",
-        Verdict.HOLDS,
-        _localizes,
-        {"mean": -1, "scale": 1},
-        evidence="participation .22, .22, .25, .35 for scale .01, .1, .5, 1 at mean .5 (d = 128, T = 40)",
-        trials=20,
-    ),
-    Claim(
-        "localization:42",
-        "Figure 5, right",
-        "At a fixed mean, a smaller scale gives a higher attention entropy.",
-        Verdict.HOLDS,
-        _entropy,
-        {"query": "all", "sign": -1},
-        correction="on average over queries; for the last query alone the entropy rises with the scale. A larger mean "
-        "lowers it. ('fixed mean and scale' is a typo)",
-        evidence="mean .5: average 1.45, 1.44, 1.13, .80, last query .12, .12, .18, .21 for scale .01, .1, .5, 1",
-        trials=8,
-    ),
-    Claim(
-        "localization:45",
-        "Section 7, Figures 6-12",
-        "On WikiText-2, LocAteR raises the entropy and improves perplexity.",
-        Verdict.OPEN,
-        reason="50,000 steps on data that is not shipped; the small model of `attsvm validate localization fig6` shows"
-        " the "
-        "trends of scale and entropy, and no gain in perplexity",
-    ),
-)
+CHECKS = {
+    "41": Check(_localizes, {"mean": -1, "scale": 1}, trials=20),
+    "42": Check(_entropy, {"query": "all", "sign": -1}, trials=8),
+}

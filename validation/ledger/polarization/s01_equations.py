@@ -9,9 +9,9 @@ import numpy as np
 
 from attsvm.dynamics import polarization as pol
 from attsvm.validation.ledger.polarization._instances import Array, simplex, state
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _gap(found: Any, expected: Any) -> float:
@@ -91,14 +91,13 @@ def _amplified(formula: Callable[..., float], rng: np.random.Generator, k: int) 
     return float(rate[~above].max() - rate[above].min())
 
 
-def _kernel(formula: Callable[..., Array], rng: np.random.Generator, trials: int) -> Measurement:
-    errors, h, scores = [], 1e-6, pol.get_normalization("softmax").scores
-    for _ in range(trials):
-        V, a, g = state(rng)
-        dV, da = pol.full_rates(V, a, -g)
-        numeric = ((V + h * dV) @ scores(a + h * da) - (V - h * dV) @ scores(a - h * da)) / (2 * h)
-        errors.append(_gap(-formula(V, a) @ g, numeric))
-    return count(errors, 1e-7, "relative error of d beta / dt")
+@each(1e-7, "relative error of d beta / dt")
+def _kernel(formula: Callable[..., Array], rng: np.random.Generator, k: int) -> Any:
+    h, scores = 1e-6, pol.get_normalization("softmax").scores
+    V, a, g = state(rng)
+    dV, da = pol.full_rates(V, a, -g)
+    numeric = ((V + h * dV) @ scores(a + h * da) - (V - h * dV) @ scores(a - h * da)) / (2 * h)
+    return _gap(-formula(V, a) @ g, numeric)
 
 
 @each(1e-12, "how far the rate falls short")
@@ -122,113 +121,29 @@ def _shapes(formula: Callable[[Array, Array], Array], rng: np.random.Generator, 
     return count(errors, 1e-12, "infinite: the shapes do not fit")
 
 
-CLAIMS = (
-    Claim(
-        "polarization:C01",
-        "equations 3, 4, 12, 13, 25-29",
-        "dV = -grad l s^T, da = -J V^T grad l",
-        Verdict.HOLDS,
-        _full_gradient,
-        pol.full_rates,
-        correction="equation 4 lacks dt",
-        evidence="error against autograd at rounding level",
-    ),
-    Claim(
-        "polarization:C02",
-        "equations 6, 7, 15, 16",
-        "the reduced logistic flow is du = -gamma b s, da = -gamma J u",
-        Verdict.TYPO,
+CHECKS = {
+    "C01": Check(_full_gradient, pol.full_rates),
+    "C02": Check(
         _reduced("logistic"),
         lambda u, s, b, gamma: (-gamma * b * s, -gamma * _pull(s, u)),
         lambda u, s, b, gamma: (gamma * b * s, gamma * _pull(s, u)),
-        "both signs are +; with minus the loss rises and the worst token wins",
-        "printed off by a factor of -1",
     ),
-    Claim(
-        "polarization:C03",
-        "Lemma 3.5, equations 9, 10",
-        "the reduced square-loss flow carries minus signs",
-        Verdict.TYPO,
+    "C03": Check(
         _reduced("square"),
         lambda u, s, b, gamma: (-gamma * b * s, -gamma * _pull(s, u)),
         lambda u, s, b, gamma: (gamma * b * s, gamma * _pull(s, u)),
-        "both signs are +, gamma = 1 - m / b",
-        "printed off by a factor of -1; the proof in appendix C has the right signs",
     ),
-    Claim(
-        "polarization:C04",
-        "proof of Theorem 3.2",
-        "da_i = gamma s_i (u_i - gamma <s, u>)",
-        Verdict.TYPO,
-        _logit_rate,
-        lambda u, s, gamma: gamma * s * (u - gamma * (s @ u)),
-        lambda u, s, gamma: gamma * s * (u - s @ u),
-        "the inner gamma does not belong there",
-        "printed off by several percent",
+    "C04": Check(
+        _logit_rate, lambda u, s, gamma: gamma * s * (u - gamma * (s @ u)), lambda u, s, gamma: gamma * s * (u - s @ u)
     ),
-    Claim(
-        "polarization:C05",
-        "appendix B",
-        "ds = gamma J^2 u",
-        Verdict.HOLDS,
-        _score_rate,
-        lambda u, s: _pull(s, _pull(s, u)),
-        evidence="agrees with central differences",
-    ),
-    Claim(
-        "polarization:C06",
-        "equation 20 with 21-22",
-        "the flow of |beta - beta_*|^2 is driven by beta_* - beta",
-        Verdict.TYPO,
+    "C05": Check(_score_rate, lambda u, s: _pull(s, _pull(s, u))),
+    "C06": Check(
         _square_loss,
         lambda beta, target: float((beta - target) @ (beta - target)),
         lambda beta, target: float((beta - target) @ (beta - target)) / 2,
-        "the loss needs the 1/2 of equation 8",
-        "printed off by a factor of 2",
     ),
-    Claim(
-        "polarization:C07",
-        "section 3.1, replicator intuition",
-        "coordinates with u above the s-weighted average are amplified relative to those below",
-        Verdict.HOLDS,
-        _amplified,
-        lambda u, s: float(s @ u),
-        correction="relative to those below, not absolutely: s_i grows iff s_i (u_i - m) > sum_k s_k^2 (u_k - m). "
-        "An exact "
-        "replicator for f = x^2 only",
-        evidence="the ratio of scores grows for every pair across the average",
-        trials=400,
-    ),
-    Claim(
-        "polarization:C36",
-        "Lemma D.2",
-        "dl/dt <= -|grad l|^2 / d",
-        Verdict.HOLDS,
-        _decrease,
-        lambda p, d: 1.0 / d,
-        correction="d must be the softmax width p (a V with fewer rows violates 1/d); sharper: |s|^2",
-        evidence="no violation for square V",
-    ),
-    Claim(
-        "polarization:C37",
-        "proof of Lemma D.2",
-        "M = |s|^2 I + V J V^T",
-        Verdict.TYPO,
-        _kernel,
-        lambda V, a: pol.tangent_kernel(V, a, form="printed"),
-        pol.tangent_kernel,
-        "M = |s|^2 I + V J^2 V^T",
-        "printed off by 70 % and more; the line before has the square",
-    ),
-    Claim(
-        "polarization:C48",
-        "section 4.1",
-        "u = V^T beta_* for values V of shape (T, d)",
-        Verdict.TYPO,
-        _shapes,
-        lambda V, beta: V.T @ beta,
-        lambda V, beta: V @ beta,
-        "u = V beta_*; the loss sums over t; R is (T, d); r_+ = V^T R^T softmax(R K Q^T r)",
-        "the printed product has no meaning unless T = d",
-    ),
-)
+    "C07": Check(_amplified, lambda u, s: float(s @ u), trials=400),
+    "C36": Check(_decrease, lambda p, d: 1.0 / d),
+    "C37": Check(_kernel, lambda V, a: pol.tangent_kernel(V, a, form="printed"), pol.tangent_kernel),
+    "C48": Check(_shapes, lambda V, beta: V.T @ beta, lambda V, beta: V @ beta),
+}

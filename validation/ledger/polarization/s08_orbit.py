@@ -9,9 +9,9 @@ import numpy as np
 
 from attsvm.dynamics import polarization as pol
 from attsvm.validation.ledger.polarization._instances import Array, excess, flows, ordered
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 Margin = Callable[[pol.Flow], Any]
 
@@ -27,14 +27,13 @@ def _order(flow: pol.Flow) -> Any:
     return np.minimum(pol.order_margin(flow), pol.order_margin(flow, of="scores"))
 
 
-def _potential(formula: Callable[[Array, Array, float], Array], rng: np.random.Generator, trials: int) -> Measurement:
-    errors, h = [], 1e-6
-    for _ in range(trials):
-        u, a, b = rng.standard_normal(5), rng.standard_normal(5), float(rng.uniform(0.1, 4))
-        du, da = pol.orbit_rates(u, a, b)
-        numeric = (pol.potential(u + h * du, a + h * da) - pol.potential(u - h * du, a - h * da)) / (2 * h)
-        errors.append(np.max(np.abs(formula(u, a, b) - numeric)) / (1 + np.max(np.abs(numeric))))
-    return count(errors, 1e-7, "relative error of dPhi/dtau")
+@each(1e-7, "relative error of dPhi/dtau")
+def _potential(formula: Callable[[Array, Array, float], Array], rng: np.random.Generator, k: int) -> Any:
+    h = 1e-6
+    u, a, b = rng.standard_normal(5), rng.standard_normal(5), float(rng.uniform(0.1, 4))
+    du, da = pol.orbit_rates(u, a, b)
+    numeric = (pol.potential(u + h * du, a + h * da) - pol.potential(u - h * du, a - h * da)) / (2 * h)
+    return np.max(np.abs(formula(u, a, b) - numeric)) / (1 + np.max(np.abs(numeric)))
 
 
 def _vanishing(formula: Callable[[float, float], float], rng: np.random.Generator, trials: int) -> Measurement:
@@ -120,219 +119,50 @@ def _linear_direction(formula: Callable[[], bool], rng: np.random.Generator, k: 
     return float((direction.max() > 0.99) != formula())
 
 
-def _who_polarizes(formula: dict[str, bool], rng: np.random.Generator, trials: int) -> Measurement:
-    wrong = []
-    for _ in range(trials):
-        u0 = ordered(rng, 5)
-        for trained, expected in formula.items():
-            frozen = {"both": None, "a only": "u", "V only": "a"}[trained]
-            # Training a alone polarizes like 1 / t: 1e5 is enough, and later the flow is stiff in log-time.
-            flow = pol.aligned_flow(u0, frozen=frozen, t_end=1e5 if frozen == "u" else 1e12, points=3)
-            wrong.append(float((flow.scores[-1].max() > 0.95) != expected))
-    return count(wrong, 0.5, "1: polarized, or not, against the statement")
+@each(0.5, "1: polarized, or not, against the statement")
+def _who_polarizes(formula: dict[str, bool], rng: np.random.Generator, k: int) -> Any:
+    u0 = ordered(rng, 5)
+    for trained, expected in formula.items():
+        frozen = {"both": None, "a only": "u", "V only": "a"}[trained]
+        # Training a alone polarizes like 1 / t: 1e5 is enough, and later the flow is stiff in log-time.
+        flow = pol.aligned_flow(u0, frozen=frozen, t_end=1e5 if frozen == "u" else 1e12, points=3)
+        yield float((flow.scores[-1].max() > 0.95) != expected)
 
 
 def _unit(index: int, p: int) -> Array:
     return np.asarray(np.eye(p)[index])
 
 
-CLAIMS = (
-    Claim(
-        "polarization:C08",
-        "Theorem 3.2(a)",
-        "the order of u and s is preserved",
-        Verdict.HOLDS,
-        _margin("least gap"),
-        _order,
-        correction="any b; also for a(0) ordered like u(0)",
-        evidence="no violation",
+CHECKS = {
+    "C08": Check(_margin("least gap"), _order),
+    "C09": Check(
+        _margin("least rate of growth"), lambda f: pol.repulsion_margin(f, form="printed"), pol.repulsion_margin
     ),
-    Claim(
-        "polarization:C09",
-        "Theorem 3.2(b)",
-        "u_i - u_j grows for any i != j",
-        Verdict.TYPO,
-        _margin("least rate of growth"),
-        lambda f: pol.repulsion_margin(f, form="printed"),
-        pol.repulsion_margin,
-        "for i < j",
-        "with u(0) = (1, 0, -1), u_1 - u_0 falls from -1 without bound",
+    "C10": Check(
+        _margin("least rate of growth"), lambda f: pol.logit_gap_margin(f, form="printed"), pol.logit_gap_margin
     ),
-    Claim(
-        "polarization:C10",
-        "end of the proof of Theorem 3.2",
-        "gaps of a and s grow for all pairs",
-        Verdict.FAILS,
-        _margin("least rate of growth"),
-        lambda f: pol.logit_gap_margin(f, form="printed"),
-        pol.logit_gap_margin,
-        "for the pairs (0, j) only; losing scores equalize",
-        "gaps among losers rise, then fall, in most runs",
-    ),
-    Claim(
-        "polarization:C11",
-        "proof of Theorem 3.2",
-        "dPhi_ij = (gamma / A)((u_i - u_j)^2 + b (e^a_i - e^a_j)^2 / e^(a_i + a_j))",
-        Verdict.HOLDS,
-        _potential,
-        lambda u, a, b: pol.potential_rate(u, a, b),
-        correction="two tokens: (u_0 - u_1)^2 - 4 b sinh^2((a_0 - a_1) / 2) is conserved",
-        evidence="agrees with differences",
-    ),
-    Claim(
-        "polarization:C12",
-        "Theorem 3.3(a)",
-        "the loss tends to 0",
-        Verdict.HOLDS,
-        _vanishing,
-        lambda b, t: 0.0,
-        correction="loss = (1 + o(1)) / (b t); m + e^m >= m_0 + e^{m_0} + b t / p",
-        evidence="loss b t = 1 to 4 digits at 1e12",
-        trials=30,
-    ),
-    Claim(
-        "polarization:C13",
-        "proof of Theorem 3.3(a)",
-        "m >= u_0 / p",
-        Verdict.FAILS,
-        _margin("least slack"),
-        lambda f: pol.mean_margin(f, form="printed"),
-        pol.mean_margin,
-        "m >= u_0 / p - max(0, -u_{p-1}(0)) for u_0 >= 0",
-        "u = (0.1, -10) has m = -4.95",
-    ),
-    Claim(
-        "polarization:C14",
-        "Theorem 3.3(b)",
-        "s_j / s_0 <= 1 / (1 + delta tau / p)",
-        Verdict.HOLDS,
-        _margin("least slack in logs"),
-        lambda f: pol.ratio_margin(f),
-        correction="also with delta = u_0 - u_1 at 0; loose by a factor of 1e3",
-        evidence="no violation",
-    ),
-    Claim(
-        "polarization:C15",
-        "equation 17",
-        "u_0 >= log(t / (2 p) - c_0)",
-        Verdict.TYPO,
+    "C11": Check(_potential, lambda u, a, b: pol.potential_rate(u, a, b)),
+    "C12": Check(_vanishing, lambda b, t: 0.0, trials=30),
+    "C13": Check(_margin("least slack"), lambda f: pol.mean_margin(f, form="printed"), pol.mean_margin),
+    "C14": Check(_margin("least slack in logs"), lambda f: pol.ratio_margin(f)),
+    "C15": Check(
         _margin("least slack", scales=(1.0, 1.0, 1.0)),
         lambda f: pol.projection_margin(f, form="printed"),
         pol.projection_margin,
-        "c_0 / 2 in place of c_0; b t in place of t",
-        "violated in nearly every run",
     ),
-    Claim(
-        "polarization:C16",
-        "equation 18",
-        "the integral of gamma is at least u_0 - u_0(0)",
-        Verdict.HOLDS,
-        _margin("least slack", scales=(1.0, 1.0, 1.0)),
-        lambda f: pol.polarization_margin(f, form="printed"),
-        correction="for |beta_*| = 1, as supposed there; in general u_0 - u_0(0) <= b tau <= p (u_0 - u_0(0))",
-        evidence="no violation at b = 1; violated at b = 4",
-    ),
-    Claim(
-        "polarization:C17",
-        "Theorem 3.3(c)",
-        "the integral of gamma is Theta(log t)",
-        Verdict.HOLDS,
-        _clock,
-        lambda b: 1 / b,
-        correction="b tau = log(b t) + C, C = sum_{j>0} u_j(inf) - sum u(0); only the lower half is proved",
-        evidence="within 1e-4",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C18",
-        "Theorem 3.3(c)",
-        "s tends to the one-hot vector of argmax u(0)",
-        Verdict.HOLDS,
-        _winner,
-        lambda u: int(np.argmax(u)),
-        correction="needs a(0) = 0 and no tie at the top",
-        evidence="every run",
-    ),
-    Claim(
-        "polarization:C19",
-        "Lemma B.1(a)",
-        "u_i stays bounded for i > 0",
-        Verdict.HOLDS,
-        _bounded,
-        lambda p, tau: 4 / (p * tau),
-        correction="u_i(inf) - u_i(tau) ~ 2 / (p tau)",
-        evidence="growth within twice the asymptotic",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C20",
-        "Lemma B.1(b)",
-        "s_i = O(1 / log^2 t)",
-        Verdict.HOLDS,
-        _decay,
-        lambda p, b, log_t: 2 * b / (p * log_t**2),
-        correction="sharp: s_j ~ 2 b / (p log^2 t), every j > 0 with the same constant",
-        evidence="within 1e-3 at tau = 1e15",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C21",
-        "proof of Lemma B.1(b)",
-        "q' >= -c q^2 log t / t implies q <= 1 / (1 + c log^2 t / 2)",
-        Verdict.FAILS,
-        _comparison,
-        lambda rng: float(rng.uniform(0, 1)),
-        lambda rng: float(rng.uniform(1, 5)),
-        (
-            "q' <= -(...) is needed, and true: 1 / q_j >= 1 + w + (b / "
-            "p^2)(tau^2 / 2 - (p / d)^2 ((1 + w) log(1 + w) - w))"
-        ),
-        "the printed direction proves a lower bound",
-        trials=50,
-    ),
-    Claim(
-        "polarization:C22",
-        "consequence of Lemma B.1",
-        "the losing scores equalize",
-        Verdict.HOLDS,
-        _equalize,
-        lambda: 1.0,
-        correction="s_j = 2 / (p b tau^2) (1 + O(tau^(-2/p)))",
-        evidence="ratio 1 to 2 % at tau = 1e15 for p <= 5",
-        trials=8,
-    ),
-    Claim(
-        "polarization:C23",
-        "section 3.1, Lemma B.1",
-        "V becomes rank one with top right singular vector e_0",
-        Verdict.HOLDS,
-        _rank_one,
-        lambda u: _unit(int(np.argmax(u)), u.size),
-        correction="slowly: errors of order 1 / log t",
-        evidence="within 1 % at t = 1e300",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C24",
-        "section 3.1",
-        "a linear network aligns with a generic direction instead",
-        Verdict.HOLDS,
-        _linear_direction,
-        lambda: False,
-        evidence="never one-hot",
-        trials=15,
-    ),
-    Claim(
-        "polarization:C25",
-        "section 3.1",
-        "polarization is caused by the joint training of a and V, not by softmax in isolation",
-        Verdict.IMPRECISE,
+    "C16": Check(_margin("least slack", scales=(1.0, 1.0, 1.0)), lambda f: pol.polarization_margin(f, form="printed")),
+    "C17": Check(_clock, lambda b: 1 / b, trials=10),
+    "C18": Check(_winner, lambda u: int(np.argmax(u))),
+    "C19": Check(_bounded, lambda p, tau: 4 / (p * tau), trials=10),
+    "C20": Check(_decay, lambda p, b, log_t: 2 * b / (p * log_t**2), trials=10),
+    "C21": Check(_comparison, lambda rng: float(rng.uniform(0, 1)), lambda rng: float(rng.uniform(1, 5)), trials=50),
+    "C22": Check(_equalize, lambda: 1.0, trials=8),
+    "C23": Check(_rank_one, lambda u: _unit(int(np.argmax(u)), u.size), trials=10),
+    "C24": Check(_linear_direction, lambda: False, trials=15),
+    "C25": Check(
         _who_polarizes,
         {"both": True, "a only": False, "V only": False},
         {"both": True, "a only": True, "V only": False},
-        "joint training suffices; it is not needed: with V fixed, training a alone polarizes too, 1 - s_0 ~ 1 / t. "
-        "Training V alone does not",
-        "every run",
         trials=8,
     ),
-)
+}

@@ -11,9 +11,9 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.validation.figures.polarization._protocols import figure_12
 from attsvm.validation.ledger.polarization._instances import Array, ordered
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS", "conditioned_runs"]
+__all__ = ["CHECKS", "conditioned_runs"]
 
 
 @each(1e-6, "error of V rebuilt from the reduced flow at t = 50")
@@ -118,108 +118,14 @@ def _increasing(values: Any) -> bool:
     return bool((np.diff(values) > 0).all())
 
 
-CLAIMS = (
-    Claim(
-        "polarization:C26",
-        "Lemma 3.5(a)",
-        "V = beta_* u^T / b",
-        Verdict.HOLDS,
-        _rank_one,
-        lambda u, beta: np.outer(beta, u) / (beta @ beta),
-        correction="for any V(0) along beta_*",
-        evidence="agrees with the full flow",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C27",
-        "section 3.2, appendix C",
-        "order is preserved for the square loss from V(0) = 0",
-        Verdict.HOLDS,
-        _regression_order,
-        lambda rng: np.zeros(5),
-        correction="needs m(0) <= b: from beyond the target the order reverses",
-        evidence="no violation",
-        trials=20,
-    ),
-    Claim(
-        "polarization:C28",
-        "section 3.2",
-        "the total polarization is Theta(1)",
-        Verdict.HOLDS,
-        _total,
-        lambda p: (1.0, float(p)),
-        correction="1 <= tau_inf <= p always; near p for a nearly uniform a(0)",
-        evidence="no violation",
-        trials=20,
-    ),
-    Claim(
-        "polarization:C29",
-        "section 3.2",
-        "the square loss does not give a one-hot limit",
-        Verdict.HOLDS,
-        _entropy,
-        lambda: 0.9,
-        correction="at a fixed |beta_*|: s_j ~ 2 / (p |beta_*|^2) as it grows",
-        evidence="entropy above 0.9 log p at |beta_*| = 1",
-        trials=50,
-    ),
-    Claim(
-        "polarization:C30",
-        "section 3.2",
-        "sparsification is controlled by the integral of the gradient magnitude",
-        Verdict.HOLDS,
-        _control,
-        lambda norm, tau: norm * tau,
-        correction="|grad l| = |beta_*| gamma, so |beta_*| tau; the integral tau of gamma alone falls as sparsity "
-        "grows",
-        evidence="orders the largest score in every pair of targets, at a fixed a(0)",
-        trials=12,
-    ),
-    Claim(
-        "polarization:C31",
-        "appendix C.1",
-        "d|beta - beta_*|^2/dt <= -(1/p)|beta - beta_*|^2",
-        Verdict.HOLDS,
-        _contraction,
-        lambda p: 1.0 / p,
-        correction="a factor of 2 is given away: 2 / p, sharper 2 |s|^2",
-        evidence="no violation",
-    ),
-    Claim(
-        "polarization:C32",
-        "section 3.2, Figures 3 and 12",
-        "ill-conditioned regression polarizes more",
-        Verdict.HOLDS,
-        _conditioning,
-        lambda plain, bad: bad < plain,
-        correction=(
-            "mostly because |X^-1 beta_*| grows with the condition number; at a matched norm the effect is secondary"
-        ),
-        evidence="lower entropy at condition 5 than at 1",
-        trials=3,
-    ),
-    Claim(
-        "polarization:C33",
-        "caption of Figure 12",
-        "a higher condition number (1 to 5) leads to slower optimization",
-        Verdict.IMPRECISE,
-        _speed,
-        _increasing,
-        lambda times: bool(times[-1] > times[0]),
-        "condition 5 is slower than 1; in between the number of steps is not monotone",
-        "steps to 1e-6 of the first loss; polarization raises |s|^2, which speeds up the tail",
-        trials=3,
-    ),
-    Claim(
-        "polarization:C34",
-        "section 3.2, KL divergence",
-        "-<p_*, log beta> of a predicted distribution beta behaves like regression",
-        Verdict.IMPRECISE,
-        _kl,
-        "printed",
-        "corrected",
-        "with beta a distribution, which V s is not by itself: -<p_*, log softmax(V s)>",
-        "with beta = V s, as in the rest of the section, the loss falls without bound",
-        trials=4,
-    ),
-)
+CHECKS = {
+    "C26": Check(_rank_one, lambda u, beta: np.outer(beta, u) / (beta @ beta), trials=10),
+    "C27": Check(_regression_order, lambda rng: np.zeros(5), trials=20),
+    "C28": Check(_total, lambda p: (1.0, float(p)), trials=20),
+    "C29": Check(_entropy, lambda: 0.9, trials=50),
+    "C30": Check(_control, lambda norm, tau: norm * tau, trials=12),
+    "C31": Check(_contraction, lambda p: 1.0 / p),
+    "C32": Check(_conditioning, lambda plain, bad: bad < plain, trials=3),
+    "C33": Check(_speed, _increasing, lambda times: bool(times[-1] > times[0]), trials=3),
+    "C34": Check(_kl, "printed", "corrected", trials=4),
+}

@@ -10,9 +10,9 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.validation.figures.polarization._protocols import figure_13
 from attsvm.validation.ledger.polarization._instances import Array, flows, ordered
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _invariance(formula: Callable[[Array], Array], rng: np.random.Generator, trials: int) -> Measurement:
@@ -124,115 +124,15 @@ def _is_sound(kind: pol.Normalization, a: Array) -> bool:
     return bool(kind.value(a).sum() > 0 and (kind.slope(a) > 0).all())
 
 
-CLAIMS: tuple[Any, ...] = (
-    Claim(
-        "polarization:C35",
-        "Lemma D.1",
-        "the sum of a is conserved",
-        Verdict.HOLDS,
-        _invariance,
-        lambda a: a.sum(axis=-1),
-        correction="for any f: sum_i K(a_i), K' = f / f'",
-        evidence="drift at rounding level",
-    ),
-    Claim(
-        "polarization:C58",
-        "Lemma D.1(a)",
-        "the loss does not change with a + c 1, so its gradient in a sums to 0",
-        Verdict.HOLDS,
-        _shift,
-        lambda a, c: a + c,
-        correction="for the softmax; no other positive f has it",
-        evidence="rounding level",
-        trials=40,
-    ),
-    Claim(
-        "polarization:C38",
-        "equations 30-31",
-        "the flow for a normalization f",
-        Verdict.HOLDS,
-        _map_flow,
-        _map_rates,
-        correction="the signs are right here, unlike in equations 6-7",
-        evidence="agrees with autograd",
-        trials=40,
-    ),
-    Claim(
-        "polarization:C39",
-        "Lemma D.4",
-        "no crossing for every increasing f under Assumption 3.1",
-        Verdict.FAILS,
-        _no_crossing,
-        lambda kind, a: True,
-        _is_sound,
-        "needs sum_j f(a_j) > 0 and f' > 0 on the orbit, so not a(0) = 0 for f = x or x^2; dPhi lacks b",
-        "f = x from a(0) < 0 reverses the order of a at once",
-        trials=60,
-    ),
-    Claim(
-        "polarization:C40",
-        "section 3.2",
-        "f(x) = x is too weak for one-hot scores",
-        Verdict.HOLDS,
-        _share(1e12, False),
-        "sum",
-        correction="|a| is conserved and sum a tends to 0+: scores are signed and diverge like log t",
-        evidence="no share above 0.6",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C41",
-        "section 3.2",
-        "f(x) = x^2 drives scores to one-hot",
-        Verdict.HOLDS,
-        _square_rate,
-        lambda b, a0: -2 * b / float(a0 @ a0),
-        correction="an exact replicator: log(s_j / s_0) ~ -2 b tau^2 / |a(0)|^2",
-        evidence="rate within 5 % at t = 1e300",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C42",
-        "section 3.2",
-        "elementwise sigmoid does not polarize",
-        Verdict.HOLDS,
-        _share(1e80, False),
-        "sigmoid",
-        correction="all scores tend to 1",
-        evidence="shares stay near 1 / p",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C43",
-        "section 3.2 and Figure 13",
-        "elementwise ReLU does not polarize",
-        Verdict.HOLDS,
-        _share(1e12, False),
-        "relu",
-        correction="Figure 13 shows the normalized ReLU, which becomes exactly one-hot in finite time",
-        evidence="no share above 0.6",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C44",
-        "Figure 13(a)",
-        "the square loss gives no sparse solution",
-        Verdict.HOLDS,
-        _square_loss_shares,
-        0.5,
-        correction="for this unit target; a large |beta_*| polarizes too (C29)",
-        evidence="largest scores 0.13 to 0.28",
-        trials=1,
-    ),
-    Claim(
-        "polarization:C45",
-        "not in the paper",
-        "normalized elu + 1 becomes one-hot as well",
-        Verdict.HOLDS,
-        _share(1e300, True),
-        "elu_norm",
-        correction="slowly; the normalized sigmoid saturates and stays on a few tokens for long",
-        evidence="share above 0.9",
-        trials=8,
-    ),
-)
+CHECKS = {
+    "C35": Check(_invariance, lambda a: a.sum(axis=-1)),
+    "C58": Check(_shift, lambda a, c: a + c, trials=40),
+    "C38": Check(_map_flow, _map_rates, trials=40),
+    "C39": Check(_no_crossing, lambda kind, a: True, _is_sound, trials=60),
+    "C40": Check(_share(1e12, False), "sum", trials=10),
+    "C41": Check(_square_rate, lambda b, a0: -2 * b / float(a0 @ a0), trials=10),
+    "C42": Check(_share(1e80, False), "sigmoid", trials=10),
+    "C43": Check(_share(1e12, False), "relu", trials=10),
+    "C44": Check(_square_loss_shares, 0.5, trials=1),
+    "C45": Check(_share(1e300, True), "elu_norm", trials=8),
+}

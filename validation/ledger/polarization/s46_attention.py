@@ -11,11 +11,9 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.validation import models
 from attsvm.validation.ledger.polarization._instances import Array
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 
-__all__ = ["CLAIMS"]
-
-_TRAINING = "needs minutes of training per run; `attsvm validate polarization fig4` measures it at a reduced size"
+__all__ = ["CHECKS"]
 
 
 def _rows(scale: float, formula: Callable[[Array], int], rng: np.random.Generator, trials: int) -> Measurement:
@@ -48,39 +46,37 @@ def _tied(formula: Callable[[Array, Array], int], rng: np.random.Generator, k: i
     return float(growing != formula(flow.a[-1], flow.scores[-1]) or flow.scores[-1].max() < 0.9)
 
 
-def _flip_order(formula: tuple[str, str], rng: np.random.Generator, trials: int) -> Measurement:
+@each(-0.2, "second rate less the first; it must be lower by 0.2")
+def _flip_order(formula: tuple[str, str], rng: np.random.Generator, k: int) -> Any:
     """Flip rates of two kinds of attention (vocabulary 41, no MLP, no LayerNorm, reduced width)."""
     kinds = {str(kind): kind for kind in pol.ATTENTION_KINDS}
-    task, errors = models.SetTask(41), []
-    for _ in range(trials):
-        seed = int(rng.integers(2**31))
-        rates = []
-        for name in formula:
-            model = models.train_classifier(
-                kinds[name], task=task, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
-            )
-            rates.append(models.flip_rates(model, task, pairs=100).worst)
-        errors.append(rates[1] - rates[0])
-    return count(errors, -0.2, "second rate less the first; it must be lower by 0.2")
+    task = models.SetTask(41)
+    seed = int(rng.integers(2**31))
+    rates = []
+    for name in formula:
+        model = models.train_classifier(
+            kinds[name], task=task, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
+        )
+        rates.append(models.flip_rates(model, task, pairs=100).worst)
+    return rates[1] - rates[0]
 
 
-def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, trials: int) -> Measurement:
+@each(-0.05, "second rate less the first; it must be lower by 0.05")
+def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, k: int) -> Any:
     """Flip rates of softmax with the two numbers of heads: the second must be lower."""
-    task, kind, errors = models.SetTask(41), pol.AttentionKind("softmax"), []
-    for _ in range(trials):
-        seed = int(rng.integers(2**31))
-        rates = [
-            models.flip_rates(
-                models.train_classifier(
-                    kind, task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
-                ),
-                task,
-                pairs=100,
-            ).worst
-            for heads in formula
-        ]
-        errors.append(rates[1] - rates[0])
-    return count(errors, -0.05, "second rate less the first; it must be lower by 0.05")
+    task, kind = models.SetTask(41), pol.AttentionKind("softmax")
+    seed = int(rng.integers(2**31))
+    rates = [
+        models.flip_rates(
+            models.train_classifier(
+                kind, task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
+            ),
+            task,
+            pairs=100,
+        ).worst
+        for heads in formula
+    ]
+    return rates[1] - rates[0]
 
 
 @each(0.3, "error of the number of distinct inputs in a sample of 200")
@@ -108,123 +104,12 @@ def _count_sets(task: models.SetTask, samples: int) -> float:
     return float(min(samples, task.labels * comb(task.group, task.length)))
 
 
-CLAIMS = (
-    Claim(
-        "polarization:C46",
-        "section 4.1",
-        "from A(0) = 0 every row of softmax(A) V sinks at argmax u(0)",
-        Verdict.HOLDS,
-        _sink,
-        lambda u: int(np.argmax(u)),
-        correction="rows stay identical; s_j ~ 2 b / log^2 t, slower by the factor T",
-        evidence="every run",
-        trials=10,
-    ),
-    Claim(
-        "polarization:C47",
-        "section 4.1",
-        "under Assumption 3.1, A(0) = 0, the sink stands at the same token for every row",
-        Verdict.HOLDS,
-        _sink_hypothesis,
-        0.0,
-        correction="the assumption matters: for most random A(0) of order one rows sink elsewhere and apart",
-        evidence="every run",
-        trials=8,
-    ),
-    Claim(
-        "polarization:C49",
-        "Figure 11, caption",
-        "the column of U that diverges belongs to the largest element of a",
-        Verdict.TYPO,
-        _tied,
-        lambda a, s: int(np.argmax(a)),
-        lambda a, s: int(np.argmax(s)),
-        "to the largest element of softmax(U a), as in the code",
-        "argmax a is another token in many runs",
-        trials=8,
-    ),
-    Claim(
-        "polarization:C50",
-        "section 4.2, Figure 6",
-        "one token flips softmax predictions, unnormalized sigmoid ones not",
-        Verdict.HOLDS,
-        _flip_order,
-        ("softmax", "sigmoid_unnorm"),
-        correction=(
-            "elu_elu_norm and sigmoid_norm are low as well; with initial embeddings of scale 0.02 "
-            "softmax is flipped far less"
-        ),
-        evidence="rates near 1 against 0",
-        trials=2,
-    ),
-    Claim(
-        "polarization:C51",
-        "section 4.2, Figure 21",
-        "the flip rate falls with more heads",
-        Verdict.HOLDS,
-        _flip_heads,
-        (1, 4),
-        evidence="lower with 4 heads than with 1",
-        trials=2,
-    ),
-    Claim(
-        "polarization:C52",
-        "appendix E.3",
-        "each input is a random sequence of ten tokens of its group, for vocabularies of 41, 81 and 161",
-        Verdict.IMPRECISE,
-        _distinct,
-        lambda task, samples: float(samples),
-        _count_sets,
-        "published code draws without replacement and the model ignores order: with 41 tokens, ten per group, "
-        "there are "
-        "four distinct inputs; use 81 or 161",
-        "4 distinct inputs in 200 at vocabulary 41, drawn as in the published code",
-        trials=5,
-    ),
-    Claim(
-        "polarization:C53",
-        "section 4.1, Figure 4",
-        "normalized positive attention forms more sink heads",
-        Verdict.OPEN,
-        evidence="reduced runs agree in direction; seeds differ widely",
-        reason=_TRAINING,
-    ),
-    Claim(
-        "polarization:C54",
-        "appendix E.1",
-        "without the auxiliary loss (lambda = 0) there are almost no sinks",
-        Verdict.OPEN,
-        evidence="one reduced softmax run agrees",
-        reason=_TRAINING,
-    ),
-    Claim(
-        "polarization:C55",
-        "appendix F.2",
-        "t' != t gives fewer sinks, no positions more",
-        Verdict.OPEN,
-        evidence="no direction visible in reduced runs",
-        reason="needs the full protocol: 3,910 steps at width 128 for 5 seeds per setting",
-    ),
-    Claim(
-        "polarization:C56",
-        "appendix E.1",
-        "the sink score can be expressed by the pseudocode: the mean of ratios",
-        Verdict.IMPRECISE,
-        _scores_agree,
-        True,
-        False,
-        "for rows that sum to one; the published code divides sums over a sample's queries",
-        "both agree on normalized rows and differ on unnormalized ones, which Figure 4 includes",
-        trials=20,
-    ),
-    Claim(
-        "polarization:C57",
-        "section 4.1, Figure 7",
-        "a pretrained 7B softmax model is sparser than its sigmoid twin",
-        Verdict.OPEN,
-        reason=(
-            "needs the two 7B checkpoints and the Pile sample; "
-            "`sparsity_score` computes the metric for any attention tensor"
-        ),
-    ),
-)
+CHECKS = {
+    "C46": Check(_sink, lambda u: int(np.argmax(u)), trials=10),
+    "C47": Check(_sink_hypothesis, 0.0, trials=8),
+    "C49": Check(_tied, lambda a, s: int(np.argmax(a)), lambda a, s: int(np.argmax(s)), trials=8),
+    "C50": Check(_flip_order, ("softmax", "sigmoid_unnorm"), trials=2),
+    "C51": Check(_flip_heads, (1, 4), trials=2),
+    "C52": Check(_distinct, lambda task, samples: float(samples), _count_sets, trials=5),
+    "C56": Check(_scores_agree, True, False, trials=20),
+}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm._lazy import lazy_module
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, direct_loss, generator
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:  # claims are listed without torch
     torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 _D, _N, _L, _H = 300, 3000, 4, 2
 
@@ -78,57 +78,51 @@ def _sgd_start() -> tuple[sp.Overlaps, sp.OrderParameters]:
     return overlaps, sp.order_parameters(overlaps)
 
 
-def _flow_of_r(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.05, "largest difference of r r^T at tau = 10 (values about 0.5)")
+def _flow_of_r(formula: Any, rng: Rng, k: int) -> Any:
     """A flow (start, samples, times) -> path, against SGD at D = 1000, on the overlaps of the orthogonal parts."""
-    errors = []
     prior = sp.flipping_spike(2.0, 2.0)
     overlaps, start = _sgd_start()
-    for _ in range(trials):
-        g = generator(rng)
-        samples = sp.draw_samples(prior, 5, 2, 10_000, generator=g)
-        path = formula(start, samples, [0.0, 10.0])
-        runs = [
-            sp.projected_sgd(overlaps, prior, "softmax", L=5, D=1000, steps=40, lr=0.25, batch=1500, generator=g)
-            for _ in range(2)
-        ]
-        G = torch.stack([run.G[-1] for run in runs]).mean(0)
-        errors.append(float((path.G[-1] - G).abs().max()))
-    return count(errors, 0.05, "largest difference of r r^T at tau = 10 (values about 0.5)")
+    g = generator(rng)
+    samples = sp.draw_samples(prior, 5, 2, 10_000, generator=g)
+    path = formula(start, samples, [0.0, 10.0])
+    runs = [
+        sp.projected_sgd(overlaps, prior, "softmax", L=5, D=1000, steps=40, lr=0.25, batch=1500, generator=g)
+        for _ in range(2)
+    ]
+    G = torch.stack([run.G[-1] for run in runs]).mean(0)
+    return float((path.G[-1] - G).abs().max())
 
 
-def _follows(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.15, "largest difference of m at tau = 5 (values about 0.8)")
+def _follows(formula: Any, rng: Rng, trial: int) -> Any:
     """A flow (start, samples, activation, times) -> path, against SGD at D = 500 on m."""
-    errors = []
-    for trial in range(trials):
-        g = generator(rng)
-        activation, prior = sp.ACTIVATIONS[trial % 3], sp.flipping_spike(2.0, 2.0)
-        start = sp.random_overlaps(2, 2, 500, generator=g)
-        samples = sp.draw_samples(prior, 5, 2, 10_000, generator=g)
-        path = formula(sp.order_parameters(start), samples, activation, [0.0, 5.0])
-        run = sp.projected_sgd(start, prior, activation, L=5, D=500, steps=50, lr=0.1, batch=1000, generator=g)
-        errors.append(float((path.m[-1] - run.m[-1]).abs().max()))
-    # The paper's p = I costs 0.06 at D = 1000 (corrected: 0.007); 0.15 at D = 500 with one run of SGD.
-    return count(errors, 0.15, "largest difference of m at tau = 5 (values about 0.8)")
+    g = generator(rng)
+    activation, prior = sp.ACTIVATIONS[trial % 3], sp.flipping_spike(2.0, 2.0)
+    start = sp.random_overlaps(2, 2, 500, generator=g)
+    samples = sp.draw_samples(prior, 5, 2, 10_000, generator=g)
+    path = formula(sp.order_parameters(start), samples, activation, [0.0, 5.0])
+    run = sp.projected_sgd(start, prior, activation, L=5, D=500, steps=50, lr=0.1, batch=1000, generator=g)
+    return float((path.m[-1] - run.m[-1]).abs().max())
 
 
 def _flow(start: Any, samples: Any, activation: str, times: Any) -> Any:
     return sp.gradient_flow(start, samples, activation, times, step=0.5)
 
 
-def _small_steps(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.12, "largest difference of r r^T at tau = 6 where the condition holds")
+def _small_steps(formula: Any, rng: Rng, trial: int) -> Any:
     """A condition (gamma, N_b, D) under which SGD is said to follow the flow."""
-    errors, D, prior = [], 200, sp.flipping_spike(2.0, 2.0)
-    for trial in range(trials):
-        lr, batch = ((0.1, 4000), (0.4, 40))[trial % 2]
-        if not formula(lr, batch, D):
-            continue
-        g = generator(rng)
-        start = sp.random_overlaps(2, 2, D, generator=g)
-        samples = sp.draw_samples(sp.transformed(prior, start.whitened()[1].numpy()), 4, 2, 6000, generator=g)
-        path = sp.gradient_flow(sp.order_parameters(start), samples, "softmax", [0.0, 6.0], step=0.5)
-        run = sp.projected_sgd(start, prior, "softmax", L=4, D=D, steps=round(6 / lr), lr=lr, batch=batch, generator=g)
-        errors.append(float((path.G[-1] - run.G[-1]).abs().max()))
-    return count(errors, 0.12, "largest difference of r r^T at tau = 6 where the condition holds")
+    D, prior = 200, sp.flipping_spike(2.0, 2.0)
+    lr, batch = ((0.1, 4000), (0.4, 40))[trial % 2]
+    if not formula(lr, batch, D):
+        return None
+    g = generator(rng)
+    start = sp.random_overlaps(2, 2, D, generator=g)
+    samples = sp.draw_samples(sp.transformed(prior, start.whitened()[1].numpy()), 4, 2, 6000, generator=g)
+    path = sp.gradient_flow(sp.order_parameters(start), samples, "softmax", [0.0, 6.0], step=0.5)
+    run = sp.projected_sgd(start, prior, "softmax", L=4, D=D, steps=round(6 / lr), lr=lr, batch=batch, generator=g)
+    return float((path.G[-1] - run.G[-1]).abs().max())
 
 
 @each(1e-13, "difference to softmax-1 with thresholds")
@@ -184,91 +178,23 @@ def _unspecialized(m: Array, r1: float, r2: float, b: float, v: float) -> sp.Ord
     return sp.OrderParameters(row.expand(3, 2).clone(), r, thresholds, torch.tensor(v, dtype=torch.float64))
 
 
-CLAIMS = (
-    Claim(
-        "specialization:1",
-        "Proposition III.1",
-        "The loss is a function of m and r = (q - m p^-1 m^T)^1/2.",
-        Verdict.HOLDS,
-        _reparameterized,
-        _printed_r,
-        correction="exact up to 1/D with m p^-1/2 for m and p^1/2 theta for theta",
-        evidence="D = 1000: .5381 +- .0026 against .5377 (softmax); bias .0039, .0011, .0001 at D = 250, 1000, 4000",
-        trials=3,
-    ),
-    Claim(
-        "specialization:2",
-        "equations (11), (24)",
-        "The scores have noise sum_h' r_hh' xi_h', without token index.",
-        Verdict.TYPO,
+CHECKS = {
+    "1": Check(_reparameterized, _printed_r, trials=3),
+    "2": Check(
         _noise_index,
         lambda rng, n, H, L: np.repeat(rng.standard_normal((n, H, 1)), L, axis=2),
         lambda rng, n, H, L: rng.standard_normal((n, H, L)),
-        correction="xi_{h' l}, independent for every token",
-        evidence="without the index .479 against .538",
         trials=2,
     ),
-    Claim(
-        "specialization:3",
-        "Proposition III.2",
-        "r follows its gradient within the symmetric positive matrices.",
-        Verdict.FAILS,
+    "3": Check(
         _flow_of_r,
         lambda start, samples, times: sp.gradient_flow(start, samples, "softmax", times, step=0.5, form="printed"),
         lambda start, samples, times: sp.gradient_flow(start, samples, "softmax", times, step=0.5),
-        correction="r is a free H x H matrix with r r^T = q - m p^-1 m^T; its gradient is not symmetric",
-        evidence="G_11 at tau = 10: SGD .498, free .509, kept symmetric .401",
         trials=1,
     ),
-    Claim(
-        "specialization:4",
-        "Figures 1, 9, 10",
-        "The flow of the order parameters follows SGD.",
-        Verdict.HOLDS,
-        _follows,
-        _flow,
-        correction="with the actual p the error at D = 1000 falls from .062 to .007",
-        evidence="D = 1e4, tau <= 20: largest difference of m .014",
-        trials=3,
-    ),
-    Claim(
-        "specialization:5",
-        "above Proposition III.2",
-        "SGD follows the flow if gamma / N_b is small against 1 / D.",
-        Verdict.HOLDS,
-        _small_steps,
-        lambda lr, batch, D: lr / batch < 0.1 / D,
-        correction="otherwise d(r r^T) gains gamma (D / N_b) E sum_l c_l c_l^T",
-        evidence="gamma = .1, N_b = D: G_11 of SGD .118, flow .097, flow with the kick .122",
-        trials=2,
-    ),
-    Claim(
-        "specialization:6",
-        "section II.2",
-        "Softmax-1 with thresholds is softmax-1 with e^b = 1 and biases of the scores.",
-        Verdict.HOLDS,
-        _sink,
-        _sink_printed,
-        correction="the bias is -b_h",
-        evidence="algebra",
-    ),
-    Claim(
-        "specialization:7",
-        "equations (4), (17)",
-        "Bayes-softmax averages over heads to one joint softmax.",
-        Verdict.HOLDS,
-        _joint,
-        _bayes_printed,
-        evidence="exact; a common bias changes nothing",
-    ),
-    Claim(
-        "specialization:8",
-        "Lemma A.1",
-        "Unspecialized heads stay unspecialized.",
-        Verdict.HOLDS,
-        _invariant,
-        _unspecialized,
-        evidence="permutation equivariance",
-        trials=3,
-    ),
-)
+    "4": Check(_follows, _flow, trials=3),
+    "5": Check(_small_steps, lambda lr, batch, D: lr / batch < 0.1 / D, trials=2),
+    "6": Check(_sink, _sink_printed),
+    "7": Check(_joint, _bayes_printed),
+    "8": Check(_invariant, _unspecialized, trials=3),
+}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm._lazy import lazy_module
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, exact_gradient, exact_loss, point_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:  # claims are listed without torch
     torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @cache
@@ -80,49 +80,45 @@ def _first_gradient(formula: Any, rng: Rng, trial: int) -> Any:
     return float(np.abs(slope - formula(activation, L, H)).max())
 
 
-def _signs(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "sign patterns that differ")
+def _signs(formula: Any, rng: Rng, trial: int) -> Any:
     """Signs of A_eps - 1, sum_h' d sigma(h')_eps, A_l, sum_h' d sigma(h')_l in the score of the relevant token."""
-    bad = []
-    for trial in range(trials):
-        activation, L, H = _size(trial, rng)
-        scores = torch.tensor(rng.standard_normal((H, L)), requires_grad=True)
-        zero, one = torch.zeros(H).double(), torch.tensor(1.0).double()
-        total = sp.head_weights(scores, zero, one, activation).sum(0)
-        own = torch.autograd.grad(total[0], scores, retain_graph=True)[0][:, 0]
-        other = torch.autograd.grad(total[1], scores, retain_graph=True)[0][:, 0]
-        A = (total / H).detach()
-        for h in range(H):
-            values = (float(A[0]) - 1, float(own[h]), float(A[1]), float(other[h]))
-            bad.append(float(any(np.sign(x) != s for x, s in zip(values, formula, strict=True))))
-    return count(bad, 0.5, "sign patterns that differ")
+    activation, L, H = _size(trial, rng)
+    scores = torch.tensor(rng.standard_normal((H, L)), requires_grad=True)
+    zero, one = torch.zeros(H).double(), torch.tensor(1.0).double()
+    total = sp.head_weights(scores, zero, one, activation).sum(0)
+    own = torch.autograd.grad(total[0], scores, retain_graph=True)[0][:, 0]
+    other = torch.autograd.grad(total[1], scores, retain_graph=True)[0][:, 0]
+    A = (total / H).detach()
+    for h in range(H):
+        values = (float(A[0]) - 1, float(own[h]), float(A[1]), float(other[h]))
+        yield float(any(np.sign(x) != s for x, s in zip(values, formula, strict=True)))
 
 
-def _even_in_r(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "change of the loss")
+def _even_in_r(formula: Any, rng: Rng, trial: int) -> Any:
     """A map of r that leaves the loss unchanged, so that its gradient vanishes at r = 0."""
-    errors, prior = [], sp.flipping_spike(1.0, 1.0)
-    for trial in range(trials):
-        activation = sp.ACTIVATIONS[trial % 3]
-        m, r = rng.standard_normal((2, 2)) * 0.5, rng.standard_normal((2, 2)) * 0.5
-        losses = [exact_loss(prior, 2, point_of(m, x), activation, nodes=10) for x in (r, formula(r))]
-        errors.append(abs(losses[0] - losses[1]))
-    return count(errors, 1e-9, "change of the loss")
+    prior = sp.flipping_spike(1.0, 1.0)
+    activation = sp.ACTIVATIONS[trial % 3]
+    m, r = rng.standard_normal((2, 2)) * 0.5, rng.standard_normal((2, 2)) * 0.5
+    losses = [exact_loss(prior, 2, point_of(m, x), activation, nodes=10) for x in (r, formula(r))]
+    return abs(losses[0] - losses[1])
 
 
-def _second_order_in_r(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.05, "error relative to c1")
+def _second_order_in_r(formula: Any, rng: Rng, trial: int) -> Any:
     """A formula for the second-order term, (c1, r) -> c, in ``loss - loss_0 = c + O(r^4)``."""
-    errors, prior, step = [], sp.GaussianPrior([1.0]), 0.02
-    for trial in range(trials):
-        activation, L, H = sp.ACTIVATIONS[trial % 3], 3, 2
-        v = sp.balanced_amplitude(L) if activation == "softmax1" else 1.0
-        # One in two draws has heads whose orthogonal parts cancel.
-        row = rng.standard_normal((1, 2))
-        r = np.concatenate([row, -row]) if trial % 2 else rng.standard_normal((2, 2))
-        r /= np.linalg.norm(r)
-        zero = exact_loss(prior, L, point_of(np.zeros((H, 1)), v=v), activation)
-        loss = exact_loss(prior, L, point_of(np.zeros((H, 1)), step * r, v=v), activation, nodes=8)
-        c1 = sp.quadratic_constants(activation, L, H).c1
-        errors.append(abs((loss - zero) / step**2 - formula(c1, r)) / c1)
-    return count(errors, 0.05, "error relative to c1")
+    prior, step = sp.GaussianPrior([1.0]), 0.02
+    activation, L, H = sp.ACTIVATIONS[trial % 3], 3, 2
+    v = sp.balanced_amplitude(L) if activation == "softmax1" else 1.0
+    # One in two draws has heads whose orthogonal parts cancel.
+    row = rng.standard_normal((1, 2))
+    r = np.concatenate([row, -row]) if trial % 2 else rng.standard_normal((2, 2))
+    r /= np.linalg.norm(r)
+    zero = exact_loss(prior, L, point_of(np.zeros((H, 1)), v=v), activation)
+    loss = exact_loss(prior, L, point_of(np.zeros((H, 1)), step * r, v=v), activation, nodes=8)
+    c1 = sp.quadratic_constants(activation, L, H).c1
+    return abs((loss - zero) / step**2 - formula(c1, r)) / c1
 
 
 @each(0.5, "directions of r without curvature beside the stated number, m = 0, H = 2")
@@ -146,14 +142,13 @@ def _flat_directions(formula: Any, rng: Rng, trial: int) -> Any:
     return abs(int((values < 1e-2 * values[-1]).sum()) - formula(H))
 
 
-def _thresholds(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, prior = [], sp.DiscretePrior([[1.0]], [1.0])
-    for _ in range(trials):
-        L, H, b, v = int(rng.integers(3, 6)), int(rng.integers(2, 5)), float(rng.normal()), float(rng.uniform(0.5, 2))
-        slope = exact_gradient(prior, L, point_of(np.zeros((H, 1)), b=b, v=v), "softmax1")
-        in_b, in_v = formula(L, H, b, v)
-        errors.append(max(abs(float(slope.b.sum()) - in_b), abs(float(slope.v) - in_v)))
-    return count(errors, 1e-12, "difference to the derivatives in the common threshold and in v")
+@each(1e-12, "difference to the derivatives in the common threshold and in v")
+def _thresholds(formula: Any, rng: Rng, k: int) -> Any:
+    prior = sp.DiscretePrior([[1.0]], [1.0])
+    L, H, b, v = int(rng.integers(3, 6)), int(rng.integers(2, 5)), float(rng.normal()), float(rng.uniform(0.5, 2))
+    slope = exact_gradient(prior, L, point_of(np.zeros((H, 1)), b=b, v=v), "softmax1")
+    in_b, in_v = formula(L, H, b, v)
+    return max(abs(float(slope.b.sum()) - in_b), abs(float(slope.v) - in_v))
 
 
 @each(1e-6, "distance of v from the fixed line after a flow of (b, v) at m = r = 0")
@@ -167,21 +162,20 @@ def _attracted(formula: Any, rng: Rng, k: int) -> Any:
     return abs(v - formula(L, b))
 
 
-def _hessian(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(2e-3, "difference to the curvature of the exact loss")
+def _hessian(formula: Any, rng: Rng, trial: int) -> Any:
     """A formula (activation, L, H, variance, b) -> (H, H) for the Hessian in m, F = 1."""
-    errors, step = [], 0.01
-    for trial in range(trials):
-        activation, L, H = _size(trial, rng)
-        H, variance, b = H + 1, float(rng.uniform(0.5, 3)), float(rng.normal(scale=0.3))
-        v = sp.balanced_amplitude(L, b) if activation == "softmax1" else 1.0
-        prior = sp.GaussianPrior([variance])
-        direction = np.ones(H) if trial % 2 else rng.standard_normal(H)
-        direction /= np.linalg.norm(direction)
-        zero = exact_loss(prior, L, point_of(np.zeros((H, 1)), b=b, v=v), activation)
-        moved = exact_loss(prior, L, point_of(step * direction[:, None], b=b, v=v), activation, nodes=8)
-        found = 2 * (moved - zero) / step**2
-        errors.append(abs(found - direction @ formula(activation, L, H, variance, b) @ direction))
-    return count(errors, 2e-3, "difference to the curvature of the exact loss")
+    step = 0.01
+    activation, L, H = _size(trial, rng)
+    H, variance, b = H + 1, float(rng.uniform(0.5, 3)), float(rng.normal(scale=0.3))
+    v = sp.balanced_amplitude(L, b) if activation == "softmax1" else 1.0
+    prior = sp.GaussianPrior([variance])
+    direction = np.ones(H) if trial % 2 else rng.standard_normal(H)
+    direction /= np.linalg.norm(direction)
+    zero = exact_loss(prior, L, point_of(np.zeros((H, 1)), b=b, v=v), activation)
+    moved = exact_loss(prior, L, point_of(step * direction[:, None], b=b, v=v), activation, nodes=8)
+    found = 2 * (moved - zero) / step**2
+    return abs(found - direction @ formula(activation, L, H, variance, b) @ direction)
 
 
 def _hessian_formula(form: str) -> Any:
@@ -214,23 +208,21 @@ def _constants(activation: str, L: int, H: int, b: float) -> tuple[float, float]
     return c.c3, c.c4
 
 
-def _remainder(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.35, "difference of exponents")
+def _remainder(formula: Any, rng: Rng, trial: int) -> Any:
     """A formula prior -> exponent of the remainder of the quadratic expansion, m orthogonal to the mean."""
-    errors = []
     skewed = sp.one_hot_spikes(3, 3.0)
     centred = skewed.atoms - skewed.mean
     even = sp.DiscretePrior(np.concatenate([centred, -centred]), np.full(6, 1 / 6))
-    for trial in range(trials):
-        prior = (skewed, even)[trial % 2]
-        w, heads = np.array([2.0, -1.0, -1.0]) / 6**0.5, np.array([1.0, 0.4])
-        sizes, rest = (0.05, 0.025), []
-        for s in sizes:
-            m = s * np.outer(heads, w)
-            zero = exact_loss(prior, 3, point_of(np.zeros((2, 3))), "softmax")
-            quadratic = 0.5 * m.ravel() @ sp.unspecialized_hessian("softmax", 3, 2, prior.covariance) @ m.ravel()
-            rest.append(abs(exact_loss(prior, 3, point_of(m), "softmax", nodes=20) - zero - quadratic))
-        errors.append(abs(np.log(rest[0] / rest[1]) / np.log(2) - formula(prior)))
-    return count(errors, 0.35, "difference of exponents")
+    prior = (skewed, even)[trial % 2]
+    w, heads = np.array([2.0, -1.0, -1.0]) / 6**0.5, np.array([1.0, 0.4])
+    sizes, rest = (0.05, 0.025), []
+    for s in sizes:
+        m = s * np.outer(heads, w)
+        zero = exact_loss(prior, 3, point_of(np.zeros((2, 3))), "softmax")
+        quadratic = 0.5 * m.ravel() @ sp.unspecialized_hessian("softmax", 3, 2, prior.covariance) @ m.ravel()
+        rest.append(abs(exact_loss(prior, 3, point_of(m), "softmax", nodes=20) - zero - quadratic))
+    return abs(np.log(rest[0] / rest[1]) / np.log(2) - formula(prior))
 
 
 def _skew_aware(prior: sp.DiscretePrior) -> float:
@@ -239,18 +231,17 @@ def _skew_aware(prior: sp.DiscretePrior) -> float:
     return 3.0 if np.abs(third).max() > 1e-9 else 4.0
 
 
-def _hessian_b(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors, prior, step = [], sp.DiscretePrior([[1.0]], [1.0]), 1e-3
-    for trial in range(trials):
-        activation, L, H, b = ("softmax1", "bayes")[trial % 2], int(rng.integers(3, 6)), 2, float(rng.normal(scale=0.5))
-        v = sp.balanced_amplitude(L, b)
-        losses = [
-            exact_loss(prior, L, point_of(np.zeros((H, 1)), b=np.array([b + i * step, b + j * step]), v=v), activation)
-            for i, j in ((1, 1), (1, -1), (-1, 1), (-1, -1))
-        ]
-        mixed = (losses[0] - losses[1] - losses[2] + losses[3]) / (4 * step**2)
-        errors.append(abs(mixed - formula(activation, L, H, b, v)))
-    return count(errors, 1e-5, "difference to the mixed second derivative in b_1, b_2")
+@each(1e-5, "difference to the mixed second derivative in b_1, b_2")
+def _hessian_b(formula: Any, rng: Rng, trial: int) -> Any:
+    prior, step = sp.DiscretePrior([[1.0]], [1.0]), 1e-3
+    activation, L, H, b = ("softmax1", "bayes")[trial % 2], int(rng.integers(3, 6)), 2, float(rng.normal(scale=0.5))
+    v = sp.balanced_amplitude(L, b)
+    losses = [
+        exact_loss(prior, L, point_of(np.zeros((H, 1)), b=np.array([b + i * step, b + j * step]), v=v), activation)
+        for i, j in ((1, 1), (1, -1), (-1, 1), (-1, -1))
+    ]
+    mixed = (losses[0] - losses[1] - losses[2] + losses[3]) / (4 * step**2)
+    return abs(mixed - formula(activation, L, H, b, v))
 
 
 def _printed_hessian_b(activation: str, L: int, H: int, b: float, v: float) -> float:
@@ -259,166 +250,34 @@ def _printed_hessian_b(activation: str, L: int, H: int, b: float, v: float) -> f
     return float(2 * v**2 * L / H**2 * np.exp(2 * b) / (L + np.exp(b)) ** 4)
 
 
-CLAIMS = (
-    Claim(
-        "specialization:9",
-        "Lemma A.2",
-        "At m_h = x E theta the gradient is parallel to E theta, for any law of theta.",
-        Verdict.FAILS,
-        _stays_on_mean,
-        lambda prior: True,
-        conditionally_centred,
-        correction="needs E[w . theta | E theta . theta] = 0 for w orthogonal to E theta (always enough at x = 0)",
-        evidence="theta in {(2, 1), (0, -1)}, x = .7: .0318 across, .0087 along",
-        trials=8,
-    ),
-    Claim(
-        "specialization:10",
-        "equations (25)-(29)",
-        "The gradient in m_h at zero has prefactor 2.",
-        Verdict.TYPO,
+CHECKS = {
+    "9": Check(_stays_on_mean, lambda prior: True, conditionally_centred, trials=8),
+    "10": Check(
         _first_gradient,
         lambda activation, L, H: sp.initial_gradient(activation, L, H, form="printed"),
         sp.initial_gradient,
-        correction="prefactor 2/H; softmax: -(2/H)(L - 1)/L^2 E theta",
-        evidence="H = 2: autograd -.3111, printed -.6222",
         trials=9,
     ),
-    Claim(
-        "specialization:11",
-        "equations (30), (31)",
-        "Signs of the two prefactors.",
-        Verdict.HOLDS,
-        _signs,
-        (-1.0, 1.0, 1.0, -1.0),
-        evidence="analytic for the three activations",
-        trials=30,
-    ),
-    Claim(
-        "specialization:12",
-        "Proposition III.3",
-        "After a time of order one m_h is x E theta up to D^-1/2.",
-        Verdict.FAILS,
-        _reaches_mean,
-        lambda prior: True,
-        conditionally_centred,
-        correction="needs the condition of Lemma A.2; otherwise the direction drifts by order one",
-        evidence="L = 3, theta in {(2, 1), (0, -1)}: at tau = 6 the heads have left the direction of the mean by a "
-        "share "
-        "of m of some per cent, not of order D^-1/2; none with the condition",
-        trials=4,
-    ),
-    Claim(
-        "specialization:13",
-        "Lemma A.3",
-        "The gradient in r vanishes at r = 0, since the loss is even in r.",
-        Verdict.HOLDS,
-        _even_in_r,
-        lambda r: -r,
-        evidence="even in r",
-        trials=4,
-    ),
-    Claim(
-        "specialization:14",
-        "appendix A.2.1",
-        "by Lemma III.1 on the Hessian r = 0 is a stable fixed point for m small enough.",
-        Verdict.IMPRECISE,
-        _flat_directions,
-        lambda H: 0,
-        lambda H: H * (H - 1),
-        correction="the Hessian is semidefinite: at m = 0 only 1^T r has curvature (2 c1 H, H times). Along the other "
-        "H (H - 1) directions stability is a matter of the quartic terms, and decay is slow",
-        evidence="2 flat directions of 4 for H = 2 and three activations; r r^T = [[.36, -.23], [-.23, .34]] "
-        "at tau = 10 of Figure 1",
-        trials=3,
-    ),
-    Claim(
-        "specialization:15",
-        "Lemma A.4, equation (33)",
-        "Derivative in the common threshold.",
-        Verdict.TYPO,
+    "11": Check(_signs, (-1.0, 1.0, 1.0, -1.0), trials=30),
+    "12": Check(_reaches_mean, lambda prior: True, conditionally_centred, trials=4),
+    "13": Check(_even_in_r, lambda r: -r, trials=4),
+    "14": Check(_flat_directions, lambda H: 0, lambda H: H * (H - 1), trials=3),
+    "15": Check(
         _thresholds,
         lambda L, H, b, v: sp.threshold_gradient(L, H, b, v, form="printed"),
         sp.threshold_gradient,
-        correction="(33) is the derivative in one b_h; in the common threshold it is H times that. (34) and "
-        "the fixed line hold",
-        evidence="L = 5, H = 3: d/db_h .005852, d/db~ .017555",
         trials=10,
     ),
-    Claim(
-        "specialization:16",
-        "Lemmas III.1, A.5",
-        "Structure of the quadratic expansion in m.",
-        Verdict.HOLDS,
-        _hessian,
-        _hessian_formula("corrected"),
-        evidence="autograd Hessian to 1e-16 for 3 activations",
-        trials=6,
-    ),
-    Claim(
-        "specialization:17",
-        "equations (51), (52)",
-        "c1 and c2; (52) sums over two token indices.",
-        Verdict.TYPO,
-        _hessian,
-        _hessian_formula("printed"),
-        _hessian_formula("corrected"),
-        correction="c2 = H^-2 sum_l (sum_h d_11 sigma(h)_l)^2, one sum; closed forms in quadratic_constants",
-        evidence="literal (52): error .036 to .092",
-        trials=6,
-    ),
-    Claim(
-        "specialization:18",
-        "table after (55)",
-        "c3 and c4 of the three activations.",
-        Verdict.HOLDS,
-        _table,
-        _constants,
-        evidence="exact",
-        trials=9,
-    ),
-    Claim(
-        "specialization:19",
-        "equations (13), (37)",
-        "The remainder is of fourth order in m.",
-        Verdict.FAILS,
-        _remainder,
-        lambda prior: 4.0,
-        _skew_aware,
-        correction="third order unless the third moments of theta orthogonal to its mean vanish",
-        evidence="one-hot F = 3: exponents 3.17, 3.14, 3.08; symmetrized 3.83, 3.96, 3.99",
-        trials=2,
-    ),
-    Claim(
-        "specialization:20",
-        "equations (56), (57)",
-        "Hessian in b of softmax-1 and Bayes-softmax.",
-        Verdict.HOLDS,
-        _hessian_b,
-        _printed_hessian_b,
-        evidence=".0020085 both; Bayes-softmax 7e-18",
-        trials=6,
-    ),
-    Claim(
-        "specialization:21",
-        "equation (41)",
-        "The term of second order in r sums r_h'^T r_h'.",
-        Verdict.TYPO,
+    "16": Check(_hessian, _hessian_formula("corrected"), trials=6),
+    "17": Check(_hessian, _hessian_formula("printed"), _hessian_formula("corrected"), trials=6),
+    "18": Check(_table, _constants, trials=9),
+    "19": Check(_remainder, lambda prior: 4.0, _skew_aware, trials=2),
+    "20": Check(_hessian_b, _printed_hessian_b, trials=6),
+    "21": Check(
         _second_order_in_r,
         lambda c1, r: c1 * len(r) * float((r**2).sum()),
         lambda c1, r: c1 * float((r.sum(axis=0) ** 2).sum()),
-        correction="r_h'^T r_h'', summed over both heads",
-        evidence="the line after it has it right",
         trials=6,
     ),
-    Claim(
-        "specialization:47",
-        "Lemma A.4, equations (35), (36)",
-        "Thresholds and amplitude of softmax-1 are attracted by fixed points at which its weights sum to 1.",
-        Verdict.HOLDS,
-        _attracted,
-        sp.balanced_amplitude,
-        evidence="v meets the line of balanced heads to 1e-6 from random starts, L = 3 to 5",
-        trials=12,
-    ),
-)
+    "47": Check(_attracted, sp.balanced_amplitude, trials=12),
+}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm._lazy import lazy_module
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 from attsvm.validation.ledger.specialization._common import (
     Array,
     Rng,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:  # claims are listed without torch
     torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @each(0.02, "error of the change of curvature over |mbar|^2 (values about .1), or a sign")
@@ -53,17 +53,16 @@ def _hierarchy(L: int, H: int, variance: float, other: float) -> tuple[float, fl
     return k.c1, k.c2, k.c3
 
 
-def _base(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(2e-3, "difference to the curvature of the exact loss")
+def _base(formula: Any, rng: Rng, k: int) -> Any:
     """A Hessian (L, H, V) -> (H, H) of one feature of a softmax at zero."""
-    errors, step = [], 0.01
-    for _ in range(trials):
-        L, H, variance = int(rng.integers(3, 5)), int(rng.integers(2, 4)), float(rng.uniform(1, 3))
-        prior = sp.GaussianPrior([variance])
-        zero = 1 - 1 / L
-        for w in (np.ones(H) / H**0.5, np.eye(H)[0]):
-            moved = exact_loss(prior, L, point_of(step * w[:, None]), "softmax", nodes=8)
-            errors.append(abs(2 * (moved - zero) / step**2 - w @ formula(L, H, variance) @ w))
-    return count(errors, 2e-3, "difference to the curvature of the exact loss")
+    step = 0.01
+    L, H, variance = int(rng.integers(3, 5)), int(rng.integers(2, 4)), float(rng.uniform(1, 3))
+    prior = sp.GaussianPrior([variance])
+    zero = 1 - 1 / L
+    for w in (np.ones(H) / H**0.5, np.eye(H)[0]):
+        moved = exact_loss(prior, L, point_of(step * w[:, None]), "softmax", nodes=8)
+        yield abs(2 * (moved - zero) / step**2 - w @ formula(L, H, variance) @ w)
 
 
 def _swapped(L: int, H: int, variance: float) -> Array:
@@ -74,18 +73,16 @@ def _restored(L: int, H: int, variance: float) -> Array:
     return sp.unspecialized_hessian("softmax", L, H, [[variance]])
 
 
-def _rates(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-3, "difference of rates (values about .4)")
+def _rates(formula: Any, rng: Rng, trial: int) -> Any:
     """Rates (activation, L, H, V) -> (of differences, of the sum) of heads near m = 0."""
-    errors = []
-    for trial in range(trials):
-        activation, L, H, variance = sp.ACTIVATIONS[trial % 3], int(rng.integers(3, 6)), 2, float(rng.uniform(1, 5))
-        v = sp.balanced_amplitude(L) if activation == "softmax1" else 1.0
-        prior = sp.GaussianPrior([variance])
-        for heads, rate in zip(([1.0, -1.0], [1.0, 1.0]), formula(activation, L, H, variance), strict=True):
-            point = point_of(1e-3 * np.array(heads)[:, None], v=v)
-            slope = exact_gradient(prior, L, point, activation, nodes=8).m[:, 0].numpy()
-            errors.append(float(np.abs(-slope / (1e-3 * np.array(heads)) - rate).max()))
-    return count(errors, 1e-3, "difference of rates (values about .4)")
+    activation, L, H, variance = sp.ACTIVATIONS[trial % 3], int(rng.integers(3, 6)), 2, float(rng.uniform(1, 5))
+    v = sp.balanced_amplitude(L) if activation == "softmax1" else 1.0
+    prior = sp.GaussianPrior([variance])
+    for heads, rate in zip(([1.0, -1.0], [1.0, 1.0]), formula(activation, L, H, variance), strict=True):
+        point = point_of(1e-3 * np.array(heads)[:, None], v=v)
+        slope = exact_gradient(prior, L, point, activation, nodes=8).m[:, 0].numpy()
+        yield float(np.abs(-slope / (1e-3 * np.array(heads)) - rate).max())
 
 
 def _predicted_rates(activation: str, L: int, H: int, variance: float) -> tuple[float, float]:
@@ -93,25 +90,23 @@ def _predicted_rates(activation: str, L: int, H: int, variance: float) -> tuple[
     return mode.rate, mode.rate_together
 
 
-def _log_law(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.05, "distance of the time at D = 1e5 from the line through 1e3 and 1e7, relative")
+def _log_law(formula: Any, rng: Rng, k: int) -> Any:
     """A law D -> g(D) in which the specialization time is said to be linear."""
-    errors = []
     D = np.array([1e3, 1e5, 1e7])
-    for _ in range(trials):
-        g = generator(rng)
-        samples = sp.draw_samples(sp.gaussian_spikes(1, 8.0), 5, 0, 3000, generator=g)
-        # Heads that differ from the start: from equal ones the split has no finite time.
-        shape = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
-        shape = shape + 0.3 * torch.randn(2, 1, generator=g, dtype=torch.float64)
-        start = sp.OrderParameters(torch.tensor(D**-0.5)[:, None, None] * shape)
-        times = np.arange(0, 16, 0.5)
-        path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=0.5)
-        split = sp.head_split(path).numpy()
-        found = [sp.crossing_time(times, split[:, k], 0.5) for k in range(3)]
-        x = np.array([formula(d) for d in D])
-        predicted = found[0] + (x[1] - x[0]) / (x[2] - x[0]) * (found[2] - found[0])
-        errors.append(abs(found[1] - predicted) / (found[2] - found[0]))
-    return count(errors, 0.05, "distance of the time at D = 1e5 from the line through 1e3 and 1e7, relative")
+    g = generator(rng)
+    samples = sp.draw_samples(sp.gaussian_spikes(1, 8.0), 5, 0, 3000, generator=g)
+    # Heads that differ from the start: from equal ones the split has no finite time.
+    shape = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    shape = shape + 0.3 * torch.randn(2, 1, generator=g, dtype=torch.float64)
+    start = sp.OrderParameters(torch.tensor(D**-0.5)[:, None, None] * shape)
+    times = np.arange(0, 16, 0.5)
+    path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=0.5)
+    split = sp.head_split(path).numpy()
+    found = [sp.crossing_time(times, split[:, k], 0.5) for k in range(3)]
+    x = np.array([formula(d) for d in D])
+    predicted = found[0] + (x[1] - x[0]) / (x[2] - x[0]) * (found[2] - found[0])
+    return abs(found[1] - predicted) / (found[2] - found[0])
 
 
 _SETTINGS = (  # of the figures: flipping spikes (nu1, nu2) and L; Figures 1, 2, 11-14
@@ -152,77 +147,11 @@ def _onsets(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(wrong, 0.5, "1: the direction of the mean has not begun, or the other has, or never does")
 
 
-CLAIMS = (
-    Claim(
-        "specialization:22",
-        "Lemmas III.2, A.6",
-        "A learnt feature adds c1 |m|^2 I + c2 Diag(m^2) + c3 m m^T; c1, c3 > 0 for L >= 3.",
-        Verdict.HOLDS,
-        _near,
-        _hierarchy,
-        correction="all three in closed form by cumulants of a one-hot vector; c2 > 0 dominates",
-        evidence="error falls like |m|^4; signs positive for L = 3, 4, 5, 8; all 0 at L = 2",
-        trials=3,
-    ),
-    Claim(
-        "specialization:23",
-        "equations (63)-(68)",
-        "Leading constants 'c2 I' and 'c3 1 1^T'.",
-        Verdict.TYPO,
-        _base,
-        _swapped,
-        _restored,
-        correction="-c3 I x Cov and 1 1^T x (c1 + c2 Cov): labels exchanged and a sign lost",
-        evidence="curvature along 1_H .1111; printed .4259",
-        trials=4,
-    ),
-    Claim(
-        "specialization:24",
-        "Lemma III.1 (implied)",
-        "Escape rates 2 (c3 + c4) Var theta, slower along 1_H.",
-        Verdict.HOLDS,
-        _rates,
-        _predicted_rates,
-        evidence="nu = 4, L = 5, H = 2: measured .379, .393, .623; predicted .384, .404, .640",
-        trials=6,
-    ),
-    Claim(
-        "specialization:25",
-        "Proposition III.4",
-        "The specialization time is of order log D.",
-        Verdict.HOLDS,
-        _log_law,
-        np.log,
-        correction="about log D / (2 rate), the rate at the unspecialized point",
-        evidence="35, 61, 85.5, 109.5, 133, 179 for D = 1e2 to 1e6, 1e8: slope 10.4 per log D",
-        trials=2,
-    ),
-    Claim(
-        "specialization:26",
-        "below Proposition III.3",
-        "A descent direction exists in all settings considered.",
-        Verdict.HOLDS,
-        _descent,
-        lambda rate: rate > 0,
-        correction="but the rate collapses: for softmax it is .0077 at nu1 = 8, below the noise of this check, and "
-        "needs tau "
-        "of about 1e3",
-        evidence="flip, L = 4, H = 2, nu2 = 8: -.469, -.155, -.053, -.0077, -.0003 for nu1 = .5, 2, 4, 8, 16",
-        trials=15,
-    ),
-    Claim(
-        "specialization:27",
-        "Figure 1",
-        "at D = 1e4 tau_u of about 1 is enough to start learning f = 1; f = 2 and the split plateau at 0 until "
-        "tau_s of 10.",
-        Verdict.HOLDS,
-        _onsets,
-        (1.0, 10.0),
-        correction="these are onsets: half of the motion is done at about 8 and at 40 to 100, which varies between "
-        "runs as "
-        "the paper says",
-        evidence="m_11 = .10 to .13 at tau = 1, |m_12| and the split below .05 at tau = 10, split above .15 by tau "
-        "= 120",
-        trials=4,
-    ),
-)
+CHECKS = {
+    "22": Check(_near, _hierarchy, trials=3),
+    "23": Check(_base, _swapped, _restored, trials=4),
+    "24": Check(_rates, _predicted_rates, trials=6),
+    "25": Check(_log_law, np.log, trials=2),
+    "26": Check(_descent, lambda rate: rate > 0, trials=15),
+    "27": Check(_onsets, (1.0, 10.0), trials=4),
+}

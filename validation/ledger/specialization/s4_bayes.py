@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm._lazy import lazy_module
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, generator, point_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:  # claims are listed without torch
     torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _random_prior(rng: Rng, K: int = 3, F: int = 2) -> sp.DiscretePrior:
@@ -40,19 +40,17 @@ def _posterior(formula: Any, rng: Rng, k: int) -> Any:
     return np.abs(formula(prior, X @ spikes.T) - joint / joint.sum()).max()
 
 
-def _risk(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.08, "difference to the risk of the reduced model")
+def _risk(formula: Any, rng: Rng, k: int) -> Any:
     """A risk (squared distances, D) -> number against E(1 - sum P^2)."""
-    errors, D = [], 400
+    D = 400
     prior = sp.flipping_spike(2.0, 2.0)
-    for _ in range(trials):
-        g = generator(rng)
-        model = sp.SingleLocation(prior, sp.draw_spikes(2, D, generator=g), 4)
-        batch = model.sample(2000, g)
-        estimate = sp.bayes_estimate(prior, batch.X.numpy(), model.spikes.numpy())
-        squares = ((batch.y.numpy() - estimate) ** 2).sum(axis=1)
-        errors.append(abs(formula(squares, D) - sp.bayes_risk(prior, 4, 20_000, rng).value))
-    # Standard errors of .008 and .002, and p within 1/sqrt(D) of the identity: .03.
-    return count(errors, 0.08, "difference to the risk of the reduced model")
+    g = generator(rng)
+    model = sp.SingleLocation(prior, sp.draw_spikes(2, D, generator=g), 4)
+    batch = model.sample(2000, g)
+    estimate = sp.bayes_estimate(prior, batch.X.numpy(), model.spikes.numpy())
+    squares = ((batch.y.numpy() - estimate) ** 2).sum(axis=1)
+    return abs(formula(squares, D) - sp.bayes_risk(prior, 4, 20_000, rng).value)
 
 
 @each(1e-6, "excess over the Bayes risk on the same sequences, relative")
@@ -75,23 +73,21 @@ def _optimum(formula: Any, rng: Rng, trial: int) -> Any:
     return float((own - same).mean() / best.mean())
 
 
-def _floor(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.0, "bound minus the least loss found")
+def _floor(formula: Any, rng: Rng, trial: int) -> Any:
     """A lower bound (prior, L) -> number of the softmax loss, tried on heads along the mean and at random."""
-    errors = []
     priors = (
         sp.flipping_spike(200.0, 200.0),
         sp.DiscretePrior([[3.0, 1.0], [-3.0, -1.0]], [0.5, 0.5]),
         sp.DiscretePrior([[2.0, 0.0], [-2.0, 0.0], [0.0, 3.0]], [0.4, 0.2, 0.4]),
     )
-    for trial in range(trials):
-        prior = priors[trial % 3]
-        samples = sp.draw_samples(prior, 5, 0, 2000, generator=generator(rng))
-        points = [point_of(s * rng.standard_normal((2, 2))) for s in (0.5, 2.0)]
-        if prior.mean.any():
-            points.append(point_of(np.tile(20 * prior.mean / np.linalg.norm(prior.mean), (2, 1))))
-        least = min(float(sp.reduced_loss(p, samples, "softmax").value) for p in points)
-        errors.append(formula(prior, 5) - least)
-    return count(errors, 0.0, "bound minus the least loss found")
+    prior = priors[trial % 3]
+    samples = sp.draw_samples(prior, 5, 0, 2000, generator=generator(rng))
+    points = [point_of(s * rng.standard_normal((2, 2))) for s in (0.5, 2.0)]
+    if prior.mean.any():
+        points.append(point_of(np.tile(20 * prior.mean / np.linalg.norm(prior.mean), (2, 1))))
+    least = min(float(sp.reduced_loss(p, samples, "softmax").value) for p in points)
+    return formula(prior, 5) - least
 
 
 def _printed_floor(prior: sp.DiscretePrior, L: int) -> float:
@@ -162,107 +158,19 @@ def _scaled_risk(squares: Array, D: int) -> float:
     return float(squares.mean()) / D
 
 
-CLAIMS = (
-    Claim(
-        "specialization:28",
-        "Proposition IV.1",
-        "The Bayes estimator weighs tokens by the posterior of their position.",
-        Verdict.HOLDS,
-        _posterior,
-        sp.position_posterior,
-        correction="at finite D |sum_f theta_f k*_f|^2 instead of |theta|^2 (D = 200: .3225 against .3240)",
-        evidence="E(1 - sum P^2) = risk: .58902 against .58927 +- .0004",
-        trials=10,
-    ),
-    Claim(
-        "specialization:29",
-        "Proposition IV.1",
-        "The Bayes risk is E|y - y_hat|^2.",
-        Verdict.TYPO,
-        _risk,
-        _printed_risk,
-        _scaled_risk,
-        correction="(1/D) E|y - y_hat|^2, as in (7)",
-        evidence="compare with (7)",
-        trials=2,
-    ),
-    Claim(
-        "specialization:30",
-        "Proposition IV.2",
-        "Optimal biases of Bayes-softmax: -|theta_h|^2 log P(theta_h) / 2.",
-        Verdict.TYPO,
+CHECKS = {
+    "28": Check(_posterior, sp.position_posterior, trials=10),
+    "29": Check(_risk, _printed_risk, _scaled_risk, trials=2),
+    "30": Check(
         _optimum,
         lambda prior: sp.bayes_softmax_parameters(prior, form="printed"),
         sp.bayes_softmax_parameters,
-        correction="b_h = -|theta_h|^2 / 2 + log P(theta_h), up to a common constant",
-        evidence="{1, 3} with P = .9, .1: printed .690, Bayes .589",
         trials=3,
     ),
-    Claim(
-        "specialization:31",
-        "Proposition IV.3(a)",
-        "P_theta is not restricted to a half-space, i.e. some S and -S have mass: then softmax is bounded away from 0.",
-        Verdict.IMPRECISE,
-        _floor,
-        _printed_floor,
-        lambda prior, L: sp.softmax_floor(L, sp.antipodal_share(prior)),
-        correction="not by the gloss alone, with half-spaces for S: if P >= c (Q + Q reflected) / 2 the loss is at "
-        "least "
-        "c (L - 1) / (4 L), whatever the heads. The flipping spike lies in a half-space, as the paper says",
-        evidence="flipping spike: softmax loss .513, .063, 9.6e-6, 0 for nu = 2, 10, 50, 200",
-        trials=3,
-    ),
-    Claim(
-        "specialization:32",
-        "Proposition IV.3(b)",
-        "Two opposite heads of softmax-1 bring the loss to 0.",
-        Verdict.HOLDS,
-        _vanishing,
-        sp.opposite_heads,
-        correction="slowly: (2/pi) B^-1/2 for isotropic theta in the plane",
-        evidence="B = 3 to 1000: .540, .203, .116, .064, .037, .020",
-        trials=2,
-    ),
-    Claim(
-        "specialization:33",
-        "Figure 5, left",
-        "Trained Bayes-softmax reaches the Bayes risk with at least as many heads as spikes.",
-        Verdict.HOLDS,
-        _enough_heads,
-        lambda spikes: (spikes, spikes + 2),
-        evidence="one-hot F = 4: H = 3 .232, H = 4 .1497, H = 6 .1500, Bayes .1489",
-        trials=1,
-    ),
-    Claim(
-        "specialization:34",
-        "Figure 5, left",
-        "On a Gaussian Bayes-softmax keeps improving with H.",
-        Verdict.HOLDS,
-        _more_heads,
-        (2, 4, 8),
-        evidence=".4255, .1615, .0807 for H = 2, 4, 8; Bayes .0650",
-        trials=1,
-    ),
-    Claim(
-        "specialization:35",
-        "Figure 5, right",
-        "Flipping spike: softmax and softmax-1 have close performances for all signal strengths.",
-        Verdict.IMPRECISE,
-        _flip_gap,
-        lambda nu: 0.1,
-        lambda nu: 0.15 if nu >= 10 else 0.3,
-        correction="within 10 % from nu = 10 on; softmax-1 is 20 to 22 % better at nu = 4",
-        evidence="nu = 1 .624/.606, 4 .292/.229, 10 .0637/.0633, 20 .0047/.0047",
-        trials=2,
-    ),
-    Claim(
-        "specialization:36",
-        "Figure 5, right",
-        "Isotropic Gaussian: softmax levels off and its gap to softmax-1 grows.",
-        Verdict.HOLDS,
-        _gap_grows,
-        (2.0, 40.0),
-        evidence=".419 against .109 at nu = 100",
-        trials=1,
-    ),
-)
+    "31": Check(_floor, _printed_floor, lambda prior, L: sp.softmax_floor(L, sp.antipodal_share(prior)), trials=3),
+    "32": Check(_vanishing, sp.opposite_heads, trials=2),
+    "33": Check(_enough_heads, lambda spikes: (spikes, spikes + 2), trials=1),
+    "34": Check(_more_heads, (2, 4, 8), trials=1),
+    "35": Check(_flip_gap, lambda nu: 0.1, lambda nu: 0.15 if nu >= 10 else 0.3, trials=2),
+    "36": Check(_gap_grows, (2.0, 40.0), trials=1),
+}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm._lazy import lazy_module
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 from attsvm.validation.ledger.specialization._common import Array, Rng, generator
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:  # claims are listed without torch
     torch, sp = lazy_module("torch"), lazy_module("attsvm.dynamics.specialization")
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _patterns(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -37,22 +37,20 @@ def _patterns(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count([float(np.mean(bad))], 0.5, f"share of {trials} runs with other patterns or order, softmax, H = L = 4")
 
 
-def _cosine(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "directions of change that differ, L = 4, tau = 120")
+def _cosine(formula: Any, rng: Rng, k: int) -> Any:
     """Signs (by nu1, by nu2) of the change of specialization, 1 - cosine of the two heads."""
-    bad = []
-    for _ in range(trials):
-        seed = int(rng.integers(2**40))
-        spread = {}
-        for nu in ((0.5, 0.5), (0.5, 8.0), (2.0, 8.0)):
-            g = torch.Generator().manual_seed(seed)
-            start = sp.initial_order_parameters(2, 2, noise=0.01, generator=g)
-            samples = sp.draw_samples(sp.flipping_spike(*nu), 4, 2, 1200, generator=g)
-            m = sp.gradient_flow(start, samples, "softmax", [0.0, 120.0], step=1.5).m[-1].numpy()
-            spread[nu] = 1 - m[0] @ m[1] / np.linalg.norm(m[0]) / np.linalg.norm(m[1])
-        by_nu1 = np.sign(spread[2.0, 8.0] - spread[0.5, 8.0])
-        by_nu2 = np.sign(spread[0.5, 8.0] - spread[0.5, 0.5])
-        bad += [float(by_nu1 != formula[0]), float(by_nu2 != formula[1])]
-    return count(bad, 0.5, "directions of change that differ, L = 4, tau = 120")
+    seed = int(rng.integers(2**40))
+    spread = {}
+    for nu in ((0.5, 0.5), (0.5, 8.0), (2.0, 8.0)):
+        g = torch.Generator().manual_seed(seed)
+        start = sp.initial_order_parameters(2, 2, noise=0.01, generator=g)
+        samples = sp.draw_samples(sp.flipping_spike(*nu), 4, 2, 1200, generator=g)
+        m = sp.gradient_flow(start, samples, "softmax", [0.0, 120.0], step=1.5).m[-1].numpy()
+        spread[nu] = 1 - m[0] @ m[1] / np.linalg.norm(m[0]) / np.linalg.norm(m[1])
+    by_nu1 = np.sign(spread[2.0, 8.0] - spread[0.5, 8.0])
+    by_nu2 = np.sign(spread[0.5, 8.0] - spread[0.5, 0.5])
+    yield from [float(by_nu1 != formula[0]), float(by_nu2 != formula[1])]
 
 
 def _pruned(rng: Rng, prior: sp.Prior, activation: str) -> Array:
@@ -114,113 +112,21 @@ def _budget(formula: Any, rng: Rng, k: int) -> Any:
     return abs(formula(float(run.times[-1]), batch, lr) - steps * batch) / (steps * batch)
 
 
-CLAIMS = (
-    Claim(
-        "specialization:37",
-        "Figure 3",
-        "Four heads take all four sign patterns; features are learnt by decreasing variance.",
-        Verdict.HOLDS,
-        _patterns,
-        (4, 0),
-        evidence="softmax, variances 8 and 2, 24 of 24 runs by tau = 400: four patterns; learnt at tau = 13 to 17 "
-        "against 70 "
-        "to 220",
-        trials=4,
-    ),
-    Claim(
-        "specialization:38",
-        "Figure 4, left",
-        "Softmax, variances 20, 10.5, 1: eight heads take all eight sign patterns.",
-        Verdict.OPEN,
-        reason="the paper does not say its final time, and the image is not in the text; not reproduced "
-        "(validate specialization fig4)",
-        evidence="tau = 1500: largest |m_:3| .086, curvature -1e-4; with variances 20, 14, 8 at tau = 900 "
-        "seven of eight",
-    ),
-    Claim(
-        "specialization:39",
-        "Figure 4, right",
-        "Bayes-softmax: pairs of heads on single features.",
-        Verdict.OPEN,
-        reason="the paper does not say its final time, and the image is not in the text; not reproduced "
-        "(validate specialization fig4)",
-        evidence="3 seeds, tau = 800: five heads that mix the first two features, three idle",
-    ),
-    Claim(
-        "specialization:40",
-        "appendix C.2",
-        "Specialization grows with nu1 and decreases with nu2.",
-        Verdict.TYPO,
-        _cosine,
-        (1.0, -1.0),
-        (-1.0, 1.0),
-        correction="the cosine similarity does; specialization does the opposite",
-        evidence="cosine at (.5, .5/2/8): .31, -.40, -.83; (2, .): 1.0, .73, .64; (8, .): 1",
-        trials=1,
-    ),
-    Claim(
-        "specialization:41",
-        "Figure 7",
-        "H - F heads can be removed, one-hot spikes.",
-        Verdict.HOLDS,
+CHECKS = {
+    "37": Check(_patterns, (4, 0), trials=4),
+    "40": Check(_cosine, (1.0, -1.0), (-1.0, 1.0), trials=1),
+    "41": Check(
         _removal(sp.one_hot_spikes(3, 12.0), ("softmax", "softmax1", "bayes")),
         lambda H, F, most: most >= H - F,
-        correction="exactly H - F for Bayes-softmax; softmax and softmax-1 pay 10 to 25 % for it",
-        evidence="Bayes-softmax .151 to .153 with 4 of 8 gone; less than half more loss for all three activations",
         trials=1,
     ),
-    Claim(
-        "specialization:42",
-        "Figure 7",
-        "about H - F heads can be removed without significant loss, isotropic Gaussian.",
-        Verdict.IMPRECISE,
+    "42": Check(
         _removal(sp.gaussian_spikes(3, 12.0), ("bayes",)),
         lambda H, F, most: most >= H - F,
         lambda H, F, most: most < H - F,
-        correction="for softmax (7 % more loss); for Bayes-softmax every removed head costs: 4 of 8 gone raise its "
-        "loss from "
-        ".081 to .237",
-        evidence="Bayes-softmax .081, .103, .135, .180, .237; softmax-1 .199 to .331; softmax .530 to .567",
         trials=1,
     ),
-    Claim(
-        "specialization:43",
-        "Figure 7",
-        "Beyond H - F, Bayes-softmax and softmax-1 degrade more than softmax.",
-        Verdict.HOLDS,
-        _degrades,
-        ("softmax", "softmax1", "bayes"),
-        evidence="7 of 8 gone, one-hot: softmax .569, softmax-1 1.12-1.39, Bayes-softmax .961",
-        trials=1,
-    ),
-    Claim(
-        "specialization:44",
-        "Figure 8",
-        "Keeping the same samples does not affect the flow.",
-        Verdict.HOLDS,
-        _same_samples,
-        lambda n: 2.2 * n**-0.5,
-        correction="for m_1, which moves by about 2.2 N^-1/2 (.007 for the paper's 1e5); at the saddle the escape "
-        "time moves "
-        "more, unless samples are mirrored",
-        evidence="standard deviation 2.2 N^-1/2 at tau = 15; N = 1e4, tau = 40: m_11 within .034, m_12 up to .22",
-        trials=8,
-    ),
-    Claim(
-        "specialization:45",
-        "section III",
-        "N = tau N_b / gamma, so D and D log D samples for the two phases.",
-        Verdict.HOLDS,
-        _budget,
-        lambda time, batch, lr: time * batch / lr,
-        evidence="the samples that runs of SGD drew, at the times that they report",
-        trials=10,
-    ),
-    Claim(
-        "specialization:46",
-        "Figure 6",
-        "The attention maps shown.",
-        Verdict.OPEN,
-        reason="images are not in the text; statistics of such maps are computed by validate specialization fig6",
-    ),
-)
+    "43": Check(_degrades, ("softmax", "softmax1", "bayes"), trials=1),
+    "44": Check(_same_samples, lambda n: 2.2 * n**-0.5, trials=8),
+    "45": Check(_budget, lambda time, batch, lr: time * batch / lr, trials=10),
+}

@@ -23,8 +23,7 @@ __all__ = ["SLIPS"]
 
 
 def _printed(place: str) -> Any:
-    claims = (*s1_reduction.CLAIMS, *s2_unspecialized.CLAIMS, *s3_dynamics.CLAIMS)
-    return next(claim.printed for claim in claims if claim.id == f"specialization:{place}")
+    return (s1_reduction.CHECKS | s2_unspecialized.CHECKS | s3_dynamics.CHECKS)[place].printed
 
 
 def from_q(overlaps: Any) -> Any:

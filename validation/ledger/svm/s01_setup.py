@@ -9,10 +9,10 @@ import numpy as np
 import attsvm
 from attsvm import AttentionProblem, LinearHead, attention
 from attsvm.solvers import Status
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case
+from attsvm.validation.ledger.record import Check, Measurement, count, each, each_case
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, make, risk, rotation, seed_of
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @each(1e-12, "relative error of the risk")
@@ -116,157 +116,46 @@ def _rank_reached(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.0, "largest rank seen in a cell (n, d) against the bound")
 
 
-def _star_set(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-7, "excess over the certified optimum, or missing margin")
+def _star_set(formula: Any, rng: Rng, k: int) -> Any:
     """Members of a family must all attain the certified optimum of a rotated and scaled 2 x 2 problem."""
-    errors = []
-    for _ in range(trials):
-        U, V, (a, b) = rotation(rng, 2), rotation(rng, 2), rng.uniform(-1, 1, size=2)
-        size = rng.uniform(0.3, 3)
-        X = np.stack([[size * U[:, i], 0 * U[:, i]] for i in range(2)])
-        p = make(X, [1, 1], V.T, U.sum(axis=1))
-        best = attsvm.att_svm(p, [0, 0], norm="nuclear").norm
-        for c in (a, b):
-            W = U @ formula(c) @ V.T / size
-            margins = [X[i, 0] @ W @ V[:, i] for i in range(2)]
-            errors.append(max(np.linalg.norm(W, "nuc") / best - 1, 1 - min(margins)))
-    return count(errors, 1e-7, "excess over the certified optimum, or missing margin")
+    U, V, (a, b) = rotation(rng, 2), rotation(rng, 2), rng.uniform(-1, 1, size=2)
+    size = rng.uniform(0.3, 3)
+    X = np.stack([[size * U[:, i], 0 * U[:, i]] for i in range(2)])
+    p = make(X, [1, 1], V.T, U.sum(axis=1))
+    best = attsvm.att_svm(p, [0, 0], norm="nuclear").norm
+    for c in (a, b):
+        W = U @ formula(c) @ V.T / size
+        margins = [X[i, 0] @ W @ V[:, i] for i in range(2)]
+        yield max(np.linalg.norm(W, "nuc") / best - 1, 1 - min(margins))
 
 
 def _risk_at_one_hot(p: AttentionProblem, W: Array, loss: str) -> float:
     return float(risk(p, W, loss))
 
 
-def _lemma2(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-12, "1 where L(W) <= L*, else |L(200 W_mm) - L*|")
+def _lemma2(formula: Any, rng: Rng, k: int) -> Any:
     """L(W) must exceed the value and L(R W_mm) must tend to it."""
-    errors = []
-    for k in range(trials):
-        loss = LOSS_NAMES[k % 3]
-        p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
-        limit = formula(p.scores(), attsvm.get_loss(loss))
-        W = rng.normal(size=(4, 4)) * rng.uniform(0.1, 5)
-        errors.append(float(not _risk_at_one_hot(p, W, loss) > limit))
-        s = attsvm.att_svm(p)
-        if s.status is Status.OPTIMAL:
-            errors.append(abs(_risk_at_one_hot(p, 200 * s.W, loss) - limit))
-    return count(errors, 1e-12, "1 where L(W) <= L*, else |L(200 W_mm) - L*|")
+    loss = LOSS_NAMES[k % 3]
+    p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
+    limit = formula(p.scores(), attsvm.get_loss(loss))
+    W = rng.normal(size=(4, 4)) * rng.uniform(0.1, 5)
+    yield float(not _risk_at_one_hot(p, W, loss) > limit)
+    s = attsvm.att_svm(p)
+    if s.status is Status.OPTIMAL:
+        yield abs(_risk_at_one_hot(p, 200 * s.W, loss) - limit)
 
 
-CLAIMS = (
-    Claim(
-        "svm:erm",
-        "(1), (2), (W-ERM), (KQ-ERM)",
-        (
-            "The risk is the mean loss of Y times the head of the attention output, with W = K Q^T; "
-            "self-attention sets z to the first token."
-        ),
-        Verdict.HOLDS,
-        _erm,
-        _erm_printed,
-        evidence="60 random (K, Q): relative error at most 4e-16 against the library's forward pass",
-        trials=60,
-    ),
-    Claim(
-        "svm:def1",
-        "Definition 1",
-        "The optimal token maximizes Y v.x; no attention map of its sequence has less loss.",
-        Verdict.HOLDS,
-        _optimal,
-        lambda X, Y, v: (Y[:, None] * (X @ v)).argmax(axis=1),
-        evidence="0/100 against the least loss over 60 attention maps, three losses",
-        trials=100,
-    ),
-    Claim(
-        "svm:thm1",
-        "Theorem 1",
-        "d >= max(T-1, n) makes Att-SVM feasible for almost all data, self-attention included.",
-        Verdict.HOLDS,
-        _feasibility(False),
-        lambda n, T, d: d >= max(T - 1, n),
-        correction=(
-            "d >= n is enough for optimal tokens of a linear head: W = v z^T with z . z_i = Y_i separates them. "
-            "The bound is sharp in neither case: smaller d is often feasible"
-        ),
-        evidence="every instance at or above the bound is feasible (certified)",
-        trials=400,
-    ),
-    Claim(
-        "svm:thm6",
-        "Theorem 6",
-        "The same size makes every selection of tokens feasible.",
-        Verdict.HOLDS,
-        _feasibility(True),
-        lambda n, T, d: d >= max(T - 1, n),
-        evidence="three random selections per data set, all feasible",
-        trials=200,
-    ),
-    Claim(
-        "svm:lemma7",
-        "Lemma 7",
-        (
-            "A of full row rank, P inside its null space and the projection of B on P of full row rank: [A; B] "
-            "has full row rank."
-        ),
-        Verdict.HOLDS,
-        _lemma7,
-        lambda A, B, P: _full_rows(A) and _full_rows(B @ P.T),
-        evidence="0 of those that meet the hypothesis, a third of all B inside the row space of A",
-        trials=500,
-    ),
-    Claim(
-        "svm:lemma1-rank",
-        "Lemma 1",
-        "Solutions of Att-SVM and Att-SVM* have rank at most n.",
-        Verdict.HOLDS,
-        _rank_bound,
-        lambda n, d: n,
-        correction="at most min(n, d)",
-        evidence="0 violations, both norms, n <= 6, d <= 7",
-        trials=200,
-    ),
-    Claim(
-        "svm:lemma1-span",
-        "Lemma 1",
-        "The row space of both solutions lies in the span of the queries.",
-        Verdict.HOLDS,
-        _row_space,
-        lambda problem: problem.Z,
-        evidence="part off the span below 1e-6 relative in every solve, both norms",
-        trials=200,
-    ),
-    Claim(
-        "svm:fig4-bound",
-        "Figure 4 (text and caption), Appendix F",
-        "The ranks of Figure 4 are bounded by max(n, d), as Lemma 1 says.",
-        Verdict.TYPO,
-        _rank_reached,
-        max,
-        min,
-        "min(n, d): max(n, d) bounds the rank of every d x d matrix and is never attained when n and d differ",
-        "largest rank over draws equals min(n, d) in 6/6 cells; max(n, d) is missed in the 5 cells with n != d",
-        trials=60,
-    ),
-    Claim(
-        "svm:star-set",
-        "Theorem 2, Lemma 3",
-        (
-            "Att-SVM* has a set of solutions, not always a single one: with x_opt - x_t = e_i and z_i = e_i "
-            "every [[1, b], [b, 1]] with |b| <= 1 is optimal."
-        ),
-        Verdict.HOLDS,
-        _star_set,
-        lambda b: np.array([[1.0, b], [b, 1.0]]),
-        correction="generic data have one solution: see svm:star-generic",
-        evidence="every member attains the certified optimum to 1e-7, rotated and scaled",
-        trials=50,
-    ),
-    Claim(
-        "svm:lemma2",
-        "Lemma 2",
-        "The risk exceeds the mean loss of the optimal tokens at every W and tends to it along a separating W.",
-        Verdict.HOLDS,
-        _lemma2,
-        lambda scores, loss: float(loss(scores.max(axis=1)).mean()),
-        evidence="0 violations in both parts, three losses",
-        trials=200,
-    ),
-)
+CHECKS = {
+    "erm": Check(_erm, _erm_printed, trials=60),
+    "def1": Check(_optimal, lambda X, Y, v: (Y[:, None] * (X @ v)).argmax(axis=1), trials=100),
+    "thm1": Check(_feasibility(False), lambda n, T, d: d >= max(T - 1, n), trials=400),
+    "thm6": Check(_feasibility(True), lambda n, T, d: d >= max(T - 1, n), trials=200),
+    "lemma7": Check(_lemma7, lambda A, B, P: _full_rows(A) and _full_rows(B @ P.T), trials=500),
+    "lemma1-rank": Check(_rank_bound, lambda n, d: n, trials=200),
+    "lemma1-span": Check(_row_space, lambda problem: problem.Z, trials=200),
+    "fig4-bound": Check(_rank_reached, max, min, trials=60),
+    "star-set": Check(_star_set, lambda b: np.array([[1.0, b], [b, 1.0]]), trials=50),
+    "lemma2": Check(_lemma2, lambda scores, loss: float(loss(scores.max(axis=1)).mean()), trials=200),
+}

@@ -11,10 +11,10 @@ from attsvm import AttentionProblem, Loss
 from attsvm.solvers import Status
 from attsvm.theory.assumptions import gradient_at_zero
 from attsvm.theory.loss_check import check_loss
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case
+from attsvm.validation.ledger.record import Check, each, each_case
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, make, rotation, seed_of
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 RADII = (20.0, 320.0)
 
@@ -74,16 +74,14 @@ def _path(formula: Any, rng: Rng, k: int) -> Any:
     return np.linalg.norm(path.W[-1] / RADII[-1] - formula(p))
 
 
-def _kq_path(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.05, f"distance from the limit at R = {RADII[-1]:g}")
+def _kq_path(formula: Any, rng: Rng, k: int) -> Any:
     """Distance of a product of (K_R, Q_R), divided by R, from a predicted limit at the last radius."""
-    errors = []
     product, limit = formula
-    for k in range(trials):
-        p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng), min_score_gap=0.1)
-        path = attsvm.regularization_path(p, RADII, "KQ", loss=LOSS_NAMES[k % 3], starts=4, seed=seed_of(rng))
-        assert path.K is not None and path.Q is not None
-        errors.append(np.linalg.norm(product(path.K[-1], path.Q[-1]) / RADII[-1] - limit(p)))
-    return count(errors, 0.05, f"distance from the limit at R = {RADII[-1]:g}")
+    p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng), min_score_gap=0.1)
+    path = attsvm.regularization_path(p, RADII, "KQ", loss=LOSS_NAMES[k % 3], starts=4, seed=seed_of(rng))
+    assert path.K is not None and path.Q is not None
+    return np.linalg.norm(product(path.K[-1], path.Q[-1]) / RADII[-1] - limit(p))
 
 
 def _frobenius(p: AttentionProblem) -> Array:
@@ -143,35 +141,29 @@ def _is_feasible(p: AttentionProblem) -> bool:
     return bool(attsvm.att_svm(p).status is Status.OPTIMAL)
 
 
-def _lemma3(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-6, "relative excess of C* over C_cvx")
+def _lemma3(formula: Any, rng: Rng, k: int) -> Any:
     """Where a formula says that the limit m does not matter, the limited problem must have the convex value."""
-    errors = []
-    for _ in range(trials):
-        p = attsvm.random_problem(4, 4, 5, seed=seed_of(rng))
-        convex = attsvm.att_svm(p, norm="nuclear")
-        for m in range(1, 5):
-            if formula(convex.rank, m):
-                limited = attsvm.att_svm(p, norm="nuclear", rank=m)
-                errors.append(limited.norm / convex.norm - 1 if limited.status.has_solution else np.inf)
-    return count(errors, 1e-6, "relative excess of C* over C_cvx")
-
-
-def _lemma3_set(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Rank-limited solutions whose value is the convex one: margins and nuclear norm, computed from W itself."""
-    errors = []
-    for _ in range(trials):
-        p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
-        convex = attsvm.att_svm(p, norm="nuclear")
-        for m in (2, 3):
+    p = attsvm.random_problem(4, 4, 5, seed=seed_of(rng))
+    convex = attsvm.att_svm(p, norm="nuclear")
+    for m in range(1, 5):
+        if formula(convex.rank, m):
             limited = attsvm.att_svm(p, norm="nuclear", rank=m)
-            if limited.status.has_solution and limited.norm <= convex.norm * (1 + 1e-6):
-                best = p.optimal_tokens().indices
-                margins = [
-                    (x[b] - np.delete(x, b, axis=0)) @ limited.W @ z for x, z, b in zip(p.X, p.Z, best, strict=True)
-                ]
-                size = float(np.linalg.norm(limited.W, "nuc"))
-                errors.append(max(1 - float(np.min(margins)), abs(size / formula(convex.norm) - 1)))
-    return count(errors, 2e-6, "missing margin, or distance of |W|_* from the convex value, relative")
+            yield limited.norm / convex.norm - 1 if limited.status.has_solution else np.inf
+
+
+@each(2e-6, "missing margin, or distance of |W|_* from the convex value, relative")
+def _lemma3_set(formula: Any, rng: Rng, k: int) -> Any:
+    """Rank-limited solutions whose value is the convex one: margins and nuclear norm, computed from W itself."""
+    p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
+    convex = attsvm.att_svm(p, norm="nuclear")
+    for m in (2, 3):
+        limited = attsvm.att_svm(p, norm="nuclear", rank=m)
+        if limited.status.has_solution and limited.norm <= convex.norm * (1 + 1e-6):
+            best = p.optimal_tokens().indices
+            margins = [(x[b] - np.delete(x, b, axis=0)) @ limited.W @ z for x, z, b in zip(p.X, p.Z, best, strict=True)]
+            size = float(np.linalg.norm(limited.W, "nuc"))
+            yield max(1 - float(np.min(margins)), abs(size / formula(convex.norm) - 1))
 
 
 @each(1e-4, "relative difference from the least (|K|^2 + |Q|^2) / 2 found by SLSQP")
@@ -203,151 +195,40 @@ def _kq_svm(formula: Any, rng: Rng, k: int) -> Any:
     return abs(least / formula(p) - 1)
 
 
-def _generic(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "certified unique or not, undecided ones left out; every fourth problem is degenerate")
+def _generic(formula: Any, rng: Rng, k: int) -> Any:
     """Verdicts of the certificate of uniqueness against a predicted one: random data, and the degenerate example."""
-    wrong = []
-    for k in range(trials):
-        degenerate = k % 4 == 0
-        if degenerate:
-            X = np.stack([[rng.uniform(0.5, 2) * e, 0 * e] for e in np.eye(2)])
-            p = make(X, [1, 1], np.eye(2), [1.0, 1.0])
-        else:
-            p = attsvm.random_problem(3, 3, 4, seed=seed_of(rng))
-        found = attsvm.att_svm(p, norm="nuclear").result.uniqueness
-        if found.verdict != "undecided":
-            wrong.append(float((found.verdict == "unique") != formula(degenerate)))
-    return count(wrong, 0.5, "certified unique or not, undecided ones left out; every fourth problem is degenerate")
+    degenerate = k % 4 == 0
+    if degenerate:
+        X = np.stack([[rng.uniform(0.5, 2) * e, 0 * e] for e in np.eye(2)])
+        p = make(X, [1, 1], np.eye(2), [1.0, 1.0])
+    else:
+        p = attsvm.random_problem(3, 3, 4, seed=seed_of(rng))
+    found = attsvm.att_svm(p, norm="nuclear").result.uniqueness
+    if found.verdict != "undecided":
+        yield float((found.verdict == "unique") != formula(degenerate))
 
 
-CLAIMS = (
-    Claim(
-        "svm:assA",
-        "Assumption A",
-        (
-            "The logistic, exponential and correlation losses decrease, with bounded and Lipschitz derivative on "
-            "bounded intervals."
-        ),
-        Verdict.HOLDS,
-        _constants,
-        _known_constants,
-        correction=(
-            "on [a, b]: logistic M0 = 1/4, M1 = 1/(1+e^a); exponential M0 = M1 = e^-a; correlation M0 = 0, M1 = 1"
-        ),
-        evidence="0/300 difference quotients above the constants",
-        trials=300,
-    ),
-    Claim(
-        "svm:assA-slope",
-        "Assumption A(i), used in (31) and Lemma 10",
-        "A strictly decreasing loss suffices for the proofs.",
-        Verdict.FAILS,
+CHECKS = {
+    "assA": Check(_constants, _known_constants, trials=300),
+    "assA-slope": Check(
         _slope_used,
         _strictly_decreasing,
         lambda loss, low, high: check_loss(loss, low, high).verdict == "holds",
-        "l' < 0 on the range of scores is needed: l = -u^3 satisfies A and has stationary points",
-        "every shifted cubic gives <grad L(0), W_mm> = 0, against Lemma 10 and Theorem 3; none of the others",
         trials=60,
     ),
-    Claim(
-        "svm:thm2-W",
-        "Theorem 2, W",
-        "The regularization path of W, divided by R, tends to W_mm / |W_mm|_F.",
-        Verdict.HOLDS,
-        _path,
-        _frobenius,
-        evidence="distance at R = 320 below 0.05 on every problem, three losses",
-        trials=6,
-    ),
-    Claim(
-        "svm:cor1",
-        "Corollary 1",
-        "The distance of the normalized path from the set of solutions tends to 0.",
-        Verdict.HOLDS,
-        lambda formula, rng, trials: _path(lambda p: _frobenius(p) + formula, rng, trials),
-        0.0,
-        correction="the displayed limit lacks its '= 0' in the text at hand",
-        evidence="distance at R = 320 below 0.05 on every problem",
-        trials=3,
-    ),
-    Claim(
-        "svm:thm2-KQ",
-        "Theorem 2, (K, Q)",
-        "With |K|^2 + |Q|^2 <= 2R, K_R Q_R^T / R tends to the nuclear-norm solutions divided by their norm.",
-        Verdict.HOLDS,
-        _kq_path,
-        (lambda K, Q: K @ Q.T, _nuclear),
-        correction="for m >= min(n, d); below that see svm:thm2-rank",
-        evidence="distance at R = 320 below 0.05 on every problem, three losses, m = d",
-        trials=4,
-    ),
-    Claim(
-        "svm:cor2-order",
-        "Corollary 2",
-        "Q_R K_R^T / R tends to the nuclear-norm solutions.",
-        Verdict.TYPO,
-        _kq_path,
-        (lambda K, Q: Q @ K.T, _nuclear),
-        (lambda K, Q: K @ Q.T, _nuclear),
-        "K_R Q_R^T, as in Theorem 2",
-        "K Q^T within 0.05 of the limit on every problem, Q K^T on none",
-        trials=2,
-    ),
-    Claim(
-        "svm:thm2-rank",
-        "Theorem 2, hypothesis",
-        "Feasibility of Att-SVM is enough for the (K, Q) path, whatever m.",
-        Verdict.FAILS,
+    "thm2-W": Check(_path, _frobenius, trials=6),
+    "cor1": Check(lambda formula, rng, trials: _path(lambda p: _frobenius(p) + formula, rng, trials), 0.0, trials=3),
+    "thm2-KQ": Check(_kq_path, (lambda K, Q: K @ Q.T, _nuclear), trials=4),
+    "cor2-order": Check(_kq_path, (lambda K, Q: Q @ K.T, _nuclear), (lambda K, Q: K @ Q.T, _nuclear), trials=2),
+    "thm2-rank": Check(
         _rank_hypothesis,
         lambda p, m: _is_feasible(p),
         lambda p, m: _is_feasible(p) and (m >= min(p.n, p.dx) or np.linalg.matrix_rank(p.Z) == p.n),
-        (
-            "assume that a separating matrix of rank <= m exists. It does when m >= min(n, d), and for every m "
-            "when the queries are independent: v z^T with z . z_i = Y_i separates"
-        ),
-        (
-            "three dependent queries in the plane (rotated, scaled) have separating matrices of rank 2 but none "
-            "of rank 1; no exception under the corrected hypothesis"
-        ),
         trials=40,
     ),
-    Claim(
-        "svm:lemma3",
-        "Lemma 3",
-        "When a convex nuclear-norm solution has rank at most m, the rank-m problem has the same value.",
-        Verdict.HOLDS,
-        _lemma3,
-        lambda rank, m: rank <= m,
-        evidence="0 violations; relative difference of the values at most 1e-6 for every m at or above the rank",
-        trials=12,
-    ),
-    Claim(
-        "svm:lemma3-set",
-        "Lemma 3, first part",
-        "If the rank-m problem has the convex value, its solutions are solutions of the convex problem.",
-        Verdict.HOLDS,
-        _lemma3_set,
-        lambda value: value,
-        evidence="every rank-limited solution of the convex value is feasible and has the certified least nuclear norm",
-        trials=8,
-    ),
-    Claim(
-        "svm:kq-svm",
-        "(KQ-SVM), (Att-SVM*)",
-        "The least (|K|^2 + |Q|^2) / 2 that separates equals the nuclear-norm optimum.",
-        Verdict.HOLDS,
-        _kq_svm,
-        lambda p: attsvm.att_svm(p, norm="nuclear").norm,
-        evidence="SLSQP from 3 starts per problem agrees to 1e-4 relative",
-        trials=8,
-    ),
-    Claim(
-        "svm:star-generic",
-        "Theorem 2 (solution set)",
-        "Whether Att-SVM* has one solution is a matter of the data: not in degenerate cases, generically yes.",
-        Verdict.HOLDS,
-        _generic,
-        lambda degenerate: not degenerate,
-        evidence="certificate of uniqueness: every decided random problem unique, every degenerate one not",
-        trials=60,
-    ),
-)
+    "lemma3": Check(_lemma3, lambda rank, m: rank <= m, trials=12),
+    "lemma3-set": Check(_lemma3_set, lambda value: value, trials=8),
+    "kq-svm": Check(_kq_svm, lambda p: attsvm.att_svm(p, norm="nuclear").norm, trials=8),
+    "star-generic": Check(_generic, lambda degenerate: not degenerate, trials=60),
+}

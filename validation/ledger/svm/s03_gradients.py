@@ -9,10 +9,10 @@ import numpy as np
 import attsvm
 from attsvm import AttentionProblem, LinearHead, attention
 from attsvm.softmax import softmax
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, autograd, make, seed_of
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _jacobian(s: Array) -> Array:
@@ -153,20 +153,18 @@ def _lemma8(formula: Any, rng: Rng, k: int) -> Any:
     return (error - 1e-14) / formula(np.ptp(g), np.abs(a).max(), s[0])
 
 
-def _descent(formula: Any, rng: Rng, trials: int) -> Measurement:
-    errors = []
-    for k in range(trials):
-        loss = LOSS_NAMES[k % 3]
-        p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
-        eta = rng.uniform(0.1, 1) / float(np.asarray(attsvm.smoothness_constant(p, loss)))
-        W = rng.normal(size=(4, 4)) * rng.uniform(0, 3)
-        for _ in range(10):
-            g = _gradient(p, W, loss)
-            new = W - eta * g
-            change = float(attention.risk(p, new, loss) - attention.risk(p, W, loss))
-            errors.append(change - formula(eta, float((g * g).sum())))
-            W = new
-    return count(errors, 1e-15, "loss change minus the bound")
+@each(1e-15, "loss change minus the bound")
+def _descent(formula: Any, rng: Rng, k: int) -> Any:
+    loss = LOSS_NAMES[k % 3]
+    p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng))
+    eta = rng.uniform(0.1, 1) / float(np.asarray(attsvm.smoothness_constant(p, loss)))
+    W = rng.normal(size=(4, 4)) * rng.uniform(0, 3)
+    for _ in range(10):
+        g = _gradient(p, W, loss)
+        new = W - eta * g
+        change = float(attention.risk(p, new, loss) - attention.risk(p, W, loss))
+        yield change - formula(eta, float((g * g).sum()))
+        W = new
 
 
 @each(1e-9, "relative excess over the bound on the sum of squared gradients, or the smallest of them over its bound")
@@ -185,153 +183,28 @@ def _summable(formula: Any, rng: Rng, k: int) -> Any:
     return max(sum(squares), 300 * min(squares)) / bound - 1
 
 
-CLAIMS = (
-    Claim(
-        "svm:eq15",
-        "(15), (16)",
-        "grad L(W) = (1/n) sum l' X^T S'(h) gamma z^T with S' = diag(s) - s s^T.",
-        Verdict.HOLDS,
-        _gradient_of(None),
-        _outer,
-        evidence="0/90, relative error at most 5e-15",
-        trials=90,
-    ),
-    Claim(
-        "svm:eq19",
-        "(19)",
-        "The gradient is written (1/n) sum l' z gamma^T S' X.",
-        Verdict.TYPO,
-        _gradient_of(None),
-        lambda left, right, slope: _outer(right, left, slope),
-        _outer,
-        "the transpose, as in (15); norms are unaffected",
-        "printed wrong on every instance, corrected on none",
-        trials=60,
-    ),
-    Claim(
-        "svm:eq20a",
-        "(20a)",
-        "grad_K L = (1/n) sum l' z gamma^T S' X Q.",
-        Verdict.TYPO,
+CHECKS = {
+    "eq15": Check(_gradient_of(None), _outer, trials=90),
+    "eq19": Check(_gradient_of(None), lambda left, right, slope: _outer(right, left, slope), _outer, trials=60),
+    "eq20a": Check(
         _gradient_of(0),
         lambda left, right, slope, K, Q: _outer(right, left, slope) @ Q,
         lambda left, right, slope, K, Q: _outer(left, right, slope) @ Q,
-        "grad_K L = (1/n) sum l' X^T S' gamma z^T Q = (grad_W L) Q",
-        "printed wrong on every instance, corrected on none",
         trials=60,
     ),
-    Claim(
-        "svm:eq20b",
-        "(20b)",
-        "grad_Q L = (1/n) sum l' X^T S' gamma z^T K.",
-        Verdict.TYPO,
+    "eq20b": Check(
         _gradient_of(1),
         lambda left, right, slope, K, Q: _outer(left, right, slope) @ K,
         lambda left, right, slope, K, Q: _outer(right, left, slope) @ K,
-        "grad_Q L = (1/n) sum l' z gamma^T S' X K = (grad_W L)^T K",
-        "printed wrong on every instance, corrected on none",
         trials=60,
     ),
-    Claim(
-        "svm:eq17",
-        "(17)",
-        "|S'|_F <= 1.",
-        Verdict.HOLDS,
-        _jacobian_norm,
-        1.0,
-        correction="1/2, attained by two equal tokens",
-        evidence="largest norm seen 0.50",
-        trials=1000,
-    ),
-    Claim(
-        "svm:eq18a",
-        "(18a)",
-        "Softmax is 1-Lipschitz.",
-        Verdict.HOLDS,
-        _lipschitz(lambda s: s),
-        1.0,
-        correction="1/2",
-        evidence="largest quotient seen 0.50",
-        trials=1000,
-    ),
-    Claim(
-        "svm:eq18b",
-        "(18b)",
-        "S' is 3-Lipschitz in the Frobenius norm.",
-        Verdict.HOLDS,
-        _lipschitz(_jacobian),
-        3.0,
-        correction="loose: 0.273 is the largest quotient seen",
-        evidence="largest quotient seen 0.27",
-        trials=1000,
-    ),
-    Claim(
-        "svm:eq3-LW",
-        "Lemma 4, (3)",
-        "grad L is Lipschitz with L_W = (1/n) sum |v| |z|^2 |X|^3 (M0 |v| |X| + 3 M1), |X| the spectral norm.",
-        Verdict.HOLDS,
-        _smoothness,
-        _printed_smoothness,
-        correction="loose by a factor of about 11",
-        evidence=(
-            "curvature at most 0.03 of the constant on random data; lengths of tokens and queries over 3 decades each"
-        ),
-        trials=300,
-    ),
-    Claim(
-        "svm:eq3-LK",
-        "Lemma 4, (3)",
-        "grad_K L is Lipschitz with L_K = |Q| L_W.",
-        Verdict.FAILS,
-        _factor_smoothness(0),
-        lambda other, L: other * L,
-        lambda other, L: other**2 * L,
-        "L_K = |Q|^2 L_W",
-        "printed exceeded by up to 9 times at |Q| of 10 to 300; curvature at most 0.03 of the corrected constant",
-        trials=200,
-    ),
-    Claim(
-        "svm:eq3-LQ",
-        "Lemma 4, (3), (21)",
-        "grad_Q L is Lipschitz with L_Q = |K| L_W.",
-        Verdict.FAILS,
-        _factor_smoothness(1),
-        lambda other, L: other * L,
-        lambda other, L: other**2 * L,
-        "L_Q = |K|^2 L_W",
-        "as for K",
-        trials=200,
-    ),
-    Claim(
-        "svm:lemma8",
-        "Lemma 8",
-        "|a^T S' gamma - sum_t (a_1 - a_t) s_t (gamma_1 - gamma_t)| <= 2 Gamma A (1 - s_1)^2.",
-        Verdict.HOLDS,
-        _lemma8,
-        lambda Gamma, A, s1: 2 * Gamma * A * (1 - s1) ** 2,
-        correction="exactly -(a_1 - mean of a)(gamma_1 - mean of gamma), means under s; the bound is attained",
-        evidence="largest ratio 1.00 (attained), none above",
-        trials=1000,
-    ),
-    Claim(
-        "svm:lemma9",
-        "Lemma 9, (23)",
-        "A step of at most 1/L_W lowers the loss by at least (eta/2) |grad L|^2.",
-        Verdict.HOLDS,
-        _descent,
-        lambda eta, g2: -eta / 2 * g2,
-        evidence="0 of all steps, three losses, step 0.1 to 1 times 1/L_W",
-        trials=90,
-    ),
-    Claim(
-        "svm:lemma9-sum",
-        "Lemma 9, second part",
-        "The squared gradients of descent are summable, so the gradient tends to 0.",
-        Verdict.HOLDS,
-        _summable,
-        lambda eta, fall: 2 / eta * fall,
-        correction="with the bound that (23) gives: sum |grad L|^2 <= (2/eta)(L(0) - L*)",
-        evidence="0/30 runs of 300 steps, three losses; about half of the bound is reached",
-        trials=30,
-    ),
-)
+    "eq17": Check(_jacobian_norm, 1.0, trials=1000),
+    "eq18a": Check(_lipschitz(lambda s: s), 1.0, trials=1000),
+    "eq18b": Check(_lipschitz(_jacobian), 3.0, trials=1000),
+    "eq3-LW": Check(_smoothness, _printed_smoothness, trials=300),
+    "eq3-LK": Check(_factor_smoothness(0), lambda other, L: other * L, lambda other, L: other**2 * L, trials=200),
+    "eq3-LQ": Check(_factor_smoothness(1), lambda other, L: other * L, lambda other, L: other**2 * L, trials=200),
+    "lemma8": Check(_lemma8, lambda Gamma, A, s1: 2 * Gamma * A * (1 - s1) ** 2, trials=1000),
+    "lemma9": Check(_descent, lambda eta, g2: -eta / 2 * g2, trials=90),
+    "lemma9-sum": Check(_summable, lambda eta, fall: 2 / eta * fall, trials=30),
+}

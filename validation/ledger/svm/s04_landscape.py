@@ -12,10 +12,10 @@ from attsvm.rows import selection_rows
 from attsvm.solvers import Status
 from attsvm.theory.assumptions import check_equal_scores, gradient_at_zero
 from attsvm.theory.support_assumptions import PUBLISHED_MARGIN, check_all_support, interpolating_multipliers
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
+from attsvm.validation.ledger.record import Check, Measurement, count, each, each_case, implication
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Array, Rng, batch_of, scaled, seed_of
 
-__all__ = ["CLAIMS", "exact_test", "proxy_test"]
+__all__ = ["CHECKS", "exact_test", "proxy_test"]
 
 _SIGN = 1e-9  # a multiplier above minus this, relative to the largest, counts as nonnegative
 
@@ -166,96 +166,14 @@ def _thm3(formula: Any, rng: Rng, trials: int) -> Measurement:
     return implication(cases, "grad L(0) != 0 and |W(1500)| > |W(1000)| at eta = 1/L_W; half the data infeasible")
 
 
-CLAIMS = (
-    Claim(
-        "svm:assB1",
-        "Assumption B.1",
-        (
-            "All tokens support exactly when the minimum-norm interpolation of the margins is the SVM solution, "
-            "G^-1 1 >= 0."
-        ),
-        Verdict.HOLDS,
-        _all_support,
-        exact_test,
-        evidence="0/120 mismatches with the support of the certified solution",
-        trials=120,
+CHECKS = {
+    "assB1": Check(_all_support, exact_test, trials=120),
+    "sec41-wording": Check(_coincides, lambda p: attsvm.att_svm(p).W, _interpolator, trials=80),
+    "sec41-posit": Check(
+        _posit, lambda n, T: 4 * (T + n) * np.log(T + n), lambda n, T: 2 * T**2 * np.log(n * T), trials=12
     ),
-    Claim(
-        "svm:sec41-wording",
-        "Section 4.1",
-        "With many dimensions W_mm is expected to coincide with (Att-SVM).",
-        Verdict.TYPO,
-        _coincides,
-        lambda p: attsvm.att_svm(p).W,
-        _interpolator,
-        (
-            "to coincide with the minimum-norm interpolator (all margins equal to 1); W_mm always is the "
-            "solution of Att-SVM"
-        ),
-        "coincidence with the interpolator is the same as B.1 on every instance; with Att-SVM it says nothing",
-        trials=80,
-    ),
-    Claim(
-        "svm:sec41-posit",
-        "Section 4.1",
-        "posited: d of order (T+n) log(T+n) suffices for B.1 on isotropic data (tried with the constant 4).",
-        Verdict.FAILS,
-        _posit,
-        lambda n, T: 4 * (T + n) * np.log(T + n),
-        lambda n, T: 2 * T**2 * np.log(n * T),
-        "about 2 T^2 log(n T) (T <= 20, n <= 60)",
-        (
-            "B.1 for less than half of the draws at n = T = 8 and 10 (2/3 cells); for at least 92 % in every "
-            "cell at the corrected d"
-        ),
-        trials=12,
-    ),
-    Claim(
-        "svm:fig5-proxy",
-        "Figure 5, text",
-        "A problem is declared to satisfy Assumption B.1 if the average margin is below 1.1.",
-        Verdict.IMPRECISE,
-        _all_support,
-        proxy_test,
-        _checked,
-        "such a problem has margins near 1 on average, not all tokens as support vectors; B.1 itself is G^-1 1 >= 0",
-        "the proxy is wrong on 36/120, the exact test on 0/120",
-        trials=120,
-    ),
-    Claim(
-        "svm:lemma10",
-        "Lemma 10",
-        "Under A and B the gradient has a negative inner product with W_mm at every W.",
-        Verdict.HOLDS,
-        _lemma10,
-        _has_B,
-        correction="given that W_mm exists and l' < 0 (see svm:assA-slope)",
-        evidence="0 of the instances with B, 40 random W each; without B about a third fail",
-        trials=60,
-    ),
-    Claim(
-        "svm:eq28",
-        "(27), (28)",
-        "h^T S' gamma >= gamma_gap h_gap s_opt (1 - s_opt) under B.1 or B.2.",
-        Verdict.HOLDS,
-        _eq28,
-        lambda g, h, s: g * h * s * (1 - s),
-        evidence="0/2000",
-        trials=2000,
-    ),
-    Claim(
-        "svm:thm3",
-        "Theorem 3",
-        "Under A and B there is no stationary point, and |W(k)| diverges from every start for eta <= 1/L_W.",
-        Verdict.FAILS,
-        _thm3,
-        _has_B,
-        _feasible_B,
-        "assume Att-SVM feasible too (B.2 does not give it), and l' < 0",
-        (
-            "sequences repeated with the opposite query satisfy B.2 and have grad L(0) = 0; none of the feasible "
-            "ones fails"
-        ),
-        trials=20,
-    ),
-)
+    "fig5-proxy": Check(_all_support, proxy_test, _checked, trials=120),
+    "lemma10": Check(_lemma10, _has_B, trials=60),
+    "eq28": Check(_eq28, lambda g, h, s: g * h * s * (1 - s), trials=2000),
+    "thm3": Check(_thm3, _has_B, _feasible_B, trials=20),
+}

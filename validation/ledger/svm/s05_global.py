@@ -9,11 +9,11 @@ import numpy as np
 import attsvm
 from attsvm import AttentionProblem, attention
 from attsvm.theory.assumptions import check_first_step, check_unique
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
+from attsvm.validation.ledger.record import Check, Measurement, count, each, each_case, implication
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Rng, autograd, batch_of, cosine, make, seed_of
 from attsvm.validation.ledger.svm._cones import feasible_problem, in_cone, margins
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @each(0.5, "W in one of the two cones only")
@@ -100,77 +100,16 @@ def _stays(formula: Any, rng: Rng, k: int) -> Any:
     return (margins(p, then).min() >= margins(p, W).min() + needed and pull > 0, inside)
 
 
-CLAIMS = (
-    Claim(
-        "svm:eq33",
-        "(4) and (33)",
-        "The cones (4) and (33) are the same with mu replaced by |W_mm| mu.",
-        Verdict.HOLDS,
-        _change,
-        lambda mu, norm: norm * mu,
-        correction=(
-            "so the factors 2 eta mu/|W_mm| (text) and 2 eta mu/|W_mm|^2 of (50) agree only if each names its own mu"
-        ),
-        evidence="0/200 matrices in one cone only",
-        trials=200,
-    ),
-    Claim(
-        "svm:assC",
-        "Assumption C",
-        "C says that one step from W = 0 ranks every optimal token above the others.",
-        Verdict.HOLDS,
-        _first_step,
-        _assumption_C,
-        evidence="0/150 against the tokens ranked first after the step, three losses",
-        trials=150,
-    ),
-    Claim(
-        "svm:thm4-limit",
-        "Theorem 4, Theorem 8 L2",
-        "From W(1) = -R grad L(0)/|grad L(0)|, if the iterates stay in the cone, the direction tends to W_mm.",
-        Verdict.HOLDS,
-        _thm4,
-        lambda p: attsvm.att_svm(p).W,
-        correction="for unique optimal tokens; see svm:thm4-unique",
-        evidence="1 - corr below 1e-3 after 800 normalized steps on every problem that stays in the cone",
-        trials=6,
-    ),
-    Claim(
-        "svm:thm4-unique",
-        "Theorem 4, Theorem 8, hypothesis",
-        "Assumptions A and C are enough; optimal tokens need not be unique.",
-        Verdict.FAILS,
+CHECKS = {
+    "eq33": Check(_change, lambda mu, norm: norm * mu, trials=200),
+    "assC": Check(_first_step, _assumption_C, trials=150),
+    "thm4-limit": Check(_thm4, lambda p: attsvm.att_svm(p).W, trials=6),
+    "thm4-unique": Check(
         _thm4_hypothesis,
         lambda p: _assumption_C(p, "logistic"),
         lambda p: _assumption_C(p, "logistic") and bool(check_unique(p)),
-        "assume unique optimal tokens, as Lemmas 11 and 12 do",
-        (
-            "x = (2a, b), (0, b), (0, 0), v = (0, c): C holds and descent ends at correlation about 0.9 with "
-            "W_mm; no unique case fails"
-        ),
         trials=16,
     ),
-    Claim(
-        "svm:eq50",
-        "Theorem 8 L3, (50)",
-        "The step condition takes the minimum over i in [n]; the token t is left free.",
-        Verdict.TYPO,
-        _smallest,
-        lambda others: others[:, 0].min(),
-        lambda others: others.min(),
-        "minimum over i and over t != opt_i. That the condition keeps the iterates in the cone is not tested",
-        "read at the first token the minimum misses the cone's threshold on most instances; over both it never does",
-        trials=150,
-    ),
-    Claim(
-        "svm:thm8-L3",
-        "Theorem 8 L3",
-        "Where the step condition (50) holds at W, the next iterate stays in the cone.",
-        Verdict.HOLDS,
-        _stays,
-        lambda mu, eta, norm: 2 * eta * mu / norm**2,
-        correction="(50) read with the minimum over i and t; see svm:eq50",
-        evidence="no step that meets the condition leaves the cone, near its boundary, three losses",
-        trials=150,
-    ),
-)
+    "eq50": Check(_smallest, lambda others: others[:, 0].min(), lambda others: others.min(), trials=150),
+    "thm8-L3": Check(_stays, lambda mu, eta, norm: 2 * eta * mu / norm**2, trials=150),
+}

@@ -9,11 +9,11 @@ import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem, attention
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each
+from attsvm.validation.ledger.record import Check, Measurement, count, each
 from attsvm.validation.ledger.svm._common import LOSS_NAMES, Rng, autograd, make, rotation, scaled, seed_of
 from attsvm.validation.ledger.svm._cones import feasible_problem, in_cone, margins
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 @dataclass(frozen=True)
@@ -152,88 +152,19 @@ def _eq43(formula: Any, rng: Rng, k: int) -> Any:
     return abs(formula(s.norm) * right / left - 1)
 
 
-CLAIMS = (
-    Claim(
-        "svm:eq34a",
-        "Lemma 11, (34a)",
-        "C mean(1 - s_opt) >= -<grad L(W), V> >= c mu mean(1 - s_opt) in the cone, |V| = |W_mm|, R from (41).",
-        Verdict.HOLDS,
-        _eq34a,
-        lambda c, C, mu: (c * mu, C),
-        correction="with the proof's constants, slopes of the loss over the range of scores (see svm:lemma11-interval)",
-        evidence="0/150 pairs (V, W), three losses",
-        trials=150,
-    ),
-    Claim(
-        "svm:eq34b",
-        "Lemma 11, (34b)",
-        "-corr(V, grad L(W)) >= (c/C) Theta / A_bar.",
-        Verdict.TYPO,
+CHECKS = {
+    "eq34a": Check(_eq34a, lambda c, C, mu: (c * mu, C), trials=150),
+    "eq34b": Check(
         _eq34b,
         lambda c, C, mu, theta, longest: c / C * theta / longest,
         lambda c, C, mu, theta, longest: c * mu / C * theta / longest,
-        "(c mu/C) Theta / A_bar, as (34a) gives and (59) uses",
-        "printed violated by x_opt, 0 with one query once mu < 1/4; corrected by none of 150 pairs",
         trials=60,
     ),
-    Claim(
-        "svm:eq34c",
-        "Lemma 11, (34c)",
-        "|grad L(W)|_F <= A_bar C mean(1 - s_opt) in the cone.",
-        Verdict.HOLDS,
-        _eq34c,
-        lambda longest, C: longest * C,
-        evidence="0/150",
-        trials=150,
+    "eq34c": Check(_eq34c, lambda longest, C: longest * C, trials=150),
+    "lemma11-interval": Check(
+        _interval, lambda p, A: (-A, A), lambda p, A: (float(p.scores().min()), float(p.scores().max())), trials=120
     ),
-    Claim(
-        "svm:lemma11-interval",
-        "Lemmas 11 and 13, proof",
-        "The slopes of the loss in the constants are taken over [-A, A].",
-        Verdict.FAILS,
-        _interval,
-        lambda p, A: (-A, A),
-        lambda p, A: (float(p.scores().min()), float(p.scores().max())),
-        "over the range of the scores, which [-A, A] need not contain: A does not see |v|",
-        "printed violated with the exponential loss and |v| of 1 to 12, corrected on none",
-        trials=120,
-    ),
-    Claim(
-        "svm:lemma11-rate",
-        "Lemma 11",
-        "The radius is O(1/mu).",
-        Verdict.TYPO,
-        _rate,
-        lambda mu: 1 / mu,
-        lambda mu: np.log(1 / mu) / mu,
-        "O(log(1/mu)/mu): (41) is log(4 T Gamma A/(mu gamma_gap))/(mu Theta)",
-        "(41) times mu keeps growing as mu falls, (41) times mu/log(1/mu) does not",
-        trials=40,
-    ),
-    Claim(
-        "svm:lemma12",
-        "Lemma 12",
-        "For every pi > 0 and large R, <grad L, W/|W|> >= (1 + pi) <grad L, W_mm/|W_mm|> in the cone.",
-        Verdict.HOLDS,
-        _lemma12,
-        lambda p: attsvm.att_svm(p).W,
-        correction=(
-            "the proof's Scenario 1 equates margins of non-support tokens with 1, which is wrong; the statement "
-            "survives"
-        ),
-        evidence="pi needed at |W| = 300 |W_mm| below 0.02 on every problem",
-        trials=40,
-    ),
-    Claim(
-        "svm:eq43",
-        "(43), (74)",
-        "<-grad L, W/|W|> equals -(1/n) sum l' h^T S' gamma with h = X W_bar z, |W_bar| = |W_mm|.",
-        Verdict.TYPO,
-        _eq43,
-        lambda norm: 1.0,
-        lambda norm: 1.0 / norm,
-        "multiply both sums by 1/|W_mm|",
-        "off by the factor |W_mm| on every instance, equal with 1/|W_mm|",
-        trials=60,
-    ),
-)
+    "lemma11-rate": Check(_rate, lambda mu: 1 / mu, lambda mu: np.log(1 / mu) / mu, trials=40),
+    "lemma12": Check(_lemma12, lambda p: attsvm.att_svm(p).W, trials=40),
+    "eq43": Check(_eq43, lambda norm: 1.0, lambda norm: 1.0 / norm, trials=60),
+}

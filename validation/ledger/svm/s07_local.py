@@ -11,7 +11,7 @@ import attsvm
 from attsvm import AttentionProblem, LinearHead, attention
 from attsvm.enumeration import solve_every_selection
 from attsvm.theory.assumptions import check_unique
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case
+from attsvm.validation.ledger.record import Check, Measurement, count, each, each_case
 from attsvm.validation.ledger.svm._common import (
     LOSS_NAMES,
     Array,
@@ -23,7 +23,7 @@ from attsvm.validation.ledger.svm._common import (
     seed_of,
 )
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _least_norm(rows: Array) -> Array:
@@ -155,28 +155,26 @@ def _lemma13(which: str) -> Any:
     return measure
 
 
-def _cone_width(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-6, "what is missing in (64) at the worst W with corr = 1 - mu")
+def _cone_width(formula: Any, rng: Rng, k: int) -> Any:
     """(64) for the worst W at the correlation 1 - mu: towards each row, the margin must keep half of its slack."""
-    errors = []
-    for _ in range(trials):
-        q = _local_selection(rng)
-        mu = min(formula(q.delta, q.A), 1.0)
-        p = q.problem
-        for i, a in enumerate(q.alpha):
-            others = [t for t in range(p.T) if t != a]
-            supports = [t for t in others if q.support[i, t]]
-            for t in others:
-                if t in supports:
-                    rows = [(p.X[i, a] - p.X[i, t], 0.5)]
-                else:
-                    rows = [(p.X[i, s] - p.X[i, t], q.delta) for s in supports]
-                for x, needed in rows:
-                    F = np.outer(x, p.Z[i])
-                    side = -F + (F * q.W).sum() * q.W / q.norm**2
-                    side *= q.norm / np.linalg.norm(side)
-                    W = (1 - mu) * q.W + np.sqrt(max(1 - (1 - mu) ** 2, 0)) * side
-                    errors.append(needed - (F * W).sum())
-    return count(errors, 1e-6, "what is missing in (64) at the worst W with corr = 1 - mu")
+    q = _local_selection(rng)
+    mu = min(formula(q.delta, q.A), 1.0)
+    p = q.problem
+    for i, a in enumerate(q.alpha):
+        others = [t for t in range(p.T) if t != a]
+        supports = [t for t in others if q.support[i, t]]
+        for t in others:
+            if t in supports:
+                rows = [(p.X[i, a] - p.X[i, t], 0.5)]
+            else:
+                rows = [(p.X[i, s] - p.X[i, t], q.delta) for s in supports]
+            for x, needed in rows:
+                F = np.outer(x, p.Z[i])
+                side = -F + (F * q.W).sum() * q.W / q.norm**2
+                side *= q.norm / np.linalg.norm(side)
+                W = (1 - mu) * q.W + np.sqrt(max(1 - (1 - mu) ** 2, 0)) * side
+                yield needed - (F * W).sum()
 
 
 _MU = 3e-4  # cones of Theorem 5 are at least this wide in the check of its limit
@@ -206,20 +204,18 @@ def _thm5(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.5, "1 - corr with the limit, end over start; infinite if C_mu is left")
 
 
-def _non_support(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(1e-9, "relative excess of non-support tokens over the bound; half the data with an empty T_i")
+def _non_support(formula: Any, rng: Rng, k: int) -> Any:
     """Probability of non-support tokens against a bound in C_mu, also where a support set is empty."""
-    errors = []
-    for k in range(trials):
-        q = _local_selection(rng, empty=k % 2 == 1)
-        p, R = q.problem, q.radius
-        W = attsvm.cone_init(q.W, R, 1 - q.mu * rng.uniform(0, 1), rng)
-        s = attention.probabilities(p, W)
-        for i, a in enumerate(q.alpha):
-            other = ~q.support[i] & (np.arange(p.T) != a)
-            if other.any():
-                bound = formula(p.T, R / q.norm, q.delta, s[i][q.support[i]], s[i, a])
-                errors.append(s[i][other].sum() / max(bound, 1e-300) - 1)
-    return count(errors, 1e-9, "relative excess of non-support tokens over the bound; half the data with an empty T_i")
+    q = _local_selection(rng, empty=k % 2 == 1)
+    p, R = q.problem, q.radius
+    W = attsvm.cone_init(q.W, R, 1 - q.mu * rng.uniform(0, 1), rng)
+    s = attention.probabilities(p, W)
+    for i, a in enumerate(q.alpha):
+        other = ~q.support[i] & (np.arange(p.T) != a)
+        if other.any():
+            bound = formula(p.T, R / q.norm, q.delta, s[i][q.support[i]], s[i, a])
+            yield s[i][other].sum() / max(bound, 1e-300) - 1
 
 
 @each(1e-4, "pi needed at 30 times the radius (71)")
@@ -233,119 +229,22 @@ def _lemma14(formula: Any, rng: Rng, k: int) -> Any:
     return float((own / along - 1).max()) if (along > 0).all() else np.inf
 
 
-CLAIMS = (
-    Claim(
-        "svm:def2",
-        "Definition 2",
-        "A selection is locally optimal when every token with margin exactly 1 scores strictly less.",
-        Verdict.HOLDS,
-        _definition2,
-        lambda support, own: (support < own).all(),
-        correction="support sets may be empty, and then nothing is asked of that sequence",
-        evidence="0/300 against the library, support computed independently",
-        trials=300,
-    ),
-    Claim(
-        "svm:def4",
-        "Definition 4",
-        "For several queries, a selection is locally optimal when every token with margin exactly 1 scores "
-        "strictly less.",
-        Verdict.HOLDS,
-        _definition4,
-        lambda support, own: (support < own).all(),
-        evidence="0/80 against the library, two queries, support computed independently",
-        trials=80,
-    ),
-    Claim(
-        "svm:def2-opt",
-        "Section 5.1",
-        "The optimal tokens inherently satisfy the condition of local optimality.",
-        Verdict.IMPRECISE,
-        _optimal_is_local,
-        lambda p: True,
-        lambda p: bool(check_unique(p)),
-        "unique optimal tokens are",
-        "fails on tied tokens that are support tokens of each other; on no unique ones",
-        trials=100,
-    ),
-    Claim(
-        "svm:lemma13-a",
-        "Lemma 13, (62a)",
-        "C mean(1 - s_alpha) >= -<grad L(W), V> >= c mean(1 - s_alpha) in C_mu, mu from (63), R from (71).",
-        Verdict.HOLDS,
-        _lemma13("a"),
-        lambda c, C: (c, C),
-        evidence="0/60 at selections that are locally but not globally optimal, three losses",
-        trials=60,
-    ),
-    Claim(
-        "svm:lemma13-b",
-        "Lemma 13, (62b)",
-        "|grad L(W)|_F <= A_bar C mean(1 - s_alpha) in C_mu.",
-        Verdict.HOLDS,
-        _lemma13("b"),
-        lambda longest, C: longest * C,
-        evidence="0/60",
-        trials=60,
-    ),
-    Claim(
-        "svm:lemma13-c",
-        "Lemma 13, (62c)",
-        "-corr(V, grad L(W)) >= (c/C) Theta/A_bar in C_mu.",
-        Verdict.HOLDS,
-        _lemma13("c"),
-        lambda c, C, theta, longest: c / C * theta / longest,
-        evidence="0/60",
-        trials=60,
-    ),
-    Claim(
-        "svm:thm5-width",
-        "Lemma 13, (63), (64)",
-        "mu <= (min(1/2, delta)/A)^2/8 keeps half of every slack: (64) holds for all W with corr >= 1 - mu.",
-        Verdict.HOLDS,
-        _cone_width,
-        lambda delta, A: (min(0.5, delta) / A) ** 2 / 8,
-        correction="sufficient and tiny, 5e-5 being typical; descent is captured from far wider cones",
-        evidence="0 rows violated at the worst W of that correlation",
-        trials=40,
-    ),
-    Claim(
-        "svm:thm5-limit",
-        "Theorem 5",
-        "Descent from C_mu,R stays with alpha and its direction tends to the SVM solution of alpha.",
-        Verdict.HOLDS,
-        _thm5,
-        lambda p, alpha: attsvm.att_svm(p, alpha).W,
-        correction="R must be that of Lemma 14: at the R of (71) itself iterates may leave C_mu",
-        evidence=(
-            "1 - corr falls to less than half of the start's (a quarter in most) within C_mu, at 30 times the R of "
-            "(71), "
-            "mu = 3e-4"
-        ),
-        trials=12,
-    ),
-    Claim(
-        "svm:eq66b",
-        "(66b)",
-        "Q_i <= T e^(-R Theta delta) S_i: non-support tokens have far less probability than support tokens.",
-        Verdict.FAILS,
+CHECKS = {
+    "def2": Check(_definition2, lambda support, own: (support < own).all(), trials=300),
+    "def4": Check(_definition4, lambda support, own: (support < own).all(), trials=80),
+    "def2-opt": Check(_optimal_is_local, lambda p: True, lambda p: bool(check_unique(p)), trials=100),
+    "lemma13-a": Check(_lemma13("a"), lambda c, C: (c, C), trials=60),
+    "lemma13-b": Check(_lemma13("b"), lambda longest, C: longest * C, trials=60),
+    "lemma13-c": Check(_lemma13("c"), lambda c, C, theta, longest: c / C * theta / longest, trials=60),
+    "thm5-width": Check(_cone_width, lambda delta, A: (min(0.5, delta) / A) ** 2 / 8, trials=40),
+    "thm5-limit": Check(_thm5, lambda p, alpha: attsvm.att_svm(p, alpha).W, trials=12),
+    "eq66b": Check(
         _non_support,
         lambda T, R, delta, supports, own: T * np.exp(-R * delta) * supports.sum(),
         lambda T, R, delta, supports, own: (
             T * np.exp(-R * delta) * (supports.sum() if len(supports) else np.exp(-R) * own)
         ),
-        "where T_i is empty: Q_i <= T e^(-R Theta (1 + delta)) s_alpha, with delta half the smallest slack over 1",
-        "fails where a support set is empty (S_i = 0), which Definition 2 allows; corrected 0 violations",
         trials=12,
     ),
-    Claim(
-        "svm:lemma14",
-        "Lemma 14",
-        "As Lemma 12, on C_mu around a locally optimal direction.",
-        Verdict.HOLDS,
-        _lemma14,
-        lambda p, alpha: attsvm.att_svm(p, alpha).W,
-        evidence="pi needed below 1e-4 at 30 times the radius (71)",
-        trials=40,
-    ),
-)
+    "lemma14": Check(_lemma14, lambda p, alpha: attsvm.att_svm(p, alpha).W, trials=40),
+}

@@ -12,11 +12,11 @@ from attsvm.enumeration import solve_every_selection
 from attsvm.theory.assumptions import check_unique
 from attsvm.theory.attraction import SATURATED
 from attsvm.theory.support_assumptions import misses_optimal_support
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each_case, implication
+from attsvm.validation.ledger.record import Check, Measurement, count, each_case, implication
 from attsvm.validation.ledger.svm._common import Rng, batch_of, cosine, seed_of
 from attsvm.validation.ledger.svm.s04_landscape import exact_test, proxy_test
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _rival(rng: Rng) -> tuple[AttentionProblem, Any]:
@@ -175,125 +175,17 @@ def _starts(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(bad, 0.5, "saturated ends of 8 starts per problem that are outside the list")
 
 
-CLAIMS = (
-    Claim(
-        "svm:sec51-start",
-        "Section 5.1",
-        (
-            "If a locally optimal direction other than W_mm exists, then when descent commences from any arbitrary "
-            "starting point it does not achieve global convergence."
-        ),
-        Verdict.IMPRECISE,
-        _quantifier,
-        lambda reached: not reached.any(),
-        lambda reached: not reached.all(),
-        "not from every starting point: 'any' in the sense of 'each' is meant to be denied, not global convergence "
-        "itself",
-        "some random start reaches the optimal tokens on every problem; the start along the rival direction on none",
-        trials=6,
+CHECKS = {
+    "sec51-start": Check(_quantifier, lambda reached: not reached.any(), lambda reached: not reached.all(), trials=6),
+    "sec9-start": Check(_independent, lambda a, b: True, lambda a, b: bool((a == b).all()), trials=8),
+    "assD": Check(_assumption_D, _misses_some_support, trials=120),
+    "conjecture": Check(_conjecture, _hypotheses, trials=10),
+    "sec52-norm": Check(
+        _diverges, lambda history: np.exp(history.log_gradient), lambda history: history.norm, trials=20
     ),
-    Claim(
-        "svm:sec9-start",
-        "Section 9",
-        "The implicit bias remains independent of the initialization process.",
-        Verdict.IMPRECISE,
-        _independent,
-        lambda a, b: True,
-        lambda a, b: bool((a == b).all()),
-        "for each selection reached, as Section 5 has it: starts that end at the same tokens share the direction",
-        "starts of one problem end at different tokens and directions; those at the same tokens agree to 0.02",
-        trials=8,
-    ),
-    Claim(
-        "svm:assD",
-        "Assumption D",
-        (
-            "If for every other selection some missed optimal token is a support token, W_mm is the only locally "
-            "optimal direction."
-        ),
-        Verdict.HOLDS,
-        _assumption_D,
-        _misses_some_support,
-        evidence="0 of the data sets with D, all selections solved",
-        trials=120,
-    ),
-    Claim(
-        "svm:conjecture",
-        "Section 5.2",
-        "Unique optimal tokens, B.1 and D imply that descent converges to W_mm in direction from every start.",
-        Verdict.OPEN,
-        _conjecture,
-        _hypotheses,
-        evidence="0/116 starts, most along other selections, at 10 W_alpha; from 40 W_alpha one turns back late",
-        trials=10,
-    ),
-    Claim(
-        "svm:sec52-norm",
-        "Section 5.2",
-        "B.1 and D imply that the gradient norm diverges.",
-        Verdict.TYPO,
-        _diverges,
-        lambda history: np.exp(history.log_gradient),
-        lambda history: history.norm,
-        "the parameter norm diverges; the gradient tends to 0 (Lemma 9)",
-        "the gradient falls and |W| grows on every problem",
-        trials=20,
-    ),
-    Claim(
-        "svm:sec52-often",
-        "Section 5.2, Figure 5",
-        "Figure 5 suggests that B.1 (average margin below 1.1) occurs less frequently than global convergence.",
-        Verdict.HOLDS,
-        _less_often,
-        proxy_test,
-        correction="at n = T = 5. At n = 20, T = 5, d = 20 the proxy accepts every problem and not all converge "
-        "globally; the "
-        "exact test never exceeds",
-        evidence="shares of the same problems at d = 3, 5, 8",
-        trials=40,
-    ),
-    Claim(
-        "svm:sec52-captures",
-        "Section 5.2",
-        "There is strong evidence that Definition 2 captures all possible convergence directions of descent.",
-        Verdict.IMPRECISE,
-        _captures,
-        lambda n, T, d: True,
-        lambda n, T, d: d >= max(T - 1, n),
-        "of the directions in which descent diverges, with enough dimensions; at d = 2 some runs end elsewhere, "
-        "among them at "
-        "finite minima with mixed attention, which have no limit direction",
-        "n = T = 5: some of 40 runs at d = 2 are not locally optimal after 1200 steps, none at d = 5",
-        trials=40,
-    ),
-    Claim(
-        "svm:fig7-list",
-        "Section 5.1, Figure 7",
-        "Descent ends at locally optimal selections.",
-        Verdict.HOLDS,
-        _starts,
-        lambda table: table.locally_optimal,
-        evidence="every saturated end of 8 starts per problem is in the list, n = 3, T = 4, d = 5",
-        trials=12,
-    ),
-    Claim(
-        "svm:sec53-margin",
-        "Section 5.3, Figure 8",
-        "Where descent does not end at the optimal tokens it tends to a direction of larger margin than W_mm.",
-        Verdict.HOLDS,
-        _larger_margin,
-        lambda own, best: own > best,
-        evidence="true of at least three quarters of such runs",
-        trials=60,
-    ),
-    Claim(
-        "svm:fig6-d",
-        "Figures 2, 5, 6",
-        "Global convergence becomes more frequent as d grows, up to 100 %.",
-        Verdict.HOLDS,
-        _grows_with_d,
-        lambda shares: bool((np.diff(shares) >= 0).all() and shares[-1] >= 0.9),
-        evidence="n = T = 5: shares increase over d = 3, 8, 20 to at least 90 %",
-        trials=40,
-    ),
-)
+    "sec52-often": Check(_less_often, proxy_test, trials=40),
+    "sec52-captures": Check(_captures, lambda n, T, d: True, lambda n, T, d: d >= max(T - 1, n), trials=40),
+    "fig7-list": Check(_starts, lambda table: table.locally_optimal, trials=12),
+    "sec53-margin": Check(_larger_margin, lambda own, best: own > best, trials=60),
+    "fig6-d": Check(_grows_with_d, lambda shares: bool((np.diff(shares) >= 0).all() and shares[-1] >= 0.9), trials=40),
+}

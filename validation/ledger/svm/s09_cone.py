@@ -10,10 +10,10 @@ import attsvm
 from attsvm import AttentionProblem, ReluHead, attention
 from attsvm.enumeration import solve_every_selection
 from attsvm.theory.assumptions import check_support_sets, check_unique
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
+from attsvm.validation.ledger.record import Check, Measurement, count, each, each_case, implication
 from attsvm.validation.ledger.svm._common import Array, Rng, make, rotation, seed_of
 
-__all__ = ["CLAIMS"]
+__all__ = ["CHECKS"]
 
 
 def _cone_value(formula: Any, rng: Rng, trials: int) -> Measurement:
@@ -201,151 +201,21 @@ def _sum_over_queries(formula: Any, rng: Rng, k: int) -> Any:
     return abs(formula(losses) - float(attention.risk(p, W)))
 
 
-CLAIMS = (
-    Claim(
-        "svm:eq93",
-        "Definitions 3 and 5, (6), (93)",
-        "The cone takes the minimum over i in [n] of max over low, min over high; the query k is left free.",
-        Verdict.TYPO,
-        _cone_value,
-        lambda best: best[:, 0].min(),
-        lambda best: best.min(),
-        "minimum over i in [n] and k in [K]",
-        "read at the first query the value is wrong on most W, over all queries on none",
-        trials=30,
+CHECKS = {
+    "eq93": Check(_cone_value, lambda best: best[:, 0].min(), lambda best: best.min(), trials=30),
+    "lemma5-inside": Check(_lemma5(True), _is_local, lambda p, s: _is_local(p, s) and _supported(p, s), trials=120),
+    "lemma5-outside": Check(_lemma5(False), lambda p, s: not _is_local(p, s), trials=120),
+    "lemma5-whole": Check(_whole_space, lambda p: bool(check_unique(p)), trials=60),
+    "thm7": Check(_local_path(1), _is_local, lambda p, s: _is_local(p, s) and _supported(p, s), trials=12),
+    "thm9": Check(_local_path(2), _is_local, lambda p, s: _is_local(p, s) and _supported(p, s), trials=8),
+    "assE": Check(_top_score, lambda own, low: own - low.max(), trials=200),
+    "lemma15": Check(_factors, lambda K, Q: 0.5 * (np.square(K).sum() + np.square(Q).sum()), trials=300),
+    "lemma15-budget": Check(
+        _budget_used, lambda used, R: abs(used - R) <= 1e-6 * R, lambda used, R: used <= R * (1 + 1e-6), trials=10
     ),
-    Claim(
-        "svm:lemma5-inside",
-        "Lemmas 5 and 16, first part",
-        "If alpha is locally optimal, its SVM solution lies in cone_eps(alpha) for small eps.",
-        Verdict.FAILS,
-        _lemma5(True),
-        _is_local,
-        lambda p, s: _is_local(p, s) and _supported(p, s),
-        "also ask for a support token wherever some token scores at least as much as the selected one",
-        "fails where a support set is empty; 0 violations with the condition",
-        trials=120,
+    "cor2-unique": Check(_rank_limited_unique, lambda m, n, d: True, lambda m, n, d: m >= min(n, d), trials=12),
+    "appE-denominator": Check(_inverse, lambda a: np.exp(a).sum(), lambda a: 1 / np.exp(a).sum(), trials=50),
+    "serm-KQ": Check(
+        _sum_over_queries, lambda losses: losses[:, 0].mean(), lambda losses: losses.sum(axis=1).mean(), trials=30
     ),
-    Claim(
-        "svm:lemma5-outside",
-        "Lemmas 5 and 16, second part",
-        "If alpha is not locally optimal, its SVM solution lies outside the cone for every eps > 0.",
-        Verdict.HOLDS,
-        _lemma5(False),
-        lambda p, s: not _is_local(p, s),
-        evidence="0 violations",
-        trials=120,
-    ),
-    Claim(
-        "svm:lemma5-whole",
-        "Lemmas 5 and 16, third part",
-        "For unique optimal tokens the cone is the whole space.",
-        Verdict.HOLDS,
-        _whole_space,
-        lambda p: bool(check_unique(p)),
-        evidence="0 violations; with ties it is not",
-        trials=60,
-    ),
-    Claim(
-        "svm:thm7",
-        "Theorem 7",
-        "The local regularization path of a locally optimal alpha tends to its SVM solution.",
-        Verdict.FAILS,
-        _local_path(1),
-        _is_local,
-        lambda p, s: _is_local(p, s) and _supported(p, s),
-        "with the support condition of Lemma 5: otherwise the cone may be empty and the path undefined",
-        "undefined on the one-dimensional family with an empty support set; every other path within 0.1",
-        trials=12,
-    ),
-    Claim(
-        "svm:thm9",
-        "Theorem 9 (Frobenius norm)",
-        "The same for K queries per sequence (tried with two).",
-        Verdict.FAILS,
-        _local_path(2),
-        _is_local,
-        lambda p, s: _is_local(p, s) and _supported(p, s),
-        correction="with the support condition of Lemma 5",
-        evidence="every path within 0.1 at R = 200 |W_mm|",
-        trials=8,
-    ),
-    Claim(
-        "svm:thm9-nuclear",
-        "Theorem 9 (nuclear norm, not optimal tokens)",
-        "The same in the nuclear norm around a locally optimal alpha.",
-        Verdict.OPEN,
-        reason=(
-            "minimizing over the nuclear ball inside the cone was not done; optimal tokens are covered by svm:thm2-KQ"
-        ),
-    ),
-    Claim(
-        "svm:assE",
-        "Assumption E, (94)",
-        "Linear heads, and convex heads with Y = +1, preserve the top score with c = gamma_alpha - max over low.",
-        Verdict.HOLDS,
-        _top_score,
-        lambda own, low: own - low.max(),
-        correction="not for Y = -1 with a convex head: mixtures may beat the top token",
-        evidence="0 violations, 50 mixtures each",
-        trials=200,
-    ),
-    Claim(
-        "svm:lemma15",
-        "Lemma 15",
-        "The nuclear ball of W of rank m and the ball (|K|^2 + |Q|^2)/2 <= R have the same products.",
-        Verdict.HOLDS,
-        _factors,
-        lambda K, Q: 0.5 * (np.square(K).sum() + np.square(Q).sum()),
-        evidence="0/300; the budget bounds |K Q^T|_* and balanced factors attain it",
-        trials=300,
-    ),
-    Claim(
-        "svm:lemma15-budget",
-        "Lemma 15, proof",
-        "The minimizer (K_R, Q_R) uses the whole budget: (|K|^2 + |Q|^2)/2 = R.",
-        Verdict.TYPO,
-        _budget_used,
-        lambda used, R: abs(used - R) <= 1e-6 * R,
-        lambda used, R: used <= R * (1 + 1e-6),
-        "<= R, which the proof needs no more than",
-        "strictly less where the minimum lies inside the ball; never more",
-        trials=10,
-    ),
-    Claim(
-        "svm:cor2-unique",
-        "Corollary 2",
-        "The Frobenius-norm solution of rank at most m is unique by strong convexity.",
-        Verdict.FAILS,
-        _rank_limited_unique,
-        lambda m, n, d: True,
-        lambda m, n, d: m >= min(n, d),
-        "for m >= min(n, d); below, the set of rank-m matrices is not convex and there may be several",
-        "W11, W22 >= 1 (rotated, scaled) has two best matrices of rank 1; one of rank 2",
-        trials=12,
-    ),
-    Claim(
-        "svm:appE-denominator",
-        "Appendix E, proof of Theorem 9",
-        "D_ik is the softmax denominator, the sum of exponentials.",
-        Verdict.TYPO,
-        _inverse,
-        lambda a: np.exp(a).sum(),
-        lambda a: 1 / np.exp(a).sum(),
-        "its inverse (labels are Y_ik with k = 1..K, and gamma' = Y h(x'), in the same appendix)",
-        "D exp(a) is the softmax with the inverse only",
-        trials=50,
-    ),
-    Claim(
-        "svm:serm-KQ",
-        "(SERM-KQ)",
-        "The sequence risk of (K, Q) averages over i alone; the sum over queries k is missing.",
-        Verdict.TYPO,
-        _sum_over_queries,
-        lambda losses: losses[:, 0].mean(),
-        lambda losses: losses.sum(axis=1).mean(),
-        "sum over k = 1..K, as in (SERM-W)",
-        "differs from the risk of the product on every instance; equal with the sum",
-        trials=30,
-    ),
-)
+}

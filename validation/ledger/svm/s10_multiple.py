@@ -9,10 +9,10 @@ import numpy as np
 import attsvm
 from attsvm import AttentionProblem, attention
 from attsvm.paths.decomposition import best_combination
-from attsvm.validation.ledger.record import Claim, Measurement, Verdict, count, each, each_case, implication
+from attsvm.validation.ledger.record import Check, Measurement, count, each, each_case, implication
 from attsvm.validation.ledger.svm._common import Array, Rng, cosine, rotation, seed_of
 
-__all__ = ["CLAIMS", "simplex_projection"]
+__all__ = ["CHECKS", "simplex_projection"]
 
 
 def simplex_projection(g: Array) -> Array:
@@ -68,17 +68,15 @@ def _composed(formula: Any, rng: Rng, k: int) -> Any:
     return np.linalg.norm(formula(X, s) - sum(w * x for w, x in zip(s, X, strict=True)))
 
 
-def _all_selected(formula: Any, rng: Rng, trials: int) -> Measurement:
+@each(0.5, "some token is not selected although the rule says so, lam in [1, 5]")
+def _all_selected(formula: Any, rng: Rng, k: int) -> Any:
     """A rule on (scores, lam) for 'all tokens are selected', against the optimum, T = d = 10, |v| = 1."""
-    wrong = []
-    for _ in range(trials):
-        v = rng.normal(size=10)
-        v /= np.linalg.norm(v)
-        lam = float(rng.uniform(1, 5))
-        X, s = _optimal_attention(rng, 10, v, lam)
-        if formula(X @ v, lam):
-            wrong.append(float((s > 0).sum() < 10))
-    return count(wrong, 0.5, "some token is not selected although the rule says so, lam in [1, 5]")
+    v = rng.normal(size=10)
+    v /= np.linalg.norm(v)
+    lam = float(rng.uniform(1, 5))
+    X, s = _optimal_attention(rng, 10, v, lam)
+    if formula(X @ v, lam):
+        yield float((s > 0).sum() < 10)
 
 
 @each_case("numbers of selected tokens over 25 values of lam")
@@ -180,154 +178,23 @@ def _smallest_number(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count([float(formula(x)) for x in smaller], 0.5, "smaller numbers with the property, 2^-53 and below")
 
 
-CLAIMS = (
-    Claim(
-        "svm:gen-svm",
-        "(8), (Gen-SVM), (7)",
-        "W_fin + R W_mm gives the selected tokens their probabilities and suppresses the others as R grows.",
-        Verdict.HOLDS,
-        _decomposition,
-        lambda finite, mm, R: finite + R * mm,
-        evidence="probabilities met to 1e-6 at R = 60",
-        trials=60,
-    ),
-    Claim(
-        "svm:eq7",
-        "(7), Figure 9",
-        "Trained weights with a nonlinear head are close to W_fin + gamma W_mm.",
-        Verdict.HOLDS,
-        _relu_runs,
-        lambda parts: parts.correlation_svmeq,
-        correction=(
-            "after the published filter, which keeps about a tenth of the draws at d = 6, and in published arithmetic"
-        ),
-        evidence=(
-            "mean 1 - corr below 0.08 at d = 6 over the runs kept (0.014 to 0.038 over three seeds; single "
-            "tokens 0.14 to 0.24)"
-        ),
-        trials=150,
-    ),
-    Claim(
-        "svm:svmeq",
-        "Section 6, Figure 9 (definition)",
-        "W_SVMeq is the combination W_fin + gamma W_mm that maximizes the correlation with W.",
-        Verdict.HOLDS,
-        _best_gamma,
-        lambda W, F, D: best_combination(W, F, D)[0],
-        correction="published code takes the nearest combination instead; the means agree to three digits",
-        evidence="0/60 better on a grid of 400 values",
-        trials=60,
-    ),
-    Claim(
-        "svm:lemma6",
-        "Lemma 6, (9), Figure 13",
-        "tau gap_tau/2 > lam > gap_1 gives at least 2 and at most tau selected tokens (orthonormal tokens).",
-        Verdict.HOLDS,
-        _lemma6,
-        lambda gaps, tau, lam: tau * gaps[tau - 1] / 2 > lam > gaps[0],
-        correction=(
-            "exactly min{k : sum_{t<=k} (g_t - g_{k+1}) >= 2 lam} are selected: s* is the projection of g/(2 lam)"
-        ),
-        evidence="0 of the triples that meet the condition",
-        trials=800,
-    ),
-    Claim(
-        "svm:eq10",
-        "(10)",
-        "The objective is l(h(X s)).",
-        Verdict.TYPO,
-        _composed,
-        lambda X, s: X @ s,
-        lambda X, s: X.T @ s,
-        "l(h(X^T s)), as its right-hand side has it",
-        "X s is not the mixture of tokens even where the sizes fit",
-        trials=50,
-    ),
-    Claim(
-        "svm:fig10-all",
-        "Section 6.1, Figure 10(a)",
-        "As lam exceeds a threshold (e.g. 2.0 by the authors' criteria) all tokens are consistently selected (T = "
-        "d = 10).",
-        Verdict.IMPRECISE,
+CHECKS = {
+    "gen-svm": Check(_decomposition, lambda finite, mm, R: finite + R * mm, trials=60),
+    "eq7": Check(_relu_runs, lambda parts: parts.correlation_svmeq, trials=150),
+    "svmeq": Check(_best_gamma, lambda W, F, D: best_combination(W, F, D)[0], trials=60),
+    "lemma6": Check(_lemma6, lambda gaps, tau, lam: tau * gaps[tau - 1] / 2 > lam > gaps[0], trials=800),
+    "eq10": Check(_composed, lambda X, s: X @ s, lambda X, s: X.T @ s, trials=50),
+    "fig10-all": Check(
         _all_selected,
         lambda scores, lam: lam > 2.0,
         lambda scores, lam: (scores - scores.min()).sum() < 2 * lam,
-        "the threshold depends on the scores: the optimum selects all exactly when sum_t (g_t - g_min) < 2 lam",
-        "lam > 2 alone: some token has weight 0 at the optimum of 47/303 draws with lam in [2, 5]; corrected none",
         trials=400,
     ),
-    Claim(
-        "svm:fig10-grows",
-        "Section 6.1, Figure 10(a)",
-        "The number of selected tokens grows with lam.",
-        Verdict.HOLDS,
-        _monotone,
-        lambda counts: bool((np.diff(counts) >= 0).all() and counts[-1] > counts[0]),
-        evidence="never falls, 25 values of lam per draw",
-        trials=200,
+    "fig10-grows": Check(
+        _monotone, lambda counts: bool((np.diff(counts) >= 0).all() and counts[-1] > counts[0]), trials=200
     ),
-    Claim(
-        "svm:fig10-correlation",
-        "Figure 10(b, c)",
-        "The correlation with W_SVMeq is consistently above 0.95 for 1 < selected < T tokens.",
-        Verdict.OPEN,
-        reason=(
-            "not reproduced: the filter keeps at most 1 % of the runs for every optimizer tried, and settings "
-            "are not stated"
-        ),
-    ),
-    Claim(
-        "svm:fig12",
-        "Figures 9 and 12, text",
-        "The mean correlation with W_SVMeq exceeds 0.99 for d >= 8, or where masked probabilities are below 1e-9.",
-        Verdict.OPEN,
-        reason="within the noise of 0.99: 0.984 (standard error 0.004, 53 runs kept of 2000) at d = 8, and 0.982 "
-        "(0.004, 109 of 1200) below 1e-9 at d = 4; attsvm validate fig9 measures it at full size",
-    ),
-    Claim(
-        "svm:eq12",
-        "(11), (12)",
-        "Descent on all T outputs tends to the SVM with the rows of every query.",
-        Verdict.HOLDS,
-        _sequence(False),
-        attsvm.satt_svm,
-        evidence="mean 1 - corr below 0.02, n = 2, T = 4, d = 12",
-        trials=6,
-    ),
-    Claim(
-        "svm:causal",
-        "Section 7, causal SVM",
-        "With causal attention the rows are those with t <= k.",
-        Verdict.HOLDS,
-        _sequence(True),
-        attsvm.satt_svm,
-        evidence="mean 1 - corr below 0.02",
-        trials=6,
-    ),
-    Claim(
-        "svm:masks",
-        "Section 7, general masks",
-        "Any mask is handled by keeping the rows of the tokens that it allows.",
-        Verdict.HOLDS,
-        _masks,
-        attsvm.att_svm,
-        correction="'similar to (7)' should refer to the causal SVM",
-        evidence="1 - corr below 0.01 on every problem, random masks",
-        trials=8,
-    ),
-    Claim(
-        "svm:appF-epsilon",
-        "Appendix F",
-        "The ridge 2.22e-16 is the smallest representable number.",
-        Verdict.TYPO,
-        _smallest_number,
-        lambda x: x > 0.0,
-        lambda x: 1.0 + x != 1.0,
-        (
-            "the machine epsilon, the smallest power of two that changes 1 when added; code also adds it to the "
-            "norm of the gradient"
-        ),
-        "every smaller power of two down to 2^-950 is a positive number; none changes 1",
-        trials=200,
-    ),
-)
+    "eq12": Check(_sequence(False), attsvm.satt_svm, trials=6),
+    "causal": Check(_sequence(True), attsvm.satt_svm, trials=6),
+    "masks": Check(_masks, attsvm.att_svm, trials=8),
+    "appF-epsilon": Check(_smallest_number, lambda x: x > 0.0, lambda x: 1.0 + x != 1.0, trials=200),
+}

@@ -1,0 +1,63 @@
+"""Polyak's step and Muon, against plain arithmetic where it suffices, and past underflow."""
+
+import numpy as np
+import pytest
+import torch
+
+import attsvm
+from attsvm.comparison.metrics import misalignment
+from attsvm.paths.log_excess import LogExcess
+from attsvm.training.gradient import naive_gradient
+from attsvm.training.polyak import log_excess
+from attsvm.training.tensors import tensor_problem
+
+
+@pytest.fixture
+def problem():
+    return attsvm.random_problem(n=4, T=5, d=8, seed=0)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "exponential", "correlation"])
+@pytest.mark.parametrize("size", [0.1, 1000.0])
+def test_the_excess_equals_that_of_the_paths(problem, loss, size):
+    W = size * attsvm.att_svm(problem).W
+    expected, _ = LogExcess(problem, problem.optimal_tokens(), attsvm.get_loss(loss))(W)
+    assert log_excess(tensor_problem(problem), torch.tensor(W)[None], loss).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_excess_of_masked_and_several_queries_equals_the_difference_of_losses():
+    problem = attsvm.random_problem(n=3, T=4, d=5, seed=0, kind="sequence", causal=True)
+    W = np.random.default_rng(0).standard_normal((5, 5))
+    best = np.where(problem.allowed, problem.scores(), -np.inf).max(axis=-1)
+    floor = float(attsvm.logistic(best).sum() / 3)
+    expected = np.log(attsvm.attention.risk(problem, W) - floor)
+    assert log_excess(tensor_problem(problem), torch.tensor(W)[None], "logistic").item() == pytest.approx(
+        expected, rel=1e-9
+    )
+
+
+def test_a_polyak_step_is_the_formula(problem):
+    start = np.random.default_rng(0).standard_normal((8, 8))
+    moved = attsvm.train(problem, steps=1, optimizer="polyak", init=start, lr=0.7).W
+    gradient = naive_gradient(tensor_problem(problem), torch.tensor(start)[None], "logistic").direction[0].numpy()
+    above = attsvm.attention.risk(problem, start) - float(attsvm.logistic(problem.scores().max(axis=-1)).mean())
+    np.testing.assert_allclose(moved, start - 0.7 * above / (gradient**2).sum() * gradient, rtol=1e-9)
+
+
+def test_polyak_goes_to_the_svm_past_underflow(problem):
+    run = attsvm.train(problem, steps=300, optimizer="polyak", init="zero")
+    assert run.selection == problem.optimal_tokens() and run.history.log_rest[-1] < -100
+    assert misalignment(run.W, attsvm.att_svm(problem).W) < 1e-3
+
+
+def test_muon_is_the_polar_factor_of_a_running_mean(problem):
+    data, W = tensor_problem(problem), np.random.default_rng(0).standard_normal((8, 8))
+    run = attsvm.train(problem, steps=3, optimizer="muon", init=W, lr=0.05)
+    mean = 0.0
+    for _ in range(3):
+        mean = 0.95 * mean + naive_gradient(data, torch.tensor(W)[None], "logistic").direction[0].numpy()
+        U, S, Vt = np.linalg.svd(mean)
+        kept = S > 1e-12 * S[0]  # gradients have the rank of the queries
+        W = W - 0.05 * U[:, kept] @ Vt[kept]
+    np.testing.assert_allclose(run.W, W, rtol=1e-9)
+    assert run.norm == "spectral"
