@@ -51,10 +51,10 @@ def _escape_signs(_app: object, _what: str, _name: str, _thing: object, _options
     """Norms ``|x|`` and shapes ``(*batch, m)`` in plain text are no markup."""
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
-            parts = line.split("``")
-            signs = r"(?<!\\)\|" if "*)" in line else r"(?<!\\)\||(?<=\()\*(?=\w)"  # (*type*) is markup that is meant
-            parts[::2] = [re.sub(signs, r"\\\g<0>", part) for part in parts[::2]]
-            lines[i] = "``".join(parts)
+            typed = re.match(r"(.*\(\*.*\*\)(?= |$))?", line)[0]  # "**name** (*type*)" is markup that is meant
+            parts = line[len(typed) :].split("``")
+            parts[::2] = [re.sub(r"(?<!\\)\||(?<=\()\*(?=\w)", r"\\\g<0>", part) for part in parts[::2]]
+            lines[i] = typed.replace("|", r"\|") + "``".join(parts)
 
 
 def setup(app: Any) -> None:

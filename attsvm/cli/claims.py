@@ -104,7 +104,7 @@ def _quotes(claims: list[Claim], folder: Path, json: bool) -> list[str]:
     screen.print(
         f"{counts['printed']} of {len(found)} quotations stand in the papers as quoted, up to spaces and formulas; "
         f"{counts['NOT printed']} do not; {counts['no text']} have no text to compare with; {counts['formula']} are "
-        "formulas, which are not compared.",
+        f"formulas, which are not compared; {counts['not looked for']} are of abstracts, which are not looked for.",
         style="bold", markup=False,
     )  # fmt: skip
     if bad:

@@ -55,13 +55,9 @@ def command(
     from attsvm.files import save_arrays
     from attsvm.records import console
 
-    check_out("--graph", graph, ".graphml", ".png", ".svg", ".pdf")
     check_out("--out", out, ".npz")
     problems = [read.problem for read in each_problem(file, index)]
-    if graph is not None and len(problems) > 1:
-        raise ValueError(f"--graph draws one problem of the batch in {file}: add --index 0")
-    if graph is not None and graph.suffix != ".graphml" and find_spec("matplotlib") is None:
-        raise ImportError(f"--graph {graph} needs matplotlib: pip install 'attsvm[plot]'")
+    _check_graph(graph, file, len(problems))
     silent = quiet or json
     listings = [_listing(problem, limit, top, norm, mode, time_limit, seed, silent) for problem in problems]
     decided = graph is None or _write_graph(graph, problems[0], norm.value, silent)
@@ -71,10 +67,22 @@ def command(
         records = [_record(found) for found in listings]
         print_json(records[0] if len(records) == 1 else records)
     elif not quiet:
-        written = [path for path in (graph if decided else None, out) if path is not None]
-        _show(console(), f"{file}", listings, written)
+        _show(console(), f"{file}", listings, [graph if decided else None, out])
     if not (all(found.complete for found in listings) and decided):
         raise typer.Exit(1)
+
+
+def _check_graph(graph: Path | None, file: Path, problems: int) -> None:
+    """Refuse a graph that could not be drawn before any work is done."""
+    from attsvm.cli.support import check_out
+
+    check_out("--graph", graph, ".graphml", ".png", ".svg", ".pdf")
+    if graph is None:
+        return
+    if problems > 1:
+        raise ValueError(f"--graph draws one problem of the batch in {file}: add --index 0")
+    if graph.suffix != ".graphml" and find_spec("matplotlib") is None:
+        raise ImportError(f"--graph {graph} needs matplotlib: pip install 'attsvm[plot]'")
 
 
 def _listing(
@@ -109,7 +117,7 @@ def _proof(found: Any) -> str:
     return "the list is proved complete" if found.complete else f"not proved complete, bound {found.bound:.4g}"
 
 
-def _show(screen: Any, file: str, listings: list[Any], written: list[Path]) -> None:
+def _show(screen: Any, file: str, listings: list[Any], written: list[Path | None]) -> None:
     from attsvm.cli.frame import close, open_with
 
     if len(listings) == 1:
@@ -127,7 +135,7 @@ def _show(screen: Any, file: str, listings: list[Any], written: list[Path]) -> N
             f"{proved} of {len(listings)} lists are proved complete.",
         )
         screen.print(_batch_table(listings, file))
-    for path in written:
+    for path in filter(None, written):
         screen.print(f"wrote {path}", markup=False)
     more = f"attsvm enumerate {file} --index 0" if len(listings) > 1 else f"attsvm report {file} -o report.html"
     close(screen, ("selection", "margin", "locally optimal"), more)

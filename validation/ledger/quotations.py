@@ -40,7 +40,11 @@ _MATHS = frozenset({
 
 @dataclass(frozen=True)
 class Quotation:
-    """What became of one quotation: "printed", "NOT printed", "formula" (not compared), or "no text" of the paper."""
+    """What became of one quotation.
+
+    "printed", "NOT printed", "formula" (not compared), "no text" of the paper in the folder, or "not looked for" where
+    the ledger quotes an abstract of a paper outside `TITLES`.
+    """
 
     claim: str
     quote: str
@@ -136,6 +140,8 @@ def check_quotations(claims: Iterable[Claim], folder: Path) -> list[Quotation]:
             continue
         if len(prose(quote)) < _FEW:
             found.append(Quotation(claim.id, quote, "formula"))
+        elif claim.paper not in TITLES:
+            found.append(Quotation(claim.id, quote, "not looked for"))
         elif claim.paper not in words:
             found.append(Quotation(claim.id, quote, "no text"))
         else:

@@ -113,6 +113,7 @@ def draw(outcome: Outcome) -> Picture:
     left.bar(heads + 0.2, np.asarray(c["rho"], dtype=float), 0.4, label="exact")
     left.axhline(1.0, color="k", lw=0.8, ls=":")
     left.set(title=r"leakage $\rho_U$, median over examples", xlabel="head", yscale="log")
+    left.margins(y=0.3)  # room for the legend
     for head, position in enumerate(c["position"]):
         if len(position):
             middle.hist(np.asarray(position, dtype=float), bins=30, histtype="step", label=f"head {head}")
