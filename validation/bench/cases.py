@@ -113,7 +113,7 @@ def _monitor(seed: int) -> dict[str, dict[str, float]]:
     from attsvm.validation.bench.monitor import monitor_overhead
 
     found = monitor_overhead(seed)
-    names = {"plain": "seconds", "measured": "measured step", "waiting": "other step", "overhead": "share of a step"}
+    names = {"plain": "seconds", "measured": "measuring", "waiting": "waiting", "overhead": "share of a step"}
     return {"attsvm": {name: found[key] for key, name in names.items()}}
 
 

@@ -1,13 +1,15 @@
-"""What watching costs: training steps without a monitor, with one that measures, and with one that waits.
+"""What watching costs: processor time inside a monitor beside that of a training step.
 
-At ``every = N`` one step in N is measured and the others only pass the hooks, so that the share is
-``((measured - plain) + (N - 1) (waiting - plain)) / (N plain)``. The three kinds of steps are taken in turn in one
-process, in processor time, and medians are compared: differences of long blocks of steps drown in what else runs.
+At ``every = N`` one step in N is measured and the others only pass the hooks, so that the share of a step is
+``(measured + (N - 1) waiting) / (N plain)``, with the time that a monitor's own methods take in each kind of step. They
+are timed one by one, and medians compared: differences of whole steps drown in what else the machine does.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ def monitor_overhead(
     repeats: int = 9,
     every: int = 100,
 ) -> dict[str, float]:
-    """Medians of the three kinds of steps and the share of a step that a monitor takes; sizes of MiniLM by default.
+    """Medians of a plain step and of a monitor that measures or waits, and its share; by default at MiniLM's size.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ def monitor_overhead(
     model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
-    def step(monitor: Monitor | None) -> float:
+    def step(monitor: Any) -> float:
         states = torch.randn(batch, length, d)
         start = time.process_time()
         loss: Any = model(states).square().mean()
@@ -71,10 +73,32 @@ def monitor_overhead(
     found: dict[str, list[float]] = {"plain": [], "measured": [], "waiting": []}
     for _ in range(repeats):
         found["plain"].append(step(None))
-        with Monitor(model, every=every) as monitor:
-            found["measured"].append(step(monitor))
-            found["waiting"].append(step(monitor))
+        with _timed(Monitor, model, every) as (monitor, spent):
+            for kind in ("measured", "waiting"):
+                spent[0] = 0.0
+                step(monitor)
+                found[kind].append(spent[0])
             assert len(monitor.history) == 1
     plain, measured, waiting = (float(np.median(found[kind])) for kind in ("plain", "measured", "waiting"))
-    extra = (measured - plain) + (every - 1) * (waiting - plain)
-    return {"plain": plain, "measured": measured, "waiting": waiting, "overhead": extra / (every * plain)}
+    overhead = (measured + (every - 1) * waiting) / (every * plain)
+    return {"plain": plain, "measured": measured, "waiting": waiting, "overhead": overhead}
+
+
+@contextmanager
+def _timed(kind: Any, model: Any, every: int) -> Iterator[tuple[Any, list[float]]]:
+    """A monitor whose methods add their processor time to a list of one number."""
+    spent = [0.0]
+
+    def timed(name: str) -> Callable[..., Any]:
+        def call(self: Any, *args: Any) -> Any:
+            start = time.process_time()
+            try:
+                return getattr(kind, name)(self, *args)
+            finally:
+                spent[0] += time.process_time() - start
+
+        return call
+
+    methods = {name: timed(name) for name in ("_begin", "_look", "_end", "step")}
+    with type("TimedMonitor", (kind,), methods)(model, every=every) as monitor:
+        yield monitor, spent

@@ -17,7 +17,7 @@ def run(context: Context) -> Outcome:
     names = ("d", "layers", "heads", "batch", "length", "repeats", "every")
     runs = [monitor_overhead(context.seed + k, **{name: s[name] for name in names}) for k in range(s["trials"])]
     shares = np.array([found["overhead"] for found in runs])
-    labels = {"plain": "CPU seconds of a step without", "measured": "of one that is measured", "waiting": "of another"}
+    labels = {"plain": "CPU seconds of a step", "measured": "monitor, measuring", "waiting": "monitor, waiting"}
     rows = [(label, mean_of([found[kind] for found in runs])) for kind, label in labels.items()]
     rows += [("overhead, mean", mean_of(shares)), ("overhead, median", float(np.median(shares)))]
     sizes = f"{s['layers']} layers, d = {s['d']}, batches of {s['batch']} x {s['length']}"
@@ -31,8 +31,8 @@ FIGURE = Figure(
     name="monitor",
     title="What a monitor costs: less than 5 % of a training step at every = 100",
     protocol="""Training steps of a transformer of MiniLM's size without a monitor, with one that measures and with one
-        that waits, in turn, in one process; medians of processor time per run. The share at every = N is that of one
-        measured and N - 1 waiting steps.""",
+        that waits, in turn, in one process; medians of the processor time of a step, and of that inside the monitor's
+        methods. The share at every = N is that of one measured and N - 1 waiting steps.""",
     full={"trials": 5, "d": 384, "layers": 6, "heads": 12, "batch": 8, "length": 64, "repeats": 5, "every": 100,
           "judge": True},
     quick={"trials": 1, "d": 16, "layers": 1, "heads": 2, "batch": 2, "length": 8, "repeats": 3, "every": 100,
