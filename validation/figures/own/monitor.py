@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from attsvm.records import mean_of
@@ -18,7 +20,7 @@ def run(context: Context) -> Outcome:
     runs = [monitor_overhead(context.seed + k, **{name: s[name] for name in names}) for k in range(s["trials"])]
     shares = np.array([found["overhead"] for found in runs])
     labels = {"plain": "CPU seconds of a step", "measured": "monitor, measuring", "waiting": "monitor, waiting"}
-    rows = [(label, mean_of([found[kind] for found in runs])) for kind, label in labels.items()]
+    rows: list[tuple[str, Any]] = [(label, mean_of([found[kind] for found in runs])) for kind, label in labels.items()]
     rows += [("overhead, mean", mean_of(shares)), ("overhead, median", float(np.median(shares)))]
     sizes = f"{s['layers']} layers, d = {s['d']}, batches of {s['batch']} x {s['length']}"
     title = f"Monitor at every = {s['every']}: {sizes}, {s['trials']} runs"
