@@ -7,10 +7,13 @@ import csv
 import numpy as np
 import pytest
 
+import attsvm
 from attsvm.validation.figures.framework import Context
 from attsvm.validation.figures.own import atoms, edits, retrieval
+from attsvm.validation.pretrained import retrieval_peers
 from attsvm.validation.pretrained.packages import is_installed
 from attsvm.validation.pretrained.reactions import read_reactions, tokenize
+from attsvm.validation.pretrained.rxnmapper import Tasks
 
 
 def tiny(module, **settings):
@@ -78,6 +81,53 @@ def test_retrieval_has_a_row_per_way_and_a_picture(monkeypatch):
     assert max(found["hard margin from nothing"]["gap"]) < 1e-6
     picture = retrieval.draw(outcome)
     assert len(picture.axes[0].lines) == 2 * (len(labels) - 1) + 1
+
+
+def test_peers_learn_what_a_few_directions_say():
+    """Queries and documents agree in two directions; everything else is noise, and larger."""
+    rng = np.random.default_rng(0)
+    queries = rng.normal(size=(120, 8))
+    documents = np.where(np.arange(8) < 2, queries, 3.0 * rng.normal(size=(120, 8)))
+    others = documents[rng.permutation(120)]
+    problem = attsvm.AttentionProblem(np.stack([documents, others], axis=1), Z=queries)
+    y = np.zeros(120, dtype=np.int64)
+    weights = retrieval_peers.linear_svc_pairs(problem, y, 1.0, dimensions=8, scale=1.0)
+    scored = {"pairs": attsvm.attention.logits(problem, weights)}
+    for method in ("ITML", "LSML"):
+        scored[method] = retrieval_peers.metric_learning(problem, y, method, dimensions=8, seed=0)(problem)
+    near = -np.linalg.norm(problem.X - queries[:, None], axis=-1)
+    plain = max(np.mean(s.argmax(axis=1) == 0) for s in (near, attsvm.attention.logits(problem, np.eye(8))))
+    for name in ("pairs", "ITML"):
+        assert np.mean(scored[name].argmax(axis=1) == 0) > plain + 0.05, name
+    assert np.isfinite(scored["LSML"]).all()  # it hardly leaves its prior here
+
+
+def test_row_sizes_are_those_of_the_demands():
+    """By hand: the norm of every row (x_right - x_t) z', of the maps for an edit of K or Q."""
+    rng = np.random.default_rng(1)
+    X, Z = rng.normal(size=(2, 4, 5)), rng.normal(size=(2, 3, 5))
+    mask = np.ones((2, 3, 4), dtype=bool)
+    mask[:, :, 3] = False
+    wanted = np.array([[0, 1, -1], [2, -1, -1]])
+    head = attsvm.TrainedHead(rng.normal(size=(2, 5)), rng.normal(size=(2, 5)), 0.7)
+    tasks = Tasks(attsvm.AttentionProblem(X, Z=Z, mask=mask), wanted, np.full((2, 4), -1))
+    asked = [(0, 0, 0), (0, 1, 1), (1, 0, 2)]
+    rows = [(X[i, a] - X[i, t], Z[i, k]) for i, k, a in asked for t in range(3) if t != a]
+    sizes = {
+        "W": [np.linalg.norm(np.outer(x, z)) for x, z in rows],
+        "K": [np.linalg.norm(0.7 * np.outer(x, head.query_map @ z)) for x, z in rows],
+        "Q": [np.linalg.norm(0.7 * np.outer(head.key_map @ x, z)) for x, z in rows],
+    }
+    for of, by_hand in sizes.items():
+        assert tasks.row_size(head, of) == pytest.approx(np.median(by_hand), rel=1e-12)
+
+
+def test_tasks_are_kept_in_a_file(tmp_path):
+    X, Z = np.ones((1, 2, 3)), np.ones((1, 1, 3))
+    tasks = Tasks(attsvm.AttentionProblem(X, Z=Z, mask=np.ones((1, 1, 2), bool)), np.array([[1]]), np.array([[0, 1]]))
+    tasks.write(tmp_path / "t.npz")
+    again = Tasks.read(tmp_path / "t.npz")
+    assert again.wanted.tolist() == [[1]] and again.ranks.tolist() == [[0, 1]] and (again.problem.X == X).all()
 
 
 def test_a_study_says_what_is_missing():

@@ -121,6 +121,26 @@ def _norms_agree(seed: int) -> dict[str, dict[str, float]]:
     return agreement(seed)
 
 
+def _cheap_probe(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.probe import cheap_speed
+
+    return cheap_speed(seed)
+
+
+def _svm_probe(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.probe import svm_speed
+
+    return svm_speed(seed)
+
+
+def _monitor(seed: int) -> dict[str, dict[str, float]]:
+    from attsvm.validation.bench.monitor import monitor_overhead
+
+    found = monitor_overhead(seed)
+    names = {"plain": "seconds", "measured": "measuring", "waiting": "waiting", "overhead": "share of a step"}
+    return {"attsvm": {name: found[key] for key, name in names.items()}}
+
+
 _DAQP, _DAQP_LOOP = "daqp, Gram matrix given", "daqp loop, rows built"
 _DENSE_QP = ("qpsolvers daqp", "qpsolvers piqp", "qpsolvers proxqp", "qpsolvers quadprog")
 
@@ -327,6 +347,33 @@ CASES: tuple[Case, ...] = (
         ),
         slow=True,
         opt_in=True,
+    ),
+    DrawCase(
+        "probe-cheap",
+        "probe of MiniLM without SVMs, 72 heads, 32 x 128 tokens (make models)",
+        _cheap_probe,
+        (NumberGoal("under 60 s", "attsvm", "seconds", "at most", 60.0),),
+        slow=True,
+        opt_in=True,
+    ),
+    DrawCase(
+        "probe-svm",
+        "SVM measures of a head of MiniLM at the default budget (make models)",
+        _svm_probe,
+        (
+            NumberGoal("under 30 min (extrapolated)", "attsvm", "minutes for all heads on 2 cores", "at most", 30.0),
+            NumberGoal("gap <= 1e-4", "attsvm", "gap", "at most", 1e-4),
+            NumberGoal("soft nuclear <= 1e-2", "attsvm", "gap of the soft nuclear solve", "at most", 1e-2),
+        ),
+        slow=True,
+        opt_in=True,
+    ),
+    DrawCase(
+        "monitor",
+        "a monitor at every = 100 beside training steps, 6 layers, d = 384",
+        _monitor,
+        (NumberGoal("below 5 % of a step", "attsvm", "share of a step", "at most", 0.05),),
+        slow=True,
     ),
     DrawCase(
         "training",

@@ -10,6 +10,7 @@ import random
 import re
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 __all__ = ["docstring_pairs"]
@@ -48,10 +49,19 @@ def docstring_pairs(limit: int | None = None, seed: int = 0) -> list[tuple[str, 
     Examples
     --------
     >>> from attsvm.validation.pretrained.docstrings import docstring_pairs
-    >>> module, summary, body = docstring_pairs(1)[0]
-    >>> len(summary.split()) >= 3 and len(body.split()) >= 12
-    True
+    >>> module, summary, body = docstring_pairs(30)[-1]
+    >>> len(summary.split()) >= 3 and len(body.split()) >= 12, module > "m"  # not from the beginning of the alphabet
+    (True, True)
     """
+    found = _every_pair()
+    if limit is None or limit >= len(found):
+        return list(found)
+    return [found[k] for k in sorted(random.Random(seed).sample(range(len(found)), limit))]
+
+
+@cache
+def _every_pair() -> tuple[tuple[str, str, str], ...]:
+    """All pairs; the library of a running Python does not change."""
     root = Path(sysconfig.get_paths()["stdlib"])
     found: list[tuple[str, str, str]] = []
     bodies: dict[str, list[frozenset[str]]] = {}  # copies are in the same module
@@ -72,9 +82,7 @@ def docstring_pairs(limit: int | None = None, seed: int = 0) -> list[tuple[str, 
             summaries.add(pair[0])
             bodies.setdefault(parts[0], []).append(words)
             found.append((parts[0], *pair))
-    if limit is None or limit >= len(found):
-        return found
-    return [found[k] for k in sorted(random.Random(seed).sample(range(len(found)), limit))]
+    return tuple(found)
 
 
 def _repeats(words: frozenset[str], known: list[frozenset[str]]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -135,7 +136,9 @@ def _translated() -> Iterator[None]:
     for name, check in checks.items():
         setattr(util, name, translated(check))
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of its other calls into scikit-learn
+            yield
     finally:
         for name, check in checks.items():
             setattr(util, name, check)

@@ -125,11 +125,11 @@ def split_task(trials: int, seed: int, *, data: str, split: int, first: int, hel
     """Right, equivalent and all held-out atoms of one split, for one way of learning; what a sweep runs."""
     tasks, head = Tasks.read(data), load_reaction_model().head
     order = np.random.default_rng([first, split]).permutation(len(tasks.wanted))
-    test, train = tasks.take(order[:held]), tasks.take(order[held : held + size])
+    test = tasks.take(order[:held])
     if way == "raw head":
         W, gap = head.W, 0.0
     else:
-        edit = _learned(train, head, way, c=c)
+        edit = _learned(tasks.take(order[held : held + size]), head, way, c=c)
         W, gap = edit.W, float(edit.certificate.gap)
     found = counts(test.verdicts(W))
     return {"right": [found["right"]] * trials, "equivalent": [found["equivalent"]] * trials,

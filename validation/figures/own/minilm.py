@@ -42,9 +42,11 @@ def draw(outcome: Outcome) -> Picture:
     shown = axes[0].imshow(grid, vmin=0, vmax=1, aspect="auto", cmap="viridis")
     axes[0].set(xlabel="head", ylabel="layer", title="share of attention on one token")
     picture.colorbar(shown, ax=axes[0])
-    for name, label in zip(outcome.curves["names"], ("head", "random W of its spectrum"), strict=False):
-        values = np.array(outcome.curves["grids"][name], dtype=float).ravel()
-        axes[1].hist(values[np.isfinite(values)], bins=20, alpha=0.6, label=label)
+    drawn = [np.array(outcome.curves["grids"][name], dtype=float).ravel() for name in outcome.curves["names"]]
+    known = [values[np.isfinite(values)] for values in drawn]
+    bins = np.histogram_bin_edges(np.concatenate(known or [np.zeros(1)]), bins=24)
+    for values, label in zip(known, ("head", "random W of its spectrum"), strict=False):
+        axes[1].hist(values, bins=list(bins), alpha=0.6, label=label)
     axes[1].set(xlabel="cosine with the Att-SVM of its own selections", ylabel="heads")
     return finish(picture, axes[1:])
 
