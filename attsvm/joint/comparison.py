@@ -75,7 +75,7 @@ def compare_joint(run: Run, snapshots: Sequence[int] | None = None) -> JointComp
     --------
     >>> import attsvm
     >>> from attsvm.joint import compare_joint
-    >>> run = attsvm.train(attsvm.random_problem(n=3, T=4, d=6, seed=0), steps=600, train_head=True)
+    >>> run = attsvm.train(attsvm.random_problem(n=3, T=4, d=6, seed=0), steps=600, lr=0.5, train_head=True)
     >>> found = compare_joint(run, [-1])
     >>> bool(found.head[-1] < 1e-2 > found.attention[-1])
     True
