@@ -75,7 +75,7 @@ def compare_joint(run: Run, snapshots: Sequence[int] | None = None) -> JointComp
     --------
     >>> import attsvm
     >>> from attsvm.joint import compare_joint
-    >>> run = attsvm.train(attsvm.random_problem(n=3, T=4, d=6, seed=0), steps=600, train_head=True)
+    >>> run = attsvm.train(attsvm.random_problem(n=3, T=4, d=6, seed=0), steps=600, lr=0.5, train_head=True)
     >>> found = compare_joint(run, [-1])
     >>> bool(found.head[-1] < 1e-2 > found.attention[-1])
     True
@@ -91,13 +91,14 @@ def compare_joint(run: Run, snapshots: Sequence[int] | None = None) -> JointComp
     solutions = []
     for j, k in enumerate(chosen):
         size = float(np.linalg.norm(h.W[k], "nuc" if norm == "nuclear" else "fro"))
-        ratio = float(np.linalg.norm(h.v[k])) / size if size > 0 else float("inf")
-        found[0, j] = ratio
-        solved = [joint_svm(run.problem, h.selection[k], ratio=r, norm=norm) for r in (ratio, 0.0, float("inf"))]
+        found[0, j] = float(np.linalg.norm(h.v[k])) / size if size > 0 else np.inf
+        ratios = (float(found[0, j]), 0.0, float("inf"))
+        solved = [joint_svm(run.problem, h.selection[k], ratio=r, norm=norm) for r in ratios]
         solutions.append(solved[0])
         if solved[0].status.has_solution and h.v[k].any() and size > 0:
             found[1, j] = misalignment(h.v[k][None], solved[0].v[None])
         for place, solution in enumerate(solved):
             if solution.status.has_solution and size > 0:
                 found[2 + place, j] = misalignment(h.W[k], solution.W)
-    return JointComparison(h.steps[list(chosen)], *found, tuple(solutions))
+    ratio, head, attention, plain, relaxed = found
+    return JointComparison(h.steps[list(chosen)], ratio, head, attention, plain, relaxed, tuple(solutions))

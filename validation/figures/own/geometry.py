@@ -15,8 +15,8 @@ __all__ = ["FIGURE", "NORMS", "OPTIMIZERS", "margins_reached", "run"]
 
 NORMS = ("frobenius", "nuclear", "spectral", "linf", "l3", "l1.5", "l1")
 
-_LINEAR = "for attention none known to us; in linear classification it maximizes the margin of its norm"
-_MIRROR = "mirror descent with this potential, directions near a locally optimal one (arXiv 2410.14581, abstract)"
+_LINEAR = "for attention nothing known to us; in linear classification it maximizes the margin of its norm"
+_MIRROR = "mirror descent with this potential converges in direction to its SVM (arXiv 2410.14581, abstract)"
 
 
 class Rule(NamedTuple):
@@ -40,7 +40,7 @@ OPTIMIZERS: dict[str, Rule] = {
     "steepest:l1": Rule(0.1, "l1", _LINEAR),
     "mirror:l3": Rule(0.1, "l3", _MIRROR),
     "mirror:l1.5": Rule(0.1, "l1.5", _MIRROR),
-    "adam": Rule(0.02, None, "none for attention that we know of; it need not follow any of these norms"),
+    "adam": Rule(0.02, None, "for attention nothing known to us"),
 }
 
 

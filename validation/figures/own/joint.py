@@ -25,6 +25,7 @@ MODELS: dict[str, dict[str, Any]] = {
 _MEASURES = ("head", "attention", "plain", "relaxed")
 # A run that is further than this from its prediction at the last step is printed as an exception.
 _AWAY = 1e-2
+_PATH_AWAY = 1e-3
 
 
 def _problems(form: str, size: tuple[int, int, int], trials: int, seed: int) -> attsvm.AttentionProblem:
@@ -106,7 +107,7 @@ def run(context: Context) -> Outcome:
     curves = {"steps": marks, "models": list(MODELS)} | {
         name: [np.asarray(found[name], dtype=float) for found in descents] for name in _MEASURES
     }
-    return Outcome(tables, curves, _notes(descents))
+    return Outcome(tables, curves, [*_notes(descents), *_path_notes(both, walked)])
 
 
 def _solved(found: Any) -> np.ndarray:
@@ -158,6 +159,24 @@ def _notes(descents: Any) -> list[str]:
             what = f"1 - corr of W {joint[b]:.1e}" if np.isfinite(joint[b]) else f"the SVM is {found['status'][b]}"
             best = "" if found["consistent"][b] else "; some selected token is not the best under v"
             notes.append(f"exception: {name}, draw {b}: {what}{best}")
+    return notes
+
+
+def _path_notes(cells: list[dict[str, Any]], walked: Any) -> list[str]:
+    """Paths that end away from their prediction, and whether their tokens are the best under v."""
+    notes = []
+    for cell, found in zip(cells, walked, strict=True):
+        last = np.asarray(found["attention"], dtype=float)[:, -1]
+        good = np.asarray(found["consistent"], dtype=bool)
+        away = ~(last <= _PATH_AWAY)
+        if away.any():
+            ends = ", ".join(f"{x:.1e}" for x in np.sort(last[away]))
+            odd, others = int((away & ~good).sum()), int((~away & ~good).sum())
+            notes.append(
+                f"paths at ratio {cell['ratio']:g}: {int(away.sum())} of {len(last)} end further than {_PATH_AWAY:g} "
+                f"from their SVM ({ends}); selected tokens are not the best under v in {odd} of these and in {others} "
+                "of the others"
+            )
     return notes
 
 
