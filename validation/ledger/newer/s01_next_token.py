@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from attsvm import next_token
 from attsvm.comparison.metrics import misalignment
 from attsvm.next_token import (
     attention_shares,
@@ -15,7 +16,6 @@ from attsvm.next_token import (
     random_corpus,
     soft_composition,
     token_graphs,
-    train,
 )
 from attsvm.validation.ledger.record import Check, each
 
@@ -35,7 +35,7 @@ def _corpus(rng: np.random.Generator, acyclic: bool) -> tuple[list[list[int]], n
 @each(1e-2, "1 - correlation of W without its finite part after 2,000 normalized steps")
 def _direction(formula: Any, rng: np.random.Generator, k: int) -> float:
     sequences, table = _corpus(rng, acyclic=k % 2 == 0)
-    W = train(sequences, table, steps=2000, snapshots=2).W
+    W = next_token.train(sequences, table, steps=2000, snapshots=2).W
     growing = W - soft_composition(sequences, table).W
     return float(misalignment(growing, formula(sequences, table)))
 
@@ -43,7 +43,7 @@ def _direction(formula: Any, rng: np.random.Generator, k: int) -> float:
 @each(1e-3, "largest error of a share of attention inside components")
 def _shares(formula: Any, rng: np.random.Generator, k: int) -> float:
     sequences, table = _corpus(rng, acyclic=False)
-    W = train(sequences, table, steps=2000, snapshots=2).W
+    W = next_token.train(sequences, table, steps=2000, snapshots=2).W
     return float(np.abs(attention_shares(token_graphs(sequences), table, W) - formula(sequences, table)).max())
 
 
