@@ -20,7 +20,8 @@ problem = attsvm.random_problem(n=6, T=5, d=6, seed=0)
 # %%
 # Train both blocks by normalized gradient descent, the head with smaller, equal and larger steps.
 
-runs = {lr: attsvm.train(problem, steps=2000, train_head=True, head_lr=lr, snapshots=20) for lr in (0.02, 0.1, 0.5)}
+rates = (0.06, 0.3, 1.5)
+runs = {rate: attsvm.train(problem, steps=800, lr=0.3, train_head=True, head_lr=rate, snapshots=14) for rate in rates}
 for lr, run in runs.items():
     print(f"head lr {lr}: {compare_joint(run, [-1])!r}")
     print("  asked of attention:", compare_joint(run, [-1]).solutions[-1].demanded.round(2))
