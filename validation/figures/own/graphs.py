@@ -45,10 +45,11 @@ def all_pairs_model(sequences: Sequence[Any], embeddings: npt.NDArray[np.float64
     for k in graphs.queries.tolist():
         closure = nx.transitive_closure(graphs.graph(k))
         for i, j in closure.edges:
-            if i == j:
+            tied = closure.has_edge(j, i)
+            if i == j or (tied and i > j):  # the same equation twice makes interior-point solvers break down
                 continue
             score = (embeddings[i] - embeddings[j]) @ W @ embeddings[k]
-            rows.append(score == 0 if closure.has_edge(j, i) else score >= 1)
+            rows.append(score == 0 if tied else score >= 1)
     size = cp.sum_squares(W) if norm == "frobenius" else cp.normNuc(W)
     program = cp.Problem(cp.Minimize(size), rows)
     for looser in (1.0, 10.0, 100.0, 1000.0):  # at the tightest an interior-point solver may break down
