@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Protocol
 
 from attsvm.validation.bench.draws import DrawCase, NumberGoal
@@ -36,10 +38,17 @@ class Case(Protocol):
         ...
 
 
-def _training(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.training import training_throughput
+def later(name: str, **settings: object) -> Callable[[int], dict[str, dict[str, float]]]:
+    """The function ``module:function`` of this folder with settings, imported when a seed is given."""
 
-    return training_throughput(seed)
+    def measure(seed: int) -> dict[str, dict[str, float]]:
+        module, function = name.split(":")
+        found: dict[str, dict[str, float]] = getattr(import_module(f"{__package__}.{module}"), function)(
+            seed, **settings
+        )
+        return found
+
+    return measure
 
 
 def _spectrum(seed: int, scale: float) -> dict[str, dict[str, float]]:
@@ -71,66 +80,6 @@ def _selector(seed: int) -> dict[str, dict[str, float]]:
              "excess": "objective of LinearSVC over ours, less 1", "gap": "gap",
              "memory": "memory, in sizes of the tokens"}  # fmt: skip
     return {"attsvm": {name: found[key] for key, name in names.items()}}
-
-
-def _shared(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.real_size import shared_against_pairs
-
-    return shared_against_pairs(seed)
-
-
-def _soft(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.real_size import soft_against_linear_svc
-
-    return soft_against_linear_svc(seed)
-
-
-def _nuclear_size(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.real_size import nuclear_size
-
-    return nuclear_size(seed)
-
-
-def _rank_in_time(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.real_size import rank_in_time
-
-    return rank_in_time(seed)
-
-
-def _large(seed: int, size: tuple[int, int, int], parts: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.real_size import large_solve
-
-    return large_solve(seed, size, parts=parts)
-
-
-def _large_corpus(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.corpora import large_corpus
-
-    return large_corpus(seed)
-
-
-def _norms(seed: int, norm: str) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.norms import norm_speed
-
-    return norm_speed(seed, norm)
-
-
-def _norms_agree(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.norms import agreement
-
-    return agreement(seed)
-
-
-def _cheap_probe(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.probe import cheap_speed
-
-    return cheap_speed(seed)
-
-
-def _svm_probe(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.probe import svm_speed
-
-    return svm_speed(seed)
 
 
 def _monitor(seed: int) -> dict[str, dict[str, float]]:
@@ -223,7 +172,7 @@ CASES: tuple[Case, ...] = (
         DrawCase(
             f"norms-{norm}",
             f"{norm} norm, (6, 8, 10), alone and in batches of 200, against the quickest of cvxpy's solvers",
-            partial(_norms, norm=norm),
+            later("norms:norm_speed", norm=norm),
             (
                 NumberGoal(">= 20x cvxpy", "attsvm", "times as fast", "at least", 20.0),
                 NumberGoal(">= 20x cvxpy in batches", "attsvm", "times as fast in a batch", "at least", 20.0),
@@ -236,7 +185,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "norms-agree",
         "100 problems per draw in spectral, l1, linf, l1.5 and l3 norms against certified cvxpy",
-        _norms_agree,
+        later("norms:agreement"),
         (
             NumberGoal("gap <= 1e-7", "all norms", "worst gap", "at most", 1e-7),
             NumberGoal("same norm to 2e-7", "all norms", "worst difference", "at most", 2e-7),
@@ -247,7 +196,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "graphs-large",
         "Graph-SVM of 100,000 sequences over 10,000 tokens, d = 16",
-        _large_corpus,
+        later("corpora:large_corpus"),
         (
             NumberGoal("graphs and components in 30 s", "attsvm", "seconds of the graphs", "at most", 30.0),
             NumberGoal("gap <= 1e-8", "attsvm", "gap", "at most", 1e-8),
@@ -277,7 +226,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "shared-rows",
         "16 x 64 structured, 64,512 rows, d = 385",
-        _shared,
+        later("real_size:shared_against_pairs"),
         (
             NumberGoal(
                 ">= 5x rows written out", "shared rows", "times as fast as rows written out", "at least", 5.0
@@ -292,7 +241,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "soft-rows",
         "soft margins, 364 rows, d = 385, 148,225 features written out for LinearSVC",
-        _soft,
+        later("real_size:soft_against_linear_svc"),
         (
             NumberGoal(">= 20x LinearSVC", "attsvm", "times as fast as LinearSVC", "at least", 20.0),
             NumberGoal("same W", "attsvm", "difference of W", "at most", 1e-6),
@@ -303,7 +252,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "nuc-shared",
         "nuclear norm, 8 x 64 structured, 32,256 rows, d = 385",
-        _nuclear_size,
+        later("real_size:nuclear_size"),
         (
             NumberGoal("gap <= 1e-5", "attsvm", "gap", "at most", 1e-5),
             NumberGoal("under 5 minutes", "attsvm", "seconds", "at most", 300.0),
@@ -314,7 +263,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "nuc-rank",
         "nuclear norm, rank at most 8, 3,024 rows, d = 64, 4 and 16 seconds",
-        _rank_in_time,
+        later("real_size:rank_in_time"),
         (
             NumberGoal("gap <= 0.05", "attsvm", "gap to the convex bound", "at most", 0.05),
             NumberGoal(
@@ -328,7 +277,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "large",
         "32 x 128 causal, 260,096 rows, d = 385",
-        partial(_large, size=(32, 128, 384), parts=(8, 16, 32)),
+        later("real_size:large_solve", size=(32, 128, 384), parts=(8, 16, 32)),
         (
             NumberGoal("under 3 minutes", "32 x 128 causal", "seconds", "at most", 180.0),
             NumberGoal("gap <= 1e-8", "32 x 128 causal", "gap", "at most", 1e-8),
@@ -339,7 +288,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "huge",
         "16 x 512 causal, 2,093,056 rows, d = 577",
-        partial(_large, size=(16, 512, 576), parts=(4, 16)),
+        later("real_size:large_solve", size=(16, 512, 576), parts=(4, 16)),
         (
             NumberGoal("under 30 minutes", "16 x 512 causal", "seconds", "at most", 1800.0),
             NumberGoal("gap <= 1e-8", "16 x 512 causal", "gap", "at most", 1e-8),
@@ -351,7 +300,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "probe-cheap",
         "probe of MiniLM without SVMs, 72 heads, 32 x 128 tokens (make models)",
-        _cheap_probe,
+        later("probe:cheap_speed"),
         (NumberGoal("under 60 s", "attsvm", "seconds", "at most", 60.0),),
         slow=True,
         opt_in=True,
@@ -359,7 +308,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "probe-svm",
         "SVM measures of a head of MiniLM at the default budget (make models)",
-        _svm_probe,
+        later("probe:svm_speed"),
         (
             NumberGoal("under 30 min (extrapolated)", "attsvm", "minutes for all heads on 2 cores", "at most", 30.0),
             NumberGoal("gap <= 1e-4", "attsvm", "gap", "at most", 1e-4),
@@ -378,7 +327,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "training",
         "training, batch 500, n = T = 5, d = 10",
-        _training,
+        later("training:training_throughput"),
         (NumberGoal(">= 100x autograd", "attsvm W", "times as fast as the autograd loop", "at least", 100.0),),
     ),
     *(
