@@ -11,6 +11,7 @@ Kuemmerle and J. Sigl, "Harmonic mean iteratively reweighted least squares for l
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,8 @@ _INTERIOR_ROWS = 700
 _FALL, _FLOOR, _SHARE = 0.5, 1e-7, 0.05
 # By how much rows of a weighted problem may be missed, as a share of what the last one left open.
 _ROUGH = 0.02
+# Times that rows may join those which Newton looks at, and what it must prove of these for that.
+_JOINS, _SETTLED = 6, 1e-6
 
 
 class _Best:
@@ -137,12 +140,8 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
         if reached < attempt_below and left() > 0:
             # A failed attempt costs little on few rows; on many, come closer first.
             attempt_below = min(attempt_below, (0.9 if problem.m <= _FEW else 0.4) * reached)
-            near = np.flatnonzero((lam != 0) | problem.equality | _close(problem, W))
-            polished = polish_face(problem.gather(near), W, lam[near], late=lambda: left() < 0)
-            if polished is not None:
-                full = np.zeros(problem.m)
-                full[near] = polished.lam
-                best.offer(polished.W, full)
+            for polished, full in _polished(problem, W, lam, lambda: left() < 0):
+                best.offer(polished, full)
         goal = request.tolerance * (1.0 if floor <= 1e-4 else 1e-2)
         if best.proved <= goal or left() < 0:
             break
@@ -153,6 +152,25 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
             break
     extras = Extras(interior_iterations=rounds, working_rows=rows, factorizations=systems, products=products)
     return replace(best.found, iterations=rounds, extras=extras)
+
+
+def _polished(
+    problem: MarginProblem, W: FloatArray, lam: FloatArray, late: Callable[[], bool]
+) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Pairs by Newton on the rows that are nearly active, which rows join that the pair before misses."""
+    near = (lam != 0) | problem.equality | _close(problem, W)
+    for _ in range(_JOINS):
+        index = np.flatnonzero(near)
+        polished = polish_face(problem.gather(index), W, lam[index], late=late)
+        if polished is None:
+            return
+        W, lam = polished.W, np.zeros(problem.m)
+        lam[index] = polished.lam
+        yield W, lam
+        joining = _close(problem, W) & ~near
+        if not joining.any() or polished.certificate.proved > _SETTLED:
+            return
+        near |= joining
 
 
 def _within(options: dict[str, Any], left: float, limit: float) -> dict[str, Any]:
