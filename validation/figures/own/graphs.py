@@ -27,7 +27,7 @@ def all_pairs_model(sequences: Sequence[Any], embeddings: npt.NDArray[np.float64
 
     Returns
     -------
-    (W, value) or (None, inf)
+    (W, value), (None, inf), or (None, NaN) where the solver breaks down
 
     Examples
     --------
@@ -57,8 +57,8 @@ def all_pairs_model(sequences: Sequence[Any], embeddings: npt.NDArray[np.float64
             program.solve(**{name: x * looser if name.startswith("tol_") else x for name, x in options.items()})
             break
         except cp.SolverError:
-            if looser == 1000.0:  # dependent ties; a first-order method does not mind them
-                program.solve(solver="SCS", eps_abs=1e-10, eps_rel=1e-10, max_iters=200_000)
+            if looser == 1000.0:  # ties that depend on each other
+                return None, np.nan
     if W.value is None:
         return None, np.inf
     return W.value, float(np.sqrt(program.value)) if norm == "frobenius" else float(program.value)
@@ -67,7 +67,8 @@ def all_pairs_model(sequences: Sequence[Any], embeddings: npt.NDArray[np.float64
 def compared(trials: int, seed: int, *, norm: str) -> dict[str, Any]:
     """Norms, times and ranks of both on random vocabularies: n 4-10, T 4-6, 6-8 tokens, d = 8.
 
-    Each side is called once before it is timed; ours is timed as the middle of three calls, also as one batch of all.
+    Each side is called once before it is timed; ours is timed over several calls in a row, also as one batch of all.
+    Where the peer's solver breaks down its difference is NaN.
 
     Examples
     --------
@@ -85,13 +86,13 @@ def compared(trials: int, seed: int, *, norm: str) -> dict[str, Any]:
         if svm.status == "optimal" and svm.norm > 0:
             data.append((sequences, table))
     together = graph_svms(*zip(*data, strict=True), norm=norm)
-    of_batch = _middle_of_three(lambda: graph_svms(*zip(*data, strict=True), norm=norm)) / trials
+    of_batch = _seconds(lambda: graph_svms(*zip(*data, strict=True), norm=norm), 3) / trials
     all_pairs_model(data[0][0], data[0][1], norm, solver="CLARABEL")
 
     def row(k: int) -> dict[str, Any]:
         sequences, table = data[k]
         svm = graph_svm(sequences, table, norm=norm)
-        own = _middle_of_three(lambda: graph_svm(sequences, table, norm=norm))
+        own = _seconds(lambda: graph_svm(sequences, table, norm=norm), 20 if norm == "frobenius" else 4)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # at its tightest it may stop short and say so; the difference decides
             begin = time.process_time()
@@ -112,14 +113,12 @@ def compared(trials: int, seed: int, *, norm: str) -> dict[str, Any]:
     return columns_of(row(k) for k in range(trials))
 
 
-def _middle_of_three(work: Callable[[], object]) -> float:
-    """Median processor time of three calls."""
-    taken = []
-    for _ in range(3):
-        begin = time.process_time()
+def _seconds(work: Callable[[], object], calls: int) -> float:
+    """Processor time of one of several calls in a row: the clock of a processor may be coarse."""
+    begin = time.process_time()
+    for _ in range(calls):
         work()
-        taken.append(time.process_time() - begin)
-    return max(sorted(taken)[1], 1e-9)
+    return (time.process_time() - begin) / calls
 
 
 def descended(trials: int, seed: int, *, acyclic: bool, steps: int) -> dict[str, Any]:
@@ -168,9 +167,9 @@ def run(context: Context) -> Outcome:
         _descent_table(trained, marks, s["trials"]),
     ]
     refuted = [
-        f"{cell['norm']}: a norm differs by {max(found['difference']):.1e} from the model of all pairs"
+        f"{cell['norm']}: a norm differs by {np.nanmax(found['difference']):.1e} from the model of all pairs"
         for cell, found in zip(cells, solved, strict=True)
-        if max(found["difference"]) > 1e-8  # CLARABEL at 1e-11 comes to within 1e-9 of the certified norm
+        if np.nanmax(found["difference"]) > 1e-8  # CLARABEL at 1e-11 comes to within 1e-9 of the certified norm
     ]
     curves = {
         "steps": marks,
@@ -185,7 +184,7 @@ def _solve_table(cells: list[dict[str, str]], solved: Any, trials: int) -> Table
     rows = [
         (
             cell["norm"],
-            f"{max(found['difference']):.0e}",
+            f"{np.nanmax(found['difference']):.0e}",
             f"{max(found['gap']):.0e}",
             f"{np.median(found['ratio']):.0f}x",
             f"{np.median(found['batch_ratio']):.0f}x",
@@ -225,7 +224,8 @@ def _notes(solved: Any, trained: Any) -> list[str]:
         f"components recovered at the last step: acyclic {share_of(recovered[0])}, cyclic {share_of(recovered[1])}",
         *(
             f"{norm}: cvxpy takes {np.median(found['ratio']):.0f} times as long as one call of ours, "
-            f"{np.median(found['batch_ratio']):.0f} times as long as one problem of a batch (goal 50)"
+            f"{np.median(found['batch_ratio']):.0f} times as long as one problem of a batch (goal 50); its solver "
+            f"broke down on {int(np.isnan(found['difference']).sum())} of {len(found['difference'])}"
             for norm, found in zip(("Frobenius", "nuclear"), solved, strict=True)
         ),
         f"exceptions: {_exceptions(trained)}",
