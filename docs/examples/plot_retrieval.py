@@ -64,7 +64,7 @@ for k, label in enumerate(shown):
 axes[0].axvline(0.0, color="black", linestyle="--", linewidth=0.8)
 axes[0].set(yticks=range(len(shown)), yticklabels=shown, xlabel="recall@1 on held-out modules less that of cosine")
 axes[1].barh(list(scores), list(scores.values()))
-axes[1].set(xlabel="recall@1, made-up embeddings")
+axes[1].set(xlabel="recall@1, made up")
 
 if len(sys.argv) > 1:  # python docs/examples/plot_retrieval.py retrieval.png
     figure.savefig(Path(sys.argv[1]), dpi=110)
