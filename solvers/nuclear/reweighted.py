@@ -81,7 +81,8 @@ def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least nuclear norm, hard or soft, of any number of rows.
 
     ``max_iterations`` limits the weighted problems (60 by default, 200 for many rows). Options are ``time_limit`` in
-    seconds, after which the best certified pair is returned, and ``progress``, called with a `Progress` after every round of each of them.
+    seconds, after which the best certified pair is returned, and ``progress``, called with a `Progress` after every
+    round of each of them.
 
     Examples
     --------
