@@ -37,7 +37,7 @@ FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE = 256, 1024, 8
 _ROUGH, _LEAST_ROUGH, _SINGLE = 0.1, 1e-3, 1e-5
 _PRODUCTS = 300
 # Rounds without fewer changes or a better bound before the equations are solved more accurately, or pivoting is stuck.
-_PATIENCE = 6
+_PATIENCE = 12
 # Row norms outside this range are multiplied in float64.
 _NARROW = (1e-9, 1e9)
 

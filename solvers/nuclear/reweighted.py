@@ -32,7 +32,7 @@ from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_reweighted"]
 
-_ROUNDS = 60
+_ROUNDS, _MANY_ROUNDS = 60, 200
 # Rows up to which Newton is tried whenever there is progress.
 _FEW = 3000
 # Rows up to which the interior point method may take over.
@@ -80,8 +80,9 @@ def _metric(W: FloatArray, floor: float) -> Metric | None:
 def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least nuclear norm, hard or soft, of any number of rows.
 
-    ``max_iterations`` limits the weighted problems (60 by default). Options are ``time_limit`` in seconds, after which
-    the best certified pair is returned, and ``progress``, called with a `Progress` after every round of each of them.
+    ``max_iterations`` limits the weighted problems (60 by default, 200 for many rows). Options are ``time_limit`` in
+    seconds, after which the best certified pair is returned, and ``progress``, called with a `Progress` after every
+    round of each of them.
 
     Examples
     --------
@@ -118,7 +119,7 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
     metric: Metric | None = None
     known = request.multipliers(problem)
     floor, rounds, attempt_below, systems, products, rows, reached = 1.0, 0, 3e-2, 0, 0, 0, 1.0
-    for rounds in range(1, (request.max_iterations or _ROUNDS) + 1):
+    for rounds in range(1, _rounds(problem, request) + 1):
         asked = Request(request.tolerance, warm_start=known, options=_within(request.options, left(), limit))
         solve = WorkingSetSolve(problem, frobenius, asked, metric)
         if metric is None:  # also where infeasibility shows
@@ -171,6 +172,10 @@ def _polished(
         if not joining.any() or polished.certificate.proved > _SETTLED:
             return
         near |= joining
+
+
+def _rounds(problem: MarginProblem, request: Request) -> int:
+    return request.max_iterations or (_ROUNDS if problem.m <= _FEW else _MANY_ROUNDS)
 
 
 def _within(options: dict[str, Any], left: float, limit: float) -> dict[str, Any]:
