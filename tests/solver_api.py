@@ -49,6 +49,12 @@ def accuracy_of(solver: str, norm: str) -> Accuracy:
     return ACCURACY[own.get(norm, "primal_dual") if solver == "auto" else solver]
 
 
+def norms_of(solver: str, otherwise: Sequence[str]) -> list[str]:
+    """Norms to try a solver in: those it names, l3 for the family of l_p norms, or others where it takes any."""
+    norms = SOLVERS[solver].norms
+    return sorted("l3" if norm == "lp" else norm for norm in (norms or otherwise))
+
+
 def solvers_for(norm: str) -> list[str]:
     """Names of all solvers that take this norm."""
     return [name for name, spec in SOLVERS.items() if spec.can(get_norm(norm), None, None)]

@@ -16,7 +16,7 @@ from attsvm.solvers.farkas import zero_row_proof
 from attsvm.solvers.library import conflict, hidden_conflict
 from attsvm.solvers.planted import cancelling, on_grid
 from kkt import assert_infeasible, random_rows
-from solver_api import replaced, rows_of
+from solver_api import norms_of, replaced, rows_of
 
 
 def test_farkas_needs_cancelling_rows_with_positive_value():
@@ -154,11 +154,7 @@ def test_infeasible_is_what_exact_arithmetic_says(seed, kind):
 
 # -- conflicts up to rounding are not conflicts ----------------------------------------------------------------------
 
-EVERY = [
-    (name, norm)
-    for name, spec in SOLVERS.items()
-    for norm in sorted(spec.norms or ("spectral", "l1", "linf", "nuclear"))
-]
+EVERY = [(name, norm) for name in SOLVERS for norm in norms_of(name, ("spectral", "l1", "linf", "nuclear"))]
 
 
 def nearly_opposite(d: float) -> MarginProblem:
