@@ -250,6 +250,9 @@ class InteriorPoint:
         Y = Z_root.T @ Z_root
         weights = n + (rows.m if rows.inequalities_only else int(np.count_nonzero(self._inequality)))
         self.mu = mu = (float(np.vdot(X, Z)) + float(slack @ lam)) / weights  # slack is 0 on equality rows
+        if not mu > 0.0:  # complementary to the last digit
+            self.stalled = True
+            return
 
         M = schur_matrix(rows.a, rows.b, X, Y)
         inverse_lam, inverse_slack = self._inverse(lam), self._inverse(slack)
