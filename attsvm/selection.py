@@ -159,10 +159,10 @@ def read_selection(problem: AttentionProblem, selection: SelectionLike) -> Selec
     indices = chosen.indices
     if indices.shape != problem.query_shape:
         raise ValueError(f"selection must have shape {problem.query_shape}, one token per query, got {indices.shape}")
-    outside = np.argwhere((indices < 0) | (indices >= problem.T))
-    if len(outside):
-        place = _place("selection", outside[0])
-        raise ValueError(f"{place} = {indices[tuple(outside[0])]} is out of range: tokens are 0..{problem.T - 1}")
+    if indices.min() < 0 or indices.max() >= problem.T:
+        outside = np.argwhere((indices < 0) | (indices >= problem.T))[0]
+        raise ValueError(f"{_place('selection', outside)} = {indices[tuple(outside)]} is out of range: tokens are "
+                         f"0..{problem.T - 1}")  # fmt: skip
     if problem.mask is not None:
         hidden = np.argwhere(~np.take_along_axis(problem.allowed, indices[..., None], axis=-1)[..., 0])
         if len(hidden):

@@ -81,7 +81,8 @@ def solve_vertex(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem, solve
     >>> found = solve(MarginProblem([[3.0, 1.0]], [[1.0]], [0]), "l1", "vertex")
-    >>> found.W.ravel().round(12).tolist(), solve(MarginProblem([[3.0, 1.0]], [[1.0]], [0]), "linf", "vertex").norm
+    >>> other = solve(MarginProblem([[3.0, 1.0]], [[1.0]], [0]), "linf", "vertex")
+    >>> found.W.ravel().round(12).tolist(), round(other.norm, 12)
     ([0.333333333333, 0.0], 0.25)
     """
     problem = unit.problem
