@@ -1,7 +1,6 @@
 """What the documentation shows runs and prints what it says, in this process: imports are paid for once."""
 
 import re
-import runpy
 import subprocess
 import sys
 import warnings
@@ -44,18 +43,3 @@ def test_readme_names_the_two_commands_and_its_links_exist():
     assert "make test" in text
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / target).exists(), target
-
-
-@pytest.mark.parametrize("script", sorted((ROOT / "docs" / "examples").glob("*.py")), ids=lambda p: p.name)
-def test_examples_run(script, tmp_path, monkeypatch):
-    import matplotlib.pyplot as plt
-
-    plt.switch_backend("Agg")
-    picture = tmp_path / "picture.png"
-    monkeypatch.setattr(sys, "argv", [str(script), str(picture)])
-    monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings(), redirect_stdout(StringIO()):
-        warnings.simplefilter("default")
-        runpy.run_path(str(script), run_name="__main__")
-    plt.close("all")
-    assert picture.stat().st_size > 10_000
