@@ -48,7 +48,7 @@ class JointPath:
     v : ndarray, shape (S, dx)
     W : ndarray, shape (S, dx, dz)
     log_loss : ndarray, shape (S,)
-    selection : ndarray of int, shape (S, *query_shape)
+    selection : ndarray of int, one set of ``query_shape`` per radius
         The likeliest tokens.
     predicted : tuple of JointSolution
         `joint_svm` of those tokens at this ratio.
