@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
     return hasattr(value, "detach")
 
 
-def namespace(array: object) -> Any:
+def namespace(array: object) -> ModuleType:
     """The module whose functions map this array: torch for tensors, else NumPy.
 
     Examples

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["attach", "lazy_module", "load"]
 
 
-def load(package: str, table: Mapping[str, str], name: str) -> Any:
+def load(package: str, table: Mapping[str, str], name: str) -> object:
     """The object called ``name`` from the module that ``table`` names for it.
 
     Parameters
@@ -24,8 +24,8 @@ def load(package: str, table: Mapping[str, str], name: str) -> Any:
     Examples
     --------
     >>> from attsvm._lazy import load
-    >>> load("shapes", {"sqrt": "math"}, "sqrt")(9.0)
-    3.0
+    >>> load("shapes", {"sqrt": "math"}, "sqrt").__name__
+    'sqrt'
     """
     if name not in table:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -87,7 +87,7 @@ class _LazyModule(ModuleType):
             return _Missing(str(error.name))
 
 
-def lazy_module(name: str) -> Any:
+def lazy_module(name: str) -> ModuleType:
     """A stand-in for a module that may not be installed, so that what only names it can be imported without it.
 
     Examples

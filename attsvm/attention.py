@@ -100,11 +100,15 @@ def _shaped(problem: AttentionProblem | TensorProblem, values: Any, behind: int)
     return values.squeeze(values.ndim - behind - 1)
 
 
+def _logits(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
+    return _shaped(problem, _full_logits(_read(problem), W), 1)
+
+
 @overload
 def logits(problem: AttentionProblem | TensorProblem, W: Tensor) -> Tensor: ...
 @overload
 def logits(problem: AttentionProblem, W: npt.ArrayLike) -> FloatArray: ...
-def logits(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
+def logits(problem: AttentionProblem | TensorProblem, W: npt.ArrayLike | Tensor) -> FloatArray | Tensor:
     """Logits ``x_t^T W z``, -inf where masked.
 
     Parameters
@@ -126,14 +130,15 @@ def logits(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
     >>> logits(problem, np.ones((2, 2))), logits(problem, np.ones((7, 2, 2))).shape
     (array([[1., 2.]]), (7, 1, 2))
     """
-    return _shaped(problem, _full_logits(_read(problem), W), 1)
+    found: FloatArray | Tensor = _logits(problem, W)
+    return found
 
 
 @overload
 def log_attention(problem: AttentionProblem | TensorProblem, W: Tensor) -> Tensor: ...
 @overload
 def log_attention(problem: AttentionProblem, W: npt.ArrayLike) -> FloatArray: ...
-def log_attention(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
+def log_attention(problem: AttentionProblem | TensorProblem, W: npt.ArrayLike | Tensor) -> FloatArray | Tensor:
     """Logarithm of the attention probabilities, shaped as `logits`; -inf where masked.
 
     Examples
@@ -144,7 +149,7 @@ def log_attention(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
     >>> log_attention(problem, [[2000.0]])
     array([[    0., -2000.]])
     """
-    values = logits(problem, W)
+    values = _logits(problem, W)
     return values.log_softmax(-1) if is_tensor(values) else log_softmax(values)
 
 
@@ -152,7 +157,7 @@ def log_attention(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
 def probabilities(problem: AttentionProblem | TensorProblem, W: Tensor) -> Tensor: ...
 @overload
 def probabilities(problem: AttentionProblem, W: npt.ArrayLike) -> FloatArray: ...
-def probabilities(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
+def probabilities(problem: AttentionProblem | TensorProblem, W: npt.ArrayLike | Tensor) -> FloatArray | Tensor:
     """Attention probabilities ``softmax(X W z)``, shaped as `logits`; 0 where masked.
 
     Examples
@@ -164,7 +169,7 @@ def probabilities(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
     >>> probabilities(problem, [[5.0]])
     array([[1., 0.]])
     """
-    values = logits(problem, W)
+    values = _logits(problem, W)
     return values.softmax(-1) if is_tensor(values) else softmax(values)
 
 
@@ -172,7 +177,7 @@ def probabilities(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
 def likeliest(problem: AttentionProblem | TensorProblem, W: Tensor) -> Tensor: ...
 @overload
 def likeliest(problem: AttentionProblem, W: npt.ArrayLike) -> IntArray: ...
-def likeliest(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
+def likeliest(problem: AttentionProblem | TensorProblem, W: npt.ArrayLike | Tensor) -> IntArray | Tensor:
     """The token of highest probability of each query, shape (...) + query_shape: what W selects.
 
     Examples
@@ -183,14 +188,15 @@ def likeliest(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
     >>> likeliest(problem, attsvm.att_svm(problem, [3, 0, 2]).W)
     array([3, 0, 2])
     """
-    return logits(problem, W).argmax(-1)
+    found: IntArray | Tensor = _logits(problem, W).argmax(-1)
+    return found
 
 
 @overload
 def predictions(problem: AttentionProblem | TensorProblem, W: Tensor) -> Tensor: ...
 @overload
 def predictions(problem: AttentionProblem, W: npt.ArrayLike) -> FloatArray: ...
-def predictions(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
+def predictions(problem: AttentionProblem | TensorProblem, W: npt.ArrayLike | Tensor) -> FloatArray | Tensor:
     """Signed predictions ``Y h(X^T softmax(X W z))``, shape (...) + query_shape.
 
     Examples
@@ -202,6 +208,11 @@ def predictions(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
     >>> predictions(problem, np.zeros((1, 1)))
     array([-0.5])
     """
+    found: FloatArray | Tensor = _predictions(problem, W)
+    return found
+
+
+def _predictions(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
     values = _full_logits(_read(problem), W)
     s: Any = values.softmax(-1) if is_tensor(values) else softmax(values)
     if not isinstance(problem, AttentionProblem):
@@ -223,7 +234,9 @@ def predictions(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
 def risk(problem: AttentionProblem | TensorProblem, W: Tensor, loss: str | Loss = ...) -> Tensor: ...
 @overload
 def risk(problem: AttentionProblem, W: npt.ArrayLike, loss: str | Loss = ...) -> FloatArray: ...
-def risk(problem: AttentionProblem | TensorProblem, W: Any, loss: str | Loss = "logistic") -> Any:
+def risk(
+    problem: AttentionProblem | TensorProblem, W: npt.ArrayLike | Tensor, loss: str | Loss = "logistic"
+) -> FloatArray | Tensor:
     """``(1/n) sum_i sum_k l(Y_ik h(X_i^T softmax(X_i W z_ik)))``: one number per W (and per problem of a batch).
 
     Parameters
@@ -241,7 +254,8 @@ def risk(problem: AttentionProblem | TensorProblem, W: Any, loss: str | Loss = "
     >>> float(risk(problem, np.zeros((1, 1)), "correlation"))
     -0.5
     """
-    signed = predictions(problem, W)
+    signed = _predictions(problem, W)
     axes = (-2, -1) if not isinstance(problem, AttentionProblem) or problem.multi_query else (-1,)
     sequences = problem.X.shape[-3]
-    return get_loss(loss).value(signed).sum(axes) / sequences
+    found: FloatArray | Tensor = get_loss(loss).value(signed).sum(axes) / sequences
+    return found

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify import certify
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.solution import MarginSolution
@@ -34,13 +34,16 @@ def least_change(problem: MarginProblem, W: FloatArray) -> FloatArray:
     """
     slack = problem.margins(W) - problem.rhs
     rows = np.flatnonzero((problem.equality | (slack < 0)) & (problem.row_norms > 0))
-    if not 0 < len(rows) <= _MOST_ROWS:
-        return W
+    return _moved(problem, W, slack, rows) if 0 < len(rows) <= _MOST_ROWS else W
+
+
+def _moved(problem: MarginProblem, W: FloatArray, slack: FloatArray, rows: IntArray) -> FloatArray:
+    """W plus the least combination of these rows that takes their slack away."""
     part = problem.gather(rows)
-    lengths = part.row_norms
-    gram = part.gram() / lengths[:, None] / lengths
-    change = np.linalg.lstsq(gram, -slack[rows] / lengths, rcond=1e-13)[0]
-    return W + part.adjoint(change / lengths)
+    norms = part.row_norms
+    gram = part.gram() / norms[:, None] / norms
+    step = np.linalg.lstsq(gram, -slack[rows] / norms, rcond=1e-13)[0]
+    return W + part.adjoint(step / norms)
 
 
 def with_rows_met(solution: MarginSolution, goal: float = 1e-12) -> MarginSolution:
@@ -71,11 +74,7 @@ def with_rows_met(solution: MarginSolution, goal: float = 1e-12) -> MarginSoluti
         index = np.flatnonzero((problem.equality | (slack < _NEAR * problem.allowance)) & (problem.row_norms > 0))
         if not 0 < len(index) <= _MOST_ROWS:
             return solution
-        part = problem.gather(index)
-        norms = part.row_norms
-        gram = part.gram() / norms[:, None] / norms
-        step = np.linalg.lstsq(gram, -slack[index] / norms, rcond=1e-13)[0]
-        W = W + part.adjoint(step / norms)
+        W = _moved(problem, W, slack, index)
     if W is solution.W:
         return solution
     certificate = certify(problem, W, solution.multipliers, solution.norm_kind)

@@ -1,7 +1,8 @@
-"""Functions that worker processes import by name."""
+"""Functions that worker processes import by name, and the dask cluster that some of them run on."""
 
 import os
 import time
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -54,3 +55,19 @@ def kill_self_always(trials, seed, d):
     if d == 3:
         os.kill(os.getpid(), 9)
     return draws(trials, seed, d)
+
+
+@contextmanager
+def two_workers():
+    """A dask client with two processes, which says nothing when one of them is killed."""
+    import dask
+    import distributed
+
+    with (
+        dask.config.set({"distributed.logging.distributed": "critical"}),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client

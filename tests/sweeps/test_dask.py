@@ -5,12 +5,9 @@ import time
 
 import numpy as np
 import pytest
-from sweep_tasks import slow_draws
+from sweep_tasks import slow_draws, two_workers
 
 import attsvm
-
-dask = pytest.importorskip("dask")
-distributed = pytest.importorskip("distributed")
 
 GRID = {"d": [2, 3, 5], "seconds": [0.2]}
 
@@ -22,13 +19,7 @@ def rows(sweep):
 @pytest.mark.timeout(120)
 @pytest.mark.filterwarnings("ignore")  # the killed worker is reported by many threads
 def test_dask_gives_the_same_rows_and_survives_a_killed_worker(tmp_path):
-    with (
-        dask.config.set({"distributed.logging.distributed": "critical"}),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with two_workers() as client:
         pids = list(client.run(os.getpid).values())
         killer = threading.Timer(1.0, os.kill, (pids[0], signal.SIGKILL))
         killer.start()

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from sweep_tasks import two_workers
 
 import attsvm
 from attsvm.sweeps import heads
@@ -78,19 +79,11 @@ def test_any_executor(model, known, tmp_path):
 @pytest.mark.timeout(120)
 @pytest.mark.filterwarnings("ignore")  # the killed worker is reported by many threads
 def test_a_dask_client_whose_worker_dies(model, known, tmp_path):
-    dask = pytest.importorskip("dask")
-    distributed = pytest.importorskip("distributed")
     import os
     import signal
 
     problem, selections = model
-    with (
-        dask.config.set({"distributed.logging.distributed": "critical"}),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with two_workers() as client:
         solve_heads(problem, selections[:1], tmp_path, client, C=10.0)
         pids = list(client.run(os.getpid).values())
         os.kill(pids[0], signal.SIGKILL)
