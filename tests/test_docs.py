@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from attsvm.solvers import NORMS, SOLVERS
+
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", re.DOTALL)
 
@@ -21,6 +23,7 @@ def blocks():
             yield pytest.param(match[1], match[2], id=f"{path.name}:{number}")
 
 
+@pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize(("code", "output"), list(blocks()))
 def test_code_blocks_run_and_print_what_they_say(code, output, monkeypatch):
     if output is not None and "schema attsvm.problem" in output:  # it lists every head that this process knows
@@ -35,6 +38,11 @@ def test_code_blocks_run_and_print_what_they_say(code, output, monkeypatch):
         exec(compile(code, "<documentation>", "exec"), main.__dict__)
     if output is not None:
         assert printed.getvalue() == output
+
+
+def test_pages_leave_no_solver_or_norm_behind():  # after the pages, in the order of this file
+    assert "hildreth" not in SOLVERS
+    assert "weighted" not in NORMS
 
 
 def test_readme_names_the_two_commands_and_its_links_exist():
