@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-COMPLEXITY = 18  # functions stay below
+COMPLEXITY = {"attsvm": 17, "solvers": 15, "validation": 17}  # of a function, at most
 LINES = 80  # of a function without its docstring, at most
 MODULE = 360  # about 350, and never more than this
 SECTION = 430  # of the ledger: all claims of one section of a paper, with their checks
@@ -45,14 +45,14 @@ def test_the_measures():
     assert (complexity(found), lines(found)) == (5, 4)
 
 
-@pytest.mark.parametrize("folder", ["attsvm", "solvers", "validation"])
+@pytest.mark.parametrize("folder", list(COMPLEXITY))
 def test_functions_can_be_read(folder):
     bad = [
         f"{path.relative_to(ROOT)}:{function.lineno} {function.name}: complexity {complexity(function)}, "
         f"{lines(function)} lines"
         for path in sorted((ROOT / folder).rglob("*.py"))
         for function in functions(ast.parse(path.read_text(encoding="utf-8")))
-        if complexity(function) >= COMPLEXITY or lines(function) > LINES
+        if complexity(function) > COMPLEXITY[folder] or lines(function) > LINES
     ]
     assert bad == []
 

@@ -175,6 +175,14 @@ def _rational(value: arb) -> fmpq:
     return rational(mantissa) * scale if exponent >= 0 else rational(mantissa) / scale
 
 
+def _padded(found: NuclearPair | None, used: list[int], m: int) -> NuclearPair | None:
+    """A pair of some rows as one of all m rows: the others have no multiplier."""
+    if found is None:
+        return None
+    lam = dict(zip(used, found.multipliers, strict=True))
+    return replace(found, multipliers=tuple(lam.get(k, rational(0)) for k in range(m)))
+
+
 def nuclear_barrier(rows: ExactRows, max_steps: int = 600) -> NuclearPair | None:
     """A nearly optimal pair of the nuclear norm; None if the steps run out, as they do where rows conflict.
 
@@ -197,11 +205,7 @@ def nuclear_barrier(rows: ExactRows, max_steps: int = 600) -> NuclearPair | None
 
     used = [k for k, j in enumerate(rows.owner.tolist()) if any(rows.left[k]) and any(rows.right[j])]
     if len(used) < rows.m:
-        found = nuclear_barrier(rows.take(used), max_steps)
-        lam = dict(zip(used, found.multipliers, strict=True)) if found is not None else {}
-        return (
-            None if found is None else replace(found, multipliers=tuple(lam.get(k, rational(0)) for k in range(rows.m)))
-        )
+        return _padded(nuclear_barrier(rows.take(used), max_steps), used, rows.m)
     with ctx.workprec(_BITS):
         A, left = _unit(rows.left)
         B, right = _unit([rows.right[j] for j in rows.owner.tolist()])

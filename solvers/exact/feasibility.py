@@ -74,6 +74,23 @@ class _Component:
     columns: list[int]
 
 
+def _connected(size: int, links: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Connected components of 0 ... size - 1."""
+    group = list(range(size))  # union-find
+
+    def root(i: int) -> int:
+        while group[i] != i:
+            i = group[i]
+        return i
+
+    for i, j in links:
+        group[root(i)] = root(j)
+    parts: dict[int, list[int]] = {}
+    for j in range(size):
+        parts.setdefault(root(j), []).append(j)
+    return list(parts.values())
+
+
 def _components(rows: ExactRows, prime: int) -> list[_Component]:
     """Connected components of the dependencies between the queries that own rows."""
     from flint import fmpz_mat, nmod_mat
@@ -82,23 +99,10 @@ def _components(rows: ExactRows, prime: int) -> list[_Component]:
     matrix = fmpz_mat([rows.right[j] for j in owners])
     reduced, rank = nmod_mat(matrix.transpose(), prime).rref()
     basis = pivot_columns(matrix.transpose(), prime)
-    group = list(range(len(owners)))  # union-find over the owners
-
-    def root(i: int) -> int:
-        while group[i] != i:
-            i = group[i]
-        return i
-
-    for j in range(len(owners)):
-        used = [basis[i] for i in range(rank) if int(reduced[i, j]) != 0]
-        for i in used:
-            group[root(i)] = root(j)
-    parts: dict[int, list[int]] = {}
-    for j in range(len(owners)):
-        parts.setdefault(root(j), []).append(j)
+    links = [(basis[i], j) for j in range(len(owners)) for i in range(rank) if int(reduced[i, j]) != 0]
     out = []
     chosen = set(basis)
-    for part in parts.values():
+    for part in _connected(len(owners), links):
         own = [j for j in part if j in chosen]
         columns = pivot_columns(fmpz_mat([rows.right[owners[j]] for j in own]), prime) if own else []
         out.append(_Component([k for j in part for k in rows.members[owners[j]]], [owners[j] for j in own], columns))
@@ -119,7 +123,7 @@ def _solve_rows(
     matrix: fmpz_mat, levels: list[fmpq], equality: list[bool], order: Sequence[int] | None, prime: int
 ) -> Vertex:
     """A few exact pivots; if they do not end, the guess of a float linear program and as many as it takes."""
-    from flint import fmpq, fmpq_mat
+    from flint import fmpq
 
     cone = all(level > 0 for level in levels) and not any(equality)
     # Positive levels can be changed at will: rows of one size make pivots and guesses blind to the scale of the data.
@@ -132,7 +136,14 @@ def _solve_rows(
             vertex = Vertex(point, None, vertex.pivots)
         if vertex.point is None:
             vertex = solve_inequalities(matrix, even, equality, tight, prime)
-    if vertex.point is None or not cone:
+    return _grown(vertex, matrix, levels) if cone else vertex
+
+
+def _grown(vertex: Vertex, matrix: fmpz_mat, levels: list[fmpq]) -> Vertex:
+    """A point at which all rows are positive, scaled until they reach their levels."""
+    from flint import fmpq_mat
+
+    if vertex.point is None:
         return vertex
     margins = (matrix * fmpq_mat(matrix.ncols(), 1, vertex.point)).entries()
     growth = max(level / v for level, v in zip(levels, margins, strict=True))

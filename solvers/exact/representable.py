@@ -57,6 +57,13 @@ def nearest(matrix: fmpq_mat) -> FloatArray:
     return np.array([to_float(x) for x in matrix.entries()]).reshape(matrix.nrows(), matrix.ncols())
 
 
+def _at_risk(rows: ExactRows, matrix: fmpq_mat, rounded: FloatArray) -> set[int]:
+    """Rows that rounding the matrix may break: equalities, and those with no more slack than a spacing takes."""
+    steps = [rational(float(x)) for x in np.spacing(np.abs(rounded)).ravel()]
+    lost = [sum((abs(c) * x for c, x in zip(_dense(rows, k), steps, strict=True)), rational(0)) for k in range(rows.m)]
+    return {k for k, s in enumerate(rows.slacks(matrix)) if rows.equality[k] or s <= lost[k]}
+
+
 def representable(
     rows: ExactRows, matrix: fmpq_mat, multipliers: FloatArray | None = None, share: float = _SHARE
 ) -> FloatArray:
@@ -93,9 +100,7 @@ def representable(
     least = rows.violation(best) if np.isfinite(best).all() else None
     if least is None or least == 0:
         return best
-    steps = [rational(float(x)) for x in np.spacing(np.abs(best)).ravel()]
-    lost = [sum((abs(c) * x for c, x in zip(_dense(rows, k), steps, strict=True)), rational(0)) for k in range(rows.m)]
-    held = {k for k, s in enumerate(rows.slacks(matrix)) if rows.equality[k] or s <= lost[k]}
+    held = _at_risk(rows, matrix, best)
     for _ in range(_ROUNDS):
         W = _closest(rows, matrix, sorted(held), multipliers, share)
         if not np.isfinite(W).all():
@@ -176,6 +181,10 @@ def _dense(rows: ExactRows, k: int) -> list[fmpq]:
     return [rows.scale[k] * (x * b) for x in rows.left[k] for b in rows.right[int(rows.owner[k])]]
 
 
+def _dot(x: Sequence[fmpq], y: Sequence[fmpq]) -> fmpq:
+    return sum((c * d for c, d in zip(x, y, strict=True)), start=rational(0))
+
+
 def _closest_floats(
     values: Sequence[fmpq],
     forms: Sequence[Sequence[fmpq]],
@@ -196,9 +205,7 @@ def _closest_floats(
     n = len(start)
     steps = [rational(float(x)) for x in np.spacing(np.maximum(np.abs(start), finest * float(np.abs(start).max())))]
     off = [x - rational(y) for x, y in zip(values, start.tolist(), strict=True)]
-    goal = [
-        sum((c * x for c, x in zip(form, off, strict=True)), start=up) for form, up in zip(forms, above, strict=True)
-    ]
+    goal = [_dot(form, off) + up for form, up in zip(forms, above, strict=True)]
     basis = fmpz_mat(
         [
             [_whole(form[e] * steps[e]) for form in forms]

@@ -296,6 +296,14 @@ def _read(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     return array
 
 
+def _read_owner(owner: npt.ArrayLike, m: int, q: int) -> IntArray:
+    """The query of each of m rows, among q."""
+    index = np.asarray(owner)
+    if index.shape != (m,) or not np.issubdtype(index.dtype, np.integer) or index.min() < 0 or index.max() >= q:
+        raise ValueError(f"owner must be {m} integers in [0, {q}), got shape {index.shape} and dtype {index.dtype}")
+    return index.astype(np.int64)
+
+
 def exact_rows(
     a: npt.ArrayLike,
     queries: npt.ArrayLike,
@@ -323,10 +331,8 @@ def exact_rows(
     0
     """
     arrays = {"a": _read("a", a), "queries": _read("queries", queries)}
-    m, q = len(arrays["a"]), len(arrays["queries"])
-    index = np.asarray(owner)
-    if index.shape != (m,) or not np.issubdtype(index.dtype, np.integer) or index.min() < 0 or index.max() >= q:
-        raise ValueError(f"owner must be {m} integers in [0, {q}), got shape {index.shape} and dtype {index.dtype}")
+    m = len(arrays["a"])
+    index = _read_owner(owner, m, len(arrays["queries"]))
     levels = np.ones(m) if rhs is None else np.asarray(rhs)
     equal = np.zeros(m, dtype=bool) if equality is None else np.asarray(equality, dtype=bool)
     if levels.shape != (m,) or equal.shape != (m,):
@@ -339,7 +345,7 @@ def exact_rows(
     return ExactRows(
         [x for x, _ in left],
         [x for x, _ in right],
-        index.astype(np.int64),
+        index,
         scale,
         [rational(v) for v in levels.tolist()],
         equal,

@@ -184,6 +184,22 @@ class Equations:
     constant: FloatArray | None = None
     shift: FloatArray | None = None
 
+    def dual(self, lam: FloatArray) -> FloatArray:
+        """The dual matrix of multipliers, shape (p, q)."""
+        D = (self.a * lam[:, None]).T @ self.b
+        return D if self.constant is None else self.constant + D
+
+    def asked(self, lam: FloatArray) -> FloatArray:
+        """What the rows ask for beside multipliers, shape (k,)."""
+        return self.rhs if self.shift is None else self.rhs - self.shift @ lam
+
+
+def _turn_towards(W: FloatArray, left: FloatArray, right: FloatArray) -> None:
+    """Turn the singular vectors of one cluster, in place, so that those which W uses most come first."""
+    core = left.T @ W @ right.T
+    turn = np.linalg.eigh(core + core.T)[1][:, ::-1]
+    left[:], right[:] = left @ turn, turn.T @ right
+
 
 def newton_steps(
     rows: Equations,
@@ -203,22 +219,19 @@ def newton_steps(
     for step in range(_NEWTON_STEPS + 1):
         if late is not None and late():
             return None
-        D = (a * lam[:, None]).T @ b
-        triples = singular_triples(D if rows.constant is None else rows.constant + D)
+        triples = singular_triples(rows.dual(lam))
         if triples is None:
             return None
         U, sigma, Vt = triples
         if step == 0 and cluster > r:
-            core = U[:, :cluster].T @ W @ Vt[:cluster].T
-            turn = np.linalg.eigh(core + core.T)[1][:, ::-1]
-            U[:, :cluster], Vt[:cluster] = U[:, :cluster] @ turn, turn.T @ Vt[:cluster]
+            _turn_towards(W, U[:, :cluster], Vt[:cluster])
         left, right = U[:, :r], Vt[:r].T
         S = left.T @ W @ right
         S = 0.5 * (S + S.T)
         both = np.concatenate([left, right])
         X = both @ S @ both.T
         W = X[:p, p:]
-        asked = rows.rhs if rows.shift is None else rows.rhs - rows.shift @ lam
+        asked = rows.asked(lam)
         missed = np.einsum("kd,kd->k", a @ W, b) - asked
         error = max(float(np.abs(missed).max(initial=0.0)) / size, float(np.abs(sigma[:r] - 1.0).max()))
         if not np.isfinite(error) or error > 4.0 * max(previous, 1e-9):

@@ -193,6 +193,18 @@ def _kind(residual: float) -> str:
     return f"the best feasible W so far (a KKT point to {residual:.0e}; more time improves it)"
 
 
+def _is_feasible(problem: MarginProblem, W: FloatArray) -> bool:
+    """Whether W misses no row by more than what is allowed, rows of small right-hand sides included."""
+    missed = problem.missed(problem.margins(W) - problem.rhs) / problem.allowance
+    return float(missed.max()) <= _FEASIBLE and _meets_small_sides(problem, W)
+
+
+def _read_starts(starts: int) -> int:
+    if starts < 1:
+        raise ValueError(f"starts must be at least 1, got {starts}")
+    return starts
+
+
 def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least nuclear norm over matrices of limited rank.
 
@@ -219,15 +231,12 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
     >>> print(solve(signs, "nuclear", rank=1).status)
     failed
     """
-    rank, starts = request.rank or 1, request.options.get("starts", 8)
+    rank, starts = request.rank or 1, _read_starts(request.options.get("starts", 8))
     begin, allowed = time.perf_counter(), read_time_limit(request.options.get("time_limit"))
-    if starts < 1:
-        raise ValueError(f"starts must be at least 1, got {starts}")
     convex = _convex(unit, norm, request, allowed)
     if convex.farkas is not None or convex.W is None or convex.multipliers is None:
         return convex
-    cut = _cut(unit, norm, request, convex, rank)
-    if cut is not None:
+    if (cut := _cut(unit, norm, request, convex, rank)) is not None:
         return cut
     problem, rows = unit.problem, unit.rows
     bound = certify(problem, convex.W, convex.multipliers, norm).lower_bound
@@ -242,11 +251,10 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
         point = _refine(rows, point, begin + allowed)
         W = rows.lift(point.W)
         W = W if allowed == np.inf else raised(problem, W)
-        missed = problem.missed(problem.margins(W) - problem.rhs) / problem.allowance
-        if float(missed.max()) <= _FEASIBLE and _meets_small_sides(problem, W):
+        if _is_feasible(problem, W):
             size = float(np.linalg.svd(W, compute_uv=False).sum())
             found.append((size, W, _kkt_residual(rows, point.K, point.Q, point.lam)))
-    norms = tuple(sorted(size for size, _, _ in found))
+    norms = tuple(sorted(item[0] for item in found))
     if not found:
         message = f"no start reached a feasible W of rank {rank}; one of higher rank exists"
         limit = RankLimit(False, bound, float("inf"), tried, 0, norms, message)
@@ -254,12 +262,12 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
     _, W, residual = min(found, key=lambda item: item[0])
     certificate = certify(problem, W, convex.multipliers, norm)
     is_global = certificate.proved <= request.tolerance
-    message = (
-        f"the norm of a feasible W of rank {rank} meets the convex bound: the answer is global"
-        if is_global
-        else f"{_kind(residual)} with rank limit {rank}, within {certificate.gap:.2e} (relative) of "
-        "the convex bound; other starts may give a smaller norm"
-    )
+    message = f"the norm of a feasible W of rank {rank} meets the convex bound: the answer is global"
+    if not is_global:
+        message = (
+            f"{_kind(residual)} with rank limit {rank}, within {certificate.gap:.2e} (relative) of "
+            "the convex bound; other starts may give a smaller norm"
+        )
     limit = RankLimit(is_global, bound, residual, tried, len(found), norms, message)
     status = Status.LOCAL
     return Found(

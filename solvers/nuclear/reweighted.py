@@ -64,6 +64,13 @@ class _Best:
             self.found = Found(W, lam, certificate=certificate)
         return certificate.proved
 
+    def offer_raised(self, W: FloatArray, lam: FloatArray) -> float:
+        """W raised until it meets the rows; returns what that proves. Of a soft margin W = 0 as well."""
+        reached = self.offer(raised(self.problem, W), lam)
+        if self.problem.penalty is not None:  # multipliers that pay for everything
+            self.offer(np.zeros(self.problem.shape), lam)
+        return reached
+
 
 def _metric(W: FloatArray, floor: float) -> Metric | None:
     """The metric of W, singular values raised to ``floor`` times the largest; None at 0."""
@@ -135,9 +142,7 @@ def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
         known = lam
         made = solve.extras()
         systems, products, rows = systems + made.factorizations, products + made.products, made.working_rows
-        reached = best.offer(raised(problem, W), lam)
-        if problem.penalty is not None:  # W = 0 and multipliers that pay for everything
-            best.offer(np.zeros(problem.shape), lam)
+        reached = best.offer_raised(W, lam)
         if reached < attempt_below and left() > 0:
             # A failed attempt costs little on few rows; on many, come closer first.
             attempt_below = min(attempt_below, (0.9 if problem.m <= _FEW else 0.4) * reached)
