@@ -9,6 +9,7 @@ import ast
 import random
 import re
 import sysconfig
+from collections import deque
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,11 +17,16 @@ from pathlib import Path
 __all__ = ["docstring_pairs"]
 
 _SKIPPED = ("test", "idlelib", "lib2to3", "turtledemo", "site-packages", "__pycache__", "ensurepip", "pydoc_data")
+_BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")  # where statements hold statements
 _WORD = re.compile(r"[a-z0-9_]+")
 
 
 def _documented(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    """Docstrings in the order of `ast.walk`, which would look at every expression as well."""
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        waiting.extend(part for name in _BLOCKS for part in getattr(node, name, ()))
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node)
             if text:
