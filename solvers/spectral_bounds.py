@@ -16,6 +16,7 @@ from attsvm.solvers.rounding import SLACK, TINY, UNIT_ROUNDOFF, down, gamma, set
 
 __all__ = [
     "decomposition_error",
+    "frame_defects",
     "least_eigenvalue",
     "nuclear_bounds",
     "proved_spectrum",
@@ -100,11 +101,24 @@ def decomposition_error(A: FloatArray, U: FloatArray, s: FloatArray, Vt: FloatAr
     >>> bool(1.0 <= grow < 1.0 + 1e-13), bool(residual < 1e-13)
     (True, True)
     """
-    return _decomposition_error(A, U, s, Vt, *_defects(U, Vt))
+    return _decomposition_error(A, U, s, Vt, *frame_defects(U, Vt))
 
 
-def _defects(U: FloatArray, Vt: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Upper bounds of ``||U'U - I||_F`` and ``||V'V - I||_F``."""
+def frame_defects(U: FloatArray, Vt: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Upper bounds of ``||U'U - I||_F`` and ``||V'V - I||_F``, and so of the distances from the polar factors.
+
+    Parameters
+    ----------
+    U, Vt : ndarray, shapes (..., m, r) and (..., r, n)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.spectral_bounds import frame_defects
+    >>> p, q = frame_defects(np.eye(3, 2), 1.1 * np.eye(2, 3))
+    >>> bool(p < 1e-14), bool(abs(q - 0.21 * np.sqrt(2)) < 1e-14)
+    (True, True)
+    """
     return (
         _identity_defect(U.mT @ U, U.shape[-2]),
         _identity_defect(Vt @ Vt.mT, Vt.shape[-1]),
@@ -145,7 +159,7 @@ def least_eigenvalue(A: FloatArray) -> float:
     values, Q = np.linalg.eigh(A)
     if not values[0] > 0:
         return 0.0
-    p = _defects(Q, Q.T)
+    p = frame_defects(Q, Q.T)
     _, residual = _decomposition_error(A, Q, values, Q.T, *p)
     return max(float(values[0] * (1.0 - max(p)) / SLACK - residual), 0.0)
 
@@ -228,7 +242,7 @@ def singular_value_bounds(
     exponent = np.frexp(s[..., 0])[1]  # scaled by a power of two, so that squares stay in range
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         small, values = np.ldexp(A, -exponent[..., None, None]), np.ldexp(s, -exponent[..., None])
-        p, q = _defects(U, Vt)
+        p, q = frame_defects(U, Vt)
         grow, residual = _decomposition_error(small, U, values, Vt, p, q)
         grow = np.where(np.maximum(p, q) < 1.0, grow, np.inf)
         shrink = np.sqrt(np.maximum(1.0 - p, 0.0) * np.maximum(1.0 - q, 0.0)) / SLACK

@@ -9,14 +9,15 @@ r vectors ``(u_i, v_i) / sqrt(2)``, so the part of a square root of X outside th
 
     rho = 2 sqrt(||W'||_* t) + t     in Frobenius norm.
 
-Rows with a multiplier are met nearly: ``sum_k lam_k (margin_k - rhs_k) <= e``. If the values of these rows determine S,
-with smallest singular value s of the map, every optimal W' lies within
+Rows with a multiplier are met nearly: ``sum_k lam_k (margin_k - rhs_k) <= e``. If the values of k such rows, divided by
+their norms, determine S, with smallest singular value s of the map, every optimal W' lies within
 
-    radius = 2 rho + (|row differences| + 2 rho |map|) / s
+    radius = 2 rho + (|row differences| + 2 rho sqrt(k)) / s
 
-of W made feasible, and of W with the distance between the two added (`attsvm.solvers.feasible`). The solution is called
-unique when that radius is a small part of its norm: *unique to within the radius*. It is called not unique when a
-second matrix far from W satisfies the rows and has the same norm, both to the accuracy of the first.
+of W made feasible, and of W with the distance between the two added (`attsvm.solvers.feasible`). The vectors are
+computed ones; what that does to e, g and s is measured afterwards (`attsvm.solvers.nuclear.face`), not assumed. The
+solution is called unique when that radius is a small part of its norm: *unique to within the radius*. It is called not
+unique when a second matrix far from W satisfies the rows and has the same norm, both to the accuracy of the first.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
 from attsvm.solvers.feasible import feasibility_price
+from attsvm.solvers.nuclear.face import face_of, row_map
 from attsvm.solvers.nuclear.newton import active_map, symmetric
-from attsvm.solvers.nuclear.spectra import singular_values
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import UNIT_ROUNDOFF
+from attsvm.solvers.spectral_bounds import nuclear_bounds
 from attsvm.solvers.unit import UnitProblem, UnitRows, scaled_to_range
 
 __all__ = ["UniquenessCertificate", "certify_uniqueness"]
@@ -105,6 +106,8 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
     'not unique'
     """
     matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
+    if problem.penalty is not None:  # solutions of a soft margin need not satisfy the rows
+        return UniquenessCertificate("undecided", np.inf, 0.0, 0, 0)
     if not matrix.any():  # norm 0 is attained by W = 0 alone
         return UniquenessCertificate("unique", 0.0, np.inf, 0, 0)
     unit = UnitProblem(problem)
@@ -113,37 +116,32 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
     certificate = certify(problem, matrix, lam, "nuclear")
     value, ranks = certificate.norm, certificate.rank_certificate
     assert ranks is not None  # of the nuclear norm there is one
-    rows = unit.rows
-    # Everything below in the scale of the unit rows.
-    scale = float(unit.scale[0])
-    slack = problem.margins(matrix) - problem.rhs
-    price = float(
-        feasibility_price(
-            problem, matrix, slack, certificate.primal_violation, certificate.primal_error, value * _SLACK
-        )
-    )
-    excess = value * (certificate.gap + certificate.gap_error) + price
-    reduced, x = rows.reduce(matrix), rows.clipped(lam[rows.index] / unit.inverse[rows.index])
-    left, right = _active_vectors(rows, x, ranks.rank)
-    supporting = rows.equality | (x > 1e-8)
-    mapped = active_map(rows.a[supporting], rows.b[supporting], left, right)
-    entries = mapped.shape[1]
-    singular = singular_values(mapped) if mapped.size else np.zeros(0)
-    smallest = float(singular[entries - 1]) if 0 < entries <= len(singular) else 0.0
-    nullity = entries - int(np.count_nonzero(singular > _INJECTIVE))
+    lam = problem.clipped(lam)
+    x = lam / np.where(unit.inverse > 0, unit.inverse, np.inf)  # multipliers of the unit rows
+    supporting = np.flatnonzero((unit.inverse > 0) & (problem.equality | (x > 1e-8)))
+    face = face_of(problem, lam, ranks.rank)
+    mapped = row_map(problem, supporting, unit.inverse[supporting], face)
+    entries = ranks.rank * (ranks.rank + 1) // 2
+    smallest = float(mapped.singular[entries - 1]) if 0 < entries <= len(mapped.singular) else 0.0
+    nullity = entries - int(np.count_nonzero(mapped.singular > _INJECTIVE))
     radius = np.inf
-    # Singular values of D and of the map, both of unit rows, as computed from computed vectors.
-    blur = 16.0 * UNIT_ROUNDOFF * (rows.m + sum(rows.shape) + entries) * max(1.0, float(singular.max(initial=0.0)))
-    room, sure = ranks.dual_gap - blur, smallest - blur
-    if smallest > _INJECTIVE and room > 0 and sure > 0 and excess < np.inf:
-        # With computed vectors Z may be as low as -blur somewhere: as if the gap were larger by that share of the norm.
-        blurred = (excess + blur * value) / scale
-        radius = scale * _radius(blurred, value / scale, room, sure, singular, x[supporting], rows, supporting) + price
+    if smallest > _INJECTIVE and face.room > 0 and mapped.smallest > 0:
+        most = float(nuclear_bounds(matrix)[1])
+        slack = problem.margins(matrix) - problem.rhs
+        violation, error = certificate.primal_violation, certificate.primal_error
+        price = float(feasibility_price(problem, matrix, slack, violation, error, most))
+        excess = max(most + price - face.lower_bound, 0.0) * _SLACK
+        # A row with a multiplier is met up to this by every solution, an equality row exactly.
+        loose = np.where(problem.equality[supporting], 0.0, face.size * excess / np.maximum(x[supporting], 1e-300))
+        radius = _radius(excess + face.blur * (most + price), most + price, face.room, mapped.smallest, loose) + price
     if radius <= _CLOSE * value:
         return UniquenessCertificate("unique", radius, smallest, nullity, ranks.rank)
     if nullity:
-        basis = np.linalg.svd(mapped, full_matrices=True)[2][entries - nullity :]
-        witness = _second_solution(rows, reduced, left, right, basis, lam, certificate)
+        rows = unit.rows
+        left, right = _active_vectors(rows, x[rows.index], ranks.rank)
+        chosen = np.isin(rows.index, supporting)
+        basis = np.linalg.svd(active_map(rows.a[chosen], rows.b[chosen], left, right), full_matrices=True)[2]
+        witness = _second_solution(rows, rows.reduce(matrix), left, right, basis[entries - nullity :], lam, certificate)
         if witness is not None:
             distance = float(np.linalg.norm(witness - matrix)) / float(np.linalg.norm(matrix))
             return UniquenessCertificate("not unique", np.inf, smallest, nullity, ranks.rank, distance, witness)
@@ -165,25 +163,13 @@ def _active_vectors(rows: UnitRows, x: FloatArray, r: int) -> tuple[FloatArray, 
     return U[:, :r], Vt[:r].T
 
 
-def _radius(
-    excess: float,
-    value: float,
-    room: float,
-    smallest: float,
-    singular: FloatArray,
-    x: FloatArray,
-    rows: UnitRows,
-    supporting: BoolArray,
-) -> float:
-    """The bound of the module's text; ``x`` are the multipliers of the supporting rows."""
+def _radius(excess: float, norm: float, room: float, smallest: float, loose: FloatArray) -> float:
+    """The bound of the module's text: ``loose`` is by how much each row with a multiplier may be exceeded."""
     t = 2.0 * excess / room
-    rho = 2.0 * np.sqrt(value * t) + t
-    # A supporting inequality row is met up to excess / lam_k, an equality row up to the violation, which is in excess.
-    loose = np.where(rows.equality[supporting], excess, excess / np.maximum(x, 1e-300))
-    difference = 2.0 * float(np.linalg.norm(loose))
-    # singular[0] bounds the map on S; the rows of what is left over have norm at most 1 each.
-    rest = 2.0 * rho * max(float(singular[0]), float(np.sqrt(np.count_nonzero(supporting))))
-    return float(2.0 * rho + (difference + rest) / smallest) * _SLACK
+    rho = 2.0 * np.sqrt(norm * t) + t
+    # What lies outside the face moves rows of norm 1 by at most rho each, for both matrices.
+    rest = 2.0 * rho * np.sqrt(len(loose))
+    return float(2.0 * rho + (2.0 * float(np.linalg.norm(loose)) + rest) / smallest) * _SLACK
 
 
 def _reach(rows: UnitRows, W: FloatArray, left: FloatArray, right: FloatArray, S: FloatArray, N: FloatArray) -> float:
