@@ -36,8 +36,9 @@ def command(
     top: Annotated[int | None, typer.Option(help="Only the k of largest margin.")] = None,
     limit: Annotated[int | None, typer.Option(help="Stop once this many are found.")] = None,
     norm: Annotated[Norm, typer.Option(help="Norm of the margin.")] = Norm.FROBENIUS,
-    mode: Annotated[Mode, typer.Option(help="How to search.")] = Mode.AUTO,
+    mode: Annotated[Mode, typer.Option(metavar="MODE", help="auto, exhaustive, search or heuristic.")] = Mode.AUTO,
     time_limit: Annotated[float | None, typer.Option(help="Stop after about this many seconds.")] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Decide every selection in rationals (small).")] = False,
     graph: Annotated[Path | None, typer.Option(help="Graph of swaps, .graphml, .png, .svg or .pdf.")] = None,
     seed: Seed = 0,
     index: Index = None,
@@ -57,18 +58,21 @@ def command(
 
     check_out("--out", out, ".npz")
     problems = [read.problem for read in each_problem(file, index)]
+    if exact:
+        _check_exact(problems, norm)
     _check_graph(graph, file, len(problems))
     silent = quiet or json
     listings = [_listing(problem, limit, top, norm, mode, time_limit, seed, silent) for problem in problems]
+    again = [found.exact() for found in listings] if exact else []
     decided = graph is None or _write_graph(graph, problems[0], norm.value, silent)
     if out is not None:
         save_arrays(out, _arrays(listings))
     if json:
-        records = [_record(found) for found in listings]
+        records = _records(listings, again)
         print_json(records[0] if len(records) == 1 else records)
     elif not quiet:
-        _show(console(), f"{file}", listings, [graph if decided else None, out])
-    if not (all(found.complete for found in listings) and decided):
+        _show(console(), f"{file}", listings, again, [graph if decided else None, out])
+    if not (all(found.complete for found in (*listings, *again)) and decided):
         raise typer.Exit(1)
 
 
@@ -98,6 +102,34 @@ def _listing(
     )  # fmt: skip
 
 
+def _check_exact(problems: list[Any], norm: Norm) -> None:
+    """Refuse what is not decided one selection at a time, before any work is done."""
+    import math
+
+    from attsvm.exact_local import EXACT_SELECTIONS
+
+    if norm is not Norm.FROBENIUS:
+        raise ValueError("--exact lists go with --norm frobenius; nuclear solutions need not be unique")
+    count = max(math.prod(problem.allowed.reshape(-1, problem.T).sum(axis=-1).tolist()) for problem in problems)
+    if count > EXACT_SELECTIONS:
+        raise ValueError(f"--exact decides up to {EXACT_SELECTIONS:,} selections one by one, got {count:,}")
+
+
+def _records(listings: list[Any], again: list[Any]) -> list[dict[str, Any]]:
+    exact = [{"exact": _exact_record(decision)} for decision in again] or [{}] * len(listings)
+    return [_record(found) | more for found, more in zip(listings, exact, strict=True)]
+
+
+def _exact_record(decision: Any) -> dict[str, Any]:
+    return {
+        "complete": decision.complete,
+        "locally_optimal": len(decision.items),
+        "selections": decision.selections,
+        "missing": [list(tokens) for tokens in decision.missing],
+        "wrong": [list(tokens) for tokens in decision.wrong],
+    }
+
+
 def _arrays(listings: list[Any]) -> dict[str, Any]:
     """What ``--out`` keeps; of a batch all lists in one, with the problem that each selection belongs to."""
     import numpy as np
@@ -117,7 +149,7 @@ def _proof(found: Any) -> str:
     return "the list is proved complete" if found.complete else f"not proved complete, bound {found.bound:.4g}"
 
 
-def _show(screen: Any, file: str, listings: list[Any], written: list[Path | None]) -> None:
+def _show(screen: Any, file: str, listings: list[Any], again: list[Any], written: list[Path | None]) -> None:
     from attsvm.cli.frame import close, open_with
 
     if len(listings) == 1:
@@ -135,6 +167,8 @@ def _show(screen: Any, file: str, listings: list[Any], written: list[Path | None
             f"{proved} of {len(listings)} lists are proved complete.",
         )
         screen.print(_batch_table(listings, file))
+    for k, decision in enumerate(again):
+        screen.print(f"problem {k}: {decision}" if len(again) > 1 else f"{decision}", markup=False)
     for path in filter(None, written):
         screen.print(f"wrote {path}", markup=False)
     more = f"attsvm enumerate {file} --index 0" if len(listings) > 1 else f"attsvm report {file} -o report.html"

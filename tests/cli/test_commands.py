@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import attsvm
+from attsvm.exact_local import exact_listing
 from attsvm.files import load_problem, read_problem_file, save_problem
 
 
@@ -188,6 +189,28 @@ def test_compare_exits_with_1_when_a_run_ends_nowhere(attsvm_command, hopeless):
     result = attsvm_command("compare", "hopeless.npz", "--steps", 50, "-p", "W")
     assert result.code == 1
     assert "Not local" in result.out
+
+
+def test_enumerate_decides_every_selection_exactly(attsvm_command):
+    attsvm_command("new", "s.npz", "-n", 2, "-T", 3, "-d", 3)
+    record = attsvm_command("enumerate", "s.npz", "--exact", "--json").record
+    assert record["exact"] == {"complete": True, "locally_optimal": len(record["selections"]), "selections": 9,
+                               "missing": [], "wrong": []}  # fmt: skip
+    assert (
+        "selections locally optimal in exact arithmetic; the list: complete"
+        in attsvm_command("enumerate", "s.npz", "--exact").out
+    )
+    with pytest.MonkeyPatch.context() as patch:  # a list that exact arithmetic contradicts, whatever float64 said
+        patch.setattr("attsvm.enumeration.result.exact_listing", lambda problem, *_: exact_listing(problem, []))
+        wrong = attsvm_command("enumerate", "s.npz", "--exact", "--json")
+    assert wrong.code == 1 and wrong.record["complete"] and wrong.record["exact"]["missing"]
+    attsvm_command("new", "b.npz", "-n", 2, "-T", 3, "-d", 3, "--batch", 2)
+    assert "problem 1: " in attsvm_command("enumerate", "b.npz", "--exact").out
+    nuclear = attsvm_command("enumerate", "s.npz", "--exact", "--norm", "nuclear")
+    assert nuclear.code == 2 and "--norm frobenius" in nuclear.err
+    attsvm_command("new", "l.npz", "-n", 8, "-T", 4, "-d", 9)
+    large = attsvm_command("enumerate", "l.npz", "--exact")
+    assert large.code == 2 and "up to 5,000 selections one by one, got 65,536" in large.err
 
 
 def test_enumerate_lists_all_and_draws_the_graph(attsvm_command, problem, tmp_path):
