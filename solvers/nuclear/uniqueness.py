@@ -132,7 +132,7 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
         price = float(feasibility_price(problem, matrix, slack, violation, error, most))
         excess = max(most + price - face.lower_bound, 0.0) * _SLACK
         # A row with a multiplier is met up to this by every solution, an equality row exactly.
-        loose = np.where(problem.equality[supporting], 0.0, face.size * excess / np.maximum(x[supporting], 1e-300))
+        loose = face.size * excess / np.where(problem.equality[supporting], np.inf, x[supporting])
         radius = _radius(excess + face.blur * (most + price), most + price, face.room, mapped.smallest, loose) + price
     if radius <= _CLOSE * value:
         return UniquenessCertificate("unique", radius, smallest, nullity, ranks.rank)

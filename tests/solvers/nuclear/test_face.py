@@ -118,3 +118,11 @@ def test_nothing_is_said_of_soft_margins():
         assert certify(problem, W, [1.0], "nuclear").proved < 1e-12
         assert certify_uniqueness(problem, W, [1.0]).verdict == "undecided"
     assert solve(problem, "nuclear").uniqueness.verdict == "undecided"
+
+
+def test_an_equality_row_needs_no_multiplier():
+    """Every solution meets it exactly, however far W is from one."""
+    problem = MarginProblem(np.eye(2), [[1.0]], [0, 0], rhs=[1.0, 0.0], equality=[False, True])
+    for size in (1.0, 1e12):
+        found = certify_uniqueness(problem, [[size], [0.0]], [1.0, 0.0])
+        assert found.verdict == ("unique" if size == 1.0 else "undecided")
