@@ -131,9 +131,11 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
         violation, error = certificate.primal_violation, certificate.primal_error
         price = float(feasibility_price(problem, matrix, slack, violation, error, most))
         excess = max(most + price - face.lower_bound, 0.0) * _SLACK
-        # A row with a multiplier is met up to this by every solution, an equality row exactly.
-        loose = face.size * excess / np.where(problem.equality[supporting], np.inf, x[supporting])
-        radius = _radius(excess + face.blur * (most + price), most + price, face.room, mapped.smallest, loose) + price
+        if excess < np.inf:
+            # A row with a multiplier is met up to this by every solution, an equality row exactly.
+            loose = face.size * excess / np.where(problem.equality[supporting], np.inf, x[supporting])
+            blurred = excess + face.blur * (most + price)
+            radius = _radius(blurred, most + price, face.room, mapped.smallest, loose) + price
     if radius <= _CLOSE * value:
         return UniquenessCertificate("unique", radius, smallest, nullity, ranks.rank)
     if nullity:

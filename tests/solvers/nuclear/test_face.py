@@ -126,3 +126,12 @@ def test_an_equality_row_needs_no_multiplier():
     for size in (1.0, 1e12):
         found = certify_uniqueness(problem, [[size], [0.0]], [1.0, 0.0])
         assert found.verdict == ("unique" if size == 1.0 else "undecided")
+
+
+def test_rows_that_depend_on_each_other_prove_no_radius():
+    """What makes W feasible has no known price where equality rows are dependent."""
+    problem = MarginProblem(
+        [[1.0], [1.0], [1.0]], [[1.0]], [0, 0, 0], rhs=[1.0, 1.0, 1.0], equality=[False, True, True]
+    )
+    found = certify_uniqueness(problem, [[1.0 + 1e-12]], [0.0, 1.0, 0.0])
+    assert found.radius == np.inf and found.verdict == "undecided"
