@@ -54,7 +54,8 @@ def _extremes(formula: Any, rng: Rng, k: int) -> Any:
 
 
 def _extremes_printed(z: Array) -> tuple[float, float, float, float]:
-    n, q = len(z), z * (1 - z)
+    # 1 - z as the sum of the others: a difference would lose the digits of a small one.
+    n, q = len(z), z * np.array([z[:i].sum() + z[i + 1 :].sum() for i in range(len(z))])
     return (
         z[0],
         min(z[1], n / (n - 1) * q[0]),

@@ -70,13 +70,17 @@ def _sgd_start() -> tuple[sp.Overlaps, sp.OrderParameters]:
     return overlaps, sp.order_parameters(overlaps)
 
 
-@each(0.05, "largest difference of r r^T at tau = 10 (values about 0.5)")
+@each(0.07, "largest difference of r r^T at tau = 10 (values about 0.5)")
 def _flow_of_r(formula: Any, rng: Rng, k: int) -> Any:
-    """A flow (start, samples, times) -> path, against SGD at D = 1000, on the overlaps of the orthogonal parts."""
+    """A flow (start, samples, times) -> path, against SGD at D = 1000, on the overlaps of the orthogonal parts.
+
+    Over ten seeds the free flow misses by 0.023 to 0.040, one kept symmetric by 0.14 to 0.17; most of the spread is
+    that of the samples which stand for the flow's expectations.
+    """
     prior = sp.flipping_spike(2.0, 2.0)
     overlaps, start = _sgd_start()
     g = generator(rng)
-    samples = sp.draw_samples(prior, 5, 2, 10_000, generator=g)
+    samples = sp.draw_samples(prior, 5, 2, 40_000, generator=g)
     path = formula(start, samples, [0.0, 10.0])
     runs = [
         sp.projected_sgd(overlaps, prior, "softmax", L=5, D=1000, steps=40, lr=0.25, batch=1500, generator=g)

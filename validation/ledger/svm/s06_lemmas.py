@@ -56,8 +56,8 @@ def _radius(p: AttentionProblem, norm: float, constants: dict[str, float], mu: f
     return norm / mu * max(float(np.log(4 * p.T * constants["ratio"] / mu)), 1.0)  # equation (41)
 
 
-def _samples(rng: Rng, trials: int, interval: Any = None, simple: bool = False) -> list[_Sample]:
-    """Pairs V, W of the cone (33), the latter at 1 to 3 times the radius (41)."""
+def _samples(rng: Rng, trials: int, interval: Any = None, simple: bool = False, widest: float = 0.9) -> list[_Sample]:
+    """Pairs V, W of the cone (33) with mu up to the widest, the latter at 1 to 3 times the radius (41)."""
     out = []
     for k in range(trials):
         loss = LOSS_NAMES[k % 3]
@@ -66,7 +66,7 @@ def _samples(rng: Rng, trials: int, interval: Any = None, simple: bool = False) 
             s = attsvm.att_svm(p)
         else:
             p, s = feasible_problem(rng)
-        mu = float(rng.uniform(0.03, 0.9))
+        mu = float(rng.uniform(0.03, widest))
         constants = _constants(p, s.norm, loss, interval)
         V, W = in_cone(rng, p, s.W, mu), in_cone(rng, p, s.W, mu)
         W = W * _radius(p, s.norm, constants, mu) * rng.uniform(1, 3)
@@ -95,7 +95,8 @@ def _eq34a(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 
 def _eq34b(formula: Any, rng: Rng, trials: int) -> Measurement:
-    samples = _samples(rng, trials // 2) + _samples(rng, trials - trials // 2, simple=True)
+    # Every second narrow cone around one row contradicts a bound without mu: none of 30 does with probability 1e-9.
+    samples = _samples(rng, trials // 2) + _samples(rng, trials - trials // 2, simple=True, widest=0.1)
     errors = [formula(s.c, s.C, s.mu, s.theta, s.longest) / s.correlation for s in samples]
     return count(errors, 1 + 1e-9, "bound over -corr(V, grad L(W))")
 
