@@ -197,7 +197,7 @@ def _or_reference(unit: UnitProblem, norm: Norm, request: Request, found: Found)
     """What the reference finds, where it proves more."""
     from attsvm.solvers.reference import solve_cvxpy
 
-    other = solve_cvxpy(unit, norm, replace(request, options={}))
+    other = solve_cvxpy(unit, norm, replace(request, options={})).answered("cvxpy")
     if other.farkas is not None or found.certificate is None:
         return replace(other, iterations=other.iterations + found.iterations)
     if other.certificate is None or other.certificate.proved >= found.certificate.proved:

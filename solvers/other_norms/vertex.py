@@ -87,7 +87,7 @@ def solve_vertex(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """
     problem = unit.problem
     if problem.shape[0] * problem.shape[1] > _MOST_ENTRIES:
-        return solve_primal_dual(unit, norm, request)
+        return solve_primal_dual(unit, norm, request).answered("primal_dual")
     method = _l1 if norm.name == "l1" else _linf
     F, c = _rows(unit), unit.c
     equality = problem.equality & (unit.inverse > 0)
@@ -99,7 +99,7 @@ def solve_vertex(unit: UnitProblem, norm: Norm, request: Request) -> Found:
             found = certified(problem, norm, W, unit.restore_multipliers(lam / size), steps, request.tolerance)
             if found.certificate is not None and found.certificate.proved <= request.tolerance:
                 return found
-        return solve_primal_dual(unit, norm, request)
+        return solve_primal_dual(unit, norm, request).answered("primal_dual")
     parts = [method(*one) for one in zip(F, c, equality, strict=True)]
     W, lam = np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
     D = (lam[:, None, :] @ F)[:, 0].reshape(len(F), *problem.shape)
