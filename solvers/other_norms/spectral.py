@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.other_norms.steps import shifted_factor
+from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.other_norms.steps import PrimalDual, nothing, shifted_factor
 
 __all__ = ["SpectralCone"]
 
@@ -206,3 +206,7 @@ class SpectralCone:
         """See `Cone`."""
         self.W, self._t = self.W[index], self._t[index]
         self._S_factor, self._Y_factor = self._S_factor[index], self._Y_factor[index]
+
+    def finish(self, state: PrimalDual) -> tuple[IntArray, FloatArray, FloatArray]:
+        """None."""
+        return nothing(state)

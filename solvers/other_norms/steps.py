@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["Cone", "PrimalDual", "shifted_factor", "solve_definite"]
+__all__ = ["Cone", "PrimalDual", "nothing", "shifted_factor", "solve_definite"]
 
 # How near to the boundary a step goes, also where the cone asks for caution.
 _BACK_OFF, _CAUTIOUS = 0.995, 0.97
@@ -78,6 +78,15 @@ class Cone(Protocol):
     def keep(self, index: Any) -> None:
         """Keep some problems of a batch."""
         ...
+
+    def finish(self, state: PrimalDual) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Problems of a batch whose solution can be told exactly from where they are, their W and multipliers."""
+        ...
+
+
+def nothing(state: PrimalDual) -> tuple[IntArray, FloatArray, FloatArray]:
+    """No problem is finished."""
+    return np.zeros(0, dtype=np.int64), state.cone.W[:0], state.lam[:0]
 
 
 def shifted_factor(matrix: FloatArray) -> tuple[FloatArray, int]:
