@@ -136,6 +136,8 @@ class PrimalDual:
         Of the rows: positive on inequality rows, else 0.
     gap, missed : ndarray, shape (*batch,)
         Relative distance of the two objectives, and largest residual of the rows.
+    ordered, tied : ndarray of bool, shape (*batch, m)
+        Inequality and equality rows that exist; ``ordered`` is None when all rows are inequalities.
     broken : ndarray of bool, shape (*batch,)
         The last step found no direction.
     """
@@ -151,8 +153,9 @@ class PrimalDual:
     ) -> None:
         self.cone, self.F, self.c, self.lam = cone, F, c, lam
         self.ordered: BoolArray | None = None
+        self.tied: BoolArray = np.zeros(lam.shape, dtype=bool)
         if equality is not None and exists is not None:
-            self.ordered, self._tied, self._void = ~equality & exists, equality & exists, ~exists
+            self.ordered, self.tied, self._void = ~equality & exists, equality & exists, ~exists
         room = 0.1 * np.maximum.reduce(np.abs(c), axis=-1, keepdims=True)
         self.slack = np.maximum(_times(F, cone.W) - c, room)
         if self.ordered is not None:
@@ -174,7 +177,7 @@ class PrimalDual:
         for name in ("F", "c", "lam", "slack", "residual", "gap", "missed", "broken", "_length", "_D"):
             setattr(self, name, getattr(self, name)[index])
         if self.ordered is not None:
-            self.ordered, self._tied, self._void = (x[index] for x in (self.ordered, self._tied, self._void))
+            self.ordered, self.tied, self._void = (x[index] for x in (self.ordered, self.tied, self._void))
         self.cone.keep(index)
 
     def _factors(self, M: FloatArray) -> list[FloatArray]:
@@ -205,7 +208,7 @@ class PrimalDual:
         ratio = slack * inverse
         diagonal += ratio
         if ordered is not None:
-            diagonal += np.where(self._void, 1.0, np.where(self._tied, _RIDGE * diagonal, 0.0))
+            diagonal += np.where(self._void, 1.0, np.where(self.tied, _RIDGE * diagonal, 0.0))
         factors = self._factors(M)
         pairs = cone.degree + (m if ordered is None else np.count_nonzero(ordered, axis=-1))
         mu = (cone.products(0.0, 0.0) + np.vecdot(slack, lam)) / pairs
@@ -216,7 +219,7 @@ class PrimalDual:
             right = self.residual + pull - _times(F, k)
             d_lam = solve_definite(factors, right)
             if ordered is not None:  # what the ridge took
-                back = right - _times(M, d_lam) + np.where(self._tied, _RIDGE * diagonal * d_lam, 0.0)
+                back = right - _times(M, d_lam) + np.where(self.tied, _RIDGE * diagonal * d_lam, 0.0)
                 d_lam = d_lam + solve_definite(factors, back)
             cone.answer(k, np.asarray((d_lam[..., None, :] @ F)[..., 0, :]))
             return d_lam, pull - ratio * d_lam
