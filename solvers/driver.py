@@ -138,6 +138,8 @@ class BatchDriver:
 
     def offer(self, measure: FloatArray, *points: FloatArray, of: IntArray | None = None) -> None:
         """Tell where the running problems stand, or those of them that ``of`` numbers."""
+        if not len(measure):
+            return
         index = self.index if of is None else self.index[of]
         better = measure < self.measure[index]  # False where it is not a number
         chosen = index[better]

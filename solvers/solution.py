@@ -218,13 +218,12 @@ class MarginSolution:
         counts: Any = self.iterations
         status: Status = statuses[index]
         keep = slice(None) if self.problem.valid is None else self.problem.valid[index]
-        certificate = self.certificate[index]
+        W, lam = self.W[index] if status.has_solution else None, self.multipliers[index][keep]
+        certificate = self.certificate.of(index, Source(problem, W, lam, self.norm_kind))
         if index in self._proofs:
             certificate = replace(certificate, farkas=_narrowed(self._proofs[index], keep))
-        W, lam = self.W[index] if status.has_solution else None, self.multipliers[index][keep]
-        source = Source(problem, W, lam, self.norm_kind)
-        ranks = certificate.rank_certificate if status.has_solution else None
-        certificate = replace(certificate, rank_certificate=ranks, _source=source)
+        if certificate.rank_certificate is not None and not status.has_solution:
+            certificate = replace(certificate, rank_certificate=None)
         rescued: Any = self.extras.rescued
         extras = self._each[index] if self._each else Extras(rescued=bool(rescued[index]))
         return MarginSolution(
@@ -259,7 +258,8 @@ class MarginSolution:
             problem, first.norm_kind, status, certificate, multipliers, first.solver, iterations,
             sum(s.seconds for s in solutions), first.tolerance, W, Extras(rescued=rescued), proofs,
             tuple(
-                s.extras if s.solver == first.solver else replace(s.extras, answered_by=s.solver) for s in solutions
+                s.extras if s.solver in (first.solver, s.extras.answered_by) else
+                replace(s.extras, answered_by=s.solver) for s in solutions
             ),
         )  # fmt: skip
 

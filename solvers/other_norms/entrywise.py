@@ -30,7 +30,7 @@ def _sum(x: FloatArray) -> FloatArray:
 
 
 def _steepest(change: FloatArray, point: FloatArray) -> FloatArray:
-    """Inverse of the longest step that keeps all entries nonnegative, shape (*batch,)."""
+    """Inverse of the longest step that keeps all entries nonnegative, shape (B,)."""
     return np.asarray(np.maximum.reduce(-change / point, axis=-1))
 
 
@@ -45,7 +45,7 @@ class PolyhedralCone:
 
     Parameters
     ----------
-    W, D : ndarray, shape (*batch, N)
+    W, D : ndarray, shape (B, N)
         Where to start; ``N*(D) < 1``.
     shared : bool
         One bound for all entries.
@@ -162,7 +162,7 @@ class PowerCone:
 
     Parameters
     ----------
-    W : ndarray, shape (*batch, N)
+    W : ndarray, shape (B, N)
     p : float
     """
 

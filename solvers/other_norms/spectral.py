@@ -31,13 +31,13 @@ __all__ = ["SpectralCone"]
 
 # Gap below which Newton's method on the face is tried, by what factor it must have fallen before the next try, and the
 # gap at which that method ends.
-_NEAR_FACE, _AGAIN, _FACE_GOAL = 0.003, 0.3, 1e-10
+_NEAR_FACE, _AGAIN, _FACE_GOAL = 3e-3, 0.1, 1e-10
 # Lengths of steps that are tried.
 _LENGTHS = (1.03, 0.99, 0.95, 0.9, 0.84, 0.77, 0.69, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.04, 0.01)
 
 
 def _corners(block: FloatArray, diagonal: FloatArray) -> FloatArray:
-    """``[[diagonal I, block], [block', diagonal I]]`` for ``diagonal`` of shape (*batch,)."""
+    """``[[diagonal I, block], [block', diagonal I]]`` for ``diagonal`` of shape (B,)."""
     p, q = block.shape[-2:]
     out = np.zeros((*block.shape[:-2], p + q, p + q))
     out[..., :p, p:], out[..., p:, :p] = block, block.mT
@@ -56,7 +56,7 @@ def _plus_diagonal(matrix: FloatArray, diagonal: FloatArray) -> FloatArray:
 
 
 def _steepest(values: FloatArray, change: FloatArray) -> FloatArray:
-    """Inverse of about the longest step from ``diag(values)`` that stays positive definite, shape (*batch,).
+    """Inverse of about the longest step from ``diag(values)`` that stays positive definite, shape (B,).
 
     The best of a fixed set of lengths: each costs a Cholesky factorization, all of them less than the eigenvalues.
     """
@@ -97,7 +97,7 @@ class SpectralCone:
 
     Parameters
     ----------
-    W, D : ndarray, shape (*batch, p q)
+    W, D : ndarray, shape (B, p q)
         Where to start; the nuclear norm of D is below 1.
     shape : (int, int)
     """

@@ -8,7 +8,8 @@ a `Cone`: linearized, its optimality conditions answer a change ``dD = F' dlam``
     dW = k + K dD,      so that     (F K F' + diag(s / lam)) dlam = c + s - F W + (target / lam) - F k
 
 is the one linear system of a step, of the order of the rows. Steps are Mehrotra's: one that aims at the boundary tells
-how far the next may aim, and its second-order error is made good. Everything has leading batch axes or none.
+how far the next may aim, and its second-order error is made good. Everything has a leading axis: one
+problem is a batch of one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SHIFTS = (1e-15, 1e-14, 1e-13, 1e-12, 1e-11)
 
 
 class Cone(Protocol):
-    """What the method asks of a norm. ``W`` and ``D`` are flat, shape (*batch, N)."""
+    """What the method asks of a norm. ``W`` and ``D`` are flat, shape (B, N)."""
 
     W: FloatArray
     degree: int
@@ -44,7 +45,7 @@ class Cone(Protocol):
     """Whether steps must keep more distance from the boundary, as those of matrices do, and lengths are dear."""
 
     def value(self, D: FloatArray) -> FloatArray:
-        """What ``c . lam`` tends to from below: an upper bound of the norm of W (times that of D), shape (*batch,)."""
+        """What ``c . lam`` tends to from below: an upper bound of the norm of W (times that of D), shape (B,)."""
         ...
 
     def prepare(self, D: FloatArray) -> None:
@@ -52,11 +53,11 @@ class Cone(Protocol):
         ...
 
     def matrix(self, F: FloatArray) -> FloatArray:
-        """``F K F'``, shape (*batch, m, m)."""
+        """``F K F'``, shape (B, m, m)."""
         ...
 
     def constant(self, target: FloatArray, second: bool) -> FloatArray:
-        """``k`` for products that aim at ``target`` (*batch, 1); ``second`` makes good the error of the last answer."""
+        """``k`` for products that aim at ``target`` (B, 1); ``second`` makes good the error of the last answer."""
         ...
 
     def answer(self, k: FloatArray, dD: FloatArray) -> FloatArray:
@@ -64,11 +65,11 @@ class Cone(Protocol):
         ...
 
     def lengths(self) -> tuple[FloatArray, FloatArray]:
-        """Inverses of the longest primal and dual steps, each of shape (*batch,)."""
+        """Inverses of the longest primal and dual steps, each of shape (B,)."""
         ...
 
     def products(self, primal: FloatArray | float, dual: FloatArray | float) -> FloatArray:
-        """Sum of complementary products after steps of such lengths (*batch, 1), shape (*batch,)."""
+        """Sum of complementary products after steps of such lengths (B, 1), shape (B,)."""
         ...
 
     def move(self, primal: FloatArray, dual: FloatArray) -> None:
@@ -103,42 +104,42 @@ def shifted_factor(matrix: FloatArray) -> tuple[FloatArray, int]:
 
 
 def solve_definite(factors: list[FloatArray], right: FloatArray) -> FloatArray:
-    """Solutions of definite systems from their Cholesky factors, for right sides of shape (*batch, m)."""
+    """Solutions of definite systems from their Cholesky factors, for right sides of shape (B, m)."""
     from scipy.linalg import lapack
 
-    if right.ndim == 1:
-        return np.asarray(lapack.dpotrs(factors[0], right, lower=1)[0])
+    if len(right) == 1:
+        return np.asarray(lapack.dpotrs(factors[0], right[0], lower=1)[0])[None]
     return np.stack([lapack.dpotrs(factor, part, lower=1)[0] for factor, part in zip(factors, right, strict=True)])
 
 
 def _times(F: FloatArray, W: FloatArray) -> FloatArray:
-    """``F W`` for flat W, shape (*batch, m)."""
-    return F @ W if W.ndim == 1 else (F @ W[..., None])[..., 0]
+    """``F W`` for flat W, shape (B, m)."""
+    return np.asarray((F @ W[..., None])[..., 0])
 
 
 class PrimalDual:
-    """The state of the method on one problem or a batch; `step` advances it.
+    """The state of the method on a batch; `step` advances it.
 
     Parameters
     ----------
     cone : Cone
         Started.
-    F : ndarray, shape (*batch, m, N)
+    F : ndarray, shape (B, m, N)
         Unit rows; zero where a row does not exist.
-    c, lam : ndarray, shape (*batch, m)
+    c, lam : ndarray, shape (B, m)
         Right-hand sides, and multipliers that are positive on inequality rows.
-    equality, exists : ndarray of bool, shape (*batch, m), or None
+    equality, exists : ndarray of bool, shape (B, m), or None
         None when every row is an inequality, and exists.
 
     Attributes
     ----------
-    slack : ndarray, shape (*batch, m)
+    slack : ndarray, shape (B, m)
         Of the rows: positive on inequality rows, else 0.
-    gap, missed : ndarray, shape (*batch,)
+    gap, missed : ndarray, shape (B,)
         Relative distance of the two objectives, and largest residual of the rows.
-    ordered, tied : ndarray of bool, shape (*batch, m)
+    ordered, tied : ndarray of bool, shape (B, m)
         Inequality and equality rows that exist; ``ordered`` is None when all rows are inequalities.
-    broken : ndarray of bool, shape (*batch,)
+    broken : ndarray of bool, shape (B,)
         The last step found no direction.
     """
 
