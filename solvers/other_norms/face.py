@@ -90,8 +90,10 @@ def spectral_face(
         short = c - flat @ W.ravel()
         if equality is not None:
             short[equality] = np.abs(short[equality])
-        bound = float(sides @ own) / (float(_triples(D)[1].sum()) * float(triples[1][0]))
-        worst = max(abs(1.0 - bound), float(short.max()))
+        size = float(_triples(D)[1].sum()) * float(triples[1][0])
+        if not size > 0.0:
+            return None
+        worst = max(abs(1.0 - float(sides @ own) / size), float(short.max()))
         if worst <= goal:
             break
         if not worst < _CLOSER * least:

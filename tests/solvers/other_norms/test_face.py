@@ -68,3 +68,18 @@ def test_faces_end_the_steps_early_and_to_more_digits() -> None:
     # Steps alone take 11 to 16.
     assert np.mean([one.iterations for one in found]) < 9
     assert max(one.certificate.proved for one in found) < 1e-8
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_small_shapes_with_right_hand_sides_of_either_sign_agree_with_the_reference(seed: int) -> None:
+    """One row or column, dependent rows, W = 0 on a row: where faces are points or the equations singular."""
+    rng = np.random.default_rng(seed)
+    n, T, dx, dz = (int(rng.integers(low, high)) for low, high in ((1, 4), (2, 5), (1, 5), (1, 5)))
+    m = n * (T - 1)
+    a, queries, owner = rng.normal(size=(m, dx)), rng.normal(size=(n, dz)), np.repeat(np.arange(n), T - 1)
+    problem = MarginProblem(a, queries, owner, rng.normal(size=m), rng.random(m) < 0.4)
+    own, known = solve(problem, "spectral"), solve(problem, "spectral", "cvxpy")
+    assert own.status in ("optimal", "infeasible")
+    assert own.status == known.status
+    if own.status == "optimal":
+        assert own.norm == pytest.approx(known.norm, rel=4e-7, abs=1e-12)
