@@ -170,5 +170,7 @@ def _rescued(
         near = so_far.status is Status.OPTIMAL and not hard[i]  # Newton finishes
         other = solve_one(spec, one, norm, replace(alone, warm_start=so_far) if near else alone)
         if hard[i] or other.status.is_certified or other.certificate.proved < so_far.certificate.proved:
-            parts[i] = replace(other, extras=replace(other.extras, rescued=not near, answered_by=other.solver))
+            name = so_far.solver if near else other.solver  # Newton's last steps are no other solver's answer
+            extras = replace(other.extras, rescued=not near, answered_by="" if near else name)
+            parts[i] = replace(other, solver=name, extras=extras)
     return replace(MarginSolution.stack(parts, batch.problem), solver=batch.solver)
