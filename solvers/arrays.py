@@ -65,7 +65,7 @@ def per_row(name: str, value: Any, shape: tuple[int, ...], what: str) -> npt.NDA
     array = to_numpy(value)
     if array.shape not in (shape, shape[-1:]):
         raise ValueError(f"{name} must be {shape[-1]} {what}, one per row of a, got shape {array.shape}")
-    return np.broadcast_to(array, shape)
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 def voided(

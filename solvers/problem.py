@@ -188,6 +188,8 @@ class MarginProblem:
         return problem
 
     def _priced(self, penalty: Penalty | None) -> MarginProblem:
+        if penalty is self.penalty:
+            return self
         problem = copy(self)
         problem.penalty = penalty
         return problem

@@ -154,6 +154,10 @@ SOLVERS = {
             "own: linear programs of the l1 and linf norms, by vertices", most_rows=150, batched=True,
         ),
         SolverSpec(
+            "power", f"{_HOME}.other_norms.power:solve_power", frozenset({"lp"}), 1e-7,
+            "own: Newton steps on the rows that pivoting finds, l<p> norms of one problem", most_rows=150, batched=True,
+        ),
+        SolverSpec(
             "primal_dual", f"{_HOME}.other_norms.solve:solve_primal_dual", _OTHERS, 1e-7,
             "own: primal-dual interior point for spectral, l1, linf and l<p> norms, one problem or a batch",
             most_rows=1500, batched=True,

@@ -35,7 +35,7 @@ def solve_one(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Req
     own = own and problem.penalty is None  # exact arithmetic settles hard margins
     if _is_open(found, request) and own and not spec.ranks and request.max_iterations is None:
         found = settle_exactly(problem, norm, found, request.tolerance)
-    label = f"{spec.name}:{request.variant.upper()}" if request.variant else spec.name
+    label = f"{spec.name}:{request.variant.upper()}" if request.variant else found.extras.answered_by or spec.name
     return conclude(
         problem, norm, found, solver=label, seconds=time.perf_counter() - begin, tolerance=request.tolerance
     )

@@ -68,6 +68,8 @@ class Extras:
     rank_limit : RankLimit or None
     working_rows, factorizations, products : int
         Rows that the working set held at the end, matrices that were factored, and products with the free rows.
+    answered_by : str
+        Another solver that gave the answer, where the one asked for left the problem to it; else empty.
     """
 
     newton_steps: int = 0
@@ -79,6 +81,7 @@ class Extras:
     working_rows: int = 0
     factorizations: int = 0
     products: int = 0
+    answered_by: str = ""
 
 
 NO_EXTRAS = Extras()
@@ -114,6 +117,10 @@ class Found:
     status: Status | None = None
     extras: Extras = NO_EXTRAS
 
+    def answered(self, solver: str) -> Found:
+        """The same, with the name of the solver that a method left the problem to, unless that one passed it on."""
+        return replace(self, extras=replace(self.extras, answered_by=self.extras.answered_by or solver))
+
 
 @dataclass(frozen=True, eq=False)
 class MarginSolution:
@@ -130,7 +137,7 @@ class MarginSolution:
         In norm form: ``N*(W(lam)) = 1`` and ``rhs . lam = N(W)``. ``lam_k > 0`` means that row k is
         active; multipliers of equality rows have either sign. NaN when there is no solution, 0 for void rows.
     solver : str
-        What ``solver=`` takes to get the same method.
+        What ``solver=`` takes to get the same method: the one that answered, where another one left the problem to it.
     iterations : int
     seconds : float
         Wall time of the solve with its certificate; of the whole batch for a batch.
@@ -211,17 +218,16 @@ class MarginSolution:
         counts: Any = self.iterations
         status: Status = statuses[index]
         keep = slice(None) if self.problem.valid is None else self.problem.valid[index]
-        certificate = self.certificate[index]
+        W, lam = self.W[index] if status.has_solution else None, self.multipliers[index][keep]
+        certificate = self.certificate.of(index, Source(problem, W, lam, self.norm_kind))
         if index in self._proofs:
             certificate = replace(certificate, farkas=_narrowed(self._proofs[index], keep))
-        W, lam = self.W[index] if status.has_solution else None, self.multipliers[index][keep]
-        source = Source(problem, W, lam, self.norm_kind)
-        ranks = certificate.rank_certificate if status.has_solution else None
-        certificate = replace(certificate, rank_certificate=ranks, _source=source)
+        if certificate.rank_certificate is not None and not status.has_solution:
+            certificate = replace(certificate, rank_certificate=None)
         rescued: Any = self.extras.rescued
         extras = self._each[index] if self._each else Extras(rescued=bool(rescued[index]))
         return MarginSolution(
-            problem, self.norm_kind, status, certificate, lam, self.solver, int(counts[index]),
+            problem, self.norm_kind, status, certificate, lam, extras.answered_by or self.solver, int(counts[index]),
             self.seconds / len(self), self.tolerance, W, extras,
         )  # fmt: skip
 
@@ -251,7 +257,10 @@ class MarginSolution:
         return MarginSolution(
             problem, first.norm_kind, status, certificate, multipliers, first.solver, iterations,
             sum(s.seconds for s in solutions), first.tolerance, W, Extras(rescued=rescued), proofs,
-            tuple(s.extras for s in solutions),
+            tuple(
+                s.extras if s.solver in (first.solver, s.extras.answered_by) else
+                replace(s.extras, answered_by=s.solver) for s in solutions
+            ),
         )  # fmt: skip
 
 

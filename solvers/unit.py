@@ -81,7 +81,8 @@ class UnitProblem:
     @property
     def trivial(self) -> BoolArray:
         """Where W = 0 satisfies every row and hence is optimal, shape (*batch,)."""
-        asks = np.where(self.equality, self.c != 0, self.c > 0) if self.has_equalities else self.c > 0
+        sides = self.c if self.has_zero_rows else self.problem.rhs  # of the same signs
+        asks = np.where(self.equality, sides != 0, sides > 0) if self.has_equalities else sides > 0
         return np.asarray(~asks.any(axis=-1))
 
     def margins(self, W: FloatArray) -> FloatArray:

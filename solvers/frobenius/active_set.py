@@ -165,15 +165,20 @@ def _solve_directly(unit: UnitProblem, norm: Norm) -> Found | None:
     """A few dozen rows of similar norms, from their Gram matrix as it is: DAQP scales rows itself; None if in doubt."""
     problem = unit.problem
     similar = unit.least_norm > 1.0 / _SIMILAR and unit.largest_norm < _SIMILAR
-    if not (similar and problem.is_plain and unit.m <= DAQP_ROWS and _can_be_independent(unit)):
+    if not (similar and unit.m <= DAQP_ROWS and _can_be_independent(unit)):
         return None
-    x, ended, steps = by_daqp(problem.gram(), problem.rhs, None)
+    if not problem.is_plain and not 1.0 / _SIMILAR < np.abs(problem.rhs).max() < _SIMILAR:
+        return None
+    x, ended, steps = by_daqp(problem.gram(), problem.rhs, problem.equality if unit.has_equalities else None)
     if not ended:
         return None
-    lam = np.maximum(x, 0.0)
+    lam = problem.clipped(x) if unit.has_equalities else np.maximum(x, 0.0)
     W = problem.adjoint(lam)
     flat = W.ravel()
-    lam *= 1.0 / math.sqrt(flat.dot(flat))
+    square = float(flat.dot(flat))
+    if not square > 0.0:
+        return None
+    lam *= 1.0 / math.sqrt(square)
     certificate = certify(problem, W, lam, norm)
     return Found(W, lam, steps, certificate=certificate) if certificate.worst <= _ROUNDING else None
 

@@ -14,6 +14,7 @@ import numpy as np
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify import certify
 from attsvm.solvers.correction import least_change
+from attsvm.solvers.driver import BatchDriver
 from attsvm.solvers.frobenius.active_set import solve_active_set
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.other_norms.entrywise import PolyhedralCone, PowerCone
@@ -99,37 +100,20 @@ def _cone(norm: Norm, start: _Start) -> tuple[Cone, FloatArray]:
     return PowerCone(W, p), start.lam * along[..., None]
 
 
-def _iterate(state: PrimalDual, most: int, goal: float) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Steps until each problem has converged or stops improving: the best W and multipliers, and steps taken."""
-    batch = state.lam.shape[:-1]
-    best_W, best_lam = state.cone.W.copy(), state.lam.copy()
-    best, waited = np.full(batch, np.inf), np.zeros(batch, dtype=np.int64)
-    steps, index = np.zeros(batch, dtype=np.int64), np.arange(batch[0]) if batch else np.zeros(0, dtype=np.int64)
-    for _ in range(most):
+def _iterate(state: PrimalDual, most: int, goal: float) -> BatchDriver:
+    """Steps until each problem has converged, is finished exactly or stops improving."""
+    driver = BatchDriver(most, state.cone.W, state.lam)
+    while driver.advance():
         state.step()
-        worst = np.maximum(state.gap, state.missed)
-        if not batch:
-            steps += 1
-            if worst < best:
-                best_W, best_lam, best, waited = state.cone.W, state.lam, worst, np.zeros((), dtype=np.int64)
-            else:
-                waited = waited + 1
-            if state.broken or worst <= goal or waited >= _PATIENCE or (waited >= _PAUSE and best < _NEAR):
-                break
-            continue
-        steps[index] += 1
-        better = worst < best[index]
-        chosen = index[better]
-        best_W[chosen], best_lam[chosen], best[chosen] = state.cone.W[better], state.lam[better], worst[better]
-        waited[index] = np.where(better, 0, waited[index] + 1)
-        late = waited[index]
-        done = state.broken | (worst <= goal) | (late >= _PATIENCE) | ((late >= _PAUSE) & (best[index] < _NEAR))
-        if done.all():
-            break
-        if done.any():
-            index = index[~done]
+        driver.offer(np.maximum(state.gap, state.missed), state.cone.W, state.lam)
+        ended, W, lam = state.cone.finish(state)
+        driver.offer(np.zeros(len(ended)), W, lam, of=ended)
+        measure = driver.measure[driver.index]
+        paused = driver.waited(_PATIENCE) | (driver.waited(_PAUSE) & (measure < _NEAR))
+        done = state.broken | (measure <= goal) | paused
+        if driver.leave(done):
             state.keep(~done)
-    return best_W, best_lam, steps
+    return driver
 
 
 def _run(
@@ -137,13 +121,21 @@ def _run(
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """W, multipliers in norm form and steps, in the coordinates of the problem."""
     start = _begin(unit, norm, W, multipliers)
+    alone = not unit.problem.batch
+    if alone:  # a batch of one
+        parts = ("F", "c", "W", "lam", "equality", "exists")
+        start = start._replace(**{n: getattr(start, n)[None] for n in parts if getattr(start, n) is not None})
     with np.errstate(all="ignore"):  # what is not finite is refused by the steps
         cone, lam = _cone(norm, start)
         state = PrimalDual(cone, start.F, start.c, lam, start.equality, start.exists)
         goal = (_GOAL if cone.cautious else _CHEAP_GOAL) * request.tolerance
-        flat, lam, steps = _iterate(state, request.max_iterations or MAX_ITERATIONS, goal)
-        D = (lam[..., None, :] @ start.F)[..., 0, :]
-        lam = lam / norm.dual.values(D.reshape(*D.shape[:-1], *start.shape))[..., None]
+        driver = _iterate(state, request.max_iterations or MAX_ITERATIONS, goal)
+        flat, lam = driver.best
+        D = (lam[:, None, :] @ start.F)[:, 0, :]
+        lam = lam / norm.dual.values(D.reshape(-1, *start.shape))[:, None]
+    steps = driver.steps
+    if alone:
+        flat, lam, steps = flat[0], lam[0], steps[0]
     found = (flat * start.size).reshape(*flat.shape[:-1], *start.shape)
     found = found if start.left is None else start.left @ found
     found = found if start.right is None else found @ start.right.mT
@@ -197,7 +189,7 @@ def _or_reference(unit: UnitProblem, norm: Norm, request: Request, found: Found)
     """What the reference finds, where it proves more."""
     from attsvm.solvers.reference import solve_cvxpy
 
-    other = solve_cvxpy(unit, norm, replace(request, options={}))
+    other = solve_cvxpy(unit, norm, replace(request, options={})).answered("cvxpy")
     if other.farkas is not None or found.certificate is None:
         return replace(other, iterations=other.iterations + found.iterations)
     if other.certificate is None or other.certificate.proved >= found.certificate.proved:

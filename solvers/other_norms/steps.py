@@ -8,7 +8,8 @@ a `Cone`: linearized, its optimality conditions answer a change ``dD = F' dlam``
     dW = k + K dD,      so that     (F K F' + diag(s / lam)) dlam = c + s - F W + (target / lam) - F k
 
 is the one linear system of a step, of the order of the rows. Steps are Mehrotra's: one that aims at the boundary tells
-how far the next may aim, and its second-order error is made good. Everything has leading batch axes or none.
+how far the next may aim, and its second-order error is made good. Everything has a leading axis: one
+problem is a batch of one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["Cone", "PrimalDual", "shifted_factor", "solve_definite"]
+__all__ = ["Cone", "PrimalDual", "nothing", "shifted_factor", "solve_definite"]
 
 # How near to the boundary a step goes, also where the cone asks for caution.
 _BACK_OFF, _CAUTIOUS = 0.995, 0.97
@@ -33,7 +34,7 @@ _SHIFTS = (1e-15, 1e-14, 1e-13, 1e-12, 1e-11)
 
 
 class Cone(Protocol):
-    """What the method asks of a norm. ``W`` and ``D`` are flat, shape (*batch, N)."""
+    """What the method asks of a norm. ``W`` and ``D`` are flat, shape (B, N)."""
 
     W: FloatArray
     degree: int
@@ -44,7 +45,7 @@ class Cone(Protocol):
     """Whether steps must keep more distance from the boundary, as those of matrices do, and lengths are dear."""
 
     def value(self, D: FloatArray) -> FloatArray:
-        """What ``c . lam`` tends to from below: an upper bound of the norm of W (times that of D), shape (*batch,)."""
+        """What ``c . lam`` tends to from below: an upper bound of the norm of W (times that of D), shape (B,)."""
         ...
 
     def prepare(self, D: FloatArray) -> None:
@@ -52,11 +53,11 @@ class Cone(Protocol):
         ...
 
     def matrix(self, F: FloatArray) -> FloatArray:
-        """``F K F'``, shape (*batch, m, m)."""
+        """``F K F'``, shape (B, m, m)."""
         ...
 
     def constant(self, target: FloatArray, second: bool) -> FloatArray:
-        """``k`` for products that aim at ``target`` (*batch, 1); ``second`` makes good the error of the last answer."""
+        """``k`` for products that aim at ``target`` (B, 1); ``second`` makes good the error of the last answer."""
         ...
 
     def answer(self, k: FloatArray, dD: FloatArray) -> FloatArray:
@@ -64,11 +65,11 @@ class Cone(Protocol):
         ...
 
     def lengths(self) -> tuple[FloatArray, FloatArray]:
-        """Inverses of the longest primal and dual steps, each of shape (*batch,)."""
+        """Inverses of the longest primal and dual steps, each of shape (B,)."""
         ...
 
     def products(self, primal: FloatArray | float, dual: FloatArray | float) -> FloatArray:
-        """Sum of complementary products after steps of such lengths (*batch, 1), shape (*batch,)."""
+        """Sum of complementary products after steps of such lengths (B, 1), shape (B,)."""
         ...
 
     def move(self, primal: FloatArray, dual: FloatArray) -> None:
@@ -78,6 +79,15 @@ class Cone(Protocol):
     def keep(self, index: Any) -> None:
         """Keep some problems of a batch."""
         ...
+
+    def finish(self, state: PrimalDual) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Problems of a batch whose solution can be told exactly from where they are, their W and multipliers."""
+        ...
+
+
+def nothing(state: PrimalDual) -> tuple[IntArray, FloatArray, FloatArray]:
+    """No problem is finished."""
+    return np.zeros(0, dtype=np.int64), state.cone.W[:0], state.lam[:0]
 
 
 def shifted_factor(matrix: FloatArray) -> tuple[FloatArray, int]:
@@ -94,40 +104,42 @@ def shifted_factor(matrix: FloatArray) -> tuple[FloatArray, int]:
 
 
 def solve_definite(factors: list[FloatArray], right: FloatArray) -> FloatArray:
-    """Solutions of definite systems from their Cholesky factors, for right sides of shape (*batch, m)."""
+    """Solutions of definite systems from their Cholesky factors, for right sides of shape (B, m)."""
     from scipy.linalg import lapack
 
-    if right.ndim == 1:
-        return np.asarray(lapack.dpotrs(factors[0], right, lower=1)[0])
+    if len(right) == 1:
+        return np.asarray(lapack.dpotrs(factors[0], right[0], lower=1)[0])[None]
     return np.stack([lapack.dpotrs(factor, part, lower=1)[0] for factor, part in zip(factors, right, strict=True)])
 
 
 def _times(F: FloatArray, W: FloatArray) -> FloatArray:
-    """``F W`` for flat W, shape (*batch, m)."""
-    return F @ W if W.ndim == 1 else (F @ W[..., None])[..., 0]
+    """``F W`` for flat W, shape (B, m)."""
+    return np.asarray((F @ W[..., None])[..., 0])
 
 
 class PrimalDual:
-    """The state of the method on one problem or a batch; `step` advances it.
+    """The state of the method on a batch; `step` advances it.
 
     Parameters
     ----------
     cone : Cone
         Started.
-    F : ndarray, shape (*batch, m, N)
+    F : ndarray, shape (B, m, N)
         Unit rows; zero where a row does not exist.
-    c, lam : ndarray, shape (*batch, m)
+    c, lam : ndarray, shape (B, m)
         Right-hand sides, and multipliers that are positive on inequality rows.
-    equality, exists : ndarray of bool, shape (*batch, m), or None
+    equality, exists : ndarray of bool, shape (B, m), or None
         None when every row is an inequality, and exists.
 
     Attributes
     ----------
-    slack : ndarray, shape (*batch, m)
+    slack : ndarray, shape (B, m)
         Of the rows: positive on inequality rows, else 0.
-    gap, missed : ndarray, shape (*batch,)
+    gap, missed : ndarray, shape (B,)
         Relative distance of the two objectives, and largest residual of the rows.
-    broken : ndarray of bool, shape (*batch,)
+    ordered, tied : ndarray of bool, shape (B, m)
+        Inequality and equality rows that exist; ``ordered`` is None when all rows are inequalities.
+    broken : ndarray of bool, shape (B,)
         The last step found no direction.
     """
 
@@ -142,8 +154,9 @@ class PrimalDual:
     ) -> None:
         self.cone, self.F, self.c, self.lam = cone, F, c, lam
         self.ordered: BoolArray | None = None
+        self.tied: BoolArray = np.zeros(lam.shape, dtype=bool)
         if equality is not None and exists is not None:
-            self.ordered, self._tied, self._void = ~equality & exists, equality & exists, ~exists
+            self.ordered, self.tied, self._void = ~equality & exists, equality & exists, ~exists
         room = 0.1 * np.maximum.reduce(np.abs(c), axis=-1, keepdims=True)
         self.slack = np.maximum(_times(F, cone.W) - c, room)
         if self.ordered is not None:
@@ -165,7 +178,7 @@ class PrimalDual:
         for name in ("F", "c", "lam", "slack", "residual", "gap", "missed", "broken", "_length", "_D"):
             setattr(self, name, getattr(self, name)[index])
         if self.ordered is not None:
-            self.ordered, self._tied, self._void = (x[index] for x in (self.ordered, self._tied, self._void))
+            self.ordered, self.tied, self._void = (x[index] for x in (self.ordered, self.tied, self._void))
         self.cone.keep(index)
 
     def _factors(self, M: FloatArray) -> list[FloatArray]:
@@ -196,7 +209,7 @@ class PrimalDual:
         ratio = slack * inverse
         diagonal += ratio
         if ordered is not None:
-            diagonal += np.where(self._void, 1.0, np.where(self._tied, _RIDGE * diagonal, 0.0))
+            diagonal += np.where(self._void, 1.0, np.where(self.tied, _RIDGE * diagonal, 0.0))
         factors = self._factors(M)
         pairs = cone.degree + (m if ordered is None else np.count_nonzero(ordered, axis=-1))
         mu = (cone.products(0.0, 0.0) + np.vecdot(slack, lam)) / pairs
@@ -207,7 +220,7 @@ class PrimalDual:
             right = self.residual + pull - _times(F, k)
             d_lam = solve_definite(factors, right)
             if ordered is not None:  # what the ridge took
-                back = right - _times(M, d_lam) + np.where(self._tied, _RIDGE * diagonal * d_lam, 0.0)
+                back = right - _times(M, d_lam) + np.where(self.tied, _RIDGE * diagonal * d_lam, 0.0)
                 d_lam = d_lam + solve_definite(factors, back)
             cone.answer(k, np.asarray((d_lam[..., None, :] @ F)[..., 0, :]))
             return d_lam, pull - ratio * d_lam

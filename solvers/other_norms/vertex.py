@@ -6,7 +6,8 @@
 with unit rows F; equality rows have a free lam, and ``=`` in place of ``>=``. The first is the dual program, of the
 order of the rows; the second is the problem itself for the direction of W. DAQP's proximal steps make linear programs
 definite quadratic ones and end at a vertex exactly (see `attsvm.solvers.frobenius.least_distance`). What does not
-certify, and larger programs, are left to `solve_primal_dual`.
+certify, and larger programs, are left to `solve_primal_dual`; so are batches in the l_inf norm, where steps that all
+problems take together and a crossover (`attsvm.solvers.other_norms.crossover`) are quicker than a program for each.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def solve_vertex(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     ([0.333333333333, 0.0], 0.25)
     """
     problem = unit.problem
-    if problem.shape[0] * problem.shape[1] > _MOST_ENTRIES:
-        return solve_primal_dual(unit, norm, request)
+    if problem.shape[0] * problem.shape[1] > _MOST_ENTRIES or (problem.batch and norm.name == "linf"):
+        return solve_primal_dual(unit, norm, request).answered("primal_dual")
     method = _l1 if norm.name == "l1" else _linf
     F, c = _rows(unit), unit.c
     equality = problem.equality & (unit.inverse > 0)
@@ -99,7 +100,7 @@ def solve_vertex(unit: UnitProblem, norm: Norm, request: Request) -> Found:
             found = certified(problem, norm, W, unit.restore_multipliers(lam / size), steps, request.tolerance)
             if found.certificate is not None and found.certificate.proved <= request.tolerance:
                 return found
-        return solve_primal_dual(unit, norm, request)
+        return solve_primal_dual(unit, norm, request).answered("primal_dual")
     parts = [method(*one) for one in zip(F, c, equality, strict=True)]
     W, lam = np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
     D = (lam[:, None, :] @ F)[:, 0].reshape(len(F), *problem.shape)

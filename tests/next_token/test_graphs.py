@@ -50,6 +50,31 @@ def test_graphs_components_and_order_are_those_of_the_definition(seed):
     assert found.is_acyclic == all(nx.is_directed_acyclic_graph(g) for g in expected.values())
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_few_and_many_tokens_are_read_and_ordered_alike(seed, monkeypatch):
+    """Plain numbers for a handful, arrays and sparse matrices for a corpus: the same graphs, entry by entry."""
+    rng = np.random.default_rng(seed)
+    sequences, _ = draw(rng, int(rng.integers(3, 25)), int(rng.integers(2, 7)), int(rng.integers(3, 12)), 4)
+    few = token_graphs(sequences)
+    monkeypatch.setattr("attsvm.next_token.graphs._FEW", 0)
+    monkeypatch.setattr("attsvm.next_token.sequences._FEW", 0)
+    many = token_graphs(sequences)
+    for name in ("query", "label", "owner", "token", "count", "labelled"):
+        first, second = getattr(few.corpus, name), getattr(many.corpus, name)
+        assert first.dtype == second.dtype == np.int64
+        assert np.array_equal(first, second)
+    for name in ("query", "token", "edges", "component", "root", "order"):
+        first, second = getattr(few, name), getattr(many, name)
+        assert first.dtype == second.dtype == np.int64
+        assert np.array_equal(first, second)
+
+
+def test_ids_that_arrays_cannot_hold_are_left_to_the_general_reader():
+    assert read_sequences([[2**40, 1, 1]]).token.tolist() == [1, 2**40]
+    with pytest.raises(ValueError, match=r"sequences\[0\] must be a list of token ids"):
+        read_sequences([[True, False, True]])
+
+
 def test_repeated_tokens_are_counted_once_in_the_graph_and_with_their_number_in_the_corpus():
     corpus = read_sequences([[4, 4, 2, 4, 2, 4]])
     assert corpus.token.tolist() == [2, 4] and corpus.count.tolist() == [2, 3]
