@@ -1,14 +1,14 @@
 """Least l_p norms, 1 < p < inf, of one small problem by Newton's method, rows found by pivoting.
 
-``||W||_p^p / p`` is minimized, so that ``D = F' lam`` and W are powers of each other, entry by entry. A Newton step is a
-quadratic program over the rows, which is linearized where the power is smooth at 0:
+``||W||_p^p / p`` is minimized, so that ``D = F' lam`` and W are powers of each other, entry by entry. A Newton step is
+a quadratic program over the rows, which is linearized where the power is smooth at 0:
 
     p < 2, in lam:  minimize  ||D||_q^q / q - c . lam       K = (q - 1) |D|^(q-2),     W = sign(D) |D|^(q-1)
     p > 2, in W:    minimize  ||W||_p^p / p                 K = 1 / ((p - 1) |W|^(p-2))
 
-Both ask for ``x >= 0`` with ``F K F' x >= r`` and equality where x > 0. Its rows are those of the last step but for a few,
-which change sides all at once (block principal pivoting); where that does not end, DAQP takes one row at a time. A step
-that does not descend is halved. What does not certify, and larger problems, are left to `solve_primal_dual`.
+Both ask for ``x >= 0`` with ``F K F' x >= r`` and equality where x > 0. Its rows are those of the last step but for a
+few, which change sides all at once (block principal pivoting); where that does not end, DAQP takes one row at a time. A
+step that does not descend is halved. What does not certify, and larger problems, are left to `solve_primal_dual`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _program(rows: _Rows, K: FloatArray, right: FloatArray, active: BoolArray) -
 
 
 def _by_multipliers(rows: _Rows, lam: FloatArray, p: float, most: int, goal: float) -> _Point | None:
-    """p < 2: Newton's method on the dual, scaled along its ray after every step, where the gap is 0."""
+    """For p < 2: Newton's method on the dual, scaled along its ray after every step, where the gap is 0."""
     F, c, equality = rows
     q = p / (p - 1.0)
     D, steps = lam @ F, 0
@@ -124,12 +124,13 @@ def _by_multipliers(rows: _Rows, lam: FloatArray, p: float, most: int, goal: flo
 
 
 def _by_entries(rows: _Rows, W: FloatArray, lam: FloatArray, p: float, most: int, goal: float) -> _Point | None:
-    """p > 2: Newton's method on W, which stays feasible."""
+    """For p > 2: Newton's method on W, which stays feasible."""
     F, c, equality = rows
     q = p / (p - 1.0)
-    active = lam > 0.0
+    active, steps, worst = lam > 0.0, 0, np.inf
     size = np.abs(W)
-    for steps in range(1, most + 1):
+    while worst > goal and steps < most:
+        steps += 1
         power = size ** (p - 2.0)
         gradient = W * power
         K = (1.0 / (p - 1.0)) / np.maximum(power, _FLAT * power.max())
@@ -151,8 +152,6 @@ def _by_entries(rows: _Rows, W: FloatArray, lam: FloatArray, p: float, most: int
         W = trial
         bound = float(np.add.reduce(np.abs(D) ** q)) ** (1.0 / q) * value ** (1.0 / p)
         worst = 1.0 - float(c @ lam) / bound
-        if worst <= goal:
-            break
     return _Point(W, lam, steps, worst)
 
 
@@ -173,10 +172,8 @@ def _newton(unit: UnitProblem, norm: Norm, request: Request) -> Found | None:
         return None
     rows, W = _Rows(F, unit.c / size, equality), W / size
     most, goal = request.max_iterations or MAX_STEPS, _GOAL * request.tolerance
-    if p < 2.0:
-        point = _by_multipliers(rows, lam / size, p, most, goal)
-    else:
-        point = _by_entries(rows, W, lam, p, most, goal)
+    dual = p < 2.0
+    point = _by_multipliers(rows, lam / size, p, most, goal) if dual else _by_entries(rows, W, lam, p, most, goal)
     if point is None or not np.isfinite(point.worst):
         return None
     W, lam = point.W, problem.clipped(point.lam)

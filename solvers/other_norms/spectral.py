@@ -23,15 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.other_norms.face import spectral_face
+from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.other_norms.steps import PrimalDual, nothing, shifted_factor
 
 __all__ = ["SpectralCone"]
 
-# Gap below which Newton's method on the face is tried, by what factor it must have fallen before the next try, and the
-# gap at which that method ends.
-_NEAR_FACE, _AGAIN, _FACE_GOAL = 3e-3, 0.1, 1e-10
 # Lengths of steps that are tried.
 _LENGTHS = (1.03, 0.99, 0.95, 0.9, 0.84, 0.77, 0.69, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.04, 0.01)
 
@@ -113,8 +109,6 @@ class SpectralCone:
         self._t: FloatArray = np.asarray(
             1.5 * np.linalg.svd(self._square(W), compute_uv=False)[..., 0], dtype=np.float64
         )
-        self._active: BoolArray = np.zeros((len(W), 1), dtype=bool)
-        self._below = np.full(len(W), _NEAR_FACE)
         self._dS: FloatArray = np.zeros(0)
         self._dY: FloatArray = np.zeros(0)
         self._S_factor, self._Y_factor = (_factor(x, False) for x in (_corners(-self._square(W), self._t), Y))
@@ -212,26 +206,7 @@ class SpectralCone:
         """See `Cone`."""
         self.W, self._t = self.W[index], self._t[index]
         self._S_factor, self._Y_factor = self._S_factor[index], self._Y_factor[index]
-        self._active, self._below = self._active[index], self._below[index]
 
     def finish(self, state: PrimalDual) -> tuple[IntArray, FloatArray, FloatArray]:
-        """The solutions on a face that can be told: tried where the active rows are those of the step before."""
-        largest = np.maximum.reduce(np.abs(state.c), axis=-1, keepdims=True)
-        active = state.lam * largest > state.slack * np.maximum.reduce(state.lam, axis=-1, keepdims=True)
-        if state.ordered is not None:
-            active = np.where(state.ordered, active, state.tied)
-        worst = np.maximum(state.gap, state.missed)
-        tried = (worst < self._below) & (active == self._active).all(axis=-1)
-        self._active = active
-        found = []
-        for i in tried.nonzero()[0].tolist():
-            self._below[i] = _AGAIN * worst[i]
-            F = state.F[i].reshape(-1, *self._shape)
-            equality = None if state.ordered is None else state.tied[i]
-            face = spectral_face(F, state.c[i], self._square(self.W[i]), state.lam[i], active[i], equality, _FACE_GOAL)
-            if face is not None:
-                found.append((i, face[0].ravel(), face[1]))
-        if not found:
-            return nothing(state)
-        index, W, lam = zip(*found, strict=True)
-        return np.array(index), np.stack(W), np.stack(lam)
+        """None."""
+        return nothing(state)
