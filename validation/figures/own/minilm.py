@@ -26,7 +26,8 @@ def run(context: Context) -> Outcome:
     worst = ", ".join(f"{name.replace('_', ' ')} {float(np.nanmax(g)):.1e}" for name, g in gaps.items())
     notes = [
         f"Recomputed attention within {first.about['error']:.0e} of the model's own on {first.about['tokens']} tokens.",
-        f"Largest relative gaps of the SVM solves: {worst} (asked: {s['tolerance']:g}, soft nuclear {SvmBudget().nuclear_gap:g}).",
+        f"Largest relative gaps of the SVM solves: {worst} (asked: {s['tolerance']:g}; soft nuclear "
+        f"{SvmBudget().nuclear_gap:g}).",
         "Theorems speak of one layer trained to saturation; a deep model is compared with baselines, not predicted.",
     ]
     told = [
