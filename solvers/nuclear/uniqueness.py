@@ -108,8 +108,9 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
     matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
     if problem.penalty is not None:  # solutions of a soft margin need not satisfy the rows
         return UniquenessCertificate("undecided", np.inf, 0.0, 0, 0)
-    if not matrix.any():  # norm 0 is attained by W = 0 alone
-        return UniquenessCertificate("unique", 0.0, np.inf, 0, 0)
+    if not matrix.any():  # norm 0 is attained by W = 0 alone, where that satisfies the rows
+        meets = not problem.missed(-problem.rhs).any()
+        return UniquenessCertificate("unique" if meets else "undecided", 0.0 if meets else np.inf, np.inf, 0, 0)
     unit = UnitProblem(problem)
     if unit.is_extreme:
         return _scaled(problem, matrix, lam)

@@ -145,6 +145,12 @@ def test_norm_zero_is_unique() -> None:
     assert (verdict.smallest_singular_value, verdict.face_dimension, verdict.rank) == (np.inf, 0, 0)
 
 
+def test_zero_is_no_solution_of_rows_that_ask_for_something() -> None:
+    problem = MarginProblem(np.eye(2), np.eye(2), [0, 1], rhs=[1.0, 0.0])
+    verdict = certify_uniqueness(problem, np.zeros((2, 2)), [0.0, 0.0])
+    assert (verdict.verdict, verdict.radius) == ("undecided", np.inf)
+
+
 def test_multipliers_of_zero_decide_nothing() -> None:
     problem = MarginProblem(np.eye(2), np.eye(2), [0, 1])
     found = certify_uniqueness(problem, np.eye(2), [0.0, 0.0])
