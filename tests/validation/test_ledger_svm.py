@@ -50,7 +50,11 @@ def test_the_stored_verdict_is_confirmed(name: str) -> None:
     assert result.agrees, f"printed {result.printed}; corrected {result.corrected}"
 
 
-@pytest.mark.parametrize("name", sorted(CHECKED))
+# Their slips train for five seconds and more each: `attsvm claims --paper svm --mutate` tries them.
+HEAVY = {"svm:conjecture", "svm:fig7-KQ", "svm:fig7-W", "svm:fig11-m"}
+
+
+@pytest.mark.parametrize("name", sorted(CHECKED.keys() - HEAVY))
 def test_the_check_rejects_a_slip(name: str) -> None:
     slips = SLIPS[name.split(":", 1)[1]]
     for slip in slips if isinstance(slips, list) else [slips]:

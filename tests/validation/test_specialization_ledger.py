@@ -24,7 +24,11 @@ def test_verdicts_are_found_again(name):
     assert (claim.verdict is Verdict.OPEN) == (found.printed is None)
 
 
-@pytest.mark.parametrize("name", list(SLIPS))
+# Their wrong forms train for five seconds and more each: `attsvm claims --paper specialization --mutate` tries them.
+HEAVY = {"26", "27", "35", "36", "37", "40", "41", "43"}
+
+
+@pytest.mark.parametrize("name", [name for name in SLIPS if name not in HEAVY])
 def test_checks_reject_a_wrong_formula(name):
     claim = CLAIMS[name]
     assert claim.measure is not None
