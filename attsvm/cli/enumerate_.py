@@ -6,11 +6,16 @@ import sys
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attsvm.cli.arguments import Debug, File, Index, Json, Quiet, Seed
+
+if TYPE_CHECKING:
+    from attsvm.enumeration import LocalOptima
+    from attsvm.exact_local import ExactListing
+    from attsvm.problem import AttentionProblem
 
 __all__ = ["Mode", "Norm", "command"]
 
@@ -72,7 +77,8 @@ def command(
         print_json(records[0] if len(records) == 1 else records)
     elif not quiet:
         _show(console(), f"{file}", listings, again, [graph if decided else None, out])
-    if not (all(found.complete for found in (*listings, *again)) and decided):
+    proofs: list[LocalOptima | ExactListing] = [*listings, *again]
+    if not (all(found.complete for found in proofs) and decided):
         raise typer.Exit(1)
 
 
@@ -90,9 +96,9 @@ def _check_graph(graph: Path | None, file: Path, problems: int) -> None:
 
 
 def _listing(
-    problem: Any, limit: int | None, top: int | None, norm: Norm, mode: Mode, time_limit: float | None, seed: int,
-    silent: bool,
-) -> Any:  # fmt: skip
+    problem: AttentionProblem, limit: int | None, top: int | None, norm: Norm, mode: Mode, time_limit: float | None,
+    seed: int, silent: bool,
+) -> LocalOptima:  # fmt: skip
     import attsvm
     from attsvm.cli.support import show_progress
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attsvm.cli.arguments import Debug, Device, File, Index, Json, Quiet, Seed
+
+if TYPE_CHECKING:
+    from attsvm.problem import AttentionProblem
+    from attsvm.training import Run
 
 __all__ = ["Parameterization", "command", "train_problem"]
 
@@ -21,8 +25,14 @@ class Parameterization(StrEnum):
 
 
 def train_problem(
-    problem: Any, parameterization: str, optimizer: str | None, device: str | None, *, quiet: bool, **options: Any
-) -> Any:
+    problem: AttentionProblem,
+    parameterization: str,
+    optimizer: str | None,
+    device: str | None,
+    *,
+    quiet: bool,
+    **options: Any,
+) -> Run:
     """Train with the default optimizer of the parameterization and progress on stderr."""
     import attsvm
     from attsvm.cli.support import check_device, show_progress

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -26,12 +24,13 @@ __all__ = [
 Array = npt.NDArray[np.float64]
 
 
-def _largest(values: Array, axes: int = 1) -> Any:
+def _largest(values: Array, axes: int = 1) -> float | Array:
+    """Largest size over the last axes: a number, or one for each flow of a batch."""
     largest = np.max(np.abs(values), axis=tuple(range(-axes, 0)), initial=0.0)
-    return float(largest) if np.ndim(largest) == 0 else largest
+    return float(largest) if np.ndim(largest) == 0 else np.asarray(largest)
 
 
-def invariant_drift(flow: Flow) -> Any:
+def invariant_drift(flow: Flow) -> float | Array:
     """Lemma D.1 and its generalization: largest change of ``sum_i K(a_i)``, ``K' = f / f'`` (softmax: the sum of a).
 
     Examples
@@ -44,7 +43,7 @@ def invariant_drift(flow: Flow) -> Any:
     return _largest(values - values[..., :1])
 
 
-def elementwise_drift(flow: Flow) -> Any:
+def elementwise_drift(flow: Flow) -> float | Array:
     """Largest change of ``b K(a_i) - u_i^2 / 2``, conserved for each i by elementwise maps under aligned losses.
 
     Examples
@@ -60,7 +59,7 @@ def elementwise_drift(flow: Flow) -> Any:
     return _largest(values - values[..., :1, :], axes=2)
 
 
-def identity_drift(flow: Flow) -> Any:
+def identity_drift(flow: Flow) -> float | Array:
     """Largest violation of ``sum_i (u_i - u_i(0)) = b tau`` (normalized maps: the scores sum to one).
 
     Examples
@@ -74,7 +73,7 @@ def identity_drift(flow: Flow) -> Any:
     return _largest((flow.u - flow.u[..., :1, :]).sum(axis=-1) - flow.b * flow.tau)
 
 
-def two_token_drift(flow: Flow) -> Any:
+def two_token_drift(flow: Flow) -> float | Array:
     """Largest relative change of ``(u_0 - u_1)^2 - 4 b sinh^2((a_0 - a_1) / 2)``, exact for two tokens with sum a = 0.
 
     Examples
