@@ -34,6 +34,8 @@ _NEAR = 1e-6
 _ROUNDS = 3
 # Held rows up to which a Gram matrix is decomposed.
 _HELD_ROWS = 400
+# Numbers in the Gram matrices of problems of a batch that are looked at together.
+_CHUNK_NUMBERS = 1 << 22
 
 
 def feasibility_price(
@@ -65,13 +67,11 @@ def feasibility_price(
     if problem.is_plain:
         return _scaling(violation + error, value)
     if not problem.batch:
-        return _price(problem, W, slack, float(error), float(value))
-    return np.array([
-        _price(
-            problem.plain_rows(i), W[i], slack[i], float(error[i]), float(value[i]),
-        )
-        for i in range(len(slack))
-    ])  # fmt: skip
+        return float(_prices(problem, slack, np.asarray(error), np.asarray(value)))
+    # As many at a time as keep the Gram matrices small.
+    size = max(1, _CHUNK_NUMBERS // problem.m**2)
+    parts = [np.arange(begin, min(begin + size, len(slack))) for begin in range(0, len(slack), size)]
+    return np.concatenate([_prices(problem.take(i), slack[i], error[i], value[i]) for i in parts])
 
 
 def _scaling(share: Any, value: Any) -> Any:
@@ -82,34 +82,40 @@ def _scaling(share: Any, value: Any) -> Any:
     return np.where(small, share * value / np.where(small, 1.0 - share, 1.0) * _SLACK, np.inf)
 
 
-def _price(problem: MarginProblem, W: FloatArray, slack: FloatArray, error: float, value: float) -> float:
-    """The price of one problem that is not plain."""
+def _prices(problem: MarginProblem, slack: FloatArray, error: FloatArray, value: FloatArray) -> FloatArray:
+    """Prices of problems that are not plain, shape (*batch,)."""
     rhs, equality = problem.rhs, problem.equality
-    hidden = error * problem.allowance  # what rounding may hide from each row
-    void = problem.row_norms == 0  # such a row is met by every W or by none
-    if bool((void & (equality & (rhs != 0) | (rhs > 0))).any()):
-        return float("inf")
-    price = float("inf")
-    if not bool((equality & ~void).any()) and bool((rhs[~void] > 0).all()):
-        missed = np.maximum(hidden - slack, 0.0)[~void] / rhs[~void]
-        price = float(_scaling(float(missed.max(initial=0.0)), value))
-    if price > 1e-12 * value:  # one is enough where it is small
-        distance = correction_bound(problem, slack, hidden)
-        price = min(price, float(np.sqrt(min(problem.shape))) * distance * _SLACK)
-    return price
+    hidden = error[..., None] * problem.allowance  # what rounding may hide from each row
+    alive = problem.row_norms > 0  # another row is met by every W or by none
+    hopeless = (~alive & np.where(equality, rhs != 0, rhs > 0)).any(axis=-1)
+    asks = rhs > 0
+    scales = (~alive | (asks & ~equality)).all(axis=-1)
+    missed = np.where(alive & asks, np.maximum(hidden - slack, 0.0) / np.where(asks, rhs, 1.0), 0.0)
+    price = np.where(scales, _scaling(missed.max(axis=-1, initial=0.0), value), np.inf)
+    more = ~hopeless & (price > 1e-12 * value)  # one is enough where it is small
+    if more.any():
+        some = problem if more.all() else problem.take(more.nonzero()[0])
+        distance = correction_bound(some, slack[more].reshape(some.rhs.shape), hidden[more].reshape(some.rhs.shape))
+        other = np.full(price.shape, np.inf)
+        other[more] = float(np.sqrt(min(problem.shape))) * distance * _SLACK
+        price = np.minimum(price, other)
+    return np.asarray(np.where(hopeless, np.inf, price))
 
 
-def correction_bound(problem: MarginProblem, slack: FloatArray, hidden: FloatArray) -> float:
+def correction_bound(problem: MarginProblem, slack: FloatArray, hidden: FloatArray) -> FloatArray:
     """Upper bound on the Frobenius distance of W to a matrix that satisfies every row; infinite where none is proved.
 
     Parameters
     ----------
     problem : MarginProblem
-        A single one.
-    slack : ndarray, shape (m,)
+    slack : ndarray, shape (*batch, m)
         Computed ``margin - rhs``.
-    hidden : ndarray, shape (m,)
+    hidden : ndarray, shape (*batch, m)
         Bounds on their errors.
+
+    Returns
+    -------
+    ndarray, shape (*batch,)
 
     Examples
     --------
@@ -125,28 +131,37 @@ def correction_bound(problem: MarginProblem, slack: FloatArray, hidden: FloatArr
     rhs, equality, norms = problem.rhs, problem.equality, problem.row_norms
     alive = norms > 0
     short = np.where(equality, np.abs(slack) + hidden, np.maximum(hidden - slack, 0.0))
+    norms = np.where(alive, norms, 1.0)
+    short /= norms
     held: BoolArray = alive & (equality | (slack < _NEAR * np.maximum(1.0, np.abs(rhs))))
+    distance: FloatArray = np.full(slack.shape[:-1], np.inf)
     for _ in range(_ROUNDS):
-        index = np.flatnonzero(held)
-        if not len(index):
-            return 0.0
-        if len(index) > min(_HELD_ROWS, problem.shape[0] * problem.shape[1]):
-            return float("inf")
-        least = _least_eigenvalue(problem, index)
-        if not least > 0:
-            return float("inf")
-        distance = float(np.linalg.norm(short[index] / norms[index])) / float(np.sqrt(least)) * _SLACK
-        pushed = alive & ~held & (slack - hidden < norms * distance * _SLACK)
-        if not pushed.any():
-            return distance
-        held = held | pushed
-    return float("inf")
+        least = _least_eigenvalues(problem, held)
+        size = np.sqrt(np.add.reduce(np.where(held, short, 0.0) ** 2, axis=-1)) * _SLACK
+        moved = np.where(least > 0, size / np.sqrt(np.where(least > 0, least, 1.0)) * _SLACK, np.inf)
+        pushed = alive & ~held & (slack - hidden < norms * moved[..., None] * _SLACK)
+        distance = np.where(pushed.any(axis=-1), np.inf, moved)
+        open_ = pushed & np.isfinite(moved)[..., None]
+        if not open_.any():
+            break
+        held = held | open_
+    return distance
 
 
-def _least_eigenvalue(problem: MarginProblem, index: Any) -> float:
-    """Lower bound on the least eigenvalue of the Gram matrix of some rows, each divided by its norm."""
-    part, norms = problem.gather(index), problem.row_norms[index]
-    gram = part.gram() / norms[:, None] / norms
+def _least_eigenvalues(problem: MarginProblem, held: BoolArray) -> FloatArray:
+    """Lower bounds on the least eigenvalues of the Gram matrices of the held rows, each divided by its norm.
+
+    Rows that only other problems hold stand in a problem's matrix as rows of the identity: no bound grows by them.
+    """
+    count = np.count_nonzero(held, axis=-1)
+    index = np.flatnonzero(held.reshape(-1, problem.m).any(axis=0))
+    many = count > min(_HELD_ROWS, problem.shape[0] * problem.shape[1])
+    if not len(index) or many.all():
+        return np.where(many, 0.0, 1.0)
+    part, own = problem.gather(index), held[..., index]
+    inverse = np.where(own, 1.0 / np.where(own, part.row_norms, 1.0), 0.0)
+    gram = part.gram() * inverse[..., :, None] * inverse[..., None, :]
+    gram.reshape(*count.shape, -1)[..., :: len(index) + 1] += ~own
     # Entries: products of two inner products, the rounding of the rows (lemma 2), the norms and two divisions.
-    error = gamma(2 * sum(problem.shape) + 24) * len(index) * _SLACK
-    return least_eigenvalue(gram) - error
+    error = gamma(2 * sum(problem.shape) + 24) * count * _SLACK
+    return np.where(many, 0.0, least_eigenvalue(gram) - error)

@@ -136,32 +136,36 @@ def _decomposition_error(
     return grow, (error + entries * 2.0**-900) * SLACK
 
 
-def least_eigenvalue(A: FloatArray) -> float:
-    """PROVED lower bound on the least eigenvalue of a symmetric matrix; 0 where none above it is proved.
+def least_eigenvalue(A: FloatArray) -> FloatArray:
+    """PROVED lower bound on the least eigenvalue of symmetric matrices; 0 where none above it is proved.
 
     With ``A = Q L Q' + E`` from any routine and ``||Q'Q - I|| <= p < 1``: where ``L >= l > 0``,
     ``Q L Q' >= l (1 - p)``, and E takes at most ``||E||_F``.
 
     Parameters
     ----------
-    A : ndarray, shape (p, p)
+    A : ndarray, shape (..., p, p)
         Symmetric.
+
+    Returns
+    -------
+    ndarray, shape (...,)
 
     Examples
     --------
     >>> import numpy as np
     >>> from attsvm.solvers.spectral_bounds import least_eigenvalue
-    >>> 1.0 - 1e-14 < least_eigenvalue(np.diag([1.0, 2.0])) <= 1.0, least_eigenvalue(np.zeros((2, 2)))
-    (True, 0.0)
+    >>> print(least_eigenvalue(np.array([np.diag([1.0, 2.0]), np.zeros((2, 2))])).round(12))
+    [1. 0.]
     """
-    if not np.isfinite(A).all():
-        return 0.0
-    values, Q = np.linalg.eigh(A)
-    if not values[0] > 0:
-        return 0.0
-    p = frame_defects(Q, Q.T)
-    _, residual = _decomposition_error(A, Q, values, Q.T, *p)
-    return max(float(values[0] * (1.0 - max(p)) / SLACK - residual), 0.0)
+    finite = np.asarray(np.isfinite(A).all(axis=(-2, -1)))
+    values, Q = np.linalg.eigh(np.where(finite[..., None, None], A, 0.0))
+    p = np.maximum(*frame_defects(Q, Q.mT))
+    sound = finite & (values[..., 0] > 0) & (p < 1)
+    with np.errstate(all="ignore"):  # what is not sound counts for nothing
+        _, residual = _decomposition_error(A, Q, values, Q.mT, p, p)
+        bound = values[..., 0] * (1.0 - p) / SLACK - residual
+    return np.where(sound, np.maximum(bound, 0.0), 0.0)
 
 
 @lru_cache(maxsize=256)

@@ -138,7 +138,7 @@ def test_the_price_pays_for_a_feasible_matrix(seed):
         return
     assert best.lower_bound <= (value + price) * (1 + 1e-9)
     # The distance itself: nearer than the bound there is a matrix that satisfies every row exactly.
-    distance = correction_bound(problem, slack, error)
+    distance = float(correction_bound(problem, slack, error))
     if np.isfinite(distance):
         moved = [r - v for r, v in zip(rows.rhs, rows.margins(W), strict=True)]
         sides = np.array([to_fraction(x) for x in moved], dtype=object)
@@ -150,6 +150,30 @@ def test_the_price_pays_for_a_feasible_matrix(seed):
 
 def to_fraction(value):
     return Fraction(int(value.p), int(value.q))
+
+
+@given(seed=st.integers(0, 10**6))
+def test_a_batch_has_the_prices_of_its_problems(seed):
+    """Rows that only other problems hold, and void rows, change nothing but roundings."""
+    rng = np.random.default_rng(seed)
+    problems, matrices, slacks = [], [], []
+    for _ in range(int(rng.integers(2, 5))):
+        m = int(rng.integers(1, 7))
+        a, owner = rng.standard_normal((m, 3)), rng.integers(0, 2, m)
+        rhs = np.where(rng.random(m) < 0.5, 1.0, rng.standard_normal(m))
+        problem = MarginProblem(a, rng.standard_normal((2, 4)), owner, rhs, rng.random(m) < 0.3)
+        solved = solve(problem, "frobenius")
+        W = solved.W if solved.status == "optimal" else rng.standard_normal((3, 4))
+        W = W + 10.0 ** rng.uniform(-14, -4) * rng.standard_normal((3, 4))
+        problems.append(problem)
+        matrices.append(W)
+        slacks.append(problem.margins(W) - problem.rhs)
+    batch, W = MarginProblem.stack(problems), np.stack(matrices)
+    count, error, value = len(problems), np.full(len(problems), 1e-15), np.full(len(problems), 3.0)
+    slack = batch.margins(W) - batch.rhs
+    together = feasibility_price(batch, W, slack, np.zeros(count), error, value)
+    alone = [feasibility_price(p, w, s, 0.0, 1e-15, 3.0) for p, w, s in zip(problems, matrices, slacks, strict=True)]
+    assert together == pytest.approx(np.array(alone), rel=1e-6, abs=1e-13)
 
 
 def test_the_price_of_dependent_rows_is_infinite():
