@@ -14,7 +14,7 @@ from attsvm.validation.figures.framework import Context, Figure, Outcome, Pictur
 
 __all__ = ["FIGURE", "MODELS", "draw", "paths", "run", "trained"]
 
-_MARKS = (200, 500, 1000, 2000, 5000, 10_000)
+_MARKS = (200, 500, 1000, 2000, 5000, 10_000, 20_000, 40_000)
 # What is trained, its sizes, and the step size of the head; attention has 0.1.
 MODELS: dict[str, dict[str, Any]] = {
     "(v, W), head 5x slower": {"form": "W", "size": (6, 5, 6), "head_lr": 0.02},
@@ -40,7 +40,8 @@ def trained(trials: int, seed: int, *, model: str, steps: int) -> dict[str, Any]
     """1 - corr of v with the label SVM, and of W with three attention SVMs, at the marked steps: (trials, marks).
 
     ``attention`` is the SVM for the ratio ``|v| / |W|`` of that step, ``plain`` Att-SVM, ``relaxed`` the one of ratio
-    inf, all of the tokens selected then. NaN where a problem has no solution.
+    inf, all of the tokens selected then. NaN where a problem has no solution. ``settled`` is the first marked step from
+    which on the selected tokens stay the same.
 
     Examples
     --------
@@ -59,7 +60,15 @@ def trained(trials: int, seed: int, *, model: str, steps: int) -> dict[str, Any]
     compared = [compare_joint(run[b], at.tolist()) for b in range(trials)]
     found: dict[str, Any] = {name: np.stack([getattr(c, name) for c in compared]) for name in _MEASURES}
     found["log_rest"] = run.history.log_rest[at].T
+    found["settled"] = [marks[_settled(c.solutions)] for c in compared]
     return found | columns_of(_ended(c.solutions[-1]) for c in compared)
+
+
+def _settled(solutions: tuple[JointSolution, ...]) -> int:
+    """The first snapshot from which on the selected tokens are those of the last one."""
+    tokens = [solution.selection.indices for solution in solutions]
+    others = [k for k, own in enumerate(tokens) if not np.array_equal(own, tokens[-1])]
+    return others[-1] + 1 if others else 0
 
 
 def _ended(solution: JointSolution) -> dict[str, Any]:
@@ -158,8 +167,14 @@ def _notes(descents: Any) -> list[str]:
         for b in np.flatnonzero(~(joint <= _AWAY)):
             what = f"1 - corr of W {joint[b]:.1e}" if np.isfinite(joint[b]) else f"the SVM is {found['status'][b]}"
             best = "" if found["consistent"][b] else "; some selected token is not the best under v"
-            notes.append(f"exception: {name}, draw {b}: {what}{best}")
+            late = found["settled"][b]
+            when = f"; its tokens changed after step {_before(late)}" if late > _MARKS[0] else ""
+            notes.append(f"exception: {name}, draw {b}: {what}{when}{best}")
     return notes
+
+
+def _before(mark: int) -> int:
+    return max(k for k in _MARKS if k < mark)
 
 
 def _path_notes(cells: list[dict[str, Any]], walked: Any) -> list[str]:
@@ -206,7 +221,7 @@ FIGURE = Figure(
         W is compared with the SVM whose rows are lowered for sequences that v classifies better than necessary (at the
         ratio |v| / |W| of that step), with Att-SVM, and with the relaxed SVM in which only support vectors of v need a
         margin; tokens are those selected at that step. Paths: n = 6, T = 5, d = 6, seeds from SEED on.""",
-    full={"trials": 100, "steps": 10_000, "paths": 20, "radii": (10.0, 40.0, 160.0, 640.0)},
+    full={"trials": 100, "steps": 40_000, "paths": 20, "radii": (10.0, 40.0, 160.0, 640.0)},
     quick={"trials": 4, "steps": 1000, "paths": 1, "radii": (10.0, 80.0)},
     run=run,
     draw=draw,
