@@ -153,20 +153,21 @@ class SpectralCone:
         return np.asarray(half @ half.mT + side @ side.mT)
 
     def constant(self, target: Any, second: bool) -> FloatArray:
-        """See `Cone`."""
+        """See `Cone`. Without a target E is ``-diag(l)`` and G is -Y: what H answers to it is known."""
         p, D, values = self._shape[0], self._D, self._l
-        if second:
-            both = self._dS @ self._dY
-            E = _plus_diagonal(-0.5 * (both + both.mT), np.asarray(target) - values * values)
-            E *= 2.0 / (values[..., :, None] + values[..., None, :])
-        else:
-            E = _plus_diagonal(np.zeros_like(self._R), -values)
+        gained = np.vecdot(self.W, D) - self._t
+        if not second:
+            self._E = _plus_diagonal(np.zeros_like(self._R), -values)
+            self._e = (gained + np.vecdot(self._f, D))[..., None] / self._kappa
+            return np.asarray(self._f + self._side * self._e)
+        both = self._dS @ self._dY
+        E = _plus_diagonal(-0.5 * (both + both.mT), np.asarray(target) - values * values)
+        E *= 2.0 / (values[..., :, None] + values[..., None, :])
         self._E = E
         G = self._R_inverse.mT @ E @ self._R_inverse
         right = -2.0 * G[..., :p, p:].reshape(D.shape)
-        gained = np.vecdot(values, np.einsum("...ii->...i", E))  # <S, G>
-        products = gained + self._products - self._t + np.vecdot(self.W, D)
-        self._e = (products + np.vecdot(self._f, right))[..., None] / self._kappa
+        gained += np.vecdot(values, np.einsum("...ii->...i", E)) + self._products  # <S, G + Y>
+        self._e = (gained + np.vecdot(self._f, right))[..., None] / self._kappa
         return np.asarray(self._inverse(right) + self._side * self._e)
 
     def answer(self, k: FloatArray, dD: FloatArray) -> FloatArray:
