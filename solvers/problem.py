@@ -313,11 +313,6 @@ class MarginProblem:
         part = MarginProblem.from_rows(rows.gather(keep), rhs[keep], equality[keep])
         return part._with(None if prior is None else prior.of_rows(keep))._priced(self.penalty)
 
-    def plain_rows(self, index: int) -> MarginProblem:
-        """One problem of a batch with its void rows."""
-        one = MarginProblem.from_rows(self.rows[index], self.rhs[index], self.equality[index])
-        return one._with(None if self.prior is None else self.prior.of_problems(index))
-
     def take(self, problems: npt.ArrayLike) -> MarginProblem:
         """Some problems of a batch, as a batch."""
         index = np.asarray(problems)

@@ -27,10 +27,11 @@ __all__ = ["InteriorPoint"]
 
 # Columns of workspace per column of a matrix to reduce: enough for blocked code.
 _BLOCK = 64
-# The start from the least Frobenius norm: the ridge of its approximate solution, the multiple of it that leaves
-# every row some slack, mu relative to the largest singular value, share of the dual ball. Steps hardly depend on them.
+# The start from the least Frobenius norm, also of batches: the multiple of it that leaves every row some slack, mu
+# relative to the largest singular value, share of the dual ball, least slack. Steps hardly depend on them.
+START_MULTIPLE, START_MU, START_SHARE, START_SLACK = 1.1, 0.05, 0.5, 1e-2
+# The ridge of its approximate solution.
 _START_RIDGE = 1e-6
-_START_MULTIPLE, _START_MU, _START_SHARE, _START_SLACK = 1.1, 0.05, 0.5, 1e-2
 # Rows of a feasible problem seldom ask for more; beyond, the plain start is as good.
 _START_LARGEST = 1e3
 
@@ -157,20 +158,20 @@ class InteriorPoint:
             return False
         U, sigma, Vt = triples
         p, top = len(U), float(sigma[0])
-        lam, sigma = x * (_START_SHARE / top), _START_MULTIPLE * sigma
+        lam, sigma = x * (START_SHARE / top), START_MULTIPLE * sigma
         # With P = U h U^T + 2 mu (I - U U^T) and Q alike, mu X^{-1} has the diagonal blocks I/2 of Z.
-        mu = _START_MU * float(sigma[0])
+        mu = START_MU * float(sigma[0])
         both = np.concatenate([U, Vt.T])
         h = np.sqrt(mu * mu + sigma * sigma) - mu
         X = (both * h) @ both.T
         X.ravel()[:: len(X) + 1] += 2.0 * mu
         X[:p, p:] = W = (U * sigma) @ Vt
         X[p:, :p] = W.T
-        slack = np.maximum(rows.values(W) - rows.rhs, _START_SLACK)
+        slack = np.maximum(rows.values(W) - rows.rhs, START_SLACK)
         extra = mu / slack
         # Every row takes part, within most of what is left of the dual ball.
         size = float(singular_values(rows.adjoint(extra))[0])
-        extra *= min(1.0, (0.95 - _START_SHARE) / max(size, 1e-300))
+        extra *= min(1.0, (0.95 - START_SHARE) / max(size, 1e-300))
         self.X, self.slack, self.lam = X, slack, lam + extra
         return True
 

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from attsvm.solvers.nuclear.interior_point import START_MU, START_MULTIPLE, START_SHARE, START_SLACK
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -178,7 +180,7 @@ def _measure(state: NuclearState) -> NuclearState:
 def start(
     u: Tensor, v: Tensor, target: Tensor, equality: Tensor, W: Tensor, lam: Tensor, allowance: Tensor | None = None
 ) -> NuclearState:
-    """A point strictly inside both cones.
+    """A point strictly inside both cones, and centred: a multiple of W with what makes ``mu X^-1`` resemble Z.
 
     Parameters
     ----------
@@ -187,22 +189,27 @@ def start(
     W : Tensor, shape (B, rx, rz)
         Feasible, of Frobenius norm 1.
     lam : Tensor, shape (B, m)
-        Multipliers with ``||sum_k lam_k u_k v_k^T||_F <= 1``.
+        Its multipliers: ``sum_k lam_k u_k v_k^T = W``.
     allowance : Tensor, shape (B, m), optional
         See `NuclearState`; 1 by default.
     """
     import torch
-    from torch.nn.functional import pad
 
-    size, m, rx = u.shape
-    rz = v.shape[-1]
-    # 3/2 W leaves slack on rows with positive target; the diagonal dominates its half, of norm 3/4.
-    corner = pad(0.75 * W, (rx, 0, 0, rz))
-    X = corner + corner.mT + torch.eye(rx + rz, dtype=W.dtype, device=W.device)
-    slack = _values(u, v, X) - target
-    slack = torch.where(target > 0, slack, slack.clamp(min=0.1))
-    lam = torch.where(equality, 0.7 * lam, 0.7 * lam.clamp(min=0) + 0.2 / m)  # ||D|| <= 0.9
-    zero = torch.zeros((size,), dtype=W.dtype, device=W.device)
+    U, sigma, Vt = torch.linalg.svd(START_MULTIPLE * W, full_matrices=False)
+    # With diagonal blocks U h U' + 2 mu (I - U U') and alike, mu X^-1 has the diagonal blocks of Z.
+    mu = START_MU * sigma[:, :1]
+    h = (0.5 * ((mu * mu + sigma * sigma).sqrt() - mu))[:, None, :]
+    half = (0.5 * START_MULTIPLE) * W
+    top, bottom = torch.cat([(U * h) @ U.mT, half], dim=-1), torch.cat([half.mT, (Vt.mT * h) @ Vt], dim=-1)
+    X = torch.cat([top, bottom], dim=-2)
+    X.diagonal(dim1=-2, dim2=-1).add_(mu)
+    slack = (_values(u, v, X) - target).clamp(min=START_SLACK)
+    # Every inequality row takes part, within most of what is left of the dual ball.
+    extra = torch.where(equality, 0.0, mu / slack)
+    left = (0.95 - START_SHARE) / torch.linalg.matrix_norm((u * extra[..., None]).mT @ v).clamp(min=1e-300)
+    lam = torch.where(equality, lam, lam.clamp(min=0)) * (START_SHARE * START_MULTIPLE / sigma[:, :1])
+    lam = lam + extra * left.clamp(max=1.0)[:, None]
+    zero = torch.zeros((len(u),), dtype=W.dtype, device=W.device)
     room = torch.ones_like(lam) if allowance is None else allowance
     slack = torch.where(equality, 0.0, slack)
     state = NuclearState(
