@@ -168,7 +168,7 @@ class CompletionBound:
         if not ((size > 1e-140) & (size < 1e140)).all():
             return 0.0
         blur = p * (self._entry + gamma(2 * p + 8))  # entries, and the factorization that may follow
-        return least_eigenvalue(gram / size / size[:, None]) - blur
+        return float(least_eigenvalue(gram / size / size[:, None])) - blur
 
     def _weighted(self, depth: int) -> tuple[FloatArray, float, float]:
         """Gram matrix with the largest weight up to the schedule that keeps it definite, weight, least eigenvalue."""
