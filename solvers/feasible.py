@@ -70,6 +70,8 @@ def feasibility_price(
         return float(_prices(problem, slack, np.asarray(error), np.asarray(value)))
     # As many at a time as keep the Gram matrices small.
     size = max(1, _CHUNK_NUMBERS // problem.m**2)
+    if size >= len(slack):
+        return _prices(problem, slack, error, value)
     parts = [np.arange(begin, min(begin + size, len(slack))) for begin in range(0, len(slack), size)]
     return np.concatenate([_prices(problem.take(i), slack[i], error[i], value[i]) for i in parts])
 

@@ -1,6 +1,7 @@
 """Bounds that are proved, tried against rationals and fifty digits: spectra, eigenvalues, the price of missed rows."""
 
 from fractions import Fraction
+from unittest import mock
 
 import mpmath
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm
-from attsvm.solvers import MarginProblem, certify, get_norm, solve
+from attsvm.solvers import MarginProblem, certify, feasible, get_norm, solve
 from attsvm.solvers.certified_rank import PROVED_UP_TO, rank_certificate, spectra_of
 from attsvm.solvers.exact import ExactFarkas, exact_least_norm, exact_polyhedral, exact_rows, nuclear_enclosure, repair
 from attsvm.solvers.exact.rows import rational, to_float
@@ -174,6 +175,8 @@ def test_a_batch_has_the_prices_of_its_problems(seed):
     together = feasibility_price(batch, W, slack, np.zeros(count), error, value)
     alone = [feasibility_price(p, w, s, 0.0, 1e-15, 3.0) for p, w, s in zip(problems, matrices, slacks, strict=True)]
     assert together == pytest.approx(np.array(alone), rel=1e-6, abs=1e-13)
+    with mock.patch.object(feasible, "_CHUNK_NUMBERS", 1):  # one problem at a time
+        assert feasibility_price(batch, W, slack, np.zeros(count), error, value) == pytest.approx(together, rel=1e-6)
 
 
 def test_the_price_of_dependent_rows_is_infinite():
