@@ -3,82 +3,24 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 
 from attsvm.next_token import decompose, graph_svm, graph_svms, random_corpus, token_graphs, train
 from attsvm.next_token.graph_svm import GraphSolution
 from attsvm.solvers.exact_certificate import exact_certificate
 from attsvm.sweeps import columns_of
+from attsvm.validation.bench.graphs import Modelled, all_pairs_model, vocabularies
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["FIGURE", "all_pairs_model", "compared", "descended", "run"]
+__all__ = ["FIGURE", "compared", "descended", "run"]
 
 _CHECKPOINTS = (200, 500, 1000, 2000, 5000, 10_000, 20_000)
-
-
-class Modelled(NamedTuple):
-    """What cvxpy answers: W is None and the value NaN where its solver breaks down, infinite where it finds no W."""
-
-    W: npt.NDArray[np.float64] | None
-    value: float
-    status: str
-
-
-def all_pairs_model(
-    sequences: Sequence[Any],
-    embeddings: npt.NDArray[np.float64],
-    norm: str,
-    *,
-    independent: bool = False,
-    **options: Any,
-) -> Modelled:
-    """Graph-SVM as a user would write it: one cvxpy constraint for every pair of tokens that the graphs order.
-
-    ``independent`` leaves out equations that follow from others: tokens of a component are tied to its first alone.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.validation.figures.own.graphs import all_pairs_model
-    >>> round(float(all_pairs_model([[0, 1, 2, 0]], np.eye(3), "frobenius", solver="CLARABEL").value), 4)
-    0.8165
-    """
-    import cvxpy as cp
-
-    d = embeddings.shape[1]
-    W = cp.Variable((d, d))
-    rows = []
-    graphs = token_graphs(sequences)
-    for k in graphs.queries.tolist():
-        closure = nx.transitive_closure(graphs.graph(k))
-        for i, j in closure.edges:
-            tied = closure.has_edge(j, i)
-            if i == j or (tied and i > j):  # the same equation twice makes interior-point solvers break down
-                continue
-            if tied and independent and any(closure.has_edge(i, h) and closure.has_edge(h, i) for h in range(i)):
-                continue
-            score = (embeddings[i] - embeddings[j]) @ W @ embeddings[k]
-            rows.append(score == 0 if tied else score >= 1)
-    size = cp.sum_squares(W) if norm == "frobenius" else cp.normNuc(W)
-    program = cp.Problem(cp.Minimize(size), rows)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where its solver stops short the status says so
-            program.solve(**options)
-    except cp.SolverError:  # ties that depend on each other
-        return Modelled(None, np.nan, "broken")
-    if W.value is None:
-        return Modelled(None, np.inf, program.status)
-    value = float(np.sqrt(program.value)) if norm == "frobenius" else float(program.value)
-    return Modelled(W.value, value, program.status)
 
 
 def _accurate_model(sequences: Any, table: npt.NDArray[np.float64], norm: str) -> Modelled:
@@ -97,7 +39,7 @@ def _accurate_model(sequences: Any, table: npt.NDArray[np.float64], norm: str) -
 
 
 def compared(trials: int, seed: int, *, norm: str) -> dict[str, Any]:
-    """Norms, times and ranks of both on random vocabularies: n 4-10, T 4-6, 6-8 tokens, d = 8.
+    """Norms, times and ranks of both on random `vocabularies`.
 
     Each side is called once before it is timed, the peer at its default accuracy; ours is timed over several calls in a
     row, also as one batch of all. Where the peer's solver never calls its answer optimal there is nothing to compare
@@ -109,14 +51,7 @@ def compared(trials: int, seed: int, *, norm: str) -> dict[str, Any]:
     >>> max(compared(2, 0, norm="frobenius")["difference"]) < 1e-8
     True
     """
-    rng = np.random.default_rng(seed)
-    data: list[Any] = []
-    while len(data) < trials:
-        sizes = (int(rng.integers(4, 11)), int(rng.integers(4, 7)), int(rng.integers(6, 9)))
-        sequences, table = random_corpus(*sizes, 8, seed=rng)
-        svm = graph_svm(sequences, table, norm=norm)
-        if svm.status == "optimal" and svm.norm > 0:
-            data.append((sequences, table))
+    data = vocabularies(trials, seed, norm)
     together = graph_svms(*zip(*data, strict=True), norm=norm)
     of_batch = _seconds(lambda: graph_svms(*zip(*data, strict=True), norm=norm), 3) / trials
     all_pairs_model(data[0][0], data[0][1], norm, solver="CLARABEL")
