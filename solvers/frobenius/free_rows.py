@@ -8,6 +8,7 @@ preconditioner, one block per query, removes what rows of one query have in comm
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
@@ -15,12 +16,32 @@ from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["FreeRows", "solve_free"]
 
+AnyFloats = npt.NDArray[np.floating]
+
 # With fewer rows per query than this, whole-array operations beat one small product per query.
 _LOOP_ROWS = 4
 # A dense Gram matrix of up to this many entries (32 MiB) may be formed however small the data.
 _DENSE_ELEMENTS = 1 << 22
+# Numbers that are gathered at a time where rows change their type.
+_CHUNK_ELEMENTS = 1 << 22
 # Added to the unit diagonal of the preconditioner's blocks, so that dependent rows leave them invertible.
 _RIDGE = 1e-6
+
+
+def _gathered(unit: UnitProblem, index: IntArray, single: bool) -> tuple[AnyFloats, AnyFloats]:
+    """Left factors of unit rows, in float32 if ``single``, and the queries; only a chunk is ever held twice."""
+    rows = unit.problem.rows
+    if not single:
+        pair = rows.gather(index)  # a copy, so that it may be scaled in place
+        pair.a *= unit.inverse[index, None].astype(pair.a.dtype)
+        return pair.a, pair.queries
+    out = np.empty((len(index), unit.problem.shape[0]), dtype=np.float32)
+    step = max(1, _CHUNK_ELEMENTS // out.shape[1])
+    for start in range(0, len(index), step):
+        some = index[start : start + step]
+        pair = rows.gather(some)
+        np.multiply(pair.a, unit.inverse[some, None], out=out[start : start + step], casting="same_kind")
+    return out, pair.queries
 
 
 class FreeRows:
@@ -34,6 +55,8 @@ class FreeRows:
         Multiple of the identity that is added to the Gram matrix.
     preconditioned : bool
         Whether to prepare `precondition`; without, it changes nothing.
+    single : bool
+        Keep the rows in float32: half the memory, products to about 1e-6.
 
     Examples
     --------
@@ -53,6 +76,7 @@ class FreeRows:
         *,
         ridge: float = 0.0,
         preconditioned: bool = True,
+        single: bool = False,
     ) -> None:
         self.ridge = ridge
         owner = unit.problem.owner[index]
@@ -60,11 +84,9 @@ class FreeRows:
         if (owner[1:] < owner[:-1]).any():
             self.order = np.argsort(owner, kind="stable")
             index, owner = index[self.order], owner[self.order]
-        pair = unit.problem.rows.gather(index)  # a copy, so that it may be scaled in place
-        self.a = pair.a
-        self.a *= unit.inverse[index, None].astype(self.a.dtype)
+        self.a, queries = _gathered(unit, index, single)
         self.used, starts, counts = np.unique(owner, return_index=True, return_counts=True)
-        self.queries = pair.queries[self.used].astype(self.a.dtype, copy=False)
+        self.queries = queries[self.used].astype(self.a.dtype, copy=False)
         self.starts = starts
         self.segment = np.repeat(np.arange(len(self.used)), counts)
         self.pieces = [
@@ -102,7 +124,7 @@ class FreeRows:
         out[self.order] = y
         return out
 
-    def combine(self, x: FloatArray) -> FloatArray:
+    def combine(self, x: FloatArray) -> AnyFloats:
         """``sum_k x_k a_k`` per used query, shape (used, dx); the array is reused by the next call."""
         weights = self._sorted(x).astype(self.a.dtype, copy=False)
         if self.loops:

@@ -47,6 +47,9 @@ _RIDGES = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
 _SOFT_ROUNDS = 25
 _REFINEMENTS = 4
 _CG_STEPS = 150
+# Systems of at least so many numbers that need no more accuracy than this are solved with rows in float32: half the
+# memory and traffic. What follows is float64: the residual of the next round, and the last ones altogether.
+_LARGE, _SINGLE = 1 << 24, 1e-5
 # Above this error the active rows are not known yet, and polishing would be wasted.
 _WORTH_POLISHING = 1e-2
 
@@ -103,13 +106,19 @@ def _solve_on(
     """Solution of ``(G + ridge I) d = target`` on the rows of ``index``; None when singular."""
     if len(index) == 0:
         return target
+    if accuracy >= _SINGLE and len(index) * dual.unit.problem.shape[0] >= _LARGE and not dual.prefer_dense:
+        change, _, ending = solve_free(
+            FreeRows(dual.unit, index, ridge=ridge, single=True), target, accuracy, _CG_STEPS
+        )
+        if ending == "solved":
+            return change
     rows = FreeRows(dual.unit, index, ridge=ridge)
     if dual.prefer_dense:
         dense = rows.dense_solve(target)
         if dense is not None:
             return dense
     if rows.a.dtype == np.float32:
-        accuracy = max(accuracy, 1e-5)  # more is not to be had from these products; the next round goes on
+        accuracy = max(accuracy, _SINGLE)  # more is not to be had from these products; the next round goes on
     change, _, ending = solve_free(rows, target, accuracy, _CG_STEPS)
     if ending == "solved":
         return change

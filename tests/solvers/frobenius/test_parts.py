@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, solve
-from attsvm.solvers.frobenius import projected
+from attsvm.solvers.frobenius import free_rows, projected
 from attsvm.solvers.frobenius.free_rows import FreeRows, solve_free
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import solve_small
@@ -24,6 +24,39 @@ def test_gram_products_and_preconditioned_conjugate_gradients(rng):
         found, steps, ending = solve_free(rows, x, 1e-12, 200)
         assert ending == "solved" and steps <= len(kept)
         np.testing.assert_allclose(found, np.linalg.solve(system, x), atol=1e-9)
+
+
+def test_rows_in_float32_multiply_to_its_accuracy(rng, monkeypatch):
+    monkeypatch.setattr(free_rows, "_CHUNK_ELEMENTS", 30)  # several chunks
+    problem = random_rows(rng, 7, 9, 12, 10)
+    kept = rng.permutation(problem.m)[:31]
+    whole, half = (FreeRows(UnitProblem(problem), kept, single=single) for single in (False, True))
+    assert half.a.dtype == np.float32 and half.a.nbytes == whole.a.nbytes // 2
+    x = rng.standard_normal(len(kept))
+    np.testing.assert_allclose(half.gram_product(x), whole.gram_product(x), atol=1e-5)  # dozens of terms of size 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_early_rounds_in_float32_end_at_the_same_certified_solution(seed, monkeypatch):
+    """Also where rows contradict each other, and where float32 does not converge."""
+    rng = np.random.default_rng(seed)
+    problems = [random_rows(rng, 7, 9, 12, 10), random_rows(rng, 12, 30, 6, 5), random_rows(rng, 30, 20, 40, 30)]
+    before = [solve(problem, solver="projected") for problem in problems]
+    used = []
+
+    def counted(rows, *args):
+        used.append(rows.a.dtype)
+        return solve_free(rows, *args)
+
+    monkeypatch.setattr(projected, "solve_free", counted)
+    monkeypatch.setattr(projected, "_LARGE", 1)
+    for problem, known in zip(problems, before, strict=True):
+        found = solve(problem, solver="projected")
+        assert found.status == known.status
+        if known.status == "optimal":
+            assert found.norm == pytest.approx(known.norm, rel=1e-10)
+            assert found.certificate.proved <= 1e-8
+    assert np.dtype(np.float32) in used and np.dtype(np.float64) in used
 
 
 def test_conjugate_gradients_report_a_direction_without_curvature():
