@@ -58,7 +58,7 @@ class PolyhedralCone:
         self.degree = 2 * self._n
         most = np.maximum.reduce(np.abs(W), axis=-1, keepdims=True)
         if shared:
-            self._r = 1.5 * most
+            self._r = 1.05 * most
             total = np.abs(D) + (1.0 - _sum(np.abs(D))) / self._n
         else:
             self._r = 1.2 * np.abs(W) + 0.1 * most

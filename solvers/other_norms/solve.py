@@ -85,8 +85,8 @@ def _begin(unit: UnitProblem, norm: Norm, W: FloatArray, multipliers: FloatArray
 
 def _cone(norm: Norm, start: _Start) -> tuple[Cone, FloatArray]:
     """The norm's cone with its start, and multipliers to start from."""
-    # Half as large again, so that rows which ask for something have slack.
-    W = 1.5 * start.W
+    # A little larger, so that rows which ask for something have slack.
+    W = 1.1 * start.W
     D = (start.lam[..., None, :] @ start.F)[..., 0, :]
     if norm.name == "spectral":
         return SpectralCone(W, D, start.shape), start.lam

@@ -107,7 +107,7 @@ class SpectralCone:
         rest = (1.0 - np.add.reduce(singular, axis=-1)) / self.degree
         Y = _plus_diagonal((both * (0.5 * singular[..., None, :])) @ both.mT, rest[..., None])
         self._t: FloatArray = np.asarray(
-            1.5 * np.linalg.svd(self._square(W), compute_uv=False)[..., 0], dtype=np.float64
+            1.05 * np.linalg.svd(self._square(W), compute_uv=False)[..., 0], dtype=np.float64
         )
         self._dS: FloatArray = np.zeros(0)
         self._dY: FloatArray = np.zeros(0)
