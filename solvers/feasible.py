@@ -164,6 +164,6 @@ def _least_eigenvalues(problem: MarginProblem, held: BoolArray) -> FloatArray:
     inverse = np.where(own, 1.0 / np.where(own, part.row_norms, 1.0), 0.0)
     gram = part.gram() * inverse[..., :, None] * inverse[..., None, :]
     gram.reshape(*count.shape, -1)[..., :: len(index) + 1] += ~own
-    # Entries: products of two inner products, the rounding of the rows (lemma 2), the norms and two divisions.
+    # Entries: products of two inner products, the rounding of the rows (lemma 2), the norms, inverses and products.
     error = gamma(2 * sum(problem.shape) + 24) * count * _SLACK
     return np.where(many, 0.0, least_eigenvalue(gram) - error)
