@@ -1,43 +1,22 @@
 """Graph-SVM against a cvxpy model written constraint by constraint; infeasible ones with their proof."""
 
-import cvxpy as cp
-import networkx as nx
 import numpy as np
 import pytest
 
 import attsvm
-from attsvm.next_token import graph_svm, token_graphs
+from attsvm.next_token import graph_svm
+from attsvm.validation.bench.graphs import all_pairs_model
 from corpora import draw
 
 
-def by_cvxpy(sequences, embeddings, norm):
-    """All pairs of every graph, one constraint each."""
-    d = embeddings.shape[1]
-    W = cp.Variable((d, d))
-    constraints = []
-    graphs = token_graphs(sequences)
-    for k in graphs.queries.tolist():
-        closure = nx.transitive_closure(graphs.graph(k))
-        for i in closure:
-            for j in closure:
-                if i == j or not closure.has_edge(i, j):
-                    continue
-                score = (embeddings[i] - embeddings[j]) @ W @ embeddings[k]
-                constraints.append(score == 0 if closure.has_edge(j, i) else score >= 1)
-    size = cp.sum_squares(W) if norm == "frobenius" else cp.normNuc(W)
-    program = cp.Problem(cp.Minimize(size), constraints)
-    program.solve(solver="CLARABEL", tol_gap_rel=1e-10, tol_gap_abs=1e-10, tol_feas=1e-10)
-    return program.status, np.sqrt(program.value) if norm == "frobenius" else program.value
-
-
-@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # at its tightest; the comparison decides
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
 @pytest.mark.parametrize("seed", range(6))
 def test_norms_are_those_of_all_pairs(seed, norm):
     rng = np.random.default_rng(seed)
     sequences, embeddings = draw(rng, int(rng.integers(4, 11)), int(rng.integers(4, 7)), int(rng.integers(6, 9)), 8)
     svm = graph_svm(sequences, embeddings, norm=norm)
-    status, value = by_cvxpy(sequences, embeddings, norm)
+    tight = dict.fromkeys(("tol_gap_rel", "tol_gap_abs", "tol_feas"), 1e-10)
+    _, value, status = all_pairs_model(sequences, embeddings, norm, solver="CLARABEL", **tight)
     if svm.status == "infeasible":
         assert "infeasible" in status
         return

@@ -7,8 +7,6 @@ violate and the margin is infinite. ``form="printed"`` evaluates the statement a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -50,13 +48,13 @@ def _logistic(flow: Flow) -> None:
         raise ValueError(f"this statement is about the logistic loss, the flow has {flow.loss_name!r}")
 
 
-def _least(values: Array, axes: int = 2) -> Any:
+def _least(values: Array, axes: int = 2) -> float | Array:
     """Minimum over the last axes: a float, or one number per initialisation."""
     least = np.min(values, axis=tuple(range(-axes, 0)), initial=np.inf)
     return float(least) if np.ndim(least) == 0 else least
 
 
-def order_margin(flow: Flow, of: str = "u") -> Any:
+def order_margin(flow: Flow, of: str = "u") -> float | Array:
     """Theorem 3.2(a): the smallest gap between neighbours for t > 0, in u or in log-scores.
 
     Parameters
@@ -80,7 +78,7 @@ def order_margin(flow: Flow, of: str = "u") -> Any:
     return _least(-np.diff(values[..., 1:, :], axis=-1))
 
 
-def repulsion_margin(flow: Flow, form: str = "corrected") -> Any:
+def repulsion_margin(flow: Flow, form: str = "corrected") -> float | Array:
     """Theorem 3.2(b): least growth rate of a gap, ``d(u_i - u_j)/dtau = b (s_i - s_j)``, for t > 0.
 
     It holds for i < j; printed for any i != j, which a sign change refutes.
@@ -99,7 +97,7 @@ def repulsion_margin(flow: Flow, form: str = "corrected") -> Any:
     return _least(-flow.b * np.diff(s, axis=-1))  # i < j: a sum of neighbours
 
 
-def logit_gap_margin(flow: Flow, form: str = "corrected") -> Any:
+def logit_gap_margin(flow: Flow, form: str = "corrected") -> float | Array:
     """End of the proof of Theorem 3.2: least growth rate of ``a_0 - a_j`` for t > 0; printed for all pairs i < j.
 
     The gaps between losing tokens grow and then shrink: their scores equalize.
@@ -120,7 +118,7 @@ def logit_gap_margin(flow: Flow, form: str = "corrected") -> Any:
     return _least(rate[..., :1] - rate[..., 1:])
 
 
-def entropy_margin(flow: Flow) -> Any:
+def entropy_margin(flow: Flow) -> float | Array:
     """Least rate of decrease of the entropy, ``<log s, J^2 u>``, for t > 0; positive under Assumption 3.1.
 
     Examples
@@ -137,7 +135,7 @@ def entropy_margin(flow: Flow) -> Any:
     return _least(np.sum((log_s - log_s[..., :1]) * ds, axis=-1), axes=1)
 
 
-def ratio_margin(flow: Flow, gap: str = "min") -> Any:
+def ratio_margin(flow: Flow, gap: str = "min") -> float | Array:
     """Theorem 3.3(b): least of ``log bound - log(s_j / s_0)`` for t > 0, ``bound = 1 / (1 + delta tau / p)``.
 
     Parameters
@@ -163,7 +161,7 @@ def ratio_margin(flow: Flow, gap: str = "min") -> Any:
     return _least(log_bound[..., None] - (log_s[..., 1:, 1:] - log_s[..., 1:, :1]))
 
 
-def explicit_ratio_margin(flow: Flow) -> Any:
+def explicit_ratio_margin(flow: Flow) -> float | Array:
     """Lemma B.1(b) with constants: least of ``log(s_0 / s_j) - log(bound)`` for t > 0.
 
     With ``w = delta tau / p``, ``delta = (u_0 - u_1)(0)``:
@@ -187,7 +185,7 @@ def explicit_ratio_margin(flow: Flow) -> Any:
     return _least(ratio - np.log(np.maximum(bound, 1e-300))[..., None])
 
 
-def projection_margin(flow: Flow, form: str = "corrected") -> Any:
+def projection_margin(flow: Flow, form: str = "corrected") -> float | Array:
     """Equation 17: least of ``u_0 - log(b t / (2 p) + (u_0(0) + e^{u_0(0)}) / 2)`` for t > 0.
 
     The printed bound, ``log(t / (2 p) - c_0)`` with ``c_0 = -u_0(0) - e^{u_0(0)}``, drops the 1/2 and supposes b = 1.
@@ -208,7 +206,7 @@ def projection_margin(flow: Flow, form: str = "corrected") -> Any:
     return _least(top[..., 1:] - np.log(np.maximum(inside, 1e-300)), axes=1)
 
 
-def polarization_margin(flow: Flow, form: str = "corrected") -> Any:
+def polarization_margin(flow: Flow, form: str = "corrected") -> float | Array:
     """Equation 18 and its other side: ``u_0 - u_0(0) <= b tau <= p (u_0 - u_0(0))``; printed ``tau >= u_0 - u_0(0)``.
 
     The middle is ``sum_i (u_i - u_i(0))``, an identity; the two sides make ``tau = Theta(log t)``.
@@ -230,7 +228,7 @@ def polarization_margin(flow: Flow, form: str = "corrected") -> Any:
     return _least(np.minimum(flow.b * tau - growth, flow.p * growth - flow.b * tau), axes=1)
 
 
-def mean_margin(flow: Flow, form: str = "corrected") -> Any:
+def mean_margin(flow: Flow, form: str = "corrected") -> float | Array:
     """Proof of Theorem 3.3(a): least of ``m - u_0 / p + max(0, -u_{p-1}(0))`` where u_0 >= 0; printed ``m >= u_0 / p``.
 
     Examples
@@ -248,7 +246,7 @@ def mean_margin(flow: Flow, form: str = "corrected") -> Any:
     return _least(np.where(u[..., 0] >= 0, slack, np.inf), axes=1)
 
 
-def loss_decay_margin(flow: Flow) -> Any:
+def loss_decay_margin(flow: Flow) -> float | Array:
     """Theorem 3.3(a) with a rate: least of ``(m + e^m - m_0 - e^{m_0} - b t / p) / (1 + b t / p)`` for t > 0.
 
     It follows from Lemma D.2, and bounds gamma by ``2 p / (b t)`` once m >= 0.
