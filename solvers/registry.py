@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from attsvm.solvers.compiled.library import is_compiled
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
@@ -53,6 +54,8 @@ class SolverSpec:
         Leaves products with shared rows to a torch ``device=``; everything else stays on the CPU.
     soft : bool
         Takes rows that may be missed at a price.
+    compiled : bool
+        In C: "auto" leaves it out where the library was not built.
     foreign : bool
         Somebody else's code: keeps its own threads, takes variants.
     options : frozenset of str or None
@@ -73,6 +76,7 @@ class SolverSpec:
     ranks: bool = False
     foreign: bool = False
     soft: bool = False
+    compiled: bool = False
     written_out: bool = False
     products: bool = False
     options: frozenset[str] | None = frozenset()
@@ -100,8 +104,7 @@ def _loaded(target: str) -> Method:
 
 
 _FROBENIUS, _NUCLEAR = frozenset({"frobenius"}), frozenset({"nuclear"})
-_POLYHEDRAL = frozenset({"l1", "linf"})
-_OTHERS = _POLYHEDRAL | {"spectral", "lp"}
+_OTHERS = frozenset({"spectral", "l1", "linf", "lp"})
 _HOME = "attsvm.solvers"
 
 # In the order in which "auto" looks.
@@ -150,17 +153,9 @@ SOLVERS = {
             options=frozenset({"starts", "seed", "time_limit"}),
         ),
         SolverSpec(
-            "vertex", f"{_HOME}.other_norms.vertex:solve_vertex", _POLYHEDRAL, 1e-7,
-            "own: linear programs of the l1 and linf norms, by vertices", most_rows=150, batched=True,
-        ),
-        SolverSpec(
-            "power", f"{_HOME}.other_norms.power:solve_power", frozenset({"lp"}), 1e-7,
-            "own: Newton steps on the rows that pivoting finds, l<p> norms of one problem", most_rows=150, batched=True,
-        ),
-        SolverSpec(
-            "primal_dual", f"{_HOME}.other_norms.solve:solve_primal_dual", _OTHERS, 1e-7,
-            "own: primal-dual interior point for spectral, l1, linf and l<p> norms, one problem or a batch",
-            most_rows=1500, batched=True,
+            "primal_dual", f"{_HOME}.primal_dual:solve_primal_dual", _OTHERS, 1e-7,
+            "own: interior point in C for spectral, l1, linf and l<p> norms, one problem or a batch", most_rows=1500,
+            batched=True, compiled=True,
         ),
         SolverSpec(
             "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,
@@ -182,6 +177,8 @@ def choose(
         if not spec.can(norm, rank, device, problem):
             continue
         if spec.devices and device is None and not _worth_lockstep(problem):
+            continue
+        if spec.compiled and not is_compiled():
             continue
         if spec.written_out and not isinstance(problem.rows, PairRows):
             continue

@@ -37,8 +37,6 @@ ACCURACY = {
     "factored": _OWN_NUCLEAR,
     "working_set": Accuracy(1e-8, None),
     "reweighted": Accuracy(1e-7, None),
-    "vertex": Accuracy(1e-7, None),
-    "power": Accuracy(1e-7, None),
     "primal_dual": Accuracy(1e-7, None),
     "cvxpy": Accuracy(1e-7, None),
 }

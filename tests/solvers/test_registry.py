@@ -44,10 +44,8 @@ LOOKUPS = [
     ("working_set", {"m": 42, "batch": 5, "C": 1.0}),
     ("reweighted", {"m": 42, "norm": "nuclear", "C": 1.0}),
     ("cvxpy", {"m": 42, "norm": "spectral", "C": 1.0}),
-    ("primal_dual", {"m": 4, "norm": "spectral"}),
-    *(("power", {"m": 4, "norm": norm}) for norm in ("l1.5", "l3")),
+    *(("primal_dual", {"m": 4, "norm": norm}) for norm in ("spectral", "l1", "linf", "l1.5", "l3")),
     *(("primal_dual", {"m": 1500, "batch": 2, "norm": norm}) for norm in ("spectral", "l1", "linf", "l3")),
-    *(("vertex", {"m": m, "norm": norm}) for norm in ("l1", "linf") for m in (4, int(SOLVERS["vertex"].most_rows))),
     *(("cvxpy", {"m": 4000, "batch": 2, "norm": norm}) for norm in ("spectral", "l1", "linf", "l3")),
 ]
 
@@ -80,7 +78,7 @@ def test_the_first_entry_that_can_is_taken(monkeypatch):
     mine = SolverSpec("mine", "nowhere:nothing", frozenset({"linf"}), 1e-9, "for this test", most_rows=10)
     monkeypatch.setattr(registry_module, "SOLVERS", {"mine": mine, **SOLVERS})
     assert choose(rows_of_size(10), get_norm("linf"))[0] is mine
-    assert choose(rows_of_size(11), get_norm("linf"))[0].name == "vertex"
+    assert choose(rows_of_size(11), get_norm("linf"))[0].name == "primal_dual"
     assert choose(rows_of_size(10), get_norm("frobenius"))[0].name == "active_set"
 
 
@@ -108,7 +106,7 @@ FOR_NUCLEAR = "use one of ['cvxpy', 'factored', 'interior', 'lockstep', 'reweigh
         ({"solver": ""}, "solver must be 'auto' or one of"),
         (
             {"solver": "active_set", "norm": "l1"},
-            "solver 'active_set' does not support norm 'l1'; use one of ['cvxpy', 'primal_dual', 'vertex']",
+            "solver 'active_set' does not support norm 'l1'; use one of ['cvxpy', 'primal_dual']",
         ),
         (
             {"solver": "projected", "norm": "nuclear"},

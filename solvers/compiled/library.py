@@ -1,0 +1,150 @@
+"""The compiled methods, called through ctypes, with the BLAS and LAPACK that SciPy ships.
+
+A method whose steps are a hundred operations on arrays of forty numbers spends its time in calls from Python, not in
+arithmetic: in C the same steps take a tenth. The library is built when the package is installed. It knows nothing of
+Python and holds no lock, so that the problems of a batch share the cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.norms import Entrywise, Norm
+
+__all__ = ["Sense", "is_compiled", "minimize"]
+
+Sense = npt.NDArray[np.int8]
+"""Of a row: 1 for an inequality, 0 for an equality, -1 where there is no row."""
+
+# In the order of `Routines` in steps.h.
+ROUTINES = {
+    "scipy.linalg.cython_blas": ("dgemm", "dgemv", "dsyrk", "dsymv", "dtrsm"),
+    "scipy.linalg.cython_lapack": ("dpotrf", "dpotrs", "dsyevd", "dgesdd", "dgesv"),
+}
+# In the order of the kinds in minimize.c.
+_KINDS = ("spectral", "l1", "linf", "lp")
+# Numbers in the rows of a batch, written out, from which on its problems are shared between threads.
+_SHARED = 1 << 15
+
+
+@cache
+def _path() -> str | None:
+    found = find_spec(f"{__package__}._kernels")
+    return None if found is None else found.origin
+
+
+def is_compiled() -> bool:
+    """Whether the library was built when the package was installed.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.compiled.library import is_compiled
+    >>> is_compiled()
+    True
+    """
+    return _path() is not None
+
+
+def _address(module: str, name: str) -> int:
+    """Where a routine of SciPy's BLAS or LAPACK begins; SciPy exports them for use from C."""
+    capsule = import_module(module).__pyx_capi__[name]
+    of_name, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    of_name.restype, of_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return int(pointer(capsule, of_name(capsule)))
+
+
+@cache
+def _minimize() -> Any:
+    """The entry of the library, bound to its routines."""
+    path = _path()
+    if path is None:
+        raise ImportError(
+            "the compiled solvers were not built when attsvm was installed: install it again where a C compiler is "
+            "found, or use solver='cvxpy'"
+        )
+    library = ctypes.CDLL(path)
+    addresses = [_address(module, name) for module, names in ROUTINES.items() for name in names]
+    library.attsvm_bind((ctypes.c_void_p * len(addresses))(*addresses))
+    entry = library.attsvm_minimize
+    whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
+    entry.argtypes = [whole, real, *4 * [whole], *7 * [array], whole, real]
+    return entry
+
+
+def minimize(
+    norm: Norm,
+    left: FloatArray,
+    right: FloatArray,
+    c: FloatArray,
+    sense: Sense,
+    first: FloatArray,
+    steps: int,
+    goal: float,
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Least norms of a batch: W, multipliers whose dual matrix has dual norm 1, and steps taken.
+
+    Parameters
+    ----------
+    norm : Norm
+        "spectral", "l1", "linf" or "l<p>".
+    left, right : ndarray, shape (B, m, p) and (B, m, q)
+        Factors of unit rows; zero where there is no row.
+    c : ndarray, shape (B, m)
+    sense : ndarray of int8, shape (B, m)
+    first : ndarray, shape (B, m)
+        Multipliers to start from, of any scale: best those of the least Frobenius norm.
+    steps : int
+        At most so many for each.
+    goal : float
+        Relative gap that ends the method.
+
+    Examples
+    --------
+    ``W_1 + 2 W_2 >= 3``: all of W in the second entry, or both entries alike.
+
+    >>> import numpy as np
+    >>> from attsvm.solvers import get_norm
+    >>> from attsvm.solvers.compiled.library import minimize
+    >>> rows = np.array([[[1.0, 2.0]]]), np.ones((1, 1, 1)), np.array([[3.0]]), np.ones((1, 1), dtype=np.int8)
+    >>> for name in ("l1", "linf"):
+    ...     minimize(get_norm(name), *rows, np.ones((1, 1)), 50, 1e-10)[0].ravel().round(6)
+    array([0. , 1.5])
+    array([1., 1.])
+    """
+    entry, kind = _minimize(), _KINDS.index(norm.family)
+    power = norm.p if isinstance(norm, Entrywise) and kind == 3 else 0.0
+    B, m, p = left.shape
+    q = right.shape[-1]
+    left, right, c = (np.ascontiguousarray(x, dtype=np.float64) for x in (left, right, c))
+    sense = np.ascontiguousarray(sense)
+    W, lam, taken = np.empty((B, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(B, dtype=np.intc)
+
+    arrays = (left, right, c, sense, W, lam, taken)
+
+    def run(begin: int, end: int) -> None:
+        begins = [x.__array_interface__["data"][0] + begin * x.strides[0] for x in arrays]
+        if entry(kind, power, end - begin, m, p, q, *begins, steps, goal) < end - begin:
+            raise MemoryError(f"no memory for a problem of {m} rows and {p} x {q} entries")
+
+    if B * m * p * q < _SHARED:
+        run(0, B)
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        # Several parts for each thread: problems take different numbers of steps.
+        workers = min(os.cpu_count() or 1, B)
+        size = -(-B // (4 * workers))
+        with ThreadPoolExecutor(workers) as pool:
+            for done in [pool.submit(run, k, min(k + size, B)) for k in range(0, B, size)]:
+                done.result()
+    return W, lam, taken.astype(np.int64)

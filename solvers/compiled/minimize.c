@@ -1,0 +1,157 @@
+/* The entry: problems of one shape, each from multipliers to start with (best those of its least Frobenius norm, any that
+   are not negative on inequality rows will do) to those of another norm. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "steps.h"
+
+#ifdef _WIN32
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+enum { SPECTRAL, L1, LINF, POWER };
+
+typedef struct {
+    int kind;
+    double power;
+    double *room; /* of the singular values */
+    int lwork;
+} Norm;
+
+/* The largest singular value of flat W, or the sum of all; NaN without. */
+static double singular(const Norm *norm, const State *state, const double *W, int all) {
+    const int rows = state->q, columns = state->p, least = rows < columns ? rows : columns, one = 1;
+    double *A = norm->room, *values = A + state->N, *work = values + least, sum = 0.0;
+    int failed, *whole = (int *)(work + norm->lwork);
+    memcpy(A, W, sizeof(double) * state->N);
+    lapack.gesdd("N", &rows, &columns, A, &rows, values, NULL, &one, NULL, &one, work, &norm->lwork, whole, &failed);
+    if (failed) return NAN;
+    for (int k = 0; k < least; k++) sum += values[k];
+    return all ? sum : values[0];
+}
+
+static double entries(const State *state, const double *W, double power) {
+    double sum = 0.0, most = 0.0;
+    for (int j = 0; j < state->N; j++) most = fmax(most, fabs(W[j]));
+    if (isinf(power) || most == 0.0) return most;
+    for (int j = 0; j < state->N; j++) sum += power == 1.0 ? fabs(W[j]) / most : pow(fabs(W[j]) / most, power);
+    return most * (power == 1.0 ? sum : pow(sum, 1.0 / power));
+}
+
+static double norm_of(const Norm *norm, const State *state, const double *W) {
+    if (norm->kind == SPECTRAL) return singular(norm, state, W, 0);
+    return entries(state, W, norm->kind == L1 ? 1.0 : norm->kind == LINF ? INFINITY : norm->power);
+}
+
+static double dual_norm_of(const Norm *norm, const State *state, const double *D) {
+    if (norm->kind == SPECTRAL) return singular(norm, state, D, 1);
+    return entries(state, D, norm->kind == L1 ? INFINITY : norm->kind == LINF ? 1.0 : norm->power / (norm->power - 1.0));
+}
+
+/* Multipliers that take part of the dual ball, added to lam; what the ball's size is measured with is left in D. */
+static void add_share(const Norm *norm, State *state, const double *multipliers, double share) {
+    adjoint(state, multipliers, state->D);
+    const double size = share / fmax(dual_norm_of(norm, state, state->D), 1e-300);
+    for (int k = 0; k < state->m; k++) state->lam[k] += size * multipliers[k];
+}
+
+/* A point inside, from such multipliers: W of norm about 1. Returns the norm that is 1 there. */
+static double begin(const Norm *norm, State *state, const double *c, double *sides, const double *first) {
+    const int m = state->m, N = state->N;
+    double *even = state->right;
+    adjoint(state, first, state->W);
+    const double square = dot(N, state->W, state->W), size = norm_of(norm, state, state->W);
+    const double scale = dot(m, c, first) / square; /* c . x is |W|^2 at the least Frobenius norm, whatever the scale of x */
+    memset(state->lam, 0, sizeof(double) * m);
+    for (int k = 0; k < m; k++) {
+        sides[k] = c[k] / (size * scale);
+        even[k] = state->sense[k] == INEQUALITY;
+    }
+    add_share(norm, state, first, 0.5);
+    add_share(norm, state, even, 0.25);
+    adjoint(state, state->lam, state->D);
+    for (int j = 0; j < N; j++) state->W[j] /= size;
+    if (norm->kind == POWER) { /* the multiple of D nearest to the curve */
+        double along = 0.0;
+        for (int j = 0; j < N; j++)
+            along += state->D[j] * copysign(pow(fabs(state->W[j]), norm->power - 1.0), state->W[j]);
+        const double length = dot(N, state->D, state->D);
+        for (int k = 0; k < m; k++) state->lam[k] *= fmax(along, 1e-3 * length) / length;
+    }
+    /* A little larger, so that rows which ask for something have slack. */
+    double most = 0.0;
+    for (int j = 0; j < N; j++) state->W[j] *= norm->kind == POWER ? 1.3 : 1.1;
+    for (int k = 0; k < m; k++) most = fmax(most, fabs(sides[k]));
+    margins(state, state->W, state->slack);
+    for (int k = 0; k < m; k++)
+        state->slack[k] = state->sense[k] == INEQUALITY ? fmax(state->slack[k] - sides[k], 0.1 * most) : 0.0;
+    return size * scale;
+}
+
+/* By how much W may shrink, or must grow, for every row to hold: 1 where rows are equalities or ask for less than 0. */
+static double shrink(const State *state, const double *W, double *values) {
+    double least = INFINITY;
+    margins(state, W, values);
+    for (int k = 0; k < state->m; k++) {
+        if (state->sense[k] == VOID) continue;
+        if (state->sense[k] == EQUALITY || !(state->c[k] > 0.0)) return 1.0;
+        least = fmin(least, values[k] / state->c[k]);
+    }
+    return least > 0.5 && least < 2.0 ? least : 1.0;
+}
+
+/* One problem; 0 where memory is short. */
+static int minimize_one(const Norm *norm, State *state, const double *c, double *sides, double *W, double *lam, int most,
+                        double goal) {
+    int done;
+    const double size = begin(norm, state, c, sides, lam);
+    state->c = sides;
+    memcpy(state->best_W, state->W, sizeof(double) * state->N);
+    memcpy(state->best_lam, state->lam, sizeof(double) * state->m);
+    if (norm->kind == SPECTRAL)
+        done = minimize_spectral(state, most, goal);
+    else if (norm->kind == POWER)
+        done = minimize_power(state, norm->power, most, goal);
+    else
+        done = minimize_bounds(state, norm->kind == LINF, most, goal);
+    if (!done) return 0;
+    adjoint(state, state->best_lam, state->D);
+    const double dual = dual_norm_of(norm, state, state->D);
+    const double least = shrink(state, state->best_W, state->right);
+    for (int j = 0; j < state->N; j++) W[j] = state->best_W[j] * (size / least);
+    for (int k = 0; k < state->m; k++) lam[k] = state->best_lam[k] / dual;
+    return 1;
+}
+
+EXPORT void attsvm_bind(void *const *routines) { memcpy(&lapack, routines, sizeof lapack); }
+
+/* `count` problems in C order: left factors (m, p) and right factors (m, q) of unit rows, right-hand sides and senses
+   (m,). `lam` (m,) holds multipliers to start from, of any scale, and then those of this norm; W (p, q) and the
+   steps are written. Returns the problems that were done: all, unless memory was short. */
+EXPORT int attsvm_minimize(int kind, double power, int count, int m, int p, int q, const double *left, const double *right,
+                           const double *c, const signed char *sense, double *W, double *lam, int *steps, int most,
+                           double goal) {
+    const int N = p * q, least = p < q ? p : q;
+    Norm norm = {.kind = kind, .power = power, .lwork = 16 * (p + q) + 7 * least + 64};
+    const long room = N + least + norm.lwork + 8L * least;
+    double *memory = malloc(sizeof(double) * (state_numbers(m, N) + room + m + (long)m * N));
+    int done = 0;
+    if (!memory) return 0;
+    double *F = memory, *sides = F + (long)m * N, *rest = sides + m;
+    norm.room = rest + state_numbers(m, N);
+    for (; done < count; done++) {
+        State state = {.m = m, .N = N, .p = p, .q = q, .F = F, .c = c, .sense = sense};
+        state_begin(&state, rest);
+        for (int k = 0; k < m; k++)
+            for (int i = 0; i < p; i++)
+                for (int j = 0; j < q; j++) F[(long)k * N + i * q + j] = left[k * (long)p + i] * right[k * (long)q + j];
+        if (!minimize_one(&norm, &state, c, sides, W, lam, most, goal)) break;
+        *steps++ = state.steps;
+        left += (long)m * p, right += (long)m * q, c += m, sense += m, W += N, lam += m;
+    }
+    free(memory);
+    return done;
+}

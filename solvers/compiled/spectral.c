@@ -1,0 +1,291 @@
+/* Least spectral norm of one problem (see steps.h).
+
+   ||W||_2 <= t iff S = t I - [[0, W], [W', 0]] is positive semidefinite. With the multiplier Y = [[P, D/2], [D'/2, Q]] of
+   S, trace Y = 1 says that the nuclear norm of D is at most 1. The direction is that of Nesterov and Todd: a matrix R with
+   R^{-1} S R^{-T} = R' Y R = diag(l) scales both alike, and T = R^{-T} R^{-1} gives
+
+     dY = G - T dS T,     G = R^{-T} E R^{-1},     E_ij = 2 (mu I - diag(l)^2 - second order)_ij / (l_i + l_j).
+
+   Written dt = t r, dW = r W + V, so that dS = r S - [[0, V], [V', 0]] and T S T = Y, the upper right block of dY, and its
+   product with S, which takes the place of the trace, say
+
+     H V = dD - 2 G_12 + r D,     H V = 2 (T_11 V T_22 + T_12 V' T_12),
+     r <S, Y> = <S, G> + <S, Y> - t + <W, D> + <W, dD> + <D, V>.
+
+   With f = H^{-1} D and kappa = <S, Y> - <D, f>, which near the central path is at least half of <S, Y>, the matrix of the
+   answer is K = H^{-1} + (W + f)(W + f)' / kappa. (In dt itself the same number would cancel.) S and Y are carried by
+   factors, updated in the scaled coordinates: neither is ever factored when it is nearly singular.
+
+   W is flat by rows, all other matrices by columns. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "steps.h"
+
+/* How near to the boundary a step goes. */
+static const double BACK_OFF = 0.98;
+/* Power of the share of products left by the first direction that the second one aims at. */
+enum { CENTRING = 2 };
+/* Lengths of steps that are tried. */
+static const double LENGTHS[] = {1.03, 0.99, 0.95, 0.9, 0.84, 0.77, 0.69, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.04, 0.01};
+
+typedef struct {
+    int n;                       /* p + q */
+    double t, dt;
+    double *S_factor, *Y_factor; /* S = S_factor S_factor', Y alike */
+    double *R, *R_inverse, *l;   /* the scaling; l has n numbers */
+    double *dS, *dY, *E;         /* in scaled coordinates */
+    double *one, *two, *U, *Vt;  /* room */
+    double *H, *H_factor;        /* N N */
+    double *half;                /* N m */
+    double *tip;                 /* m */
+    double *f, *side, *answered, *k, *dW, *dD; /* N */
+    double *work;
+    int *whole, lwork, lwhole;
+} Cone;
+
+static void multiply(const Cone *cone, const char *left, const char *right, const double *A, const double *B, double *C) {
+    const double one = 1.0, zero = 0.0;
+    const int n = cone->n;
+    lapack.gemm(left, right, &n, &n, &n, &one, A, &n, B, &n, &zero, C, &n);
+}
+
+static int svd(Cone *cone, int rows, int columns, double *A, double *values, double *U, double *Vt) {
+    const int least = rows < columns ? rows : columns;
+    int failed;
+    lapack.gesdd("S", &rows, &columns, A, &rows, values, U, &rows, Vt, &least, cone->work, &cone->lwork, cone->whole,
+                 &failed);
+    return !failed;
+}
+
+/* [[diagonal I, -block], [-block', diagonal I]] for a flat block. */
+static void corners(const State *state, const double *block, double diagonal, double *out) {
+    const int p = state->p, q = state->q, n = p + q;
+    memset(out, 0, sizeof(double) * n * n);
+    for (int i = 0; i < n; i++) out[i * (n + 1L)] = diagonal;
+    for (int i = 0; i < p; i++)
+        for (int j = 0; j < q; j++) out[i + (p + j) * (long)n] = out[p + j + i * (long)n] = -block[i * q + j];
+}
+
+static void zero_above(int n, double *factor) {
+    for (int j = 1; j < n; j++) memset(factor + (long)j * n, 0, sizeof(double) * j);
+}
+
+/* The start: t a little above the norm of W, Y as its D asks. */
+static int cone_begin(Cone *cone, const State *state) {
+    const int p = state->p, q = state->q, n = cone->n, least = p < q ? p : q;
+    double sum = 0.0;
+    /* Flat by rows is the transpose by columns: (q, p). */
+    memcpy(cone->one, state->W, sizeof(double) * state->N);
+    if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
+    cone->t = 1.05 * cone->l[0];
+    corners(state, state->W, cone->t, cone->one);
+    if (!raised_cholesky(n, cone->one, cone->S_factor)) return 0;
+    memcpy(cone->one, state->D, sizeof(double) * state->N);
+    if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
+    for (int k = 0; k < least; k++) sum += cone->l[k];
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+            double entry = i == j ? (1.0 - sum) / n : 0.0;
+            for (int k = 0; k < least; k++) {
+                const double one = i < p ? cone->Vt[k + i * (long)least] : cone->U[i - p + k * (long)q];
+                const double two = j < p ? cone->Vt[k + j * (long)least] : cone->U[j - p + k * (long)q];
+                entry += 0.5 * cone->l[k] * one * two;
+            }
+            cone->two[i + (long)j * n] = entry;
+        }
+    if (!raised_cholesky(n, cone->two, cone->Y_factor)) return 0;
+    zero_above(n, cone->S_factor);
+    zero_above(n, cone->Y_factor);
+    return 1;
+}
+
+/* H on flat W, from T. */
+static void curvature(const State *state, const double *T, double *H) {
+    const int p = state->p, q = state->q, n = p + q;
+    for (int i = 0; i < p; i++)
+        for (int j = 0; j < q; j++)
+            for (int k = 0; k < p; k++) {
+                const double first = 2.0 * T[i + (long)k * n], cross = 2.0 * T[k + (p + j) * (long)n];
+                const double *last = T + p + (p + j) * (long)n, *row = T + p + (long)i * n; /* T_12[i, l] = T[p + l, i] */
+                double *out = H + (i * q + j) * (long)state->N + k * q;
+                for (int l = 0; l < q; l++) out[l] = first * last[l] + cross * row[l];
+            }
+}
+
+/* The scaling, H with its Cholesky factor, and M = F K F'; kappa, or 0 where there is none. */
+static double cone_prepare(Cone *cone, State *state) {
+    const int n = cone->n, N = state->N, m = state->m, one = 1;
+    int failed;
+    const double plus = 1.0, zero = 0.0;
+    /* Y_factor' S_factor = U diag(l) V'. The l are of one size near the central path: their squares lose nothing. */
+    multiply(cone, "T", "N", cone->Y_factor, cone->S_factor, cone->one);
+    multiply(cone, "T", "N", cone->one, cone->one, cone->two);
+    lapack.syevd("V", "L", &n, cone->two, &n, cone->l, cone->work, &cone->lwork, cone->whole, &cone->lwhole, &failed);
+    if (failed || !(cone->l[0] > 0.0)) return 0.0;
+    multiply(cone, "N", "N", cone->S_factor, cone->two, cone->R);
+    multiply(cone, "N", "N", cone->one, cone->two, cone->U); /* U diag(l) */
+    multiply(cone, "T", "T", cone->U, cone->Y_factor, cone->R_inverse);
+    for (int j = 0; j < n; j++) cone->l[j] = sqrt(cone->l[j]);
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < n; i++) {
+            cone->R[i + (long)j * n] /= sqrt(cone->l[j]);
+            cone->R_inverse[i + (long)j * n] /= cone->l[i] * sqrt(cone->l[i]);
+        }
+    multiply(cone, "T", "N", cone->R_inverse, cone->R_inverse, cone->two);
+    curvature(state, cone->two, cone->H);
+    if (!raised_cholesky(N, cone->H, cone->H_factor)) return 0.0;
+    memcpy(cone->f, state->D, sizeof(double) * N);
+    cholesky_solve(N, cone->H_factor, cone->f);
+    for (int j = 0; j < N; j++) cone->side[j] = state->W[j] + cone->f[j];
+    const double kappa = dot(n, cone->l, cone->l) - dot(N, state->D, cone->f);
+    memcpy(cone->half, state->F, sizeof(double) * N * m);
+    lapack.trsm("L", "L", "N", "N", &N, &m, &plus, cone->H_factor, &N, cone->half, &N);
+    lapack.syrk("L", "T", &m, &N, &plus, cone->half, &N, &zero, state->M, &m);
+    margins(state, cone->side, cone->tip);
+    const double weight = 1.0 / kappa;
+    lapack.syrk("L", "N", &m, &one, &weight, cone->tip, &m, &plus, state->M, &m);
+    return kappa;
+}
+
+/* The direction whose answer without a change of D is known up to its share of `side`. */
+static void cone_direction(Cone *cone, State *state, double kappa, double share) {
+    const int N = state->N;
+    for (int j = 0; j < N; j++) cone->k[j] = cone->answered[j] + cone->side[j] * share;
+    solve_rows(state, cone->k);
+    adjoint(state, state->dlam, cone->dD);
+    const double more = dot(N, cone->side, cone->dD) / kappa;
+    memcpy(cone->dW, cone->dD, sizeof(double) * N);
+    cholesky_solve(N, cone->H_factor, cone->dW);
+    for (int j = 0; j < N; j++) cone->dW[j] += cone->k[j] + cone->side[j] * more;
+    cone->dt = cone->t * (share + more);
+    corners(state, cone->dW, cone->dt, cone->one);
+    multiply(cone, "N", "N", cone->R_inverse, cone->one, cone->two);
+    multiply(cone, "N", "T", cone->two, cone->R_inverse, cone->dS);
+    for (int i = 0; i < cone->n * cone->n; i++) cone->dY[i] = cone->E[i] - cone->dS[i];
+}
+
+/* diag(l) + length change, factored in `out`; 0 where that is not definite. */
+static int moved(const Cone *cone, double length, const double *change, double *out) {
+    const int n = cone->n;
+    for (int i = 0; i < n * n; i++) out[i] = length * change[i];
+    for (int i = 0; i < n; i++) out[i * (n + 1L)] += cone->l[i];
+    return cholesky(n, out);
+}
+
+/* About the longest step from diag(l) that stays definite: the best of a fixed set, as each costs a factorization. */
+static double longest(Cone *cone, const double *change) {
+    for (unsigned k = 0; k < sizeof LENGTHS / sizeof *LENGTHS; k++)
+        if (moved(cone, LENGTHS[k], change, cone->one)) return LENGTHS[k];
+    return 0.0;
+}
+
+static double primal_length(Cone *cone, const State *state) {
+    return fmin(longest(cone, cone->dS), 1.0 / slope_of_rows(state, state->slack, state->dslack));
+}
+
+static double dual_length(Cone *cone, const State *state) {
+    return fmin(longest(cone, cone->dY), 1.0 / slope_of_rows(state, state->lam, state->dlam));
+}
+
+/* E and what H answers to it, for the target that the first direction shows; the share of `side` in the next one. */
+static double cone_aim(Cone *cone, State *state, double kappa, double gained, int pairs) {
+    const int n = cone->n, p = state->p, q = state->q;
+    const double *l = cone->l;
+    const double primal = fmin(primal_length(cone, state), 1.0), dual = fmin(dual_length(cone, state), 1.0);
+    const double both = dot(n, l, l);
+    double ahead = both + row_products(state, primal, dual) + primal * dual * dot(n * n, cone->dS, cone->dY);
+    for (int i = 0; i < n; i++) ahead += l[i] * (primal * cone->dS[i * (n + 1L)] + dual * cone->dY[i * (n + 1L)]);
+    const double target = aim(ahead, both + dot(state->m, state->slack, state->lam), pairs, CENTRING);
+    multiply(cone, "N", "N", cone->dS, cone->dY, cone->one);
+    gained += both;
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n; j++)
+            cone->E[i + (long)j * n] = -(cone->one[i + (long)j * n] + cone->one[j + (long)i * n]) / (l[i] + l[j]);
+        cone->E[i * (n + 1L)] += (target - l[i] * l[i]) / l[i];
+        gained += l[i] * cone->E[i * (n + 1L)]; /* <S, G> */
+    }
+    multiply(cone, "T", "N", cone->R_inverse, cone->E, cone->one);
+    multiply(cone, "N", "N", cone->one, cone->R_inverse, cone->two);
+    for (int i = 0; i < p; i++)
+        for (int j = 0; j < q; j++) cone->answered[i * q + j] = -2.0 * cone->two[i + (p + j) * (long)n];
+    gained += dot(state->N, cone->f, cone->answered);
+    cholesky_solve(state->N, cone->H_factor, cone->answered);
+    aim_rows(state, target);
+    return gained / kappa;
+}
+
+/* The step; 0 where it is not finite or leaves the cone. */
+static int cone_move(Cone *cone, State *state) {
+    const int n = cone->n;
+    const double primal = fmin(BACK_OFF * primal_length(cone, state), 1.0);
+    const double dual = fmin(BACK_OFF * dual_length(cone, state), 1.0);
+    double check = primal + dual + cone->dt;
+    for (int i = 0; i < n * n; i++) check += cone->dS[i] + cone->dY[i];
+    for (int k = 0; k < state->m; k++) check += state->dlam[k] + state->dslack[k];
+    if (!isfinite(check)) return 0;
+    if (!moved(cone, primal, cone->dS, cone->one) || !moved(cone, dual, cone->dY, cone->two)) return 0;
+    zero_above(n, cone->one);
+    zero_above(n, cone->two);
+    multiply(cone, "N", "N", cone->R, cone->one, cone->S_factor);
+    multiply(cone, "T", "N", cone->R_inverse, cone->two, cone->Y_factor);
+    for (int j = 0; j < state->N; j++) state->W[j] += primal * cone->dW[j];
+    cone->t += primal * cone->dt;
+    move_rows(state, primal, dual);
+    return 1;
+}
+
+static double *cone_memory(Cone *cone, const State *state) {
+    const int n = cone->n, N = state->N, m = state->m;
+    double **square[] = {&cone->S_factor, &cone->Y_factor, &cone->R,   &cone->R_inverse, &cone->dS, &cone->dY,
+                         &cone->E,        &cone->one,      &cone->two, &cone->U,         &cone->Vt};
+    double **flat[] = {&cone->f, &cone->side, &cone->answered, &cone->k, &cone->dW, &cone->dD};
+    cone->lwork = 4 * n * n + 8 * n + 64;
+    cone->lwhole = 8 * n + 8;
+    double *memory = malloc(sizeof(double) * (11L * n * n + 2L * N * N + (long)N * m + m + 6L * N + n + cone->lwork));
+    double *at = memory;
+    cone->whole = malloc(sizeof(int) * cone->lwhole);
+    if (!memory || !cone->whole) {
+        free(memory), free(cone->whole);
+        return NULL;
+    }
+    for (unsigned i = 0; i < sizeof square / sizeof *square; i++, at += (long)n * n) *square[i] = at;
+    for (unsigned i = 0; i < sizeof flat / sizeof *flat; i++, at += N) *flat[i] = at;
+    cone->H = at;
+    cone->H_factor = cone->H + (long)N * N;
+    cone->half = cone->H_factor + (long)N * N;
+    cone->tip = cone->half + (long)N * m;
+    cone->l = cone->tip + m;
+    cone->work = cone->l + n;
+    return memory;
+}
+
+int minimize_spectral(State *state, int most, double goal) {
+    const int N = state->N;
+    Cone cone = {.n = state->p + state->q};
+    double *memory = cone_memory(&cone, state);
+    int pairs = cone.n;
+    if (!memory) return 0;
+    for (int k = 0; k < state->m; k++) pairs += state->sense[k] == INEQUALITY;
+    measure_rows(state);
+    if (cone_begin(&cone, state)) {
+        while (goes_on(state, most, goal)) {
+            state->steps++;
+            const double kappa = cone_prepare(&cone, state);
+            if (!(kappa > 0.0) || !prepare_rows(state)) break;
+            const double gained = dot(N, state->W, state->D) - cone.t;
+            /* Without a target E is -diag(l) and G is -Y: what H answers to it is known. */
+            memset(cone.E, 0, sizeof(double) * cone.n * cone.n);
+            for (int i = 0; i < cone.n; i++) cone.E[i * (cone.n + 1L)] = -cone.l[i];
+            memcpy(cone.answered, cone.f, sizeof(double) * N);
+            cone_direction(&cone, state, kappa, (gained + dot(N, cone.f, state->D)) / kappa);
+            cone_direction(&cone, state, kappa, cone_aim(&cone, state, kappa, gained, pairs));
+            if (!cone_move(&cone, state)) break;
+            measure_rows(state);
+            offer(state, fabs(cone.t - dot(state->m, state->c, state->lam)) / cone.t);
+        }
+    }
+    free(memory), free(cone.whole);
+    return 1;
+}

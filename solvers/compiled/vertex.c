@@ -1,0 +1,137 @@
+/* From an interior point of the l_1 or l_inf norm to the vertex that it tends to.
+
+   At a vertex the rows A with a multiplier hold with equality. In the l_inf norm all entries of W but those in J are +-r,
+   and |A| = |J| + 1; in the l_1 norm all entries but those in J are 0, and |A| = |J|. A and J are read off an interior point
+   long before its gap is small. With V = W / r and t = 1 / r (l_inf), one matrix then gives both sides,
+
+     l_inf:  [F_AJ  -c_A] (V_J, t) = -F_A sign,      [F_AJ  -c_A]' lam_A = (0, ..., 0, -1),
+     l_1:           F_AJ  W_J      =  c_A,                  F_AJ'  lam_A = sign_J,
+
+   and what comes out is optimal if no bound, row or sign is missed: that is checked, not assumed. */
+#include <math.h>
+#include <string.h>
+
+#include "steps.h"
+
+/* What a bound, a row, a sign and the relative gap of a vertex may miss by rounding. */
+static const double ROUNDING = 1e-11;
+/* Gap above which A and J are not worth a look. */
+static const double LARGEST_GAP = 0.1;
+
+typedef struct {
+    int n, *A, *J, *order;          /* |A|, the sets, pivots */
+    double *matrix, *other;         /* n n */
+    double *solved, *own;           /* n */
+    double *V, *D, *lam, *values;   /* N, N, m, m */
+} Vertex;
+
+long vertex_numbers(int m, int N) {
+    const long most = m < N + 1 ? m : N + 1;
+    return 2 * most * most + 2 * most + 2L * N + 2L * m;
+}
+
+/* The sets that the point tends to: complementary numbers are compared, each relative to the largest of its kind, and what
+   is larger is not 0. Returns |A|, or 0 unless the sets fit together. */
+static int sets(const State *state, int shared, const double *room, const double *price, int *A, int *J) {
+    const int N = state->N;
+    double lam = 0.0, slack = 0.0, most_room = 0.0, most_price = 0.0;
+    int rows = 0, inner = 0;
+    for (int k = 0; k < state->m; k++) {
+        if (state->sense[k] != INEQUALITY) continue;
+        lam = fmax(lam, state->lam[k]);
+        slack = fmax(slack, state->slack[k]);
+    }
+    for (int j = 0; j < 2 * N; j++) {
+        most_room = fmax(most_room, room[j]);
+        most_price = fmax(most_price, price[j]);
+    }
+    for (int k = 0; k < state->m; k++)
+        if (state->sense[k] == EQUALITY ||
+            (state->sense[k] == INEQUALITY && state->lam[k] * slack > state->slack[k] * lam))
+            A[rows++] = k;
+    for (int j = 0; j < N && inner <= rows; j++) {
+        /* l_inf: neither bound of the entry has a price. l_1: one of its bounds has room, as r_j > 0 there. */
+        const double lowest = shared ? fmin(room[j], room[N + j]) : fmax(room[j], room[N + j]);
+        const double highest = shared ? fmax(price[j], price[N + j]) : fmin(price[j], price[N + j]);
+        if (highest * most_room < lowest * most_price) J[inner++] = j;
+    }
+    return rows == inner + shared ? rows : 0;
+}
+
+/* Both linear systems; 0 where their matrix is singular. */
+static int solve_vertex(const State *state, int shared, Vertex *v) {
+    const int N = state->N, n = v->n, one = 1;
+    int failed;
+    for (int j = 0; j < N; j++) v->V[j] = shared ? (state->W[j] > 0.0) - (state->W[j] < 0.0) : 0.0;
+    for (int j = 0; j < n - shared; j++) v->V[v->J[j]] = 0.0;
+    for (int i = 0; i < n; i++) {
+        const double *row = state->F + (long)v->A[i] * N;
+        for (int j = 0; j < n - shared; j++) v->matrix[i + (long)j * n] = v->other[j + (long)i * n] = row[v->J[j]];
+        if (shared) {
+            v->matrix[i + (n - 1L) * n] = v->other[n - 1 + (long)i * n] = -state->c[v->A[i]];
+            v->solved[i] = -dot(N, row, v->V);
+            v->own[i] = i == n - 1 ? -1.0 : 0.0;
+        } else {
+            v->solved[i] = state->c[v->A[i]];
+            v->own[i] = state->W[v->J[i]] > 0.0 ? 1.0 : -1.0;
+        }
+    }
+    lapack.gesv(&n, &one, v->matrix, &n, v->order, v->solved, &n, &failed);
+    if (failed) return 0;
+    lapack.gesv(&n, &one, v->other, &n, v->order, v->own, &n, &failed);
+    if (failed) return 0;
+    for (int j = 0; j < n - shared; j++) v->V[v->J[j]] = v->solved[j];
+    return 1;
+}
+
+/* The largest amount by which the rows are missed at V for right-hand sides t c, or a multiplier has the wrong sign. */
+static double missed_rows(const State *state, Vertex *v, double t) {
+    double missed = 0.0;
+    memset(v->lam, 0, sizeof(double) * state->m);
+    for (int i = 0; i < v->n; i++) {
+        const int ordered = state->sense[v->A[i]] == INEQUALITY;
+        if (ordered) missed = fmax(missed, -v->own[i]);
+        v->lam[v->A[i]] = ordered ? fmax(v->own[i], 0.0) : v->own[i];
+    }
+    margins(state, v->V, v->values);
+    for (int k = 0; k < state->m; k++) {
+        const double slack = v->values[k] - t * state->c[k];
+        if (state->sense[k] == INEQUALITY) missed = fmax(missed, -slack);
+        if (state->sense[k] == EQUALITY) missed = fmax(missed, fabs(slack));
+    }
+    return missed;
+}
+
+int find_vertex(State *state, int shared, double gap, const double *room, const double *price, double *memory,
+                int *pivots) {
+    const int N = state->N, m = state->m;
+    Vertex v = {.A = pivots, .J = pivots + m, .order = pivots + m + N + 1};
+    v.n = gap < LARGEST_GAP ? sets(state, shared, room, price, v.A, v.J) : 0;
+    if (!v.n) return 0;
+    v.matrix = memory;
+    v.other = v.matrix + (long)v.n * v.n;
+    v.solved = v.other + (long)v.n * v.n;
+    v.own = v.solved + v.n;
+    v.V = v.own + v.n;
+    v.D = v.V + N;
+    v.lam = v.D + N;
+    v.values = v.lam + m;
+    if (!solve_vertex(state, shared, &v)) return 0;
+    const double t = shared ? v.solved[v.n - 1] : 1.0;
+    double missed = missed_rows(state, &v, t), sum = 0.0, most = 0.0;
+    adjoint(state, v.lam, v.D);
+    for (int j = 0; j < N; j++) {
+        sum += fabs(v.D[j]);
+        most = fmax(most, fabs(shared ? v.V[j] : v.D[j]));
+    }
+    /* Not above 1 are: entries of V, and |D|_1 / t as c . lam is 1 (l_inf); entries of D (l_1), which are signs of W where it
+       is not 0, so that both objectives are the same number. */
+    if (shared) missed = fmax(missed, sum / t - 1.0);
+    for (int j = 0; j < v.n && !shared; j++)
+        missed = fmax(missed, state->W[v.J[j]] > 0.0 ? -v.V[v.J[j]] : v.V[v.J[j]]);
+    if (!(isfinite(sum + dot(N, v.V, v.V)) && t > 0.0 && fmax(missed, most - 1.0) <= ROUNDING)) return 0;
+    for (int j = 0; j < N; j++) state->best_W[j] = v.V[j] / t;
+    memcpy(state->best_lam, v.lam, sizeof(double) * m);
+    state->best = 0.0;
+    return 1;
+}

@@ -1,0 +1,179 @@
+"""The compiled methods called directly: optimal by dense arithmetic, whatever the start, the threads and the company."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from attsvm.solvers import MarginProblem, Status, get_norm, solve
+from attsvm.solvers import registry as registry_module
+from attsvm.solvers.compiled import library
+from attsvm.solvers.compiled.library import Sense, is_compiled, minimize
+from kkt import assert_optimal, norm_and_dual, random_rows, sphere_rows
+
+Array = npt.NDArray[np.float64]
+NORMS = ("spectral", "l1", "linf", "l3", "l1.5")
+
+
+def unit_rows(seed: int, count: int, m: int, p: int, q: int) -> tuple[Array, Array, Array, Sense]:
+    """Random unit rows that a random matrix satisfies, with right-hand sides of both signs."""
+    rng = np.random.default_rng(seed)
+    left, right = rng.normal(size=(count, m, p)), rng.normal(size=(count, m, q))
+    left /= np.linalg.norm(left, axis=-1, keepdims=True)
+    right /= np.linalg.norm(right, axis=-1, keepdims=True)
+    inside = rng.normal(size=(count, p, q))
+    c = np.einsum("bij,bki,bkj->bk", inside, left, right) - rng.random((count, m))
+    c /= np.abs(c).max(axis=-1, keepdims=True)
+    return left, right, c, np.ones((count, m), dtype=np.int8)
+
+
+def start_of(left: Array, right: Array, c: Array, equality: npt.NDArray[np.bool_] | None = None) -> Array:
+    """Multipliers of the least Frobenius norm of each problem, by the library's other solver."""
+    rows = MarginProblem(left, right, np.arange(left.shape[1]), rhs=c, equality=equality)
+    return np.asarray(solve(rows).multipliers)
+
+
+def gap_of(name: str, W: Array, lam: Array, left: Array, right: Array, c: Array) -> float:
+    """Relative distance of the objectives, each by its definition."""
+    norm, dual = norm_and_dual(name)
+    D = np.einsum("k,ki,kj->ij", lam, left, right)
+    return abs(norm(W) - float(c @ lam) / dual(D)) / norm(W)
+
+
+def test_the_library_was_built() -> None:
+    """A suite without it would be green for cvxpy."""
+    assert is_compiled()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_objectives_meet_and_rows_hold(norm: str) -> None:
+    left, right, c, sense = unit_rows(0, 20, 15, 5, 6)
+    W, lam, steps = minimize(get_norm(norm), left, right, c, sense, start_of(left, right, c), 80, 1e-9)
+    margins = np.einsum("bij,bki,bkj->bk", W, left, right)
+    assert (margins - c).min() > -1e-8
+    assert lam.min() >= 0.0
+    assert steps.min() >= 1
+    for i in range(20):
+        assert gap_of(norm, W[i], lam[i], left[i], right[i], c[i]) < 1e-7
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_equalities_and_rows_that_do_not_exist(norm: str) -> None:
+    left, right, c, sense = unit_rows(1, 6, 9, 4, 5)
+    sense[:, :2] = 0
+    sense[:, 6:] = -1
+    left[:, 6:] = c[:, 6:] = 0.0
+    first = start_of(left[:, :6], right[:, :6], c[:, :6], sense[:, :6] == 0)
+    padded = np.concatenate([first, np.zeros((6, 3))], axis=-1)
+    W, lam, _ = minimize(get_norm(norm), left, right, c, sense, padded, 80, 1e-9)
+    short, short_lam, _ = minimize(
+        get_norm(norm), left[:, :6], right[:, :6], c[:, :6], np.ascontiguousarray(sense[:, :6]), first, 80, 1e-9
+    )
+    margins = np.einsum("bij,bki,bkj->bk", W, left, right)
+    np.testing.assert_allclose(margins[:, :2], c[:, :2], atol=1e-8)
+    assert not lam[:, 6:].any()
+    for i in range(6):
+        assert gap_of(norm, W[i], lam[i], left[i], right[i], c[i]) < 1e-7
+        assert norm_and_dual(norm)[0](W[i]) == pytest.approx(norm_and_dual(norm)[0](short[i]), rel=1e-7)
+    assert short_lam.shape == (6, 6)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_start_and_its_scale_do_not_matter(norm: str) -> None:
+    left, right, _, sense = unit_rows(2, 8, 10, 4, 5)
+    c = np.ones((8, 10))
+    least = start_of(left, right, c)
+    found = [minimize(get_norm(norm), left, right, c, sense, x, 80, 1e-10)[0] for x in (least, 1e5 * least, c)]
+    sizes = [[norm_and_dual(norm)[0](W) for W in part] for part in found]
+    np.testing.assert_allclose(sizes[1], sizes[0], rtol=1e-8)
+    np.testing.assert_allclose(sizes[2], sizes[0], rtol=1e-8)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_problems_of_a_batch_do_not_see_each_other(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right, c, sense = unit_rows(3, 30, 12, 4, 5)
+    c = np.abs(c)
+    c[7] = np.nan  # one that cannot be solved
+    arrays = (left, right, c, sense, np.ones_like(c))
+    together = minimize(get_norm(norm), *arrays, 60, 1e-10)
+    monkeypatch.setattr(library, "_SHARED", 0)
+    shared = minimize(get_norm(norm), *arrays, 60, 1e-10)
+    for part, other in zip(together, shared, strict=True):
+        np.testing.assert_array_equal(part, other)
+    for i in (6, 8):
+        alone = minimize(get_norm(norm), *(x[i : i + 1] for x in arrays), 60, 1e-10)
+        for part, other in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(part[i], other[0])
+    assert not np.isfinite(together[0][7]).any()
+
+
+def test_callers_of_several_threads_get_their_own_answers() -> None:
+    problems = [random_rows(np.random.default_rng(seed), 4, 5, 6) for seed in range(12)]
+    one_by_one = [solve(problem, "linf").W for problem in problems]
+    with ThreadPoolExecutor(4) as pool:
+        for known, found in zip(one_by_one, pool.map(lambda p: solve(p, "linf").W, problems), strict=True):
+            np.testing.assert_array_equal(known, found)
+
+
+@pytest.mark.parametrize("norm", ["l1", "linf"])
+def test_polyhedral_norms_end_at_vertices_to_the_last_digits(norm: str) -> None:
+    a, queries, owner = sphere_rows(60, 6, 8, 10, seed=3)
+    batch = solve(MarginProblem(a, queries, owner), norm)
+    assert batch.solver == batch[0].solver == "primal_dual"
+    assert float(np.max(batch.certificate.proved)) < 1e-11
+    for i in range(0, 60, 7):
+        one = batch[i]
+        size, active = np.abs(one.W), np.count_nonzero(one.multipliers > 1e-9)
+        if norm == "linf":  # as many rows as entries inside their bounds, and one for the bound
+            assert active == np.count_nonzero(size < one.norm * (1 - 1e-9)) + 1
+        else:
+            assert active == np.count_nonzero(size > 1e-9 * one.norm)
+        assert solve(one.problem, norm).norm == pytest.approx(one.norm, rel=1e-9)
+        assert_optimal(one.problem, one.W, one.multipliers, norm, 1e-9)
+
+
+@pytest.mark.parametrize("norm", ["l1", "linf"])
+def test_where_no_vertex_is_read_off_the_steps_go_on(norm: str) -> None:
+    """Solutions that are not unique have no sets that fit: the interior of the face is found all the same."""
+    problem = MarginProblem(np.ones((1, 3)), np.ones((1, 2)), [0])  # every W of sum 1 and no sign, or only one W
+    found = solve(problem, norm)
+    assert found.status is Status.OPTIMAL
+    assert found.norm == pytest.approx(1.0 if norm == "l1" else 1.0 / 6.0, rel=1e-8)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_larger_problems(norm: str) -> None:
+    """Sizes at which matrices are factored by blocks, and more rows than a core's cache holds."""
+    a, queries, owner = sphere_rows(1, 20, 11, 24, seed=5)
+    found = solve(MarginProblem(a[0], queries[0], owner), norm)
+    assert found.solver == "primal_dual"
+    assert found.status is Status.OPTIMAL
+    assert_optimal(found.problem, found.W, found.multipliers, norm, 1e-7)
+
+
+def test_without_the_library_norms_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_rows(np.random.default_rng(0), 2, 3, 4)
+    known = solve(problem, "linf")
+    monkeypatch.setattr(registry_module, "is_compiled", lambda: False)
+    found = solve(problem, "linf")
+    assert (known.solver, found.solver) == ("primal_dual", "cvxpy")
+    assert found.norm == pytest.approx(known.norm, rel=2e-7)
+    library._minimize.cache_clear()
+    monkeypatch.setattr(library, "_path", lambda: None)
+    with pytest.raises(ImportError, match=r"compiled solvers were not built .* C compiler .* solver='cvxpy'"):
+        solve(problem, "linf", "primal_dual")
+    monkeypatch.undo()
+    library._minimize.cache_clear()
+    assert solve(problem, "linf").solver == "primal_dual"
+
+
+def test_importing_the_package_loads_no_library() -> None:
+    import subprocess
+
+    code = "import sys, attsvm.solvers; from attsvm.solvers.compiled import library; print('scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
