@@ -1,4 +1,4 @@
-"""The compiled methods called directly: optimal by dense arithmetic, whatever the start, the threads and the company."""
+"""The compiled methods called directly: optimal by dense arithmetic, whatever the start, the threads, the company."""
 
 from __future__ import annotations
 
