@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-SETUP := pyproject.toml constraints.txt
+SETUP := pyproject.toml constraints.txt $(wildcard solvers/compiled/*.[ch])
 # Weights of 3 MB: small enough to test with.
 SMALL_MODEL := rxnmapper==0.4.3
 # Put the clone on the path as it is: scripts in the folder around the clone then find the package, not the folder.
@@ -72,4 +72,4 @@ $(VENV)/.installed-docs: $(SETUP) | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 clean:  ## Remove the environment and everything that was built
-	rm -rf $(VENV) attsvm-demo.html docs/_build docs/gallery build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) solvers/compiled/_kernels.* attsvm-demo.html docs/_build docs/gallery build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

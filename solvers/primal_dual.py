@@ -8,8 +8,10 @@ strictly inside. Problems of a batch are shared between the cores.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify import certify
@@ -29,9 +31,11 @@ MAX_ITERATIONS = 80
 _GOAL, _CHEAP_GOAL = 1e-2, 1e-3
 
 
-def _span(vectors: FloatArray) -> FloatArray | None:
+def _span(vectors: npt.NDArray[np.floating[Any]]) -> FloatArray | None:
     """Orthonormal columns that span the rows of ``vectors (*batch, k, d)``; None when k >= d."""
-    return None if vectors.shape[-2] >= vectors.shape[-1] else np.asarray(np.linalg.qr(vectors.mT)[0])
+    if vectors.shape[-2] >= vectors.shape[-1]:
+        return None
+    return np.asarray(np.linalg.qr(vectors.astype(np.float64, copy=False).mT)[0])
 
 
 def _sense(unit: UnitProblem) -> Sense:
@@ -46,17 +50,12 @@ def _sense(unit: UnitProblem) -> Sense:
 def _run(unit: UnitProblem, norm: Norm, first: FloatArray, request: Request) -> tuple[FloatArray, FloatArray, IntArray]:
     """W, multipliers and steps in the coordinates of the problem, from those of the least Frobenius norm."""
     pair = unit.problem.pairs()
-    a, b = pair.a * unit.inverse[..., None], pair.right
-    left = _span(pair.a) if norm.unitarily_invariant else None
-    right = _span(pair.queries) if norm.unitarily_invariant else None
+    a, b = pair.a * unit.inverse[..., None], pair.right.astype(np.float64, copy=False)
+    left, right = (_span(pair.a), _span(pair.queries)) if norm.unitarily_invariant else (None, None)
     a, b = a if left is None else a @ left, b if right is None else b @ right
     goal = (_GOAL if norm.unitarily_invariant else _CHEAP_GOAL) * request.tolerance
     most = request.max_iterations or MAX_ITERATIONS
-    arrays = (a, b, unit.c, _sense(unit), first)
-    if unit.problem.batch:
-        W, lam, steps = minimize(norm, *arrays, most, goal)
-    else:
-        W, lam, steps = (x[0] for x in minimize(norm, *(x[None] for x in arrays), most, goal))
+    W, lam, steps = minimize(norm, a, b, unit.c, _sense(unit), first, most, goal)
     W = W if left is None else left @ W
     W = W if right is None else W @ right.mT
     return np.asarray(W * unit.scale[..., None]), unit.restore_multipliers(unit.problem.clipped(lam)), steps

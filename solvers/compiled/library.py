@@ -91,17 +91,17 @@ def minimize(
     steps: int,
     goal: float,
 ) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Least norms of a batch: W, multipliers whose dual matrix has dual norm 1, and steps taken.
+    """Least norms, of one problem or of a batch: W, multipliers whose dual matrix has dual norm 1, and steps taken.
 
     Parameters
     ----------
     norm : Norm
         "spectral", "l1", "linf" or "l<p>".
-    left, right : ndarray, shape (B, m, p) and (B, m, q)
+    left, right : ndarray, shape (*batch, m, p) and (*batch, m, q)
         Factors of unit rows; zero where there is no row.
-    c : ndarray, shape (B, m)
-    sense : ndarray of int8, shape (B, m)
-    first : ndarray, shape (B, m)
+    c : ndarray, shape (*batch, m)
+    sense : ndarray of int8, shape (*batch, m)
+    first : ndarray, shape (*batch, m)
         Multipliers to start from, of any scale: best those of the least Frobenius norm.
     steps : int
         At most so many for each.
@@ -115,24 +115,23 @@ def minimize(
     >>> import numpy as np
     >>> from attsvm.solvers import get_norm
     >>> from attsvm.solvers.compiled.library import minimize
-    >>> rows = np.array([[[1.0, 2.0]]]), np.ones((1, 1, 1)), np.array([[3.0]]), np.ones((1, 1), dtype=np.int8)
+    >>> rows = np.array([[1.0, 2.0]]), np.ones((1, 1)), np.array([3.0]), np.ones(1, dtype=np.int8)
     >>> for name in ("l1", "linf"):
-    ...     minimize(get_norm(name), *rows, np.ones((1, 1)), 50, 1e-10)[0].ravel().round(6)
+    ...     minimize(get_norm(name), *rows, np.ones(1), 50, 1e-10)[0].ravel().round(6)
     array([0. , 1.5])
     array([1., 1.])
     """
     entry, kind = _minimize(), _KINDS.index(norm.family)
     power = norm.p if isinstance(norm, Entrywise) and kind == 3 else 0.0
-    B, m, p = left.shape
-    q = right.shape[-1]
+    *batch, m, p = left.shape
+    q, B = right.shape[-1], batch[0] if batch else 1
     left, right, c = (np.ascontiguousarray(x, dtype=np.float64) for x in (left, right, c))
     sense = np.ascontiguousarray(sense)
-    W, lam, taken = np.empty((B, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(B, dtype=np.intc)
-
+    W, lam, taken = np.empty((*batch, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(batch, np.intc)
     arrays = (left, right, c, sense, W, lam, taken)
 
     def run(begin: int, end: int) -> None:
-        begins = [x.__array_interface__["data"][0] + begin * x.strides[0] for x in arrays]
+        begins = [x.__array_interface__["data"][0] + begin * (x.nbytes // B) for x in arrays]
         if entry(kind, power, end - begin, m, p, q, *begins, steps, goal) < end - begin:
             raise MemoryError(f"no memory for a problem of {m} rows and {p} x {q} entries")
 
