@@ -10,7 +10,6 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from attsvm.solvers.compiled.library import is_compiled
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
@@ -54,8 +53,6 @@ class SolverSpec:
         Leaves products with shared rows to a torch ``device=``; everything else stays on the CPU.
     soft : bool
         Takes rows that may be missed at a price.
-    compiled : bool
-        In C: "auto" leaves it out where the library was not built.
     foreign : bool
         Somebody else's code: keeps its own threads, takes variants.
     options : frozenset of str or None
@@ -76,7 +73,6 @@ class SolverSpec:
     ranks: bool = False
     foreign: bool = False
     soft: bool = False
-    compiled: bool = False
     written_out: bool = False
     products: bool = False
     options: frozenset[str] | None = frozenset()
@@ -136,7 +132,7 @@ SOLVERS = {
         ),
         SolverSpec(
             "interior", f"{_HOME}.nuclear.interior:solve_interior", _NUCLEAR, 1e-7,
-            "own: interior point on the multipliers, then Newton", most_rows=700,
+            "own: interior point in C on the multipliers, then Newton", most_rows=700,
         ),
         SolverSpec(
             "factored", f"{_HOME}.nuclear.factored:solve_factored", _NUCLEAR, 1e-7,
@@ -155,7 +151,7 @@ SOLVERS = {
         SolverSpec(
             "primal_dual", f"{_HOME}.primal_dual:solve_primal_dual", _OTHERS, 1e-7,
             "own: interior point in C for spectral, l1, linf and l<p> norms, one problem or a batch", most_rows=1500,
-            batched=True, compiled=True,
+            batched=True,
         ),
         SolverSpec(
             "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,
@@ -177,8 +173,6 @@ def choose(
         if not spec.can(norm, rank, device, problem):
             continue
         if spec.devices and device is None and not _worth_lockstep(problem):
-            continue
-        if spec.compiled and not is_compiled():
             continue
         if spec.written_out and not isinstance(problem.rows, PairRows):
             continue

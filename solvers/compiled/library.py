@@ -20,7 +20,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.norms import Entrywise, Norm
 
-__all__ = ["Sense", "is_compiled", "minimize"]
+__all__ = ["Sense", "minimize", "nuclear_step"]
 
 Sense = npt.NDArray[np.int8]
 """Of a row: 1 for an inequality, 0 for an equality, -1 where there is no row."""
@@ -42,18 +42,6 @@ def _path() -> str | None:
     return None if found is None else found.origin
 
 
-def is_compiled() -> bool:
-    """Whether the library was built when the package was installed.
-
-    Examples
-    --------
-    >>> from attsvm.solvers.compiled.library import is_compiled
-    >>> is_compiled()
-    True
-    """
-    return _path() is not None
-
-
 def _address(module: str, name: str) -> int:
     """Where a routine of SciPy's BLAS or LAPACK begins; SciPy exports them for use from C."""
     capsule = import_module(module).__pyx_capi__[name]
@@ -64,21 +52,26 @@ def _address(module: str, name: str) -> int:
 
 
 @cache
-def _minimize() -> Any:
-    """The entry of the library, bound to its routines."""
+def _library() -> ctypes.CDLL:
+    """The library, bound to its routines."""
     path = _path()
     if path is None:
         raise ImportError(
-            "the compiled solvers were not built when attsvm was installed: install it again where a C compiler is "
-            "found, or use solver='cvxpy'"
+            "the compiled solvers of attsvm are built when it is installed, and are not there: install it with "
+            "'pip install', also from a checkout, or use norm='frobenius' or solver='cvxpy'"
         )
     library = ctypes.CDLL(path)
     addresses = [_address(module, name) for module, names in ROUTINES.items() for name in names]
     library.attsvm_bind((ctypes.c_void_p * len(addresses))(*addresses))
-    entry = library.attsvm_minimize
     whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
-    entry.argtypes = [whole, real, *4 * [whole], *7 * [array], whole, real]
-    return entry
+    library.attsvm_minimize.argtypes = [whole, real, *4 * [whole], *7 * [array], whole, real]
+    library.attsvm_nuclear_step.argtypes = [*3 * [whole], *8 * [array]]
+    return library
+
+
+def _begin(array: npt.NDArray[Any]) -> int:
+    """Where the numbers of an array begin."""
+    return int(array.__array_interface__["data"][0])
 
 
 def minimize(
@@ -121,7 +114,7 @@ def minimize(
     array([0. , 1.5])
     array([1., 1.])
     """
-    entry, kind = _minimize(), _KINDS.index(norm.family)
+    entry, kind = _library().attsvm_minimize, _KINDS.index(norm.family)
     power = norm.p if isinstance(norm, Entrywise) and kind == 3 else 0.0
     *batch, m, p = left.shape
     q, B = right.shape[-1], batch[0] if batch else 1
@@ -131,7 +124,7 @@ def minimize(
     arrays = (left, right, c, sense, W, lam, taken)
 
     def run(begin: int, end: int) -> None:
-        begins = [x.__array_interface__["data"][0] + begin * (x.nbytes // B) for x in arrays]
+        begins = [_begin(x) + begin * (x.nbytes // B) for x in arrays]
         if entry(kind, power, end - begin, m, p, q, *begins, steps, goal) < end - begin:
             raise MemoryError(f"no memory for a problem of {m} rows and {p} x {q} entries")
 
@@ -147,3 +140,45 @@ def minimize(
             for done in [pool.submit(run, k, min(k + size, B)) for k in range(0, B, size)]:
                 done.result()
     return W, lam, taken.astype(np.int64)
+
+
+def nuclear_step(
+    a: FloatArray, b: FloatArray, rhs: FloatArray, sense: Sense, X: FloatArray, lam: FloatArray, slack: FloatArray
+) -> tuple[bool, float]:
+    """One step of the nuclear norm's interior point method: X, lam and slack are moved in place.
+
+    Parameters
+    ----------
+    a, b : ndarray, shape (m, p) and (m, q)
+        Factors of unit rows, in C order like everything here.
+    rhs : ndarray, shape (m,)
+    sense : ndarray of int8, shape (m,)
+    X : ndarray, shape (p+q, p+q)
+    lam, slack : ndarray, shape (m,)
+
+    Returns
+    -------
+    stalled : bool
+        Rounding stops the method; nothing was moved.
+    mu : float
+        Complementarity per dimension before the step.
+
+    Examples
+    --------
+    ``W >= 1`` for one number: X tends to a matrix of ones.
+
+    >>> import numpy as np
+    >>> from attsvm.solvers.compiled.library import nuclear_step
+    >>> rows = np.ones((1, 1)), np.ones((1, 1)), np.ones(1), np.ones(1, dtype=np.int8)
+    >>> X, lam, slack = 2.0 * np.eye(2), np.array([0.5]), np.ones(1)
+    >>> for _ in range(9):
+    ...     stalled, mu = nuclear_step(*rows, X, lam, slack)
+    >>> X.round(6).tolist(), mu < 1e-6
+    ([[1.0, 1.0], [1.0, 1.0]], True)
+    """
+    mu = ctypes.c_double()
+    arrays = (_begin(x) for x in (a, b, rhs, sense, X, lam, slack))
+    told = _library().attsvm_nuclear_step(len(rhs), a.shape[1], b.shape[1], *arrays, ctypes.byref(mu))
+    if told > 1:
+        raise MemoryError(f"no memory for a problem of {len(rhs)} rows and {a.shape[1]} x {b.shape[1]} entries")
+    return bool(told), mu.value

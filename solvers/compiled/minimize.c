@@ -6,12 +6,6 @@
 
 #include "steps.h"
 
-#ifdef _WIN32
-#define EXPORT __declspec(dllexport)
-#else
-#define EXPORT __attribute__((visibility("default")))
-#endif
-
 enum { SPECTRAL, L1, LINF, POWER };
 
 typedef struct {
@@ -125,6 +119,10 @@ static int minimize_one(const Norm *norm, State *state, const double *c, double 
     for (int k = 0; k < state->m; k++) lam[k] = state->best_lam[k] / dual;
     return 1;
 }
+
+#ifdef _WIN32
+EXPORT void *PyInit__kernels(void) { return NULL; } /* the linker asks for it; ctypes does not */
+#endif
 
 EXPORT void attsvm_bind(void *const *routines) { memcpy(&lapack, routines, sizeof lapack); }
 

@@ -14,6 +14,12 @@
 #ifndef ATTSVM_STEPS_H
 #define ATTSVM_STEPS_H
 
+#ifdef _WIN32
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
 /* BLAS and LAPACK as SciPy ships them: the order is that of ROUTINES in library.py. */
 typedef struct {
     void (*gemm)(const char *, const char *, const int *, const int *, const int *, const double *, const double *,

@@ -1,0 +1,257 @@
+/* One step of a primal-dual interior point method for the nuclear norm that works on the multipliers alone.
+
+   The semidefinite form of the nuclear norm is min tr(X)/2 with X = [[P, W], [W', Q]] >= 0, and its dual has slack
+   Z = [[I, -D], [-D', I]] / 2 with D = W(lam). Eliminating X leaves one linear system in the m multipliers (the HKM
+   direction), and since the rows have rank one its matrix is a sum of four entrywise products of Gram matrices:
+
+     4 M = (a P a') o (b Y22 b') + (b Q b') o (a Y11 a') + C + C',   C = (a W b') o (a Y12 b')',   Y = Z^{-1}.
+
+   Arrays of NumPy by rows, a (m, p) and b (m, q), are here their transposes by columns. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "steps.h"
+
+enum { STALLED = 1, NO_MEMORY = 2 };
+
+/* Shares of the largest diagonal entry that may be added to M, and the refinements that undo them. Dependent equality rows
+   leave M singular, and so do, near the end, rows that leave W no interior. */
+static const double SHIFTS[] = {0.0, 1e-14, 1e-12, 1e-10};
+static const double EQUAL_SHIFT = 1e-12;
+
+typedef struct {
+    int m, p, q, n;
+    const double *a, *b, *rhs;
+    const signed char *sense;
+    double *X, *lam, *slack;
+    double *Z, *Y, *X_root, *Z_root, *d_Z, *d_X, *target, *one, *two; /* n n */
+    double *aX, *aY;                                                 /* n m */
+    double *bX, *bY, *scaled;                                        /* q m, q m, p m */
+    double *M, *factor, *other;                                      /* m m */
+    double *inverse_lam, *inverse_slack, *d_lam, *d_slack, *h, *rest, *complement; /* m */
+    double *block;                                                   /* p q */
+    double *values, *work;                                           /* n, lwork */
+    int lwork, whole, refinements;
+} Step;
+
+static void multiply(const char *left, const char *right, int rows, int columns, int inner, const double *A, int lda,
+                     const double *B, int ldb, double *C, int ldc) {
+    const double one = 1.0, zero = 0.0;
+    lapack.gemm(left, right, &rows, &columns, &inner, &one, A, &lda, B, &ldb, &zero, C, &ldc);
+}
+
+/* [[diagonal I, -D/2], [-D'/2, diagonal I]] for D = sum_k lam_k a_k b_k'. */
+static void bordered(Step *s, const double *lam, double diagonal, double *out) {
+    const int m = s->m, p = s->p, q = s->q, n = s->n;
+    for (int k = 0; k < m; k++)
+        for (int i = 0; i < p; i++) s->scaled[k * (long)p + i] = s->a[k * (long)p + i] * lam[k];
+    multiply("N", "T", p, q, m, s->scaled, p, s->b, q, s->block, p);
+    memset(out, 0, sizeof(double) * n * n);
+    for (int i = 0; i < n; i++) out[i * (n + 1L)] = diagonal;
+    for (int j = 0; j < q; j++)
+        for (int i = 0; i < p; i++)
+            out[i + (p + j) * (long)n] = out[p + j + i * (long)n] = -0.5 * s->block[i + j * (long)p];
+}
+
+/* Values of the rows at the upper right block of a symmetric matrix. */
+static void values_at(Step *s, const double *matrix, double *out) {
+    const int m = s->m, p = s->p, q = s->q, n = s->n;
+    multiply("N", "N", q, m, p, matrix + p, n, s->a, p, s->bX, q);
+    for (int k = 0; k < m; k++) out[k] = dot(q, s->bX + k * (long)q, s->b + k * (long)q);
+}
+
+/* The inverse of the Cholesky factor; 0 without one. */
+static int inverse_root(int n, const double *A, double *factor, double *out) {
+    const double one = 1.0;
+    memcpy(factor, A, sizeof(double) * n * n);
+    if (!cholesky(n, factor)) return 0;
+    memset(out, 0, sizeof(double) * n * n);
+    for (int i = 0; i < n; i++) out[i * (n + 1L)] = 1.0;
+    lapack.trsm("L", "L", "N", "N", &n, &n, &one, factor, &n, out, &n);
+    return 1;
+}
+
+/* M without what the slacks add. */
+static void schur(Step *s) {
+    const int m = s->m, p = s->p, q = s->q, n = s->n;
+    const long corner = p * (n + 1L), square = (long)m * m;
+    multiply("N", "N", n, m, p, s->X, n, s->a, p, s->aX, n);
+    multiply("N", "N", n, m, p, s->Y, n, s->a, p, s->aY, n);
+    multiply("N", "N", q, m, q, s->X + corner, n, s->b, q, s->bX, q);
+    multiply("N", "N", q, m, q, s->Y + corner, n, s->b, q, s->bY, q);
+    multiply("T", "N", m, m, p, s->aX, n, s->a, p, s->M, m);
+    multiply("T", "N", m, m, q, s->b, q, s->bY, q, s->other, m);
+    for (long k = 0; k < square; k++) s->M[k] *= s->other[k];
+    multiply("T", "N", m, m, p, s->aY, n, s->a, p, s->factor, m);
+    multiply("T", "N", m, m, q, s->b, q, s->bX, q, s->other, m);
+    for (long k = 0; k < square; k++) s->M[k] += s->factor[k] * s->other[k];
+    multiply("T", "N", m, m, q, s->aX + p, n, s->b, q, s->factor, m);
+    multiply("T", "N", m, m, q, s->b, q, s->aY + p, n, s->other, m);
+    for (long k = 0; k < square; k++) s->factor[k] *= s->other[k];
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j <= i; j++) {
+            const long low = i + (long)j * m, high = j + (long)i * m;
+            s->M[low] = s->M[high] = 0.25 * (s->M[low] + s->factor[low] + s->factor[high]);
+        }
+}
+
+/* The factor of M with the smallest shift that works; 0 without. */
+static int factor_schur(Step *s) {
+    const int m = s->m;
+    double top = 0.0;
+    for (int k = 0; k < m; k++) top = fmax(top, s->M[k * (m + 1L)]);
+    for (int try = 0; try < 4; try++) {
+        memcpy(s->factor, s->M, sizeof(double) * m * m);
+        for (int k = 0; k < m; k++)
+            s->factor[k * (m + 1L)] += top * (s->sense[k] == EQUALITY ? fmax(SHIFTS[try], EQUAL_SHIFT) : SHIFTS[try]);
+        s->refinements = try + 1;
+        if (cholesky(m, s->factor)) return 1;
+    }
+    return 0;
+}
+
+/* Changes of lam, Z, X and slack from M d_lam = h and the products that the step aims at. */
+static void direction(Step *s) {
+    const double one = 1.0, minus = -1.0;
+    const int m = s->m, n = s->n, unit = 1;
+    memcpy(s->d_lam, s->h, sizeof(double) * m);
+    cholesky_solve(m, s->factor, s->d_lam);
+    for (int k = 0; k < s->refinements; k++) {
+        memcpy(s->rest, s->h, sizeof(double) * m);
+        lapack.symv("L", &m, &minus, s->M, &m, s->d_lam, &unit, &one, s->rest, &unit);
+        cholesky_solve(m, s->factor, s->rest);
+        for (int i = 0; i < m; i++) s->d_lam[i] += s->rest[i];
+    }
+    bordered(s, s->d_lam, 0.0, s->d_Z);
+    multiply("N", "N", n, n, n, s->X, n, s->d_Z, n, s->one, n);
+    multiply("N", "N", n, n, n, s->one, n, s->Y, n, s->two, n);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            s->d_X[i + (long)j * n] = s->target[i + (long)j * n] - 0.5 * (s->two[i + (long)j * n] + s->two[j + (long)i * n]);
+    for (int k = 0; k < m; k++)
+        s->d_slack[k] = (s->complement[k] - s->slack[k] * s->d_lam[k]) * s->inverse_lam[k] - s->slack[k];
+}
+
+/* Smallest eigenvalue of root change root'; minus infinity where it is not found. */
+static double lowest(Step *s, const double *root, const double *change) {
+    const int n = s->n, one = 1;
+    int failed, whole;
+    multiply("N", "N", n, n, n, root, n, change, n, s->one, n);
+    multiply("N", "T", n, n, n, s->one, n, root, n, s->two, n);
+    lapack.syevd("N", "L", &n, s->two, &n, s->values, s->work, &s->lwork, &whole, &one, &failed);
+    return failed || !isfinite(s->values[0]) ? -INFINITY : s->values[0];
+}
+
+/* Longest t for which 1 + t change / point stays nonnegative on all rows and the matrix definite; 0 where not finite. */
+static double longest(Step *s, const double *inverse, const double *change, const double *root, const double *matrix) {
+    double low = lowest(s, root, matrix), sum = 0.0;
+    for (int k = 0; k < s->m; k++) {
+        low = fmin(low, change[k] * inverse[k]);
+        sum += change[k] * inverse[k];
+    }
+    if (!isfinite(sum) || isinf(low)) return 0.0;
+    return low >= 0.0 ? INFINITY : -1.0 / low;
+}
+
+static double ahead_of(const Step *s, double primal, double dual) {
+    double sum = 0.0;
+    for (int k = 0; k < s->n * s->n; k++) sum += (s->X[k] + primal * s->d_X[k]) * (s->Z[k] + dual * s->d_Z[k]);
+    for (int k = 0; k < s->m; k++) sum += (s->slack[k] + primal * s->d_slack[k]) * (s->lam[k] + dual * s->d_lam[k]);
+    return sum;
+}
+
+/* The corrector's right side, from the predictor's direction. */
+static void correct(Step *s, double target) {
+    const int m = s->m, n = s->n;
+    for (int k = 0; k < m; k++) s->complement[k] = target - s->d_slack[k] * s->d_lam[k];
+    multiply("N", "N", n, n, n, s->d_X, n, s->d_Z, n, s->one, n);
+    multiply("N", "N", n, n, n, s->one, n, s->Y, n, s->two, n);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+            const long at = i + (long)j * n;
+            s->target[at] = target * s->Y[at] - 0.5 * (s->two[at] + s->two[j + (long)i * n]);
+        }
+    values_at(s, s->target, s->h);
+    for (int k = 0; k < m; k++) s->h[k] = s->rhs[k] - s->h[k] + s->complement[k] * s->inverse_lam[k];
+    for (int k = 0; k < n * n; k++) s->target[k] -= s->X[k];
+}
+
+static double *step_memory(Step *s) {
+    const long n = s->n, m = s->m, p = s->p, q = s->q;
+    double **square[] = {&s->Z, &s->Y, &s->X_root, &s->Z_root, &s->d_Z, &s->d_X, &s->target, &s->one, &s->two};
+    double **rows[] = {&s->M, &s->factor, &s->other};
+    double **flat[] = {&s->inverse_lam, &s->inverse_slack, &s->d_lam, &s->d_slack, &s->h, &s->rest, &s->complement};
+    s->lwork = 2 * s->n + 1;
+    double *memory = malloc(sizeof(double) * (9 * n * n + 2 * n * m + (2 * q + p) * m + 3 * m * m + 7 * m + p * q + n + s->lwork));
+    double *at = memory;
+    if (!memory) return NULL;
+    for (int i = 0; i < 9; i++, at += n * n) *square[i] = at;
+    for (int i = 0; i < 3; i++, at += m * m) *rows[i] = at;
+    for (int i = 0; i < 7; i++, at += m) *flat[i] = at;
+    s->aX = at, at += n * m;
+    s->aY = at, at += n * m;
+    s->bX = at, at += q * m;
+    s->bY = at, at += q * m;
+    s->scaled = at, at += p * m;
+    s->block = at, at += p * q;
+    s->values = at, at += n;
+    s->work = at;
+    return memory;
+}
+
+/* A predictor-corrector step of X, lam and slack; STALLED, and all unchanged, where rounding stops it. */
+static int step(Step *s, double *mu) {
+    const int m = s->m, n = s->n;
+    int weights = n;
+    bordered(s, s->lam, 0.5, s->Z);
+    if (!inverse_root(n, s->X, s->one, s->X_root) || !inverse_root(n, s->Z, s->one, s->Z_root)) return STALLED;
+    multiply("T", "N", n, n, n, s->Z_root, n, s->Z_root, n, s->Y, n);
+    for (int k = 0; k < m; k++) weights += s->sense[k] == INEQUALITY;
+    *mu = (dot(n * n, s->X, s->Z) + dot(m, s->slack, s->lam)) / weights; /* slack is 0 on equality rows */
+    if (!(*mu > 0.0)) return STALLED;                                    /* complementary to the last digit */
+    schur(s);
+    for (int k = 0; k < m; k++) { /* equality rows have no cone and drop out with it */
+        const int ordered = s->sense[k] == INEQUALITY;
+        s->inverse_lam[k] = ordered ? 1.0 / s->lam[k] : 0.0;
+        s->inverse_slack[k] = ordered ? 1.0 / s->slack[k] : 0.0;
+        s->M[k * (m + 1L)] += s->slack[k] * s->inverse_lam[k];
+        s->complement[k] = 0.0;
+    }
+    if (!factor_schur(s)) return STALLED;
+    /* Predictor: all products aim at 0. */
+    memcpy(s->h, s->rhs, sizeof(double) * m);
+    for (int k = 0; k < n * n; k++) s->target[k] = -s->X[k];
+    direction(s);
+    double primal = fmin(1.0, longest(s, s->inverse_slack, s->d_slack, s->X_root, s->d_X));
+    double dual = fmin(1.0, longest(s, s->inverse_lam, s->d_lam, s->Z_root, s->d_Z));
+    const double share = fmin(1.0, ahead_of(s, primal, dual) / weights / *mu);
+    const double centering = fmin(primal, dual) > 0.1 ? share * share : 0.5;
+    correct(s, fmax(centering, 1e-6) * *mu);
+    direction(s);
+    primal = longest(s, s->inverse_slack, s->d_slack, s->X_root, s->d_X);
+    dual = longest(s, s->inverse_lam, s->d_lam, s->Z_root, s->d_Z);
+    const double damping = 0.9 + 0.09 * fmin(1.0, fmin(primal, dual));
+    primal = fmin(1.0, damping * primal);
+    dual = fmin(1.0, damping * dual);
+    if (!(fmax(primal, dual) > 1e-6)) return STALLED;
+    for (int k = 0; k < n * n; k++) s->X[k] += primal * s->d_X[k];
+    for (int k = 0; k < m; k++) {
+        s->slack[k] += primal * s->d_slack[k];
+        s->lam[k] += dual * s->d_lam[k];
+    }
+    return 0;
+}
+
+/* One step for rows a (m, p), b (m, q) in C order; X (p+q, p+q), lam and slack (m,) are moved, mu is written. Returns 0,
+   STALLED (all unchanged) or NO_MEMORY. */
+EXPORT int attsvm_nuclear_step(int m, int p, int q, const double *a, const double *b, const double *rhs,
+                               const signed char *sense, double *X, double *lam, double *slack, double *mu) {
+    Step s = {.m = m, .p = p, .q = q, .n = p + q, .a = a, .b = b, .rhs = rhs, .sense = sense, .X = X, .lam = lam,
+              .slack = slack};
+    double *memory = step_memory(&s);
+    if (!memory) return NO_MEMORY;
+    const int stalled = step(&s, mu);
+    free(memory);
+    return stalled;
+}
