@@ -89,9 +89,10 @@ def bool_array(name: str, value: Any) -> BoolArray:
 
 def require_finite(name: str, array: FloatArray, where: BoolArray | None = None) -> None:
     """Raise a ValueError that names the first entry that is NaN or infinite."""
-    bad = ~np.isfinite(array)
-    if where is not None:
-        bad &= where
+    finite = np.isfinite(array)
+    if np.logical_and.reduce(finite, axis=None):
+        return
+    bad = ~finite if where is None else ~finite & where
     if bad.any():
         index = tuple(int(j) for j in np.argwhere(bad)[0])
         raise ValueError(f"{name} must be finite, but {name}[{', '.join(map(str, index))}] is {array[index]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -100,10 +100,9 @@ class AttentionProblem(ProblemData):
 
     def scores(self) -> npt.NDArray[np.float64]:
         """Scores ``gamma_it = Y_i h(x_it)`` (Definition 1), shape ``query_shape + (T,)``; -inf where masked."""
-        return self._scores
-
-    @cached_property
-    def _scores(self) -> npt.NDArray[np.float64]:
+        known: npt.NDArray[np.float64] | None = self.__dict__.get("_scores")
+        if known is not None:
+            return known
         if self.head is None:
             raise ValueError("scores need a prediction head: pass head=attsvm.LinearHead(v) or any callable")
         values = self.head(self.X).astype(np.float64, copy=False)
@@ -115,14 +114,16 @@ class AttentionProblem(ProblemData):
         if self.multi_query:
             values = values[..., None, :]
         scores = self.Y[..., None] * values
-        finite = np.isfinite(scores)
+        entries = scores.ravel()
+        if not isfinite(entries.dot(entries)):  # then not all entries are, or their squares overflow
+            bad = ~np.isfinite(scores) if self.mask is None else ~np.isfinite(scores) & self.allowed
+            if bad.any():
+                place = tuple(int(i) for i in np.argwhere(bad)[0])
+                raise ValueError(f"head returned a value that is not finite at {place}")
         if self.mask is not None:
-            finite |= ~self.allowed
             scores = np.where(self.allowed, scores, -np.inf)
-        if not np.logical_and.reduce(finite, axis=None):
-            place = tuple(int(i) for i in np.argwhere(~finite)[0])
-            raise ValueError(f"head returned a value that is not finite at {place}")
         scores.setflags(write=False)
+        self.__dict__["_scores"] = scores
         return scores
 
     def optimal_tokens(self, tolerance: float = 0.0) -> Selection:
@@ -140,16 +141,13 @@ class AttentionProblem(ProblemData):
         """
         if not tolerance >= 0:
             raise ValueError(f"tolerance must be >= 0, got {tolerance}")
-        return self._optimal if tolerance == 0 else self._tokens_within(tolerance)
-
-    @cached_property
-    def _optimal(self) -> Selection:
-        return self._tokens_within(0.0)
-
-    def _tokens_within(self, tolerance: float) -> Selection:
-        scores = self.scores()
-        best = np.maximum.reduce(scores, axis=-1, keepdims=True)
-        return Selection.trusted(scores.argmax(axis=-1), scores >= (best - tolerance if tolerance else best))
+        known: Selection | None = None if tolerance else self.__dict__.get("_optimal")
+        if known is not None:
+            return known
+        found = Selection.of_scores(self.scores(), tolerance)
+        if not tolerance:
+            self.__dict__["_optimal"] = found
+        return found
 
     def loss_constants(self, loss: str | Loss = "logistic") -> LossConstants:
         """M0 and M1 of Assumption A over the range of this problem's scores (linear heads)."""

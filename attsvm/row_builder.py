@@ -12,6 +12,7 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.problem import AttentionProblem
 from attsvm.solvers import MarginProblem, PairRows
+from attsvm.solvers.arrays import swift
 from attsvm.solvers.pairs import Remainder
 from attsvm.solvers.shared_rows import SharedRows, lost_in_difference
 
@@ -28,6 +29,7 @@ _TABLE = 64
 _CHUNK_ELEMENTS = 1 << 22
 
 
+@swift
 @dataclass(frozen=True, eq=False)
 class AttentionRows:
     """A margin problem and where its rows come from; one problem, or a batch with a leading axis.
@@ -117,14 +119,15 @@ def _differences(
     A float64 difference of two tokens is correctly rounded, which certificates account for; one formed in float32
     would describe other rows.
     """
-    tokens, first, owner = X.reshape(-1, X.shape[-1]), places.first, places.owner
+    d = X.shape[-1]
+    tokens, first, owner = X.reshape(-1, d), places.first, places.owner
     if kept is not None:
         first, owner = first[kept], owner[kept]
-    step = max(1, _CHUNK_ELEMENTS // X.shape[-1])
-    if len(token) <= step:
+    if len(token) * d <= _CHUNK_ELEMENTS:
         chosen = tokens.take(first + anchors.take(owner), axis=0)
-        return np.asarray(np.subtract(chosen, tokens.take(first + token, axis=0), dtype=np.float64))
-    out = np.empty((len(token), X.shape[-1]))
+        whole: FloatArray = np.subtract(chosen, tokens.take(first + token, axis=0), dtype=np.float64)
+        return whole
+    out, step = np.empty((len(token), d)), max(1, _CHUNK_ELEMENTS // d)
     for start in range(0, len(token), step):
         rows = slice(start, start + step)
         chosen = tokens.take(first[rows] + anchors.take(owner[rows]), axis=0)
@@ -149,19 +152,16 @@ def build_rows(
     """
     if offset is not None:
         rhs = _with_offset(problem, anchors, rhs, offset)
-    T, K, lead = problem.T, problem.K, anchors.shape[:-1]
-    query_shape = problem.Z.shape[-3:-1] if problem.multi_query else problem.Z.shape[-2:-1]
-    places = _places(anchors.shape[-1], K, T)
+    X, Z, lead, q = problem.X, problem.Z, anchors.shape[:-1], anchors.shape[-1]
+    query_shape = Z.shape[-3 if problem.multi_query else -2 : -1]
+    T, K = X.shape[-2], q // X.shape[-3]
+    places = _places(q, K, T)
     if places.table is None:
         others = places.others + (places.others >= anchors[..., None])  # (*batch, q, T - 1): the tokens but the anchor
     else:
         others = places.table.take(anchors, axis=0)
     token, owner = others.reshape(*lead, -1), places.owner
-
-    def per_row(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
-        return None if values is None else np.take_along_axis(values, others, axis=-1).reshape(*lead, -1)
-
-    kept, sides, equal = per_row(keep), per_row(rhs), per_row(equality)
+    kept, sides, equal = _per_row(keep, others), _per_row(rhs, others), _per_row(equality, others)
     whole = kept is None or bool(kept.all())
     used: IntArray | None = None
     if kept is not None and not whole:
@@ -176,7 +176,7 @@ def build_rows(
         valid, sides, equal = _voided(kept, sides, equal)
         pairs = _batch_pairs(problem, anchors, token, owner, valid, block)
         return AttentionRows(MarginProblem.from_rows(pairs, sides, equal, valid), token, query_shape, T, anchors)
-    X, Z = problem.X, problem.Z.reshape(-1, problem.dz)
+    Z = Z.reshape(-1, Z.shape[-1])
     rows: PairRows | SharedRows
     if _shares_tokens(problem, len(token), shared):
         rows = SharedRows(X, Z, np.arange(anchors.shape[-1]) // K, anchors, owner, token)
@@ -184,6 +184,11 @@ def build_rows(
         a = _differences(X, places, anchors, token, used)
         rows = PairRows.trusted(a, Z, owner, lambda _: _remainder(X, anchors, token, owner // K, owner), block)
     return AttentionRows(MarginProblem.from_rows(rows, sides, equal), token, query_shape, T, anchors)
+
+
+def _per_row(values: npt.NDArray[Any] | None, others: IntArray) -> npt.NDArray[Any] | None:
+    """Of one entry per query and token those of the tokens but the anchor, shape (*batch, m)."""
+    return None if values is None else np.take_along_axis(values, others, axis=-1).reshape(*others.shape[:-2], -1)
 
 
 def _voided(kept: Any, sides: Any, equal: Any) -> tuple[Any, Any, Any]:
@@ -197,7 +202,8 @@ def _shares_tokens(problem: AttentionProblem, m: int, asked: bool | None) -> boo
     """Whether rows of one problem are implied by its tokens: where one vector per row would be large, and larger."""
     if asked is not None:
         return asked
-    return problem.K > 1 and m * problem.dx > max(_SHARED_ELEMENTS, 2 * problem.X.size)
+    elements = m * problem.X.shape[-1]
+    return elements > _SHARED_ELEMENTS and problem.K > 1 and elements > 2 * problem.X.size
 
 
 def _with_offset(

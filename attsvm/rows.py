@@ -60,7 +60,9 @@ def rows_of_selection(
     shared: bool | None = None,
 ) -> AttentionRows:
     """`selection_rows` of a selection that was read against the problem."""
-    anchors = chosen.indices.reshape(*lead_of(problem), -1)
+    anchors = chosen.indices
+    if problem.multi_query:
+        anchors = anchors.reshape(*lead_of(problem), -1)
     keep = None if problem.mask is None else problem.allowed.reshape(*anchors.shape, problem.T)
     return build_rows(problem, anchors, keep, None, None, offset, shared)
 

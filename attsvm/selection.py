@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
@@ -41,19 +42,24 @@ class Selection:
     """
 
     indices: IntArray
-    tied: BoolArray | None = field(default=None, repr=False)
 
     def __init__(self, indices: npt.ArrayLike, tied: BoolArray | None = None) -> None:
-        object.__setattr__(self, "indices", own(integer_array("indices", indices)))
-        object.__setattr__(self, "tied", tied)
+        self.__dict__.update(indices=own(integer_array("indices", indices)), tied=tied)
 
     @classmethod
-    def trusted(cls, indices: IntArray, tied: BoolArray | None) -> Selection:
-        """From an array that nobody else has: no look at it, which would take a tenth of a small solve."""
+    def of_scores(cls, scores: npt.NDArray[np.float64], tolerance: float) -> Selection:
+        """The tokens of highest score, the first of those within the tolerance of it; scores nobody writes to."""
+        selection, indices = cls.__new__(cls), scores.argmax(axis=-1)
         indices.setflags(write=False)
-        selection = cls.__new__(cls)
-        selection.__dict__.update(indices=indices, tied=tied)
+        selection.__dict__.update(indices=indices, _scores=scores, _tolerance=tolerance)
         return selection
+
+    @cached_property
+    def tied(self) -> BoolArray | None:
+        """All tokens that reach the highest score, shape indices.shape + (T,); None unless scores chose."""
+        scores, tolerance = self.__dict__["_scores"], self.__dict__["_tolerance"]
+        best = np.maximum.reduce(scores, axis=-1, keepdims=True)
+        return np.asarray(scores >= (best - tolerance if tolerance else best))
 
     def __repr__(self) -> str:
         return f"Selection(indices={short(self.indices)})"

@@ -16,6 +16,7 @@ from attsvm.records import html_table
 from attsvm.rows import AttentionRows
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solvers import Certificate, CertificateBatch, InfeasibleError, MarginSolution, MarginSolutionBatch, Status
+from attsvm.solvers.arrays import swift
 from attsvm.solvers.display import counted
 
 __all__ = ["SUPPORT_TOLERANCE", "OneSolved", "Solution", "SolutionBatch"]
@@ -140,6 +141,7 @@ class _Solved:
         return np.asarray(self.rows.scatter(near, fill=0.0) > 0)
 
 
+@swift
 @dataclass(frozen=True, eq=False)
 class Solution(_Solved, OneSolved):
     """An attention SVM solved, with its certificate.

@@ -130,16 +130,16 @@ def att_svm(
     chosen = read_selection(given, selection)
     name = "SAtt-SVM" if given.multi_query else "Att-SVM"
     rows = rows_of_selection(given, chosen, offset).soft(C, slack, loss)
-    start = _warm_option(rows, warm_start, norm, solver)
-    extra: dict[str, Any] = {**options, **start, **_rank_option(rows, rank)}
-    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, prior, extra)
+    if warm_start is not None:
+        options |= _warm_option(rows, warm_start, norm, solver)
+    if rank is not None:
+        options |= _rank_option(rows, rank)
+    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, prior, options)
     return found
 
 
 def _warm_option(rows: AttentionRows, known: object, norm: str, solver: str) -> dict[str, Any]:
     """What the solver starts from: multipliers token by token, as the rows of another selection are other rows."""
-    if known is None:
-        return {}
     if not isinstance(known, (Solution, SolutionBatch)):
         raise TypeError(f"warm_start must be a Solution or a SolutionBatch, got {type(known).__name__}")
     other = known.rows
@@ -166,9 +166,7 @@ def _warm_option(rows: AttentionRows, known: object, norm: str, solver: str) -> 
     return {"warm_start": np.take_along_axis(grid, place, axis=-1)}
 
 
-def _rank_option(rows: AttentionRows, rank: int | None) -> dict[str, int]:
-    if rank is None:
-        return {}
+def _rank_option(rows: AttentionRows, rank: int) -> dict[str, int]:
     if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
         raise ValueError(f"rank must be None or an integer >= 1, got {rank!r}")
     bound = min(rows.margin_problem.q, *rows.margin_problem.shape)  # Lemma 1: never needed beyond min(n, d)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.arrays import FloatArray, IntArray, lazy, swift
 from attsvm.solvers.display import html_facts, largest
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
@@ -93,6 +93,7 @@ class Source(NamedTuple):
         return Source(self.problem[index], W, self.multipliers[index][keep], self.norm)
 
 
+@swift
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """Optimality measures of a pair (W, multipliers); every field is recomputed from the data.
@@ -199,15 +200,13 @@ class Certificate:
     @property
     def worst(self) -> float:
         """Largest of gap, primal violation and dual violation, as computed."""
-        largest: float = _largest(self.gap, self.primal_violation, self.dual_violation)
-        return largest
+        return _largest(self.gap, self.primal_violation, self.dual_violation)
 
-    @property
+    @lazy
     def proved(self) -> float:
         """`worst` with the rounding errors added: what may be compared with a tolerance to claim optimality."""
         violation, gap = self.primal_violation + self.primal_error, self.gap + self.gap_error
-        largest: float = _largest(gap, violation, self.dual_violation)
-        return largest
+        return _largest(gap, violation, self.dual_violation)
 
     def reason(self, tolerance: float) -> str:
         """What keeps one solve from being called optimal at a tolerance, and at which tolerance it could be.
@@ -280,5 +279,5 @@ class CertificateBatch(Protocol):
         ...
 
 
-def _largest(*values: Any) -> Any:
-    return np.maximum.reduce(values) if isinstance(values[0], np.ndarray) else max(values)
+def _largest(x: float, y: float, z: float) -> float:
+    return max(x, y, z) if isinstance(x, float) else np.maximum.reduce((x, y, z))

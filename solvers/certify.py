@@ -26,7 +26,7 @@ from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
 
-__all__ = ["certify", "certify_batch", "error_bounds", "frobenius_of"]
+__all__ = ["certify", "certify_batch", "error_bounds", "frobenius_of", "measure"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
@@ -45,8 +45,8 @@ class _Arithmetic(NamedTuple):
     larger: Callable[..., Any]
     smaller: Callable[..., Any]
     count: Callable[..., Any]
-    where: Callable[..., Any]
-    plain: Callable[..., Any]
+    scale: Callable[..., Any]  # the number if it is positive, else 1
+    share: Callable[..., Any]  # of a positive number what it is in such scales, else 0
 
 
 _ONE = _Arithmetic(
@@ -55,9 +55,9 @@ _ONE = _Arithmetic(
     most=lambda x: x.item(x.argmax()),
     larger=max,
     smaller=min,
-    count=lambda x: int(np.count_nonzero(x)),
-    where=lambda condition, x, y: x if condition else y,
-    plain=lambda x: x.item() if isinstance(x, (np.ndarray, np.generic)) else x,
+    count=lambda x: x.nonzero()[0].size,
+    scale=lambda x: x if x > 0 else 1.0,
+    share=lambda x, y: (x / y if y > 0 else x) if x > 0 else 0.0,
 )
 _MANY = _Arithmetic(
     dot=np.vecdot,
@@ -66,8 +66,8 @@ _MANY = _Arithmetic(
     larger=np.maximum,
     smaller=np.minimum,
     count=lambda x: np.count_nonzero(x, axis=-1),
-    where=np.where,
-    plain=np.asarray,
+    scale=lambda x: np.where(x > 0, x, 1.0),
+    share=lambda x, y: np.where(x > 0, x / np.where(y > 0, y, 1.0), 0.0),
 )
 
 
@@ -94,21 +94,22 @@ def error_bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
     )
 
 
-def _measure(
-    problem: MarginProblem, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
+def measure(
+    problem: MarginProblem, W: FloatArray, lam: FloatArray, norm: Norm, cut: float | None, dual: FloatArray
 ) -> Certificate:
-    dot, least, most, larger, smaller, count, where, plain = _MANY if problem.batch else _ONE
+    """`certify` of arrays and a hard margin; ``dual`` is ``problem.adjoint(lam)``, which methods have."""
+    dot, least, most, larger, smaller, count, scale_of, share = _MANY if problem.batch else _ONE
     rows, rhs = problem.rows, problem.rhs
-    row_norms, error_norms, bounds = rows.row_norms, rows.error_norms, error_bounds(rows.shape, norm)
-    slack = rows.margins(W)
-    slack -= rhs
+    error_norms, bounds = rows.error_norms, error_bounds(problem.shape, norm)
+    slack = rows.margins(W) - rhs
     if problem.is_plain:  # right-hand sides 1, inequalities only
         violation, negative = larger(0.0, -least(slack)), larger(0.0, -least(lam))
         allowed, sides, allowance = error_norms, None, None
     else:
-        allowance = problem.allowance
-        violation, allowed, sides = most(problem.missed(slack) / allowance), error_norms / allowance, np.abs(rhs)
-        negative = larger(0.0, most(np.where(problem.equality, 0.0, -lam)))
+        sides, allowance = np.abs(rhs), problem.allowance
+        missed, allowed = np.where(problem.equality, np.abs(slack), -slack) / allowance, error_norms / allowance
+        violation = larger(most(missed), 0.0)
+        negative = larger(0.0, -least(np.where(problem.equality, 0.0, lam)))
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
     size = frobenius_of(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
@@ -117,15 +118,12 @@ def _measure(
     if problem.prior is not None:  # right-hand sides that are themselves rounded
         primal_error = primal_error + most(problem.prior.error / problem.allowance)
 
-    if (
-        negative.any() if problem.batch else negative > 0.0
-    ):  # the worst of them times its row, and none of them in the bound
-        negative = most(np.where(problem.equality, 0.0, np.maximum(-lam, 0.0)) * row_norms)
+    if negative.any() if problem.batch else negative > 0.0:  # the worst times its row, and none of them in the bound
+        negative = most(np.where(problem.equality, 0.0, np.maximum(-lam, 0.0)) * rows.row_norms)
         lam = problem.clipped(lam)
+        dual = rows.adjoint(lam)
     weights = lam if problem.is_plain else np.abs(lam)
-    dual = rows.adjoint(lam)
     value, dual_norm, spectra = (size, frobenius_of(dual), None) if norm.name == "frobenius" else _norms(norm, W, dual)
-    value, dual_norm = plain(value), plain(dual_norm)
     dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
 
     # The bound on every feasible norm, with everything that rounding may have done to it.
@@ -140,9 +138,9 @@ def _measure(
     sure = objective - bounds.objective * (terms + 2) * (objective if sides is None else dot(sides, weights))
     if problem.prior is not None:
         sure = sure - dot(problem.prior.error, weights) * _SLACK
-    lower = where((objective > 0) & (dual_norm > 0), objective / where(dual_norm > 0, dual_norm, 1.0), 0.0)
-    proved = where(sure > 0, sure / where(dual_most > 0, dual_most, 1.0) * (1.0 - 8.0 * UNIT_ROUNDOFF), 0.0)
-    scale = where(value > 0, value, 1.0)
+    lower = share(objective * (dual_norm > 0), dual_norm)
+    proved = share(sure, dual_most) * (1.0 - 8.0 * UNIT_ROUNDOFF)
+    scale = scale_of(value)
     excess = larger(0.0, value_most - proved)
     gap = abs(value - lower) / scale
     gap_error = larger(0.0, excess / scale - gap) + 4.0 * UNIT_ROUNDOFF
@@ -151,19 +149,20 @@ def _measure(
     if spectra is not None:
         # The best norm is at most that of W made feasible.
         price = feasibility_price(problem, W, slack, violation, primal_error, value_most)
-        rank = rank_certificate(spectra, dual_error, gap, excess + price, rank_tolerance)
+        rank = rank_certificate(spectra, dual_error, gap, excess + price, cut)
     source = Source(problem, W, lam, norm)
     return Certificate(
         violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error, rank, None, source
     )
 
 
-def _norms(norm: Norm, W: FloatArray, dual: FloatArray) -> tuple[FloatArray, FloatArray, Spectra | None]:
+def _norms(norm: Norm, W: FloatArray, dual: FloatArray) -> tuple[Any, Any, Spectra | None]:
     """The norm of W, the dual norm of the dual matrix, and the singular values that these rest on, if they do."""
+    plain = float if W.ndim == 2 else np.asarray
     if norm.name != "nuclear":
-        return norm.values(W), norm.dual.values(dual), None
+        return plain(norm.values(W)), plain(norm.dual.values(dual)), None
     spectra = spectra_of(W, dual)  # one decomposition of each serves the norms and the ranks
-    return np.add.reduce(spectra.values, axis=-1), spectra.dual_values[..., 0], spectra
+    return plain(np.add.reduce(spectra.values, axis=-1)), plain(spectra.dual_values[..., 0]), spectra
 
 
 def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArray | None, violation: float) -> float:
@@ -220,7 +219,7 @@ def certify(
         from attsvm.solvers.soft_certificate import measure_soft
 
         return measure_soft(problem, problem.penalty, matrix, lam, get_norm(norm), rank_tolerance)
-    return _measure(problem, matrix, lam, get_norm(norm), rank_tolerance)
+    return measure(problem, matrix, lam, get_norm(norm), rank_tolerance, problem.adjoint(lam))
 
 
 def certify_batch(

@@ -93,7 +93,7 @@ class Schatten(Norm):
     p: float
     unitarily_invariant = True
 
-    @property
+    @cached_property
     def name(self) -> str:
         """``"nuclear"``, ``"frobenius"`` or ``"spectral"``."""
         return _SCHATTEN.get(self.p, "spectral")
@@ -201,9 +201,7 @@ def get_norm(name: str | Norm) -> Norm:
     >>> get_norm("l3").dual.name
     'l1.5'
     """
-    if isinstance(name, Norm):
-        return name
-    if isinstance(name, str):
+    if isinstance(name, str):  # first: the look at an abstract class takes longer
         if name in NORMS:
             return NORMS[name]
         match = re.fullmatch(r"l(\d+(?:\.\d+)?)", name)
@@ -211,6 +209,8 @@ def get_norm(name: str | Norm) -> Norm:
             return NORMS["frobenius"]  # the same norm, and unitarily invariant
         if match and float(match[1]) >= 1.0:
             return Entrywise(float(match[1]))
+    elif isinstance(name, Norm):
+        return name
     raise ValueError(
         f"norm must be 'frobenius', 'nuclear', 'spectral', 'l1', 'linf' or 'l<p>' with a number p >= 1, got {name!r}"
     )

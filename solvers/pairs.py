@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import CHUNK_ELEMENTS, FloatArray, IntArray, real_array, to_numpy
+from attsvm.solvers.arrays import CHUNK_ELEMENTS, FloatArray, IntArray, lazy, real_array, to_numpy
 
 __all__ = ["PairRows", "Remainder"]
 
@@ -110,10 +109,9 @@ class PairRows:
 
     def _measure(self) -> None:
         """Sizes, as plain attributes: a solve of some microseconds asks for them dozens of times."""
-        *batch, self.m, dx = self.a.shape
-        self.batch, self.q = tuple(batch), self.queries.shape[-2]
-        self.shape = dx, self.queries.shape[-1]
-        self.is_small = self.m < FEW_ROWS and not batch and self.a.dtype == self.queries.dtype == np.float64
+        sizes, (self.q, dz) = self.a.shape, self.queries.shape[-2:]
+        self.batch, self.m, self.shape = sizes[:-2], sizes[-2], (sizes[-1], dz)
+        self.is_small = self.m < FEW_ROWS and not self.batch and self.a.dtype == self.queries.dtype == np.float64
 
     def exact_left(self) -> npt.NDArray[Any]:
         """Left factors as they are, or as fractions where rounding took something from them, shape (m, dx)."""
@@ -128,7 +126,7 @@ class PairRows:
         """Entries of the left factors."""
         return int(self.a.size)
 
-    @cached_property
+    @lazy
     def block(self) -> int:
         """Rows per query if every query owns one contiguous block of this many rows, in order; else 0."""
         size, rest = divmod(self.m, self.q)
@@ -136,7 +134,7 @@ class PairRows:
             return 0
         return size
 
-    @cached_property
+    @lazy
     def _blocks(self) -> FloatArray | None:
         """Left factors by query, shape (*batch, q, block, dx), if that is a view of float64 numbers."""
         if not self.block or self.a.dtype != np.float64:
@@ -149,12 +147,12 @@ class PairRows:
             return per_query.take(self.owner, axis=-2)
         return np.take_along_axis(per_query, self.owner[..., None], axis=-2)
 
-    @cached_property
+    @lazy
     def right(self) -> npt.NDArray[np.floating[Any]]:
         """Right factor of every row, shape (*batch, m, dz)."""
         return self._of_rows(self.queries)
 
-    @cached_property
+    @lazy
     def row_norms(self) -> FloatArray:
         """Frobenius norms ``|a_k| |b_k|`` of the rows, shape (*batch, m)."""
         queries = self.queries.astype(np.float64, copy=False)
@@ -207,7 +205,7 @@ class PairRows:
         if W.shape != self.batch + self.shape:
             raise ValueError(f"W must have shape {(*self.batch, *self.shape)}, got {W.shape}")
         if self.is_small:
-            return np.asarray(np.vecdot(self.a @ W, self.right))
+            return np.asarray(np.vecdot(self.a.dot(W), self.right))
         keys = self.queries @ W.mT  # (*batch, q, dx): the direction along which each query measures
         if self._blocks is not None:
             return np.asarray(np.matmul(self._blocks, keys[..., None]).reshape(*self.batch, self.m))
@@ -239,7 +237,7 @@ class PairRows:
         if lam.shape != (*self.batch, self.m):
             raise ValueError(f"multipliers must have shape {(*self.batch, self.m)}, got {lam.shape}")
         if self.is_small:
-            return np.asarray((self.a * lam[:, None]).T @ self.right)
+            return np.asarray((self.a.T * lam).dot(self.right))
         if self._blocks is not None:
             combined = np.matmul(lam.reshape(*self.batch, self.q, 1, self.block), self._blocks)[..., 0, :]
             return np.asarray(np.matmul(combined.mT, self.queries))
@@ -310,7 +308,7 @@ class PairRows:
         dense = self.a[..., :, None].astype(np.float64) * self.right[..., None, :]
         return np.asarray(dense.reshape(*dense.shape[:-2], -1), dtype=np.float64)
 
-    @cached_property
+    @lazy
     def gram(self) -> FloatArray:
         """Gram matrix ``G_jk = (a_j . a_k)(b_j . b_k)``, shape (*batch, m, m). For small problems and references."""
         return self.weighted_gram(None)
@@ -320,10 +318,10 @@ class PairRows:
         a, queries = self.a.astype(np.float64, copy=False), self.queries.astype(np.float64, copy=False)
         if weights is not None:
             a = a * weights[..., None]
-        gram = a @ a.mT
+        gram: FloatArray = a.dot(a.T) if self.is_small else a @ a.mT  # of a few rows `dot` is the quicker one
         if self.is_small:
-            gram *= self.right @ self.right.T
-            return np.asarray(gram)
+            gram *= self.right.dot(self.right.T)
+            return gram
         between = queries @ queries.mT
         if self.block:
             blocks = gram.reshape(*self.batch, self.q, self.block, self.q, self.block)
@@ -333,4 +331,4 @@ class PairRows:
         else:
             right = self.right.astype(np.float64, copy=False)
             gram *= right @ right.mT
-        return np.asarray(gram)
+        return gram

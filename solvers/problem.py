@@ -56,6 +56,14 @@ class MarginProblem:
     """
 
     rows: Rows
+    batch: tuple[int, ...]
+    """``()`` for one problem, ``(B,)`` for a batch."""
+    m: int
+    """Number of rows, void ones included."""
+    q: int
+    """Number of queries."""
+    shape: tuple[int, int]
+    """Shape ``(dx, dz)`` of W."""
     rhs: FloatArray
     equality: BoolArray
     valid: BoolArray | None
@@ -138,7 +146,8 @@ class MarginProblem:
         return np.maximum(1.0, np.abs(self.asked))
 
     def _set(self, rows: Rows, rhs: Any, equality: Any, valid: Any) -> None:
-        shape = (*rows.batch, rows.m)
+        self.batch, self.m, self.q, self.shape = rows.batch, rows.m, rows.q, rows.shape
+        shape = (*self.batch, self.m)
         if rhs is None:
             sides = np.empty(shape)
             sides.fill(1.0)  # half the time of np.ones
@@ -150,7 +159,7 @@ class MarginProblem:
                 raise ValueError(
                     f"rhs must be {shape[-1]} finite numbers, one per row of a, got dtype {given.dtype}"
                 ) from error
-            if not np.isfinite(sides).all():
+            if not np.logical_and.reduce(np.isfinite(sides), axis=None):
                 raise ValueError(f"rhs must be {shape[-1]} finite numbers, one per row of a, got NaN or infinity")
         if equality is None:
             equal = np.zeros(shape, dtype=bool)
@@ -227,26 +236,6 @@ class MarginProblem:
             rhs[i, : part.m], equality[i, : part.m], valid[i, : part.m] = problem.rhs, problem.equality, True
         whole = cls(a, queries, owner, rhs, equality, valid)
         return whole._with(stacked_priors([problem.prior for problem in problems], rhs, shape))
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """``()`` for one problem, ``(B,)`` for a batch."""
-        return self.rows.batch
-
-    @property
-    def m(self) -> int:
-        """Number of rows, void ones included."""
-        return self.rows.m
-
-    @property
-    def q(self) -> int:
-        """Number of queries."""
-        return self.rows.q
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape ``(dx, dz)`` of W."""
-        return self.rows.shape
 
     @property
     def owner(self) -> IntArray:

@@ -166,7 +166,6 @@ def choose(
     problem: MarginProblem, norm: Norm, solver: str = "auto", rank: int | None = None, device: object = None
 ) -> tuple[SolverSpec, str]:
     """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
-    soft = problem.penalty is not None
     if solver != "auto":
         return _named(problem, solver, norm, rank, device)
     for spec in SOLVERS.values():
@@ -180,7 +179,7 @@ def choose(
             continue
         if problem.m <= spec.most_rows or device is not None:
             return spec, ""
-    raise ValueError(_why_none(norm, rank, device, soft))
+    raise ValueError(_why_none(norm, rank, device, problem.penalty is not None))
 
 
 def _why_none(norm: Norm, rank: int | None, device: object, soft: bool) -> str:

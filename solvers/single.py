@@ -31,10 +31,10 @@ def solve_one(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Req
     if unit.is_extreme:
         return _solve_scaled(spec, problem, norm, request)
     found = _settled(unit) or spec.load()(unit, norm, request)
-    own = not spec.foreign or norm.name not in ("frobenius", "nuclear")  # of these two a foreign result is left alone
-    own = own and problem.penalty is None  # exact arithmetic settles hard margins
-    if _is_open(found, request) and own and not spec.ranks and request.max_iterations is None:
-        found = settle_exactly(problem, norm, found, request.tolerance)
+    if _is_open(found, request) and not spec.ranks and request.max_iterations is None:
+        own = not spec.foreign or norm.name not in ("frobenius", "nuclear")  # a foreign result of these is left alone
+        if own and problem.penalty is None:  # exact arithmetic settles hard margins
+            found = settle_exactly(problem, norm, found, request.tolerance)
     label = f"{spec.name}:{request.variant.upper()}" if request.variant else found.extras.answered_by or spec.name
     return conclude(
         problem, norm, found, solver=label, seconds=time.perf_counter() - begin, tolerance=request.tolerance
@@ -43,8 +43,8 @@ def solve_one(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Req
 
 def _settled(unit: UnitProblem) -> Found | None:
     """What needs no method: a zero row that asks for something, or W = 0."""
-    problem = unit.problem
-    if problem.is_plain and not unit.has_zero_rows:
+    problem, sides = unit.problem, unit.problem.rhs
+    if not unit.has_zero_rows and (problem.is_plain or sides.item(sides.argmax()) > 0.0):
         return None
     if unit.has_zero_rows and problem.penalty is None:
         proof = zero_row_proof(problem)

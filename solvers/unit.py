@@ -54,7 +54,7 @@ class UnitProblem:
     def __init__(self, problem: MarginProblem) -> None:
         self.problem, self.m = problem, problem.m
         self.equality = problem.equality
-        self.has_equalities = not problem.is_plain and bool(problem.equality.any())
+        self.has_equalities: bool = not problem.is_plain and self.equality.item(self.equality.argmax())
         self._norms, self.least_norm, self.largest_norm = _norms(problem)
         self.has_zero_rows = not self.least_norm > 0.0
         # Squares of such numbers leave the range of float64: scale by powers of two first (`scaled_to_range`).
@@ -133,6 +133,7 @@ class UnitProblem:
         )
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _norms(problem: MarginProblem) -> tuple[FloatArray, float, float]:
     """Row norms, the least and the largest of them.
 
@@ -141,8 +142,7 @@ def _norms(problem: MarginProblem) -> tuple[FloatArray, float, float]:
     """
     rows = problem.rows
     if isinstance(rows, PairRows) and rows.is_small:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            norms = np.sqrt(rows.gram.diagonal())
+        norms = np.sqrt(rows.gram.diagonal())
         least, most = norms.item(norms.argmin()), norms.item(norms.argmax())
         if least > _SMALLEST and most < _LARGEST:
             rows.row_norms = norms

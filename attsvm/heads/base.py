@@ -187,15 +187,19 @@ class Head(ABC):
 
     def project(self, name: str, x: ArrayT) -> ArrayT:
         """``x . v`` (...) for a vector v, ``x V`` (..., width) for a matrix V, at vectors x (..., d)."""
-        batched, vector, tensor = self._batch_of(name) is not None, len(self.parameters[name]) == 1, is_tensor(x)
+        value: Any = np.asarray(getattr(self, name))
+        axes, tensor = len(self.parameters[name]), is_tensor(x)
+        vector, batched = axes == 1, value.ndim > axes
         product: ArrayT
-        if vector and tensor:
+        if not (batched or tensor):
+            product = x @ value
+        elif vector and tensor:
             product = (x * self.parameter(name, x)).sum(-1)  # no matrix product: a batch then rounds like its members
         elif not batched or (x.ndim > 2 and tensor):
             product = x @ self.parameter(name, x)
         else:
             rule = "b...d,bd->b..." if vector else "b...d,bdw->b...w"
-            product = namespace(x).einsum(rule, x, _of_kind(getattr(self, name), x))
+            product = namespace(x).einsum(rule, x, _of_kind(value, x))
         return product
 
     def lift(self, name: str, c: ArrayT) -> ArrayT:

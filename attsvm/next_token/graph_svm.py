@@ -183,23 +183,24 @@ def solve_graphs(
 def _margin_problem(graphs: TokenGraphs, embeddings: FloatArray) -> tuple[MarginProblem, IntArray]:
     """Rows of the graphs: components tied to their first token, components against components."""
     root, component, order = graphs.root, graphs.component, graphs.order
-    home = root[component]  # first node of the component of each node
-    tied = (home != np.arange(len(home))).nonzero()[0]
-    first = np.concatenate([home[tied], root[order[:, 0]]])
-    behind = np.concatenate([tied, root[order[:, 1]]])
-    pairs = np.empty((len(first), 3), dtype=np.int64)
-    asked, left, right = pairs.T
-    asked[:], left[:], right[:] = graphs.query[first], graphs.token[first], graphs.token[behind]
+    first, behind = root.take(order.T)
+    ties = len(component) - len(root)
+    if ties:
+        home = root.take(component)  # first node of the component of each node
+        tied = (home != np.arange(len(home))).nonzero()[0]
+        first, behind = np.concatenate([home.take(tied), first]), np.concatenate([tied, behind])
+    asked, left, right = graphs.query.take(first), graphs.token.take(first), graphs.token.take(behind)
+    pairs = np.array([asked, left, right]).T.copy()
     queries = distinct(asked)
     owner = queries.searchsorted(asked)
-    ahead, after = embeddings[left], embeddings[right]
+    ahead, after = embeddings.take(left, axis=0), embeddings.take(right, axis=0)
 
     def remainder(index: IntArray) -> FloatArray:
         return lost_in_difference(ahead[index], after[index])
 
-    rows = PairRows.trusted(ahead - after, embeddings[queries], owner, lambda _: remainder)
-    if not len(tied):
+    rows = PairRows.trusted(ahead - after, embeddings.take(queries, axis=0), owner, lambda _: remainder)
+    if not ties:
         return MarginProblem.from_rows(rows), pairs
     equality = np.zeros(len(first), dtype=bool)
-    equality[: len(tied)] = True
+    equality[:ties] = True
     return MarginProblem.from_rows(rows, 1.0 - equality, equality), pairs

@@ -7,7 +7,7 @@ strongly connected component come in either order; between components the order 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
-from attsvm.next_token.sequences import Corpus, distinct, read_sequences
+from attsvm.next_token.sequences import Corpus, distinct, read_sequences, together
+from attsvm.solvers.arrays import swift
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -27,6 +28,7 @@ __all__ = ["TokenGraphs", "graphs_of", "token_graphs"]
 _FEW = 1000
 
 
+@swift
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenGraphs:
     """The graphs of all last tokens, as one graph on pairs (last token, token).
@@ -187,39 +189,58 @@ def _require(edges: Sized) -> None:
 
 def _of_few(corpus: Corpus) -> TokenGraphs:
     """`graphs_of` a few tokens without arrays: sets of nodes are the bits of a number."""
-    last, owner = corpus.query.tolist(), corpus.owner.tolist()
-    pairs = [(last[i], token) for i, token in zip(owner, corpus.token.tolist(), strict=True)]
+    last, owner, ids = corpus.query.tolist(), corpus.owner.tolist(), corpus.token.tolist()
+    pairs = [(last[i], token) for i, token in zip(owner, ids, strict=True)]
     nodes = sorted(set(pairs))
     number = {pair: k for k, pair in enumerate(nodes)}
     heads = [number[pairs[k]] for k in corpus.labelled.tolist()]
-    edges = sorted({(heads[i], number[pair]) for i, pair in zip(owner, pairs, strict=True)} - {(k, k) for k in heads})
-    _require(edges)
-    first = _roots(edges, len(nodes))
+    behind = dict.fromkeys(sorted(heads), 0)
+    for i, pair in zip(owner, pairs, strict=True):
+        behind[heads[i]] |= 1 << number[pair]
+    behind = {y: others for y, known in behind.items() if (others := known & ~(1 << y))}
+    _require(behind)
+    first = _roots(behind, len(nodes))
     root = [k for k, own in enumerate(first) if k == own]
     place = {k: c for c, k in enumerate(root)}
     component = [place[k] for k in first]
-    between = {(component[y], component[x]) for y, x in edges} - {(c, c) for c in component}
-    behind = _sets(between)
-    implied = dict.fromkeys(behind, 0)
-    for c, k in between:  # what a path of two makes superfluous, as in `_without_implied`
-        implied[c] |= behind.get(k, 0)
-    order = [(c, k) for c, k in sorted(between) if not implied[c] >> k & 1]
-    query, token = np.array(nodes).T
-    ordered = np.array(order) if order else np.zeros((0, 2), dtype=np.int64)
-    return TokenGraphs(corpus, query, token, np.array(edges), np.array(component), np.array(root), ordered)
+    edges = _members(behind)
+    if len(root) < len(nodes):  # else every node is its own component
+        between: dict[int, int] = {}
+        for y, x in zip(edges[::2], edges[1::2], strict=True):
+            c, k = component[y], component[x]
+            if c != k:
+                between[c] = between.get(c, 0) | 1 << k
+        behind = {c: between[c] for c in sorted(between)}
+    order = _members(_not_implied(behind))
+    flat = together([part for pair in nodes for part in pair], edges, component, root, order)
+    query, token = flat[0].reshape(-1, 2).T
+    return TokenGraphs(corpus, query, token, flat[1].reshape(-1, 2), flat[2], flat[3], flat[4].reshape(-1, 2))
 
 
-def _sets(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """The nodes behind every node that has some."""
-    behind: dict[int, int] = {}
-    for y, x in edges:
-        behind[y] = behind.get(y, 0) | 1 << x
-    return behind
+def _not_implied(behind: dict[int, int]) -> dict[int, int]:
+    """`_without_implied` by sets."""
+    left = dict(behind)
+    for c, onward in behind.items():
+        for k, further in behind.items():
+            if onward >> k & 1:
+                left[c] &= ~further
+    return left
 
 
-def _roots(edges: list[tuple[int, int]], size: int) -> list[int]:
+def _members(sets: dict[int, int]) -> list[int]:
+    """Every node and each one of its set, one pair after the other."""
+    pairs: list[int] = []
+    for y, rest in sets.items():
+        while rest:
+            lowest = rest & -rest
+            pairs += (y, lowest.bit_length() - 1)
+            rest ^= lowest
+    return pairs
+
+
+def _roots(behind: dict[int, int], size: int) -> list[int]:
     """`_first_of_component` by sets: only nodes with an edge lead on, and only they can be on a cycle."""
-    reach = _sets(edges)
+    reach = dict(behind)
     for k, onward in reach.items():  # paths through the first of them, the first two, ...
         bit = 1 << k
         for y, known in reach.items():

@@ -11,14 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import IntArray, real_array, require_finite
+from attsvm.solvers.arrays import swift
 
-__all__ = ["Corpus", "distinct", "read_embeddings", "read_sequences"]
+__all__ = ["Corpus", "distinct", "read_embeddings", "read_sequences", "together"]
 
 FloatArray = npt.NDArray[np.float64]
 # Sequences, and tokens of each, that are read without arrays; and the largest id that arrays may hold.
 _FEW, _LARGEST = 32, 2**31
 
 
+@swift
 @dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
     """Sequences as flat arrays, the distinct tokens of each context counted.
@@ -126,7 +128,24 @@ def _read_few(sequences: Sequence[npt.ArrayLike]) -> Corpus | None:
         owner += [i] * len(held)
         token += held
         count += [1] * len(held) if len(held) == len(context) else map(context.count, held)
-    return Corpus(*map(np.array, (query, label, owner, token, count, labelled)))
+    return Corpus(*together(query, label, owner, token, count, labelled))
+
+
+def together(*lists: list[int]) -> list[IntArray]:
+    """One array per list, by one conversion for all: most of the time of a short one is the call.
+
+    Examples
+    --------
+    >>> from attsvm.next_token.sequences import together
+    >>> together([1, 2], [3])
+    [array([1, 2]), array([3])]
+    """
+    whole, begin, parts = np.array(list(chain(*lists)), dtype=np.int64), 0, []
+    for some in lists:
+        end = begin + len(some)
+        parts.append(whole[begin:end])
+        begin = end
+    return parts
 
 
 def distinct(keys: IntArray) -> IntArray:
@@ -139,7 +158,8 @@ def distinct(keys: IntArray) -> IntArray:
     >>> distinct(np.array([3, 1, 3]))
     array([1, 3])
     """
-    ordered = np.sort(keys)
+    ordered = keys.copy()
+    ordered.sort()
     if not len(ordered):
         return ordered
     first = np.empty(len(ordered), dtype=bool)
@@ -185,7 +205,7 @@ def read_embeddings(embeddings: npt.ArrayLike, corpus: Corpus) -> FloatArray:
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"embeddings must have shape (vocabulary, d), got {table.shape}")
     require_finite("embeddings", table)
-    largest = int(corpus.token.max())
+    largest = corpus.token.item(corpus.token.argmax())
     if largest >= len(table):
         raise ValueError(f"token id {largest} has no embedding: embeddings has {len(table)} rows")
     return table

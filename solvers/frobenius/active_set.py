@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify import certify, frobenius_of, measure
 from attsvm.solvers.farkas import certify_infeasible
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, SmallResult, by_daqp, solve_active, solve_small
@@ -51,12 +51,10 @@ def in_norm_form(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[Float
     (array([[0.5]]), array([0.5]))
     """
     x = unit.problem.clipped(x) if unit.has_equalities else np.maximum(x, 0.0)
+    size = frobenius_of(W)
     if W.ndim == 2:
-        flat = W.ravel()
-        square = float(flat.dot(flat))
-        return W * unit.scale, x * (unit.inverse * (1.0 / math.sqrt(square) if square > 0 else 0.0))
-    size = np.sqrt(np.einsum("bij,bij->b", W, W))[:, None]
-    return W * unit.scale[..., None], x * unit.inverse / np.where(size > 0, size, np.inf)
+        return W * unit.scale, x * (unit.inverse * (1.0 / size if size > 0 else 0.0))
+    return W * unit.scale[..., None], x * unit.inverse / np.where(size > 0, size, np.inf)[:, None]
 
 
 def _refined(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -167,19 +165,19 @@ def _solve_directly(unit: UnitProblem, norm: Norm) -> Found | None:
     similar = unit.least_norm > 1.0 / _SIMILAR and unit.largest_norm < _SIMILAR
     if not (similar and unit.m <= DAQP_ROWS and _can_be_independent(unit)):
         return None
-    if not problem.is_plain and not 1.0 / _SIMILAR < np.abs(problem.rhs).max() < _SIMILAR:
+    if not (problem.is_plain or 1.0 / _SIMILAR < (sides := np.abs(problem.rhs)).item(sides.argmax()) < _SIMILAR):
         return None
     x, ended, steps = by_daqp(problem.gram(), problem.rhs, problem.equality if unit.has_equalities else None)
     if not ended:
         return None
-    lam = problem.clipped(x) if unit.has_equalities else np.maximum(x, 0.0)
-    W = problem.adjoint(lam)
-    flat = W.ravel()
-    square = float(flat.dot(flat))
+    square = float(problem.rhs.dot(x))  # that of the norm of W, as G x = rhs wherever x is not 0
     if not square > 0.0:
         return None
-    lam *= 1.0 / math.sqrt(square)
-    certificate = certify(problem, W, lam, norm)
+    size = math.sqrt(square)
+    lam = x * (1.0 / size)
+    dual = problem.adjoint(lam)
+    W = dual * size
+    certificate = measure(problem, W, lam, norm, None, dual)
     return Found(W, lam, steps, certificate=certificate) if certificate.worst <= _ROUNDING else None
 
 

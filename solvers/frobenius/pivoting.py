@@ -123,20 +123,20 @@ def solve_small(
 
 
 @lru_cache(maxsize=64)
-def _bounds(m: int) -> tuple[FloatArray, FloatArray, FloatArray, npt.NDArray[np.intc]]:
-    """What DAQP wants beside the data: no general rows, and bounds 0 <= x."""
-    return np.zeros((0, m)), np.full(m, 1e30), np.zeros(m), np.zeros(m, dtype=np.intc)
+def _daqp(m: int) -> tuple[Any, FloatArray, FloatArray, FloatArray, npt.NDArray[np.intc]]:
+    """DAQP and what it wants beside the data: no general rows, and bounds 0 <= x."""
+    import daqp  # once for all calls: looking it up again takes longer than the rest of this
+
+    return daqp.solve, np.zeros((0, m)), np.full(m, 1e30), np.zeros(m), np.zeros(m, dtype=np.intc)
 
 
 def by_daqp(G: FloatArray, c: FloatArray, equality: BoolArray | None) -> tuple[FloatArray, bool, int]:
     """As `_pivot_one`, in C: faster for a few dozen rows, whose number of steps grows with them."""
-    import daqp
-
-    rows, upper, lower, sense = _bounds(c.size)
+    solve, rows, upper, lower, sense = _daqp(c.size)
     if equality is not None:
         lower = np.where(equality, -1e30, 0.0)
-    x, _, flag, info = daqp.solve(G, -c, rows, upper, lower, sense, eps_prox=0.0, primal_tol=1e-12, dual_tol=1e-12)
-    return x, flag == 1, info["iterations"]
+    x, _, flag, info = solve(G, -c, rows, upper, lower, sense, eps_prox=0.0, primal_tol=1e-12, dual_tol=1e-12)
+    return np.maximum(x, lower), flag == 1, info["iterations"]  # bounds hold up to rounding
 
 
 def _pivot_one(
