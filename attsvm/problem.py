@@ -16,6 +16,7 @@ from attsvm._problem_input import check_shapes, pad, read_labels, read_mask
 from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
 from attsvm.selection import Selection
+from attsvm.solvers.arrays import lazy
 
 if TYPE_CHECKING:
     from attsvm.solution import Solution, SolutionBatch
@@ -100,9 +101,10 @@ class AttentionProblem(ProblemData):
 
     def scores(self) -> npt.NDArray[np.float64]:
         """Scores ``gamma_it = Y_i h(x_it)`` (Definition 1), shape ``query_shape + (T,)``; -inf where masked."""
-        known: npt.NDArray[np.float64] | None = self.__dict__.get("_scores")
-        if known is not None:
-            return known
+        return self._scores
+
+    @lazy
+    def _scores(self) -> npt.NDArray[np.float64]:
         if self.head is None:
             raise ValueError("scores need a prediction head: pass head=attsvm.LinearHead(v) or any callable")
         values = self.head(self.X).astype(np.float64, copy=False)
@@ -123,7 +125,6 @@ class AttentionProblem(ProblemData):
         if self.mask is not None:
             scores = np.where(self.allowed, scores, -np.inf)
         scores.setflags(write=False)
-        self.__dict__["_scores"] = scores
         return scores
 
     def optimal_tokens(self, tolerance: float = 0.0) -> Selection:
@@ -141,13 +142,11 @@ class AttentionProblem(ProblemData):
         """
         if not tolerance >= 0:
             raise ValueError(f"tolerance must be >= 0, got {tolerance}")
-        known: Selection | None = None if tolerance else self.__dict__.get("_optimal")
-        if known is not None:
-            return known
-        found = Selection.of_scores(self.scores(), tolerance)
-        if not tolerance:
-            self.__dict__["_optimal"] = found
-        return found
+        return Selection.of_scores(self.scores(), tolerance) if tolerance else self._optimal
+
+    @lazy
+    def _optimal(self) -> Selection:
+        return Selection.of_scores(self.scores(), 0.0)
 
     def loss_constants(self, loss: str | Loss = "logistic") -> LossConstants:
         """M0 and M1 of Assumption A over the range of this problem's scores (linear heads)."""

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.problem import AttentionProblem
 from attsvm.solvers import MarginProblem, PairRows
-from attsvm.solvers.arrays import swift
 from attsvm.solvers.pairs import Remainder
 from attsvm.solvers.shared_rows import SharedRows, lost_in_difference
 
@@ -29,7 +28,6 @@ _TABLE = 64
 _CHUNK_ELEMENTS = 1 << 22
 
 
-@swift
 @dataclass(frozen=True, eq=False)
 class AttentionRows:
     """A margin problem and where its rows come from; one problem, or a batch with a leading axis.

@@ -16,7 +16,6 @@ from attsvm.records import html_table
 from attsvm.rows import AttentionRows
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solvers import Certificate, CertificateBatch, InfeasibleError, MarginSolution, MarginSolutionBatch, Status
-from attsvm.solvers.arrays import swift
 from attsvm.solvers.display import counted
 
 __all__ = ["SUPPORT_TOLERANCE", "OneSolved", "Solution", "SolutionBatch"]
@@ -141,7 +140,6 @@ class _Solved:
         return np.asarray(self.rows.scatter(near, fill=0.0) > 0)
 
 
-@swift
 @dataclass(frozen=True, eq=False)
 class Solution(_Solved, OneSolved):
     """An attention SVM solved, with its certificate.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
-from functools import WRAPPER_ASSIGNMENTS, cached_property, update_wrapper
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "lazy", "real_array", "swift"]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "lazy", "real_array"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -28,17 +27,6 @@ class lazy(cached_property[_Value]):
 
         def __get__(self, instance, owner=None):
             return self if instance is None else instance.__dict__.setdefault(self.attrname, self.func(instance))
-
-
-def swift(kind: type[_Value]) -> type[_Value]:
-    """A frozen dataclass that writes its fields itself: asking ``object.__setattr__`` for each takes thrice as long."""
-    names = [part.name for part in fields(kind)]  # type: ignore[arg-type]
-    scope: dict[str, Any] = {}
-    body = "; ".join(f"known[{name!r}] = {name}" for name in names)
-    exec(f"def init(self, {', '.join(names)}): known = self.__dict__; {body}", scope)
-    scope["init"].__defaults__ = kind.__init__.__defaults__  # values: what a factory makes is not known here
-    kind.__init__ = update_wrapper(scope["init"], kind.__init__, WRAPPER_ASSIGNMENTS, ())  # type: ignore[method-assign]
-    return kind
 
 
 def to_numpy(value: Any) -> npt.NDArray[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray, IntArray, lazy, swift
+from attsvm.solvers.arrays import FloatArray, IntArray, lazy
 from attsvm.solvers.display import html_facts, largest
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
@@ -93,7 +93,6 @@ class Source(NamedTuple):
         return Source(self.problem[index], W, self.multipliers[index][keep], self.norm)
 
 
-@swift
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """Optimality measures of a pair (W, multipliers); every field is recomputed from the data.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, swift
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certificate import Certificate, CertificateBatch, Source
 from attsvm.solvers.certify import certify
 from attsvm.solvers.display import counted
@@ -87,7 +87,6 @@ class Extras:
 NO_EXTRAS = Extras()
 
 
-@swift
 @dataclass(frozen=True, eq=False)
 class Found:
     """What a method hands back, in the coordinates and the scale of the problem.
@@ -123,7 +122,6 @@ class Found:
         return replace(self, extras=replace(self.extras, answered_by=self.extras.answered_by or solver))
 
 
-@swift
 @dataclass(frozen=True, eq=False)
 class MarginSolution:
     """A solved margin problem with its certificate, or a batch of them: then index it to get one.
@@ -160,7 +158,7 @@ class MarginSolution:
     tolerance: float
     _W: FloatArray | None = field(repr=False, default=None)
     extras: Extras = field(repr=False, default=NO_EXTRAS)
-    _proofs: dict[int, FarkasCertificate] | None = field(repr=False, default=None)
+    _proofs: dict[int, FarkasCertificate] = field(repr=False, default_factory=dict)
     _each: tuple[Extras, ...] = field(repr=False, default=())
 
     def __repr__(self) -> str:
@@ -222,7 +220,7 @@ class MarginSolution:
         keep = slice(None) if self.problem.valid is None else self.problem.valid[index]
         W, lam = self.W[index] if status.has_solution else None, self.multipliers[index][keep]
         certificate = self.certificate.of(index, Source(problem, W, lam, self.norm_kind))
-        if self._proofs and index in self._proofs:
+        if index in self._proofs:
             certificate = replace(certificate, farkas=_narrowed(self._proofs[index], keep))
         if certificate.rank_certificate is not None and not status.has_solution:
             certificate = replace(certificate, rank_certificate=None)

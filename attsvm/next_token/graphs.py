@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.next_token.sequences import Corpus, distinct, read_sequences, together
-from attsvm.solvers.arrays import swift
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -28,7 +27,6 @@ __all__ = ["TokenGraphs", "graphs_of", "token_graphs"]
 _FEW = 1000
 
 
-@swift
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenGraphs:
     """The graphs of all last tokens, as one graph on pairs (last token, token).

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import IntArray, real_array, require_finite
-from attsvm.solvers.arrays import swift
 
 __all__ = ["Corpus", "distinct", "read_embeddings", "read_sequences", "together"]
 
@@ -20,7 +19,6 @@ FloatArray = npt.NDArray[np.float64]
 _FEW, _LARGEST = 32, 2**31
 
 
-@swift
 @dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
     """Sequences as flat arrays, the distinct tokens of each context counted.
