@@ -19,20 +19,22 @@ enum { STALLED = 1, NO_MEMORY = 2 };
    leave M singular, and so do, near the end, rows that leave W no interior. */
 static const double SHIFTS[] = {0.0, 1e-14, 1e-12, 1e-10};
 static const double EQUAL_SHIFT = 1e-12;
+/* Lengths of steps that are tried. */
+static const double LENGTHS[] = {1.12, 1.05, 1.01, 0.97, 0.92, 0.87, 0.8, 0.72, 0.63, 0.54, 0.45,
+                                 0.35, 0.26, 0.18, 0.11, 0.06, 0.03, 0.01, 1e-3, 1e-4, 1e-5};
 
 typedef struct {
     int m, p, q, n;
     const double *a, *b, *rhs;
     const signed char *sense;
     double *X, *lam, *slack;
-    double *Z, *Y, *X_root, *Z_root, *d_Z, *d_X, *target, *one, *two; /* n n */
+    double *Z, *Y, *Z_root, *d_Z, *d_X, *target, *one, *two; /* n n */
     double *aX, *aY;                                                 /* n m */
     double *bX, *bY, *scaled;                                        /* q m, q m, p m */
     double *M, *factor, *other;                                      /* m m */
     double *inverse_lam, *inverse_slack, *d_lam, *d_slack, *h, *rest, *complement; /* m */
     double *block;                                                   /* p q */
-    double *values, *work;                                           /* n, lwork */
-    int lwork, whole, refinements;
+    int refinements;
 } Step;
 
 static void multiply(const char *left, const char *right, int rows, int columns, int inner, const double *A, int lda,
@@ -133,25 +135,25 @@ static void direction(Step *s) {
         s->d_slack[k] = (s->complement[k] - s->slack[k] * s->d_lam[k]) * s->inverse_lam[k] - s->slack[k];
 }
 
-/* Smallest eigenvalue of root change root'; minus infinity where it is not found. */
-static double lowest(Step *s, const double *root, const double *change) {
-    const int n = s->n, one = 1;
-    int failed, whole;
-    multiply("N", "N", n, n, n, root, n, change, n, s->one, n);
-    multiply("N", "T", n, n, n, s->one, n, root, n, s->two, n);
-    lapack.syevd("N", "L", &n, s->two, &n, s->values, s->work, &s->lwork, &whole, &one, &failed);
-    return failed || !isfinite(s->values[0]) ? -INFINITY : s->values[0];
+/* About the longest step that keeps point + t change definite: the best of a fixed set, as each costs a factorization. */
+static double longest_definite(Step *s, const double *point, const double *change) {
+    for (unsigned k = 0; k < sizeof LENGTHS / sizeof *LENGTHS; k++) {
+        for (int i = 0; i < s->n * s->n; i++) s->one[i] = point[i] + LENGTHS[k] * change[i];
+        if (cholesky(s->n, s->one)) return LENGTHS[k];
+    }
+    return 0.0;
 }
 
-/* Longest t for which 1 + t change / point stays nonnegative on all rows and the matrix definite; 0 where not finite. */
-static double longest(Step *s, const double *inverse, const double *change, const double *root, const double *matrix) {
-    double low = lowest(s, root, matrix), sum = 0.0;
+/* Longest t for which point + t change stays nonnegative on all rows and the matrix definite; 0 where not finite. */
+static double longest(Step *s, const double *inverse, const double *change, const double *point, const double *way) {
+    double low = 0.0, sum = 0.0;
     for (int k = 0; k < s->m; k++) {
         low = fmin(low, change[k] * inverse[k]);
         sum += change[k] * inverse[k];
     }
-    if (!isfinite(sum) || isinf(low)) return 0.0;
-    return low >= 0.0 ? INFINITY : -1.0 / low;
+    if (!isfinite(sum)) return 0.0;
+    const double definite = longest_definite(s, point, way);
+    return low < 0.0 ? fmin(definite, -1.0 / low) : definite;
 }
 
 static double ahead_of(const Step *s, double primal, double dual) {
@@ -179,14 +181,13 @@ static void correct(Step *s, double target) {
 
 static double *step_memory(Step *s) {
     const long n = s->n, m = s->m, p = s->p, q = s->q;
-    double **square[] = {&s->Z, &s->Y, &s->X_root, &s->Z_root, &s->d_Z, &s->d_X, &s->target, &s->one, &s->two};
+    double **square[] = {&s->Z, &s->Y, &s->Z_root, &s->d_Z, &s->d_X, &s->target, &s->one, &s->two};
     double **rows[] = {&s->M, &s->factor, &s->other};
     double **flat[] = {&s->inverse_lam, &s->inverse_slack, &s->d_lam, &s->d_slack, &s->h, &s->rest, &s->complement};
-    s->lwork = 2 * s->n + 1;
-    double *memory = malloc(sizeof(double) * (9 * n * n + 2 * n * m + (2 * q + p) * m + 3 * m * m + 7 * m + p * q + n + s->lwork));
+    double *memory = malloc(sizeof(double) * (8 * n * n + 2 * n * m + (2 * q + p) * m + 3 * m * m + 7 * m + p * q));
     double *at = memory;
     if (!memory) return NULL;
-    for (int i = 0; i < 9; i++, at += n * n) *square[i] = at;
+    for (int i = 0; i < 8; i++, at += n * n) *square[i] = at;
     for (int i = 0; i < 3; i++, at += m * m) *rows[i] = at;
     for (int i = 0; i < 7; i++, at += m) *flat[i] = at;
     s->aX = at, at += n * m;
@@ -194,9 +195,7 @@ static double *step_memory(Step *s) {
     s->bX = at, at += q * m;
     s->bY = at, at += q * m;
     s->scaled = at, at += p * m;
-    s->block = at, at += p * q;
-    s->values = at, at += n;
-    s->work = at;
+    s->block = at;
     return memory;
 }
 
@@ -205,7 +204,8 @@ static int step(Step *s, double *mu) {
     const int m = s->m, n = s->n;
     int weights = n;
     bordered(s, s->lam, 0.5, s->Z);
-    if (!inverse_root(n, s->X, s->one, s->X_root) || !inverse_root(n, s->Z, s->one, s->Z_root)) return STALLED;
+    memcpy(s->one, s->X, sizeof(double) * n * n);
+    if (!cholesky(n, s->one) || !inverse_root(n, s->Z, s->one, s->Z_root)) return STALLED;
     multiply("T", "N", n, n, n, s->Z_root, n, s->Z_root, n, s->Y, n);
     for (int k = 0; k < m; k++) weights += s->sense[k] == INEQUALITY;
     *mu = (dot(n * n, s->X, s->Z) + dot(m, s->slack, s->lam)) / weights; /* slack is 0 on equality rows */
@@ -223,14 +223,14 @@ static int step(Step *s, double *mu) {
     memcpy(s->h, s->rhs, sizeof(double) * m);
     for (int k = 0; k < n * n; k++) s->target[k] = -s->X[k];
     direction(s);
-    double primal = fmin(1.0, longest(s, s->inverse_slack, s->d_slack, s->X_root, s->d_X));
-    double dual = fmin(1.0, longest(s, s->inverse_lam, s->d_lam, s->Z_root, s->d_Z));
+    double primal = fmin(1.0, longest(s, s->inverse_slack, s->d_slack, s->X, s->d_X));
+    double dual = fmin(1.0, longest(s, s->inverse_lam, s->d_lam, s->Z, s->d_Z));
     const double share = fmin(1.0, ahead_of(s, primal, dual) / weights / *mu);
     const double centering = fmin(primal, dual) > 0.1 ? share * share : 0.5;
     correct(s, fmax(centering, 1e-6) * *mu);
     direction(s);
-    primal = longest(s, s->inverse_slack, s->d_slack, s->X_root, s->d_X);
-    dual = longest(s, s->inverse_lam, s->d_lam, s->Z_root, s->d_Z);
+    primal = longest(s, s->inverse_slack, s->d_slack, s->X, s->d_X);
+    dual = longest(s, s->inverse_lam, s->d_lam, s->Z, s->d_Z);
     const double damping = 0.9 + 0.09 * fmin(1.0, fmin(primal, dual));
     primal = fmin(1.0, damping * primal);
     dual = fmin(1.0, damping * dual);
