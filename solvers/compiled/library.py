@@ -20,7 +20,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.norms import Entrywise, Norm
 
-__all__ = ["Sense", "minimize", "nuclear_step"]
+__all__ = ["Measures", "NuclearSteps", "Sense", "minimize"]
 
 Sense = npt.NDArray[np.int8]
 """Of a row: 1 for an inequality, 0 for an equality, -1 where there is no row."""
@@ -142,43 +142,75 @@ def minimize(
     return W, lam, taken.astype(np.int64)
 
 
-def nuclear_step(
-    a: FloatArray, b: FloatArray, rhs: FloatArray, sense: Sense, X: FloatArray, lam: FloatArray, slack: FloatArray
-) -> tuple[bool, float]:
-    """One step of the nuclear norm's interior point method: X, lam and slack are moved in place.
+class Measures(ctypes.Structure):
+    """Where a nuclear interior point stands.
+
+    Attributes
+    ----------
+    mu : float
+        Complementarity per dimension before the last step.
+    gap, objective, missed : float
+        Relative distance of the objectives, the dual one, and the largest residual of the rows, after it.
+    """
+
+    _fields_ = [(name, ctypes.c_double) for name in ("mu", "gap", "objective", "missed")]
+    mu: float
+    gap: float
+    objective: float
+    missed: float
+
+
+class NuclearSteps:
+    """Steps of the nuclear norm's interior point method, which move X, lam and slack in place.
 
     Parameters
     ----------
     a, b : ndarray, shape (m, p) and (m, q)
-        Factors of unit rows, in C order like everything here.
+        Factors of unit rows.
     rhs : ndarray, shape (m,)
     sense : ndarray of int8, shape (m,)
     X : ndarray, shape (p+q, p+q)
     lam, slack : ndarray, shape (m,)
 
-    Returns
-    -------
-    stalled : bool
-        Rounding stops the method; nothing was moved.
-    mu : float
-        Complementarity per dimension before the step.
+    Attributes
+    ----------
+    measures : Measures
 
     Examples
     --------
     ``W >= 1`` for one number: X tends to a matrix of ones.
 
     >>> import numpy as np
-    >>> from attsvm.solvers.compiled.library import nuclear_step
+    >>> from attsvm.solvers.compiled.library import NuclearSteps
     >>> rows = np.ones((1, 1)), np.ones((1, 1)), np.ones(1), np.ones(1, dtype=np.int8)
     >>> X, lam, slack = 2.0 * np.eye(2), np.array([0.5]), np.ones(1)
-    >>> for _ in range(9):
-    ...     stalled, mu = nuclear_step(*rows, X, lam, slack)
-    >>> X.round(6).tolist(), mu < 1e-6
-    ([[1.0, 1.0], [1.0, 1.0]], True)
+    >>> steps = NuclearSteps(*rows, X, lam, slack)
+    >>> all(steps.advance() for _ in range(9)), X.round(6).tolist(), steps.measures.gap < 1e-6
+    (True, [[1.0, 1.0], [1.0, 1.0]], True)
     """
-    mu = ctypes.c_double()
-    arrays = (_begin(x) for x in (a, b, rhs, sense, X, lam, slack))
-    told = _library().attsvm_nuclear_step(len(rhs), a.shape[1], b.shape[1], *arrays, ctypes.byref(mu))
-    if told > 1:
-        raise MemoryError(f"no memory for a problem of {len(rhs)} rows and {a.shape[1]} x {b.shape[1]} entries")
-    return bool(told), mu.value
+
+    def __init__(
+        self,
+        a: FloatArray,
+        b: FloatArray,
+        rhs: FloatArray,
+        sense: Sense,
+        X: FloatArray,
+        lam: FloatArray,
+        slack: FloatArray,
+    ) -> None:
+        self.measures = Measures(np.inf, np.inf, np.nan, np.inf)
+        if not (X.flags.c_contiguous and lam.flags.c_contiguous and slack.flags.c_contiguous):
+            raise ValueError("X, lam and slack are moved in place: they must be in C order")
+        fixed = (np.ascontiguousarray(x) for x in (a, b, rhs, sense))
+        self._arrays = (*fixed, X, lam, slack)  # their addresses are held: they must live as long
+        self._step = _library().attsvm_nuclear_step
+        places = (_begin(x) for x in self._arrays)
+        self._arguments = (len(rhs), a.shape[1], b.shape[1], *places, ctypes.byref(self.measures))
+
+    def advance(self) -> bool:
+        """Take a step; False, and nothing moved, where rounding stops the method."""
+        told = self._step(*self._arguments)
+        if told > 1:
+            raise MemoryError(f"no memory for a step with (rows, p, q) = {self._arguments[:3]}")
+        return not told

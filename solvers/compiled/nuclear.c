@@ -15,6 +15,10 @@
 
 enum { STALLED = 1, NO_MEMORY = 2 };
 
+typedef struct { /* as `Measures` in library.py */
+    double mu, gap, objective, missed; /* mu before the step, the others after it */
+} Measures;
+
 /* Shares of the largest diagonal entry that may be added to M, and the refinements that undo them. Dependent equality rows
    leave M singular, and so do, near the end, rows that leave W no interior. */
 static const double SHIFTS[] = {0.0, 1e-14, 1e-12, 1e-10};
@@ -199,6 +203,17 @@ static double *step_memory(Step *s) {
     return memory;
 }
 
+/* Relative distance of the objectives tr(X)/2 and rhs . lam, the latter, and the largest residual of the rows. */
+static void measure(Step *s, Measures *out) {
+    double primal = 0.0;
+    for (int i = 0; i < s->n; i++) primal += 0.5 * s->X[i * (s->n + 1L)];
+    out->objective = dot(s->m, s->rhs, s->lam);
+    out->gap = fabs(primal - out->objective) / fmax(primal, 1e-300);
+    out->missed = 0.0;
+    values_at(s, s->X, s->h);
+    for (int k = 0; k < s->m; k++) out->missed = fmax(out->missed, fabs(s->rhs[k] + s->slack[k] - s->h[k]));
+}
+
 /* A predictor-corrector step of X, lam and slack; STALLED, and all unchanged, where rounding stops it. */
 static int step(Step *s, double *mu) {
     const int m = s->m, n = s->n;
@@ -243,15 +258,16 @@ static int step(Step *s, double *mu) {
     return 0;
 }
 
-/* One step for rows a (m, p), b (m, q) in C order; X (p+q, p+q), lam and slack (m,) are moved, mu is written. Returns 0,
-   STALLED (all unchanged) or NO_MEMORY. */
+/* One step for rows a (m, p), b (m, q) in C order; X (p+q, p+q), lam and slack (m,) are moved, the measures are written.
+   Returns 0, STALLED (all unchanged) or NO_MEMORY. */
 EXPORT int attsvm_nuclear_step(int m, int p, int q, const double *a, const double *b, const double *rhs,
-                               const signed char *sense, double *X, double *lam, double *slack, double *mu) {
+                               const signed char *sense, double *X, double *lam, double *slack, Measures *measures) {
     Step s = {.m = m, .p = p, .q = q, .n = p + q, .a = a, .b = b, .rhs = rhs, .sense = sense, .X = X, .lam = lam,
               .slack = slack};
     double *memory = step_memory(&s);
     if (!memory) return NO_MEMORY;
-    const int stalled = step(&s, mu);
+    const int stalled = step(&s, &measures->mu);
+    if (!stalled) measure(&s, measures);
     free(memory);
     return stalled;
 }

@@ -23,6 +23,8 @@ from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["run_interior", "solve_interior"]
 
+# Gap from which on Newton's method is tried: a step of it takes as long as six of these.
+_ATTEMPT = 3e-5
 # Accuracy that either start reaches unless rounding interferes.
 _RETRY = 1e-9
 # Rows up to which the method for batches is asked as well where this one leaves a problem open.
@@ -79,19 +81,18 @@ def _retry(
 def _iterate(state: InteriorPoint, driver: Driver[Polished], goal: float) -> Certificate | None:
     """Steps and attempts from one start: a proof of infeasibility, or None with the best pair in the driver."""
     rows = state.rows
-    attempt_below, doubt_above, offered = 1e-3, 1e3, False
+    attempt_below, doubt_above, offered = _ATTEMPT, 1e3, False
     while driver.advance():
-        state.step()
-        if state.stalled:
+        if not state.step():
             break
-        gap, missed = state.gap, state.missed
+        gap, missed, objective = state.measures.gap, state.measures.missed, state.measures.objective
         if missed < 0.1:
             state.enlarge(0.0)
-        if state.objective > doubt_above:  # unit rows and right-hand sides up to 1: unusual for a feasible problem
+        if objective > doubt_above:  # unit rows and right-hand sides up to 1: unusual for a feasible problem
             proof = purify_farkas(rows, state.multipliers)
             if proof is not None:
                 return proof
-            doubt_above = 10.0 * state.objective
+            doubt_above = 10.0 * objective
         if max(gap, missed) > attempt_below:
             continue
         W, lam = state.W, state.multipliers

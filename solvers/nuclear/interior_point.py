@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.compiled.library import nuclear_step
+from attsvm.solvers.compiled.library import Measures, NuclearSteps
 from attsvm.solvers.frobenius.pivoting import solve_small
 from attsvm.solvers.nuclear.spectra import singular_triples, singular_values
 from attsvm.solvers.unit import UnitRows
@@ -60,10 +60,6 @@ class InteriorPoint:
     lam, slack : ndarray, shape (len(working),)
         Multipliers and primal slacks (0 on equality rows) of the working rows.
     X : ndarray, shape (p+q, p+q)
-    mu : float
-        Complementarity per dimension.
-    stalled : bool
-        True when rounding stops further progress.
     """
 
     rows: UnitRows
@@ -72,8 +68,7 @@ class InteriorPoint:
     lam: FloatArray = field(init=False)
     slack: FloatArray = field(init=False)
     X: FloatArray = field(init=False)
-    mu: float = field(init=False, default=np.inf)
-    stalled: bool = field(init=False, default=False)
+    _steps: NuclearSteps | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._select(self.working)
@@ -119,16 +114,16 @@ class InteriorPoint:
         return True
 
     def _select(self, working: npt.NDArray[np.intp]) -> None:
-        self.working = working
+        self.working, self._steps = working, None
         self.active = self.rows if len(working) == self.rows.m else self.rows.take(working)
         self._inequality = ~self.active.equality
         self._sense = self._inequality.astype(np.int8)
 
     @property
     def W(self) -> FloatArray:
-        """The primal matrix, shape (p, q)."""
+        """The primal matrix, shape (p, q): a copy, as steps move X itself."""
         p = self.rows.shape[0]
-        return self.X[:p, p:]
+        return self.X[:p, p:].copy()
 
     @property
     def multipliers(self) -> FloatArray:
@@ -138,20 +133,10 @@ class InteriorPoint:
         return lam
 
     @property
-    def objective(self) -> float:
-        """Dual objective: a lower bound on the norm."""
-        return float(self.active.rhs @ self.lam)
-
-    @property
-    def gap(self) -> float:
-        """Relative distance between the primal and the dual objective."""
-        primal = 0.5 * float(np.trace(self.X))
-        return abs(primal - self.objective) / max(primal, 1e-300)
-
-    @property
-    def missed(self) -> float:
-        """Largest residual of the primal equations on the working rows."""
-        return float(np.abs(self.active.rhs + self.slack - self.active.values(self.W)).max())
+    def measures(self) -> Measures:
+        """Gap, objective and residual after the last step."""
+        assert self._steps is not None
+        return self._steps.measures
 
     def enlarge(self, threshold: float) -> int:
         """Add the rows that the current W misses, or nearly so; return how many."""
@@ -162,8 +147,9 @@ class InteriorPoint:
         new = np.flatnonzero(slack < threshold)
         if not len(new):
             return 0
-        room = np.maximum(slack[new], max(threshold, float(np.sqrt(self.mu))))
-        lam, adjoint = self.mu / room, self.active.adjoint(self.lam)
+        mu = self.measures.mu
+        room = np.maximum(slack[new], max(threshold, float(np.sqrt(mu))))
+        lam, adjoint = mu / room, self.active.adjoint(self.lam)
         extra = self.rows.take(new).adjoint(lam)
         # Stay inside the dual ball: the newcomers may use at most half of what is left.
         left = 1.0 - float(np.linalg.norm(adjoint, 2))
@@ -173,9 +159,9 @@ class InteriorPoint:
         self._select(order)
         return len(new)
 
-    def step(self) -> None:
-        """One predictor-corrector step; sets ``stalled`` instead when the linear algebra breaks down."""
-        rows, X, lam, slack = self.active, self.X.copy(), self.lam.copy(), self.slack.copy()
-        self.stalled, self.mu = nuclear_step(rows.a, rows.b, rows.rhs, self._sense, X, lam, slack)
-        if not self.stalled:
-            self.X, self.lam, self.slack = X, lam, slack
+    def step(self) -> bool:
+        """One predictor-corrector step; False, and nothing moved, when the linear algebra breaks down."""
+        if self._steps is None:
+            rows = self.active
+            self._steps = NuclearSteps(rows.a, rows.b, rows.rhs, self._sense, self.X, self.lam, self.slack)
+        return self._steps.advance()

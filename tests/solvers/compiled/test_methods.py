@@ -11,7 +11,7 @@ import pytest
 
 from attsvm.solvers import MarginProblem, Status, get_norm, solve
 from attsvm.solvers.compiled import library
-from attsvm.solvers.compiled.library import Sense, minimize
+from attsvm.solvers.compiled.library import NuclearSteps, Sense, minimize
 from kkt import assert_optimal, norm_and_dual, random_rows, sphere_rows
 
 Array = npt.NDArray[np.float64]
@@ -228,20 +228,38 @@ def test_a_nuclear_step_is_the_one_of_the_definition(shape: tuple[int, int], equ
     sense[0, :equal] = 0
     ordered = sense[0] == 1
     X, lam, slack = np.sqrt(n) * np.eye(n), np.where(ordered, 0.05, 0.0), np.where(ordered, np.sqrt(n), 0.0)
+    steps = NuclearSteps(*rows, sense[0], X, lam, slack)
     for _ in range(4):
         expected = step_by_definition(rows, ordered, X, lam, slack)
-        stalled, mu = library.nuclear_step(*rows, sense[0], X, lam, slack)
-        assert not stalled and mu > 0.0
+        assert steps.advance() and steps.measures.mu > 0.0
         for found, known in zip((X, lam, slack), expected, strict=True):
             # The system has a condition of 1e4 at the fourth step.
             np.testing.assert_allclose(found, known, rtol=1e-8, atol=1e-9 * np.abs(known).max())
+        W, primal = X[: shape[0], shape[0] :], np.trace(X) / 2
+        told = steps.measures
+        assert told.objective == pytest.approx(c[0] @ lam, rel=1e-12)
+        assert told.gap == pytest.approx(abs(primal - c[0] @ lam) / primal, rel=1e-9)
+        residual = c[0] + slack - np.einsum("ki,ij,kj->k", left[0], W, right[0])
+        assert told.missed == pytest.approx(np.abs(residual).max(), rel=1e-9, abs=1e-12)
 
 
 def test_a_nuclear_step_that_is_not_possible_moves_nothing() -> None:
     left, right, c, sense = unit_rows(5, 1, 4, 3, 3)
     for X, lam in ((-np.eye(6), np.full(4, 0.05)), (np.eye(6), np.full(4, 50.0)), (np.eye(6), np.full(4, np.nan))):
         slack, before = np.ones(4), (X.copy(), lam.copy())
-        assert library.nuclear_step(left[0], right[0], c[0], sense[0], X, lam, slack)[0]
+        assert not NuclearSteps(left[0], right[0], c[0], sense[0], X, lam, slack).advance()
         np.testing.assert_array_equal(X, before[0])
         np.testing.assert_array_equal(lam, before[1])
         assert slack.tolist() == [1.0] * 4
+
+
+def test_rows_of_any_order_and_states_in_c_order() -> None:
+    left, right, c, sense = unit_rows(6, 1, 4, 3, 3)
+    found = []
+    for a in (left[0], np.asfortranarray(left[0])):
+        X, lam, slack = 2.0 * np.eye(6), np.full(4, 0.05), np.ones(4)
+        assert NuclearSteps(a, right[0], c[0], sense[0], X, lam, slack).advance()
+        found.append(X)
+    np.testing.assert_array_equal(found[0], found[1])
+    with pytest.raises(ValueError, match="X, lam and slack are moved in place: they must be in C order"):
+        NuclearSteps(left[0], right[0], c[0], sense[0], np.asfortranarray(np.arange(36.0).reshape(6, 6)), lam, slack)
