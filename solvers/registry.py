@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -127,7 +126,7 @@ SOLVERS = {
         ),
         SolverSpec(
             "lockstep", f"{_HOME}.nuclear.lockstep:solve_lockstep", _NUCLEAR, 1e-7,
-            "own: interior point in torch for batches, on any device", most_rows=120, batched=True, devices=True,
+            "own: interior point for batches, in C or on any torch device", most_rows=120, batched=True, devices=True,
             options=frozenset({"dtype", "chunk", "rescue"}),
         ),
         SolverSpec(
@@ -171,7 +170,7 @@ def choose(
     for spec in SOLVERS.values():
         if not spec.can(norm, rank, device, problem):
             continue
-        if spec.devices and device is None and not _worth_lockstep(problem):
+        if spec.devices and device is None and not problem.batch:
             continue
         if spec.written_out and not isinstance(problem.rows, PairRows):
             continue
@@ -210,8 +209,3 @@ def _named(problem: MarginProblem, solver: str, norm: Norm, rank: int | None, de
             asked += ", whose products run there for shared rows only"
         raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
     return spec, variant
-
-
-def _worth_lockstep(problem: MarginProblem) -> bool:
-    """Whether the batch is one, and torch is there to solve it."""
-    return bool(problem.batch) and find_spec("torch") is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.norms import Entrywise, Norm
 
-__all__ = ["Measures", "NuclearSteps", "Sense", "minimize"]
+__all__ = ["Measures", "NuclearSteps", "Sense", "minimize", "minimize_nuclear"]
 
 Sense = npt.NDArray[np.int8]
 """Of a row: 1 for an inequality, 0 for an equality, -1 where there is no row."""
@@ -65,6 +66,7 @@ def _library() -> ctypes.CDLL:
     library.attsvm_bind((ctypes.c_void_p * len(addresses))(*addresses))
     whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
     library.attsvm_minimize.argtypes = [whole, real, *4 * [whole], *7 * [array], whole, real]
+    library.attsvm_nuclear.argtypes = [*4 * [whole], *8 * [array], whole, real]
     library.attsvm_nuclear_step.argtypes = [*3 * [whole], *8 * [array]]
     return library
 
@@ -123,23 +125,85 @@ def minimize(
     W, lam, taken = np.empty((*batch, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(batch, np.intc)
     arrays = (left, right, c, sense, W, lam, taken)
 
-    def run(begin: int, end: int) -> None:
-        begins = [_begin(x) + begin * (x.nbytes // B) for x in arrays]
-        if entry(kind, power, end - begin, m, p, q, *begins, steps, goal) < end - begin:
-            raise MemoryError(f"no memory for a problem of {m} rows and {p} x {q} entries")
+    def run(begin: int, end: int) -> int:
+        return int(entry(kind, power, end - begin, m, p, q, *_from(begin, arrays, B), steps, goal))
 
-    if B * m * p * q < _SHARED:
-        run(0, B)
-    else:
-        from concurrent.futures import ThreadPoolExecutor
-
-        # Several parts for each thread: problems take different numbers of steps.
-        workers = min(os.cpu_count() or 1, B)
-        size = -(-B // (4 * workers))
-        with ThreadPoolExecutor(workers) as pool:
-            for done in [pool.submit(run, k, min(k + size, B)) for k in range(0, B, size)]:
-                done.result()
+    _for_all(run, B, m * p * q)
     return W, lam, taken.astype(np.int64)
+
+
+def minimize_nuclear(
+    left: FloatArray,
+    right: FloatArray,
+    c: FloatArray,
+    room: FloatArray,
+    sense: Sense,
+    first: FloatArray,
+    steps: int,
+    goal: float,
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Least nuclear norms of a batch: W (NaN where the start has no meaning), multipliers, and steps taken.
+
+    Parameters
+    ----------
+    left, right : ndarray, shape (B, m, p) and (B, m, q)
+        Factors of unit rows; a row that does not exist is zero and asks for less than 0.
+    c : ndarray, shape (B, m)
+    room : ndarray, shape (B, m)
+        What a violation of 1 in the sense of certificates amounts to.
+    sense : ndarray of int8, shape (B, m)
+    first : ndarray, shape (B, m)
+        Multipliers of the least Frobenius norm, of any scale.
+    steps : int
+        At most so many for each.
+    goal : float
+        Relative gap and violation that end the method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.compiled.library import minimize_nuclear
+    >>> rows = np.eye(2)[None], np.eye(2)[None], np.ones((1, 2)), np.ones((1, 2)), np.ones((1, 2), dtype=np.int8)
+    >>> W, lam, steps = minimize_nuclear(*rows, np.ones((1, 2)), 50, 1e-9)
+    >>> W[0].trace().round(6), lam.round(6)
+    (np.float64(2.0), array([[1., 1.]]))
+    """
+    B, m, p = left.shape
+    q, entry = right.shape[-1], _library().attsvm_nuclear
+    left, right, c, room = (np.ascontiguousarray(x, dtype=np.float64) for x in (left, right, c, room))
+    sense = np.ascontiguousarray(sense)
+    W, lam, taken = np.empty((B, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(B, np.intc)
+    arrays = (left, right, c, room, sense, W, lam, taken)
+
+    def run(begin: int, end: int) -> int:
+        return int(entry(end - begin, m, p, q, *_from(begin, arrays, B), steps, goal))
+
+    _for_all(run, B, m * p * q)
+    return W, lam, taken.astype(np.int64)
+
+
+def _from(begin: int, arrays: tuple[npt.NDArray[Any], ...], B: int) -> list[int]:
+    """Where the numbers of a problem of a batch begin, in every array."""
+    return [_begin(x) + begin * (x.nbytes // B) for x in arrays]
+
+
+def _for_all(run: Callable[[int, int], int], B: int, numbers: int) -> None:
+    """All problems of a batch, shared between the cores where they are many; ``run`` tells how many it has done."""
+
+    def checked(begin: int, end: int) -> None:
+        if run(begin, end) < end - begin:
+            raise MemoryError(f"no memory for a problem whose rows have {numbers} entries")
+
+    if B * numbers < _SHARED:
+        checked(0, B)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    workers = min(os.cpu_count() or 1, B)
+    size = -(-B // (4 * workers))  # several parts for each thread: problems take different numbers of steps
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(checked, k, min(k + size, B)) for k in range(0, B, size)]:
+            done.result()
 
 
 class Measures(ctypes.Structure):

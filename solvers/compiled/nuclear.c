@@ -1,4 +1,4 @@
-/* One step of a primal-dual interior point method for the nuclear norm that works on the multipliers alone.
+/* A primal-dual interior point method for the nuclear norm that works on the multipliers alone.
 
    The semidefinite form of the nuclear norm is min tr(X)/2 with X = [[P, W], [W', Q]] >= 0, and its dual has slack
    Z = [[I, -D], [-D', I]] / 2 with D = W(lam). Eliminating X leaves one linear system in the m multipliers (the HKM
@@ -256,6 +256,137 @@ static int step(Step *s, double *mu) {
         s->lam[k] += dual * s->d_lam[k];
     }
     return 0;
+}
+
+/* The start from the least Frobenius norm: the multiple of it that leaves every row some slack, mu relative to the largest
+   singular value, share of the dual ball, least slack. As in interior_point.py. */
+static const double MULTIPLE = 1.1, START_MU = 0.05, SHARE = 0.5, LEAST_SLACK = 1e-2, BALL = 0.95;
+/* Steps without progress that end a problem, and fewer of them where the digits are spent. */
+enum { PATIENCE = 15, PAUSE = 2 };
+static const double NEAR = 1e-6;
+
+typedef struct {
+    double *U, *sigma, *Vt, *work; /* p r, r, r q, lwork, where r = min(p, q) */
+    int *whole, lwork;
+    double *sides, *room, *best_X, *best_lam; /* m, m, n n, m */
+} Run;
+
+/* A point strictly inside both cones, and centred, from multipliers `first` of the least Frobenius norm of any scale; the
+   problem is scaled so that this norm is 1. Returns it, or 0 where there is none. */
+static double start(Step *s, Run *run, const double *c, const double *first) {
+    const int m = s->m, p = s->p, q = s->q, n = s->n, r = p < q ? p : q;
+    int failed;
+    bordered(s, first, 0.0, s->one);
+    const double length = sqrt(dot(p * q, s->block, s->block)), size = dot(m, c, first) / length;
+    if (!(length > 0.0 && size > 0.0 && isfinite(length + size))) return 0.0;
+    for (int k = 0; k < p * q; k++) s->block[k] /= length;
+    lapack.gesdd("S", &p, &q, s->block, &p, run->sigma, run->U, &p, run->Vt, &r, run->work, &run->lwork, run->whole,
+                 &failed);
+    if (failed) return 0.0;
+    const double top = run->sigma[0], mu = START_MU * MULTIPLE * top;
+    /* With P = U h U' + 2 mu (I - U U') and Q alike, mu X^{-1} has the diagonal blocks I/2 of Z. */
+    memset(s->X, 0, sizeof(double) * n * n);
+    for (int k = 0; k < r; k++) {
+        const double sigma = MULTIPLE * run->sigma[k], h = sqrt(mu * mu + sigma * sigma) - mu;
+        for (int j = 0; j < n; j++)
+            for (int i = 0; i < n; i++) {
+                const double left = i < p ? run->U[i + (long)k * p] : run->Vt[k + (i - p) * (long)r];
+                const double right = j < p ? run->U[j + (long)k * p] : run->Vt[k + (j - p) * (long)r];
+                s->X[i + (long)j * n] += ((i < p) == (j < p) ? h : sigma) * left * right;
+            }
+    }
+    for (int i = 0; i < n; i++) s->X[i * (n + 1L)] += 2.0 * mu;
+    for (int k = 0; k < m; k++) run->sides[k] = c[k] / size;
+    values_at(s, s->X, s->h);
+    for (int k = 0; k < m; k++) {
+        const int ordered = s->sense[k] == INEQUALITY;
+        s->slack[k] = ordered ? fmax(s->h[k] - run->sides[k], LEAST_SLACK) : 0.0;
+        s->rest[k] = ordered ? mu / s->slack[k] : 0.0;
+    }
+    /* Every inequality row takes part, within most of what is left of the dual ball. */
+    bordered(s, s->rest, 0.0, s->one);
+    const double extra = sqrt(dot(p * q, s->block, s->block)), left = fmin(1.0, (BALL - SHARE) / fmax(extra, 1e-300));
+    for (int k = 0; k < m; k++) s->lam[k] = first[k] * (SHARE / (top * length)) + s->rest[k] * left;
+    return size;
+}
+
+/* Steps until the gap is closed or nothing improves; how many. What a row may miss is relative to its `room`. */
+static int iterate(Step *s, Run *run, int most, double goal) {
+    const int m = s->m, n = s->n;
+    double best = INFINITY, mu;
+    int steps = 0, waited = 0;
+    memcpy(run->best_X, s->X, sizeof(double) * n * n);
+    memcpy(run->best_lam, s->lam, sizeof(double) * m);
+    while (steps < most && best > goal && waited < PATIENCE && (waited < PAUSE || best >= NEAR)) {
+        Measures found;
+        steps++;
+        if (step(s, &mu)) break;
+        measure(s, &found); /* h are the values of the rows */
+        double worst = found.gap, sum = found.gap;
+        for (int k = 0; k < m; k++) {
+            const double missed = fabs(s->rhs[k] + s->slack[k] - s->h[k]) / run->room[k];
+            worst = fmax(worst, missed);
+            sum += missed;
+        }
+        waited++;
+        if (isfinite(sum) && worst < best) {
+            best = worst;
+            waited = 0;
+            memcpy(run->best_X, s->X, sizeof(double) * n * n);
+            memcpy(run->best_lam, s->lam, sizeof(double) * m);
+        }
+    }
+    return steps;
+}
+
+static void *run_memory(Run *run, const Step *s) {
+    const long n = s->n, m = s->m, p = s->p, q = s->q, r = p < q ? p : q;
+    run->lwork = 4 * (int)(r * r) + 8 * (int)(p + q) + 64;
+    double *memory = malloc(sizeof(double) * (p * r + r + r * q + run->lwork + 3 * m + n * n) + sizeof(int) * 8 * r);
+    if (!memory) return NULL;
+    run->U = memory;
+    run->sigma = run->U + p * r;
+    run->Vt = run->sigma + r;
+    run->work = run->Vt + r * q;
+    run->sides = run->work + run->lwork;
+    run->room = run->sides + m;
+    run->best_lam = run->room + m;
+    run->best_X = run->best_lam + m;
+    run->whole = (int *)(run->best_X + n * n);
+    return memory;
+}
+
+/* `count` problems in C order: factors (m, p) and (m, q) of unit rows, right-hand sides, what a violation of 1 amounts to,
+   and senses (m,). `lam` (m,) holds multipliers of the least Frobenius norm up to scale, and then those of the nuclear norm;
+   W (p, q) and the steps are written, W = NaN where the start has no meaning. Returns the problems that were done: all,
+   unless memory was short. */
+EXPORT int attsvm_nuclear(int count, int m, int p, int q, const double *a, const double *b, const double *c,
+                          const double *room, const signed char *sense, double *W, double *lam, int *steps, int most,
+                          double goal) {
+    const int n = p + q;
+    int done = 0;
+    Step s = {.m = m, .p = p, .q = q, .n = n};
+    Run run;
+    double *memory = step_memory(&s), *other = run_memory(&run, &s);
+    double *point = malloc(sizeof(double) * ((long)n * n + 2L * m));
+    s.X = point;
+    if (memory && other && point) {
+        s.lam = s.X + (long)n * n;
+        s.slack = s.lam + m;
+        s.rhs = run.sides;
+        for (; done < count; done++) {
+            s.a = a, s.b = b, s.sense = sense;
+            const double size = start(&s, &run, c, lam);
+            for (int k = 0; k < m; k++) run.room[k] = room[k] / size;
+            *steps++ = size > 0.0 ? iterate(&s, &run, most, goal) : 0;
+            for (int i = 0; i < p; i++)
+                for (int j = 0; j < q; j++) W[i * q + j] = size > 0.0 ? run.best_X[i + (p + j) * (long)n] * size : NAN;
+            if (size > 0.0) memcpy(lam, run.best_lam, sizeof(double) * m);
+            a += (long)m * p, b += (long)m * q, c += m, room += m, sense += m, W += (long)p * q, lam += m;
+        }
+    }
+    free(memory), free(other), free(point);
+    return done;
 }
 
 /* One step for rows a (m, p), b (m, q) in C order; X (p+q, p+q), lam and slack (m,) are moved, the measures are written.

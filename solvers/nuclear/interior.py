@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +10,11 @@ import numpy.typing as npt
 from attsvm.solvers.certificate import Certificate
 from attsvm.solvers.certify import certify
 from attsvm.solvers.driver import Driver
+from attsvm.solvers.frobenius.active_set import proved
 from attsvm.solvers.infeasible import find_farkas, purify_farkas
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.interior_point import InteriorPoint
-from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
+from attsvm.solvers.nuclear.newton import Polished, polish_guess, polish_pair, report, warm_polish
 from attsvm.solvers.nuclear.spectra import pair_gap
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
@@ -26,9 +26,9 @@ __all__ = ["run_interior", "solve_interior"]
 # Gap from which on Newton's method is tried: a step of it takes as long as six of these.
 _ATTEMPT = 3e-5
 # Accuracy that either start reaches unless rounding interferes.
-_RETRY = 1e-9
-# Rows up to which the method for batches is asked as well where this one leaves a problem open.
-_LOCKSTEP_ROWS = 120
+_RETRY = 1e-10
+# Rows up to which the method for batches is asked as well where this one proves less than it does.
+_LOCKSTEP_ROWS, _SHARP = 120, 9e-11
 
 
 def run_interior(
@@ -53,23 +53,23 @@ def run_interior(
     """
     state = InteriorPoint(rows, working)
     proof = _iterate(state, driver, goal)
-    # Nearly infeasible rows have a large W, and where rounding stops the method depends on the path: two more may get
-    # closer, from the plain start and from that of rows for which W is of size 1.
-    for size in (1.0, None):
+    # Nearly infeasible rows have a large W, and where rounding stops the method depends on the path: others may get
+    # closer, from the plain start, and from both starts of rows for which W is of size 1.
+    for unit_size, plain in ((False, True), (True, True), (True, False)):
         if proof is not None or driver.best is None or driver.measure <= _RETRY or driver.left <= 0:
             break
-        size = size or float(np.linalg.norm(driver.best.W))
-        if not (size == 1.0 and state.plain):
-            proof = _retry(rows, working, size, driver, goal)
+        size = float(np.linalg.norm(driver.best.W)) if unit_size else 1.0
+        if unit_size or not state.plain:
+            proof = _retry(rows, working, size, plain, driver, goal)
     return proof
 
 
 def _retry(
-    rows: UnitRows, working: npt.NDArray[np.intp], size: float, driver: Driver[Polished], goal: float
+    rows: UnitRows, working: npt.NDArray[np.intp], size: float, plain: bool, driver: Driver[Polished], goal: float
 ) -> Certificate | None:
-    """The method from its plain start, on right-hand sides divided by ``size``."""
+    """The method from one of its starts, on right-hand sides divided by ``size``."""
     again: Driver[Polished] = Driver(driver.left)
-    proof = _iterate(InteriorPoint(replace(rows, rhs=rows.rhs / size), working, plain=True), again, goal)
+    proof = _iterate(InteriorPoint(replace(rows, rhs=rows.rhs / size), working, plain), again, goal)
     driver.advance(again.steps)
     if again.best is not None:
         W, lam = again.best.W * size, again.best.lam
@@ -140,21 +140,20 @@ def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if proof is not None or driver.best is None:
         return Found(farkas=proof, iterations=driver.steps)
     found = report(rows, driver.best, driver.steps, Extras(newton_steps=driver.best.steps))
-    open_ = found.certificate is not None and found.certificate.proved > request.tolerance
-    if open_ and unit.m <= _LOCKSTEP_ROWS and request.max_iterations is None and find_spec("torch") is not None:
-        return _as_in_a_batch(unit, norm, request, found)
+    if unit.m <= _LOCKSTEP_ROWS and request.max_iterations is None and proved(found) > _SHARP:
+        return min([found, *_as_in_a_batch(unit, norm, request, found)], key=proved)
     return found
 
 
-def _as_in_a_batch(unit: UnitProblem, norm: Norm, request: Request, found: Found) -> Found:
-    """What the method for batches makes of a problem that stays open, if that proves more."""
+def _as_in_a_batch(unit: UnitProblem, norm: Norm, request: Request, found: Found) -> list[Found]:
+    """What the method for batches makes of a problem that is not sharp, and what Newton makes of that."""
     from attsvm.solvers.nuclear.lockstep import solve_lockstep
 
     many = solve_lockstep(UnitProblem(MarginProblem.stack([unit.problem])), norm, Request(request.tolerance))
-    assert many.W is not None and many.multipliers is not None and found.certificate is not None
-    if not np.isfinite(many.multipliers).all():
-        return found
-    certificate = certify(unit.problem, many.W[0], many.multipliers[0], norm)
-    if certificate.proved >= found.certificate.proved:
-        return found
-    return replace(found, W=many.W[0], multipliers=many.multipliers[0], certificate=certificate)
+    assert many.W is not None and many.multipliers is not None
+    W, lam = many.W[0], many.multipliers[0]
+    if not (np.isfinite(lam).all() and np.isfinite(W).all()):
+        return []
+    polished = polish_pair(unit.rows, W, lam)
+    last = [] if polished is None else [report(unit.rows, polished, found.iterations, found.extras)]
+    return [replace(found, W=W, multipliers=lam, certificate=certify(unit.problem, W, lam, norm)), *last]

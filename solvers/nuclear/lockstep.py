@@ -1,12 +1,18 @@
-"""Least nuclear norm for many small problems at once, on any torch device; the steps are in `lockstep_steps`."""
+"""Least nuclear norm for many small problems at once: compiled, or on any torch device in lockstep.
+
+Without a device the problems are shared between the cores (`attsvm.solvers.compiled`); on one they advance together,
+one call for all (`lockstep_steps`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.compiled.library import minimize_nuclear
 from attsvm.solvers.devices import torch_device
 from attsvm.solvers.frobenius.active_set import solve_active_set
 from attsvm.solvers.norms import Norm
@@ -25,6 +31,8 @@ __all__ = ["solve_lockstep"]
 # Numbers of working memory per chunk: enough problems that the time goes into arithmetic, not into calls.
 _CHUNK_NUMBERS = {"cpu": 1 << 24, "other": 1 << 27}
 MAX_ITERATIONS = 60
+# Near here the Newton matrix runs out of digits; a problem also stops when it no longer improves.
+_GOAL, _GOAL_FLOAT32 = 1e-10, 1e-5
 
 
 def _iterate(state: NuclearState, max_iterations: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -32,8 +40,7 @@ def _iterate(state: NuclearState, max_iterations: int) -> tuple[Tensor, Tensor, 
     import torch
 
     size, device = len(state.X), state.X.device
-    # Near here the Newton matrix runs out of digits; a problem also stops when it no longer improves.
-    goal = 1e-10 if state.X.dtype == torch.float64 else 1e-5
+    goal = _GOAL if state.X.dtype == torch.float64 else _GOAL_FLOAT32
     best_X, best_lam = state.X.clone(), state.lam.clone()
     best = torch.full_like(state.gap, torch.inf)
     iterations = torch.zeros((size,), dtype=torch.int64, device=device)
@@ -114,17 +121,32 @@ def _advance(
     return found if right is None else found @ right.mT, torch.where(live, lam, 0.0), steps
 
 
-def _to_numpy(tensor: Tensor) -> FloatArray:
-    return np.asarray(tensor.cpu().numpy(), dtype=np.float64)
+def _compiled(unit: UnitProblem, x: FloatArray, most: int) -> tuple[FloatArray, FloatArray, IntArray]:
+    """W and multipliers of unit rows, and steps, from those of the least Frobenius norm."""
+    pair = unit.problem.pairs()
+    left, right = (
+        None if part.shape[-2] >= part.shape[-1] else np.linalg.qr(part.mT)[0] for part in (pair.a, pair.queries)
+    )
+    a, b = pair.a * unit.inverse[..., None], pair.right.astype(np.float64, copy=False)
+    a, b = a if left is None else a @ left, b if right is None else b @ right
+    live = unit.inverse > 0
+    # A zero row asks for nothing (or the problem were infeasible): give it room.
+    c = np.where(live, unit.c, -1.0)
+    room = np.where(live, unit.problem.allowance * unit.inverse / unit.scale, 1.0)
+    sense = np.where(unit.equality & live, 0, 1).astype(np.int8)
+    W, lam, steps = minimize_nuclear(a, b, c, room, sense, x, most, _GOAL)
+    W = W if left is None else left @ W
+    return W if right is None else W @ right.mT, np.where(live, lam, 0.0), steps
 
 
 def solve_lockstep(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least nuclear norm for a batch of small problems, on any device.
 
-    ``max_iterations`` are interior-point steps, 60 by default (typical problems need 10 to 15). Options are ``dtype``
-    ("float64" or "float32": the precision of the iterations) and ``chunk`` (problems worked on at a time; by default
-    as many as keep the working memory near 128 MiB on a CPU and 1 GiB on other devices). On a CPU torch is held to one
-    thread: the matrices are too small to be shared.
+    ``max_iterations`` are interior-point steps, 60 by default (typical problems need 10 to 15). Without ``device=`` the
+    steps are compiled. On a device, options are ``dtype`` ("float64" or "float32": the precision of the iterations) and
+    ``chunk`` (problems worked on at a time; by default as many as keep the working memory near 128 MiB on a CPU and
+    1 GiB on other devices); either makes the CPU a device. There torch is held to one thread: the matrices are too
+    small to be shared.
 
     Examples
     --------
@@ -134,15 +156,8 @@ def solve_lockstep(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     >>> solve(batch, "nuclear", "lockstep").W.ravel().round(6).tolist()
     [0.5, 0.25]
     """
-    place = torch_device(request.device)  # says what is missing where torch is
-    import torch
-
-    dtype, chunk = request.options.get("dtype", "float64"), request.options.get("chunk")
-    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if kind not in (torch.float64, torch.float32):
-        raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}")
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    in_torch = request.device is not None or "dtype" in request.options or "chunk" in request.options
+    advance = _torch_engine(request) if in_torch else None
     first = solve_active_set(unit, norm, Request(request.tolerance))
     W, lam, iterations = first.W, first.multipliers, np.array(first.iterations)
     assert W is not None and lam is not None
@@ -156,16 +171,38 @@ def solve_lockstep(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         start_W = W[picked] / some.scale[..., None]
         # Multipliers of the unit rows: W(x) = start_W.
         x = lam[picked] * some.problem.row_norms * np.sqrt(np.einsum("bij,bij->b", start_W, start_W))[:, None]
-        size = chunk or _chunk_size(some, place)
-        with torch_threads(place):
-            for begin in range(0, len(picked), size):
-                part = slice(begin, begin + size)
-                found, multipliers, steps = _advance(some, part, start_W[part], x[part], request, place, kind)
-                rows = picked[part]
-                W[rows] = _to_numpy(found) * some.scale[part][..., None]
-                lam[rows] = _to_numpy(multipliers) * some.inverse[part]
-                iterations[rows] += steps.cpu().numpy()
+        if advance is None:
+            found, multipliers, steps = _compiled(some, x, request.max_iterations or MAX_ITERATIONS)
+        else:
+            found, multipliers, steps = advance(some, start_W, x)
+        W[picked], lam[picked] = found * some.scale[..., None], multipliers * some.inverse
+        iterations[picked] += steps
     return Found(W, lam, iterations, candidates=first.candidates)
+
+
+def _torch_engine(
+    request: Request,
+) -> Callable[[UnitProblem, FloatArray, FloatArray], tuple[FloatArray, FloatArray, IntArray]]:
+    """Steps in torch by chunks: from the Frobenius solution and its multipliers to W, multipliers and steps."""
+    place = torch_device(request.device)  # says what is missing where torch is
+    import torch
+
+    dtype, chunk = request.options.get("dtype", "float64"), request.options.get("chunk")
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if kind not in (torch.float64, torch.float32):
+        raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+
+    def advance(unit: UnitProblem, W: FloatArray, x: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        size = chunk or _chunk_size(unit, place)
+        parts = [slice(begin, begin + size) for begin in range(0, len(x), size)]
+        with torch_threads(place):
+            done = [_advance(unit, part, W[part], x[part], request, place, kind) for part in parts]
+        found, multipliers, steps = (torch.cat(piece).cpu().numpy() for piece in zip(*done, strict=True))
+        return found.astype(np.float64), multipliers.astype(np.float64), steps
+
+    return advance
 
 
 def _misses_rows(unit: UnitProblem, W: FloatArray) -> BoolArray:

@@ -337,11 +337,14 @@ def warm_polish(rows: UnitRows, request: Request, *, goal: float = 1e-11) -> Pol
         )
     if not known.status.has_solution:
         return None
-    W = rows.reduce(known.W)
-    lam = known.multipliers[rows.index] / rows.unit.inverse[rows.index]
-    slack = rows.values(W) - rows.rhs
-    polished = polish_guess(rows, W, lam, lam > np.maximum(slack, 1e-9))
+    polished = polish_pair(rows, known.W, known.multipliers)
     return polished if polished is not None and polished.gap <= goal else None
+
+
+def polish_pair(rows: UnitRows, W: FloatArray, multipliers: FloatArray) -> Polished | None:
+    """Newton from W and multipliers in the coordinates of the problem."""
+    W, lam = rows.reduce(W), multipliers[rows.index] / rows.unit.inverse[rows.index]
+    return polish_guess(rows, W, lam, lam > np.maximum(rows.values(W) - rows.rhs, 1e-9))
 
 
 def report(rows: UnitRows, best: Polished, iterations: int, extras: Extras) -> Found:

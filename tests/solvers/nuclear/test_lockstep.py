@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attsvm.solvers import MarginProblem, solve
-from kkt import sphere_rows
+from attsvm.solvers import MarginProblem, Status, solve
+from attsvm.solvers.library import library
+from kkt import assert_optimal, sphere_rows
+from solver_api import HARD
 
 torch = pytest.importorskip("torch")
 
@@ -99,3 +101,26 @@ def test_bad_options_are_named() -> None:
             solve(batch, "nuclear", **options)
     with pytest.raises(TypeError, match="solver 'lockstep' takes no option 'starts'"):
         solve(batch, "nuclear", starts=3)
+
+
+ENTRIES = {entry.name: entry for entry in library(0)}
+SHAPES = sorted({entry.problem.shape for entry in ENTRIES.values()})
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_torch_and_compiled_steps_agree_on_the_library(shape: tuple[int, int]) -> None:
+    """Both engines on every known problem of a shape at once: equalities, missing rows, proofs of infeasibility."""
+    entries = [entry for entry in ENTRIES.values() if entry.problem.shape == shape]
+    batch = MarginProblem.stack([entry.problem for entry in entries])
+    compiled, in_torch = solve(batch, "nuclear"), solve(batch, "nuclear", device="cpu")
+    assert compiled.solver == in_torch.solver == "lockstep"
+    for i, entry in enumerate(entries):
+        one, other = compiled[i], in_torch[i]
+        if entry.tags & HARD:
+            continue
+        assert one.status is other.status
+        assert (one.status is Status.INFEASIBLE) == (not entry.feasible)
+        if entry.feasible:
+            # Each is proved to 9e-11, or finished by Newton's method.
+            assert one.norm == pytest.approx(other.norm, rel=2e-10)
+            assert_optimal(entry.problem, other.W, other.multipliers, "nuclear", 1e-8)
