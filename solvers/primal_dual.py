@@ -8,10 +8,8 @@ strictly inside. Problems of a batch are shared between the cores.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify import certify
@@ -31,13 +29,6 @@ MAX_ITERATIONS = 80
 _GOAL, _CHEAP_GOAL = 1e-2, 1e-3
 
 
-def _span(vectors: npt.NDArray[np.floating[Any]]) -> FloatArray | None:
-    """Orthonormal columns that span the rows of ``vectors (*batch, k, d)``; None when k >= d."""
-    if vectors.shape[-2] >= vectors.shape[-1]:
-        return None
-    return np.asarray(np.linalg.qr(vectors.astype(np.float64, copy=False).mT)[0])
-
-
 def _sense(unit: UnitProblem) -> Sense:
     sense = np.ones(unit.c.shape, dtype=np.int8)
     if unit.has_equalities:
@@ -49,10 +40,7 @@ def _sense(unit: UnitProblem) -> Sense:
 
 def _run(unit: UnitProblem, norm: Norm, first: FloatArray, request: Request) -> tuple[FloatArray, FloatArray, IntArray]:
     """W, multipliers and steps in the coordinates of the problem, from those of the least Frobenius norm."""
-    pair = unit.problem.pairs()
-    a, b = pair.a * unit.inverse[..., None], pair.right.astype(np.float64, copy=False)
-    left, right = (_span(pair.a), _span(pair.queries)) if norm.unitarily_invariant else (None, None)
-    a, b = a if left is None else a @ left, b if right is None else b @ right
+    a, b, left, right = unit.factors(reduced=norm.unitarily_invariant)
     goal = (_GOAL if norm.unitarily_invariant else _CHEAP_GOAL) * request.tolerance
     most = request.max_iterations or MAX_ITERATIONS
     W, lam, steps = minimize(norm, a, b, unit.c, _sense(unit), first, most, goal)

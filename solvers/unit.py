@@ -111,6 +111,22 @@ class UnitProblem:
             diagonal[self.inverse == 0] = 1.0
         return gram
 
+    def factors(self, reduced: bool) -> tuple[FloatArray, FloatArray, FloatArray | None, FloatArray | None]:
+        """Left and right factors of the unit rows, shapes (*batch, m, p) and (*batch, m, q), and two bases.
+
+        They are in coordinates of these bases of both spans if ``reduced``; None stands for the identity.
+        """
+        pair = self.problem.pairs()
+        a = (pair.a * self.inverse[..., None]).astype(np.float64, copy=False)
+        b = pair.right.astype(np.float64, copy=False)
+        if not reduced:
+            return a, b, None, None
+        left, right = (
+            None if part.shape[-2] >= part.shape[-1] else np.linalg.qr(part.astype(np.float64, copy=False).mT)[0]
+            for part in (pair.a, pair.queries)
+        )
+        return a if left is None else a @ left, b if right is None else b @ right, left, right
+
     @cached_property
     def rows(self) -> UnitRows:
         """The nonzero rows written out in coordinates of their spans; one problem only."""

@@ -123,12 +123,7 @@ def _advance(
 
 def _compiled(unit: UnitProblem, x: FloatArray, most: int) -> tuple[FloatArray, FloatArray, IntArray]:
     """W and multipliers of unit rows, and steps, from those of the least Frobenius norm."""
-    pair = unit.problem.pairs()
-    left, right = (
-        None if part.shape[-2] >= part.shape[-1] else np.linalg.qr(part.mT)[0] for part in (pair.a, pair.queries)
-    )
-    a, b = pair.a * unit.inverse[..., None], pair.right.astype(np.float64, copy=False)
-    a, b = a if left is None else a @ left, b if right is None else b @ right
+    a, b, left, right = unit.factors(reduced=True)
     live = unit.inverse > 0
     # A zero row asks for nothing (or the problem were infeasible): give it room.
     c = np.where(live, unit.c, -1.0)
