@@ -21,8 +21,10 @@ typedef struct { /* as `Measures` in library.py */
 
 /* Shares of the largest diagonal entry that may be added to M, and the refinements that undo them. Dependent equality rows
    leave M singular, and so do, near the end, rows that leave W no interior. */
-static const double SHIFTS[] = {0.0, 1e-14, 1e-12, 1e-10};
+static const double SHIFTS[] = {0.0, 0.0, 1e-14, 1e-12, 1e-10};
 static const double EQUAL_SHIFT = 1e-12;
+/* Before them, this share of every diagonal entry: enough where rows are independent. */
+static const double ROUNDING = 16.0 * 2.2e-16;
 /* Lengths of steps that are tried. */
 static const double LENGTHS[] = {1.12, 1.05, 1.01, 0.97, 0.92, 0.87, 0.8, 0.72, 0.63, 0.54, 0.45,
                                  0.35, 0.26, 0.18, 0.11, 0.06, 0.03, 0.01, 1e-3, 1e-4, 1e-5};
@@ -107,11 +109,14 @@ static int factor_schur(Step *s) {
     const int m = s->m;
     double top = 0.0;
     for (int k = 0; k < m; k++) top = fmax(top, s->M[k * (m + 1L)]);
-    for (int try = 0; try < 4; try++) {
+    for (int try = 0; try < 5; try++) {
         memcpy(s->factor, s->M, sizeof(double) * m * m);
-        for (int k = 0; k < m; k++)
-            s->factor[k * (m + 1L)] += top * (s->sense[k] == EQUALITY ? fmax(SHIFTS[try], EQUAL_SHIFT) : SHIFTS[try]);
-        s->refinements = try + 1;
+        for (int k = 0; k < m; k++) {
+            double *diagonal = s->factor + k * (m + 1L);
+            const double shift = s->sense[k] == EQUALITY ? fmax(SHIFTS[try], EQUAL_SHIFT) : SHIFTS[try];
+            *diagonal += try ? top * shift : ROUNDING * *diagonal;
+        }
+        s->refinements = try ? try : 1;
         if (cholesky(m, s->factor)) return 1;
     }
     return 0;

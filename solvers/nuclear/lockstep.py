@@ -32,7 +32,7 @@ __all__ = ["solve_lockstep"]
 _CHUNK_NUMBERS = {"cpu": 1 << 24, "other": 1 << 27}
 MAX_ITERATIONS = 60
 # Near here the Newton matrix runs out of digits; a problem also stops when it no longer improves.
-_GOAL, _GOAL_FLOAT32 = 1e-10, 1e-5
+_GOAL, _GOAL_FLOAT32 = 8e-11, 1e-5
 
 
 def _iterate(state: NuclearState, max_iterations: int) -> tuple[Tensor, Tensor, Tensor]:
