@@ -1,10 +1,15 @@
+import os
 from collections.abc import Iterator
 
-import numpy as np
-import pytest
-from hypothesis import HealthCheck, settings
+# One thread per process, before any library starts its pool: two workers with two threads each on two cores wait for
+# each other at every product of small matrices. Tests of thread limits set their own numbers in processes of their own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from attsvm.solvers import NORMS, SOLVERS
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+from attsvm.solvers import NORMS, SOLVERS  # noqa: E402
 
 # Machines are noisy and solves take milliseconds to seconds: examples are few, seeded and not timed.
 settings.register_profile(
