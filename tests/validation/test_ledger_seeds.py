@@ -134,7 +134,8 @@ def test_recorded_tightness_and_survivors_name_claims_with_checks():
 
 @pytest.mark.parametrize("paper", ["conditioning", "localization"])
 def test_wrong_constants_of_cheap_checks_are_caught(paper):
-    found = [m for claim in find_claims([n for n in CHEAP if n.startswith(paper)]) for m in mutations(claim, scaled=True)]
+    claims = find_claims([name for name in CHEAP if name.startswith(paper)])
+    found = [m for claim in claims for m in mutations(claim, scaled=True)]
     caught, total = shares(found)
     assert total > 20 and caught >= 0.95 * total, [(m.claim, m.name) for m in found if not m.caught and not m.invariant]
     assert all(m.caught or m.reason for m in found), [(m.claim, m.name) for m in found if not m.caught and not m.reason]

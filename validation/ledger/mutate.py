@@ -203,9 +203,7 @@ def _caught(claim: Claim, formula: Any, seed: int, trials: int) -> tuple[bool, s
     return False, str(found)
 
 
-def mutations(
-    claim: Claim, seed: int = 0, trials: int | None = None, *, scaled: bool | None = None
-) -> list[Mutation]:
+def mutations(claim: Claim, seed: int = 0, trials: int | None = None, *, scaled: bool | None = None) -> list[Mutation]:
     """Every variant of a claim, tried on its check.
 
     Parameters
