@@ -1,4 +1,10 @@
+import os
+import sys
 from collections.abc import Iterator
+
+# One thread per process, before any library starts its pool: two workers with two threads each on two cores wait for
+# each other at every product of small matrices. Tests of thread limits set their own numbers in processes of their own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
@@ -11,6 +17,16 @@ settings.register_profile(
     "attsvm", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("attsvm")
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """What a test does to torch's number of threads ends with it: all later ones would train at that number."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else None
+    yield
+    if torch and torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -31,13 +31,13 @@ def descend(trials, seed, d):
 
 
 # %%
-# Three dimensions, 100 problems each, in chunks of 25. Chunks run in this process here (``workers=0``); by default they
+# Three dimensions, 100 problems each, in chunks of 50. Chunks run in this process here (``workers=0``); by default they
 # run in worker processes, and any ``concurrent.futures`` executor or a ``dask.distributed`` client will do.
 
 with tempfile.TemporaryDirectory() as folder:
     store = Path(folder) / "results.sqlite"
-    first = attsvm.sweep(descend, {"d": [4, 8, 16]}, trials=100, chunk=25, workers=0, store=store)
-    again = attsvm.sweep(descend, {"d": [4, 8, 16]}, trials=100, chunk=25, workers=0, store=store)
+    first = attsvm.sweep(descend, {"d": [4, 8, 16]}, trials=100, chunk=50, workers=0, store=store)
+    again = attsvm.sweep(descend, {"d": [4, 8, 16]}, trials=100, chunk=50, workers=0, store=store)
 print(f"first call: {first.computed} chunks computed; second: {again.computed} computed, {again.resumed} read")
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")

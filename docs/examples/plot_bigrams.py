@@ -59,8 +59,8 @@ partial = graph_svm(short, embeddings)
 print(f"rows: {len(svm.pairs)} with whole contexts, {len(partial.pairs)} with short ones")
 print(f"norms: {svm.norm:.3f} and {partial.norm:.3f}")
 
-runs = {"whole contexts": (whole, train(whole, embeddings, steps=3000, snapshots=25)),
-        "short contexts": (short, train(short, embeddings, steps=3000, snapshots=25))}  # fmt: skip
+runs = {"whole contexts": (whole, train(whole, embeddings, steps=1000, lr=0.3, snapshots=25)),
+        "short contexts": (short, train(short, embeddings, steps=1000, lr=0.3, snapshots=25))}  # fmt: skip
 W = runs["whole contexts"][1].W
 attention = np.exp(W - W.max(axis=0))  # logits of token j after last token k are W[j, k]
 attention = (attention / attention.sum(axis=0)).T

@@ -19,7 +19,7 @@ problem = attsvm.random_problem(n=2, T=5, d=12, kind="sequence", causal=True, se
 causal = attsvm.satt_svm(problem)
 everything = attsvm.AttentionProblem(problem.X, problem.Y, problem.Z, problem.head)
 unmasked = attsvm.satt_svm(everything, problem.optimal_tokens())
-run = attsvm.train(problem, steps=5_000)
+run = attsvm.train(problem, steps=1_000, lr=0.5)
 report = attsvm.compare(run, causal, unmasked)
 print(f"rows: {causal.rows.margin_problem.m} causal, {unmasked.rows.margin_problem.m} without the mask")
 print(f"training ends {report.convergence}")

@@ -34,7 +34,7 @@ print("shares in the first context:", soft.probabilities[:4].round(4))
 # Train W and follow it: the direction turns towards the SVM as 1/steps, and attention inside the component settles at
 # the shares that the finite part predicts.
 
-run = train(data, embeddings, steps=5000, snapshots=25)
+run = train(data, embeddings, steps=2000, lr=0.25, snapshots=25)
 parts = [decompose(data, embeddings, W) for W in run.history[1:]]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")

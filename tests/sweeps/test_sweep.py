@@ -187,7 +187,7 @@ from sweep_tasks import slow_draws
 import attsvm
 if __name__ == "__main__":
     grid = {"d": [2, 3, 5, 8], "log": [sys.argv[2]], "seconds": [0.04]}
-    attsvm.sweep(slow_draws, grid, 45, store=sys.argv[1], chunk=3, workers=4)
+    attsvm.sweep(slow_draws, grid, 45, store=sys.argv[1], chunk=3, workers=2)
 """
 
 
@@ -218,9 +218,9 @@ def test_kill_9_at_ten_moments_loses_and_repeats_nothing(tmp_path):
         repeated |= stored & {int(line) for line in log.read_text().split()}
     assert not repeated
     assert interrupted >= 5  # the sweep is long enough to be hit
-    final = attsvm.sweep(slow_draws, grid, 45, store=store, chunk=3, workers=4)
+    final = attsvm.sweep(slow_draws, grid, 45, store=store, chunk=3, workers=2)
     assert final.resumed > 0
-    calm = attsvm.sweep(slow_draws, grid, 45, store=":memory:", chunk=3, workers=4)
+    calm = attsvm.sweep(slow_draws, grid, 45, store=":memory:", chunk=3, workers=2)
     assert rows(final) == rows(calm)
 
 

@@ -153,8 +153,14 @@ def test_norm_diverges_under_assumption_b(rng):
     assert correlation(run.W, attsvm.att_svm(problem).W) > 0.8
 
 
+def stacked(problems):
+    """Problems of one size as a batch."""
+    X, Y, Z, v = (np.stack(parts) for parts in zip(*((p.X, p.Y, p.Z, p.head.v) for p in problems), strict=True))
+    return attsvm.AttentionProblem(X, Y, Z, attsvm.LinearHead(v))
+
+
 def test_theorem_4_global_convergence_from_a_separating_first_step():
-    converged = 0
+    separated = []
     for seed in range(6):
         problem = small(d=20, seed=seed)
         zero = attsvm.train(problem, steps=0, init="zero")
@@ -165,11 +171,12 @@ def test_theorem_4_global_convergence_from_a_separating_first_step():
         if not (np.delete(lead.ravel(), np.arange(3) * 4 + opt) > 0).all():
             continue  # Assumption C does not hold for this draw
         assert zero.history.max_probability[0] == pytest.approx(0.25)
-        run = attsvm.train(problem, steps=5000, init="separating", radius=20.0)
-        assert (run.history.selection == opt).all()
-        assert 1 - correlation(run.W, attsvm.att_svm(problem).W) < 1e-3
-        converged += 1
-    assert converged >= 3
+        separated.append(problem)
+    assert len(separated) >= 3
+    runs = attsvm.train(stacked(separated), steps=5000, init="separating", radius=20.0)
+    for b, problem in enumerate(separated):
+        assert (runs[b].history.selection == problem.optimal_tokens().indices).all()
+        assert 1 - correlation(runs.W[b], attsvm.att_svm(problem).W) < 1e-3
 
 
 def locally_optimal_examples(count):
@@ -193,14 +200,10 @@ def locally_optimal_examples(count):
 
 def test_theorem_5_iterates_started_in_the_cone_of_a_local_optimum_converge_to_it():
     problems, solutions = zip(*locally_optimal_examples(6), strict=True)
-    batch = attsvm.AttentionProblem(
-        np.stack([p.X for p in problems]),
-        np.stack([p.Y for p in problems]),
-        np.stack([p.Z for p in problems]),
-        attsvm.LinearHead(np.stack([p.head.v for p in problems])),
-    )
+    batch = stacked(problems)
     starts = [attsvm.cone_init(s.W, radius=300 * s.norm, correlation=1 - 1e-5, seed=i) for i, s in enumerate(solutions)]
-    run = attsvm.train(batch, steps=10_000, init=np.stack(starts), lr=0.5)
+    # Steps of 5 beside starts of norm 300 |W_mm|. At four seeds: errors of 3e-6 at most, 0.3 of those of the starts.
+    run = attsvm.train(batch, steps=1000, init=np.stack(starts), lr=5.0)
     for b, solution in enumerate(solutions):
         assert (run[b].history.selection == solution.selection.indices).all()
         assert 1 - correlation(run.W[b], solution.W) < 1e-5
@@ -211,7 +214,8 @@ def test_log_domain_passes_the_floor_of_the_published_arithmetic():
     batch = attsvm.random_problem(n=6, T=8, d=10, batch=20, seed=0)
     errors = {}
     for arithmetic in ("log", "naive"):
-        run = attsvm.train(batch, steps=6000, arithmetic=arithmetic, snapshots=5)
+        # The path is that of 6000 steps of 0.1. At three seeds: log at most 1.6e-4, naive at least 2.4e-3.
+        run = attsvm.train(batch, steps=1200, lr=0.5, arithmetic=arithmetic, snapshots=5)
         W = [attsvm.att_svm(batch[b], run.selection[b]).W for b in range(20)]
         errors[arithmetic] = np.median([1 - correlation(run.W[b], W[b]) for b in range(20)])
     assert errors["log"] < 5e-4
@@ -267,10 +271,10 @@ def test_descent_goes_on_beside_a_query_without_gradient():
     # The first query has tied scores; the second alone decides, and its gradient falls to e^-800.
     X = [[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]]
     problem = attsvm.AttentionProblem(X, [1, 1], np.eye(2), attsvm.LinearHead([0.0, 1.0]))
-    run = attsvm.train(problem, steps=8000)
+    run = attsvm.train(problem, steps=800, lr=1.0)
     assert run.status is RunStatus.FINISHED
-    assert run.steps == 8000
-    # Every step moves W[1, 1] by lr = 0.1: nothing else has a gradient.
+    assert run.steps == 800
+    # Every step moves W[1, 1] by lr = 1: nothing else has a gradient.
     assert run.W[1, 1] - run.history.W[0][1, 1] == pytest.approx(800.0, rel=1e-9)
     assert run.history.log_gradient[-1] == pytest.approx(-800.0, abs=3.0)
 

@@ -6,6 +6,7 @@ import pytest
 
 import attsvm
 from attsvm.validation.bench import peers, solves
+from attsvm.validation.bench.batch_peers import proxsuite_solve
 from attsvm.validation.bench.cases import CASES
 from attsvm.validation.bench.draws import DrawCase, NumberGoal
 from attsvm.validation.bench.growth import fitted_exponent, growth
@@ -167,6 +168,16 @@ def fake_peers(monkeypatch):
     monkeypatch.setitem(PEERS, "wrong", Peer(lambda tasks: [-W for W in exact(tasks)], ()))
     monkeypatch.setitem(PEERS, "broken", Peer(fail, ()))
     monkeypatch.setitem(PEERS, "absent", Peer(fail, ("no_such_module",)))
+
+
+def test_a_peer_with_threads_of_its_own_leaves_those_of_torch():
+    pytest.importorskip("proxsuite")
+    import torch
+
+    for number in (1, 2, 3):
+        torch.set_num_threads(number)
+        proxsuite_solve([np.eye(3)] * 2)
+        assert torch.get_num_threads() == number
 
 
 def test_a_case_measures_every_draw_and_every_peer(fake_peers):

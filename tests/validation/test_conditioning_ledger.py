@@ -7,6 +7,9 @@ from attsvm.validation.ledger.mutate import mutations
 from attsvm.validation.ledger.run import all_claims, audit
 
 CLAIMS = {claim.id.split(":")[1]: claim for claim in all_claims(["conditioning"])}
+# Instances for wrong forms where fewer than the claim's own number do. One teacher of each width tells the wrong widths
+# of X1 apart: at ten seeds their errors are three times the tolerance and more.
+FEWER = {"X1": 1}
 
 
 @pytest.mark.parametrize("name", sorted(CLAIMS))
@@ -17,7 +20,7 @@ def test_verdict_follows_from_the_check(name):
 
 @pytest.mark.parametrize("name", sorted(CLAIMS.keys() - {"J3-tab"}))
 def test_check_rejects_careful_mistakes(name):
-    found = [m for m in mutations(CLAIMS[name]) if not m.scaled]
+    found = mutations(CLAIMS[name], trials=FEWER.get(name), scaled=False)
     assert found, "a check without a planted mistake"
     assert all(m.caught for m in found), [(m.name, m.how) for m in found if not m.caught]
 

@@ -98,6 +98,14 @@ def test_scaled_forms_are_tried_up_and_down():
     assert all(m.caught for m in found)
 
 
+def test_one_kind_of_variants_can_be_asked_for():
+    claim = find_claims(["conditioning:L2"])[0]
+    both = mutations(claim)
+    kinds = [mutations(claim, scaled=kind) for kind in (True, False)]
+    assert all(kinds) and kinds[0] + kinds[1] == both
+    assert all(m.scaled for m in kinds[0]) and not any(m.scaled for m in kinds[1])
+
+
 def test_a_bound_has_teeth_by_its_recorded_tightness():
     def below(formula, rng, trials):
         x = rng.uniform(0, 1, size=trials)
@@ -126,7 +134,8 @@ def test_recorded_tightness_and_survivors_name_claims_with_checks():
 
 @pytest.mark.parametrize("paper", ["conditioning", "localization"])
 def test_wrong_constants_of_cheap_checks_are_caught(paper):
-    found = [m for name in CHEAP if name.startswith(paper) for m in mutations(find_claims([name])[0]) if m.scaled]
+    claims = find_claims([name for name in CHEAP if name.startswith(paper)])
+    found = [m for claim in claims for m in mutations(claim, scaled=True)]
     caught, total = shares(found)
     assert total > 20 and caught >= 0.95 * total, [(m.claim, m.name) for m in found if not m.caught and not m.invariant]
     assert all(m.caught or m.reason for m in found), [(m.claim, m.name) for m in found if not m.caught and not m.reason]

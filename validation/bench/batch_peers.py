@@ -116,7 +116,12 @@ def moreau_psd_read(tasks: list[Task], answers: Sequence[Any]) -> list[FloatArra
 
 
 def proxsuite_solve(grams: list[FloatArray]) -> list[FloatArray]:
-    """Multipliers by ProxQP on all cores, to 1e-9."""
+    """Multipliers by ProxQP on all cores, to 1e-9.
+
+    ProxQP sets the number of threads of the process's OpenMP, which is torch's, and leaves it so: it is set back here,
+    or all that is measured afterwards would train on that many threads.
+    """
+    import torch
     from proxsuite import proxqp
 
     m = len(grams[0])
@@ -126,5 +131,9 @@ def proxsuite_solve(grams: list[FloatArray]) -> list[FloatArray]:
         qp = batch.init_qp_in_place(m, 0, m)
         qp.settings.eps_abs, qp.settings.eps_rel = 1e-9, 0.0
         qp.init(gram, -np.ones(m), None, None, identity, zero, top)
-    proxqp.dense.solve_in_parallel(batch, os.cpu_count() or 1)
+    before = torch.get_num_threads()
+    try:
+        proxqp.dense.solve_in_parallel(batch, os.cpu_count() or 1)
+    finally:
+        torch.set_num_threads(before)
     return [np.array(batch.get(i).results.x) for i in range(len(grams))]  # copies: the batch owns the originals

@@ -203,8 +203,17 @@ def _caught(claim: Claim, formula: Any, seed: int, trials: int) -> tuple[bool, s
     return False, str(found)
 
 
-def mutations(claim: Claim, seed: int = 0, trials: int | None = None) -> list[Mutation]:
+def mutations(claim: Claim, seed: int = 0, trials: int | None = None, *, scaled: bool | None = None) -> list[Mutation]:
     """Every variant of a claim, tried on its check.
+
+    Parameters
+    ----------
+    claim : Claim
+    seed : int
+    trials : int, optional
+        Instances of the check (default: the claim's own number).
+    scaled : bool, optional
+        Only numbers off by ten per cent (True) or only planted slips (False); both by default.
 
     Examples
     --------
@@ -218,10 +227,10 @@ def mutations(claim: Claim, seed: int = 0, trials: int | None = None) -> list[Mu
     tried = claim.trials if trials is None else trials
     reason = survivors().get(claim.id, "")
     found = []
-    for scaled, variants in ((True, _scales(claim)), (False, _slips(claim))):
-        for name, formula in variants:
+    for kind, variants in ((True, _scales), (False, _slips)):
+        for name, formula in variants(claim) if scaled in (None, kind) else ():
             caught, how = _caught(claim, formula, seed, tried)
-            found.append(Mutation(claim.id, name, scaled, caught, how, "" if caught else reason))
+            found.append(Mutation(claim.id, name, kind, caught, how, "" if caught else reason))
     return found
 
 

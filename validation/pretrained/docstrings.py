@@ -6,6 +6,7 @@ Sources are parsed, not imported. Pairs whose body nearly repeats another one ar
 from __future__ import annotations
 
 import ast
+import os
 import random
 import re
 import sysconfig
@@ -72,10 +73,8 @@ def _every_pair() -> tuple[tuple[str, str, str], ...]:
     found: list[tuple[str, str, str]] = []
     bodies: dict[str, list[frozenset[str]]] = {}  # copies are in the same module
     summaries: set[str] = set()
-    for path in sorted(root.rglob("*.py")):
+    for path in _modules(root):
         parts = path.relative_to(root).with_suffix("").parts
-        if any(part.startswith(_SKIPPED) for part in parts):
-            continue
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
@@ -89,6 +88,15 @@ def _every_pair() -> tuple[tuple[str, str, str], ...]:
             bodies.setdefault(parts[0], []).append(words)
             found.append((parts[0], *pair))
     return tuple(found)
+
+
+def _modules(root: Path) -> list[Path]:
+    """Files of the library in the order of their names; skipped folders (installed packages!) are not entered."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(_SKIPPED)]
+        found += [Path(folder, name) for name in names if name.endswith(".py") and not name.startswith(_SKIPPED)]
+    return sorted(found)
 
 
 def _repeats(words: frozenset[str], known: list[frozenset[str]]) -> bool:
