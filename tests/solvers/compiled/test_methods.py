@@ -263,3 +263,15 @@ def test_rows_of_any_order_and_states_in_c_order() -> None:
     np.testing.assert_array_equal(found[0], found[1])
     with pytest.raises(ValueError, match="X, lam and slack are moved in place: they must be in C order"):
         NuclearSteps(left[0], right[0], c[0], sense[0], np.asfortranarray(np.arange(36.0).reshape(6, 6)), lam, slack)
+
+
+def test_nuclear_steps_go_on_where_equality_rows_repeat() -> None:
+    """The matrix of a step is singular then; its diagonal is raised, and refinement undoes that."""
+    left, right, c, sense = unit_rows(7, 1, 66, 4, 4)
+    left[0, 1:60], right[0, 1:60], c[0, 1:60] = left[0, 0], right[0, 0], c[0, 0]
+    sense[0, :60] = 0
+    ordered = sense[0] == 1
+    X, lam, slack = np.sqrt(8) * np.eye(8), np.where(ordered, 0.05, 0.0), np.where(ordered, np.sqrt(8), 0.0)
+    steps = NuclearSteps(left[0], right[0], c[0], sense[0], X, lam, slack)
+    assert all(steps.advance() for _ in range(9))
+    assert steps.measures.gap < 1e-6 and steps.measures.missed < 1e-9
