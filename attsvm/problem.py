@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -116,9 +115,9 @@ class AttentionProblem(ProblemData):
         if self.multi_query:
             values = values[..., None, :]
         scores = self.Y[..., None] * values
-        entries = scores.ravel()
-        if not isfinite(entries.dot(entries)):  # then not all entries are, or their squares overflow
-            bad = ~np.isfinite(scores) if self.mask is None else ~np.isfinite(scores) & self.allowed
+        finite = np.isfinite(scores)
+        if not np.logical_and.reduce(finite, axis=None):
+            bad = ~finite if self.mask is None else ~finite & self.allowed
             if bad.any():
                 place = tuple(int(i) for i in np.argwhere(bad)[0])
                 raise ValueError(f"head returned a value that is not finite at {place}")
