@@ -15,7 +15,7 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify import certify
 from attsvm.solvers.compiled.library import Sense, minimize
 from attsvm.solvers.correction import least_change
-from attsvm.solvers.frobenius.active_set import solve_active_set
+from attsvm.solvers.frobenius.active_set import proved, solve_active_set
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
@@ -67,7 +67,7 @@ def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         return _solve_batch(unit, norm, request)
     if problem.is_plain and not vectors:  # rows alike are as good a start as any, and nearly always enough
         found = _from(unit, norm, np.ones(unit.m), request)
-        if request.max_iterations is not None or _proved(found) <= request.tolerance:
+        if request.max_iterations is not None or proved(found) <= request.tolerance:
             return found
     first = solve_active_set(unit, get_norm("frobenius"), Request(request.tolerance))
     if first.farkas is not None or vectors:
@@ -75,13 +75,9 @@ def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     found = Found()
     if first.multipliers is not None and first.W is not None and first.W.any():
         found = _from(unit, norm, _unit_multipliers(unit, first.multipliers), request)
-    if request.max_iterations is None and _proved(found) > request.tolerance:
+    if request.max_iterations is None and proved(found) > request.tolerance:
         return _or_reference(unit, norm, request, found)
     return found
-
-
-def _proved(found: Found) -> float:
-    return np.inf if found.certificate is None else found.certificate.proved
 
 
 def _from(unit: UnitProblem, norm: Norm, first: FloatArray, request: Request) -> Found:

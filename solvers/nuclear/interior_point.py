@@ -1,6 +1,6 @@
 """The state of a primal-dual interior point method for the nuclear norm: where it starts, which rows it works on.
 
-The steps are compiled (``solvers/compiled/nuclear.c`` has the derivation). The dual is strictly feasible at any small
+The steps are compiled (``solvers/compiled/nuclear.h`` has the derivation). The dual is strictly feasible at any small
 positive lam, so the dual iterates stay exactly feasible; the primal ones become feasible with full steps. Rows outside
 the working set join as soon as an iterate misses them.
 """

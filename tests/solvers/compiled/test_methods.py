@@ -172,7 +172,7 @@ def test_importing_the_package_loads_no_library() -> None:
     assert done.stdout.strip() == "False"
 
 
-# As in nuclear.c.
+# As in nuclear_step.c.
 LENGTHS = (
     1.12, 1.05, 1.01, 0.97, 0.92, 0.87, 0.8, 0.72, 0.63, 0.54, 0.45, 0.35, 0.26, 0.18, 0.11, 0.06, 0.03, 0.01, 1e-3,
 )  # fmt: skip

@@ -1,0 +1,42 @@
+/* A primal-dual interior point method for the nuclear norm that works on the multipliers alone.
+
+   The semidefinite form of the nuclear norm is min tr(X)/2 with X = [[P, W], [W', Q]] >= 0, and its dual has slack
+   Z = [[I, -D], [-D', I]] / 2 with D = W(lam). Eliminating X leaves one linear system in the m multipliers (the HKM
+   direction), and since the rows have rank one its matrix is a sum of four entrywise products of Gram matrices:
+
+     4 M = (a P a') o (b Y22 b') + (b Q b') o (a Y11 a') + C + C',   C = (a W b') o (a Y12 b')',   Y = Z^{-1}.
+
+   Arrays of NumPy by rows, a (m, p) and b (m, q), are here their transposes by columns. */
+#ifndef ATTSVM_NUCLEAR_H
+#define ATTSVM_NUCLEAR_H
+
+#include "steps.h"
+
+enum { STALLED = 1, NO_MEMORY = 2 };
+
+typedef struct { /* as `Measures` in library.py */
+    double mu, gap, objective, missed; /* mu before the step, the others after it */
+} Measures;
+
+/* One problem, where its method stands, and room for a step. */
+typedef struct {
+    int m, p, q, n;
+    const double *a, *b, *rhs;
+    const signed char *sense;
+    double *X, *lam, *slack;
+    double *Z, *Y, *Z_root, *d_Z, *d_X, *target, *one, *two; /* n n */
+    double *aX, *aY;                                                 /* n m */
+    double *bX, *bY, *scaled;                                        /* q m, q m, p m */
+    double *M, *factor, *other;                                      /* m m */
+    double *inverse_lam, *inverse_slack, *d_lam, *d_slack, *h, *rest, *complement; /* m */
+    double *block;                                                   /* p q */
+    int refinements;
+} Step;
+
+double *step_memory(Step *s);                                       /* room for a step; NULL without */
+void bordered(Step *s, const double *lam, double diagonal, double *out);
+void values_at(Step *s, const double *matrix, double *out);         /* of the rows, at the upper right block */
+int nuclear_step(Step *s, double *mu);                              /* 0, or STALLED with all unchanged */
+void measure(Step *s, Measures *out);
+
+#endif

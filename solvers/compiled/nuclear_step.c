@@ -1,0 +1,250 @@
+/* One step of the method of nuclear.h. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nuclear.h"
+
+/* Shares of the largest diagonal entry that may be added to M, and the refinements that undo them. Dependent equality rows
+   leave M singular, and so do, near the end, rows that leave W no interior. */
+static const double SHIFTS[] = {0.0, 0.0, 1e-14, 1e-12, 1e-10};
+static const double EQUAL_SHIFT = 1e-12;
+/* Before them, this share of every diagonal entry: enough where rows are independent. */
+static const double ROUNDING = 16.0 * 2.2e-16;
+/* Lengths of steps that are tried. */
+static const double LENGTHS[] = {1.12, 1.05, 1.01, 0.97, 0.92, 0.87, 0.8, 0.72, 0.63, 0.54, 0.45,
+                                 0.35, 0.26, 0.18, 0.11, 0.06, 0.03, 0.01, 1e-3, 1e-4, 1e-5};
+
+static void multiply(const char *left, const char *right, int rows, int columns, int inner, const double *A, int lda,
+                     const double *B, int ldb, double *C, int ldc) {
+    const double one = 1.0, zero = 0.0;
+    lapack.gemm(left, right, &rows, &columns, &inner, &one, A, &lda, B, &ldb, &zero, C, &ldc);
+}
+
+/* [[diagonal I, -D/2], [-D'/2, diagonal I]] for D = sum_k lam_k a_k b_k'. */
+void bordered(Step *s, const double *lam, double diagonal, double *out) {
+    const int m = s->m, p = s->p, q = s->q, n = s->n;
+    for (int k = 0; k < m; k++)
+        for (int i = 0; i < p; i++) s->scaled[k * (long)p + i] = s->a[k * (long)p + i] * lam[k];
+    multiply("N", "T", p, q, m, s->scaled, p, s->b, q, s->block, p);
+    memset(out, 0, sizeof(double) * n * n);
+    for (int i = 0; i < n; i++) out[i * (n + 1L)] = diagonal;
+    for (int j = 0; j < q; j++)
+        for (int i = 0; i < p; i++)
+            out[i + (p + j) * (long)n] = out[p + j + i * (long)n] = -0.5 * s->block[i + j * (long)p];
+}
+
+/* Values of the rows at the upper right block of a symmetric matrix. */
+void values_at(Step *s, const double *matrix, double *out) {
+    const int m = s->m, p = s->p, q = s->q, n = s->n;
+    multiply("N", "N", q, m, p, matrix + p, n, s->a, p, s->bX, q);
+    for (int k = 0; k < m; k++) out[k] = dot(q, s->bX + k * (long)q, s->b + k * (long)q);
+}
+
+/* The inverse of the Cholesky factor; 0 without one. */
+static int inverse_root(int n, const double *A, double *factor, double *out) {
+    const double one = 1.0;
+    memcpy(factor, A, sizeof(double) * n * n);
+    if (!cholesky(n, factor)) return 0;
+    memset(out, 0, sizeof(double) * n * n);
+    for (int i = 0; i < n; i++) out[i * (n + 1L)] = 1.0;
+    lapack.trsm("L", "L", "N", "N", &n, &n, &one, factor, &n, out, &n);
+    return 1;
+}
+
+/* M without what the slacks add. */
+static void schur(Step *s) {
+    const int m = s->m, p = s->p, q = s->q, n = s->n;
+    const long corner = p * (n + 1L), square = (long)m * m;
+    multiply("N", "N", n, m, p, s->X, n, s->a, p, s->aX, n);
+    multiply("N", "N", n, m, p, s->Y, n, s->a, p, s->aY, n);
+    multiply("N", "N", q, m, q, s->X + corner, n, s->b, q, s->bX, q);
+    multiply("N", "N", q, m, q, s->Y + corner, n, s->b, q, s->bY, q);
+    multiply("T", "N", m, m, p, s->aX, n, s->a, p, s->M, m);
+    multiply("T", "N", m, m, q, s->b, q, s->bY, q, s->other, m);
+    for (long k = 0; k < square; k++) s->M[k] *= s->other[k];
+    multiply("T", "N", m, m, p, s->aY, n, s->a, p, s->factor, m);
+    multiply("T", "N", m, m, q, s->b, q, s->bX, q, s->other, m);
+    for (long k = 0; k < square; k++) s->M[k] += s->factor[k] * s->other[k];
+    multiply("T", "N", m, m, q, s->aX + p, n, s->b, q, s->factor, m);
+    multiply("T", "N", m, m, q, s->b, q, s->aY + p, n, s->other, m);
+    for (long k = 0; k < square; k++) s->factor[k] *= s->other[k];
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j <= i; j++) {
+            const long low = i + (long)j * m, high = j + (long)i * m;
+            s->M[low] = s->M[high] = 0.25 * (s->M[low] + s->factor[low] + s->factor[high]);
+        }
+}
+
+/* The factor of M with the smallest shift that works; 0 without. */
+static int factor_schur(Step *s) {
+    const int m = s->m;
+    double top = 0.0;
+    for (int k = 0; k < m; k++) top = fmax(top, s->M[k * (m + 1L)]);
+    for (int try = 0; try < 5; try++) {
+        memcpy(s->factor, s->M, sizeof(double) * m * m);
+        for (int k = 0; k < m; k++) {
+            double *diagonal = s->factor + k * (m + 1L);
+            const double shift = s->sense[k] == EQUALITY ? fmax(SHIFTS[try], EQUAL_SHIFT) : SHIFTS[try];
+            *diagonal += try ? top * shift : ROUNDING * *diagonal;
+        }
+        s->refinements = try ? try : 1;
+        if (cholesky(m, s->factor)) return 1;
+    }
+    return 0;
+}
+
+/* Changes of lam, Z, X and slack from M d_lam = h and the products that the step aims at. */
+static void direction(Step *s) {
+    const double one = 1.0, minus = -1.0;
+    const int m = s->m, n = s->n, unit = 1;
+    memcpy(s->d_lam, s->h, sizeof(double) * m);
+    cholesky_solve(m, s->factor, s->d_lam);
+    for (int k = 0; k < s->refinements; k++) {
+        memcpy(s->rest, s->h, sizeof(double) * m);
+        lapack.symv("L", &m, &minus, s->M, &m, s->d_lam, &unit, &one, s->rest, &unit);
+        cholesky_solve(m, s->factor, s->rest);
+        for (int i = 0; i < m; i++) s->d_lam[i] += s->rest[i];
+    }
+    bordered(s, s->d_lam, 0.0, s->d_Z);
+    multiply("N", "N", n, n, n, s->X, n, s->d_Z, n, s->one, n);
+    multiply("N", "N", n, n, n, s->one, n, s->Y, n, s->two, n);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            s->d_X[i + (long)j * n] = s->target[i + (long)j * n] - 0.5 * (s->two[i + (long)j * n] + s->two[j + (long)i * n]);
+    for (int k = 0; k < m; k++)
+        s->d_slack[k] = (s->complement[k] - s->slack[k] * s->d_lam[k]) * s->inverse_lam[k] - s->slack[k];
+}
+
+/* About the longest step that keeps point + t change definite: the best of a fixed set, as each costs a factorization. */
+static double longest_definite(Step *s, const double *point, const double *change) {
+    for (unsigned k = 0; k < sizeof LENGTHS / sizeof *LENGTHS; k++) {
+        for (int i = 0; i < s->n * s->n; i++) s->one[i] = point[i] + LENGTHS[k] * change[i];
+        if (cholesky(s->n, s->one)) return LENGTHS[k];
+    }
+    return 0.0;
+}
+
+/* Longest t for which point + t change stays nonnegative on all rows and the matrix definite; 0 where not finite. */
+static double longest(Step *s, const double *inverse, const double *change, const double *point, const double *way) {
+    double low = 0.0, sum = 0.0;
+    for (int k = 0; k < s->m; k++) {
+        low = fmin(low, change[k] * inverse[k]);
+        sum += change[k] * inverse[k];
+    }
+    if (!isfinite(sum)) return 0.0;
+    const double definite = longest_definite(s, point, way);
+    return low < 0.0 ? fmin(definite, -1.0 / low) : definite;
+}
+
+static double ahead_of(const Step *s, double primal, double dual) {
+    double sum = 0.0;
+    for (int k = 0; k < s->n * s->n; k++) sum += (s->X[k] + primal * s->d_X[k]) * (s->Z[k] + dual * s->d_Z[k]);
+    for (int k = 0; k < s->m; k++) sum += (s->slack[k] + primal * s->d_slack[k]) * (s->lam[k] + dual * s->d_lam[k]);
+    return sum;
+}
+
+/* The corrector's right side, from the predictor's direction. */
+static void correct(Step *s, double target) {
+    const int m = s->m, n = s->n;
+    for (int k = 0; k < m; k++) s->complement[k] = target - s->d_slack[k] * s->d_lam[k];
+    multiply("N", "N", n, n, n, s->d_X, n, s->d_Z, n, s->one, n);
+    multiply("N", "N", n, n, n, s->one, n, s->Y, n, s->two, n);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+            const long at = i + (long)j * n;
+            s->target[at] = target * s->Y[at] - 0.5 * (s->two[at] + s->two[j + (long)i * n]);
+        }
+    values_at(s, s->target, s->h);
+    for (int k = 0; k < m; k++) s->h[k] = s->rhs[k] - s->h[k] + s->complement[k] * s->inverse_lam[k];
+    for (int k = 0; k < n * n; k++) s->target[k] -= s->X[k];
+}
+
+double *step_memory(Step *s) {
+    const long n = s->n, m = s->m, p = s->p, q = s->q;
+    double **square[] = {&s->Z, &s->Y, &s->Z_root, &s->d_Z, &s->d_X, &s->target, &s->one, &s->two};
+    double **rows[] = {&s->M, &s->factor, &s->other};
+    double **flat[] = {&s->inverse_lam, &s->inverse_slack, &s->d_lam, &s->d_slack, &s->h, &s->rest, &s->complement};
+    double *memory = malloc(sizeof(double) * (8 * n * n + 2 * n * m + (2 * q + p) * m + 3 * m * m + 7 * m + p * q));
+    double *at = memory;
+    if (!memory) return NULL;
+    for (int i = 0; i < 8; i++, at += n * n) *square[i] = at;
+    for (int i = 0; i < 3; i++, at += m * m) *rows[i] = at;
+    for (int i = 0; i < 7; i++, at += m) *flat[i] = at;
+    s->aX = at, at += n * m;
+    s->aY = at, at += n * m;
+    s->bX = at, at += q * m;
+    s->bY = at, at += q * m;
+    s->scaled = at, at += p * m;
+    s->block = at;
+    return memory;
+}
+
+/* Relative distance of the objectives tr(X)/2 and rhs . lam, the latter, and the largest residual of the rows. */
+void measure(Step *s, Measures *out) {
+    double primal = 0.0;
+    for (int i = 0; i < s->n; i++) primal += 0.5 * s->X[i * (s->n + 1L)];
+    out->objective = dot(s->m, s->rhs, s->lam);
+    out->gap = fabs(primal - out->objective) / fmax(primal, 1e-300);
+    out->missed = 0.0;
+    values_at(s, s->X, s->h);
+    for (int k = 0; k < s->m; k++) out->missed = fmax(out->missed, fabs(s->rhs[k] + s->slack[k] - s->h[k]));
+}
+
+/* A predictor-corrector step of X, lam and slack; STALLED, and all unchanged, where rounding stops it. */
+int nuclear_step(Step *s, double *mu) {
+    const int m = s->m, n = s->n;
+    int weights = n;
+    bordered(s, s->lam, 0.5, s->Z);
+    memcpy(s->one, s->X, sizeof(double) * n * n);
+    if (!cholesky(n, s->one) || !inverse_root(n, s->Z, s->one, s->Z_root)) return STALLED;
+    multiply("T", "N", n, n, n, s->Z_root, n, s->Z_root, n, s->Y, n);
+    for (int k = 0; k < m; k++) weights += s->sense[k] == INEQUALITY;
+    *mu = (dot(n * n, s->X, s->Z) + dot(m, s->slack, s->lam)) / weights; /* slack is 0 on equality rows */
+    if (!(*mu > 0.0)) return STALLED;                                    /* complementary to the last digit */
+    schur(s);
+    for (int k = 0; k < m; k++) { /* equality rows have no cone and drop out with it */
+        const int ordered = s->sense[k] == INEQUALITY;
+        s->inverse_lam[k] = ordered ? 1.0 / s->lam[k] : 0.0;
+        s->inverse_slack[k] = ordered ? 1.0 / s->slack[k] : 0.0;
+        s->M[k * (m + 1L)] += s->slack[k] * s->inverse_lam[k];
+        s->complement[k] = 0.0;
+    }
+    if (!factor_schur(s)) return STALLED;
+    /* Predictor: all products aim at 0. */
+    memcpy(s->h, s->rhs, sizeof(double) * m);
+    for (int k = 0; k < n * n; k++) s->target[k] = -s->X[k];
+    direction(s);
+    double primal = fmin(1.0, longest(s, s->inverse_slack, s->d_slack, s->X, s->d_X));
+    double dual = fmin(1.0, longest(s, s->inverse_lam, s->d_lam, s->Z, s->d_Z));
+    const double share = fmin(1.0, ahead_of(s, primal, dual) / weights / *mu);
+    const double centering = fmin(primal, dual) > 0.1 ? share * share : 0.5;
+    correct(s, fmax(centering, 1e-6) * *mu);
+    direction(s);
+    primal = longest(s, s->inverse_slack, s->d_slack, s->X, s->d_X);
+    dual = longest(s, s->inverse_lam, s->d_lam, s->Z, s->d_Z);
+    const double damping = 0.9 + 0.09 * fmin(1.0, fmin(primal, dual));
+    primal = fmin(1.0, damping * primal);
+    dual = fmin(1.0, damping * dual);
+    if (!(fmax(primal, dual) > 1e-6)) return STALLED;
+    for (int k = 0; k < n * n; k++) s->X[k] += primal * s->d_X[k];
+    for (int k = 0; k < m; k++) {
+        s->slack[k] += primal * s->d_slack[k];
+        s->lam[k] += dual * s->d_lam[k];
+    }
+    return 0;
+}
+
+/* One step for rows a (m, p), b (m, q) in C order; X (p+q, p+q), lam and slack (m,) are moved, the measures are written.
+   Returns 0, STALLED (all unchanged) or NO_MEMORY. */
+EXPORT int attsvm_nuclear_step(int m, int p, int q, const double *a, const double *b, const double *rhs,
+                               const signed char *sense, double *X, double *lam, double *slack, Measures *measures) {
+    Step s = {.m = m, .p = p, .q = q, .n = p + q, .a = a, .b = b, .rhs = rhs, .sense = sense, .X = X, .lam = lam,
+              .slack = slack};
+    double *memory = step_memory(&s);
+    if (!memory) return NO_MEMORY;
+    const int stalled = nuclear_step(&s, &measures->mu);
+    if (!stalled) measure(&s, measures);
+    free(memory);
+    return stalled;
+}
