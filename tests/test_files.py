@@ -270,7 +270,8 @@ def test_a_pickle_in_an_archive_is_not_executed(tmp_path):
     with pytest.raises(ProblemFileError, match="pickled Python objects, which are never loaded"):
         load_problem(tmp_path / "evil.npz")
     assert not target.exists()
-    np.load(tmp_path / "evil.npz", allow_pickle=True)["X"]  # the same file is harmful to a reader that trusts it
+    with np.load(tmp_path / "evil.npz", allow_pickle=True) as trusted:
+        _ = trusted["X"]  # the same file is harmful to a reader that trusts it
     assert target.exists()
 
 

@@ -11,6 +11,12 @@ from attsvm.exact_local import exact_listing
 from attsvm.files import load_problem, read_problem_file, save_problem
 
 
+def written(name):
+    """What a command wrote; the file is closed at once, not when garbage is collected in a later test."""
+    with np.load(name, allow_pickle=False) as file:
+        return dict(file)
+
+
 @pytest.fixture
 def problem(tmp_path):
     made = attsvm.random_problem(n=3, T=4, d=4, seed=5)
@@ -55,7 +61,7 @@ def test_solve_agrees_with_the_library_and_writes_the_solution(attsvm_command, p
     assert record["margin"] == pytest.approx(solution.margin, rel=1e-6)
     assert record["certificate"]["rank"] == solution.certificate.rank
     assert result.record["problem"]["selection"] == problem.optimal_tokens().indices.tolist()
-    saved = np.load("s.npz", allow_pickle=False)
+    saved = written("s.npz")
     np.testing.assert_allclose(saved["W"], solution.W, atol=1e-6)  # two runs of the same solver
     assert json.loads(str(saved["record"]))["status"] == "optimal"
     assert saved["support"].shape == (3, 4)
@@ -94,7 +100,7 @@ def test_infeasible_data_exit_with_1_and_a_proof(attsvm_command, hopeless):
     result = attsvm_command("solve", "hopeless.npz", "--out", "s.npz")
     assert result.code == 1
     assert "is infeasible: sequences [0, 1, 2, 3] conflict" in result.out
-    assert "W" not in np.load("s.npz")
+    assert "W" not in written("s.npz")
     record = attsvm_command("solve", "hopeless.npz", "--json").record["solutions"][0]
     assert record["farkas"]["residual"] <= 1e-9
 
@@ -128,12 +134,12 @@ def test_one_of_a_batch_by_its_index(attsvm_command):
     assert "batch of 3" in attsvm_command("new", "b.npz", "--batch", 3, "-d", 6).out
     whole = attsvm_command("solve", "b.npz", "--json", "-o", "w.npz")
     assert whole.code == 0 and [record["problem"] for record in whole.record["solutions"]] == [0, 1, 2]
-    assert np.load("w.npz")["W"].shape == (3, 6, 6)
+    assert written("w.npz")["W"].shape == (3, 6, 6)
     assert attsvm_command("train", "b.npz", "--steps", 5, "--json", "-o", "r.npz").record["run"]["steps"] == [5, 5, 5]
     assert len(attsvm_command("diagnose", "b.npz", "--json").record) == 3
     assert len(attsvm_command("compare", "b.npz", "--steps", 30, "--json", "-o", "c.json").record["runs"]) == 2
     listed = attsvm_command("enumerate", "b.npz", "--json", "-o", "l.npz").record
-    kept = np.load("l.npz")
+    kept = written("l.npz")
     for k in range(3):
         alone = attsvm_command("enumerate", "b.npz", "--index", k, "--json").record
         assert [item["tokens"] for item in listed[k]["selections"]] == [item["tokens"] for item in alone["selections"]]
@@ -150,7 +156,7 @@ def test_train_agrees_with_the_library_and_writes_the_run(attsvm_command, proble
     assert result.code == 0
     run = attsvm.train(problem, steps=40, seed=3)
     np.testing.assert_array_equal(result.record["run"]["W"], run.W)
-    saved = np.load("r.npz", allow_pickle=False)
+    saved = written("r.npz")
     np.testing.assert_array_equal(saved["W"], run.history.W)
     np.testing.assert_array_equal(saved["final_W"], run.W)
     assert json.loads(str(saved["settings"]))["steps"] == 40
@@ -219,7 +225,7 @@ def test_enumerate_lists_all_and_draws_the_graph(attsvm_command, problem, tmp_pa
     found = attsvm.locally_optimal_selections(problem)
     assert [item["tokens"] for item in result.record["selections"]] == found.selections.tolist()
     assert result.record["complete"]
-    np.testing.assert_allclose(np.load("e.npz")["margins"], found.margins, rtol=1e-9)
+    np.testing.assert_allclose(written("e.npz")["margins"], found.margins, rtol=1e-9)
     assert (tmp_path / "g.graphml").read_text().count("<node ") == 64
     shown = attsvm_command("enumerate", "p.npz", "--top", 2, "--graph", "g.png").out
     assert "2 3 3" in shown

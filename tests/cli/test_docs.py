@@ -24,13 +24,15 @@ def test_every_command_of_the_page_runs(attsvm_command, tmp_path):
         assert result.err == ""
     row = dict(re.findall(r"^\| `(\w+ --out)`[^|]*\| (.*) \|$", text, re.MULTILINE))
     for command, file in (("solve", "solution"), ("train", "run"), ("enumerate", "optima")):
-        written = set(np.load(tmp_path / f"{file}.npz").files)
+        with np.load(tmp_path / f"{file}.npz") as found:
+            written = set(found.files)
         one, _, more = row[f"{command} --out"].partition("; of a batch also ")
         named = set(re.findall(r"`(\w+)`", one)) - {"final_W"}
         assert written == named
     attsvm_command("new", "batch.npz", "--batch", "2", "-n", "2", "-T", "3", "-d", "3")
     attsvm_command("enumerate", "batch.npz", "-o", "all.npz")
-    assert set(np.load(tmp_path / "all.npz").files) == named | set(re.findall(r"`(\w+)`", more))
+    with np.load(tmp_path / "all.npz") as found:
+        assert set(found.files) == named | set(re.findall(r"`(\w+)`", more))
 
 
 def test_the_tables_are_complete(attsvm_command):
