@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,10 @@ from attsvm.trained_head import TrainedHead
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import torch
+
+    from attsvm.editing.weights import ModuleT
 
 __all__ = ["Edit", "edit"]
 
@@ -160,7 +164,23 @@ class Edit(OneSolved):
         """Tokens that the edited head selects, shape ``problem.query_shape``."""
         return likeliest(problem, self.W)
 
-    def apply_to(self, target: Any, *, layer: str, head: int = 0, check: bool = True, inplace: bool = False) -> Any:
+    @overload
+    def apply_to(
+        self, target: ModuleT, *, layer: str, head: int = ..., check: bool = ..., inplace: bool = ...
+    ) -> ModuleT: ...
+    @overload
+    def apply_to(
+        self, target: Mapping[str, torch.Tensor], *, layer: str, head: int = ..., check: bool = ..., inplace: bool = ...
+    ) -> dict[str, torch.Tensor]: ...
+    def apply_to(
+        self,
+        target: torch.nn.Module | Mapping[str, torch.Tensor],
+        *,
+        layer: str,
+        head: int = 0,
+        check: bool = True,
+        inplace: bool = False,
+    ) -> torch.nn.Module | dict[str, torch.Tensor]:
         """The edit in a torch module or a state dict; see `attsvm.editing.weights.apply_to`.
 
         Parameters

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_to", "edit_file"]
 
+ModuleT = TypeVar("ModuleT", bound="torch.nn.Module")
 FloatArray = npt.NDArray[np.float64]
 # Weights that agree with those of the edited head to this share of the largest are the same up to their dtype.
 _SAME = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -93,7 +94,29 @@ def _compare(name: str, stored: torch.Tensor, expected: FloatArray) -> None:
         )
 
 
-def apply_to(edit: Edit, target: Any, *, layer: str, head: int = 0, check: bool = True, inplace: bool = False) -> Any:
+@overload
+def apply_to(
+    edit: Edit, target: ModuleT, *, layer: str, head: int = ..., check: bool = ..., inplace: bool = ...
+) -> ModuleT: ...
+@overload
+def apply_to(
+    edit: Edit,
+    target: Mapping[str, torch.Tensor],
+    *,
+    layer: str,
+    head: int = ...,
+    check: bool = ...,
+    inplace: bool = ...,
+) -> dict[str, torch.Tensor]: ...
+def apply_to(
+    edit: Edit,
+    target: torch.nn.Module | Mapping[str, torch.Tensor],
+    *,
+    layer: str,
+    head: int = 0,
+    check: bool = True,
+    inplace: bool = False,
+) -> torch.nn.Module | dict[str, torch.Tensor]:
     """The edit in a module or a state dict (see `Edit.apply_to`)."""
     import torch
 
@@ -120,7 +143,8 @@ def apply_to(edit: Edit, target: Any, *, layer: str, head: int = 0, check: bool 
     state[name] = new
     if moved is not None:
         state[f"{layer}.bias"] = moved
-    return state
+    changed: dict[str, torch.Tensor] = state
+    return changed
 
 
 def _near(name: str, known: Mapping[str, Any]) -> str:

@@ -5,7 +5,12 @@ The result is of the kind given (an ndarray, or a tensor on the same device), sh
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
+
+from attsvm._arrays import ArrayT, BoolArray, FloatArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["attention_entropy", "sink_heads", "sink_score", "sparsity_score", "uniform_sparsity"]
 
@@ -25,8 +30,8 @@ def _check(attention: Any) -> Any:
 
 
 def sink_score(
-    attention: Any, *, sink: int = 0, queries: slice = slice(1, -2), how: str = "mean_of_ratios", clip: bool = False
-) -> Any:
+    attention: ArrayT, *, sink: int = 0, queries: slice = slice(1, -2), how: str = "mean_of_ratios", clip: bool = False
+) -> ArrayT:
     """Share of the attention weight that goes to the sink token, per head.
 
     Parameters
@@ -56,13 +61,15 @@ def sink_score(
     if A.shape[3] == 0:
         raise ValueError(f"queries {queries} selects no query of {attention.shape[3]}")
     total = A.sum(-1)
+    score: Any
     if how == "mean_of_ratios":
         score = (A[..., sink] / _nonzero(total)).mean(-1).mean(-1)
     elif how == "ratio_of_sums":
         score = (A[..., sink].sum(-1) / _nonzero(total.sum(-1))).mean(-1)
     else:
         raise ValueError(f'how must be "mean_of_ratios" or "ratio_of_sums", got {how!r}')
-    return score.clip(0, 1) if clip else score
+    found: ArrayT = score.clip(0, 1) if clip else score
+    return found
 
 
 def _nonzero(total: Any) -> Any:
@@ -70,8 +77,23 @@ def _nonzero(total: Any) -> Any:
     return total + (total == 0)
 
 
-def sink_heads(attention: Any, threshold: float = 0.9, **options: Any) -> Any:
-    """Whether each head is a sink head: a sink score above the threshold.
+@overload
+def sink_heads(
+    attention: FloatArray, threshold: float = ..., *, sink: int = ..., queries: slice = ..., how: str = ...
+) -> BoolArray: ...
+@overload
+def sink_heads(
+    attention: Tensor, threshold: float = ..., *, sink: int = ..., queries: slice = ..., how: str = ...
+) -> Tensor: ...
+def sink_heads(
+    attention: FloatArray | Tensor,
+    threshold: float = 0.9,
+    *,
+    sink: int = 0,
+    queries: slice = slice(1, -2),
+    how: str = "mean_of_ratios",
+) -> BoolArray | Tensor:
+    """Whether each head is a sink head: a sink score above the threshold; the rest as for `sink_score`.
 
     Scores above 1, which only signed attention has, do not count: such a head is not concentrated on the sink.
 
@@ -83,11 +105,13 @@ def sink_heads(attention: Any, threshold: float = 0.9, **options: Any) -> Any:
     >>> sink_heads(A).tolist()
     [[True, False]]
     """
-    score = sink_score(attention, **options)
-    return (score > threshold) & (score <= 1 + 1e-6)
+    given: Any = attention
+    score: Any = sink_score(given, sink=sink, queries=queries, how=how)
+    found: BoolArray | Tensor = (score > threshold) & (score <= 1 + 1e-6)
+    return found
 
 
-def sparsity_score(attention: Any, *, valid: Any = None) -> Any:
+def sparsity_score(attention: ArrayT, *, valid: BoolArray | Tensor | None = None) -> ArrayT:
     """Mean over queries of ``max_j A_ij / sum_j A_ij``, per head (appendix E.2).
 
     Parameters
@@ -107,12 +131,14 @@ def sparsity_score(attention: Any, *, valid: Any = None) -> Any:
     ratio = A.max(-1) if not hasattr(A, "detach") else A.amax(-1)
     ratio = ratio / _nonzero(A.sum(-1))
     if valid is None:
-        return ratio.mean(-1).mean(-1)
+        mean: ArrayT = ratio.mean(-1).mean(-1)
+        return mean
     if tuple(valid.shape) != tuple(A.shape[2:4]):
         raise ValueError(f"valid must have shape {tuple(A.shape[2:4])}, got {tuple(valid.shape)}")
     if not bool(valid.any()):
         raise ValueError("valid must keep at least one query")
-    return (ratio * valid).sum(-1).sum(-1) / valid.sum()
+    found: ArrayT = (ratio * valid).sum(-1).sum(-1) / valid.sum()
+    return found
 
 
 def uniform_sparsity(T: int) -> float:
@@ -129,7 +155,7 @@ def uniform_sparsity(T: int) -> float:
     return sum(1.0 / k for k in range(1, T + 1)) / T
 
 
-def attention_entropy(attention: Any) -> Any:
+def attention_entropy(attention: ArrayT) -> ArrayT:
     """Mean entropy of the rows, per head; rows must be distributions (zero entries count 0).
 
     Examples
@@ -144,7 +170,8 @@ def attention_entropy(attention: Any) -> Any:
     if bool((A < 0).any()) or bool((abs(total - 1) > 1e-3).any()):
         raise ValueError("attention must hold distributions over keys (entries >= 0 that sum to 1); normalize it first")
     logs = (A + (A == 0)).log() if hasattr(A, "detach") else _log(A + (A == 0))
-    return -(A * logs).sum(-1).mean(-1).mean(-1)
+    entropy: ArrayT = -(A * logs).sum(-1).mean(-1).mean(-1)
+    return entropy
 
 
 def _log(array: Any) -> Any:
