@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.norms import Entrywise, Norm
 
-__all__ = ["Measures", "NuclearSteps", "Sense", "minimize", "minimize_nuclear"]
+__all__ = ["Measures", "NuclearSteps", "Sense", "minimize"]
 
 Sense = npt.NDArray[np.int8]
 """Of a row: 1 for an inequality, 0 for an equality, -1 where there is no row."""
@@ -85,13 +85,14 @@ def minimize(
     first: FloatArray,
     steps: int,
     goal: float,
+    room: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Least norms, of one problem or of a batch: W, multipliers whose dual matrix has dual norm 1, and steps taken.
+    """Least norms, of one problem or of a batch: W, multipliers whose dual matrix is in the dual ball, and steps taken.
 
     Parameters
     ----------
     norm : Norm
-        "spectral", "l1", "linf" or "l<p>".
+        "nuclear", "spectral", "l1", "linf" or "l<p>".
     left, right : ndarray, shape (*batch, m, p) and (*batch, m, q)
         Factors of unit rows; zero where there is no row.
     c : ndarray, shape (*batch, m)
@@ -102,6 +103,9 @@ def minimize(
         At most so many for each.
     goal : float
         Relative gap that ends the method.
+    room : ndarray, shape (*batch, m), optional
+        Nuclear norm: what a violation of 1 in the sense of certificates amounts to, 1 by default. There a row that
+        does not exist is an inequality that asks for less than 0, and W is NaN where ``first`` has no meaning.
 
     Examples
     --------
@@ -116,64 +120,19 @@ def minimize(
     array([0. , 1.5])
     array([1., 1.])
     """
-    entry, kind = _library().attsvm_minimize, _KINDS.index(norm.family)
-    power = norm.p if isinstance(norm, Entrywise) and kind == 3 else 0.0
+    library, nuclear = _library(), norm.name == "nuclear"
     *batch, m, p = left.shape
     q, B = right.shape[-1], batch[0] if batch else 1
     left, right, c = (np.ascontiguousarray(x, dtype=np.float64) for x in (left, right, c))
-    sense = np.ascontiguousarray(sense)
     W, lam, taken = np.empty((*batch, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(batch, np.intc)
-    arrays = (left, right, c, sense, W, lam, taken)
-
-    def run(begin: int, end: int) -> int:
-        return int(entry(kind, power, end - begin, m, p, q, *_from(begin, arrays, B), steps, goal))
-
-    _for_all(run, B, m * p * q)
-    return W, lam, taken.astype(np.int64)
-
-
-def minimize_nuclear(
-    left: FloatArray,
-    right: FloatArray,
-    c: FloatArray,
-    room: FloatArray,
-    sense: Sense,
-    first: FloatArray,
-    steps: int,
-    goal: float,
-) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Least nuclear norms of a batch: W (NaN where the start has no meaning), multipliers, and steps taken.
-
-    Parameters
-    ----------
-    left, right : ndarray, shape (B, m, p) and (B, m, q)
-        Factors of unit rows; a row that does not exist is zero and asks for less than 0.
-    c : ndarray, shape (B, m)
-    room : ndarray, shape (B, m)
-        What a violation of 1 in the sense of certificates amounts to.
-    sense : ndarray of int8, shape (B, m)
-    first : ndarray, shape (B, m)
-        Multipliers of the least Frobenius norm, of any scale.
-    steps : int
-        At most so many for each.
-    goal : float
-        Relative gap and violation that end the method.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.solvers.compiled.library import minimize_nuclear
-    >>> rows = np.eye(2)[None], np.eye(2)[None], np.ones((1, 2)), np.ones((1, 2)), np.ones((1, 2), dtype=np.int8)
-    >>> W, lam, steps = minimize_nuclear(*rows, np.ones((1, 2)), 50, 1e-9)
-    >>> W[0].trace().round(6), lam.round(6)
-    (np.float64(2.0), array([[1., 1.]]))
-    """
-    B, m, p = left.shape
-    q, entry = right.shape[-1], _library().attsvm_nuclear
-    left, right, c, room = (np.ascontiguousarray(x, dtype=np.float64) for x in (left, right, c, room))
-    sense = np.ascontiguousarray(sense)
-    W, lam, taken = np.empty((B, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(B, np.intc)
-    arrays = (left, right, c, room, sense, W, lam, taken)
+    arrays: tuple[npt.NDArray[Any], ...] = (np.ascontiguousarray(sense), W, lam, taken)
+    entry: Callable[..., Any]
+    if nuclear:
+        wide = np.ones_like(c) if room is None else np.ascontiguousarray(room, dtype=np.float64)
+        arrays, entry = (left, right, c, wide, *arrays), library.attsvm_nuclear
+    else:
+        kind, power = _KINDS.index(norm.family), norm.p if isinstance(norm, Entrywise) else 0.0
+        arrays, entry = (left, right, c, *arrays), partial(library.attsvm_minimize, kind, power)
 
     def run(begin: int, end: int) -> int:
         return int(entry(end - begin, m, p, q, *_from(begin, arrays, B), steps, goal))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.compiled.library import minimize_nuclear
+from attsvm.solvers.compiled.library import minimize
 from attsvm.solvers.devices import torch_device
 from attsvm.solvers.frobenius.active_set import solve_active_set
-from attsvm.solvers.norms import Norm
+from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.lockstep_steps import NuclearState, row_sums, start, step
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
@@ -129,7 +129,7 @@ def _compiled(unit: UnitProblem, x: FloatArray, most: int) -> tuple[FloatArray, 
     c = np.where(live, unit.c, -1.0)
     room = np.where(live, unit.problem.allowance * unit.inverse / unit.scale, 1.0)
     sense = np.where(unit.equality & live, 0, 1).astype(np.int8)
-    W, lam, steps = minimize_nuclear(a, b, c, room, sense, x, most, _GOAL)
+    W, lam, steps = minimize(get_norm("nuclear"), a, b, c, sense, x, most, _GOAL, room)
     W = W if left is None else left @ W
     return W if right is None else W @ right.mT, np.where(live, lam, 0.0), steps
 
