@@ -15,7 +15,7 @@ from attsvm.exact import every_support_scores_less, exact_scores, exact_selectio
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solvers.exact import ExactFarkas, exact_least_norm
-from attsvm.solvers.exact_certificate import EXACT_ENTRIES
+from attsvm.solvers.exact.measures import EXACT_ENTRIES
 
 __all__ = ["EXACT_SELECTIONS", "ExactListing", "ExactLocal", "exact_listing", "exact_local_optimality"]
 

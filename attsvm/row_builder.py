@@ -12,8 +12,8 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray, real_array
 from attsvm.problem import AttentionProblem
 from attsvm.solvers import MarginProblem, PairRows
-from attsvm.solvers.pairs import Remainder
-from attsvm.solvers.shared_rows import SharedRows, lost_in_difference
+from attsvm.solvers.rows.pairs import Remainder
+from attsvm.solvers.rows.shared import SharedRows, lost_in_difference
 
 __all__ = ["AttentionRows", "build_rows", "lead_of"]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem
-from attsvm.solvers.rounding import TINY, gamma
+from attsvm.solvers.certify.rounding import TINY, gamma
 
 __all__ = ["score_order"]
 
@@ -43,7 +43,7 @@ def score_order(problem: AttentionProblem) -> IntArray:
         return np.asarray(_dense_ranks(scores)[0])
     X, v = problem.X.astype(np.float64, copy=False), np.asarray(problem.head.v, dtype=np.float64)
     seen = np.asarray(problem.allowed.any(axis=-2) if problem.multi_query else problem.allowed)
-    # A computed dot product is within this of the exact one (`attsvm.solvers.rounding`).
+    # A computed dot product is within this of the exact one (`attsvm.solvers.certify.rounding`).
     blur = 1.01 * gamma(problem.dx + 2) * LinearHead(np.abs(v))(np.abs(X)) + 8.0 * problem.dx * TINY
     ranks, gap = _dense_ranks(np.where(seen, LinearHead(v)(X), np.inf), np.where(seen, blur, 0.0))
     for place in np.argwhere(gap):

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from attsvm._arrays import BoolArray
 from attsvm.solvers import Certificate, CertificateBatch, MarginProblem
+from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF, gamma
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm, exact_least_norm, exact_rows
-from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma
 
 __all__ = ["MarginBounds", "carries_weight_outside", "margin_bounds", "on_margin", "solve_exactly", "upper_norm"]
 

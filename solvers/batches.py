@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certificate import Certificate
-from attsvm.solvers.certify import certify
-from attsvm.solvers.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
+from attsvm.solvers.certify.certificate import Certificate
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SolverSpec, choose

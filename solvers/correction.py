@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.solution import MarginSolution
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.shared_rows import SharedRows
+from attsvm.solvers.rows.shared import SharedRows
 
 if TYPE_CHECKING:
     import torch

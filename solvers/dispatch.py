@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from attsvm.solvers.batches import solve_many
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.pairs import FEW_ROWS
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SolverSpec, choose
 from attsvm.solvers.request import Request
-from attsvm.solvers.shared_rows import SharedRows
+from attsvm.solvers.rows.pairs import FEW_ROWS
+from attsvm.solvers.rows.shared import SharedRows
 from attsvm.solvers.single import solve_one
 from attsvm.solvers.solution import MarginSolution, MarginSolutionBatch
 from attsvm.solvers.threads import blas_threads

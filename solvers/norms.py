@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.rounding import gamma
-from attsvm.solvers.spectral_bounds import singular_value_error
+from attsvm.solvers.certify.rounding import gamma
+from attsvm.solvers.certify.singular_values import singular_value_error
 
 if TYPE_CHECKING:
     import cvxpy
@@ -67,7 +67,7 @@ class Norm(ABC):
         """The norm of a cvxpy variable, or an increasing function of it."""
 
     def rounding(self, shape: tuple[int, int]) -> float:
-        """Bound on the relative error of `values` in float64 (`attsvm.solvers.rounding.norm_bounds`)."""
+        """Bound on the relative error of `values` in float64 (`attsvm.solvers.certify.rounding.norm_bounds`)."""
         return 2.0 * gamma(shape[0] * shape[1] + 8)
 
     def __call__(self, W: npt.ArrayLike) -> float:
@@ -115,7 +115,7 @@ class Schatten(Norm):
         return float(np.sqrt(min(shape))) if self.p == 1.0 else 1.0
 
     def rounding(self, shape: tuple[int, int]) -> float:
-        """Of sums of squares, or of singular values (`attsvm.solvers.spectral_bounds.singular_value_error`)."""
+        """Of sums of squares, or of singular values (`attsvm.solvers.certify.singular_values.singular_value_error`)."""
         if self.p == 2.0:
             return super().rounding(shape)
         return float(singular_value_error(shape, 1.0)) * (min(shape) if self.p == 1.0 else 1)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.rounding import UNIT_ROUNDOFF, gamma, norm_bounds, settle
+from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF, gamma, norm_bounds, settle
 
 if TYPE_CHECKING:
     from attsvm.solvers.problem import MarginProblem

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, per_row, to_numpy, voided
-from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.penalty import Penalty, read_penalty
 from attsvm.solvers.prior import Prior, shifted_sides, stacked_priors
-from attsvm.solvers.rows import Rows
+from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.rows.protocol import Rows
 
 __all__ = ["MarginProblem"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certify import certify
-from attsvm.solvers.infeasible import find_farkas
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request

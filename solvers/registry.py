@@ -10,10 +10,10 @@ from functools import cache
 import numpy as np
 
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.shared_rows import SharedRows
+from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.rows.shared import SharedRows
 from attsvm.solvers.solution import Found
 from attsvm.solvers.unit import UnitProblem
 
@@ -148,7 +148,7 @@ SOLVERS = {
             options=frozenset({"starts", "seed", "time_limit"}),
         ),
         SolverSpec(
-            "primal_dual", f"{_HOME}.primal_dual:solve_primal_dual", _OTHERS, 1e-7,
+            "primal_dual", f"{_HOME}.other_norms:solve_primal_dual", _OTHERS, 1e-7,
             "own: interior point in C for spectral, l1, linf and l<p> norms, one problem or a batch", most_rows=1500,
             batched=True,
         ),

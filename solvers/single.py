@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.solvers.certificate import Certificate, Source
-from attsvm.solvers.farkas import zero_row_proof
+from attsvm.solvers.certify.certificate import Certificate, Source
+from attsvm.solvers.certify.farkas import zero_row_proof
+from attsvm.solvers.exact.settle import settle_exactly
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SolverSpec
-from attsvm.solvers.reproof import settle_exactly
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found, MarginSolution, conclude
 from attsvm.solvers.status import Status

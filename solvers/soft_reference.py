@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem

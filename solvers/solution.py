@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certificate import Certificate, CertificateBatch, Source
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.certificate import Certificate, CertificateBatch, Source
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.display import counted
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
 
 if TYPE_CHECKING:
-    from attsvm.solvers.farkas import FarkasCertificate
+    from attsvm.solvers.certify.farkas import FarkasCertificate
     from attsvm.solvers.nuclear.uniqueness import UniquenessCertificate
 
 __all__ = ["Extras", "Found", "MarginSolution", "MarginSolutionBatch", "RankLimit", "conclude"]

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
+from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.solution import Found
 
 __all__ = ["needs_split", "solve_split"]

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["UnitProblem", "UnitRows", "scaled_to_range", "span"]
 

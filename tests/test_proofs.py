@@ -12,8 +12,8 @@ import attsvm
 from attsvm.exact import exact_selection_rows
 from attsvm.solvers import Certificate, MarginProblem, certify, solve
 from attsvm.solvers.exact import ExactLeastNorm, exact_least_norm, nuclear_enclosure, representable
+from attsvm.solvers.exact.measures import EXACT_ENTRIES, exact_rows_of
 from attsvm.solvers.exact.rows import rational
-from attsvm.solvers.exact_certificate import EXACT_ENTRIES, exact_rows_of
 from attsvm.solvers.unit import scaled_to_range
 from attsvm.validation.fuzz_families import draw_cases, draw_group, stack_cases
 from attsvm.validation.fuzz_judge import Judge

@@ -19,7 +19,7 @@ from attsvm.rows import AttentionRows
 from attsvm.solution import SUPPORT_TOLERANCE
 from attsvm.solvers import MarginSolutionBatch, solve, solve_batch
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm
-from attsvm.solvers.exact_certificate import root_bounds
+from attsvm.solvers.exact.measures import root_bounds
 from attsvm.support_proof import margin_bounds, on_margin, solve_exactly
 
 __all__ = ["Support", "Verdicts", "full_verdicts", "lower_verdicts"]

@@ -34,8 +34,8 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.solvers import MarginProblem, MarginSolutionBatch, solve_batch
-from attsvm.solvers.rounding import gamma
-from attsvm.solvers.spectral_bounds import least_eigenvalue
+from attsvm.solvers.certify.rounding import gamma
+from attsvm.solvers.certify.singular_values import least_eigenvalue
 
 __all__ = ["CompletionBound", "partial_norms"]
 

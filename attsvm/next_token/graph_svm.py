@@ -22,8 +22,8 @@ from attsvm.next_token.graphs import TokenGraphs, graphs_of
 from attsvm.next_token.sequences import Corpus, distinct, read_embeddings, read_sequences
 from attsvm.solution import OneSolved
 from attsvm.solvers import InfeasibleError, MarginProblem, MarginSolution, solve
-from attsvm.solvers.pairs import PairRows
-from attsvm.solvers.shared_rows import lost_in_difference
+from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.rows.shared import lost_in_difference
 
 __all__ = ["GraphSolution", "graph_svm", "graph_svms", "solve_graphs"]
 

@@ -12,8 +12,9 @@ import math
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certify import certify, frobenius_of, measure
-from attsvm.solvers.farkas import certify_infeasible
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.farkas import certify_infeasible
+from attsvm.solvers.certify.hard import frobenius_of, measure
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, SmallResult, by_daqp, solve_active, solve_small
 from attsvm.solvers.norms import Norm

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.penalty import Penalty
+from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["FaceSystem", "Metric"]
 

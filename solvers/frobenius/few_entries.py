@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.correction import least_change
 from attsvm.solvers.frobenius.working_set import solve_working_set
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.pairs import PairRows
 from attsvm.solvers.request import Request
+from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.unit import UnitProblem
 

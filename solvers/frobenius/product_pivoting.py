@@ -25,8 +25,8 @@ from attsvm.solvers.device_rows import DeviceRows
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.row_features import FeatureBasis, FeaturePreconditioner
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rows import Rows
-from attsvm.solvers.shared_rows import SharedRows
+from attsvm.solvers.rows.protocol import Rows
+from attsvm.solvers.rows.shared import SharedRows
 
 __all__ = ["ProductPivoting"]
 

@@ -9,7 +9,7 @@ with accuracy that follows the progress, and looks at every row once:
 2. If that stalls: rows may be missed at a price (``G + ridge I`` in place of G), which is a smooth problem for
    W that Newton's method with an exact line search always solves; the price rises and pivoting is tried again
    from there. A shortfall that no price removes starts a search for a proof of infeasibility
-   (`attsvm.solvers.infeasible`).
+   (`attsvm.solvers.frobenius.conflicts`).
 3. What is still open, close to the border of infeasibility or with far more rows than dimensions, goes to
    `working_set`, whose proximal term makes every system definite.
 
@@ -24,14 +24,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certificate import Certificate
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.certificate import Certificate
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.driver import Driver
 from attsvm.solvers.frobenius.active_set import in_norm_form, proved
+from attsvm.solvers.frobenius.conflicts import exact_step, find_conflict
 from attsvm.solvers.frobenius.dual import Dual, DualPoint
 from attsvm.solvers.frobenius.free_rows import FreeRows, solve_free
 from attsvm.solvers.frobenius.working_set import solve_working_set
-from attsvm.solvers.infeasible import exact_step, find_conflict
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found

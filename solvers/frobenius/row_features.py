@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.frobenius.face_system import Metric
-from attsvm.solvers.rows import Rows
+from attsvm.solvers.rows.protocol import Rows
 
 __all__ = ["FeatureBasis", "FeaturePreconditioner"]
 

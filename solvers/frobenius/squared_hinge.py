@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.infeasible import exact_step
+from attsvm.solvers.frobenius.conflicts import exact_step
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certificate import Certificate
-from attsvm.solvers.certify import certify
-from attsvm.solvers.farkas import certify_infeasible
+from attsvm.solvers.certify.certificate import Certificate
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.farkas import certify_infeasible
+from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.squared_hinge import applies, solve_squared_hinge
-from attsvm.solvers.infeasible import find_conflict
 from attsvm.solvers.memory import require_memory
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certificate import Certificate
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.certificate import Certificate
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.frobenius.multiplier_sets import Face, MultiplierSet
 from attsvm.solvers.norms import get_norm
 from attsvm.solvers.nuclear.newton import Equations, guessed_rank, newton_steps, rank_correction

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.driver import Driver
-from attsvm.solvers.infeasible import purify_farkas
+from attsvm.solvers.frobenius.conflicts import purify_farkas
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.interior import run_interior
 from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish

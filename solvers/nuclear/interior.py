@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.certificate import Certificate
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.certificate import Certificate
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.driver import Driver
 from attsvm.solvers.frobenius.active_set import proved
-from attsvm.solvers.infeasible import find_farkas, purify_farkas
+from attsvm.solvers.frobenius.conflicts import find_farkas, purify_farkas
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.interior_point import InteriorPoint
 from attsvm.solvers.nuclear.newton import Polished, polish_guess, polish_pair, report, warm_polish

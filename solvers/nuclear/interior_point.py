@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.compiled.library import Measures, NuclearSteps
+from attsvm.solvers.compiled.kernels import Measures, NuclearSteps
 from attsvm.solvers.frobenius.pivoting import solve_small
 from attsvm.solvers.nuclear.spectra import singular_triples, singular_values
 from attsvm.solvers.unit import UnitRows

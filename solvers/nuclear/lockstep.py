@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.compiled.library import minimize
+from attsvm.solvers.compiled.kernels import minimize
 from attsvm.solvers.devices import torch_device
 from attsvm.solvers.frobenius.active_set import solve_active_set
 from attsvm.solvers.norms import Norm, get_norm

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.nuclear.spectra import pair_gap, schur_matrix, singular_triples, singular_values
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found, MarginSolution

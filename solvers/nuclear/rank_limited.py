@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.frobenius.working_set import raised, read_time_limit
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.factored import Factors, augmented_lagrangian, solve_factored

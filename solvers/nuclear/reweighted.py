@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certify import certify
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.working_set import WorkingSetSolve, raised, read_time_limit
 from attsvm.solvers.norms import Norm, get_norm

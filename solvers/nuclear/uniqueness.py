@@ -14,8 +14,8 @@ their norms, determine S, with smallest singular value s of the map, every optim
 
     radius = 2 rho + (|row differences| + 2 rho sqrt(k)) / s
 
-of W made feasible, and of W with the distance between the two added (`attsvm.solvers.feasible`). The vectors are
-computed ones; what that does to e, g and s is measured afterwards (`attsvm.solvers.nuclear.face`), not assumed. The
+of W made feasible, and of W with the distance between the two added (`attsvm.solvers.certify.feasible`). The vectors
+are computed ones; what that does to e, g and s is measured afterwards (`attsvm.solvers.nuclear.face`), not assumed. The
 solution is called unique when that radius is a small part of its norm: *unique to within the radius*. It is called not
 unique when a second matrix far from W satisfies the rows and has the same norm, both to the accuracy of the first.
 """
@@ -29,13 +29,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certificate import Certificate
-from attsvm.solvers.certify import certify
-from attsvm.solvers.feasible import feasibility_price
+from attsvm.solvers.certify.certificate import Certificate
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.feasible import feasibility_price
+from attsvm.solvers.certify.singular_values import nuclear_bounds
 from attsvm.solvers.nuclear.face import face_of, row_map
 from attsvm.solvers.nuclear.newton import active_map, symmetric
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.spectral_bounds import nuclear_bounds
 from attsvm.solvers.unit import UnitProblem, UnitRows, scaled_to_range
 
 __all__ = ["UniquenessCertificate", "certify_uniqueness"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attsvm.solvers import Certificate, MarginProblem, RankCertificate, certify, certify_batch, solve
+from attsvm.solvers import Certificate, MarginProblem, RankCertificate, certify, solve
 from kkt import random_rows
 
 
@@ -141,14 +141,6 @@ def test_over_a_leading_axis_every_field_is_that_of_one_problem(rng, norm, plain
     if norm == "nuclear":  # where the cut is given, a dual matrix of 0 is not told by its gap
         cut = certify(batch, W, lam, norm, 1e-6).rank
         assert [int(r) for r in cut] == [certify(batch[i], W[i], lam[i][valid[i]], norm, 1e-6).rank for i in range(20)]
-
-
-def test_a_batch_of_certificates_has_a_face_of_its_own(rng):
-    batch = random_batch(rng, size=3)
-    found = certify_batch(batch, np.zeros((3, 3, 5)), np.zeros((3, 7)))
-    assert found.gap.shape == found.proved.shape == (3,)
-    with pytest.raises(ValueError, match="certify_batch takes a batch of problems; use certify for one"):
-        certify_batch(batch[0], np.zeros((3, 5)), np.zeros(batch[0].m))
 
 
 def test_rounding_errors_travel_with_the_numbers(rng):

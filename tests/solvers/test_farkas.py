@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm
-from attsvm.solvers import SOLVERS, MarginProblem, Status, certify_infeasible, farkas, find_farkas, solve
+from attsvm.solvers import SOLVERS, MarginProblem, Status, certify_infeasible, find_farkas, solve
+from attsvm.solvers.certify import farkas
+from attsvm.solvers.certify.farkas import zero_row_proof
 from attsvm.solvers.exact import exact_feasibility, exact_rows
-from attsvm.solvers.farkas import zero_row_proof
 from attsvm.solvers.library import conflict, hidden_conflict
 from attsvm.solvers.planted import cancelling, on_grid
 from kkt import assert_infeasible, random_rows

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, solve
-from attsvm.solvers.reproof import exact_certificate, exact_rows_of
+from attsvm.solvers.exact.settle import exact_certificate, exact_rows_of
 
 NORMS = ("frobenius", "nuclear", "spectral", "l1", "linf")
 

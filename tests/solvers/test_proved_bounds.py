@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm
-from attsvm.solvers import MarginProblem, certify, feasible, get_norm, solve
-from attsvm.solvers.certified_rank import PROVED_UP_TO, rank_certificate, spectra_of
+from attsvm.solvers import MarginProblem, certify, get_norm, solve
+from attsvm.solvers.certify import feasible
+from attsvm.solvers.certify.feasible import correction_bound, feasibility_price
+from attsvm.solvers.certify.ranks import PROVED_UP_TO, rank_certificate, spectra_of
+from attsvm.solvers.certify.singular_values import decomposition_error, least_eigenvalue, proved_spectrum
 from attsvm.solvers.exact import ExactFarkas, exact_least_norm, exact_polyhedral, exact_rows, nuclear_enclosure, repair
+from attsvm.solvers.exact.measures import exact_rows_of, norm_enclosure
 from attsvm.solvers.exact.rows import rational, to_float
-from attsvm.solvers.exact_certificate import exact_rows_of, norm_enclosure
-from attsvm.solvers.feasible import correction_bound, feasibility_price
-from attsvm.solvers.spectral_bounds import decomposition_error, least_eigenvalue, proved_spectrum
 
 
 def fifty_digits(A):

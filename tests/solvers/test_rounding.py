@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, solve
-from attsvm.solvers.rounding import (
+from attsvm.solvers.certify.rounding import (
     TINY,
     adjoint_error,
     dot_error,
@@ -19,7 +19,7 @@ from attsvm.solvers.rounding import (
     norm_bounds,
     up,
 )
-from attsvm.solvers.spectral_bounds import nuclear_bounds, singular_value_bounds, singular_value_error
+from attsvm.solvers.certify.singular_values import nuclear_bounds, singular_value_bounds, singular_value_error
 
 # A bound may be this many times the worst error seen on ordinary data; more would be useless.
 ABSURD = 1e3

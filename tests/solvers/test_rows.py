@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem
-from attsvm.solvers import pairs as rows_module
+from attsvm.solvers.rows import pairs as rows_module
 from kkt import dense_rows, random_rows
 
 

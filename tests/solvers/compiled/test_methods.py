@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from attsvm.solvers import MarginProblem, Status, get_norm, solve
-from attsvm.solvers.compiled import library
-from attsvm.solvers.compiled.library import NuclearSteps, Sense, minimize
+from attsvm.solvers.compiled import kernels
+from attsvm.solvers.compiled.kernels import NuclearSteps, Sense, minimize
 from kkt import assert_optimal, norm_and_dual, random_rows, sphere_rows
 
 Array = npt.NDArray[np.float64]
@@ -94,7 +94,7 @@ def test_problems_of_a_batch_do_not_see_each_other(norm: str, monkeypatch: pytes
     c[7] = np.nan  # one that cannot be solved
     arrays = (left, right, c, sense, np.ones_like(c))
     together = minimize(get_norm(norm), *arrays, 60, 1e-10)
-    monkeypatch.setattr(library, "_SHARED", 0)
+    monkeypatch.setattr(kernels, "_SHARED", 0)
     shared = minimize(get_norm(norm), *arrays, 60, 1e-10)
     for part, other in zip(together, shared, strict=True):
         np.testing.assert_array_equal(part, other)
@@ -152,22 +152,22 @@ def test_larger_problems(norm: str) -> None:
 def test_a_library_that_was_not_built_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_rows(np.random.default_rng(0), 2, 3, 4)
     known = solve(problem, "linf")
-    library._library.cache_clear()
-    monkeypatch.setattr(library, "_path", lambda: None)
+    kernels._library.cache_clear()
+    monkeypatch.setattr(kernels, "_path", lambda: None)
     for norm in ("linf", "nuclear"):
         with pytest.raises(ImportError, match=r"compiled solvers .* 'pip install'.* solver='cvxpy'"):
             solve(problem, norm)
     assert solve(problem).status is Status.OPTIMAL
     assert solve(problem, "linf", "cvxpy").norm == pytest.approx(known.norm, rel=2e-7)
     monkeypatch.undo()
-    library._library.cache_clear()
+    kernels._library.cache_clear()
     assert solve(problem, "linf").solver == "primal_dual"
 
 
 def test_importing_the_package_loads_no_library() -> None:
     import subprocess
 
-    code = "import sys, attsvm.solvers; from attsvm.solvers.compiled import library; print('scipy' in sys.modules)"
+    code = "import sys, attsvm.solvers; from attsvm.solvers.compiled import kernels; print('scipy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

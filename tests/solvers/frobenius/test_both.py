@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attsvm.solvers import MarginProblem, Status, certify_infeasible, solve
-from attsvm.solvers import pairs as rows_module
+from attsvm.solvers.rows import pairs as rows_module
 from kkt import assert_optimal, random_rows
 from solver_api import replaced
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import InfeasibleError, MarginProblem, Status, solve
-from attsvm.solvers.infeasible import find_conflict
+from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.planted import on_grid
 from attsvm.solvers.unit import UnitProblem
 from kkt import dense_rows, random_rows

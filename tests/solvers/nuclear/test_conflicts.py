@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, Status, certify_infeasible, solve
-from attsvm.solvers.infeasible import purify_farkas
+from attsvm.solvers.frobenius.conflicts import purify_farkas
 from attsvm.solvers.unit import UnitProblem
 from kkt import assert_infeasible, seeded_rows
 from solver_api import replaced, with_rows

@@ -10,7 +10,7 @@ import numpy as np
 
 from attsvm.next_token import decompose, graph_svm, graph_svms, random_corpus, token_graphs, train
 from attsvm.next_token.graph_svm import GraphSolution
-from attsvm.solvers.exact_certificate import exact_certificate
+from attsvm.solvers.exact.measures import exact_certificate
 from attsvm.sweeps import columns_of
 from attsvm.validation.bench.graphs import Modelled, all_pairs_model, vocabularies
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots

@@ -54,7 +54,7 @@ def gamma(roundings: int) -> float:
 
     Examples
     --------
-    >>> from attsvm.solvers.rounding import gamma
+    >>> from attsvm.solvers.certify.rounding import gamma
     >>> f"{gamma(10):.3e}"
     '1.110e-15'
     """
@@ -70,7 +70,7 @@ def up(x: npt.ArrayLike) -> FloatArray:
     Examples
     --------
     >>> from fractions import Fraction
-    >>> from attsvm.solvers.rounding import down, up
+    >>> from attsvm.solvers.certify.rounding import down, up
     >>> third = 1.0 / 3.0
     >>> Fraction(float(down(third))) < Fraction(1, 3) < Fraction(float(up(third)))
     True
@@ -83,7 +83,7 @@ def down(x: npt.ArrayLike) -> FloatArray:
 
     Examples
     --------
-    >>> from attsvm.solvers.rounding import down
+    >>> from attsvm.solvers.certify.rounding import down
     >>> float(down(1.0)) == 1 - 2.0**-53
     True
     """
@@ -95,7 +95,7 @@ def settle(bound: npt.ArrayLike) -> FloatArray:
 
     Examples
     --------
-    >>> from attsvm.solvers.rounding import settle
+    >>> from attsvm.solvers.certify.rounding import settle
     >>> float(settle(float("nan")))
     inf
     """
@@ -130,7 +130,7 @@ def norm_bounds(x: npt.ArrayLike, axes: int = 1) -> tuple[FloatArray, FloatArray
 
     Examples
     --------
-    >>> from attsvm.solvers.rounding import norm_bounds
+    >>> from attsvm.solvers.certify.rounding import norm_bounds
     >>> lower, upper = norm_bounds([3e-200, 4e-200])
     >>> bool(lower <= 5e-200 <= upper), f"{float(upper / lower - 1):.0e}"
     (True, '3e-15')
@@ -170,7 +170,7 @@ def margin_error(
 
     Examples
     --------
-    >>> from attsvm.solvers.rounding import margin_error
+    >>> from attsvm.solvers.certify.rounding import margin_error
     >>> f"{float(margin_error([1.0], 1.0, [1.0], (3, 2))[0]):.1e}"
     '7.8e-16'
     """
@@ -196,7 +196,7 @@ def margin_error_by_entries(a: npt.ArrayLike, W: npt.ArrayLike, queries: npt.Arr
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.rounding import margin_error_by_entries
+    >>> from attsvm.solvers.certify.rounding import margin_error_by_entries
     >>> W = np.diag([1e-8, 1e8])
     >>> error = margin_error_by_entries(np.diag([1e8, 1e-8]), W, np.ones((1, 2)), np.array([0, 0]))
     >>> bool(error.max() < 1e-15)  # norm-wise it would be 1e1
@@ -237,7 +237,7 @@ def adjoint_error(
 
     Examples
     --------
-    >>> from attsvm.solvers.rounding import adjoint_error
+    >>> from attsvm.solvers.certify.rounding import adjoint_error
     >>> f"{float(adjoint_error([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], (2, 2), 3)):.1e}"
     '1.3e-15'
     """
@@ -256,7 +256,7 @@ def dot_error(x: npt.ArrayLike, y: npt.ArrayLike) -> FloatArray:
 
     Examples
     --------
-    >>> from attsvm.solvers.rounding import dot_error
+    >>> from attsvm.solvers.certify.rounding import dot_error
     >>> f"{float(dot_error([1.0, 1.0], [1.0, -1.0])):.1e}"
     '6.7e-16'
     """
@@ -292,7 +292,7 @@ def dual_bound(
 
     Examples
     --------
-    >>> from attsvm.solvers.rounding import dual_bound
+    >>> from attsvm.solvers.certify.rounding import dual_bound
     >>> float(dual_bound(1.0, 0.0, 2.0, 0.5)) <= 0.4
     True
     >>> float(dual_bound(1e-17, 1e-16, 0.0, 1e-16))  # the objective may be negative

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certificate import RankCertificate
-from attsvm.solvers.rounding import SLACK, gamma
-from attsvm.solvers.spectral_bounds import decomposition_error, proved_spectrum, singular_value_error
+from attsvm.solvers.certify.certificate import RankCertificate
+from attsvm.solvers.certify.rounding import SLACK, gamma
+from attsvm.solvers.certify.singular_values import decomposition_error, proved_spectrum, singular_value_error
 
 __all__ = ["PROVED_UP_TO", "Spectra", "rank_certificate", "spectra_of"]
 
@@ -66,7 +66,7 @@ def spectra_of(W: FloatArray, dual: FloatArray, *, prove: bool | None = None) ->
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.certified_rank import spectra_of
+    >>> from attsvm.solvers.certify.ranks import spectra_of
     >>> found = spectra_of(np.diag([3.0, 4.0]), np.eye(2))
     >>> bool(7.0 <= found.norm_most < 7.0 + 1e-13), bool(found.grow + found.residual >= 1.0)
     (True, True)
@@ -115,7 +115,7 @@ def rank_certificate(
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.certified_rank import rank_certificate, spectra_of
+    >>> from attsvm.solvers.certify.ranks import rank_certificate, spectra_of
     >>> found = rank_certificate(spectra_of(np.diag([2.0, 0.0]), np.diag([1.0, 0.5])), 0.0, 0.0, 1e-9, None)
     >>> found.rank, bool(2e-9 <= found.resolution < 2.1e-9)
     (1, True)

@@ -1,4 +1,4 @@
-"""Certificates as data: what W and multipliers prove; `attsvm.solvers.certify` computes them."""
+"""Certificates as data: what W and multipliers prove; `attsvm.solvers.certify.hard` computes them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 
 if TYPE_CHECKING:
-    from attsvm.solvers.exact_certificate import ExactCertificate
-    from attsvm.solvers.farkas import FarkasCertificate
+    from attsvm.solvers.certify.farkas import FarkasCertificate
+    from attsvm.solvers.exact.measures import ExactCertificate
 
 __all__ = ["Certificate", "CertificateBatch", "RankCertificate", "Source"]
 
@@ -167,7 +167,7 @@ class Certificate:
         >>> print(solve(MarginProblem([[1.0], [-2.0]], [[1.0]], [0, 0])).certificate.exact())
         infeasible, by exact multipliers on rows [0, 1]
         """
-        from attsvm.solvers.exact_certificate import exact_from_source
+        from attsvm.solvers.exact.measures import exact_from_source
 
         return exact_from_source(self._source, self.farkas, tolerance)
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certificate import Certificate
+from attsvm.solvers.certify.certificate import Certificate
+from attsvm.solvers.certify.farkas import certify_infeasible, zero_row_proof
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
-from attsvm.solvers.farkas import certify_infeasible, zero_row_proof
+from attsvm.solvers.exact.settle import exact_proof
 from attsvm.solvers.frobenius.free_rows import FreeRows
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.reproof import exact_proof
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["exact_step", "find_conflict", "find_farkas", "purify_farkas"]
@@ -60,7 +60,7 @@ def exact_step(
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.infeasible import exact_step
+    >>> from attsvm.solvers.frobenius.conflicts import exact_step
     >>> round(exact_step(np.array([2.0, -1.0]), np.array([1.0, 0.0]), np.array([False, False])), 9)
     2.0
     """
@@ -102,7 +102,7 @@ def find_conflict(unit: UnitProblem, W: FloatArray) -> tuple[Certificate | None,
     --------
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.infeasible import find_conflict
+    >>> from attsvm.solvers.frobenius.conflicts import find_conflict
     >>> from attsvm.solvers.unit import UnitProblem
     >>> proof, _ = find_conflict(UnitProblem(MarginProblem([[1.0], [-2.0]], [[1.0]], [0, 0])), np.zeros((1, 1)))
     >>> proof.farkas.multipliers.round(6)

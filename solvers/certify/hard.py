@@ -15,18 +15,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certificate import Certificate, CertificateBatch, Source
-from attsvm.solvers.certified_rank import Spectra, rank_certificate, spectra_of
-from attsvm.solvers.feasible import feasibility_price
-from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.pairs import PairRows
+from attsvm.solvers.certify.certificate import Certificate, Source
+from attsvm.solvers.certify.feasible import feasibility_price
+from attsvm.solvers.certify.ranks import Spectra, rank_certificate, spectra_of
+from attsvm.solvers.certify.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
+from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
+from attsvm.solvers.rows.pairs import PairRows
 
-__all__ = ["certify", "certify_batch", "error_bounds", "frobenius_of", "measure"]
+__all__ = ["error_bounds", "frobenius_of", "measure"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
@@ -72,7 +71,7 @@ _MANY = _Arithmetic(
 
 
 class _Bounds(NamedTuple):
-    """Constants of the error bounds for one shape of problem; the lemmas are those of `attsvm.solvers.rounding`."""
+    """Constants of the error bounds for one shape of problem; `attsvm.solvers.certify.rounding` has the lemmas."""
 
     margin: float  # `margin_error`, and the rounding of the slack
     dual: float  # one rounding of the dual matrix, in the dual norm
@@ -185,58 +184,3 @@ def frobenius_of(matrix: FloatArray) -> Any:
         return math.sqrt(entries.dot(entries))
     flat = matrix.reshape(len(matrix), -1)
     return np.sqrt(np.vecdot(flat, flat))
-
-
-def certify(
-    problem: MarginProblem,
-    W: npt.ArrayLike,
-    multipliers: npt.ArrayLike,
-    norm: str | Norm = "frobenius",
-    rank_tolerance: float | None = None,
-) -> Certificate:
-    """Certificate of a pair (W, multipliers), whoever computed it; over the leading axis for a batch.
-
-    Parameters
-    ----------
-    problem : MarginProblem
-    W : array_like, shape (*batch, dx, dz)
-    multipliers : array_like, shape (*batch, m)
-        In norm form: ``N*(W(lam)) = 1`` and ``rhs . lam = N(W)`` at the optimum.
-    norm : str or Norm
-    rank_tolerance : float, optional
-        Where to cut singular values for the nuclear norm; ``max(1e-8, sqrt(gap))`` by default.
-
-    Examples
-    --------
-    ``min |W|`` subject to ``2 W >= 1`` has W = 1/2 and multiplier 1/2:
-
-    >>> from attsvm.solvers import MarginProblem, certify
-    >>> certify(MarginProblem([[2.0]], [[1.0]], [0]), [[0.5]], [0.5]).gap
-    0.0
-    """
-    matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
-    if problem.penalty is not None:
-        from attsvm.solvers.soft_certificate import measure_soft
-
-        return measure_soft(problem, problem.penalty, matrix, lam, get_norm(norm), rank_tolerance)
-    return measure(problem, matrix, lam, get_norm(norm), rank_tolerance, problem.adjoint(lam))
-
-
-def certify_batch(
-    problem: MarginProblem, W: npt.ArrayLike, multipliers: npt.ArrayLike, norm: str | Norm = "frobenius"
-) -> CertificateBatch:
-    """`certify` with the type of a batch: arrays over the leading axis.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.solvers import MarginProblem, certify_batch
-    >>> batch = MarginProblem(np.array([[[2.0]], [[4.0]]]), np.ones((2, 1, 1)), [0])
-    >>> certify_batch(batch, [[[0.5]], [[0.25]]], [[0.5], [0.25]]).gap
-    array([0., 0.])
-    """
-    if not problem.batch:
-        raise ValueError("certify_batch takes a batch of problems; use certify for one")
-    found: Any = certify(problem, W, multipliers, norm)
-    face: CertificateBatch = found
-    return face

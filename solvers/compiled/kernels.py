@@ -113,7 +113,7 @@ def minimize(
 
     >>> import numpy as np
     >>> from attsvm.solvers import get_norm
-    >>> from attsvm.solvers.compiled.library import minimize
+    >>> from attsvm.solvers.compiled.kernels import minimize
     >>> rows = np.array([[1.0, 2.0]]), np.ones((1, 1)), np.array([3.0]), np.ones(1, dtype=np.int8)
     >>> for name in ("l1", "linf"):
     ...     minimize(get_norm(name), *rows, np.ones(1), 50, 1e-10)[0].ravel().round(6)
@@ -204,7 +204,7 @@ class NuclearSteps:
     ``W >= 1`` for one number: X tends to a matrix of ones.
 
     >>> import numpy as np
-    >>> from attsvm.solvers.compiled.library import NuclearSteps
+    >>> from attsvm.solvers.compiled.kernels import NuclearSteps
     >>> rows = np.ones((1, 1)), np.ones((1, 1)), np.ones(1), np.ones(1, dtype=np.int8)
     >>> X, lam, slack = 2.0 * np.eye(2), np.array([0.5]), np.ones(1)
     >>> steps = NuclearSteps(*rows, X, lam, slack)

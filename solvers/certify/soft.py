@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certificate import Certificate, RankCertificate, Source
-from attsvm.solvers.certified_rank import Spectra, rank_certificate, spectra_of
-from attsvm.solvers.certify import error_bounds, frobenius_of
+from attsvm.solvers.certify.certificate import Certificate, RankCertificate, Source
+from attsvm.solvers.certify.hard import error_bounds, frobenius_of
+from attsvm.solvers.certify.ranks import Spectra, rank_certificate, spectra_of
+from attsvm.solvers.certify.rounding import SLACK, UNIT_ROUNDOFF, gamma
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import SLACK, UNIT_ROUNDOFF, gamma
 
 __all__ = ["measure_soft"]
 
@@ -135,7 +135,7 @@ def _rank(spectra: Spectra, dual: _Dual, gap: float, excess: float, tolerance: f
 def measure_soft(
     problem: MarginProblem, penalty: Penalty, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
 ) -> Certificate:
-    """Certificate of a pair for the soft margin of one problem; see `attsvm.solvers.certify`."""
+    """Certificate of a pair for the soft margin of one problem; see `attsvm.solvers.certify.hard`."""
     if problem.batch:
         raise ValueError("the certificate of a soft margin is of one problem; index the batch first")
     lam, violation = _admissible(problem, penalty, lam)

@@ -1,6 +1,6 @@
 """Bounds on computed singular values and nuclear norms: one assumed of LAPACK, others proved from the decomposition.
 
-Notation and lemmas are those of `attsvm.solvers.rounding`.
+Notation and lemmas are those of `attsvm.solvers.certify.rounding`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.rounding import SLACK, TINY, UNIT_ROUNDOFF, down, gamma, settle
+from attsvm.solvers.certify.rounding import SLACK, TINY, UNIT_ROUNDOFF, down, gamma, settle
 
 __all__ = [
     "decomposition_error",
@@ -44,7 +44,7 @@ def singular_value_error(shape: tuple[int, int], largest: npt.ArrayLike) -> Floa
 
     Examples
     --------
-    >>> from attsvm.solvers.spectral_bounds import singular_value_error
+    >>> from attsvm.solvers.certify.singular_values import singular_value_error
     >>> f"{float(singular_value_error((10, 10), 1.0)):.1e}"
     '2.5e-14'
     """
@@ -95,7 +95,7 @@ def decomposition_error(A: FloatArray, U: FloatArray, s: FloatArray, Vt: FloatAr
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.spectral_bounds import decomposition_error
+    >>> from attsvm.solvers.certify.singular_values import decomposition_error
     >>> A = np.array([[3.0, 1.0], [1.0, 2.0]])
     >>> grow, residual = decomposition_error(A, *np.linalg.svd(A))
     >>> bool(1.0 <= grow < 1.0 + 1e-13), bool(residual < 1e-13)
@@ -114,7 +114,7 @@ def frame_defects(U: FloatArray, Vt: FloatArray) -> tuple[FloatArray, FloatArray
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.spectral_bounds import frame_defects
+    >>> from attsvm.solvers.certify.singular_values import frame_defects
     >>> p, q = frame_defects(np.eye(3, 2), 1.1 * np.eye(2, 3))
     >>> bool(p < 1e-14), bool(abs(q - 0.21 * np.sqrt(2)) < 1e-14)
     (True, True)
@@ -154,7 +154,7 @@ def least_eigenvalue(A: FloatArray) -> FloatArray:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.spectral_bounds import least_eigenvalue
+    >>> from attsvm.solvers.certify.singular_values import least_eigenvalue
     >>> print(least_eigenvalue(np.array([np.diag([1.0, 2.0]), np.zeros((2, 2))])).round(12))
     [1. 0.]
     """
@@ -186,7 +186,7 @@ def proved_spectrum(A: FloatArray) -> tuple[FloatArray, float, float]:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.spectral_bounds import proved_spectrum
+    >>> from attsvm.solvers.certify.singular_values import proved_spectrum
     >>> values, grow, residual = proved_spectrum(np.diag([3.0, 4.0]))
     >>> bool(grow * values[0] + residual >= 4.0), residual < 1e-13
     (True, True)
@@ -235,7 +235,7 @@ def singular_value_bounds(
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.spectral_bounds import singular_value_bounds
+    >>> from attsvm.solvers.certify.singular_values import singular_value_bounds
     >>> lower, upper, _ = singular_value_bounds(np.array([[3.0, 0.0], [4.0, 0.0]]))
     >>> bool(lower[0] <= 5 <= upper[0] <= lower[0] + 1e-13), lower[1]
     (True, np.float64(0.0))
@@ -274,7 +274,7 @@ def nuclear_bounds(
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.spectral_bounds import nuclear_bounds
+    >>> from attsvm.solvers.certify.singular_values import nuclear_bounds
     >>> lower, upper = nuclear_bounds(np.diag([3.0, 4.0]))
     >>> bool(lower <= 7 <= upper <= lower + 1e-12)
     True

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certify import certify
-from attsvm.solvers.compiled.library import Sense, minimize
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.compiled.kernels import Sense, minimize
 from attsvm.solvers.correction import least_change
 from attsvm.solvers.frobenius.active_set import proved, solve_active_set
 from attsvm.solvers.norms import Norm, get_norm

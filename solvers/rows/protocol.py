@@ -1,7 +1,7 @@
 """What solvers may ask of the rows of a margin problem: linear functions ``W -> <a_k b_k^T, W>`` of rank one.
 
-`Rows` is the protocol, and solvers see nothing else; `attsvm.solvers.pairs.PairRows` is its first implementation. A
-batch is a leading axis of every array.
+`Rows` is the protocol, and solvers see nothing else; `attsvm.solvers.rows.pairs.PairRows` is its first implementation.
+A batch is a leading axis of every array.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from attsvm.solvers.pairs import PairRows
+    from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["Rows"]
 

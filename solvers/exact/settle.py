@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certificate import Certificate
-from attsvm.solvers.exact_certificate import exact_certificate, exact_rows_of, root_bounds, rounded_up
+from attsvm.solvers.certify.certificate import Certificate
+from attsvm.solvers.exact.measures import exact_certificate, exact_rows_of, root_bounds, rounded_up
 from attsvm.solvers.norms import Entrywise, Norm, Schatten, get_norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.solution import Found
@@ -49,7 +49,7 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem, get_norm
-    >>> from attsvm.solvers.reproof import settle_exactly
+    >>> from attsvm.solvers.exact.settle import settle_exactly
     >>> from attsvm.solvers.solution import Found
     >>> thin = MarginProblem([[1e12, 0.0], [-1e12, 1.0]], [[1.0]], [0, 0])
     >>> settle_exactly(thin, get_norm("frobenius"), Found(), 1e-8).W.ravel()
@@ -197,7 +197,7 @@ def exact_proof(problem: MarginProblem) -> Certificate | None:
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.reproof import exact_proof
+    >>> from attsvm.solvers.exact.settle import exact_proof
     >>> exact_proof(MarginProblem([[1.0], [1.0]], [[1.0]], [0, 0], [1.0, 2.0], [True, True])).farkas.proof
     'rationals'
     """
@@ -210,7 +210,7 @@ def exact_proof(problem: MarginProblem) -> Certificate | None:
 
 
 def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
-    from attsvm.solvers.farkas import farkas_certificate
+    from attsvm.solvers.certify.farkas import farkas_certificate
 
     lam = np.array([float(y) for y in proof.multipliers])
     return Found(
@@ -222,7 +222,7 @@ def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
 
 def _measured(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
     """The result with a certificate of its W and multipliers whose numbers are exact."""
-    from attsvm.solvers.certify import certify
+    from attsvm.solvers.certify.entry import certify
 
     assert found.W is not None and found.multipliers is not None
     plain = certify(problem, found.W, found.multipliers, norm)

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.certify.rounding import gamma
+from attsvm.solvers.certify.singular_values import least_eigenvalue
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import gamma
-from attsvm.solvers.spectral_bounds import least_eigenvalue
 
 __all__ = ["correction_bound", "feasibility_price"]
 
@@ -58,7 +58,7 @@ def feasibility_price(
     --------
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.feasible import feasibility_price
+    >>> from attsvm.solvers.certify.feasible import feasibility_price
     >>> rows = MarginProblem([[1.0]], [[1.0]], [0])
     >>> price = feasibility_price(rows, np.array([[0.5]]), np.array([-0.5]), 0.5, 0.0, 0.5)
     >>> bool(0.5 <= price < 0.5 + 1e-5)
@@ -125,7 +125,7 @@ def correction_bound(problem: MarginProblem, slack: FloatArray, hidden: FloatArr
 
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.feasible import correction_bound
+    >>> from attsvm.solvers.certify.feasible import correction_bound
     >>> rows = MarginProblem([[1.0, 0.0], [1.0, 1.0]], [[1.0]], [0, 0], [1.0, 0.0], [True, False])
     >>> f"{correction_bound(rows, np.array([-1e-3, 0.999]), np.zeros(2)):.4f}"
     '0.0010'

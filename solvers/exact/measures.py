@@ -21,9 +21,9 @@ from attsvm.solvers.status import Status
 if TYPE_CHECKING:
     from flint import arb, fmpq_mat
 
-    from attsvm.solvers.certificate import Source
+    from attsvm.solvers.certify.certificate import Source
+    from attsvm.solvers.certify.farkas import FarkasCertificate
     from attsvm.solvers.exact import ExactFarkas, ExactRows
-    from attsvm.solvers.farkas import FarkasCertificate
 
 __all__ = [
     "EXACT_ENTRIES",
@@ -88,7 +88,7 @@ def exact_rows_of(problem: MarginProblem) -> ExactRows:
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.exact_certificate import exact_rows_of
+    >>> from attsvm.solvers.exact.measures import exact_rows_of
     >>> print(*exact_rows_of(MarginProblem([[0.5]], [[1.0]], [0])).margins([[3.0]]))
     3/2
     """
@@ -108,7 +108,7 @@ def rounded_up(value: Fraction) -> float:
     Examples
     --------
     >>> from fractions import Fraction
-    >>> from attsvm.solvers.exact_certificate import rounded_up
+    >>> from attsvm.solvers.exact.measures import rounded_up
     >>> Fraction(rounded_up(Fraction(1, 3))) > Fraction(1, 3)
     True
     """
@@ -121,7 +121,7 @@ def root_bounds(value: Fraction) -> tuple[float, float]:
     Examples
     --------
     >>> from fractions import Fraction
-    >>> from attsvm.solvers.exact_certificate import root_bounds
+    >>> from attsvm.solvers.exact.measures import root_bounds
     >>> lower, upper = root_bounds(Fraction(2))
     >>> lower < 2**0.5 < upper < lower + 1e-15
     True
@@ -154,7 +154,7 @@ def norm_enclosure(matrix: fmpq_mat, norm: Norm) -> arb:
     --------
     >>> from attsvm.solvers import get_norm
     >>> from attsvm.solvers.exact.rows import rational_matrix
-    >>> from attsvm.solvers.exact_certificate import norm_enclosure
+    >>> from attsvm.solvers.exact.measures import norm_enclosure
     >>> W = rational_matrix("W", [[3.0, 0.0], [0.0, 4.0]])
     >>> [round(float(norm_enclosure(W, get_norm(name))), 9) for name in ("frobenius", "nuclear", "linf", "l3")]
     [5.0, 7.0, 4.0, 4.497941445]
@@ -235,7 +235,7 @@ def exact_certificate(
     --------
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem, get_norm
-    >>> from attsvm.solvers.exact_certificate import exact_certificate
+    >>> from attsvm.solvers.exact.measures import exact_certificate
     >>> rows = MarginProblem([[2.0]], [[1.0]], [0])
     >>> print(exact_certificate(rows, np.array([[0.5]]), np.array([0.5]), get_norm("frobenius")).status)
     optimal

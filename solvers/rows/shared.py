@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import CHUNK_ELEMENTS, FloatArray, IntArray
-from attsvm.solvers.pairs import PairRows, Remainder
+from attsvm.solvers.rows.pairs import PairRows, Remainder
 
 __all__ = ["SharedRows", "lost_in_difference"]
 
@@ -31,7 +31,7 @@ def lost_in_difference(x: npt.NDArray[np.floating[Any]], y: npt.NDArray[np.float
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.shared_rows import lost_in_difference
+    >>> from attsvm.solvers.rows.shared import lost_in_difference
     >>> lost_in_difference(np.array([1.0]), np.array([2.0**-60])).tolist() == [-(2.0**-60)]
     True
     """
@@ -62,7 +62,7 @@ class SharedRows:
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.solvers.shared_rows import SharedRows
+    >>> from attsvm.solvers.rows.shared import SharedRows
     >>> X = np.array([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
     >>> rows = SharedRows(X, np.ones((1, 1)), np.array([0]), np.array([0]), np.array([0, 0]), np.array([1, 2]))
     >>> rows.margins([[3.0], [2.0]]), rows.gather([1]).a

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certificate import Certificate, Source
+from attsvm.solvers.certify.certificate import Certificate, Source
+from attsvm.solvers.certify.rounding import dot_error, dual_bound, gamma, norm_bounds
+from attsvm.solvers.certify.singular_values import singular_value_bounds
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rounding import dot_error, dual_bound, gamma, norm_bounds
-from attsvm.solvers.spectral_bounds import singular_value_bounds
 
 __all__ = ["FarkasCertificate", "certify_infeasible", "farkas_certificate", "zero_row_proof"]
 
@@ -110,7 +110,7 @@ def zero_row_proof(problem: MarginProblem) -> Certificate | None:
     Examples
     --------
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.farkas import zero_row_proof
+    >>> from attsvm.solvers.certify.farkas import zero_row_proof
     >>> zero_row_proof(MarginProblem([[0.0], [1.0]], [[1.0]], [0, 0])).farkas.rows
     array([0])
     """
@@ -229,7 +229,7 @@ def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray)
 def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Certificate | None:
     """The third way: exact multipliers on the participating rows."""
     from attsvm.solvers.exact import exact_farkas
-    from attsvm.solvers.exact_certificate import exact_rows_of
+    from attsvm.solvers.exact.measures import exact_rows_of
 
     dx, dz = problem.shape
     if len(rows) * dx * min(dz, len(np.unique(problem.owner[rows]))) > _RATIONAL_ENTRIES:
