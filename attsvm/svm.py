@@ -105,7 +105,7 @@ def att_svm(
     warm_start : Solution or SolutionBatch, optional
         Of another selection of a problem of the same shape: own solvers start from its multipliers.
     **options
-        Passed to the solver (``tolerance``, ``max_iterations``, ``device``, ...).
+        Passed to the solver (``tolerance``, ``max_iterations``, ...).
 
     Returns
     -------

@@ -14,15 +14,15 @@ TARGET = Path(__file__).parent / "images" / "solve_flow.svg"
 
 WIDTH, ROW, LEFT = 940, 30, 20
 STAGES = (
-    ("read", "MarginProblem: rows (a protocol), right-hand sides, senses; one or a batch axis", "problem.py, rows.py"),
-    ("choose", "the first line of the table that fits norm, rows, rank, device", "registry.py"),
+    ("read", "MarginProblem: rows (a protocol), right-hand sides, senses; one or a batch axis", "problem.py, rows/"),
+    ("choose", "the first line of the table that fits norm, rows, rank", "registry.py"),
     ("unit rows", "each row divided by its norm; powers of two first where squares leave the range", "unit.py"),
-    ("settle", "a zero row that asks for something is a proof; W = 0 may be the answer", "farkas.py"),
+    ("settle", "a zero row that asks for something is a proof; W = 0 may be the answer", "certify/farkas.py"),
 )  # fmt: skip
 ENDINGS = (
-    ("certify", "violation, gap, bound, rank at a resolution: from the data, with error bounds", "certify.py"),
-    ("prove", "infeasible: by a zero row, by rounding bounds, or by rationals", "farkas.py"),
-    ("open?", "small problems that float64 leaves open are settled in exact arithmetic", "reproof.py, exact/"),
+    ("certify", "violation, gap, bound, rank at a resolution: from the data, with error bounds", "certify/"),
+    ("prove", "infeasible: by a zero row, by rounding bounds, or by rationals", "certify/farkas.py"),
+    ("open?", "small problems that float64 leaves open are settled in exact arithmetic", "exact/"),
     ("conclude", "the certificate, not the method, decides the status; MarginSolution", "solution.py"),
 )
 
@@ -39,7 +39,7 @@ def _box(y: int, name: str, text: str, place: str, kind: str) -> str:
 def _limits(spec: SolverSpec) -> str:
     norms = "any norm" if spec.norms is None else ", ".join(sorted(spec.norms))
     rows = "" if spec.most_rows == float("inf") else f", up to {spec.most_rows:g} rows"
-    flags = [word for word, on in (("batches", spec.batched), ("devices", spec.devices), ("rank=", spec.ranks)) if on]
+    flags = [word for word, on in (("batches", spec.batched), ("rank=", spec.ranks)) if on]
     return f"{norms}{rows}" + (f"; {', '.join(flags)}" if flags else "")
 
 

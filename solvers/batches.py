@@ -36,7 +36,7 @@ def solve_many(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Re
     if not len(problem):
         return _solved_nothing(spec, problem, norm, request.tolerance)
     # A budget of pivoting rounds is one problem's: a batch is then solved one by one, as each would be alone.
-    if spec.batched and (spec.devices or request.max_iterations is None):
+    if spec.batched and (spec.batch_only or request.max_iterations is None):
         return _solve_batched(spec, problem, norm, request)
     return _solve_each(spec, problem, norm, request)
 
@@ -52,7 +52,7 @@ def _solved_nothing(spec: SolverSpec, problem: MarginProblem, norm: Norm, tolera
 
 
 def _solve_each(spec: SolverSpec, problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
-    spec = choose(problem[0], norm)[0] if spec.devices else spec
+    spec = choose(problem[0], norm)[0] if spec.batch_only else spec
     parts = []
     for i in range(len(problem)):
         start = _warm_part(request.warm_start, problem, i)
@@ -74,15 +74,14 @@ def _solve_batched(spec: SolverSpec, batch: MarginProblem, norm: Norm, request: 
     begin = time.perf_counter()
     unit = UnitProblem(batch)
     if unit.is_extreme:
-        return _solve_each(spec, batch, norm, replace(request, device=None))
+        return _solve_each(spec, batch, norm, request)
     found = spec.load()(unit, norm, request)
     assert found.W is not None and found.multipliers is not None
     usable = np.asarray(np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1))
     W = np.where(usable[:, None, None], found.W, 0.0)
     lam = np.where(usable[:, None], found.multipliers, 0.0)
     certificate: Any = certify(batch, W, lam, norm)
-    limited = request.options.get("dtype") is not None or request.max_iterations is not None
-    rescue = request.options.get("rescue", not limited)
+    rescue = request.options.get("rescue", request.max_iterations is None)
     hard = _is_hard(unit, norm) & rescue
     closes = usable & (certificate.proved <= request.tolerance) & ~hard
     if norm.name == "frobenius":  # pivoting meets rows to rounding; what it misses may be a contradiction
@@ -162,7 +161,7 @@ def _rescued(
 
     Hard ones are solved as they would be alone, and stay so.
     """
-    alone = replace(request, warm_start=None, device=None, max_iterations=None, options={})
+    alone = replace(request, warm_start=None, max_iterations=None, options={})
     parts = [batch[i] for i in range(len(batch))]
     for i in open_ones:
         one, so_far = batch.problem[int(i)], parts[i]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,9 @@ from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.registry import SolverSpec, choose
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import FEW_ROWS
-from attsvm.solvers.rows.shared import SharedRows
 from attsvm.solvers.single import solve_one
 from attsvm.solvers.solution import MarginSolution, MarginSolutionBatch
 from attsvm.solvers.threads import blas_threads
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["solve", "solve_batch"]
 
@@ -57,7 +53,6 @@ def solve(
     tolerance: float | None = None,
     max_iterations: int | None = None,
     warm_start: MarginSolution | npt.ArrayLike | None = None,
-    device: str | torch.device | None = None,
     **options: Any,
 ) -> MarginSolution:
     """Solve a margin problem, or all problems of a batch.
@@ -77,9 +72,6 @@ def solve(
         In the solver's own unit.
     warm_start : MarginSolution or array_like, shape (*batch, m), optional
         Solution or multipliers of a similar problem with as many rows.
-    device : str or torch.device, optional
-        Run the iterations there (nuclear norm; see the ``devices`` of `SOLVERS`), or the products with shared rows
-        (see ``products``). Certificates are computed on the CPU.
     **options
         Passed to the solver.
 
@@ -98,23 +90,19 @@ def solve(
         raise TypeError(f"problem must be a MarginProblem, got {type(problem).__name__}")
     norm = get_norm(norm)
     _check(solver, tolerance, max_iterations, rank)
-    spec, variant = choose(problem, norm, solver, rank, device)
+    spec, variant = choose(problem, norm, solver, rank)
     if options and spec.options is not None and set(options) - spec.options:
         unknown = sorted(set(options) - spec.options)
         raise TypeError(f"solver {spec.name!r} takes no option {unknown[0]!r}; it takes {sorted(spec.options)}")
-    goal = tolerance or _achievable(spec, variant, options)
-    request = Request(goal, max_iterations, _warm(warm_start), device, rank, variant, options)
+    goal = tolerance or _achievable(spec, variant)
+    request = Request(goal, max_iterations, _warm(warm_start), rank, variant, options)
     request.check(problem)
-    if device is not None and spec.products and isinstance(problem.rows, SharedRows):
-        from attsvm.solvers.device_rows import DeviceRows
-
-        problem = problem.with_rows(DeviceRows.of(problem.rows, device))
     if spec.norms == _FROBENIUS and not problem.batch and problem.m < FEW_ROWS:
         return solve_one(spec, problem, norm, request)  # products of so few rows are never shared between threads
     with _threads(spec, problem):
         if problem.batch:
             return solve_many(spec, problem, norm, request)
-        if spec.devices:  # a method for batches only
+        if spec.batch_only:
             return solve_many(spec, MarginProblem.stack([problem]), norm, request)[0]
         return solve_one(spec, problem, norm, request)
 
@@ -138,18 +126,18 @@ def solve_batch(
     return face
 
 
-def _achievable(spec: SolverSpec, variant: str, options: dict[str, Any]) -> float:
+def _achievable(spec: SolverSpec, variant: str) -> float:
     if spec.foreign:
         from attsvm.solvers.reference import ACHIEVABLE
 
         return ACHIEVABLE.get(variant.upper() or "CLARABEL", 1e-5)
-    return 1e-3 if options and str(options.get("dtype", "")).endswith("float32") else spec.achievable
+    return spec.achievable
 
 
 def _threads(spec: SolverSpec, problem: MarginProblem) -> AbstractContextManager[Any]:
     if spec.foreign:  # keeps its own habits
         return nullcontext()
-    if spec.products and not problem.batch:  # the largest matrix is that of the free rows
+    if spec.soft and not problem.batch:  # methods with a working set: the largest matrix is that of the free rows
         return blas_threads(max(problem.rows.elements, min(problem.m, 2 * problem.q) ** 2))
     large = spec.norms == _FROBENIUS and not problem.batch
     return blas_threads(problem.rows.elements if large else 0)

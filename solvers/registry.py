@@ -13,7 +13,6 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.rows.shared import SharedRows
 from attsvm.solvers.solution import Found
 from attsvm.solvers.unit import UnitProblem
 
@@ -42,14 +41,12 @@ class SolverSpec:
         Rows per entry of W from which on "auto" chooses it.
     batched : bool
         Works on a whole batch; others are called problem by problem.
-    devices : bool
-        Runs on a torch ``device=``.
+    batch_only : bool
+        Works on batches alone: "auto" chooses others for a single problem.
     ranks : bool
         Takes ``rank=``.
     written_out : bool
         Works on rows that are written out: "auto" chooses it for `PairRows` only.
-    products : bool
-        Leaves products with shared rows to a torch ``device=``; everything else stays on the CPU.
     soft : bool
         Takes rows that may be missed at a price.
     foreign : bool
@@ -68,27 +65,22 @@ class SolverSpec:
     most_rows: float = np.inf
     rows_per_entry: float = 0.0
     batched: bool = False
-    devices: bool = False
+    batch_only: bool = False
     ranks: bool = False
     foreign: bool = False
     soft: bool = False
     written_out: bool = False
-    products: bool = False
     options: frozenset[str] | None = frozenset()
 
     def load(self) -> Method:
         """Import the method."""
         return _loaded(self.target)
 
-    def can(
-        self, norm: Norm, rank: int | None = None, device: object = None, problem: MarginProblem | None = None
-    ) -> bool:
-        """Whether it solves this kind of problem at all: a hard margin of rows written out unless one is given."""
+    def can(self, norm: Norm, rank: int | None = None, problem: MarginProblem | None = None) -> bool:
+        """Whether it solves this kind of problem at all: a hard margin unless a problem is given."""
         soft = problem is not None and problem.penalty is not None
-        shared = problem is not None and isinstance(problem.rows, SharedRows)
         known = (self.norms is None or norm.family in self.norms) and (self.soft or not soft)
-        moves = self.devices or (self.products and shared)
-        return known and self.ranks == (rank is not None) and (device is None or moves)
+        return known and self.ranks == (rank is not None)
 
 
 @cache
@@ -121,13 +113,13 @@ SOLVERS = {
         ),
         SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
-            "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True, products=True,
+            "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True,
             options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
-            "lockstep", f"{_HOME}.nuclear.lockstep:solve_lockstep", _NUCLEAR, 1e-7,
-            "own: interior point for batches, in C or on any torch device", most_rows=120, batched=True, devices=True,
-            options=frozenset({"dtype", "chunk", "rescue"}),
+            "lockstep", f"{_HOME}.nuclear.batch:solve_nuclear_batch", _NUCLEAR, 1e-7,
+            "own: interior point in C for batches", most_rows=120, batched=True, batch_only=True,
+            options=frozenset({"rescue"}),
         ),
         SolverSpec(
             "interior", f"{_HOME}.nuclear.interior:solve_interior", _NUCLEAR, 1e-7,
@@ -140,7 +132,7 @@ SOLVERS = {
         SolverSpec(
             "reweighted", f"{_HOME}.nuclear.reweighted:solve_reweighted", _NUCLEAR, 1e-7,
             "own: weighted Frobenius problems on a working set, then Newton, hard and soft margins",
-            soft=True, products=True, options=frozenset({"progress", "time_limit", "memory_limit"}),
+            soft=True, options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(
             "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
@@ -161,39 +153,27 @@ SOLVERS = {
 }  # fmt: skip
 
 
-def choose(
-    problem: MarginProblem, norm: Norm, solver: str = "auto", rank: int | None = None, device: object = None
-) -> tuple[SolverSpec, str]:
+def choose(problem: MarginProblem, norm: Norm, solver: str = "auto", rank: int | None = None) -> tuple[SolverSpec, str]:
     """The entry of the table that is asked for, or the first that fits, and the variant that was asked for."""
     if solver != "auto":
-        return _named(problem, solver, norm, rank, device)
+        return _named(problem, solver, norm, rank)
     for spec in SOLVERS.values():
-        if not spec.can(norm, rank, device, problem):
+        if not spec.can(norm, rank, problem):
             continue
-        if spec.devices and device is None and not problem.batch:
+        if spec.batch_only and not problem.batch:
             continue
         if spec.written_out and not isinstance(problem.rows, PairRows):
             continue
         if problem.m < spec.rows_per_entry * problem.shape[0] * problem.shape[1]:
             continue
-        if problem.m <= spec.most_rows or device is not None:
+        if problem.m <= spec.most_rows:
             return spec, ""
-    raise ValueError(_why_none(norm, rank, device, problem.penalty is not None))
+    if problem.penalty is not None and rank is not None:
+        raise ValueError("a soft margin (C=) does not go with rank=")
+    raise ValueError(f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}")
 
 
-def _why_none(norm: Norm, rank: int | None, device: object, soft: bool) -> str:
-    """Why no entry of the table fits."""
-    if soft and (device is not None or rank is not None):
-        return "a soft margin (C=) goes with neither rank= nor, unless rows share tokens, device="
-    if device is not None and rank is not None:
-        return f"rank={rank} and device={device!r} do not go together: no solver takes both"
-    if device is None:
-        return f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
-    able = sorted({name for s in SOLVERS.values() if s.devices and s.norms for name in s.norms})
-    return f"device={device!r} runs the norms {able} only, got norm {norm.name!r}"
-
-
-def _named(problem: MarginProblem, solver: str, norm: Norm, rank: int | None, device: object) -> tuple[SolverSpec, str]:
+def _named(problem: MarginProblem, solver: str, norm: Norm, rank: int | None) -> tuple[SolverSpec, str]:
     """What was asked for by name, and its variant, if it can do what is asked of it."""
     name, _, variant = solver.partition(":")
     spec = SOLVERS.get(name)
@@ -201,11 +181,9 @@ def _named(problem: MarginProblem, solver: str, norm: Norm, rank: int | None, de
         raise ValueError(
             f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
         )
-    if not spec.can(norm, rank, device, problem):
-        able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, device, problem))
-        asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "") + (" on a device" if device else "")
+    if not spec.can(norm, rank, problem):
+        able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, problem))
+        asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "")
         asked += " with a soft margin" if problem.penalty is not None else ""
-        if device is not None and spec.products:
-            asked += ", whose products run there for shared rows only"
         raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
     return spec, variant

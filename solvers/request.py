@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.solution import MarginSolution
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["Request"]
 
@@ -29,7 +26,6 @@ class Request:
         In the method's own unit.
     warm_start : MarginSolution or ndarray, or None
         A solution, or multipliers of shape (*batch, m).
-    device : str or torch.device or None
     rank : int or None
         Largest rank allowed.
     variant : str
@@ -41,7 +37,6 @@ class Request:
     tolerance: float
     max_iterations: int | None = None
     warm_start: MarginSolution | FloatArray | None = None
-    device: str | torch.device | None = None
     rank: int | None = None
     variant: str = ""
     options: dict[str, Any] = field(default_factory=dict)

@@ -11,23 +11,18 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["blas_threads", "torch_threads"]
+__all__ = ["blas_threads"]
 
 # Entries of the left factors above which matrix products are long enough for every core to help.
 _LARGE = 1 << 23
-# The same for tensors that are worked on elementwise.
-_LARGE_TENSOR = 1 << 22
 
 
 @lru_cache(maxsize=1)
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let the GNU allocator keep freed memory at hand, once per process.
 
     It fetches blocks above a threshold from the system and gives them back at once, zeroed pages every time: up to
@@ -37,46 +32,25 @@ def _keep_freed_memory() -> None:
     np.empty(31 << 20, dtype=np.uint8)
 
 
-class _Pool(Protocol):
+class ThreadPool(Protocol):
     """A library's pool of threads, as threadpoolctl knows it."""
 
-    def get_num_threads(self) -> int: ...
+    def get_num_threads(self) -> int:
+        """Threads that it uses now."""
 
-    def set_num_threads(self, num_threads: int) -> object: ...
+    def set_num_threads(self, num_threads: int) -> object:
+        """Let it use so many."""
 
 
 @lru_cache(maxsize=1)
-def _blas_pools() -> list[_Pool]:
+def _blas_pools() -> list[ThreadPool]:
     import scipy.linalg  # noqa: F401  loads SciPy's BLAS, so that the controller finds both
     from threadpoolctl import ThreadpoolController
 
     return [pool for pool in ThreadpoolController().lib_controllers if pool.user_api == "blas"]
 
 
-class _Torch:
-    """Torch's number of threads, where torch was built without OpenMP."""
-
-    def get_num_threads(self) -> int:
-        import torch
-
-        return torch.get_num_threads()
-
-    def set_num_threads(self, num_threads: int) -> None:
-        import torch
-
-        torch.set_num_threads(num_threads)
-
-
-@lru_cache(maxsize=1)
-def _torch_pools() -> list[_Pool]:
-    import torch
-    from threadpoolctl import ThreadpoolController
-
-    found = [pool for pool in ThreadpoolController().lib_controllers if pool.user_api == "openmp"]
-    return found if "OpenMP" in torch.__config__.parallel_info() and found else [_Torch()]
-
-
-def _set(pool: _Pool, number: int) -> None:
+def _set(pool: ThreadPool, number: int) -> None:
     """Set a pool's number whoever set it last: newer threadpoolctl lets one thread of the process do so, no other."""
     free = getattr(pool, "clear_controlling_thread", None)
     if free is not None:
@@ -86,7 +60,7 @@ def _set(pool: _Pool, number: int) -> None:
         free(force=True)
 
 
-class _Setting:
+class ThreadSetting:
     """A number of threads that several users lower to one at the same time; the last one to leave restores it.
 
     Whoever comes and goes is kept in a set, not counted, so that leaving twice does no harm: an interrupt may fall into
@@ -95,10 +69,11 @@ class _Setting:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users: set[_OneThread] = set()
-        self._before: list[tuple[_Pool, int]] = []
+        self._users: set[OneThread] = set()
+        self._before: list[tuple[ThreadPool, int]] = []
 
-    def lower(self, user: _OneThread, pools: list[_Pool]) -> None:
+    def lower(self, user: OneThread, pools: list[ThreadPool]) -> None:
+        """Set the pools to one thread, unless another user has done so."""
         with self._lock:
             self._users.add(user)
             if not self._before:
@@ -107,7 +82,8 @@ class _Setting:
                     if number != 1:
                         _set(pool, 1)
 
-    def restore(self, user: _OneThread) -> None:
+    def restore(self, user: OneThread) -> None:
+        """Give the pools their threads back if this was the last user."""
         with self._lock:
             self._users.discard(user)
             if not self._users:
@@ -117,10 +93,10 @@ class _Setting:
                 self._before = []
 
 
-class _OneThread:
+class OneThread:
     """Context that holds a setting at one thread; an interrupt at any moment finds the way back."""
 
-    def __init__(self, setting: _Setting, pools: list[_Pool]) -> None:
+    def __init__(self, setting: ThreadSetting, pools: list[ThreadPool]) -> None:
         self._setting, self._pools = setting, pools
 
     def __enter__(self) -> None:
@@ -137,9 +113,7 @@ class _OneThread:
             self._setting.restore(self)
 
 
-# BLAS has one number of threads per process, OpenMP one per thread of the caller.
-_BLAS = _Setting()
-_OPENMP = threading.local()
+_BLAS = ThreadSetting()  # one number of threads per process
 
 
 def blas_threads(elements: int) -> AbstractContextManager[Any]:
@@ -161,36 +135,5 @@ def blas_threads(elements: int) -> AbstractContextManager[Any]:
     ...     {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
     {1}
     """
-    _keep_freed_memory()
-    return nullcontext() if elements > _LARGE else _OneThread(_BLAS, _blas_pools())
-
-
-def torch_threads(device: torch.device, elements: int = 0) -> AbstractContextManager[Any]:
-    """Context in which torch uses one thread on a CPU, unless ``elements`` is large.
-
-    Small tensors lose more by meeting at barriers than they gain by sharing. The setting belongs to the calling
-    thread (``torch.set_num_threads`` would also reach threads that start meanwhile, and stay with them).
-
-    Parameters
-    ----------
-    device : torch.device
-    elements : int
-        Entries of the largest tensor in the loop.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attsvm.solvers.threads import torch_threads
-    >>> with torch_threads(torch.device("cpu")):
-    ...     torch.get_num_threads()
-    1
-    """
-    if device.type != "cpu" or elements > _LARGE_TENSOR:
-        return nullcontext()
-    import torch
-
-    _keep_freed_memory()
-    torch.get_num_threads()  # a thread's first use of torch sets its number: before ours
-    if not hasattr(_OPENMP, "setting"):
-        _OPENMP.setting = _Setting()
-    return _OneThread(_OPENMP.setting, _torch_pools())
+    keep_freed_memory()
+    return nullcontext() if elements > _LARGE else OneThread(_BLAS, _blas_pools())

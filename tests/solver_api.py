@@ -56,7 +56,7 @@ def norms_of(solver: str, otherwise: Sequence[str]) -> list[str]:
 
 def solvers_for(norm: str) -> list[str]:
     """Names of all solvers that take this norm."""
-    return [name for name, spec in SOLVERS.items() if spec.can(get_norm(norm), None, None)]
+    return [name for name, spec in SOLVERS.items() if spec.can(get_norm(norm))]
 
 
 def solve_single(problem: MarginProblem, norm: str, solver: str) -> MarginSolution:

@@ -54,10 +54,6 @@ def test_training_settings_are_refused_by_name(problem, setting, wanted):
 def test_a_device_that_is_not_there_is_refused_by_name(problem):
     with pytest.raises(ValueError, match=r"^device 'cuda' cannot be used here: "):
         attsvm.train(problem, steps=3, device="cuda")
-    batch = attsvm.random_problem(n=3, T=4, d=5, seed=0, batch=2)
-    for device in ("cuda", "meta"):
-        with pytest.raises(ValueError, match=rf"^device '{device}' cannot be used here: "):
-            attsvm.att_svm(batch, norm="nuclear", device=device)
 
 
 @pytest.mark.parametrize("form", ["W", "KQ"])

@@ -168,16 +168,13 @@ def test_mistyped_options_are_named():
         attsvm.att_svm(problem.X)
 
 
-@pytest.mark.parametrize("batch", [None, 1, 3])
-@pytest.mark.parametrize("T", [3, 40])
-def test_a_device_is_taken_or_refused_the_same_at_every_size(batch, T):
-    problem = attsvm.random_problem(n=4, T=T, d=6, batch=batch, seed=0)
-    solution = attsvm.att_svm(problem, norm="nuclear", device="cpu")
-    assert solution.solver == "lockstep"
-    assert np.all(solution.status == "optimal")
-    for norm in ("frobenius", "linf"):
-        with pytest.raises(ValueError, match=f"device='cpu' runs the norms ..nuclear.. only, got norm '{norm}'"):
-            attsvm.att_svm(problem, norm=norm, device="cpu")
+@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear", "linf"])
+def test_solvers_take_no_device(batch, norm):
+    """Training does, so it is a likely guess."""
+    problem = attsvm.random_problem(n=4, T=3, d=6, batch=batch, seed=0)
+    with pytest.raises(TypeError, match="takes no option 'device'"):
+        attsvm.att_svm(problem, norm=norm, device="cpu")
 
 
 # -- what a batch offers -----------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def check_device(device: str | None) -> None:
 
     if find_spec("torch") is None:
         raise ImportError("--device needs torch: pip install 'attsvm[torch]'")
-    from attsvm.solvers.devices import torch_device
+    from attsvm.training.devices import torch_device
 
     try:
         torch_device(device)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from attsvm.problem import AttentionProblem, require_problem
-from attsvm.solvers.threads import torch_threads
 from attsvm.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
+from attsvm.training.devices import torch_threads
 from attsvm.training.init import initial_head, initial_parameters
 from attsvm.training.options import TrainOptions, TrainSettings
 from attsvm.training.parameters import Parameters, of_block, where

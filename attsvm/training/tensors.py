@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attsvm.problem import AttentionProblem, require_problem
-from attsvm.solvers.devices import torch_device
+from attsvm.training.devices import torch_device
 
 __all__ = ["TensorProblem", "tensor_problem", "with_linear_head"]
 

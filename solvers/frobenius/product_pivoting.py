@@ -21,7 +21,6 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.conjugate_gradient import Descended, conjugate_gradient
-from attsvm.solvers.device_rows import DeviceRows
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.row_features import FeatureBasis, FeaturePreconditioner
 from attsvm.solvers.problem import MarginProblem
@@ -189,13 +188,8 @@ class ProductPivoting:
     def _descend(
         self, narrow: Rows, precondition: FeaturePreconditioner, rest: FloatArray, accuracy: float
     ) -> Descended:
-        """Conjugate gradients on the free rows, where their products are."""
+        """Conjugate gradients on the free rows."""
         rough = self._narrow_metric
-        if isinstance(narrow, DeviceRows):
-            from attsvm.solvers.device_gradient import DeviceSystem, descend_on_device
-
-            system = DeviceSystem.of(narrow.products, precondition, self.metric)
-            return descend_on_device(system, rest, accuracy, _PRODUCTS, self.late)
 
         def product(y: FloatArray) -> FloatArray:
             dual = narrow.adjoint(y)

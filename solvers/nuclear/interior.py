@@ -28,7 +28,7 @@ _ATTEMPT = 3e-5
 # Accuracy that either start reaches unless rounding interferes.
 _RETRY = 1e-10
 # Rows up to which the method for batches is asked as well where this one proves less than it does.
-_LOCKSTEP_ROWS, _SHARP = 120, 9e-11
+_BATCH_ROWS, _SHARP = 120, 9e-11
 
 
 def run_interior(
@@ -140,16 +140,16 @@ def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if proof is not None or driver.best is None:
         return Found(farkas=proof, iterations=driver.steps)
     found = report(rows, driver.best, driver.steps, Extras(newton_steps=driver.best.steps))
-    if unit.m <= _LOCKSTEP_ROWS and request.max_iterations is None and proved(found) > _SHARP:
+    if unit.m <= _BATCH_ROWS and request.max_iterations is None and proved(found) > _SHARP:
         return min([found, *_as_in_a_batch(unit, norm, request, found)], key=proved)
     return found
 
 
 def _as_in_a_batch(unit: UnitProblem, norm: Norm, request: Request, found: Found) -> list[Found]:
     """What the method for batches makes of a problem that is not sharp, and what Newton makes of that."""
-    from attsvm.solvers.nuclear.lockstep import solve_lockstep
+    from attsvm.solvers.nuclear.batch import solve_nuclear_batch
 
-    many = solve_lockstep(UnitProblem(MarginProblem.stack([unit.problem])), norm, Request(request.tolerance))
+    many = solve_nuclear_batch(UnitProblem(MarginProblem.stack([unit.problem])), norm, Request(request.tolerance))
     assert many.W is not None and many.multipliers is not None
     W, lam = many.W[0], many.multipliers[0]
     if not (np.isfinite(lam).all() and np.isfinite(W).all()):

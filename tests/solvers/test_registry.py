@@ -38,8 +38,6 @@ LOOKUPS = [
     ("lockstep", {"m": 42, "batch": 5, "norm": "nuclear"}),
     ("lockstep", {"m": int(SOLVERS["lockstep"].most_rows), "batch": 5, "norm": "nuclear"}),
     ("interior", {"m": int(SOLVERS["lockstep"].most_rows) + 1, "batch": 5, "norm": "nuclear"}),
-    ("lockstep", {"m": 5000, "norm": "nuclear", "device": "cpu"}),
-    ("lockstep", {"m": 5000, "batch": 2, "norm": "nuclear", "device": "cpu"}),
     ("rank_limited", {"m": 42, "norm": "nuclear", "rank": 2}),
     ("rank_limited", {"m": 42, "batch": 5, "norm": "nuclear", "rank": 2}),
     ("working_set", {"m": 42, "C": 1.0}),
@@ -56,7 +54,7 @@ LOOKUPS = [
 def test_auto_is_a_lookup(name, asked):
     problem = rows_of_size(asked["m"], asked.get("batch"), asked.get("d", 2)).soft(asked.get("C"))
     norm = get_norm(asked.get("norm", "frobenius"))
-    spec, variant = choose(problem, norm, "auto", asked.get("rank"), asked.get("device"))
+    spec, variant = choose(problem, norm, "auto", asked.get("rank"))
     assert (spec.name, variant) == (name, "")
     assert spec is SOLVERS[name]
 
@@ -120,17 +118,8 @@ FOR_NUCLEAR = "use one of ['cvxpy', 'factored', 'interior', 'lockstep', 'reweigh
             {"solver": "rank_limited", "norm": "nuclear"},
             "solver 'rank_limited' does not support norm 'nuclear'; " + FOR_NUCLEAR,
         ),
-        (
-            {"solver": "factored", "norm": "nuclear", "device": "cpu"},
-            "solver 'factored' does not support norm 'nuclear' on a device; use one of ['lockstep']",
-        ),
-        ({"device": "cpu"}, "device='cpu' runs the norms ['nuclear'] only, got norm 'frobenius'"),
         ({"rank": 2}, "rank=2 limits the nuclear-norm problem; use norm='nuclear', got norm='frobenius'"),
         ({"rank": 2, "norm": "l1"}, "rank=2 limits the nuclear-norm problem; use norm='nuclear', got norm='l1'"),
-        (
-            {"rank": 2, "norm": "nuclear", "device": "cpu"},
-            "rank=2 and device='cpu' do not go together: no solver takes both",
-        ),
     ],
 )
 def test_refusals_name_what_would_do(asked, message):

@@ -178,33 +178,3 @@ def test_offsets_are_logits():
     lead = logits[np.arange(3), chosen][:, None] - logits
     lead[np.arange(3), chosen] = np.inf
     assert lead.min() == pytest.approx(1.0, abs=1e-7)
-
-
-def test_products_on_a_device():
-    torch = pytest.importorskip("torch")
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    from attsvm.solvers.device_rows import DeviceProducts, DeviceRows
-
-    pair, shared = both(5, kind="masked")
-    moved = DeviceRows.of(shared.rows, "cpu")
-    rng = np.random.default_rng(0)
-    W, lam = rng.standard_normal(pair.shape), rng.standard_normal(pair.m)
-    np.testing.assert_allclose(moved.margins(W), pair.margins(W), atol=1e-12)
-    np.testing.assert_allclose(moved.adjoint(lam), pair.adjoint(lam), atol=1e-12)
-    solved = solve(shared, solver="working_set", device="cpu")
-    assert solved.norm == pytest.approx(solve(pair).norm, rel=1e-8)
-    # On fake CUDA tensors every operation is checked for its device, and none may leave for NumPy.
-    here = moved.products
-    with FakeTensorMode():
-        tensors = [
-            torch.empty(t.shape, dtype=t.dtype, device="cuda")
-            for t in (here.vectors, here.queries, here.anchor, here.owner, here.place)
-        ]
-        fake = DeviceProducts(*tensors, parts=here.parts)
-        values = fake.margins(torch.empty(pair.shape, dtype=torch.float64, device="cuda"))
-        total = fake.adjoint(values)
-        assert (values.device.type, values.shape) == ("cuda", (pair.m,))
-        assert (total.device.type, total.shape) == ("cuda", pair.shape)
-    with pytest.raises(ValueError, match="shared rows"):
-        solve(pair, solver="working_set", device="cpu")

@@ -32,7 +32,8 @@ def run(body):
 
 def test_limits_nest_overlap_and_leave_what_was_there():
     run("""
-    from attsvm.solvers.threads import blas_threads, torch_threads
+    from attsvm.solvers.threads import blas_threads
+    from attsvm.training.devices import torch_threads
     cpu = torch.device("cpu")
     seen = []
     with blas_threads(10), torch_threads(cpu):
@@ -49,7 +50,7 @@ def test_limits_nest_overlap_and_leave_what_was_there():
     left = []
     def work(k):
         attsvm.att_svm(problem)
-        attsvm.att_svm(batch, norm="nuclear", device="cpu")
+        attsvm.att_svm(batch, norm="nuclear")
         attsvm.train(problem, steps=20 + 15 * k)
         left.append(torch.get_num_threads())
     for _ in range(5):

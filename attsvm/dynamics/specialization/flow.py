@@ -13,7 +13,7 @@ from attsvm._checks import positive, require_choice
 from attsvm.dynamics.specialization.order import OrderParameters
 from attsvm.dynamics.specialization.reduced import reduced_gradient, score_noise
 from attsvm.dynamics.specialization.samples import Samples
-from attsvm.solvers.threads import torch_threads
+from attsvm.training.devices import torch_threads
 
 __all__ = ["Trajectory", "descend", "gradient_flow"]
 

@@ -21,7 +21,7 @@ from attsvm.dynamics.specialization.data import child_rng
 from attsvm.dynamics.specialization.flow import Trajectory
 from attsvm.dynamics.specialization.order import OrderParameters, Overlaps, order_parameters
 from attsvm.dynamics.specialization.priors import Prior
-from attsvm.solvers.threads import torch_threads
+from attsvm.training.devices import torch_threads
 
 __all__ = ["projected_sgd", "random_overlaps", "wishart"]
 

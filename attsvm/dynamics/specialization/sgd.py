@@ -11,7 +11,7 @@ from attsvm.dynamics.specialization.attention import MultiHeadAttention
 from attsvm.dynamics.specialization.data import Sequences, SingleLocation
 from attsvm.dynamics.specialization.flow import Trajectory
 from attsvm.dynamics.specialization.order import Overlaps, order_parameters
-from attsvm.solvers.threads import torch_threads
+from attsvm.training.devices import torch_threads
 
 __all__ = ["batch_loss", "train_sgd"]
 

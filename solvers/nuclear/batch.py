@@ -1,0 +1,72 @@
+"""Least nuclear norm for many small problems at once, in compiled code that shares them between the cores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.compiled.kernels import minimize
+from attsvm.solvers.frobenius.active_set import solve_active_set
+from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Found
+from attsvm.solvers.unit import UnitProblem
+
+__all__ = ["solve_nuclear_batch"]
+
+MAX_ITERATIONS = 60
+# Near here the Newton matrix runs out of digits; a problem also stops when it no longer improves.
+_GOAL = 8e-11
+
+
+def _compiled(unit: UnitProblem, x: FloatArray, most: int) -> tuple[FloatArray, FloatArray, IntArray]:
+    """W and multipliers of unit rows, and steps, from those of the least Frobenius norm."""
+    a, b, left, right = unit.factors(reduced=True)
+    live = unit.inverse > 0
+    # A zero row asks for nothing (or the problem were infeasible): give it room.
+    c = np.where(live, unit.c, -1.0)
+    room = np.where(live, unit.problem.allowance * unit.inverse / unit.scale, 1.0)
+    sense = np.where(unit.equality & live, 0, 1).astype(np.int8)
+    W, lam, steps = minimize(get_norm("nuclear"), a, b, c, sense, x, most, _GOAL, room)
+    W = W if left is None else left @ W
+    return W if right is None else W @ right.mT, np.where(live, lam, 0.0), steps
+
+
+def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least nuclear norm for a batch of small problems.
+
+    ``max_iterations`` are interior-point steps, 60 by default (typical problems need 10 to 15).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> batch = MarginProblem(np.array([[[2.0]], [[4.0]]]), np.ones((2, 1, 1)), [0])
+    >>> solve(batch, "nuclear", "lockstep").W.ravel().round(6).tolist()
+    [0.5, 0.25]
+    """
+    first = solve_active_set(unit, norm, Request(request.tolerance))
+    W, lam, iterations = first.W, first.multipliers, np.array(first.iterations)
+    assert W is not None and lam is not None
+    ready = np.isfinite(lam).all(axis=-1) & (np.abs(W).max(axis=(-2, -1)) > 0)  # W = 0 cannot be improved
+    # Rows that even the least Frobenius norm misses may contradict each other: left to one-by-one solves.
+    doubtful = ready & _misses_rows(unit, W)
+    lam[doubtful], ready = np.nan, ready & ~doubtful
+    if ready.any():
+        picked = np.flatnonzero(ready)
+        some = unit if len(picked) == len(ready) else UnitProblem(unit.problem.take(picked))
+        start_W = W[picked] / some.scale[..., None]
+        # Multipliers of the unit rows: W(x) = start_W.
+        x = lam[picked] * some.problem.row_norms * np.sqrt(np.einsum("bij,bij->b", start_W, start_W))[:, None]
+        found, multipliers, steps = _compiled(some, x, request.max_iterations or MAX_ITERATIONS)
+        W[picked], lam[picked] = found * some.scale[..., None], multipliers * some.inverse
+        iterations[picked] += steps
+    return Found(W, lam, iterations, candidates=first.candidates)
+
+
+def _misses_rows(unit: UnitProblem, W: FloatArray) -> BoolArray:
+    """Where a least-norm solution misses a row by more than rounding, shape (B,)."""
+    problem = unit.problem
+    missed = problem.missed(problem.margins(W) - problem.rhs) * unit.inverse
+    size = np.sqrt(np.einsum("bij,bij->b", W, W))
+    return np.asarray(missed.max(axis=-1) > 1e-12 * np.maximum(size, unit.scale[:, 0]))
