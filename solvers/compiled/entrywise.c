@@ -1,4 +1,4 @@
-/* Least norms of entries, l_1, l_inf and l_p, of one problem (see steps.h).
+/* Least l_1 and l_inf norms of one problem (see steps.h).
 
    l_1 and l_inf: |W_j| <= r_j with slacks u = r - W, v = r + W and multipliers alpha, beta >= 0; the sum of r is
    minimized (l_1), or one r for all entries (l_inf). Then D = alpha - beta, and alpha + beta is 1 entry by entry (l_1)
@@ -6,10 +6,7 @@
 
      dD = (A + B) dW - (A - B) dr + const,      d(alpha + beta) = (A - B) dW - (A + B) dr + const,
 
-   from which dr is eliminated: K is diagonal, plus a matrix of rank one for l_inf.
-
-   l_p, 1 < p < inf: ||W||_p^p / p is minimized instead, so that D_j = sign(W_j) |W_j|^(p-1). This curve is linearized in
-   W where p >= 2 and in D where p < 2: the side on which it is flat at 0, not steep. */
+   from which dr is eliminated: K is diagonal, plus a matrix of rank one for l_inf. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +15,10 @@
 
 /* How near to the boundary a step goes. */
 static const double BACK_OFF = 0.995;
+/* Share of the dual ball that a start may take. */
+static const double BALL = 0.75;
 /* Power of the share of products left by the first direction that the second one aims at. */
 enum { CENTRING = 3 };
-/* Next to 0 the curve of a power is flat: there W moves as far as D makes it. */
-static const double FLAT = 1e-6;
 
 /* The lower triangle of M = half' half, for m columns of `rank` numbers. */
 static void gram(const State *state, const double *half, int rank) {
@@ -40,7 +37,7 @@ typedef struct {
     double kappa;        /* weight of the rank-one part */
 } Bounds;
 
-static long bounds_numbers(int m, int N) { return 19L * N + (N + 1L) * m; }
+static long bounds_numbers(const State *s) { return 19L * s->N + (s->by_entries ? 0 : (s->N + 1L) * s->m); }
 
 static void bounds_begin(Bounds *b, const State *state, double *memory) {
     const int N = state->N;
@@ -49,13 +46,16 @@ static void bounds_begin(Bounds *b, const State *state, double *memory) {
     for (int i = 0; i < 6; i++, memory += 2L * N) *wide[i] = memory;
     for (int i = 0; i < 7; i++, memory += N) *narrow[i] = memory;
     b->half = memory;
-    double most = 0.0, sum = 0.0;
+    double most = 0.0, sum = 0.0, top = 0.0;
     for (int j = 0; j < N; j++) {
         most = fmax(most, fabs(state->W[j]));
         sum += fabs(state->D[j]);
+        top = fmax(top, fabs(state->D[j]));
     }
+    const double inside = fmin(1.0, BALL / fmax(b->shared ? sum : top, 1e-300)); /* D may start outside of the dual ball */
+    sum *= inside;
     for (int j = 0; j < N; j++) {
-        const double W = state->W[j], D = state->D[j];
+        const double W = state->W[j], D = inside * state->D[j];
         const double total = b->shared ? fabs(D) + (1.0 - sum) / N : 1.0;
         b->r[j] = b->shared ? 1.05 * most : 1.2 * fabs(W) + 0.1 * most;
         b->x[j] = b->r[j] - W;
@@ -80,6 +80,14 @@ static void bounds_prepare(Bounds *b, State *state) {
         b->K[j] = b->shared ? 1.0 / h : 1.0 / rest;
         b->k[j] = sqrt(b->K[j]);
     }
+    if (state->by_entries) {
+        memset(state->P, 0, sizeof(double) * N * N);
+        for (int j = 0; j < N; j++) state->P[j * (N + 1L)] = 1.0 / b->K[j];
+        state->side = b->shared ? b->way : NULL;
+        state->kappa = b->kappa;
+        for (int j = 0; j < N; j++) state->side_up[j] = b->way[j] / b->K[j];
+        return;
+    }
     for (int i = 0; i < m; i++) {
         const double *row = state->F + (long)i * N;
         double *half = b->half + (long)i * rank;
@@ -96,7 +104,7 @@ static void bounds_direction(Bounds *b, State *state) {
     double left = 1.0, gained = 0.0, share = 0.0;
     for (int j = 0; j < N; j++) {
         const double up = b->aimed[j] / b->x[j], down = b->aimed[N + j] / b->x[N + j];
-        const double right = off[j] - b->z[j] + b->z[N + j] - up + down; /* the first three cancel but for rounding */
+        const double right = off[j] - b->z[j] + b->z[N + j] - up + down; /* hard margins: the first three cancel */
         const double h = b->ratio[j] + b->ratio[N + j];
         if (b->shared) {
             left -= b->z[j] + b->z[N + j];
@@ -107,17 +115,20 @@ static void bounds_direction(Bounds *b, State *state) {
             b->k[j] = b->K[j] * (right + b->way[j] * h * b->dr[j]);
         }
     }
-    const double constant = (gained - left) / b->kappa;
-    if (b->shared)
-        for (int j = 0; j < N; j++) b->k[j] += b->way[j] * constant;
+    if (state->by_entries) {
+        for (int j = 0; j < N; j++) state->pre[j] = b->k[j] / b->K[j];
+        state->lead = gained - left;
+    } else if (b->shared) {
+        for (int j = 0; j < N; j++) b->k[j] += b->way[j] * (gained - left) / b->kappa;
+    }
     solve_rows(state, b->k);
     adjoint(state, state->dlam, b->dD);
-    if (b->shared) share = dot(N, b->way, b->dD) / b->kappa;
+    if (b->shared) share = state->by_entries ? state->share : (gained - left + dot(N, b->way, b->dD)) / b->kappa;
     for (int j = 0; j < N; j++) {
-        b->dW[j] = b->k[j] + b->K[j] * b->dD[j];
+        b->dW[j] = state->by_entries ? state->y[j] : b->k[j] + b->K[j] * b->dD[j];
         if (b->shared) {
-            b->dW[j] += b->way[j] * share;
-            b->dr[j] = constant + share;
+            if (!state->by_entries) b->dW[j] += b->way[j] * (share - (gained - left) / b->kappa);
+            b->dr[j] = share;
         } else {
             b->dr[j] += b->way[j] * b->dW[j];
         }
@@ -130,9 +141,9 @@ static void bounds_direction(Bounds *b, State *state) {
 /* The second direction aims where the first one shows that it may. */
 static void bounds_aim(Bounds *b, State *state, int pairs) {
     const int N = state->N;
-    const double primal = 1.0 / fmax(1.0, fmax(slope(2 * N, b->x, b->dx), slope_of_rows(state, state->slack, state->dslack)));
-    const double dual = 1.0 / fmax(1.0, fmax(slope(2 * N, b->z, b->dz), slope_of_rows(state, state->lam, state->dlam)));
-    double now = dot(2 * N, b->x, b->z) + dot(state->m, state->slack, state->lam);
+    const double primal = 1.0 / fmax(1.0, fmax(slope(2 * N, b->x, b->dx), primal_slope(state)));
+    const double dual = 1.0 / fmax(1.0, fmax(slope(2 * N, b->z, b->dz), dual_slope(state)));
+    const double now = dot(2 * N, b->x, b->z) + row_products(state, 0.0, 0.0);
     double ahead = row_products(state, primal, dual);
     for (int j = 0; j < 2 * N; j++) ahead += (b->x[j] + primal * b->dx[j]) * (b->z[j] + dual * b->dz[j]);
     const double target = aim(ahead, now, pairs, CENTRING);
@@ -140,11 +151,18 @@ static void bounds_aim(Bounds *b, State *state, int pairs) {
     aim_rows(state, target);
 }
 
+/* How far the multipliers of the bounds are from D. */
+static double bounds_apart(const Bounds *b, const State *state) {
+    double most = 0.0;
+    for (int j = 0; j < state->N; j++) most = fmax(most, fabs(state->D[j] - b->z[j] + b->z[state->N + j]));
+    return most;
+}
+
 /* The step; 0 where it is not finite. */
 static int bounds_move(Bounds *b, State *state) {
     const int N = state->N;
-    double primal = fmax(slope(2 * N, b->x, b->dx), slope_of_rows(state, state->slack, state->dslack));
-    double dual = fmax(slope(2 * N, b->z, b->dz), slope_of_rows(state, state->lam, state->dlam));
+    double primal = fmax(slope(2 * N, b->x, b->dx), primal_slope(state));
+    double dual = fmax(slope(2 * N, b->z, b->dz), dual_slope(state));
     double check = 0.0;
     primal = 1.0 / fmax(primal / BACK_OFF, 1.0);
     dual = 1.0 / fmax(dual / BACK_OFF, 1.0);
@@ -163,15 +181,9 @@ static int bounds_move(Bounds *b, State *state) {
     return 1;
 }
 
-static int inequalities(const State *state) {
-    int count = 0;
-    for (int k = 0; k < state->m; k++) count += state->sense[k] == INEQUALITY;
-    return count;
-}
-
 int minimize_bounds(State *state, int shared, int most, double goal) {
-    const int N = state->N, m = state->m, pairs = 2 * N + inequalities(state);
-    const long own = bounds_numbers(m, N);
+    const int N = state->N, m = state->m, pairs = 2 * N + pairs_of_rows(state);
+    const long own = bounds_numbers(state);
     double *memory = malloc(sizeof(double) * (own + vertex_numbers(m, N)));
     int *pivots = malloc(sizeof(int) * (2L * m + N + 1));
     Bounds b = {.shared = shared};
@@ -192,73 +204,12 @@ int minimize_bounds(State *state, int shared, int most, double goal) {
         if (!bounds_move(&b, state)) break;
         measure_rows(state);
         for (int j = 0; j < (shared ? 1 : N); j++) value += b.r[j];
-        gap = fabs(value - dot(m, state->c, state->lam)) / value;
+        value += penalty_value(state);
+        if (state->penalty.loss != HARD) state->apart = bounds_apart(&b, state);
+        gap = fabs(value - dual_value(state)) / value;
         offer(state, gap);
-        if (find_vertex(state, shared, gap, b.x, b.z, memory + own, pivots)) break;
+        if (state->penalty.loss == HARD && find_vertex(state, shared, gap, b.x, b.z, memory + own, pivots)) break;
     }
     free(memory), free(pivots);
-    return 1;
-}
-
-/* Slope of W as a function of D on the curve, and what W answers to its distance from it. */
-static void curve(const State *state, double power, double *K, double *k) {
-    const double conjugate = power / (power - 1.0);
-    double most = 0.0;
-    for (int j = 0; j < state->N; j++) most = fmax(most, fabs(state->W[j]));
-    for (int j = 0; j < state->N; j++) {
-        const double W = state->W[j], D = state->D[j];
-        if (power >= 2.0) {
-            K[j] = 1.0 / ((power - 1.0) * pow(fmax(fabs(W), FLAT * most), power - 2.0));
-            k[j] = K[j] * (D - W * pow(fabs(W), power - 2.0));
-        } else {
-            const double size = pow(fabs(D), conjugate - 2.0);
-            K[j] = (conjugate - 1.0) * size;
-            k[j] = D * size - W;
-        }
-    }
-}
-
-static double power_norm(int n, const double *x, double power) {
-    double sum = 0.0;
-    for (int j = 0; j < n; j++) sum += pow(fabs(x[j]), power);
-    return pow(sum, 1.0 / power);
-}
-
-int minimize_power(State *state, double power, int most, double goal) {
-    const int N = state->N, m = state->m, pairs = inequalities(state);
-    double *memory = malloc(sizeof(double) * (4L * N + (long)N * m));
-    if (!memory) return 0;
-    double *K = memory, *k = K + N, *root = k + N, *dD = root + N, *half = dD + N;
-    measure_rows(state);
-    while (goes_on(state, most, goal)) {
-        double length = 0.0, check = 0.0;
-        state->steps++;
-        curve(state, power, K, k);
-        for (int j = 0; j < N; j++) root[j] = sqrt(K[j]);
-        for (int i = 0; i < m; i++)
-            for (int j = 0; j < N; j++) half[(long)i * N + j] = state->F[(long)i * N + j] * root[j];
-        gram(state, half, N);
-        if (!prepare_rows(state)) break;
-        for (int second = 0; second < 2; second++) {
-            solve_rows(state, k);
-            /* W and D are tied by the curve: one length for both. */
-            length = fmax(slope_of_rows(state, state->slack, state->dslack), slope_of_rows(state, state->lam, state->dlam));
-            if (!second && pairs) {
-                length = 1.0 / fmax(length, 1.0);
-                aim_rows(state, aim(row_products(state, length, length), dot(m, state->slack, state->lam), pairs, CENTRING));
-            }
-        }
-        length = 1.0 / fmax(length / BACK_OFF, 1.0);
-        adjoint(state, state->dlam, dD);
-        for (int j = 0; j < N; j++) check += k[j] + K[j] * dD[j];
-        if (!isfinite(check + length)) break;
-        for (int j = 0; j < N; j++) state->W[j] += length * (k[j] + K[j] * dD[j]);
-        move_rows(state, length, length);
-        measure_rows(state);
-        /* Not below <D, W>, and equal to it on the curve only. */
-        const double value = power_norm(N, state->W, power) * power_norm(N, state->D, power / (power - 1.0));
-        offer(state, fabs(value - dot(m, state->c, state->lam)) / value);
-    }
-    free(memory);
     return 1;
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.norms import Entrywise, Norm
 
-__all__ = ["Measures", "NuclearSteps", "Sense", "minimize"]
+__all__ = ["GroupPenalty", "Measures", "NuclearSteps", "Sense", "minimize"]
 
 Sense = npt.NDArray[np.int8]
 """Of a row: 1 for an inequality, 0 for an equality, -1 where there is no row."""
@@ -32,7 +33,9 @@ ROUTINES = {
     "scipy.linalg.cython_lapack": ("dpotrf", "dpotrs", "dsyevd", "dgesdd", "dgesv"),
 }
 # In the order of the kinds in minimize.c.
-_KINDS = ("spectral", "l1", "linf", "lp")
+_KINDS = ("spectral", "l1", "linf", "lp", "frobenius")
+# In the order of the losses in steps.h.
+_LOSSES = ("hard", "hinge", "squared_hinge")
 # Numbers in the rows of a batch, written out, from which on its problems are shared between threads.
 _SHARED = 1 << 15
 
@@ -65,8 +68,8 @@ def _library() -> ctypes.CDLL:
     addresses = [_address(module, name) for module, names in ROUTINES.items() for name in names]
     library.attsvm_bind((ctypes.c_void_p * len(addresses))(*addresses))
     whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
-    library.attsvm_minimize.argtypes = [whole, real, *4 * [whole], *7 * [array], whole, real]
-    library.attsvm_nuclear.argtypes = [*4 * [whole], *8 * [array], whole, real]
+    library.attsvm_minimize.argtypes = [whole, real, *7 * [whole], *10 * [array], whole, real]
+    library.attsvm_nuclear.argtypes = [*6 * [whole], *11 * [array], whole, real]
     library.attsvm_nuclear_step.argtypes = [*3 * [whole], *8 * [array]]
     return library
 
@@ -74,6 +77,36 @@ def _library() -> ctypes.CDLL:
 def _begin(array: npt.NDArray[Any]) -> int:
     """Where the numbers of an array begin."""
     return int(array.__array_interface__["data"][0])
+
+
+@dataclass(frozen=True, eq=False)
+class GroupPenalty:
+    """What violated rows cost in the coordinates of unit rows: ``C sum eta`` or ``C sum eta^2`` over groups of rows.
+
+    Row k may be violated by ``weight_k`` times the slack ``eta`` of its group.
+
+    Attributes
+    ----------
+    loss : {"hinge", "squared_hinge"}
+    groups : int
+    group : ndarray of intc, shape (*batch, m)
+    weight : ndarray, shape (*batch, m)
+        Positive; 0 where there is no row.
+    C : ndarray, shape (B,)
+        One number per problem.
+    """
+
+    loss: str
+    groups: int
+    group: npt.NDArray[np.intc]
+    weight: FloatArray
+    C: FloatArray
+
+
+def _by_entries(m: int, N: int, quadratic: bool, sense: Sense) -> int:
+    """Whether a system of the order of the entries of W is the cheaper one; equality rows have none."""
+    smaller = 2 * N < m if quadratic else N < m  # the Gram matrix of a quadratic norm is formed once
+    return int(smaller and bool(np.all(sense)))
 
 
 def minimize(
@@ -86,17 +119,19 @@ def minimize(
     steps: int,
     goal: float,
     room: FloatArray | None = None,
+    penalty: GroupPenalty | None = None,
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Least norms, of one problem or of a batch: W, multipliers whose dual matrix is in the dual ball, and steps taken.
 
     Parameters
     ----------
     norm : Norm
-        "nuclear", "spectral", "l1", "linf" or "l<p>".
+        "frobenius" (``|W|^2 / 2`` is minimized), "nuclear", "spectral", "l1", "linf" or "l<p>".
     left, right : ndarray, shape (*batch, m, p) and (*batch, m, q)
         Factors of unit rows; zero where there is no row.
     c : ndarray, shape (*batch, m)
     sense : ndarray of int8, shape (*batch, m)
+        All 1 or -1 for a soft margin.
     first : ndarray, shape (*batch, m)
         Multipliers to start from, of any scale: best those of the least Frobenius norm.
     steps : int
@@ -106,6 +141,8 @@ def minimize(
     room : ndarray, shape (*batch, m), optional
         Nuclear norm: what a violation of 1 in the sense of certificates amounts to, 1 by default. There a row that
         does not exist is an inequality that asks for less than 0, and W is NaN where ``first`` has no meaning.
+    penalty : GroupPenalty, optional
+        Of a soft margin; None for a hard one.
 
     Examples
     --------
@@ -125,17 +162,23 @@ def minimize(
     q, B = right.shape[-1], batch[0] if batch else 1
     left, right, c = (np.ascontiguousarray(x, dtype=np.float64) for x in (left, right, c))
     W, lam, taken = np.empty((*batch, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(batch, np.intc)
-    arrays: tuple[npt.NDArray[Any], ...] = (np.ascontiguousarray(sense), W, lam, taken)
+    senses, loss, groups = np.ascontiguousarray(sense), 0, 0
+    soft: tuple[npt.NDArray[Any], ...] = (np.zeros(B, dtype=np.intc), np.zeros(B), np.zeros(B))  # nothing is read
+    if penalty is not None:
+        loss, groups = _LOSSES.index(penalty.loss), penalty.groups
+        soft = tuple(np.ascontiguousarray(x) for x in (penalty.group, penalty.weight, penalty.C))
+    wide = np.ones_like(c) if room is None else np.ascontiguousarray(room, dtype=np.float64)
+    small = 0 if os.environ.get("BYROWS") else _by_entries(m, p * q, norm.name == "frobenius", senses)
+    arrays: tuple[npt.NDArray[Any], ...] = (left, right, c, senses, *soft, W, lam, taken)
     entry: Callable[..., Any]
     if nuclear:
-        wide = np.ones_like(c) if room is None else np.ascontiguousarray(room, dtype=np.float64)
-        arrays, entry = (left, right, c, wide, *arrays), library.attsvm_nuclear
+        arrays, entry = (left, right, c, wide, senses, *soft, W, lam, taken), partial(library.attsvm_nuclear, loss)
     else:
         kind, power = _KINDS.index(norm.family), norm.p if isinstance(norm, Entrywise) else 0.0
-        arrays, entry = (left, right, c, *arrays), partial(library.attsvm_minimize, kind, power)
+        entry = partial(library.attsvm_minimize, kind, power, loss, small)
 
     def run(begin: int, end: int) -> int:
-        return int(entry(end - begin, m, p, q, *_from(begin, arrays, B), steps, goal))
+        return int(entry(end - begin, m, p, q, groups, *_from(begin, arrays, B), steps, goal))
 
     _for_all(run, B, m * p * q)
     return W, lam, taken.astype(np.int64)

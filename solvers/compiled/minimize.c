@@ -6,7 +6,9 @@
 
 #include "steps.h"
 
-enum { SPECTRAL, L1, LINF, POWER };
+/* Multipliers of a soft margin start at most so many times as large as those of W. */
+static const double LARGEST = 100.0;
+enum { SPECTRAL, L1, LINF, POWER, FROBENIUS };
 
 typedef struct {
     int kind;
@@ -97,21 +99,82 @@ static double shrink(const State *state, const double *W, double *values) {
     return least > 0.5 && least < 2.0 ? least : 1.0;
 }
 
+/* The penalty's part of a start, from W with the values of the rows in `slack`: multipliers in the middle of what the penalty
+   allows, or LARGEST times `even` (where rows contradict each other many end there, however small their combination has to
+   be), and slacks that make the point feasible for the rows. The dual matrix of the cone is not that of these multipliers; a
+   full step makes them equal. */
+static void begin_penalty(State *state, const double *sides, double even) {
+    const Penalty *penalty = &state->penalty;
+    double violation = 0.0;
+    int rows = 0;
+    memset(state->load, 0, sizeof(double) * penalty->groups);
+    for (int k = 0; k < state->m; k++) {
+        if (state->sense[k] != INEQUALITY) continue;
+        state->load[penalty->group[k]] += 1.0;
+        violation += fmax(sides[k] - state->slack[k], 0.1) / penalty->weight[k];
+        rows++;
+    }
+    violation /= rows;
+    for (int k = 0; k < state->m; k++) {
+        const double w = penalty->weight[k];
+        const int ordered = state->sense[k] == INEQUALITY;
+        state->lam[k] = ordered ? fmin(0.5 * penalty->C / (state->load[penalty->group[k]] * w), LARGEST * even) : 0.0;
+        state->slack[k] = ordered ? fmax(state->slack[k] + w * violation - sides[k], 0.1) : 0.0;
+    }
+    memset(state->load, 0, sizeof(double) * penalty->groups);
+    for (int k = 0; k < state->m; k++) state->load[penalty->group[k]] += penalty->weight[k] * state->lam[k];
+    for (int j = 0; j < penalty->groups; j++) {
+        state->t[j] = penalty->C - state->load[j];
+        state->eta[j] = penalty->loss == HINGE ? violation : 0.5 * state->load[j] / penalty->C;
+    }
+}
+
+/* The least Frobenius norm of a soft margin starts from the best multiple of W(first). */
+static void begin_frobenius(State *state, const double *c, double *sides, const double *first) {
+    double even = 0.0;
+    adjoint(state, first, state->W);
+    const double scale = dot(state->m, c, first) / dot(state->N, state->W, state->W);
+    for (int j = 0; j < state->N; j++) state->W[j] *= scale;
+    margins(state, state->W, state->slack);
+    memcpy(sides, c, sizeof(double) * state->m);
+    for (int k = 0; k < state->m; k++) even += scale * first[k] / state->m;
+    begin_penalty(state, sides, even);
+}
+
+/* From the start of a hard margin to that of a soft one; `size` is the norm that is 1 there. */
+static void begin_soft(State *state, const double *sides, double size) {
+    double even = 0.0;
+    if (state->penalty.loss == SQUARED) state->penalty.C *= size; /* in units in which W has norm 1 */
+    for (int k = 0; k < state->m; k++) even += fabs(state->lam[k]) / state->m;
+    margins(state, state->W, state->slack);
+    begin_penalty(state, sides, even);
+}
+
 /* One problem; 0 where memory is short. */
 static int minimize_one(const Norm *norm, State *state, const double *c, double *sides, double *W, double *lam, int most,
                         double goal) {
+    const int soft = state->penalty.loss != HARD, frobenius = norm->kind == FROBENIUS;
     int done;
-    const double size = begin(norm, state, c, sides, lam);
+    const double size = frobenius ? 1.0 : begin(norm, state, c, sides, lam);
+    if (frobenius) begin_frobenius(state, c, sides, lam);
+    if (!frobenius && soft) begin_soft(state, sides, size);
     state->c = sides;
     memcpy(state->best_W, state->W, sizeof(double) * state->N);
     memcpy(state->best_lam, state->lam, sizeof(double) * state->m);
-    if (norm->kind == SPECTRAL)
+    if (frobenius)
+        done = minimize_frobenius(state, most, goal);
+    else if (norm->kind == SPECTRAL)
         done = minimize_spectral(state, most, goal);
     else if (norm->kind == POWER)
-        done = minimize_power(state, norm->power, most, goal);
+        done = (soft ? minimize_soft_power : minimize_power)(state, norm->power, most, goal);
     else
         done = minimize_bounds(state, norm->kind == LINF, most, goal);
     if (!done) return 0;
+    if (frobenius || soft) {
+        for (int j = 0; j < state->N; j++) W[j] = state->best_W[j] * size;
+        memcpy(lam, state->best_lam, sizeof(double) * state->m);
+        return 1;
+    }
     adjoint(state, state->best_lam, state->D);
     const double dual = dual_norm_of(norm, state, state->D);
     const double least = shrink(state, state->best_W, state->right);
@@ -127,21 +190,28 @@ EXPORT void *PyInit__kernels(void) { return NULL; } /* the linker asks for it; c
 EXPORT void attsvm_bind(void *const *routines) { memcpy(&lapack, routines, sizeof lapack); }
 
 /* `count` problems in C order: left factors (m, p) and right factors (m, q) of unit rows, right-hand sides and senses
-   (m,). `lam` (m,) holds multipliers to start from, of any scale, and then those of this norm; W (p, q) and the
+   (m,). A soft margin (loss is not HARD) has `groups` slacks, the group and the weight of each row (m,) and a penalty C
+   for each problem. `lam` (m,) holds multipliers to start from, of any scale, and then those of this norm; W (p, q) and the
    steps are written. Returns the problems that were done: all, unless memory was short. */
-EXPORT int attsvm_minimize(int kind, double power, int count, int m, int p, int q, const double *left, const double *right,
-                           const double *c, const signed char *sense, double *W, double *lam, int *steps, int most,
-                           double goal) {
+EXPORT int attsvm_minimize(int kind, double power, int loss, int by_entries, int count, int m, int p, int q, int groups,
+                           const double *left, const double *right, const double *c, const signed char *sense,
+                           const int *group, const double *weight, const double *C, double *W, double *lam, int *steps,
+                           int most, double goal) {
     const int N = p * q, least = p < q ? p : q;
     Norm norm = {.kind = kind, .power = power, .lwork = 16 * (p + q) + 7 * least + 64};
     const long room = N + least + norm.lwork + 8L * least;
-    double *memory = malloc(sizeof(double) * (state_numbers(m, N) + room + m + (long)m * N));
+    State state = {.m = m, .N = N, .p = p, .q = q, .by_entries = by_entries, .penalty = {.loss = loss, .groups = groups}};
+    const long own = state_numbers(&state);
+    double *memory = malloc(sizeof(double) * (own + room + m + (long)m * N) + sizeof(int) * (m + groups + 2L));
     int done = 0;
     if (!memory) return 0;
     double *F = memory, *sides = F + (long)m * N, *rest = sides + m;
-    norm.room = rest + state_numbers(m, N);
+    state.order = (int *)(memory + own + room + m + (long)m * N);
+    state.begin = state.order + m;
+    norm.room = rest + own;
     for (; done < count; done++) {
-        State state = {.m = m, .N = N, .p = p, .q = q, .F = F, .c = c, .sense = sense};
+        state.F = F, state.c = c, state.sense = sense;
+        if (loss != HARD) state.penalty = (Penalty){loss, groups, group, weight, C[done]};
         state_begin(&state, rest);
         for (int k = 0; k < m; k++)
             for (int i = 0; i < p; i++)
@@ -149,6 +219,7 @@ EXPORT int attsvm_minimize(int kind, double power, int count, int m, int p, int 
         if (!minimize_one(&norm, &state, c, sides, W, lam, most, goal)) break;
         *steps++ = state.steps;
         left += (long)m * p, right += (long)m * q, c += m, sense += m, W += N, lam += m;
+        if (loss != HARD) group += m, weight += m;
     }
     free(memory);
     return done;

@@ -8,6 +8,8 @@
 /* The start from the least Frobenius norm: the multiple of it that leaves every row some slack, mu relative to the largest
    singular value, share of the dual ball, least slack. As in interior_point.py. */
 static const double MULTIPLE = 1.1, START_MU = 0.05, SHARE = 0.5, LEAST_SLACK = 1e-2, BALL = 0.95;
+/* Multipliers of a soft margin start at most so many times as large as those of W. */
+static const double LARGEST = 100.0;
 /* Steps without progress that end a problem, and fewer of them where the digits are spent. */
 enum { PATIENCE = 15, PAUSE = 2 };
 static const double NEAR = 1e-6;
@@ -17,6 +19,39 @@ typedef struct {
     int *whole, lwork;
     double *sides, *room, *best_X, *best_lam; /* m, m, n n, m */
 } Run;
+
+/* The penalty's part of a start, as in minimize.c: multipliers in the middle of what it allows, slacks that make the point
+   feasible for the rows, and a D inside the dual ball; `size` is the least Frobenius norm, h are the values of the rows. */
+static void start_penalty(Step *s, const double *sides, double size) {
+    Penalty *penalty = &s->penalty;
+    double violation = 0.0, even = 0.0;
+    if (penalty->loss == HARD) return;
+    if (penalty->loss == SQUARED) penalty->C *= size; /* in units in which the least Frobenius norm is 1 */
+    memset(s->load, 0, sizeof(double) * penalty->groups);
+    for (int k = 0; k < s->m; k++) {
+        s->load[penalty->group[k]] += penalty->weight[k] > 0.0;
+        violation += penalty->weight[k] > 0.0 ? fmax(sides[k] - s->h[k], 0.1) / penalty->weight[k] / s->m : 0.0;
+        even += s->lam[k] / s->m;
+    }
+    for (int k = 0; k < s->m; k++) {
+        const double w = penalty->weight[k];
+        if (!(w > 0.0)) continue; /* no row */
+        s->lam[k] = fmin(0.5 * penalty->C / (s->load[penalty->group[k]] * w), LARGEST * even);
+        s->slack[k] = fmax(s->h[k] + w * violation - sides[k], 0.1);
+    }
+    memset(s->load, 0, sizeof(double) * penalty->groups);
+    for (int k = 0; k < s->m; k++) s->load[penalty->group[k]] += penalty->weight[k] * s->lam[k];
+    for (int j = 0; j < penalty->groups; j++) {
+        s->t[j] = penalty->C - s->load[j];
+        s->eta[j] = penalty->loss == HINGE ? violation : 0.5 * s->load[j] / penalty->C;
+    }
+    bordered(s, s->lam, 0.0, s->one);
+    const double top = sqrt(dot(s->p * s->q, s->block, s->block)), inside = fmin(1.0, SHARE / fmax(top, 1e-300));
+    for (int i = 0; i < s->p * s->q; i++) {
+        s->own[i] = inside * s->block[i];
+        s->apart[i] = s->block[i] - s->own[i];
+    }
+}
 
 /* A point strictly inside both cones, and centred, from multipliers `first` of the least Frobenius norm of any scale; the
    problem is scaled so that this norm is 1. Returns it, or 0 where there is none. */
@@ -54,6 +89,7 @@ static double start(Step *s, Run *run, const double *c, const double *first) {
     bordered(s, s->rest, 0.0, s->one);
     const double extra = sqrt(dot(p * q, s->block, s->block)), left = fmin(1.0, (BALL - SHARE) / fmax(extra, 1e-300));
     for (int k = 0; k < m; k++) s->lam[k] = first[k] * (SHARE / (top * length)) + s->rest[k] * left;
+    start_penalty(s, run->sides, size);
     return size;
 }
 
@@ -70,6 +106,7 @@ static int iterate(Step *s, Run *run, int most, double goal) {
         if (nuclear_step(s, &mu)) break;
         measure(s, &found); /* h are the values of the rows */
         double worst = found.gap, sum = found.gap;
+        if (s->penalty.loss != HARD) worst = fmax(worst, found.missed);
         for (int k = 0; k < m; k++) {
             const double missed = fabs(s->rhs[k] + s->slack[k] - s->h[k]) / run->room[k];
             worst = fmax(worst, missed);
@@ -104,15 +141,16 @@ static void *run_memory(Run *run, const Step *s) {
 }
 
 /* `count` problems in C order: factors (m, p) and (m, q) of unit rows, right-hand sides, what a violation of 1 amounts to,
-   and senses (m,). `lam` (m,) holds multipliers of the least Frobenius norm up to scale, and then those of the nuclear norm;
+   and senses (m,); a penalty as for attsvm_minimize. `lam` (m,) holds multipliers of the least Frobenius norm up to scale, and then those of the nuclear norm;
    W (p, q) and the steps are written, W = NaN where the start has no meaning. Returns the problems that were done: all,
    unless memory was short. */
-EXPORT int attsvm_nuclear(int count, int m, int p, int q, const double *a, const double *b, const double *c,
-                          const double *room, const signed char *sense, double *W, double *lam, int *steps, int most,
+EXPORT int attsvm_nuclear(int loss, int count, int m, int p, int q, int groups, const double *a, const double *b,
+                          const double *c, const double *room, const signed char *sense, const int *group,
+                          const double *weight, const double *C, double *W, double *lam, int *steps, int most,
                           double goal) {
     const int n = p + q;
     int done = 0;
-    Step s = {.m = m, .p = p, .q = q, .n = n};
+    Step s = {.m = m, .p = p, .q = q, .n = n, .penalty = {.loss = loss, .groups = groups}};
     Run run;
     double *memory = step_memory(&s), *other = run_memory(&run, &s);
     double *point = malloc(sizeof(double) * ((long)n * n + 2L * m));
@@ -123,6 +161,7 @@ EXPORT int attsvm_nuclear(int count, int m, int p, int q, const double *a, const
         s.rhs = run.sides;
         for (; done < count; done++) {
             s.a = a, s.b = b, s.sense = sense;
+            if (loss != HARD) s.penalty = (Penalty){loss, groups, group, weight, C[done]};
             const double size = start(&s, &run, c, lam);
             for (int k = 0; k < m; k++) run.room[k] = room[k] / size;
             *steps++ = size > 0.0 ? iterate(&s, &run, most, goal) : 0;
@@ -130,6 +169,7 @@ EXPORT int attsvm_nuclear(int count, int m, int p, int q, const double *a, const
                 for (int j = 0; j < q; j++) W[i * q + j] = size > 0.0 ? run.best_X[i + (p + j) * (long)n] * size : NAN;
             if (size > 0.0) memcpy(lam, run.best_lam, sizeof(double) * m);
             a += (long)m * p, b += (long)m * q, c += m, room += m, sense += m, W += (long)p * q, lam += m;
+            if (loss != HARD) group += m, weight += m;
         }
     }
     free(memory), free(other), free(point);

@@ -6,6 +6,10 @@
 
      4 M = (a P a') o (b Y22 b') + (b Q b') o (a Y11 a') + C + C',   C = (a W b') o (a Y12 b')',   Y = Z^{-1}.
 
+   Soft margins add what steps.h derives: slacks eta of the groups, which answer a change of the multipliers by
+   eta + d eta = lift + e1 E dlam, and so a block e1 w w' for each group in M. There Z is carried with a D of its own, which
+   differs from W(lam) at the start, by `apart`, until a full step makes them equal.
+
    Arrays of NumPy by rows, a (m, p) and b (m, q), are here their transposes by columns. */
 #ifndef ATTSVM_NUCLEAR_H
 #define ATTSVM_NUCLEAR_H
@@ -30,6 +34,9 @@ typedef struct {
     double *M, *factor, *other;                                      /* m m */
     double *inverse_lam, *inverse_slack, *d_lam, *d_slack, *h, *rest, *complement; /* m */
     double *block;                                                   /* p q */
+    Penalty penalty;
+    double *eta, *t, *load, *d_eta, *d_load, *lift, *e1;              /* groups */
+    double *own, *apart, *shift;                                      /* p q, p q, m: D of Z, W(lam) less it, what that adds to h */
     int refinements;
 } Step;
 

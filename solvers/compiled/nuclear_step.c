@@ -21,17 +21,23 @@ static void multiply(const char *left, const char *right, int rows, int columns,
     lapack.gemm(left, right, &rows, &columns, &inner, &one, A, &lda, B, &ldb, &zero, C, &ldc);
 }
 
-/* [[diagonal I, -D/2], [-D'/2, diagonal I]] for D = sum_k lam_k a_k b_k'. */
-void bordered(Step *s, const double *lam, double diagonal, double *out) {
-    const int m = s->m, p = s->p, q = s->q, n = s->n;
-    for (int k = 0; k < m; k++)
-        for (int i = 0; i < p; i++) s->scaled[k * (long)p + i] = s->a[k * (long)p + i] * lam[k];
-    multiply("N", "T", p, q, m, s->scaled, p, s->b, q, s->block, p);
+/* [[diagonal I, -D/2], [-D'/2, diagonal I]] for a block D. */
+static void with_corners(const Step *s, const double *block, double diagonal, double *out) {
+    const int p = s->p, q = s->q, n = s->n;
     memset(out, 0, sizeof(double) * n * n);
     for (int i = 0; i < n; i++) out[i * (n + 1L)] = diagonal;
     for (int j = 0; j < q; j++)
         for (int i = 0; i < p; i++)
-            out[i + (p + j) * (long)n] = out[p + j + i * (long)n] = -0.5 * s->block[i + j * (long)p];
+            out[i + (p + j) * (long)n] = out[p + j + i * (long)n] = -0.5 * block[i + j * (long)p];
+}
+
+/* The same for D = sum_k lam_k a_k b_k', which is left in `block`. */
+void bordered(Step *s, const double *lam, double diagonal, double *out) {
+    const int m = s->m, p = s->p, q = s->q;
+    for (int k = 0; k < m; k++)
+        for (int i = 0; i < p; i++) s->scaled[k * (long)p + i] = s->a[k * (long)p + i] * lam[k];
+    multiply("N", "T", p, q, m, s->scaled, p, s->b, q, s->block, p);
+    with_corners(s, s->block, diagonal, out);
 }
 
 /* Values of the rows at the upper right block of a symmetric matrix. */
@@ -94,6 +100,55 @@ static int factor_schur(Step *s) {
     return 0;
 }
 
+/* E x for one number per row. */
+static void loads(const Step *s, const double *x, double *out) {
+    memset(out, 0, sizeof(double) * s->penalty.groups);
+    for (int k = 0; k < s->m && s->penalty.groups; k++) out[s->penalty.group[k]] += s->penalty.weight[k] * x[k];
+}
+
+/* e1, the blocks of the penalty in M (both triangles), and where the predictor aims. */
+static void add_penalty(Step *s) {
+    const Penalty *penalty = &s->penalty;
+    const int m = s->m;
+    if (penalty->loss == HARD) return;
+    loads(s, s->lam, s->load);
+    for (int j = 0; j < penalty->groups; j++) {
+        s->e1[j] = penalty->loss == HINGE ? s->eta[j] / s->t[j] : 0.5 / penalty->C;
+        s->lift[j] = penalty->loss == HINGE ? 0.0 : 0.5 * s->load[j] / penalty->C;
+    }
+    for (int k = 0; k < m; k++) {
+        const double share = s->e1[penalty->group[k]] * penalty->weight[k];
+        for (int l = 0; l < m; l++)
+            if (penalty->group[l] == penalty->group[k]) s->M[l + (long)k * m] += share * penalty->weight[l];
+    }
+}
+
+/* What the slacks of the groups take from the right side, and what the distance of W(lam) from the D of Z adds to it. */
+static void complete_side(Step *s) {
+    if (s->penalty.loss == HARD) return;
+    for (int k = 0; k < s->m; k++) s->h[k] += s->shift[k] - s->penalty.weight[k] * s->lift[s->penalty.group[k]];
+}
+
+/* Z from the multipliers, or with the D that it has of its own. */
+static void fill_Z(Step *s) {
+    bordered(s, s->lam, 0.5, s->Z);
+    if (s->penalty.loss == HARD) return;
+    for (int i = 0; i < s->p * s->q; i++) s->apart[i] = s->block[i] - s->own[i];
+    with_corners(s, s->own, 0.5, s->Z);
+}
+
+/* Values of the rows at the change of X that `apart` alone would bring. */
+static void fill_shift(Step *s) {
+    const int n = s->n;
+    if (s->penalty.loss == HARD) return;
+    with_corners(s, s->apart, 0.0, s->d_Z);
+    multiply("N", "N", n, n, n, s->X, n, s->d_Z, n, s->one, n);
+    multiply("N", "N", n, n, n, s->one, n, s->Y, n, s->two, n);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) s->one[i + (long)j * n] = 0.5 * (s->two[i + (long)j * n] + s->two[j + (long)i * n]);
+    values_at(s, s->one, s->shift);
+}
+
 /* Changes of lam, Z, X and slack from M d_lam = h and the products that the step aims at. */
 static void direction(Step *s) {
     const double one = 1.0, minus = -1.0;
@@ -107,6 +162,10 @@ static void direction(Step *s) {
         for (int i = 0; i < m; i++) s->d_lam[i] += s->rest[i];
     }
     bordered(s, s->d_lam, 0.0, s->d_Z);
+    if (s->penalty.loss != HARD) {
+        for (int i = 0; i < s->p * s->q; i++) s->block[i] += s->apart[i];
+        with_corners(s, s->block, 0.0, s->d_Z);
+    }
     multiply("N", "N", n, n, n, s->X, n, s->d_Z, n, s->one, n);
     multiply("N", "N", n, n, n, s->one, n, s->Y, n, s->two, n);
     for (int i = 0; i < n; i++)
@@ -114,6 +173,8 @@ static void direction(Step *s) {
             s->d_X[i + (long)j * n] = s->target[i + (long)j * n] - 0.5 * (s->two[i + (long)j * n] + s->two[j + (long)i * n]);
     for (int k = 0; k < m; k++)
         s->d_slack[k] = (s->complement[k] - s->slack[k] * s->d_lam[k]) * s->inverse_lam[k] - s->slack[k];
+    loads(s, s->d_lam, s->d_load);
+    for (int j = 0; j < s->penalty.groups; j++) s->d_eta[j] = s->lift[j] - s->eta[j] + s->e1[j] * s->d_load[j];
 }
 
 /* About the longest step that keeps point + t change definite: the best of a fixed set, as each costs a factorization. */
@@ -125,22 +186,38 @@ static double longest_definite(Step *s, const double *point, const double *chang
     return 0.0;
 }
 
-/* Longest t for which point + t change stays nonnegative on all rows and the matrix definite; 0 where not finite. */
-static double longest(Step *s, const double *inverse, const double *change, const double *point, const double *way) {
+/* Longest step for which point + t change stays nonnegative on all rows and groups and the matrix definite; 0 where not
+   finite. `sign` is that of the change of the numbers of the groups. */
+static double longest(Step *s, const double *inverse, const double *change, const double *group_point, double sign,
+                      const double *group_change, const double *point, const double *way) {
     double low = 0.0, sum = 0.0;
     for (int k = 0; k < s->m; k++) {
         low = fmin(low, change[k] * inverse[k]);
         sum += change[k] * inverse[k];
+    }
+    for (int j = 0; j < s->penalty.groups && s->penalty.loss == HINGE; j++) {
+        low = fmin(low, sign * group_change[j] / group_point[j]);
+        sum += group_change[j] / group_point[j];
     }
     if (!isfinite(sum)) return 0.0;
     const double definite = longest_definite(s, point, way);
     return low < 0.0 ? fmin(definite, -1.0 / low) : definite;
 }
 
+static double longest_primal(Step *s) {
+    return longest(s, s->inverse_slack, s->d_slack, s->eta, 1.0, s->d_eta, s->X, s->d_X);
+}
+
+static double longest_dual(Step *s) {
+    return longest(s, s->inverse_lam, s->d_lam, s->t, -1.0, s->d_load, s->Z, s->d_Z);
+}
+
 static double ahead_of(const Step *s, double primal, double dual) {
     double sum = 0.0;
     for (int k = 0; k < s->n * s->n; k++) sum += (s->X[k] + primal * s->d_X[k]) * (s->Z[k] + dual * s->d_Z[k]);
     for (int k = 0; k < s->m; k++) sum += (s->slack[k] + primal * s->d_slack[k]) * (s->lam[k] + dual * s->d_lam[k]);
+    for (int j = 0; j < s->penalty.groups && s->penalty.loss == HINGE; j++)
+        sum += (s->eta[j] + primal * s->d_eta[j]) * (s->t[j] - dual * s->d_load[j]);
     return sum;
 }
 
@@ -157,6 +234,9 @@ static void correct(Step *s, double target) {
         }
     values_at(s, s->target, s->h);
     for (int k = 0; k < m; k++) s->h[k] = s->rhs[k] - s->h[k] + s->complement[k] * s->inverse_lam[k];
+    for (int j = 0; j < s->penalty.groups && s->penalty.loss == HINGE; j++)
+        s->lift[j] = (target + s->d_eta[j] * s->d_load[j]) / s->t[j];
+    complete_side(s);
     for (int k = 0; k < n * n; k++) s->target[k] -= s->X[k];
 }
 
@@ -165,7 +245,8 @@ double *step_memory(Step *s) {
     double **square[] = {&s->Z, &s->Y, &s->Z_root, &s->d_Z, &s->d_X, &s->target, &s->one, &s->two};
     double **rows[] = {&s->M, &s->factor, &s->other};
     double **flat[] = {&s->inverse_lam, &s->inverse_slack, &s->d_lam, &s->d_slack, &s->h, &s->rest, &s->complement};
-    double *memory = malloc(sizeof(double) * (8 * n * n + 2 * n * m + (2 * q + p) * m + 3 * m * m + 7 * m + p * q));
+    double *memory = malloc(sizeof(double) * (8 * n * n + 2 * n * m + (2 * q + p) * m + 3 * m * m + 7 * m + p * q
+                                              + 7L * s->penalty.groups + 2 * p * q + m));
     double *at = memory;
     if (!memory) return NULL;
     for (int i = 0; i < 8; i++, at += n * n) *square[i] = at;
@@ -176,18 +257,32 @@ double *step_memory(Step *s) {
     s->bX = at, at += q * m;
     s->bY = at, at += q * m;
     s->scaled = at, at += p * m;
-    s->block = at;
+    s->block = at, at += p * q;
+    double **groups[] = {&s->eta, &s->t, &s->load, &s->d_eta, &s->d_load, &s->lift, &s->e1};
+    for (int i = 0; i < 7; i++, at += s->penalty.groups) *groups[i] = at;
+    s->own = at, at += p * q;
+    s->apart = at, at += p * q;
+    s->shift = at;
     return memory;
 }
 
-/* Relative distance of the objectives tr(X)/2 and rhs . lam, the latter, and the largest residual of the rows. */
+/* Relative distance of the objectives tr(X)/2 and rhs . lam (with what the penalty adds and takes), the latter, and the
+   largest residual of the rows; h are the values of the rows, with their slacks. */
 void measure(Step *s, Measures *out) {
+    const Penalty *penalty = &s->penalty;
     double primal = 0.0;
     for (int i = 0; i < s->n; i++) primal += 0.5 * s->X[i * (s->n + 1L)];
     out->objective = dot(s->m, s->rhs, s->lam);
+    if (penalty->loss != HARD) loads(s, s->lam, s->load);
+    for (int j = 0; j < penalty->groups; j++) {
+        primal += penalty->C * (penalty->loss == HINGE ? s->eta[j] : s->eta[j] * s->eta[j]);
+        out->objective -= penalty->loss == HINGE ? 0.0 : 0.25 * s->load[j] * s->load[j] / penalty->C;
+    }
     out->gap = fabs(primal - out->objective) / fmax(primal, 1e-300);
     out->missed = 0.0;
     values_at(s, s->X, s->h);
+    for (int k = 0; k < s->m && penalty->groups; k++) s->h[k] += penalty->weight[k] * s->eta[penalty->group[k]];
+    for (int i = 0; i < s->p * s->q && penalty->groups; i++) out->missed = fmax(out->missed, fabs(s->apart[i]));
     for (int k = 0; k < s->m; k++) out->missed = fmax(out->missed, fabs(s->rhs[k] + s->slack[k] - s->h[k]));
 }
 
@@ -195,13 +290,19 @@ void measure(Step *s, Measures *out) {
 int nuclear_step(Step *s, double *mu) {
     const int m = s->m, n = s->n;
     int weights = n;
-    bordered(s, s->lam, 0.5, s->Z);
+    fill_Z(s);
     memcpy(s->one, s->X, sizeof(double) * n * n);
     if (!cholesky(n, s->one) || !inverse_root(n, s->Z, s->one, s->Z_root)) return STALLED;
     multiply("T", "N", n, n, n, s->Z_root, n, s->Z_root, n, s->Y, n);
     for (int k = 0; k < m; k++) weights += s->sense[k] == INEQUALITY;
-    *mu = (dot(n * n, s->X, s->Z) + dot(m, s->slack, s->lam)) / weights; /* slack is 0 on equality rows */
+    *mu = dot(n * n, s->X, s->Z) + dot(m, s->slack, s->lam); /* slack is 0 on equality rows */
+    if (s->penalty.loss == HINGE) {
+        *mu += dot(s->penalty.groups, s->eta, s->t);
+        weights += s->penalty.groups;
+    }
+    *mu /= weights;
     if (!(*mu > 0.0)) return STALLED;                                    /* complementary to the last digit */
+    fill_shift(s);
     schur(s);
     for (int k = 0; k < m; k++) { /* equality rows have no cone and drop out with it */
         const int ordered = s->sense[k] == INEQUALITY;
@@ -210,19 +311,21 @@ int nuclear_step(Step *s, double *mu) {
         s->M[k * (m + 1L)] += s->slack[k] * s->inverse_lam[k];
         s->complement[k] = 0.0;
     }
+    add_penalty(s);
     if (!factor_schur(s)) return STALLED;
     /* Predictor: all products aim at 0. */
     memcpy(s->h, s->rhs, sizeof(double) * m);
+    complete_side(s);
     for (int k = 0; k < n * n; k++) s->target[k] = -s->X[k];
     direction(s);
-    double primal = fmin(1.0, longest(s, s->inverse_slack, s->d_slack, s->X, s->d_X));
-    double dual = fmin(1.0, longest(s, s->inverse_lam, s->d_lam, s->Z, s->d_Z));
+    double primal = fmin(1.0, longest_primal(s));
+    double dual = fmin(1.0, longest_dual(s));
     const double share = fmin(1.0, ahead_of(s, primal, dual) / weights / *mu);
     const double centering = fmin(primal, dual) > 0.1 ? share * share : 0.5;
     correct(s, fmax(centering, 1e-6) * *mu);
     direction(s);
-    primal = longest(s, s->inverse_slack, s->d_slack, s->X, s->d_X);
-    dual = longest(s, s->inverse_lam, s->d_lam, s->Z, s->d_Z);
+    primal = longest_primal(s);
+    dual = longest_dual(s);
     const double damping = 0.9 + 0.09 * fmin(1.0, fmin(primal, dual));
     primal = fmin(1.0, damping * primal);
     dual = fmin(1.0, damping * dual);
@@ -232,6 +335,12 @@ int nuclear_step(Step *s, double *mu) {
         s->slack[k] += primal * s->d_slack[k];
         s->lam[k] += dual * s->d_lam[k];
     }
+    if (s->penalty.loss == HARD) return 0;
+    for (int j = 0; j < s->penalty.groups; j++) {
+        s->eta[j] += primal * s->d_eta[j];
+        s->t[j] -= dual * s->d_load[j];
+    }
+    for (int i = 0; i < s->p * s->q; i++) s->own[i] += dual * s->block[i];
     return 0;
 }
 

@@ -12,7 +12,8 @@
      H V = dD - 2 G_12 + r D,     H V = 2 (T_11 V T_22 + T_12 V' T_12),
      r <S, Y> = <S, G> + <S, Y> - t + <W, D> + <W, dD> + <D, V>.
 
-   With f = H^{-1} D and kappa = <S, Y> - <D, f>, which near the central path is at least half of <S, Y>, the matrix of the
+   where D is twice the upper right block of Y, which a soft margin's start lets differ from F' lam: then dD above includes
+   F' lam - D. With f = H^{-1} D and kappa = <S, Y> - <D, f>, which near the central path is at least half of <S, Y>, the matrix of the
    answer is K = H^{-1} + (W + f)(W + f)' / kappa. (In dt itself the same number would cancel.) S and Y are carried by
    factors, updated in the scaled coordinates: neither is ever factored when it is nearly singular.
 
@@ -27,6 +28,8 @@
 static const double BACK_OFF = 0.98;
 /* Power of the share of products left by the first direction that the second one aims at. */
 enum { CENTRING = 2 };
+/* Share of the dual ball that a start may take. */
+static const double BALL = 0.75;
 /* Lengths of steps that are tried. */
 static const double LENGTHS[] = {1.03, 0.99, 0.95, 0.9, 0.84, 0.77, 0.69, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.04, 0.01};
 
@@ -40,7 +43,7 @@ typedef struct {
     double *H, *H_factor;        /* N N */
     double *half;                /* N m */
     double *tip;                 /* m */
-    double *f, *side, *answered, *k, *dW, *dD; /* N */
+    double *f, *side, *pre, *k, *dW, *dD, *own; /* N; own: D as Y has it */
     double *work;
     int *whole, lwork, lwhole;
 } Cone;
@@ -85,6 +88,9 @@ static int cone_begin(Cone *cone, const State *state) {
     memcpy(cone->one, state->D, sizeof(double) * state->N);
     if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
     for (int k = 0; k < least; k++) sum += cone->l[k];
+    const double inside = fmin(1.0, BALL / fmax(sum, 1e-300)); /* D may start outside of the dual ball */
+    for (int k = 0; k < least; k++) cone->l[k] *= inside;
+    sum *= inside;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) {
             double entry = i == j ? (1.0 - sum) / n : 0.0;
@@ -114,6 +120,18 @@ static void curvature(const State *state, const double *T, double *H) {
             }
 }
 
+/* D as Y has it. */
+static void own_block(Cone *cone, const State *state) {
+    const int p = state->p, q = state->q, n = cone->n;
+    if (state->penalty.loss == HARD) {
+        memcpy(cone->own, state->D, sizeof(double) * state->N);
+        return;
+    }
+    multiply(cone, "N", "T", cone->Y_factor, cone->Y_factor, cone->one);
+    for (int i = 0; i < p; i++)
+        for (int j = 0; j < q; j++) cone->own[i * q + j] = 2.0 * cone->one[i + (p + j) * (long)n];
+}
+
 /* The scaling, H with its Cholesky factor, and M = F K F'; kappa, or 0 where there is none. */
 static double cone_prepare(Cone *cone, State *state) {
     const int n = cone->n, N = state->N, m = state->m, one = 1;
@@ -136,10 +154,18 @@ static double cone_prepare(Cone *cone, State *state) {
     multiply(cone, "T", "N", cone->R_inverse, cone->R_inverse, cone->two);
     curvature(state, cone->two, cone->H);
     if (!raised_cholesky(N, cone->H, cone->H_factor)) return 0.0;
-    memcpy(cone->f, state->D, sizeof(double) * N);
+    own_block(cone, state);
+    memcpy(cone->f, cone->own, sizeof(double) * N);
     cholesky_solve(N, cone->H_factor, cone->f);
     for (int j = 0; j < N; j++) cone->side[j] = state->W[j] + cone->f[j];
-    const double kappa = dot(n, cone->l, cone->l) - dot(N, state->D, cone->f);
+    const double kappa = dot(n, cone->l, cone->l) - dot(N, cone->own, cone->f);
+    if (state->by_entries) {
+        memcpy(state->P, cone->H, sizeof(double) * N * N);
+        state->side = cone->side;
+        state->kappa = kappa;
+        lapack.symv("L", &N, &plus, cone->H, &N, cone->side, &one, &zero, state->side_up, &one);
+        return kappa;
+    }
     memcpy(cone->half, state->F, sizeof(double) * N * m);
     lapack.trsm("L", "L", "N", "N", &N, &m, &plus, cone->H_factor, &N, cone->half, &N);
     lapack.syrk("L", "T", &m, &N, &plus, cone->half, &N, &zero, state->M, &m);
@@ -149,17 +175,29 @@ static double cone_prepare(Cone *cone, State *state) {
     return kappa;
 }
 
-/* The direction whose answer without a change of D is known up to its share of `side`. */
-static void cone_direction(Cone *cone, State *state, double kappa, double share) {
+/* The direction for V = H^{-1} (pre + dD) + f r, where kappa r = lead + <side, dD>. */
+static void cone_direction(Cone *cone, State *state, double kappa, double lead) {
     const int N = state->N;
-    for (int j = 0; j < N; j++) cone->k[j] = cone->answered[j] + cone->side[j] * share;
-    solve_rows(state, cone->k);
-    adjoint(state, state->dlam, cone->dD);
-    const double more = dot(N, cone->side, cone->dD) / kappa;
-    memcpy(cone->dW, cone->dD, sizeof(double) * N);
-    cholesky_solve(N, cone->H_factor, cone->dW);
-    for (int j = 0; j < N; j++) cone->dW[j] += cone->k[j] + cone->side[j] * more;
-    cone->dt = cone->t * (share + more);
+    double rate;
+    if (state->by_entries) {
+        memcpy(state->pre, cone->pre, sizeof(double) * N);
+        state->lead = lead;
+        solve_rows(state, NULL);
+        memcpy(cone->dW, state->y, sizeof(double) * N);
+        rate = state->share;
+    } else {
+        memcpy(cone->k, cone->pre, sizeof(double) * N);
+        cholesky_solve(N, cone->H_factor, cone->k);
+        for (int j = 0; j < N; j++) cone->k[j] += cone->side[j] * (lead / kappa);
+        solve_rows(state, cone->k);
+        adjoint(state, state->dlam, cone->dD);
+        const double more = dot(N, cone->side, cone->dD) / kappa;
+        memcpy(cone->dW, cone->dD, sizeof(double) * N);
+        cholesky_solve(N, cone->H_factor, cone->dW);
+        for (int j = 0; j < N; j++) cone->dW[j] += cone->k[j] + cone->side[j] * more;
+        rate = lead / kappa + more;
+    }
+    cone->dt = cone->t * rate;
     corners(state, cone->dW, cone->dt, cone->one);
     multiply(cone, "N", "N", cone->R_inverse, cone->one, cone->two);
     multiply(cone, "N", "T", cone->two, cone->R_inverse, cone->dS);
@@ -182,22 +220,22 @@ static double longest(Cone *cone, const double *change) {
 }
 
 static double primal_length(Cone *cone, const State *state) {
-    return fmin(longest(cone, cone->dS), 1.0 / slope_of_rows(state, state->slack, state->dslack));
+    return fmin(longest(cone, cone->dS), 1.0 / primal_slope(state));
 }
 
 static double dual_length(Cone *cone, const State *state) {
-    return fmin(longest(cone, cone->dY), 1.0 / slope_of_rows(state, state->lam, state->dlam));
+    return fmin(longest(cone, cone->dY), 1.0 / dual_slope(state));
 }
 
-/* E and what H answers to it, for the target that the first direction shows; the share of `side` in the next one. */
-static double cone_aim(Cone *cone, State *state, double kappa, double gained, int pairs) {
+/* E and `pre` for the target that the first direction shows; what leads the rate of the next one. */
+static double cone_aim(Cone *cone, State *state, double gained, int pairs) {
     const int n = cone->n, p = state->p, q = state->q;
     const double *l = cone->l;
     const double primal = fmin(primal_length(cone, state), 1.0), dual = fmin(dual_length(cone, state), 1.0);
     const double both = dot(n, l, l);
     double ahead = both + row_products(state, primal, dual) + primal * dual * dot(n * n, cone->dS, cone->dY);
     for (int i = 0; i < n; i++) ahead += l[i] * (primal * cone->dS[i * (n + 1L)] + dual * cone->dY[i * (n + 1L)]);
-    const double target = aim(ahead, both + dot(state->m, state->slack, state->lam), pairs, CENTRING);
+    const double target = aim(ahead, both + row_products(state, 0.0, 0.0), pairs, CENTRING);
     multiply(cone, "N", "N", cone->dS, cone->dY, cone->one);
     gained += both;
     for (int i = 0; i < n; i++) {
@@ -209,11 +247,11 @@ static double cone_aim(Cone *cone, State *state, double kappa, double gained, in
     multiply(cone, "T", "N", cone->R_inverse, cone->E, cone->one);
     multiply(cone, "N", "N", cone->one, cone->R_inverse, cone->two);
     for (int i = 0; i < p; i++)
-        for (int j = 0; j < q; j++) cone->answered[i * q + j] = -2.0 * cone->two[i + (p + j) * (long)n];
-    gained += dot(state->N, cone->f, cone->answered);
-    cholesky_solve(state->N, cone->H_factor, cone->answered);
+        for (int j = 0; j < q; j++)
+            cone->pre[i * q + j] = state->D[i * q + j] - cone->own[i * q + j] - 2.0 * cone->two[i + (p + j) * (long)n];
+    gained += dot(state->N, cone->f, cone->pre);
     aim_rows(state, target);
-    return gained / kappa;
+    return gained;
 }
 
 /* The step; 0 where it is not finite or leaves the cone. */
@@ -240,10 +278,10 @@ static double *cone_memory(Cone *cone, const State *state) {
     const int n = cone->n, N = state->N, m = state->m;
     double **square[] = {&cone->S_factor, &cone->Y_factor, &cone->R,   &cone->R_inverse, &cone->dS, &cone->dY,
                          &cone->E,        &cone->one,      &cone->two, &cone->U,         &cone->Vt};
-    double **flat[] = {&cone->f, &cone->side, &cone->answered, &cone->k, &cone->dW, &cone->dD};
+    double **flat[] = {&cone->f, &cone->side, &cone->pre, &cone->k, &cone->dW, &cone->dD, &cone->own};
     cone->lwork = 4 * n * n + 8 * n + 64;
     cone->lwhole = 8 * n + 8;
-    double *memory = malloc(sizeof(double) * (11L * n * n + 2L * N * N + (long)N * m + m + 6L * N + n + cone->lwork));
+    double *memory = malloc(sizeof(double) * (11L * n * n + 2L * N * N + (state->by_entries ? 0 : (long)N * m) + m + 7L * N + n + cone->lwork));
     double *at = memory;
     cone->whole = malloc(sizeof(int) * cone->lwhole);
     if (!memory || !cone->whole) {
@@ -255,7 +293,7 @@ static double *cone_memory(Cone *cone, const State *state) {
     cone->H = at;
     cone->H_factor = cone->H + (long)N * N;
     cone->half = cone->H_factor + (long)N * N;
-    cone->tip = cone->half + (long)N * m;
+    cone->tip = cone->half + (state->by_entries ? 0 : (long)N * m);
     cone->l = cone->tip + m;
     cone->work = cone->l + n;
     return memory;
@@ -267,7 +305,7 @@ int minimize_spectral(State *state, int most, double goal) {
     double *memory = cone_memory(&cone, state);
     int pairs = cone.n;
     if (!memory) return 0;
-    for (int k = 0; k < state->m; k++) pairs += state->sense[k] == INEQUALITY;
+    pairs += pairs_of_rows(state);
     measure_rows(state);
     if (cone_begin(&cone, state)) {
         while (goes_on(state, most, goal)) {
@@ -278,12 +316,16 @@ int minimize_spectral(State *state, int most, double goal) {
             /* Without a target E is -diag(l) and G is -Y: what H answers to it is known. */
             memset(cone.E, 0, sizeof(double) * cone.n * cone.n);
             for (int i = 0; i < cone.n; i++) cone.E[i * (cone.n + 1L)] = -cone.l[i];
-            memcpy(cone.answered, cone.f, sizeof(double) * N);
-            cone_direction(&cone, state, kappa, (gained + dot(N, cone.f, state->D)) / kappa);
-            cone_direction(&cone, state, kappa, cone_aim(&cone, state, kappa, gained, pairs));
+            memcpy(cone.pre, state->D, sizeof(double) * N);
+            cone_direction(&cone, state, kappa, gained + dot(N, cone.f, state->D));
+            cone_direction(&cone, state, kappa, cone_aim(&cone, state, gained, pairs));
             if (!cone_move(&cone, state)) break;
             measure_rows(state);
-            offer(state, fabs(cone.t - dot(state->m, state->c, state->lam)) / cone.t);
+            own_block(&cone, state);
+            state->apart = 0.0;
+            for (int j = 0; j < N; j++) state->apart = fmax(state->apart, fabs(state->D[j] - cone.own[j]));
+            const double value = cone.t + penalty_value(state);
+            offer(state, fabs(value - dual_value(state)) / value);
         }
     }
     free(memory), free(cone.whole);
