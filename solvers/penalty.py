@@ -1,9 +1,9 @@
-"""Soft margins: rows may be missed at a price.
+"""Soft margins: rows may be violated, at a penalty.
 
 minimize  r(W) + C sum_j xi_j        (hinge)      or      r(W) + C sum_j xi_j^2        (squared hinge)
 
 with ``r(W) = ||W||_F^2 / 2`` for the Frobenius norm and ``r(W) = N(W)`` for every other norm N. A slack ``xi_j`` covers
-one row, or all rows of one query: then it is the largest amount by which a row of the query is missed. On equality rows
+one row, or all rows of one query: then it is the largest violation of a row of the query. On equality rows
 both signs count. The dual maximizes ``rhs . lam - h*(lam) - r*(W(lam))`` over multipliers that are nonnegative on
 inequality rows, where with the loads ``s_j = |lam_j|`` (row) or ``s_j = sum of |lam_k| over the query`` (query)
 
@@ -17,7 +17,7 @@ with the hinge it is reached at a finite C, if it exists.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -31,12 +31,12 @@ LossKind = Literal["hinge", "squared_hinge"]
 
 @dataclass(frozen=True)
 class Penalty:
-    """What it costs to miss rows.
+    """What violated rows cost.
 
     Attributes
     ----------
     C : float
-        Price, positive and finite.
+        Weight of the slacks, positive and finite.
     slack : {"query", "row"}
         One slack for all rows of a query, or one per row.
     loss : {"hinge", "squared_hinge"}
@@ -56,28 +56,40 @@ class Penalty:
     slack: SlackKind = "query"
     loss: LossKind = "hinge"
 
-    def slacks(self, missed: FloatArray, owner: IntArray, q: int) -> FloatArray:
-        """Slack of each query (q,) or row (m,) from the amounts by which rows are missed, shape (m,)."""
+    def slacks(self, violation: FloatArray, owner: IntArray, q: int) -> FloatArray:
+        """Slack of each query (*batch, q) or row (*batch, m) from the violations of the rows, shape (*batch, m)."""
         if self.slack == "row":
-            return missed
-        out = np.zeros(q)
-        np.maximum.at(out, owner, missed)
+            return violation
+        out = np.zeros(violation.shape[:-1] + (q,))
+        np.maximum.at(out.reshape(-1), _slots(violation, owner, q), violation.reshape(-1))
         return out
 
     def loads(self, lam: FloatArray, owner: IntArray, q: int) -> FloatArray:
-        """``s_j``: what the multipliers of each slack add up to, shape (q,) or (m,)."""
+        """``s_j``: the sums of the multipliers of each slack, shape (*batch, q) or (*batch, m)."""
         size = np.abs(lam)
-        return (
-            size if self.slack == "row" else np.asarray(np.bincount(owner, weights=size, minlength=q), dtype=np.float64)
-        )
+        if self.slack == "row":
+            return size
+        slots = lam.size // lam.shape[-1] * q
+        sums = np.bincount(_slots(lam, owner, q), weights=size.reshape(-1), minlength=slots)
+        return np.asarray(sums.reshape(lam.shape[:-1] + (q,)), dtype=np.float64)
 
-    def cost(self, slacks: FloatArray) -> float:
-        """``C sum xi`` or ``C sum xi^2``."""
-        return self.C * float(slacks.sum() if self.loss == "hinge" else slacks @ slacks)
+    def of_rows(self, numbers: FloatArray, owner: IntArray) -> FloatArray:
+        """From a number per slack to one per row, shape (*batch, m)."""
+        if self.slack == "row":
+            return numbers
+        if owner.ndim == 1:
+            return np.asarray(numbers[..., owner])
+        return np.take_along_axis(numbers, owner, axis=-1)
 
-    def conjugate(self, loads: FloatArray) -> float:
-        """``h*`` of multipliers with these loads, which are taken to be admissible."""
-        return 0.0 if self.loss == "hinge" else float(loads @ loads) / (4.0 * self.C)
+    def cost(self, slacks: FloatArray) -> Any:
+        """``C sum xi`` or ``C sum xi^2`` over the last axis; a Python number for one problem."""
+        total = self.C * (slacks.sum(axis=-1) if self.loss == "hinge" else np.vecdot(slacks, slacks))
+        return float(total) if slacks.ndim == 1 else total
+
+    def conjugate(self, loads: FloatArray) -> Any:
+        """``h*`` of multipliers with these loads, which are taken to be admissible; over the last axis."""
+        value = np.vecdot(loads, loads) * (0.0 if self.loss == "hinge" else 0.25 / self.C)
+        return float(value) if loads.ndim == 1 else value
 
     def admissible(self, lam: FloatArray, owner: IntArray, q: int) -> FloatArray:
         """Multipliers scaled down, slack by slack, to loads of at most C (hinge); as they are otherwise."""
@@ -87,7 +99,14 @@ class Penalty:
             return np.clip(lam, -self.C, self.C)
         loads = self.loads(lam, owner, q)
         share = np.where(loads > self.C, self.C / np.where(loads > 0, loads, 1.0), 1.0)
-        return np.asarray(lam * share[owner])
+        return np.asarray(lam * self.of_rows(share, owner))
+
+
+def _slots(per_row: FloatArray, owner: IntArray, q: int) -> IntArray:
+    """The query of every row, counted over all problems of a batch, shape (B m,)."""
+    if per_row.ndim == 1:
+        return owner
+    return np.asarray((owner + q * np.arange(len(per_row))[:, None]).reshape(-1))
 
 
 def read_penalty(C: object, slack: str = "query", loss: str = "hinge") -> Penalty:

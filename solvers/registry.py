@@ -140,7 +140,7 @@ SOLVERS = {
             options=frozenset({"starts", "seed", "time_limit"}),
         ),
         SolverSpec(
-            "primal_dual", f"{_HOME}.other_norms:solve_primal_dual", _OTHERS, 1e-7,
+            "primal_dual", f"{_HOME}.primal_dual:solve_primal_dual", _OTHERS, 1e-7,
             "own: interior point in C for spectral, l1, linf and l<p> norms, one problem or a batch", most_rows=1500,
             batched=True,
         ),

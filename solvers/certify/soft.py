@@ -1,14 +1,16 @@
-"""Certificates of soft margins: every W is feasible at its price, so the values of primal and dual decide.
+"""Certificates of soft margins: every W is feasible with its slacks, so the values of primal and dual decide.
 
 Fenchel's inequality, ``rhs . lam - h*(lam) <= <W(lam), W> + h(W)``, holds for admissible multipliers (see
 `attsvm.solvers.penalty`). With ``<D, W> <= r(W) + r*(D)`` it bounds the objective ``r(W) + h(W)`` of every W from
 below by ``rhs . lam - h*(lam) - r*(W(lam))``, whoever computed lam.
+
+Everything works over the leading axes of a batch: one problem is the case without any.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,70 +27,65 @@ __all__ = ["measure_soft"]
 
 
 class _Primal(NamedTuple):
-    """The value of W, an upper bound that includes rounding, and what W misses."""
+    """The value of W, an upper bound that includes rounding, and the violations of W; arrays over a batch."""
 
-    norm: float
-    objective: float
-    most: float
-    missed: FloatArray
+    norm: Any
+    objective: Any
+    most: Any
+    violation: FloatArray
     short: FloatArray
 
 
 class _Dual(NamedTuple):
     """The value of admissible multipliers, what of it is sure, and how far they were from admissible."""
 
-    multipliers: FloatArray
-    value: float
-    proved: float
-    violation: float
-    multiple: float
-    error: float
+    value: Any
+    proved: Any
+    violation: Any
+    multiple: Any
+    error: Any
 
 
 def _primal(problem: MarginProblem, penalty: Penalty, W: FloatArray, norm: Norm, spectra: Spectra | None) -> _Primal:
     owner, q, rhs = problem.owner, problem.q, problem.rhs
-    bounds, size = error_bounds(problem.shape, norm), frobenius_of(W)
+    bounds, size = error_bounds(problem.shape, norm), np.asarray(frobenius_of(W))
     if norm.name == "frobenius":
         value = size
         regular, regular_most = 0.5 * value * value, 0.5 * value * value * (1.0 + 2.5 * bounds.value)
     elif spectra is not None:
-        value = float(spectra.values.sum())
-        regular, regular_most = value, float(spectra.norm_most)
+        value = np.add.reduce(spectra.values, axis=-1)
+        regular, regular_most = value, spectra.norm_most
     else:
-        value = float(norm.values(W))
+        value = np.asarray(norm.values(W))
         regular, regular_most = value, value * (1.0 + bounds.value)
     short = rhs - problem.margins(W)
-    missed = problem.missed(-short)
-    blur = bounds.margin * size * problem.rows.error_norms + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + missed)
+    violation = problem.missed(-short)
+    error = bounds.margin * size[..., None] * problem.rows.error_norms
+    error = error + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + violation)
     if problem.prior is not None:  # right-hand sides that are themselves rounded
-        blur = blur + problem.prior.error
-    if problem.prior is not None:  # right-hand sides that are themselves rounded
-        blur = blur + problem.prior.error
-    objective = regular + penalty.cost(penalty.slacks(missed, owner, q))
-    most = regular_most + penalty.cost(penalty.slacks(missed + blur, owner, q))
-    return _Primal(value, objective, most * (1.0 + 4.0 * gamma(problem.m + 4)), missed, short)
+        error = error + problem.prior.error
+    objective = regular + penalty.cost(penalty.slacks(violation, owner, q))
+    most = regular_most + penalty.cost(penalty.slacks(violation + error, owner, q))
+    return _Primal(value, objective, most * (1.0 + 4.0 * gamma(problem.m + 4)), violation, short)
 
 
-def _multiple(gained: float, curve: float, room: float) -> float:
+def _multiple(gained: FloatArray, curve: FloatArray, room: FloatArray) -> FloatArray:
     """The best admissible multiple of the multipliers: 1 where that is nearly best, as they are exact then."""
-    if not gained > 0:
-        return 0.0
-    best = min(room, gained / curve) if curve > 0 else room
-    if not np.isfinite(best):
-        return 0.0
-    return 1.0 if abs(best - 1.0) < 1e-3 and room >= 1.0 else best * (1.0 - 4.0 * UNIT_ROUNDOFF)
+    best = np.where(curve > 0, np.minimum(room, gained / np.where(curve > 0, curve, 1.0)), room)
+    near = (np.abs(best - 1.0) < 1e-3) & (room >= 1.0)
+    return np.where((gained > 0) & np.isfinite(best), np.where(near, 1.0, best * (1.0 - 4.0 * UNIT_ROUNDOFF)), 0.0)
 
 
-def _admissible(problem: MarginProblem, penalty: Penalty, lam: FloatArray) -> tuple[FloatArray, float]:
+def _admissible(problem: MarginProblem, penalty: Penalty, lam: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Multipliers made admissible beyond rounding, and how far they were from it."""
     owner, q = problem.owner, problem.q
-    negative = float(np.maximum(np.where(problem.equality, 0.0, -lam) * problem.row_norms, 0.0).max())
+    negative = np.maximum(np.where(problem.equality, 0.0, -lam) * problem.row_norms, 0.0).max(axis=-1, initial=0.0)
     lam = problem.clipped(lam)
     if penalty.loss != "hinge":
         return lam, negative
-    over = max(0.0, float(penalty.loads(lam, owner, q).max()) / penalty.C - 1.0)
-    lam = penalty.admissible(lam, owner, q) * (1.0 - 8.0 * problem.m * UNIT_ROUNDOFF if over else 1.0)
-    return lam, max(negative, over)
+    over = np.maximum(0.0, penalty.loads(lam, owner, q).max(axis=-1, initial=0.0) / penalty.C - 1.0)
+    down = np.where(over > 0, 1.0 - 8.0 * problem.m * UNIT_ROUNDOFF, 1.0)
+    return penalty.admissible(lam, owner, q) * down[..., None], np.maximum(negative, over)
 
 
 def _dual(
@@ -98,60 +95,74 @@ def _dual(
     rhs, sizes, weights = problem.rhs, problem.rows.error_norms, np.abs(lam)
     bounds, squared = error_bounds(problem.shape, norm), norm.name == "frobenius"
     loads = penalty.loads(lam, problem.owner, problem.q)
-    terms = int(np.count_nonzero(weights))
-    error = bounds.dual * (terms + min(terms, problem.q) + 4) * float(weights @ sizes)
+    terms = np.count_nonzero(weights, axis=-1)
+    error = bounds.dual * (terms + np.minimum(terms, problem.q) + 4) * np.vecdot(weights, sizes)
     if spectra is not None:
-        size = float(spectra.dual_values[0])
+        size = spectra.dual_values[..., 0]
         most = (size * spectra.grow + spectra.residual + error) * SLACK
     else:
-        size = frobenius_of(matrix) if squared else float(norm.dual.values(matrix))
+        size = np.asarray(frobenius_of(matrix) if squared else norm.dual.values(matrix))
         most = (size + error) * (1.0 + bounds.dual_value)
-    gained, lost = float(rhs @ lam), penalty.conjugate(loads)
-    room = penalty.C / max(float(loads.max()), 1e-300) if penalty.loss == "hinge" else np.inf
-    room = room if squared else min(room, 1.0 / most if most > 0 else np.inf)
+    gained, lost = np.vecdot(rhs, lam), np.asarray(penalty.conjugate(loads))
+    room = np.full(np.shape(gained), np.inf)
+    if penalty.loss == "hinge":
+        room = penalty.C / np.maximum(loads.max(axis=-1, initial=0.0), 1e-300)
+    if not squared:
+        room = np.minimum(room, 1.0 / np.maximum(most, 1e-300))
     curve = 2.0 * lost + (most * most if squared else 0.0)
-    t = _multiple(gained, curve, room)
+    t = _multiple(gained, np.asarray(curve), room)
     value = t * gained - 0.5 * t * t * curve
-    roundings = bounds.objective * (terms + 4) * (t * float(np.abs(rhs) @ weights) + t * t * lost)
+    roundings = bounds.objective * (terms + 4) * (t * np.vecdot(np.abs(rhs), weights) + t * t * lost)
     if problem.prior is not None:
-        roundings += t * float(problem.prior.error @ weights) * SLACK
-    proved = value - roundings - 8.0 * UNIT_ROUNDOFF * abs(value)
-    return _Dual(lam, value, proved, 0.0 if squared else max(0.0, size - 1.0), t, error)
+        roundings = roundings + t * np.vecdot(problem.prior.error, weights) * SLACK
+    proved = value - roundings - 8.0 * UNIT_ROUNDOFF * np.abs(value)
+    return _Dual(value, proved, np.zeros_like(size) if squared else np.maximum(0.0, size - 1.0), t, error)
 
 
-def _rank(spectra: Spectra, dual: _Dual, gap: float, excess: float, tolerance: float | None) -> RankCertificate:
+def _rank(spectra: Spectra, dual: _Dual, gap: Any, excess: Any, tolerance: float | None) -> RankCertificate:
     """The rank rule for admissible multipliers: ``sum_i (1 - sigma_i(t D)) sigma_i(W) <= excess`` for every optimal W.
 
     Where no singular value of ``t D`` comes near 1 this alone makes W vanish; otherwise the rule of hard margins, which
     divides by the largest of them, claims less.
     """
-    found = rank_certificate(spectra, dual.error, gap, excess, tolerance)
-    top = dual.multiple * (float(spectra.dual_values[0]) * spectra.grow + spectra.residual + dual.error) * SLACK
-    if top < 1.0 - found.tolerance:
-        return replace(found, rank=0, resolution=excess / (1.0 - top) * SLACK, dual_gap=1.0 - top)
-    return found
+    found: Any = rank_certificate(spectra, dual.error, gap, excess, tolerance)
+    top = dual.multiple * (spectra.dual_values[..., 0] * spectra.grow + spectra.residual + dual.error) * SLACK
+    vanishes = top < 1.0 - found.tolerance
+    if not np.any(vanishes):
+        return replace(found)
+    bound = excess / np.where(vanishes, 1.0 - top, 1.0) * SLACK
+    changed: dict[str, Any] = {
+        "rank": np.where(vanishes, 0, found.rank),
+        "resolution": np.where(vanishes, bound, found.resolution),
+        "dual_gap": np.where(vanishes, 1.0 - top, found.dual_gap),
+    }
+    if np.ndim(top) == 0:
+        changed = {"rank": 0, "resolution": float(bound), "dual_gap": float(1.0 - top)}
+    return replace(found, **changed)
 
 
 def measure_soft(
     problem: MarginProblem, penalty: Penalty, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
 ) -> Certificate:
-    """Certificate of a pair for the soft margin of one problem; see `attsvm.solvers.certify.hard`."""
-    if problem.batch:
-        raise ValueError("the certificate of a soft margin is of one problem; index the batch first")
+    """Certificate of a pair for a soft margin, of one problem or a batch; see `attsvm.solvers.certify.entry`."""
     lam, violation = _admissible(problem, penalty, lam)
     matrix = problem.adjoint(lam)
     spectra = spectra_of(W, matrix) if norm.name == "nuclear" else None
     primal = _primal(problem, penalty, W, norm, spectra)
     dual = _dual(problem, penalty, lam, norm, matrix, spectra)
-    scale = primal.objective if primal.objective > 0 else 1.0
-    gap = abs(primal.objective - dual.value) / scale
-    excess = max(0.0, primal.most - dual.proved)
-    gap_error = max(0.0, excess / scale - gap) + 4.0 * UNIT_ROUNDOFF
-    slacks = penalty.slacks(primal.missed, problem.owner, problem.q)
-    paid = slacks if penalty.slack == "row" else slacks[problem.owner]
-    unpaid = np.where(problem.equality, np.abs(primal.short), primal.short) - paid
+    scale = np.where(primal.objective > 0, primal.objective, 1.0)
+    gap = np.abs(primal.objective - dual.value) / scale
+    excess = np.maximum(0.0, primal.most - dual.proved)
+    gap_error = np.maximum(0.0, excess / scale - gap) + 4.0 * UNIT_ROUNDOFF
+    slacks = penalty.of_rows(penalty.slacks(primal.violation, problem.owner, problem.q), problem.owner)
+    beyond = np.where(problem.equality, np.abs(primal.short), primal.short) - slacks
+    complementarity = (np.abs(lam) * np.abs(beyond)).max(axis=-1, initial=0.0) / scale
     rank = None if spectra is None else _rank(spectra, dual, gap, excess, rank_tolerance)
-    return Certificate(
-        0.0, max(violation, dual.violation), gap, float((np.abs(lam) * np.abs(unpaid)).max()) / scale, primal.norm,
-        dual.proved, 0.0, gap_error, rank, None, Source(problem, W, lam, norm), primal.objective,
-    )  # fmt: skip
+    zero = np.zeros_like(scale)
+    numbers: list[Any] = [
+        zero, np.maximum(violation, dual.violation), gap, complementarity, primal.norm, dual.proved, zero, gap_error,
+        primal.objective,
+    ]  # fmt: skip
+    if not problem.batch:
+        numbers = [float(number) for number in numbers]
+    return Certificate(*numbers[:-1], rank, None, Source(problem, W, lam, norm), numbers[-1])
