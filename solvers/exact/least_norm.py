@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.exact.feasibility import rows_by_weight
-from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, rational, to_float
+from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, nearest, rational, to_float
 from attsvm.solvers.exact.simplex import pivot_columns
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ExactLeastNorm:
     @cached_property
     def W_float(self) -> FloatArray:
         """W rounded to float64, each entry once."""
-        return np.array([to_float(x) for x in self.matrix.entries()]).reshape(self.matrix.nrows(), self.matrix.ncols())
+        return nearest(self.matrix)
 
     @cached_property
     def multipliers(self) -> npt.NDArray[np.object_]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.exact.rows import to_float
+from attsvm.solvers.exact.rows import nearest
 
 if TYPE_CHECKING:
     from flint import arb, arb_mat, fmpq, fmpq_mat
@@ -42,7 +42,7 @@ def _orthonormal_start(matrix: fmpq_mat) -> arb_mat:
     """Right singular vectors in float64, orthonormal to working precision (Newton-Schulz)."""
     from flint import arb_mat
 
-    floats = np.array([to_float(x) for x in matrix.entries()]).reshape(matrix.nrows(), matrix.ncols())
+    floats = nearest(matrix)
     r = matrix.ncols()
     V = arb_mat(r, r, [float(x) for x in np.linalg.svd(floats)[2].T.ravel()])
     three = arb_mat(r, r, [3 if i == j else 0 for i in range(r) for j in range(r)])
