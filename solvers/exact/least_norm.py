@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.exact.feasibility import rows_by_weight
-from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, nearest, rational, to_float
+from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, rational, to_float
 from attsvm.solvers.exact.simplex import pivot_columns
 
 if TYPE_CHECKING:
@@ -62,11 +62,6 @@ class ExactLeastNorm:
     def W(self) -> npt.NDArray[np.object_]:
         """W as Fractions, shape (dx, dz)."""
         return as_fractions(self.matrix.entries()).reshape(self.matrix.nrows(), self.matrix.ncols())
-
-    @cached_property
-    def W_float(self) -> FloatArray:
-        """W rounded to float64, each entry once."""
-        return nearest(self.matrix)
 
     @cached_property
     def multipliers(self) -> npt.NDArray[np.object_]:

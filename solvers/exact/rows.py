@@ -23,16 +23,7 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat
 
-__all__ = [
-    "ExactFarkas",
-    "ExactRows",
-    "as_fractions",
-    "exact_rows",
-    "nearest",
-    "rational",
-    "rational_matrix",
-    "to_float",
-]
+__all__ = ["ExactFarkas", "ExactRows", "as_fractions", "exact_rows", "rational", "rational_matrix", "to_float"]
 
 
 def rational(value: Any) -> fmpq:
@@ -106,19 +97,6 @@ def to_float(value: fmpq) -> float:
         return int(value.p) / int(value.q)  # Python divides integers with one rounding
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
-
-
-def nearest(matrix: fmpq_mat) -> FloatArray:
-    """Every entry rounded to the nearest float64.
-
-    Examples
-    --------
-    >>> from flint import fmpq, fmpq_mat
-    >>> from attsvm.solvers.exact import nearest
-    >>> nearest(fmpq_mat(1, 2, [fmpq(1, 3), fmpq(2)]))
-    array([[0.33333333, 2.        ]])
-    """
-    return np.array([to_float(x) for x in matrix.entries()]).reshape(matrix.nrows(), matrix.ncols())
 
 
 def _ratio(value: Any) -> tuple[int, int]:

@@ -19,14 +19,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.exact.rows import nearest
+from attsvm.solvers.exact.rows import to_float
 
 if TYPE_CHECKING:
     from flint import arb, arb_mat, fmpq, fmpq_mat
 
-__all__ = ["float_bounds", "singular_values"]
+__all__ = ["float_bounds", "nearest", "singular_values"]
 
 _SWEEPS = 8
+
+
+def nearest(matrix: fmpq_mat) -> FloatArray:
+    """Every entry rounded to the nearest float64.
+
+    Examples
+    --------
+    >>> from flint import fmpq, fmpq_mat
+    >>> from attsvm.solvers.exact import nearest
+    >>> nearest(fmpq_mat(1, 2, [fmpq(1, 3), fmpq(2)]))
+    array([[0.33333333, 2.        ]])
+    """
+    return np.array([to_float(x) for x in matrix.entries()]).reshape(matrix.nrows(), matrix.ncols())
 
 
 def _power_near(matrix: fmpq_mat) -> fmpq:
