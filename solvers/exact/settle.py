@@ -170,14 +170,14 @@ def exact_proof(problem: MarginProblem) -> Certificate | None:
 
 
 def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
+    """A proof of infeasibility in place of what was found, unless it rests on rounded right-hand sides alone."""
     from attsvm.solvers.certify.farkas import farkas_certificate
 
     lam = np.array([float(y) for y in proof.multipliers])
-    return Found(
-        farkas=farkas_certificate(problem, lam, "rationals", proof.rows),
-        iterations=found.iterations,
-        extras=found.extras,
-    )
+    farkas = farkas_certificate(problem, lam, "rationals", proof.rows)
+    if farkas is None:
+        return found
+    return Found(farkas=farkas, iterations=found.iterations, extras=found.extras)
 
 
 def _measured(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
