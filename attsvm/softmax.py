@@ -19,7 +19,6 @@ __all__ = [
     "condition_bounds",
     "condition_number",
     "entropy",
-    "jacobian_product",
     "jacobian_spectrum",
     "log_softmax",
     "peakedness",
@@ -85,32 +84,6 @@ def log_softmax(logits: npt.ArrayLike) -> Array:
     rest = np.exp(shifted)
     np.put_along_axis(rest, shifted.argmax(axis=-1)[..., None], 0.0, axis=-1)
     return np.asarray(shifted - np.log1p(rest.sum(axis=-1, keepdims=True)))
-
-
-def jacobian_product(attention: npt.ArrayLike, vectors: npt.ArrayLike) -> Array:
-    """Product of diag(a) - a a^T with vectors: ``a * (x - <a, x>)``.
-
-    Parameters
-    ----------
-    attention : array_like, shape (..., n)
-    vectors : array_like, shape (..., n)
-        Broadcast against ``attention``.
-
-    Returns
-    -------
-    ndarray, shape (..., n)
-        Its sum over the last axis is zero: the Jacobian maps into the tangent space of the simplex.
-
-    Examples
-    --------
-    >>> jacobian_product([0.5, 0.25, 0.25], [1.0, 0.0, 0.0])
-    array([ 0.25 , -0.125, -0.125])
-    """
-    a = np.exp(read_log_attention(attention))
-    x = np.asarray(real_array("vectors", vectors), dtype=np.float64)
-    if x.ndim == 0 or x.shape[-1] != a.shape[-1]:
-        raise ValueError(f"vectors must have {a.shape[-1]} entries on the last axis, got shape {x.shape}")
-    return np.asarray(a * (x - np.sum(a * x, axis=-1, keepdims=True)))
 
 
 def read_log_attention(attention: Any = None, log_attention: Any = None) -> Array:

@@ -190,12 +190,6 @@ class MarginProblem:
         """
         return self._priced(None if C is None else read_penalty(C, slack, loss))
 
-    def with_rows(self, rows: Rows) -> MarginProblem:
-        """The same problem with its rows held in another way."""
-        problem = copy(self)
-        problem.rows = rows
-        return problem
-
     def _priced(self, penalty: Penalty | None) -> MarginProblem:
         if penalty is self.penalty:
             return self

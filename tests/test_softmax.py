@@ -11,7 +11,6 @@ from attsvm.softmax import (
     condition_bounds,
     condition_number,
     entropy,
-    jacobian_product,
     jacobian_spectrum,
     log_softmax,
     peakedness,
@@ -72,30 +71,6 @@ class TestSoftmax:
     def test_bad_logits(self, logits, message):
         with pytest.raises(ValueError, match=message):
             softmax(logits)
-
-
-class TestJacobianProduct:
-    def test_is_the_derivative_of_softmax(self):
-        torch = pytest.importorskip("torch")
-        rng = np.random.default_rng(1)
-        logits, vector = rng.normal(size=9), rng.normal(size=9)
-        _, reference = torch.autograd.functional.jvp(
-            lambda w: torch.softmax(w, -1), torch.tensor(logits), torch.tensor(vector)
-        )
-        # rounding of O(1) numbers
-        np.testing.assert_allclose(jacobian_product(softmax(logits), vector), reference.numpy(), atol=1e-15)
-
-    def test_batches_broadcast(self):
-        rng = np.random.default_rng(2)
-        a = softmax(rng.normal(size=(4, 1, 5)))
-        vectors = rng.normal(size=(3, 5))
-        out = jacobian_product(a, vectors)
-        assert out.shape == (4, 3, 5)
-        np.testing.assert_allclose(out[2, 1], dense(a[2, 0]) @ vectors[1], atol=1e-15)
-
-    def test_refuses_another_length(self):
-        with pytest.raises(ValueError, match="vectors must have 2 entries"):
-            jacobian_product([0.5, 0.5], [1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,9 @@ def measure(
     dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
 
     # The bound on every feasible norm, with everything that rounding may have done to it.
-    # `adjoint_error` and `dot_error`, where adding an exact zero rounds nothing: only rows with a multiplier count.
+    # Entry by entry the dual matrix errs by at most gamma(depth) times sum_k |lam_k| |a_k| |b_k|' (lemma 1, and lemma 2
+    # for rounded differences), and the Frobenius norm of a sum of outer products is at most the sum of theirs; the
+    # objective as in `dot_error`. Adding an exact zero rounds nothing: only rows with a multiplier count.
     terms = count(weights)
     dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, error_norms)
     if spectra is None:

@@ -30,7 +30,6 @@ __all__ = [
     "SLACK",
     "TINY",
     "UNIT_ROUNDOFF",
-    "adjoint_error",
     "dot_error",
     "down",
     "dual_bound",
@@ -212,45 +211,6 @@ def margin_error_by_entries(a: npt.ArrayLike, W: npt.ArrayLike, queries: npt.Arr
     return settle(error)
 
 
-def adjoint_error(
-    multipliers: npt.ArrayLike, a_norms: npt.ArrayLike, b_norms: npt.ArrayLike, shape: tuple[int, int], depth: int
-) -> FloatArray:
-    """Bound on ``||fl(D) - D||_F`` for ``D = sum_k lam_k (x_k - y_k) b_k'`` with the multipliers as given.
-
-    ``gamma(depth + 3) sum_k |lam_k| |a_k| |b_k|`` plus underflow: entry by entry the error is at most gamma times
-    ``sum_k |lam_k| |a_k| |b_k|'`` (lemma 1: ``depth`` products and sums on the way of each term, lemma 2 one more),
-    and the Frobenius norm of a sum of outer products is at most the sum of theirs.
-
-    Parameters
-    ----------
-    multipliers : array_like, shape (..., m)
-    a_norms, b_norms : array_like, shape (..., m)
-        Upper bounds of ``|a_k|`` and ``|b_k|``.
-    shape : (dx, dz)
-    depth : int
-        Sums on the way of one term: (most rows of one query) + (number of queries) if the rows of a query are added
-        first, as `MarginProblem.adjoint` does; m if all are added at once. Larger is safe; exact zeros do not count.
-
-    Returns
-    -------
-    ndarray, shape (...)
-
-    Examples
-    --------
-    >>> from attsvm.solvers.certify.rounding import adjoint_error
-    >>> f"{float(adjoint_error([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], (2, 2), 3)):.1e}"
-    '1.3e-15'
-    """
-    lam = np.abs(np.asarray(multipliers, dtype=np.float64))
-    a, b = np.asarray(a_norms, dtype=np.float64), np.asarray(b_norms, dtype=np.float64)
-    own = 1.0 + gamma(lam.shape[-1] + 2)  # of the sum below
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        total = (lam * (a * b)).sum(axis=-1) * own
-        lost = (1.0 + b).sum(axis=-1) + (lam * (1.0 + b)).sum(axis=-1)  # what underflow meets on its way
-        error = gamma(depth + 3) * total + 4.0 * TINY * (depth + 2) * np.sqrt(float(shape[0] * shape[1])) * lost
-    return settle(error)
-
-
 def dot_error(x: npt.ArrayLike, y: npt.ArrayLike) -> FloatArray:
     """Bound on ``|fl(x . y) - x . y|`` over the last axis: ``gamma(n + 1) |x|'|y|`` plus underflow (lemmas 1, 3).
 
@@ -282,8 +242,8 @@ def dual_bound(
         Computed ``rhs . lam`` and the bound of `dot_error`.
     dual_norm, dual_error : array_like, shape (...)
         Computed ``N*(fl(D))`` and a bound on its distance from ``N*(D)``: the error of the norm itself plus
-        ``c`` times that of `adjoint_error`, where ``N* <= c ||.||_F`` (c = 1 for Frobenius, nuclear and l1, whose duals
-        are Frobenius, spectral and linf; sqrt(min(dx, dz)) for spectral; sqrt(dx dz) for linf).
+        ``c`` times a bound on ``||fl(D) - D||_F``, where ``N* <= c ||.||_F`` (c = 1 for Frobenius, nuclear and l1,
+        whose duals are Frobenius, spectral and linf; sqrt(min(dx, dz)) for spectral; sqrt(dx dz) for linf).
 
     Returns
     -------

@@ -1,12 +1,11 @@
 """Exact judges: rational arithmetic on the float data as given (small problems)."""
 
-from attsvm.solvers.exact.barrier import NuclearPair, nuclear_barrier
 from attsvm.solvers.exact.feasibility import ExactFeasibility, exact_farkas, exact_feasibility
 from attsvm.solvers.exact.least_norm import ExactLeastNorm, exact_least_norm
 from attsvm.solvers.exact.nuclear import NuclearEnclosure, nuclear_enclosure, repair
 from attsvm.solvers.exact.polyhedral import ExactPolyhedral, exact_polyhedral
-from attsvm.solvers.exact.representable import nearest, representable, representable_multipliers
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, exact_rows
+from attsvm.solvers.exact.spectrum import nearest
 
 __all__ = [
     "ExactFarkas",
@@ -15,16 +14,12 @@ __all__ = [
     "ExactPolyhedral",
     "ExactRows",
     "NuclearEnclosure",
-    "NuclearPair",
     "exact_farkas",
     "exact_feasibility",
     "exact_least_norm",
     "exact_polyhedral",
     "exact_rows",
     "nearest",
-    "nuclear_barrier",
     "nuclear_enclosure",
     "repair",
-    "representable",
-    "representable_multipliers",
 ]

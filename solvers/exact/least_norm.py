@@ -64,11 +64,6 @@ class ExactLeastNorm:
         return as_fractions(self.matrix.entries()).reshape(self.matrix.nrows(), self.matrix.ncols())
 
     @cached_property
-    def W_float(self) -> FloatArray:
-        """W rounded to float64, each entry once."""
-        return np.array([to_float(x) for x in self.matrix.entries()]).reshape(self.matrix.nrows(), self.matrix.ncols())
-
-    @cached_property
     def multipliers(self) -> npt.NDArray[np.object_]:
         """Multipliers as Fractions, shape (m,)."""
         return as_fractions(self.values)

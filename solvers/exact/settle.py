@@ -2,12 +2,12 @@
 
 Float64 certificates carry error bounds. Where these are too large for a claim (rows of very different sizes, nearly
 equal tokens), the same quantities are computed from the same numbers as exact rationals (`exact_certificate`). Where W
-itself is too far off, the exact solution is rounded to one that float64 can hold, or a proof of infeasibility is made.
+itself is too far off, the exact solution is rounded entry by entry, or a proof of infeasibility is made. Tokens that
+agree to twelve digits may need a W that no rounding leaves feasible: that stays open, and the certificate says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,20 +31,14 @@ __all__ = ["exact_proof", "settle_exactly"]
 # and up to which the linear program of the l1 and linf norms is solved over the rationals.
 _ENTRIES = 8_000
 _PROGRAM_ENTRIES = 300
-# Rows up to which the nuclear norm is solved with many digits: a step takes milliseconds times their square over 100.
-_BARRIER_ROWS = 40
-# By which part of its largest entry W may move when it is rounded. Within the tolerance the norm bears any move; beyond
-# it only moves across the rows, up to the root, and what is measured decides.
-_SHARES, _WIDE = (2.0**-31, 2.0**-28, 2.0**-20), 2.0**-14
 
 
 def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
     """A result that rounding left open, decided in exact arithmetic where the problem is small enough.
 
-    Frobenius: the exact solution in float64, if that satisfies the rows (`attsvm.solvers.exact.representable`); or an
-    exact proof of infeasibility. Other norms: W and multipliers with exact measures, W made feasible where it is not;
-    or a proof. For l1 and linf also the exact solution, for the nuclear norm one with many digits
-    (`attsvm.solvers.exact.barrier`); where nothing is left, the one of least Frobenius norm.
+    Frobenius: the exact solution rounded entry by entry, or an exact proof of infeasibility. Other norms: W and
+    multipliers with exact measures, W made feasible where it is not; or a proof. For l1 and linf also the exact
+    solution; where nothing is left, the one of least Frobenius norm.
 
     Examples
     --------
@@ -66,8 +60,6 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
     found = _settle_pair(problem, norm, rows, known, found, tolerance)
     if found.farkas is not None or _closes(found, tolerance):
         return found
-    if norm.name == "nuclear":
-        return _settle_nuclear(problem, norm, rows, found, tolerance)
     if norm.name in ("l1", "linf") and problem.m * dx * dz <= _PROGRAM_ENTRIES:
         found = _settle_program(problem, norm, rows, found, tolerance)
     return _fallback(problem, norm, rows, found, tolerance) if found.W is None else found
@@ -76,9 +68,9 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
 def _settle_least_norm(
     problem: MarginProblem, norm: Norm, rows: ExactRows, known: FloatArray | None, found: Found, tolerance: float
 ) -> Found:
-    """The exact solution in float64, entry by entry or, where that misses rows, as it can be represented."""
-    from attsvm.solvers.exact import ExactLeastNorm, exact_least_norm, representable_multipliers
-    from attsvm.solvers.exact.rows import rational
+    """The exact solution, rounded entry by entry."""
+    from attsvm.solvers.exact import ExactLeastNorm, exact_least_norm
+    from attsvm.solvers.exact.rows import rational, to_float
 
     try:
         best = exact_least_norm(rows, known)
@@ -89,38 +81,20 @@ def _settle_least_norm(
     size = root_bounds(best.norm_squared)[1]
     if not 2.0**-400 < size < 2.0**400:  # the square leaves the range: nothing to measure in float64
         return found
-    lam = representable_multipliers(rows, [y / rational(size) for y in best.values])
-    return _best_rounding(problem, norm, rows, best.matrix, lam, found, tolerance)
+    lam = np.array([to_float(y / rational(size)) for y in best.values])
+    return _rounded(problem, norm, best.matrix, lam, found, tolerance)
 
 
-def _best_rounding(
-    problem: MarginProblem,
-    norm: Norm,
-    rows: ExactRows,
-    matrix: fmpq_mat,
-    lam: FloatArray,
-    found: Found,
-    tolerance: float,
+def _rounded(
+    problem: MarginProblem, norm: Norm, matrix: fmpq_mat, lam: FloatArray, found: Found, tolerance: float
 ) -> Found:
-    """The first rounding of a feasible matrix that proves itself with these multipliers, or the best of all."""
-    for W in _roundings(rows, matrix, lam):
-        if not np.isfinite(W).all():
-            break
-        found = _better(found, _measured(problem, norm, replace(found, W=W, multipliers=lam), tolerance))
-        if _closes(found, tolerance):
-            break
-    return found
+    """A feasible matrix rounded entry by entry, with these multipliers, where that proves more than what was found."""
+    from attsvm.solvers.exact import nearest
 
-
-def _roundings(rows: ExactRows, matrix: fmpq_mat, lam: FloatArray) -> Iterator[FloatArray]:
-    """Float64 matrices near an exactly feasible one, the simplest first."""
-    from attsvm.solvers.exact import nearest, representable
-
-    yield nearest(matrix)
-    yield representable(rows, matrix)  # so that the margins are kept
-    for share in _SHARES:
-        yield representable(rows, matrix, lam, share)  # so that they grow where it costs little
-    yield representable(rows, matrix, share=_WIDE)  # across the rows, which costs its square
+    W = nearest(matrix)
+    if not (np.isfinite(W).all() and np.isfinite(lam).all()):
+        return found
+    return _better(found, _measured(problem, norm, replace(found, W=W, multipliers=lam), tolerance))
 
 
 def _settle_pair(
@@ -136,27 +110,13 @@ def _settle_pair(
             return found
         met = repair(rows, guess)
         if met is not None:  # hence feasible
-            return _best_rounding(problem, norm, rows, met, known, found, tolerance)
+            return _rounded(problem, norm, met, known, found, tolerance)
     proof = exact_feasibility(rows, guess, known).proof
     return found if proof is None else _refuted(problem, proof, found)
 
 
-def _settle_nuclear(problem: MarginProblem, norm: Norm, rows: ExactRows, found: Found, tolerance: float) -> Found:
-    """Feasible rows of the nuclear norm, solved with many digits and rounded to what float64 can hold."""
-    from attsvm.solvers.exact import nuclear_barrier, repair, representable_multipliers
-
-    if rows.m > _BARRIER_ROWS:
-        return found
-    pair = nuclear_barrier(rows)
-    met = None if pair is None else repair(rows, pair.matrix)
-    if pair is None or met is None:
-        return found
-    lam = representable_multipliers(rows, pair.multipliers)
-    return _best_rounding(problem, norm, rows, met, lam, found, tolerance)
-
-
 def _settle_program(problem: MarginProblem, norm: Norm, rows: ExactRows, found: Found, tolerance: float) -> Found:
-    """The linear program of the l1 or linf norm over the rationals, as float64 can hold its solution."""
+    """The linear program of the l1 or linf norm over the rationals, its solution rounded entry by entry."""
     from attsvm.solvers.exact import ExactFarkas, exact_polyhedral
 
     try:
@@ -165,7 +125,7 @@ def _settle_program(problem: MarginProblem, norm: Norm, rows: ExactRows, found: 
         return found
     if isinstance(best, ExactFarkas):
         return _refuted(problem, best, found)
-    return _best_rounding(problem, norm, rows, best.matrix, best.multipliers_float, found, tolerance)
+    return _rounded(problem, norm, best.matrix, best.multipliers_float, found, tolerance)
 
 
 def _fallback(problem: MarginProblem, norm: Norm, rows: ExactRows, found: Found, tolerance: float) -> Found:
@@ -210,14 +170,14 @@ def exact_proof(problem: MarginProblem) -> Certificate | None:
 
 
 def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
+    """A proof of infeasibility in place of what was found, unless it rests on rounded right-hand sides alone."""
     from attsvm.solvers.certify.farkas import farkas_certificate
 
     lam = np.array([float(y) for y in proof.multipliers])
-    return Found(
-        farkas=farkas_certificate(problem, lam, "rationals", proof.rows),
-        iterations=found.iterations,
-        extras=found.extras,
-    )
+    farkas = farkas_certificate(problem, lam, "rationals", proof.rows)
+    if farkas is None:
+        return found
+    return Found(farkas=farkas, iterations=found.iterations, extras=found.extras)
 
 
 def _measured(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:

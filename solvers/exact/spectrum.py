@@ -24,9 +24,22 @@ from attsvm.solvers.exact.rows import to_float
 if TYPE_CHECKING:
     from flint import arb, arb_mat, fmpq, fmpq_mat
 
-__all__ = ["float_bounds", "singular_values"]
+__all__ = ["float_bounds", "nearest", "singular_values"]
 
 _SWEEPS = 8
+
+
+def nearest(matrix: fmpq_mat) -> FloatArray:
+    """Every entry rounded to the nearest float64.
+
+    Examples
+    --------
+    >>> from flint import fmpq, fmpq_mat
+    >>> from attsvm.solvers.exact import nearest
+    >>> nearest(fmpq_mat(1, 2, [fmpq(1, 3), fmpq(2)]))
+    array([[0.33333333, 2.        ]])
+    """
+    return np.array([to_float(x) for x in matrix.entries()]).reshape(matrix.nrows(), matrix.ncols())
 
 
 def _power_near(matrix: fmpq_mat) -> fmpq:
@@ -42,7 +55,7 @@ def _orthonormal_start(matrix: fmpq_mat) -> arb_mat:
     """Right singular vectors in float64, orthonormal to working precision (Newton-Schulz)."""
     from flint import arb_mat
 
-    floats = np.array([to_float(x) for x in matrix.entries()]).reshape(matrix.nrows(), matrix.ncols())
+    floats = nearest(matrix)
     r = matrix.ncols()
     V = arb_mat(r, r, [float(x) for x in np.linalg.svd(floats)[2].T.ravel()])
     three = arb_mat(r, r, [3 if i == j else 0 for i in range(r) for j in range(r)])

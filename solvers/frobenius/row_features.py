@@ -154,15 +154,6 @@ class FeaturePreconditioner:
             scaled -= self.features @ inner
         return np.asarray(self.root * scaled, dtype=np.float64)
 
-    def inverse_factor(self) -> npt.NDArray[np.float32]:
-        """The inverse of the triangular factor, shape (count, count)."""
-        from scipy.linalg import lapack
-
-        inverse = np.zeros((0, 0), dtype=np.float32)
-        if len(self.factor):
-            inverse = np.tril(lapack.strtri(self.factor, lower=1)[0])
-        return inverse
-
 
 def _factors(rows: Rows, index: IntArray) -> tuple[FloatArray, FloatArray]:
     """Both factors of some rows, written out."""

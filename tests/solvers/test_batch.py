@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attsvm.solvers import MarginProblem, MarginSolutionBatch, Status, certify, find_farkas, solve, solve_batch
-from attsvm.solvers.library import library
-from attsvm.solvers.planted import narrow
 from kkt import assert_infeasible, assert_optimal, sphere_rows
+from margin_problems import library
+from planted_optima import narrow
 
 NORMS = ("frobenius", "nuclear")
 # What batches reach in float64, in both norms.

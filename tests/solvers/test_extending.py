@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import NORMS, SOLVERS, MarginProblem, Status, certify, get_norm, solve
-from attsvm.solvers.library import conflict
-from attsvm.solvers.planted import planted_frobenius
 from kkt import assert_infeasible, assert_optimal, random_rows
+from margin_problems import conflict
+from planted_optima import planted_frobenius
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 

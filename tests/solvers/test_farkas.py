@@ -14,9 +14,9 @@ from attsvm.solvers import SOLVERS, MarginProblem, Status, certify_infeasible, f
 from attsvm.solvers.certify import farkas
 from attsvm.solvers.certify.farkas import zero_row_proof
 from attsvm.solvers.exact import exact_feasibility, exact_rows
-from attsvm.solvers.library import conflict, hidden_conflict
-from attsvm.solvers.planted import cancelling, on_grid
 from kkt import assert_infeasible, random_rows
+from margin_problems import conflict, hidden_conflict
+from planted_optima import cancelling, on_grid
 from solver_api import norms_of, replaced, rows_of
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attsvm.solvers import MarginSolution, Status
-from attsvm.solvers.library import LibraryProblem, attention_rows, conflict, library
-from attsvm.solvers.planted import narrow, planted_frobenius, planted_nuclear
 from kkt import assert_infeasible, assert_optimal, dense_rows, norm_and_dual, residuals
+from margin_problems import LibraryProblem, attention_rows, conflict, library
+from planted_optima import narrow, planted_frobenius, planted_nuclear
 from solver_api import (
     BATCH_NORMS,
     HARD,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import attsvm
 from attsvm.solvers import MarginProblem, MarginSolution, Status, get_norm, solve
-from attsvm.solvers.library import library
 from kkt import assert_infeasible, assert_optimal, norm_and_dual, random_rows, sphere_rows
+from margin_problems import library
 from solver_api import HARD, proof_of, solve_as_batch
 
 NORMS = ("spectral", "l1", "linf", "l3", "l1.5")

@@ -6,10 +6,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from attsvm.solvers import MarginProblem, solve
+from attsvm.solvers import MarginProblem, certify, solve
 from attsvm.solvers.certify.rounding import (
     TINY,
-    adjoint_error,
     dot_error,
     down,
     dual_bound,
@@ -102,8 +101,8 @@ def test_margins_of_a_solution_at_mixed_scales(seed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_adjoint_is_within_its_bound(rng, kind):
-    seen, bounds = [], []
+def test_lower_bounds_hold_whatever_rounding_does_to_the_dual_matrix(rng, kind):
+    """Of equality rows any multipliers give a bound; where rows cancel the dual matrix is mostly rounding."""
     for trial in range(120):
         m, dx, dz, q = (int(v) for v in rng.integers(1, 7, 4))
         x, y, queries, _ = tokens_and_rows(rng, kind, m, dx, dz, q)
@@ -112,21 +111,15 @@ def test_adjoint_is_within_its_bound(rng, kind):
         if trial % 3 == 0:  # two halves that cancel
             a, x, y = np.vstack([a, a]), np.vstack([x, x]), np.vstack([y, y])
             owner, lam = np.tile(owner, 2), np.concatenate([lam, -lam * (1 + 2.0**-50)])
-        b = queries[owner]
-        truth = sum(Fraction(float(lam[k])) * np.outer(exact(x[k]) - exact(y[k]), exact(b[k])) for k in range(len(lam)))
-        norms = norm_bounds(a)[1], norm_bounds(b)[1]
-        depth = int(np.bincount(owner).max()) + q
-        for computed, roundings in (
-            (MarginProblem(a, queries, owner).adjoint(lam), depth),
-            ((a * lam[:, None]).T @ b, len(lam)),
-        ):
-            bound = float(adjoint_error(lam, *norms, (dx, dz), roundings))
-            error = ((exact(computed) - truth) ** 2).sum()
-            assert error <= Fraction(bound) ** 2
-            seen.append(float(error) ** 0.5)
-            bounds.append(bound)
-    if kind == "ordinary":
-        assert max(bounds) <= ABSURD * max(seen)
+        rhs = np.sign(lam)
+        problem = MarginProblem(a, queries, owner, rhs, np.ones(len(lam), dtype=bool))
+        bound = certify(problem, np.zeros((dx, dz)), lam).lower_bound
+        b = exact(queries[owner])
+        D = sum(Fraction(float(lam[k])) * np.outer(exact(x[k]) - exact(y[k]), b[k]) for k in range(len(lam)))
+        square, value = (D**2).sum(), sum(abs(v) for v in exact(lam))
+        assert Fraction(bound) ** 2 * square <= value**2
+        if kind == "ordinary" and trial % 3:  # where nothing cancels it is a few roundings below the exact one
+            assert Fraction(bound) ** 2 * square >= value**2 * (1 - Fraction(1, 10**12))
 
 
 @pytest.mark.parametrize("spread", [0.0, 8.0, 60.0])
@@ -182,9 +175,7 @@ def test_bounds_accept_batches(rng):
     assert batch.shape == (B, m)
     assert (batch[3] == margin_error(norms[0][3], size[3], norms[1][3], (dx, dz))).all()
     lam = rng.standard_normal((B, m))
-    sums = adjoint_error(lam, *norms, (dx, dz), m)
-    assert sums.shape == dot_error(lam, lam).shape == (B,)
-    assert sums[2] == adjoint_error(lam[2], norms[0][2], norms[1][2], (dx, dz), m)
+    assert dot_error(lam, lam).shape == (B,)
     owner = np.arange(m)
     assert margin_error_by_entries(a, W, b, owner).shape == (B, m)
     lower, upper, residual = singular_value_bounds(W)
@@ -197,7 +188,6 @@ def test_overflow_makes_bounds_infinite():
     assert margin_error([1e200], 1e200, [1e200], (2, 2))[0] == np.inf
     assert margin_error([0.0], np.inf, [1.0], (2, 2))[0] == np.inf
     assert float(dot_error([1e200], [1e200])) == np.inf
-    assert float(adjoint_error([1e300], [1e300], [1.0], (1, 1), 1)) == np.inf
     lower, upper, _ = singular_value_bounds(np.full((2, 2), 1.7e308))
     assert (upper >= 1.7e308).all()
     assert (lower <= upper).all()

@@ -20,8 +20,8 @@ from attsvm.solvers import (
     certify_infeasible,
     solve,
 )
-from attsvm.solvers.library import conflict
 from kkt import assert_infeasible, seeded_rows
+from margin_problems import conflict
 
 FIELDS = [f.name for f in fields(MarginSolution) if not f.name.startswith("_")]
 

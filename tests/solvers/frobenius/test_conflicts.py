@@ -5,9 +5,9 @@ import pytest
 
 from attsvm.solvers import InfeasibleError, MarginProblem, Status, solve
 from attsvm.solvers.frobenius.conflicts import find_conflict
-from attsvm.solvers.planted import on_grid
 from attsvm.solvers.unit import UnitProblem
 from kkt import dense_rows, random_rows
+from planted_optima import on_grid
 from solver_api import replaced
 
 both = pytest.mark.parametrize("run", ["active_set", "projected"])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, Status, solve
-from attsvm.solvers.library import library
 from kkt import assert_optimal, sphere_rows
+from margin_problems import library
 from solver_api import HARD
 
 

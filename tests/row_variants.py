@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.planted import LibraryProblem
 from attsvm.solvers.problem import MarginProblem
+from planted_optima import LibraryProblem
 
 __all__ = ["rescaled", "with_dependent_rows", "with_duplicates", "with_zero_rows"]
 
@@ -39,8 +39,8 @@ def with_duplicates(entry: LibraryProblem) -> LibraryProblem:
 
     Examples
     --------
-    >>> from attsvm.solvers.planted import planted_frobenius
-    >>> from attsvm.solvers.variants import with_duplicates
+    >>> from planted_optima import planted_frobenius
+    >>> from row_variants import with_duplicates
     >>> with_duplicates(planted_frobenius()).problem.m
     40
     """
@@ -53,8 +53,8 @@ def with_dependent_rows(entry: LibraryProblem) -> LibraryProblem:
 
     Examples
     --------
-    >>> from attsvm.solvers.planted import planted_nuclear
-    >>> from attsvm.solvers.variants import with_dependent_rows
+    >>> from planted_optima import planted_nuclear
+    >>> from row_variants import with_dependent_rows
     >>> with_dependent_rows(planted_nuclear()).problem.m
     36
     """
@@ -74,8 +74,8 @@ def with_zero_rows(entry: LibraryProblem) -> LibraryProblem:
 
     Examples
     --------
-    >>> from attsvm.solvers.planted import planted_frobenius
-    >>> from attsvm.solvers.variants import with_zero_rows
+    >>> from planted_optima import planted_frobenius
+    >>> from row_variants import with_zero_rows
     >>> with_zero_rows(planted_frobenius()).problem.row_norms[-3:]
     array([0., 0., 0.])
     """
@@ -88,8 +88,8 @@ def rescaled(entry: LibraryProblem, decades: float = 6.0, seed: int = 0) -> Libr
 
     Examples
     --------
-    >>> from attsvm.solvers.planted import planted_frobenius
-    >>> from attsvm.solvers.variants import rescaled
+    >>> from planted_optima import planted_frobenius
+    >>> from row_variants import rescaled
     >>> norms = rescaled(planted_frobenius(), decades=10).problem.row_norms
     >>> bool(norms.max() / norms.min() > 1e7)
     True

@@ -1,7 +1,7 @@
 """Margin problems of any size whose answer is chosen first and whose rows follow from it.
 
 Optimality conditions read backwards: W and multipliers (or a proof that there is no W) are drawn, then rows and
-right-hand sides are derived so that the conditions hold up to rounding. `attsvm.solvers.library` has fixed draws.
+right-hand sides are derived so that the conditions hold up to rounding. `margin_problems` has fixed draws.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def planted_frobenius(
     Examples
     --------
     >>> from attsvm.solvers import certify
-    >>> from attsvm.solvers.planted import planted_frobenius
+    >>> from planted_optima import planted_frobenius
     >>> entry = planted_frobenius(20, 30, queries=10, active=50, inactive=200, seed=3)
     >>> certify(entry.problem, entry.W, entry.multipliers).worst < 1e-12
     True
@@ -159,7 +159,7 @@ def planted_nuclear(
     Examples
     --------
     >>> from attsvm.solvers import certify
-    >>> from attsvm.solvers.planted import planted_nuclear
+    >>> from planted_optima import planted_nuclear
     >>> entry = planted_nuclear(20, 30, queries=10, rank=4, seed=3)
     >>> certificate = certify(entry.problem, entry.W, entry.multipliers, "nuclear")
     >>> certificate.worst < 1e-12, certificate.rank
@@ -235,7 +235,7 @@ def narrow(
     Examples
     --------
     >>> from attsvm.solvers import certify
-    >>> from attsvm.solvers.planted import narrow
+    >>> from planted_optima import narrow
     >>> entry = narrow(1e4)
     >>> certify(entry.problem, entry.W, entry.multipliers).lower_bound.__round__(6)
     10000.0
@@ -270,7 +270,7 @@ def cancelling(d: int = 6, dz: int = 4, queries: int = 3, rows: int = 3, seed: i
 
     Examples
     --------
-    >>> from attsvm.solvers.planted import cancelling
+    >>> from planted_optima import cancelling
     >>> entry = cancelling()
     >>> bool(abs(entry.problem.adjoint(entry.multipliers)).max() < 1e-15)
     True

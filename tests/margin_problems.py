@@ -1,7 +1,7 @@
-"""Margin problems whose answer is known before any solver runs; documentation, tests and benchmark draw from here.
+"""Margin problems whose answer is known before any solver runs.
 
 Closed forms (the docstrings derive the values), problems without solution, rows as attention makes them, and fixed
-draws of the planted optima of `attsvm.solvers.planted`. `library` returns them all.
+draws of the planted optima of `planted_optima`. `library` returns them all.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.planted import BOTH, LibraryProblem, cancelling, narrow, on_grid, planted_frobenius, planted_nuclear
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.variants import rescaled, with_dependent_rows, with_duplicates, with_zero_rows
+from planted_optima import BOTH, LibraryProblem, cancelling, narrow, on_grid, planted_frobenius, planted_nuclear
+from row_variants import rescaled, with_dependent_rows, with_duplicates, with_zero_rows
 
 __all__ = [
     "LibraryProblem",
@@ -37,7 +37,7 @@ def one_row(norm: str = "frobenius", dx: int = 3, dz: int = 4, rhs: float = 1.0,
 
     Examples
     --------
-    >>> from attsvm.solvers.library import one_row
+    >>> from margin_problems import one_row
     >>> entry = one_row("linf", seed=1)
     >>> bool(abs(entry.problem.margins(entry.W)[0] - 1) < 1e-14)
     True
@@ -65,7 +65,7 @@ def diagonal(norm: str, c: npt.ArrayLike = (3.0, 1.0, 2.0), equality: npt.ArrayL
 
     Examples
     --------
-    >>> from attsvm.solvers.library import diagonal
+    >>> from margin_problems import diagonal
     >>> diagonal("nuclear").value, diagonal("spectral").value
     (6.0, 3.0)
     """
@@ -92,7 +92,7 @@ def simplex(n: int = 3, T: int = 4, *, shared: bool = True, norm: str = "frobeni
 
     Examples
     --------
-    >>> from attsvm.solvers.library import simplex
+    >>> from margin_problems import simplex
     >>> round(simplex(4, 4).value, 6), round(simplex(4, 4, shared=False, norm="nuclear").value, 6)
     (1.732051, 3.464102)
     """
@@ -117,7 +117,7 @@ def zero_solution(seed: int = 0) -> LibraryProblem:
 
     Examples
     --------
-    >>> from attsvm.solvers.library import zero_solution
+    >>> from margin_problems import zero_solution
     >>> zero_solution().value
     0.0
     """
@@ -143,7 +143,7 @@ def conflict(kind: str, dx: int = 4, dz: int = 3, seed: int = 0) -> LibraryProbl
 
     Examples
     --------
-    >>> from attsvm.solvers.library import conflict
+    >>> from margin_problems import conflict
     >>> conflict("opposite rows").multipliers.round(3)
     array([0.   , 0.   , 0.   , 0.667, 0.333])
     """
@@ -180,7 +180,7 @@ def hidden_conflict(*, dx: int = 5, dz: int = 3, rows: int = 2, seed: int = 0) -
     Examples
     --------
     >>> from attsvm.solvers import certify_infeasible
-    >>> from attsvm.solvers.library import hidden_conflict
+    >>> from margin_problems import hidden_conflict
     >>> entry = hidden_conflict()
     >>> certify_infeasible(entry.problem, entry.multipliers).farkas.owners
     array([0, 1, 2, 3])
@@ -218,7 +218,7 @@ def attention_rows(
 
     Examples
     --------
-    >>> from attsvm.solvers.library import attention_rows
+    >>> from margin_problems import attention_rows
     >>> entry = attention_rows(n=2, T=3, d=4, seed=0)
     >>> entry.problem.m, entry.feasible, entry.value is None
     (4, True, True)
@@ -307,7 +307,7 @@ def library(seed: int = 0, tag: str | None = None) -> tuple[LibraryProblem, ...]
 
     Examples
     --------
-    >>> from attsvm.solvers.library import library
+    >>> from margin_problems import library
     >>> [entry.name for entry in library(tag="infeasible")][:2]
     ['opposite rows', 'dependent equalities']
     """
