@@ -60,7 +60,7 @@ class Penalty:
         """Slack of each query (*batch, q) or row (*batch, m) from the violations of the rows, shape (*batch, m)."""
         if self.slack == "row":
             return violation
-        out = np.zeros(violation.shape[:-1] + (q,))
+        out = np.zeros((*violation.shape[:-1], q))
         np.maximum.at(out.reshape(-1), _slots(violation, owner, q), violation.reshape(-1))
         return out
 
@@ -71,7 +71,7 @@ class Penalty:
             return size
         slots = lam.size // lam.shape[-1] * q
         sums = np.bincount(_slots(lam, owner, q), weights=size.reshape(-1), minlength=slots)
-        return np.asarray(sums.reshape(lam.shape[:-1] + (q,)), dtype=np.float64)
+        return np.asarray(sums.reshape((*lam.shape[:-1], q)), dtype=np.float64)
 
     def of_rows(self, numbers: FloatArray, owner: IntArray) -> FloatArray:
         """From a number per slack to one per row, shape (*batch, m)."""

@@ -1,15 +1,20 @@
-"""Least nuclear norm for many small problems at once, in compiled code that shares them between the cores."""
+"""Least nuclear norm of small problems, one or many at once, in compiled code that shares them between the cores."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.compiled.kernels import minimize
-from attsvm.solvers.frobenius.active_set import solve_active_set
+from attsvm.solvers.frobenius.active_set import proved, solve_active_set
 from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.nuclear.newton import polish_pair, report
+from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Found
+from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_nuclear_batch"]
@@ -33,7 +38,7 @@ def _compiled(unit: UnitProblem, x: FloatArray, most: int) -> tuple[FloatArray, 
 
 
 def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Found:
-    """Least nuclear norm for a batch of small problems.
+    """Least nuclear norm for a batch of small problems, or for one, which Newton's method then finishes.
 
     ``max_iterations`` are interior-point steps, 60 by default (typical problems need 10 to 15).
 
@@ -42,9 +47,11 @@ def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Foun
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem, solve
     >>> batch = MarginProblem(np.array([[[2.0]], [[4.0]]]), np.ones((2, 1, 1)), [0])
-    >>> solve(batch, "nuclear", "lockstep").W.ravel().round(6).tolist()
+    >>> solve(batch, "nuclear", "nuclear_batch").W.ravel().round(6).tolist()
     [0.5, 0.25]
     """
+    if not unit.problem.batch:
+        return _solve_alone(unit, norm, request)
     first = solve_active_set(unit, norm, Request(request.tolerance))
     W, lam, iterations = first.W, first.multipliers, np.array(first.iterations)
     assert W is not None and lam is not None
@@ -62,6 +69,22 @@ def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Foun
         W[picked], lam[picked] = found * some.scale[..., None], multipliers * some.inverse
         iterations[picked] += steps
     return Found(W, lam, iterations, candidates=first.candidates)
+
+
+def _solve_alone(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """One problem as a batch of one, and what Newton's method makes of that, whichever proves more."""
+    stacked = UnitProblem(MarginProblem.stack([unit.problem]))
+    many = solve_nuclear_batch(stacked, norm, replace(request, warm_start=None))
+    assert many.W is not None and many.multipliers is not None
+    W, lam, steps = many.W[0], many.multipliers[0], int(many.iterations[0])
+    if not (np.isfinite(lam).all() and np.isfinite(W).all()):
+        return Found(iterations=steps)
+    found = Found(W, lam, steps, certificate=certify(unit.problem, W, lam, norm))
+    polished = polish_pair(unit.rows, W, lam)
+    if polished is None:
+        return found
+    last = report(unit.rows, polished, steps, Extras(newton_steps=polished.steps))
+    return min(found, last, key=proved)
 
 
 def _misses_rows(unit: UnitProblem, W: FloatArray) -> BoolArray:

@@ -1,0 +1,259 @@
+"""The table of solvers, and one ladder per norm: which methods are tried on a problem, from quick to robust.
+
+``solver="auto"`` climbs the ladder of the norm until a certificate closes or a proof of infeasibility is found; a name
+from `SOLVERS` is a ladder of one rung. No method calls another one: what is tried when one gives up stands here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.request import Request
+from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.solution import Found
+from attsvm.solvers.unit import UnitProblem
+
+__all__ = ["SOLVERS", "Method", "SolverSpec", "rungs"]
+
+Method = Callable[[UnitProblem, Norm, Request], Found]
+
+
+@dataclass(frozen=True)
+class SolverSpec:
+    """A solver's name, what it can do, and where it lives.
+
+    Attributes
+    ----------
+    name : str
+        What ``solver=`` takes; a backend with variants is called as ``"name:VARIANT"``.
+    target : str
+        ``"module:function"`` of a `Method`, imported at first use.
+    norms : frozenset of str or None
+        Families of norms whose hard margins it solves; None means all.
+    achievable : float
+        Accuracy that its certificate can be expected to reach: the default tolerance.
+    summary : str
+        One line for tables.
+    soft_norms : frozenset of str or None
+        Families of norms whose soft margins it solves; None means all.
+    batched : bool
+        Works on a whole batch; others are called problem by problem.
+    batch_budget : bool
+        ``max_iterations`` are steps of each problem of a batch; otherwise a batch with a budget is solved one by one.
+    ranks : bool
+        Takes ``rank=``.
+    foreign : bool
+        Somebody else's code: keeps its own threads, takes variants.
+    options : frozenset of str or None
+        Further keywords it takes; None passes everything on.
+    """
+
+    name: str
+    target: str
+    norms: frozenset[str] | None
+    achievable: float
+    summary: str
+    soft_norms: frozenset[str] | None = frozenset()
+    batched: bool = False
+    batch_budget: bool = False
+    ranks: bool = False
+    foreign: bool = False
+    options: frozenset[str] | None = frozenset()
+
+    def load(self) -> Method:
+        """Import the method."""
+        return _loaded(self.target)
+
+    def can(self, norm: Norm, rank: int | None = None, problem: MarginProblem | None = None) -> bool:
+        """Whether it solves this kind of problem at all: a hard margin unless a problem is given."""
+        soft = problem is not None and problem.penalty is not None
+        able = self.soft_norms if soft else self.norms
+        return (able is None or norm.family in able) and self.ranks == (rank is not None)
+
+
+@cache
+def _loaded(target: str) -> Method:
+    module, function = target.split(":")
+    method: Method = getattr(importlib.import_module(module), function)
+    return method
+
+
+_FROBENIUS, _NUCLEAR = frozenset({"frobenius"}), frozenset({"nuclear"})
+_OTHERS = frozenset({"spectral", "l1", "linf", "lp"})
+_LIMITS = frozenset({"progress", "time_limit", "memory_limit"})
+_HOME = "attsvm.solvers"
+
+SOLVERS = {
+    spec.name: spec
+    for spec in (
+        SolverSpec(
+            "active_set", f"{_HOME}.frobenius.active_set:solve_active_set", _FROBENIUS, 1e-8,
+            "own: block pivoting on the Gram matrix, one problem or a batch", batched=True,
+            options=frozenset({"rescue"}),
+        ),
+        SolverSpec(
+            "entries", f"{_HOME}.frobenius.entries:solve_entries", _FROBENIUS, 1e-8,
+            "own: interior point on the entries of W, for many more rows than entries", soft_norms=_FROBENIUS,
+        ),
+        SolverSpec(
+            "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
+            "own: pivoting with products alone, or proximal Newton steps on a growing set of rows", options=_LIMITS,
+        ),
+        SolverSpec(
+            "soft_large", f"{_HOME}.frobenius.soft_large:solve_soft_large", frozenset(), 1e-8,
+            "own: dual coordinate descent in C, then Newton's method, for soft margins of many rows",
+            soft_norms=_FROBENIUS, options=_LIMITS,
+        ),
+        SolverSpec(
+            "primal_dual", f"{_HOME}.primal_dual:solve_primal_dual", _OTHERS, 1e-7,
+            "own: interior point in C, hard and soft, one problem or a batch",
+            soft_norms=_OTHERS | _FROBENIUS | _NUCLEAR, batched=True, batch_budget=True, options=frozenset({"rescue"}),
+        ),
+        SolverSpec(
+            "nuclear_batch", f"{_HOME}.nuclear.batch:solve_nuclear_batch", _NUCLEAR, 1e-7,
+            "own: interior point in C for batches", batched=True, batch_budget=True, options=frozenset({"rescue"}),
+        ),
+        SolverSpec(
+            "interior", f"{_HOME}.nuclear.interior:solve_interior", _NUCLEAR, 1e-7,
+            "own: interior point in C on the multipliers, then Newton",
+        ),
+        SolverSpec(
+            "factored", f"{_HOME}.nuclear.factored:solve_factored", _NUCLEAR, 1e-7,
+            "own: low-rank factors, then Newton", options=frozenset({"columns", "seed"}),
+        ),
+        SolverSpec(
+            "reweighted", f"{_HOME}.nuclear.reweighted:solve_reweighted", _NUCLEAR, 1e-7,
+            "own: weighted Frobenius problems on a working set, then Newton, hard and soft margins",
+            soft_norms=_NUCLEAR, options=_LIMITS,
+        ),
+        SolverSpec(
+            "rank_limited", f"{_HOME}.nuclear.rank_limited:solve_rank_limited", _NUCLEAR, 1e-7,
+            "own: W = K Q^T with few columns, from many starts", ranks=True,
+            options=frozenset({"starts", "seed", "time_limit"}),
+        ),
+        SolverSpec(
+            "cvxpy", f"{_HOME}.reference:solve_cvxpy", None, 1e-7,
+            "reference: any norm, vectorised, CLARABEL or any installed cvxpy solver", soft_norms=None, foreign=True,
+            options=None,
+        ),
+    )
+}  # fmt: skip
+
+# Rows up to which pivoting on the Gram matrix is the quickest way to the least Frobenius norm.
+GRAM_ROWS = 1500
+# Rows per entry of W from which on systems of the order of W are smaller, and entries up to which they are worth it.
+ROWS_PER_ENTRY, MOST_ENTRIES = 4, 4200
+# Numbers in the rows of one problem, written out, up to which the compiled interior point methods take all rows; rows
+# and entries of their systems, whichever are fewer.
+WRITTEN_OUT, COMPILED_ORDER = 40_000_000, 1500
+# Rows of a nuclear problem up to which its Newton matrix, of the order of the rows, is cheap: in a batch, and alone.
+BATCH_ROWS, NUCLEAR_ROWS = 120, 700
+# Rows times entries up to which the reference is tried on what own methods left open: a minute or so.
+REFERENCE_NUMBERS = 2_000_000
+
+
+def _entries(problem: MarginProblem) -> int:
+    return problem.shape[0] * problem.shape[1]
+
+
+def _compiled_fits(problem: MarginProblem) -> bool:
+    """Whether a compiled interior point method is worth its systems and the memory for rows that are written out."""
+    order = min(problem.m, _entries(problem))
+    return problem.m * _entries(problem) <= WRITTEN_OUT and order <= COMPILED_ORDER
+
+
+def _last(problem: MarginProblem) -> tuple[str, ...]:
+    """The reference, where it ends within a minute or so."""
+    return ("cvxpy",) if problem.m * _entries(problem) <= REFERENCE_NUMBERS else ()
+
+
+def _frobenius(problem: MarginProblem) -> tuple[str, ...]:
+    """The ladder of the least Frobenius norm."""
+    if problem.penalty is not None:
+        small = ("primal_dual",) if problem.m <= GRAM_ROWS and _compiled_fits(problem) else ()
+        return (*small, "soft_large", *_last(problem))
+    if problem.m <= GRAM_ROWS:  # dependent equality rows and what pivoting leaves open go to the working set
+        return ("active_set", "working_set")
+    if problem.m >= ROWS_PER_ENTRY * _entries(problem) and _entries(problem) <= MOST_ENTRIES:
+        return ("entries", "working_set")
+    return ("working_set",)
+
+
+def _nuclear(problem: MarginProblem) -> tuple[str, ...]:
+    """The ladder of the least nuclear norm."""
+    if problem.penalty is not None:
+        small = ("primal_dual",) if problem.m <= NUCLEAR_ROWS else ()
+        return (*small, "reweighted", *_last(problem))
+    if problem.batch and problem.m <= BATCH_ROWS:
+        return ("nuclear_batch",)
+    if problem.m <= NUCLEAR_ROWS:
+        return ("interior", "nuclear_batch") if problem.m <= BATCH_ROWS else ("interior",)
+    return ("factored", "reweighted") if isinstance(problem.rows, PairRows) else ("reweighted",)
+
+
+def _other(problem: MarginProblem) -> tuple[str, ...]:
+    """The ladder of the spectral, l_1, l_inf and l_p norms."""
+    return ("primal_dual", "cvxpy") if _compiled_fits(problem) else ("cvxpy",)
+
+
+LADDERS: dict[str, Callable[[MarginProblem], tuple[str, ...]]] = {
+    "frobenius": _frobenius,
+    "nuclear": _nuclear,
+    **dict.fromkeys(_OTHERS, _other),
+}
+
+
+def rungs(
+    problem: MarginProblem, norm: Norm, solver: str = "auto", rank: int | None = None
+) -> tuple[tuple[SolverSpec, ...], str]:
+    """The methods to try, in order, and the variant that was asked for.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, get_norm
+    >>> from attsvm.solvers.ladder import rungs
+    >>> problem = MarginProblem([[1.0]], [[1.0]], [0])
+    >>> [[spec.name for spec in rungs(part, get_norm("nuclear"))[0]] for part in (problem, problem.soft(C=1.0))]
+    [['interior', 'nuclear_batch'], ['primal_dual', 'reweighted', 'cvxpy']]
+    """
+    if solver != "auto":
+        spec, variant = _named(problem, solver, norm, rank)
+        return (spec,), variant
+    if rank is not None:
+        names = tuple(name for name, spec in SOLVERS.items() if spec.can(norm, rank, problem))
+        if not names:
+            raise ValueError(_why_none(norm, rank, problem.penalty is not None))
+    elif norm.family in LADDERS:
+        names = LADDERS[norm.family](problem)
+    else:  # a norm of the user's own: solvers that name it, then the reference
+        listed = ((s.soft_norms if problem.penalty is not None else s.norms, s.name) for s in SOLVERS.values())
+        names = (*(name for able, name in listed if able is not None and norm.family in able), "cvxpy")
+    return tuple(SOLVERS[name] for name in names), ""
+
+
+def _why_none(norm: Norm, rank: int, soft: bool) -> str:
+    """Why no solver takes a limit on the rank."""
+    if soft:
+        return f"a soft margin (C=) does not go with rank={rank}"
+    return f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
+
+
+def _named(problem: MarginProblem, solver: str, norm: Norm, rank: int | None) -> tuple[SolverSpec, str]:
+    """What was asked for by name, and its variant, if it can do what is asked of it."""
+    name, _, variant = solver.partition(":")
+    spec = SOLVERS.get(name)
+    if spec is None or (variant and not spec.foreign):
+        raise ValueError(
+            f"solver must be 'auto' or one of {sorted(SOLVERS)} ('cvxpy:NAME' picks a solver), got {solver!r}"
+        )
+    if not spec.can(norm, rank, problem):
+        able = sorted(s.name for s in SOLVERS.values() if s.can(norm, rank, problem))
+        asked = f"norm {norm.name!r}" + (f" with rank={rank}" if rank else "")
+        asked += " with a soft margin" if problem.penalty is not None else ""
+        raise ValueError(f"solver {solver!r} does not support {asked}; use one of {able}")
+    return spec, variant

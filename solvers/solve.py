@@ -1,0 +1,450 @@
+"""One way from rows to solution, for one problem and for a batch.
+
+Read what is asked; unit rows; what needs no method; the ladder of the norm (`attsvm.solvers.ladder`); exact arithmetic
+for what float64 leaves open; the verdict of the certificate. A batch runs the first rung on all problems at once, where
+that method can; what stays open is solved one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.certify.certificate import Certificate, Source
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
+from attsvm.solvers.exact.settle import settle_exactly
+from attsvm.solvers.ladder import SolverSpec, rungs
+from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.request import Request
+from attsvm.solvers.rows.pairs import FEW_ROWS
+from attsvm.solvers.solution import Extras, Found, MarginSolution, MarginSolutionBatch, conclude
+from attsvm.solvers.status import Status
+from attsvm.solvers.threads import blas_threads
+from attsvm.solvers.unit import UnitProblem, scaled_to_range
+
+__all__ = ["solve", "solve_batch"]
+
+# A violation of more than so many error bounds is not rounding: the rows may contradict each other.
+ROUNDING = 64.0
+# Row norms of a nuclear-norm problem that differ by more than this factor make it hard for float64.
+_SPREAD = 1e5
+# What is proved of a hard nuclear margin before another rung is tried, and before a problem of a batch is finished
+# alone: norms then agree to 1e-10 however the problem was solved.
+_SHARP = 9e-11
+# Share of the largest multiplier below which a row is taken for inactive by the next rung.
+_SMALL = 1e-6
+_CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)
+
+
+def _check(solver: object, tolerance: object, max_iterations: object, rank: object) -> None:
+    """Refuse arguments of the wrong kind, by name."""
+    if not isinstance(solver, str):
+        raise ValueError(f"solver must be a string such as 'auto' or 'cvxpy:SCS', got {solver!r}")
+    if tolerance is not None and not (isinstance(tolerance, (int, float, np.number)) and tolerance > 0):
+        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
+    for name, count in (("max_iterations", max_iterations), ("rank", rank)):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1):
+            raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
+
+
+def _warm(given: Any) -> Any:
+    """A solution as it is, anything else as an array of multipliers."""
+    if given is None or isinstance(given, MarginSolution):
+        return given
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"warm_start must be a MarginSolution or multipliers, got {type(given).__name__}") from error
+
+
+def solve(
+    problem: MarginProblem,
+    norm: str | Norm = "frobenius",
+    solver: str = "auto",
+    *,
+    rank: int | None = None,
+    tolerance: float | None = None,
+    max_iterations: int | None = None,
+    warm_start: MarginSolution | npt.ArrayLike | None = None,
+    **options: Any,
+) -> MarginSolution:
+    """Solve a margin problem, or all problems of a batch.
+
+    Parameters
+    ----------
+    problem : MarginProblem
+    norm : str or Norm
+        "frobenius", "nuclear", "spectral", "l1", "linf" or "l<p>".
+    solver : str
+        "auto", or a name from `SOLVERS`, e.g. "cvxpy" or "cvxpy:SCS".
+    rank : int, optional
+        Largest rank of W allowed (nuclear norm, nonconvex): see `attsvm.solvers.nuclear.rank_limited`.
+    tolerance : float, optional
+        What the certificate must reach to be called optimal; what the solver achieves by default.
+    max_iterations : int, optional
+        In the solver's own unit.
+    warm_start : MarginSolution or array_like, shape (*batch, m), optional
+        Solution or multipliers of a similar problem with as many rows.
+    **options
+        Passed to the solver.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> result = solve(MarginProblem([[2.0]], [[1.0]], [0]))
+    >>> print(result.status, round(result.W.item(), 6))
+    optimal 0.5
+    >>> batch = solve(MarginProblem(np.array([[[2.0]], [[4.0]]]), np.ones((2, 1, 1)), [0]))
+    >>> batch.W.ravel().round(9).tolist(), (batch.status == "optimal").tolist()
+    ([0.5, 0.25], [True, True])
+    """
+    if not isinstance(problem, MarginProblem):
+        raise TypeError(f"problem must be a MarginProblem, got {type(problem).__name__}")
+    norm = get_norm(norm)
+    _check(solver, tolerance, max_iterations, rank)
+    specs, variant = rungs(problem, norm, solver, rank)
+    _check_options(specs, options)
+    request = Request(
+        tolerance or _achievable(specs[0], variant), max_iterations, _warm(warm_start), rank, variant, options
+    )
+    request.check(problem)
+    if problem.m < FEW_ROWS and not problem.batch and norm.name == "frobenius" and not specs[0].foreign:
+        return _solve_one(specs, problem, norm, request)  # products of so few rows are never shared between threads
+    with _threads(specs[0], problem, norm):
+        return (_solve_many if problem.batch else _solve_one)(specs, problem, norm, request)
+
+
+def solve_batch(
+    problem: MarginProblem, norm: str | Norm = "frobenius", solver: str = "auto", **options: Any
+) -> MarginSolutionBatch:
+    """`solve` with the type of a batch: the same names with a leading axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve_batch
+    >>> solve_batch(MarginProblem(np.ones((2, 1, 1)), np.ones((2, 1, 1)), [0])).norm
+    array([1., 1.])
+    """
+    if not problem.batch:
+        raise ValueError("solve_batch takes a batch of problems; use solve for one")
+    found: Any = solve(problem, norm, solver, **options)
+    face: MarginSolutionBatch = found
+    return face
+
+
+def _check_options(specs: tuple[SolverSpec, ...], options: dict[str, Any]) -> None:
+    """Refuse options that no rung takes, by name."""
+    if not options or any(spec.options is None for spec in specs[:1]):
+        return
+    taken = sorted(set().union(*(spec.options or () for spec in specs)))
+    unknown = sorted(set(options) - set(taken))
+    if unknown:
+        who = f"solver {specs[0].name!r} takes" if len(specs) == 1 else "the solvers of this problem take"
+        also = f", {', '.join(taken)}" if taken else ""
+        raise TypeError(f"{who} no option {unknown[0]!r}; it takes tolerance, max_iterations, warm_start{also}")
+
+
+def _achievable(spec: SolverSpec, variant: str) -> float:
+    if spec.foreign:
+        from attsvm.solvers.reference import ACHIEVABLE
+
+        return ACHIEVABLE.get(variant.upper() or "CLARABEL", 1e-5)
+    return spec.achievable
+
+
+def _threads(spec: SolverSpec, problem: MarginProblem, norm: Norm) -> AbstractContextManager[Any]:
+    if spec.foreign:  # keeps its own habits
+        return nullcontext()
+    if "memory_limit" in (spec.options or ()) and not problem.batch:
+        # Methods with a working set: the largest matrix is that of the free rows.
+        return blas_threads(max(problem.rows.elements, min(problem.m, 2 * problem.q) ** 2))
+    large = norm.name == "frobenius" and not problem.batch
+    return blas_threads(problem.rows.elements if large else 0)
+
+
+# -- one problem --------------------------------------------------------------------------------------
+
+
+def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
+    """Unit rows, what needs no method, the ladder, exact arithmetic for what float64 leaves open, the verdict."""
+    begin = time.perf_counter()
+    unit = UnitProblem(problem)
+    if unit.is_extreme:
+        return _solve_scaled(specs, problem, norm, request)
+    settled = _settled(unit)
+    found, spec = (settled, specs[0]) if settled is not None else _climb(specs, unit, norm, request)
+    if _is_open(found, request) and not spec.ranks and request.max_iterations is None:
+        # Exact arithmetic settles hard margins; a foreign result in a norm with own methods is left alone.
+        own = not specs[0].foreign or norm.name not in ("frobenius", "nuclear")
+        if own and problem.penalty is None:
+            found = settle_exactly(problem, norm, found, request.tolerance)
+    label = f"{spec.name}:{request.variant.upper()}" if request.variant else spec.name
+    return conclude(
+        problem, norm, found, solver=label, seconds=time.perf_counter() - begin, tolerance=request.tolerance
+    )
+
+
+def _climb(specs: tuple[SolverSpec, ...], unit: UnitProblem, norm: Norm, request: Request) -> tuple[Found, SolverSpec]:
+    """Rung after rung until one proves enough; the best result, and who found it. A budget is the first rung's."""
+    best, answered, steps = Found(), specs[0], 0
+    goal = request.tolerance
+    if norm.name == "nuclear" and unit.problem.penalty is None:
+        goal = min(goal, _SHARP)
+    for place, spec in enumerate(specs):
+        if place and best.W is not None and proved(best) <= request.tolerance and spec.foreign:
+            break  # good enough: the reference is for what is open
+        found = spec.load()(unit, norm, _of_rung(spec, request, best if place else None))
+        steps += int(found.iterations)
+        if found.certificate is None and found.W is not None and found.multipliers is not None and len(specs) > 1:
+            found = replace(found, certificate=certify(unit.problem, found.W, found.multipliers, norm))
+        if found.farkas is not None or not place or proved(found) < proved(best):
+            best, answered = found, spec
+        if best.farkas is not None or proved(best) <= goal or request.max_iterations is not None:
+            break
+    return (replace(best, iterations=steps) if answered is not specs[0] else best), answered
+
+
+def _of_rung(spec: SolverSpec, request: Request, before: Found | None) -> Request:
+    """The request with the options that this rung takes, and with what the rung before found as a start."""
+    options = request.options
+    if options and spec.options is not None:
+        options = {name: value for name, value in options.items() if name in spec.options}
+    if before is None:
+        return request if options is request.options else replace(request, options=options)
+    start = None
+    if before.multipliers is not None and np.isfinite(before.multipliers).all():
+        size = np.abs(before.multipliers)
+        start = np.where(size > _SMALL * float(size.max(initial=0.0)), before.multipliers, 0.0)
+    return replace(request, options={} if spec.foreign else options, warm_start=start)
+
+
+def proved(found: Found) -> float:
+    """What the certificate of a result proves; infinite without one."""
+    return np.inf if found.certificate is None else found.certificate.proved
+
+
+def _settled(unit: UnitProblem) -> Found | None:
+    """What needs no method: a zero row with a positive right-hand side, or W = 0."""
+    problem, sides = unit.problem, unit.problem.rhs
+    if not unit.has_zero_rows and (problem.is_plain or sides.item(sides.argmax()) > 0.0):
+        return None
+    if unit.has_zero_rows and problem.penalty is None:
+        proof = zero_row_proof(problem)
+        if proof is not None:
+            return Found(farkas=proof)
+    violated = np.where(problem.equality, np.abs(sides), sides).max(initial=0.0) > 0.0
+    if unit.trivial and not (problem.penalty is not None and violated):  # a zero row of a soft margin has its slack
+        return Found(np.zeros(problem.shape), np.zeros(problem.m))
+    return None
+
+
+def _is_open(found: Found, request: Request) -> bool:
+    """Whether float64 leaves something to decide: no proof, or rows that are missed by more than rounding explains."""
+    certificate = found.certificate
+    if certificate is not None and certificate.proved <= request.tolerance:
+        return certificate.primal_violation > ROUNDING * certificate.primal_error
+    return found.farkas is None and (found.W is None or bool(found.W.any()))
+
+
+def _solve_scaled(
+    specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm, request: Request
+) -> MarginSolution:
+    """A problem whose numbers leave the range, through powers of two; its W may leave the range as well."""
+    scaled, power = scaled_to_range(problem)
+    if UnitProblem(scaled).is_extreme:  # rows too different for one power of two: exact arithmetic or nothing
+        begin = time.perf_counter()
+        with np.errstate(all="ignore"):
+            found = settle_exactly(scaled, norm, Found(), request.tolerance)
+            solution = conclude(
+                scaled,
+                norm,
+                found,
+                solver=specs[0].name,
+                seconds=time.perf_counter() - begin,
+                tolerance=request.tolerance,
+            )
+    else:
+        solution = _solve_one(specs, scaled, norm, request)
+    if not solution.status.has_solution:  # powers of two change no sign and cancel nothing: the same proof
+        return replace(solution, problem=problem)
+    W, lam = np.ldexp(solution.W, power), np.ldexp(solution.multipliers, power)
+    whole = np.array_equal(np.ldexp(W, -power), solution.W)
+    certificate = solution.certificate
+    value, bound = (float(np.ldexp(x, power)) for x in (certificate.norm, certificate.lower_bound))
+    if np.ldexp(bound, -power) > certificate.lower_bound:  # rounded up where float64 has few digits left
+        bound = float(np.nextafter(bound, 0.0))
+    if not whole:  # not to be represented in float64; the scaled problem is solved, this one is not
+        nothing = np.full(problem.m, np.nan)
+        unknown = Certificate.unknown(bound=bound, source=Source(problem, None, nothing, norm))
+        return replace(
+            solution, problem=problem, status=Status.FAILED, certificate=unknown, multipliers=nothing, _W=None
+        )
+    rank = certificate.rank_certificate
+    if rank is not None:  # the one number of it that has the scale of W
+        rank = replace(rank, resolution=float(np.ldexp(rank.resolution, power)))
+    source = Source(problem, W, lam, norm)
+    certificate = replace(certificate, norm=value, lower_bound=bound, rank_certificate=rank, _source=source)
+    return replace(solution, problem=problem, certificate=certificate, multipliers=lam, _W=W)
+
+
+# -- a batch ------------------------------------------------------------------------------------------
+
+
+def _solve_many(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
+    """All problems of a batch: at once where the method can, else one by one."""
+    if not len(problem):
+        return _solved_nothing(specs[0], problem, norm, request.tolerance)
+    # A budget of pivoting rounds is one problem's: a batch is then solved one by one, as each would be alone.
+    if specs[0].batched and (specs[0].batch_budget or request.max_iterations is None):
+        return _solve_batched(specs, problem, norm, request)
+    return _solve_each(specs, problem, norm, request)
+
+
+def _solved_nothing(spec: SolverSpec, problem: MarginProblem, norm: Norm, tolerance: float) -> MarginSolution:
+    """The solution of a batch without problems."""
+    status: Any = np.empty(0, dtype=object)
+    counts: Any = np.zeros(0, dtype=np.int64)
+    return MarginSolution(
+        problem, norm, status, Certificate.unknown((0,)), np.zeros((0, problem.m)), spec.name, counts,
+        0.0, tolerance, np.zeros((0, *problem.shape)), _no_rescues(0),
+    )  # fmt: skip
+
+
+def _solve_each(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
+    """One by one, each on its own ladder unless a solver was named."""
+    parts = []
+    for i in range(len(problem)):
+        one = problem[i]
+        mine = rungs(one, norm, rank=request.rank)[0] if len(specs) > 1 else specs
+        start = _warm_part(request.warm_start, problem, i)
+        parts.append(_solve_one(mine, one, norm, replace(request, warm_start=start)))
+    return MarginSolution.stack(parts, problem)
+
+
+def _warm_part(known: MarginSolution | FloatArray | None, problem: MarginProblem, i: int) -> Any:
+    """The warm start of one problem of a batch: of a solution its part, unless that has other rows."""
+    if known is None:
+        return None
+    if isinstance(known, MarginSolution):
+        return known[i] if known.problem[i].m == problem[i].m else None
+    return known[i] if problem.valid is None else known[i][problem.valid[i]]
+
+
+def _solve_batched(
+    specs: tuple[SolverSpec, ...], batch: MarginProblem, norm: Norm, request: Request
+) -> MarginSolution:
+    """A method that works on a batch, then its certificates; what is left open is solved one by one."""
+    begin, spec = time.perf_counter(), specs[0]
+    unit = UnitProblem(batch)
+    if unit.is_extreme:
+        return _solve_each(specs, batch, norm, request)
+    found = spec.load()(unit, norm, request)
+    assert found.W is not None and found.multipliers is not None
+    usable = np.asarray(np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1))
+    W = np.where(usable[:, None, None], found.W, 0.0)
+    lam = np.where(usable[:, None], found.multipliers, 0.0)
+    certificate: Any = certify(batch, W, lam, norm)
+    rescue = request.options.get("rescue", request.max_iterations is None)
+    hard = _is_hard(unit, norm) & rescue
+    closes = usable & (certificate.proved <= request.tolerance) & ~hard
+    if (
+        norm.name == "frobenius" and batch.penalty is None
+    ):  # pivoting meets rows to rounding; what it misses may be a contradiction
+        closes &= certificate.primal_violation <= ROUNDING * certificate.primal_error
+    proofs = _proofs(batch, found.candidates, ~closes & ~hard) if batch.penalty is None else {}
+    code = np.where(closes, 0, np.where(usable, 1, 3))
+    code[list(proofs)] = 2
+    blunt = (norm.name == "nuclear" and batch.penalty is None) & (certificate.proved > _SHARP)
+    open_ones = np.flatnonzero((code == 1) | (code == 3) | ((code == 0) & blunt))
+    status: Any = _CODES[code]
+    label = found.extras.answered_by or spec.name
+    result = MarginSolution(
+        batch, norm, status, _blanked(certificate, code), np.where(code[:, None] < 2, lam, np.nan), label,
+        found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan),
+        _no_rescues(len(code)), proofs,
+    )  # fmt: skip
+    if len(open_ones) and rescue:
+        result = _rescued(result, open_ones, norm, request, hard)
+    return replace(result, seconds=time.perf_counter() - begin)
+
+
+def _no_rescues(size: int) -> Extras:
+    flags: Any = np.zeros(size, dtype=bool)
+    return Extras(rescued=flags)
+
+
+def _proofs(batch: MarginProblem, candidates: FloatArray | None, undecided: BoolArray) -> dict[int, FarkasCertificate]:
+    """Verified proofs of infeasibility by problem."""
+    proofs: dict[int, FarkasCertificate] = {}
+    for i in np.flatnonzero(undecided):
+        one = MarginProblem.from_rows(batch.rows[int(i)], batch.asked[i], batch.equality[i])
+        proof = zero_row_proof(one)
+        if proof is None and candidates is not None and np.isfinite(candidates[i]).all():
+            proof = certify_infeasible(one, candidates[i])
+        if proof is not None and proof.farkas is not None:
+            proofs[int(i)] = proof.farkas
+    return proofs
+
+
+def _blanked(certificate: Any, code: npt.NDArray[np.int64]) -> Any:
+    """The certificate of a batch with infinities where there is no solution."""
+    without = code >= 2
+    if not without.any():
+        return certificate
+    unknown: Any = Certificate.unknown((len(code),))
+    unknown = replace(unknown, lower_bound=np.where(code == 2, np.inf, 0.0))  # nothing is proved by a failure
+    parts = {
+        name: np.where(without, getattr(unknown, name), getattr(certificate, name))
+        for name in ("primal_violation", "dual_violation", "gap", "complementarity", "norm", "lower_bound",
+                     "primal_error", "gap_error")
+    }  # fmt: skip
+    ranks = certificate.rank_certificate
+    if ranks is not None:
+        ranks = replace(
+            ranks,
+            rank=np.where(without, -1, ranks.rank),
+            numerical_rank=np.where(without, -1, ranks.numerical_rank),
+            resolution=np.where(without, np.inf, ranks.resolution),
+            tolerance=np.where(without, np.inf, ranks.tolerance),
+        )
+    return replace(certificate, **parts, rank_certificate=ranks)
+
+
+def _is_hard(unit: UnitProblem, norm: Norm) -> BoolArray:
+    """Where rows differ so much that what closes depends on the method: solved as they would be alone, shape (B,)."""
+    if norm.name != "nuclear" or unit.problem.penalty is not None:
+        return np.zeros(len(unit.problem), dtype=bool)
+    largest = unit.inverse.max(axis=-1)
+    least = np.where(unit.inverse > 0, unit.inverse, np.inf).min(axis=-1)
+    return np.asarray(largest > _SPREAD * least)
+
+
+def _rescued(
+    batch: MarginSolution, open_ones: npt.NDArray[np.intp], norm: Norm, request: Request, hard: BoolArray
+) -> MarginSolution:
+    """The batch with its open problems solved one by one, from where they are, unless that proves less.
+
+    Hard ones are solved as they would be alone, and stay so.
+    """
+    alone = replace(request, warm_start=None, max_iterations=None, options={})
+    parts = [batch[i] for i in range(len(batch))]
+    for i in open_ones:
+        one, so_far = batch.problem[int(i)], parts[i]
+        specs, _ = rungs(one, norm)
+        near = so_far.status is Status.OPTIMAL and not hard[i]  # Newton finishes
+        other = _solve_one(specs, one, norm, replace(alone, warm_start=so_far) if near else alone)
+        if hard[i] or other.status.is_certified or other.certificate.proved < so_far.certificate.proved:
+            name = so_far.solver if near else other.solver  # Newton's last steps are no other solver's answer
+            extras = replace(other.extras, rescued=not near, answered_by="" if near else name)
+            parts[i] = replace(other, solver=name, extras=extras)
+    return replace(MarginSolution.stack(parts, batch.problem), solver=batch.solver)
