@@ -32,7 +32,7 @@ typedef struct {
     double *norms, *lengths;       /* of rows (m,) and queries (q,); 0 for a row that does not exist */
     double *G, *c, *x, *slack, *factor, *weights, *sums;
     double scale; /* W of the unit rows times this is W */
-    float *G4, *c4, *x4, *moved, *point, *weights4, *product;
+    float *G4, *c4, *x4, *floor4, *point, *weights4, *product;
     int *rows;
     unsigned char *active, *wanted;
 } Rows;
@@ -107,8 +107,10 @@ static int is_free(const Rows *s, int k) { return s->equality && s->equality[k] 
 /* out = G x in single precision */
 static void times4(Rows *s, const float *x, float *out) {
     int count = 0;
-    for (int k = 0; k < s->m; k++)
-        if (x[k] != 0.0f) s->rows[count] = k, s->weights4[count++] = x[k];
+    for (int k = 0; k < s->m; k++) { /* without a branch: which rows are 0 cannot be predicted */
+        s->rows[count] = k, s->weights4[count] = x[k];
+        count += x[k] != 0.0f;
+    }
     combine4(s->m, count, s->rows, s->weights4, s->G4, out);
 }
 
@@ -121,25 +123,29 @@ static double square4(int m, const float *x) {
 /* Active rows from a few accelerated projected gradient steps. */
 static void guess(Rows *s) {
     const int m = s->m;
+    float *restrict c = s->c4, *restrict x = s->x4, *restrict point = s->point, *restrict product = s->product;
+    float *restrict floor = s->floor4;
     for (long k = 0; k < (long)m * m; k++) s->G4[k] = (float)s->G[k];
-    for (int k = 0; k < m; k++) s->c4[k] = (float)s->c[k], s->x4[k] = s->point[k] = 0.0f;
-    times4(s, s->c4, s->moved);
-    const double first = square4(m, s->moved);
-    times4(s, s->moved, s->product);
-    const double second = square4(m, s->product);
+    for (int k = 0; k < m; k++) {
+        c[k] = (float)s->c[k], floor[k] = is_free(s, k) ? -INFINITY : 0.0f;
+        x[k] = 0.0f;
+    }
+    times4(s, c, point);
+    const double first = square4(m, point);
+    times4(s, point, product);
+    const double second = square4(m, product);
+    memset(point, 0, sizeof(float) * m);
     const float step = (float)(0.8 * sqrt(first / (second > 1e-30 ? second : 1e-30)));
     for (int round = 0; round < GUESS_STEPS; round++) {
         const float momentum = (float)round / ((float)round + 3.0f);
-        times4(s, s->point, s->product);
-        for (int k = 0; k < m; k++) s->moved[k] = s->point[k] + step * (s->c4[k] - s->product[k]);
-        for (int k = 0; k < m; k++)
-            if (s->moved[k] < 0.0f && !is_free(s, k)) s->moved[k] = 0.0f;
+        times4(s, point, product);
         for (int k = 0; k < m; k++) {
-            s->point[k] = s->moved[k] + momentum * (s->moved[k] - s->x4[k]);
-            s->x4[k] = s->moved[k];
+            const float to = point[k] + step * (c[k] - product[k]), moved = to > floor[k] ? to : floor[k];
+            point[k] = moved + momentum * (moved - x[k]);
+            x[k] = moved;
         }
     }
-    for (int k = 0; k < m; k++) s->active[k] = s->x4[k] > 0.0f;
+    for (int k = 0; k < m; k++) s->active[k] = x[k] > 0.0f;
 }
 
 /* x of the equations of the active rows by Gaussian elimination, which finds the squared Cholesky pivots; 0 for dependent
@@ -147,8 +153,10 @@ static void guess(Rows *s) {
 static int solve_active(Rows *s) {
     const int m = s->m;
     int n = 0;
-    for (int k = 0; k < m; k++)
-        if (s->active[k]) s->rows[n++] = k;
+    for (int k = 0; k < m; k++) {
+        s->rows[n] = k;
+        n += s->active[k];
+    }
     double *F = s->factor;
     const int wide = n + 1;
     for (int i = 0; i < n; i++) {
@@ -247,8 +255,8 @@ static void *rows_memory(Rows *s) {
     s->G4 = (float *)(s->weights + m);
     s->c4 = s->G4 + m * m;
     s->x4 = s->c4 + m;
-    s->moved = s->x4 + m;
-    s->point = s->moved + m;
+    s->floor4 = s->x4 + m;
+    s->point = s->floor4 + m;
     s->weights4 = s->point + m;
     s->product = s->weights4 + m;
     s->rows = (int *)(s->product + m);
