@@ -157,22 +157,26 @@ static int solve_active(Rows *s) {
         s->rows[n] = k;
         n += s->active[k];
     }
-    double *F = s->factor;
+    double *F = s->factor, *inverse = s->slack, *share = s->weights;
     const int wide = n + 1;
-    for (int i = 0; i < n; i++) {
-        const double *row = s->G + (long)s->rows[i] * m;
-        for (int j = i; j < n; j++) F[i * wide + j] = row[s->rows[j]];
-        F[i * wide + n] = s->c[s->rows[i]];
-    }
-    for (int i = 0; i < n; i++) {
-        const double *top = F + i * wide;
-        if (!(top[i] > PIVOT)) return 0;
-        const double inverse = 1.0 / top[i];
-        for (int k = i + 1; k < n; k++) {
-            double *restrict row = F + k * wide;
-            const double share = top[k] * inverse;
-            for (int j = k; j <= n; j++) row[j] -= share * top[j];
+    for (int k = 0; k < n; k++) {
+        const double *row = s->G + (long)s->rows[k] * m;
+        double *restrict out = F + k * wide;
+        for (int j = k; j < n; j++) out[j] = row[s->rows[j]];
+        out[n] = s->c[s->rows[k]];
+        for (int i = 0; i < k; i++) share[i] = F[i * wide + k] * inverse[i];
+        int i = 0;
+        for (; i + 4 <= k; i += 4) {
+            const double *p = F + i * wide, *q = p + wide, *r = q + wide, *t = r + wide;
+            const double u = share[i], v = share[i + 1], w = share[i + 2], z = share[i + 3];
+            for (int j = k; j <= n; j++) out[j] -= (u * p[j] + v * q[j]) + (w * r[j] + z * t[j]);
         }
+        for (; i < k; i++) {
+            const double *p = F + i * wide, u = share[i];
+            for (int j = k; j <= n; j++) out[j] -= u * p[j];
+        }
+        if (!(out[k] > PIVOT)) return 0;
+        inverse[k] = 1.0 / out[k];
     }
     double *x = s->weights;
     for (int i = n - 1; i >= 0; i--)
