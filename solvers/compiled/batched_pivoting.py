@@ -1,7 +1,7 @@
 """Least Frobenius norms of problems with few rows in C: rows in, multipliers out, one problem or a batch.
 
-`active_set.c` has the method, that of `attsvm.solvers.frobenius.pivoting`, which is used where the library is missing. It
-calls no BLAS, so the library is loaded without binding it to that of SciPy.
+`active_set.c` has the method, that of `attsvm.solvers.frobenius.pivoting`, which is used where the library is missing.
+It calls no BLAS, so the library is loaded without binding it to that of SciPy.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def pivot_one(
     done = _loaded()(
         1, m, dx, rows.q, dz, a.tobytes(), queries.tobytes(), rows.owner.tobytes(), 1,
         None if rhs is None else rhs.tobytes(), None if equality is None else equality.tobytes(), None,
-        _in_place(out), None, None, ctypes.byref(rounds), 50 + 2 * m,
+        _in_place(out.data), None, None, ctypes.byref(rounds), 50 + 2 * m,
     )  # fmt: skip
     if not done:
         raise MemoryError(f"no memory for the Gram matrix of {m} rows")
