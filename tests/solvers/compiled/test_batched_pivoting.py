@@ -126,6 +126,19 @@ def test_a_start_changes_the_rounds_only(far: bool) -> None:
     assert far or (known.rounds == 1).all()
 
 
+def test_ill_conditioned_rows_do_not_cycle() -> None:
+    """From random starts exchanges of all misplaced rows at once cycle on some of these: single ones end that."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((500, 30, 30)) * 10.0 ** rng.uniform(-2.0, 0.0, (500, 1, 30))
+    rows, rhs = PairRows(a, np.ones((500, 1, 1)), np.zeros(30, dtype=int)), rng.standard_normal((500, 30))
+    found = pivot_batch(rows, rhs, start=rng.random((500, 30)) < 0.5)
+    assert found.settled.all()
+    assert found.rounds.max() > 10
+    plain = pivot_batch(rows, rhs)  # from another start; active rows have condition numbers of up to 1e4
+    size = np.abs(plain.W).max(axis=(-2, -1), keepdims=True)
+    np.testing.assert_allclose(found.W / size, plain.W / size, rtol=0.0, atol=1e-10)
+
+
 def test_a_limit_leaves_multipliers_that_are_dual_feasible() -> None:
     rows = PairRows(*sphere_rows(20, 6, 8, 10, seed=3))
     nothing = np.zeros((20, rows.m), dtype=bool)
