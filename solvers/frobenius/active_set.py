@@ -1,8 +1,9 @@
 """Least Frobenius norm of problems whose Gram matrix fits: pivoting, refinement, and a robust method for the rest.
 
 With unit rows, Gram matrix G and right-hand side c, the multipliers solve the complementarity problem
-``x >= 0, G x - c >= 0, x . (G x - c) = 0`` (x free and ``G x = c`` on equality rows). `pivoting` finds the active rows,
-for one problem or a batch; dependent rows, and what Gram matrices in float64 cannot settle, go to `least_distance`.
+``x >= 0, G x - c >= 0, x . (G x - c) = 0`` (x free and ``G x = c`` on equality rows). The compiled pivoting finds the
+active rows of one problem or a batch, `pivoting` where rows are many or the library is missing; dependent rows, and what
+Gram matrices in float64 cannot settle, go to `least_distance`.
 """
 
 from __future__ import annotations
@@ -161,13 +162,18 @@ def _pivoted(unit: UnitProblem, norm: Norm, known: FloatArray | None, limit: int
     return _certified(unit, norm, x, unit.adjoint(x), rounds)
 
 
+def _fits_compiled(unit: UnitProblem) -> bool:
+    """Whether the rows are few enough for the compiled pivoting, if that is there."""
+    return unit.m <= MOST_ROWS and is_available()
+
+
 def _in_one_call(unit: UnitProblem) -> tuple[FloatArray, bool, int]:
     """Multipliers of few rows as they are, whether they are the ones, and steps: in C, or from the Gram matrix by DAQP.
 
     DAQP scales rows itself, if these are of similar norms.
     """
     problem, equality = unit.problem, unit.equality if unit.has_equalities else None
-    if unit.m <= MOST_ROWS and is_available():
+    if _fits_compiled(unit):
         return pivot_one(problem.pairs(), None if problem.is_plain else problem.rhs, equality)
     sides = np.abs(problem.rhs)
     similar = unit.least_norm > 1.0 / _SIMILAR and unit.largest_norm < _SIMILAR
@@ -200,7 +206,7 @@ def _pivoted_stack(
 ) -> tuple[FloatArray, FloatArray, BoolArray, IntArray]:
     """Multipliers and W of the unit rows of a batch by pivoting, where these are meant, and rounds."""
     problem = unit.problem
-    if unit.m <= MOST_ROWS and is_available():
+    if _fits_compiled(unit):
         sides, equality = None if problem.is_plain else problem.rhs, unit.equality if unit.has_equalities else None
         done = pivot_batch(problem.pairs(), sides, equality, None if known is None else known != 0, limit)
         x, W = done.multipliers * problem.row_norms, done.W
@@ -261,7 +267,8 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     known, limit = request.multipliers(unit.problem), request.max_iterations
     if unit.problem.batch:
         return _solve_stack(unit, known, limit)
-    best = _solve_directly(unit, norm) if known is None and limit is None else None
+    # A warm start would save the guess of the active rows, a third of a call in C, and may take more rounds than that.
+    best = _solve_directly(unit, norm) if limit is None and (known is None or _fits_compiled(unit)) else None
     if best is not None:
         return best
     if _can_be_independent(unit):
