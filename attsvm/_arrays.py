@@ -22,7 +22,7 @@ ArrayT = TypeVar("ArrayT", FloatArray, "Tensor")
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
     """True for torch tensors, without importing torch."""
-    return hasattr(value, "detach")
+    return not isinstance(value, np.ndarray) and hasattr(value, "detach")  # arrays, the usual case, cost no look-up
 
 
 def namespace(array: object) -> ModuleType:

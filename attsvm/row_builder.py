@@ -234,9 +234,16 @@ def _batch_pairs(
     """Rows of a batch of problems, or of one problem with a batch of anchors; zero where not kept."""
     X, K, q = problem.X, problem.K, anchors.shape[-1]
     sequence = owner // K
-    whose: tuple[IntArray, ...] = () if problem.batch is None else (np.arange(problem.batch)[:, None],)
-    picked = X[(*whose, np.arange(q) // K, anchors)].astype(np.float64, copy=False)
-    a = picked[:, owner] - X[(*whose, sequence, token)]
+    # Tokens by their place in all of them: one index takes half the time of three.
+    tokens, (n, T, d) = X.reshape(-1, X.shape[-1]), X.shape[-3:]
+    first = np.arange(len(anchors))[:, None] * (0 if problem.batch is None else n * T)
+    chosen = tokens.take(first + T * (np.arange(q) // K) + anchors, axis=0).astype(np.float64, copy=False)
+    others = tokens.take(first + T * sequence + token, axis=0).astype(np.float64, copy=False)
+    if block is None:
+        a = np.subtract(chosen.take(owner, axis=1), others, out=others)
+    else:
+        blocks = others.reshape(len(anchors), q, block, d)
+        a = np.subtract(chosen[:, :, None], blocks, out=blocks).reshape(others.shape)
     if kept is not None:
         a = np.where(kept[..., None], a, 0.0)
     Z = problem.Z.reshape(*lead_of(problem), q, problem.dz)

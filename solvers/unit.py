@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["UnitProblem", "UnitRows", "scaled_to_range", "span"]
 
@@ -149,22 +148,12 @@ class UnitProblem:
         )
 
 
-@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _norms(problem: MarginProblem) -> tuple[FloatArray, float, float]:
-    """Row norms, the least and the largest of them.
-
-    Those of one small problem are on the diagonal of its Gram matrix, which is needed next, unless squares left the
-    range of float64.
-    """
-    rows = problem.rows
-    if isinstance(rows, PairRows) and rows.is_small:
-        norms = np.sqrt(rows.gram.diagonal())
-        least, most = norms.item(norms.argmin()), norms.item(norms.argmax())
-        if least > _SMALLEST and most < _LARGEST:
-            rows.row_norms = norms
-            return norms, least, most
-    norms = rows.row_norms
-    return norms, np.minimum.reduce(norms, axis=None), np.maximum.reduce(norms, axis=None)
+    """Row norms, the least and the largest of them."""
+    norms = problem.rows.row_norms
+    if problem.batch:
+        return norms, np.minimum.reduce(norms, axis=None), np.maximum.reduce(norms, axis=None)
+    return norms, norms.item(norms.argmin()), norms.item(norms.argmax())  # a fifth of the time of a reduction
 
 
 def _leaves_range(problem: MarginProblem) -> bool:

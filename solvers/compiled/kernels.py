@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -203,8 +204,23 @@ def _for_all(run: Callable[[int, int], int], B: int, numbers: int) -> None:
 
     workers = min(os.cpu_count() or 1, B)
     size = -(-B // (4 * workers))  # several parts for each thread: problems take different numbers of steps
-    with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(checked, k, min(k + size, B)) for k in range(0, B, size)]:
+    parts = deque(range(0, B, size))
+
+    def work() -> None:
+        while parts:
+            try:
+                begin = parts.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            checked(begin, min(begin + size, B))
+
+    if workers == 1:
+        work()
+        return
+    with ThreadPoolExecutor(workers - 1) as pool:  # this thread takes its share: one thread less has to be started
+        others = [pool.submit(work) for _ in range(workers - 1)]
+        work()
+        for done in others:
             done.result()
 
 

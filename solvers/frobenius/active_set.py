@@ -1,8 +1,9 @@
 """Least Frobenius norm of problems whose Gram matrix fits: pivoting, refinement, and a robust method for the rest.
 
 With unit rows, Gram matrix G and right-hand side c, the multipliers solve the complementarity problem
-``x >= 0, G x - c >= 0, x . (G x - c) = 0`` (x free and ``G x = c`` on equality rows). `pivoting` finds the active rows,
-for one problem or a batch; dependent rows, and what Gram matrices in float64 cannot settle, go to `least_distance`.
+``x >= 0, G x - c >= 0, x . (G x - c) = 0`` (x free and ``G x = c`` on equality rows). The compiled pivoting finds the
+active rows of one problem or a batch, `pivoting` where rows are many or the library is missing; dependent rows, and what
+Gram matrices in float64 cannot settle, go to `least_distance`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import math
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
 from attsvm.solvers.certify.hard import frobenius_of, measure
+from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS, is_available, pivot_batch, pivot_one
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, SmallResult, by_daqp, solve_active, solve_small
 from attsvm.solvers.norms import Norm
@@ -89,7 +91,7 @@ def _refined_stack(
     part = UnitProblem(unit.problem.take(problems))
     active = (x != 0) | part.equality
     for _ in range(_REFINEMENTS):
-        change, _ = solve_active(unit.gram[problems], np.where(active, part.c - part.margins(W), 0.0), active)
+        change, _ = solve_active(part.gram, np.where(active, part.c - part.margins(W), 0.0), active)
         x = x + change
         W = W + part.adjoint(change)
     return x, W
@@ -160,15 +162,32 @@ def _pivoted(unit: UnitProblem, norm: Norm, known: FloatArray | None, limit: int
     return _certified(unit, norm, x, unit.adjoint(x), rounds)
 
 
-def _solve_directly(unit: UnitProblem, norm: Norm) -> Found | None:
-    """A few dozen rows of similar norms, from their Gram matrix as it is: DAQP scales rows itself; None if in doubt."""
-    problem = unit.problem
+def _fits_compiled(unit: UnitProblem) -> bool:
+    """Whether the rows are few enough for the compiled pivoting, if that is there."""
+    return unit.m <= MOST_ROWS and is_available()
+
+
+def _in_one_call(unit: UnitProblem) -> tuple[FloatArray, bool, int]:
+    """Multipliers of few rows as they are, whether they are the ones, and steps: in C, or from the Gram matrix by DAQP.
+
+    DAQP scales rows itself, if these are of similar norms.
+    """
+    problem, equality = unit.problem, unit.equality if unit.has_equalities else None
+    if _fits_compiled(unit):
+        return pivot_one(problem.pairs(), None if problem.is_plain else problem.rhs, equality)
+    sides = np.abs(problem.rhs)
     similar = unit.least_norm > 1.0 / _SIMILAR and unit.largest_norm < _SIMILAR
-    if not (similar and unit.m <= DAQP_ROWS and _can_be_independent(unit)):
+    if unit.m > DAQP_ROWS or not (similar and 1.0 / _SIMILAR < sides.item(sides.argmax()) < _SIMILAR):
+        return sides, False, 0
+    return by_daqp(problem.gram(), problem.rhs, equality)
+
+
+def _solve_directly(unit: UnitProblem, norm: Norm) -> Found | None:
+    """Few rows by one call; None if in doubt."""
+    if not _can_be_independent(unit):
         return None
-    if not (problem.is_plain or 1.0 / _SIMILAR < (sides := np.abs(problem.rhs)).item(sides.argmax()) < _SIMILAR):
-        return None
-    x, ended, steps = by_daqp(problem.gram(), problem.rhs, problem.equality if unit.has_equalities else None)
+    problem = unit.problem
+    x, ended, steps = _in_one_call(unit)
     if not ended:
         return None
     square = float(problem.rhs.dot(x))  # that of the norm of W, as G x = rhs wherever x is not 0
@@ -182,24 +201,42 @@ def _solve_directly(unit: UnitProblem, norm: Norm) -> Found | None:
     return Found(W, lam, steps, certificate=certificate) if certificate.worst <= _ROUNDING else None
 
 
+def _pivoted_stack(
+    unit: UnitProblem, known: FloatArray | None, limit: int | None
+) -> tuple[FloatArray, FloatArray, BoolArray, IntArray]:
+    """Multipliers and W of the unit rows of a batch by pivoting, where these are meant, and rounds."""
+    problem = unit.problem
+    if _fits_compiled(unit):
+        sides, equality = None if problem.is_plain else problem.rhs, unit.equality if unit.has_equalities else None
+        done = pivot_batch(problem.pairs(), sides, equality, None if known is None else known != 0, limit)
+        x, W = done.multipliers * problem.row_norms, done.W
+        x /= unit.scale
+        W /= unit.scale[..., None]
+        settled, rounds, peaks = done.settled, done.rounds, done.peaks
+    else:
+        found = _pivot(unit, known, limit)
+        x = problem.clipped(found.x)
+        settled, rounds, peaks = found.settled, found.iterations, np.abs(x).max(axis=-1)
+        W = unit.adjoint(x)
+    steep = np.flatnonzero(settled & (peaks > _STEEP))
+    if len(steep):
+        x[steep], W[steep] = _refined_stack(unit, steep, x[steep], W[steep])
+    # What a limit stopped is a result, if not a good one; otherwise unsettled rows are dependent.
+    return x, W, settled | (limit is not None), rounds
+
+
 def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> Found:
     """A batch: pivoting where the rows can be independent, least distances for the others that are small enough."""
     dx, dz = unit.problem.shape
-    size, m = unit.c.shape
-    x, W = np.zeros((size, m)), np.zeros((size, dx, dz))
-    settled, iterations = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64)
-    pivots = _can_be_independent(unit)
-    if pivots:
-        found = _pivot(unit, known, limit)
-        # What a limit stopped is a result, if not a good one; otherwise unsettled rows are dependent.
-        settled, iterations = found.settled | (limit is not None), found.iterations
-        x = np.where(settled[:, None], unit.problem.clipped(found.x), 0.0)
-        W = unit.adjoint(x)
-        steep = np.flatnonzero(found.settled & (np.abs(x).max(axis=-1) > _STEEP))
-        if len(steep):
-            x[steep], W[steep] = _refined_stack(unit, steep, x[steep], W[steep])
+    size, m = unit.equality.shape
+    if _can_be_independent(unit):
+        x, W, settled, iterations = _pivoted_stack(unit, known, limit)
+    else:
+        x, W = np.zeros((size, m)), np.zeros((size, dx, dz))
+        settled, iterations = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64)
     candidates = np.full((size, m), np.nan)
     left = np.flatnonzero(~settled)
+    x[left], W[left] = 0.0, 0.0
     if len(left) and m * dx * dz <= _STACK_ENTRIES:
         features = unit.problem.rows.take(left).gather(np.arange(m)).features() * unit.inverse[left][..., None]
         result = least_distance(features, unit.c[left], unit.equality[left] if unit.has_equalities else None)
@@ -230,7 +267,8 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     known, limit = request.multipliers(unit.problem), request.max_iterations
     if unit.problem.batch:
         return _solve_stack(unit, known, limit)
-    best = _solve_directly(unit, norm) if known is None and limit is None else None
+    # A warm start would save the guess of the active rows, a third of a call in C, and may take more rounds than that.
+    best = _solve_directly(unit, norm) if limit is None and (known is None or _fits_compiled(unit)) else None
     if best is not None:
         return best
     if _can_be_independent(unit):
@@ -239,7 +277,7 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
             return best
     near = by_distance(unit, norm)
     if near is None and best is None:  # equality rows that are dependent but for rounding
-        from attsvm.solvers.frobenius.projected import solve_projected
+        from attsvm.solvers.frobenius.working_set import solve_working_set
 
-        return solve_projected(unit, norm, request)
+        return solve_working_set(unit, norm, request)
     return best or Found() if near is None else _better(best, near)

@@ -155,9 +155,11 @@ class PairRows:
     @lazy
     def row_norms(self) -> FloatArray:
         """Frobenius norms ``|a_k| |b_k|`` of the rows, shape (*batch, m)."""
-        queries = self.queries.astype(np.float64, copy=False)
         # Rows that leave the range (also as zero times infinity) are scaled before they are solved.
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            if self.is_small:  # whose right factors are written out: margins need them
+                return np.asarray(np.sqrt(np.vecdot(self.a, self.a)) * np.sqrt(np.vecdot(self.right, self.right)))
+            queries = self.queries.astype(np.float64, copy=False)
             right = np.sqrt(np.vecdot(queries, queries))
             if self.a.dtype == np.float64:
                 squares = np.vecdot(self.a, self.a)

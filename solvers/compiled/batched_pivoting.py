@@ -1,0 +1,158 @@
+"""Least Frobenius norms of problems with few rows in C: rows in, multipliers out, one problem or a batch.
+
+`active_set.c` has the method, that of `attsvm.solvers.frobenius.pivoting`, which is used where the library is missing.
+It calls no BLAS, so the library is loaded without binding it to that of SciPy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.compiled.kernels import _begin, _for_all, _path
+from attsvm.solvers.rows.pairs import PairRows
+
+__all__ = ["MOST_ROWS", "Pivoted", "is_available", "pivot_batch", "pivot_one"]
+
+# Rows up to which loops in C are faster than LAPACK on whole matrices.
+MOST_ROWS = 256
+
+_Entry = Callable[..., int]
+_in_place = (ctypes.c_char * 0).from_buffer
+
+
+class Pivoted(NamedTuple):
+    """What `pivot_batch` found.
+
+    Attributes
+    ----------
+    multipliers : ndarray, shape (B, m)
+        Of the rows as they are: ``W = sum_k multipliers_k a_k b_k^T``.
+    W : ndarray, shape (B, dx, dz)
+    settled : ndarray of bool, shape (B,)
+        Every row is on its side to within rounding; False for dependent rows.
+    rounds : ndarray of int, shape (B,)
+        Of pivoting.
+    peaks : ndarray, shape (B,)
+        Largest multiplier of each problem in units of unit rows whose largest right-hand side is 1.
+    """
+
+    multipliers: FloatArray
+    W: FloatArray
+    settled: BoolArray
+    rounds: IntArray
+    peaks: FloatArray
+
+
+@cache
+def _entry() -> _Entry | None:
+    path = _path()
+    if path is None:
+        return None
+    entry = ctypes.CDLL(path).attsvm_active_set
+    whole, array = ctypes.c_int, ctypes.c_void_p
+    entry.argtypes = [*5 * [whole], *3 * [array], whole, *7 * [array], whole]
+    return entry
+
+
+def is_available() -> bool:
+    """Whether the compiled library is there."""
+    return _entry() is not None
+
+
+def _loaded() -> _Entry:
+    entry = _entry()
+    if entry is None:
+        raise ImportError("the compiled solvers of attsvm are not there: they are built when it is installed")
+    return entry
+
+
+def pivot_one(
+    rows: PairRows, rhs: FloatArray | None = None, equality: BoolArray | None = None
+) -> tuple[FloatArray, bool, int]:
+    """Multipliers of one problem, as in `Pivoted`, whether it is settled, and rounds of pivoting.
+
+    Parameters
+    ----------
+    rows : PairRows
+    rhs : ndarray, shape (m,), optional
+        1 by default.
+    equality : ndarray of bool, shape (m,), optional
+        None by default.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import PairRows
+    >>> from attsvm.solvers.compiled.batched_pivoting import pivot_one
+    >>> pivot_one(PairRows([[2.0, 0.0], [1.0, 1.0]], [[1.0]], [0, 0]))
+    (array([0. , 0.5]), True, 1)
+    """
+    m, (dx, dz) = rows.m, rows.shape
+    out, rounds = np.empty(m), ctypes.c_int()
+    a, queries = rows.a.astype(np.float64, copy=False), rows.queries.astype(np.float64, copy=False)
+    # Bytes are the cheapest way of handing over small arrays: reading an address takes longer than copying them.
+    done = _loaded()(
+        1, m, dx, rows.q, dz, a.tobytes(), queries.tobytes(), rows.owner.tobytes(), 1,
+        None if rhs is None else rhs.tobytes(), None if equality is None else equality.tobytes(), None,
+        _in_place(out.data), None, None, ctypes.byref(rounds), 50 + 2 * m,
+    )  # fmt: skip
+    if not done:
+        raise MemoryError(f"no memory for the Gram matrix of {m} rows")
+    taken = rounds.value
+    return out, taken > 0, abs(taken)
+
+
+def pivot_batch(
+    rows: PairRows,
+    rhs: FloatArray | None = None,
+    equality: BoolArray | None = None,
+    start: BoolArray | None = None,
+    limit: int | None = None,
+) -> Pivoted:
+    """Multipliers of least Frobenius norm of every problem of a batch; zero rows do not count.
+
+    Parameters
+    ----------
+    rows : PairRows
+        Of a batch.
+    rhs : ndarray, shape (B, m), optional
+        1 by default.
+    equality : ndarray of bool, shape (B, m), optional
+        Rows whose multiplier may have either sign; none by default.
+    start : ndarray of bool, shape (B, m), optional
+        Rows believed to be active.
+    limit : int, optional
+        Rounds of pivoting; ``50 + 2 m`` by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import PairRows
+    >>> from attsvm.solvers.compiled.batched_pivoting import pivot_batch
+    >>> found = pivot_batch(PairRows(np.array([[[2.0]], [[4.0]]]), np.ones((2, 1, 1)), [0]))
+    >>> found.W.ravel(), found.settled
+    (array([0.5 , 0.25]), array([ True,  True]))
+    """
+    entry, B, m, (dx, dz) = _loaded(), rows.batch[0], rows.m, rows.shape
+    most, shared = 50 + 2 * m if limit is None else limit, rows.owner.ndim == 1
+    a, queries = (np.ascontiguousarray(part, dtype=np.float64) for part in (rows.a, rows.queries))
+    owner = np.ascontiguousarray(rows.owner)
+    given = [None if part is None else np.ascontiguousarray(part) for part in (rhs, equality, start)]
+    lam, W, peaks, rounds = np.empty((B, m)), np.empty((B, dx, dz)), np.empty(B), np.empty(B, dtype=np.intc)
+    arrays = (a, queries, owner, *given, lam, W, peaks, rounds)
+    # Of every array where it begins and how far its problems are apart.
+    places = [(None, 0) if x is None else (_begin(x), x.nbytes // B) for x in arrays]
+    if shared:
+        places[2] = _begin(owner), 0
+
+    def run(begin: int, end: int) -> int:
+        at = [None if place is None else place + begin * step for place, step in places]
+        return entry(end - begin, m, dx, rows.q, dz, *at[:3], int(shared), *at[3:], most)
+
+    _for_all(run, B, m * dx)
+    return Pivoted(lam, W, rounds > 0, np.abs(rounds).astype(np.int64), peaks)
