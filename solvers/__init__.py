@@ -3,17 +3,17 @@
 from attsvm.solvers.certify.certificate import Certificate, CertificateBatch, RankCertificate
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible
-from attsvm.solvers.dispatch import solve, solve_batch
 from attsvm.solvers.frobenius.conflicts import find_farkas
+from attsvm.solvers.ladder import SOLVERS, SolverSpec
 from attsvm.solvers.memory import MemoryLimitError
 from attsvm.solvers.norms import NORMS, Norm, get_norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.registry import SOLVERS, SolverSpec
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.protocol import Rows
 from attsvm.solvers.rows.shared import SharedRows
 from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, RankLimit
+from attsvm.solvers.solve import solve, solve_batch
 from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
 
 __all__ = [

@@ -81,9 +81,10 @@ def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         found = _from(unit, norm, np.ones(unit.m), request)
         if request.max_iterations is not None or proved(found) <= request.tolerance:
             return found
-    first = solve_active_set(unit, get_norm("frobenius"), Request(request.tolerance))
+    # On vectors the norms of singular values are one.
+    first = solve_active_set(unit, norm if vectors else get_norm("frobenius"), Request(request.tolerance))
     if first.farkas is not None or vectors:
-        return replace(first, certificate=None)  # on vectors the norms of singular values are one
+        return first
     if first.multipliers is None or first.W is None or not first.W.any():
         return Found()
     return _from(unit, norm, _unit_multipliers(unit, first.multipliers), request)

@@ -340,9 +340,7 @@ def _warm_part(known: MarginSolution | FloatArray | None, problem: MarginProblem
     return known[i] if problem.valid is None else known[i][problem.valid[i]]
 
 
-def _solve_batched(
-    specs: tuple[SolverSpec, ...], batch: MarginProblem, norm: Norm, request: Request
-) -> MarginSolution:
+def _solve_batched(specs: tuple[SolverSpec, ...], batch: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
     """A method that works on a batch, then its certificates; what is left open is solved one by one."""
     begin, spec = time.perf_counter(), specs[0]
     unit = UnitProblem(batch)

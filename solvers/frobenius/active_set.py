@@ -276,8 +276,4 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         if best is not None and (limit is not None or proved(best) <= request.tolerance):
             return best
     near = by_distance(unit, norm)
-    if near is None and best is None:  # equality rows that are dependent but for rounding
-        from attsvm.solvers.frobenius.working_set import solve_working_set
-
-        return solve_working_set(unit, norm, request)
     return best or Found() if near is None else _better(best, near)

@@ -8,15 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.certify.certificate import Certificate
-from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.driver import Driver
-from attsvm.solvers.frobenius.active_set import proved
 from attsvm.solvers.frobenius.conflicts import find_farkas, purify_farkas
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.interior_point import InteriorPoint
-from attsvm.solvers.nuclear.newton import Polished, polish_guess, polish_pair, report, warm_polish
+from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
 from attsvm.solvers.nuclear.spectra import pair_gap
-from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.unit import UnitProblem, UnitRows
@@ -27,8 +24,6 @@ __all__ = ["run_interior", "solve_interior"]
 _ATTEMPT = 3e-5
 # Accuracy that either start reaches unless rounding interferes.
 _RETRY = 1e-10
-# Rows up to which the method for batches is asked as well where this one proves less than it does.
-_BATCH_ROWS, _SHARP = 120, 9e-11
 
 
 def run_interior(
@@ -140,20 +135,4 @@ def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if proof is not None or driver.best is None:
         return Found(farkas=proof, iterations=driver.steps)
     found = report(rows, driver.best, driver.steps, Extras(newton_steps=driver.best.steps))
-    if unit.m <= _BATCH_ROWS and request.max_iterations is None and proved(found) > _SHARP:
-        return min([found, *_as_in_a_batch(unit, norm, request, found)], key=proved)
     return found
-
-
-def _as_in_a_batch(unit: UnitProblem, norm: Norm, request: Request, found: Found) -> list[Found]:
-    """What the method for batches makes of a problem that is not sharp, and what Newton makes of that."""
-    from attsvm.solvers.nuclear.batch import solve_nuclear_batch
-
-    many = solve_nuclear_batch(UnitProblem(MarginProblem.stack([unit.problem])), norm, Request(request.tolerance))
-    assert many.W is not None and many.multipliers is not None
-    W, lam = many.W[0], many.multipliers[0]
-    if not (np.isfinite(lam).all() and np.isfinite(W).all()):
-        return []
-    polished = polish_pair(unit.rows, W, lam)
-    last = [] if polished is None else [report(unit.rows, polished, found.iterations, found.extras)]
-    return [replace(found, W=W, multipliers=lam, certificate=certify(unit.problem, W, lam, norm)), *last]

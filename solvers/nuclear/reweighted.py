@@ -23,7 +23,6 @@ from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.working_set import WorkingSetSolve, raised, read_time_limit
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.face_newton import polish_face
-from attsvm.solvers.nuclear.interior import solve_interior
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found
@@ -35,8 +34,6 @@ __all__ = ["solve_reweighted"]
 _ROUNDS, _MANY_ROUNDS = 60, 200
 # Rows up to which Newton is tried whenever there is progress.
 _FEW = 3000
-# Rows up to which the interior point method may take over.
-_INTERIOR_ROWS = 700
 # Factor by which the floor under the weights falls from round to round, and where it ends.
 _FALL, _FLOOR, _SHARE = 0.5, 1e-7, 0.05
 # By how much rows of a weighted problem may be missed, as a share of what the last one left open.
@@ -102,15 +99,7 @@ def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """
     if needs_split(unit.problem):
         return solve_split(unit.problem, norm, request, lambda part, asked: _reweighted(part, norm, asked))
-    found = _reweighted(unit.problem, norm, request)
-    open_ = found.farkas is None and (found.certificate is None or found.certificate.proved > request.tolerance)
-    if open_ and unit.problem.penalty is None and unit.m <= _INTERIOR_ROWS and request.max_iterations is None:
-        # Rows of very mixed scales.
-        other: Found = solve_interior(unit, norm, replace(request, warm_start=None, options={}))
-        known = np.inf if found.certificate is None else found.certificate.proved
-        if other.farkas is not None or (other.certificate is not None and other.certificate.proved < known):
-            return other
-    return found
+    return _reweighted(unit.problem, norm, request)
 
 
 def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
