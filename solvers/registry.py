@@ -112,7 +112,7 @@ SOLVERS = {
             options=frozenset({"rescue"}),
         ),
         SolverSpec(
-            "few_entries", f"{_HOME}.frobenius.few_entries:solve_few_entries", _FROBENIUS, 1e-8,
+            "few_entries", f"{_HOME}.frobenius.entries:solve_entries", _FROBENIUS, 1e-8,
             "own: interior point on the entries of W, for many more rows than entries", rows_per_entry=4.0,
         ),
         SolverSpec(
@@ -122,6 +122,11 @@ SOLVERS = {
         SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
             "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True, products=True,
+            options=frozenset({"progress", "time_limit", "memory_limit"}),
+        ),
+        SolverSpec(
+            "soft_large", f"{_HOME}.frobenius.soft_large:solve_soft_large", _FROBENIUS, 1e-8,
+            "own: dual coordinate descent in C with Newton steps on its faces, soft margins", soft=True, products=True,
             options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(

@@ -154,6 +154,13 @@ class ProximalNewton:
         self.scale = max(0.0, float(self.problem.rhs @ first)) / square if square > 0 else 0.0
         self.here = self._iterate(dual * self.scale, np.zeros(self.rows.m))
 
+    def begin_at(self, x: FloatArray, dual: FloatArray) -> None:
+        """Start from multipliers of all rows, shape (m,), and their combination; all rows are in the working set."""
+        self.admit(np.arange(self.rows.m))
+        self.x = x
+        self.hold()
+        self.here = self._iterate(dual, x)
+
     def _inner(self, one: Iterate, other: Iterate) -> float:
         product = float(np.vdot(one.dual, other.W))
         if self.squared:

@@ -26,7 +26,7 @@ from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.solution import Extras, Found
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["solve_few_entries"]
+__all__ = ["normal_matrix", "solve_entries"]
 
 # Entries of W up to which systems of their order are worth it.
 _MOST_ENTRIES = 4200
@@ -94,6 +94,22 @@ def _normal_matrix(blocks: _Blocks, weights: FloatArray) -> FloatArray:
     H = np.ascontiguousarray(whole.transpose(0, 2, 1, 3)).reshape(dx * dz, dx * dz)
     H.ravel()[:: len(H) + 1] += 1.0
     return H
+
+
+def normal_matrix(rows: PairRows, weights: FloatArray) -> FloatArray:
+    """``I + F' diag(w) F`` of the order of W's entries, shape (dx dz, dx dz), for weights of shape (m,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import PairRows
+    >>> from attsvm.solvers.frobenius.entries import normal_matrix
+    >>> normal_matrix(PairRows([[1.0], [2.0]], [[1.0, 1.0]], [0, 0]), np.array([1.0, 0.5]))
+    array([[4., 3.],
+           [3., 4.]])
+    """
+    blocks, order = _blocks(rows, np.ones(rows.m))
+    return _normal_matrix(blocks, weights[order])
 
 
 class _Steps:
@@ -199,7 +215,7 @@ def _first_rows(unit: UnitProblem) -> IntArray:
     return np.sort(order[np.arange(unit.m) - begin[owner[order]] < _FIRST])
 
 
-def solve_few_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least Frobenius norm of many more rows than entries; ``max_iterations`` are steps, 200 by default.
 
     Equality rows, and W of more entries than its systems are worth, are left to `solve_working_set`.
