@@ -2,12 +2,14 @@
 
     minimize |W|_F^2 / 2 + C sum_j xi_j  or  + C sum_j xi_j^2,    <a_k b_k^T, W> >= rhs_k - xi
 
-Sweeps over the queries (`attsvm.solvers.compiled.descent`) find the rows that matter and are all that very large
+Three methods share the work. Sweeps over the queries (`attsvm.solvers.compiled.descent`) find the rows that matter and are all that very large
 problems need. Where C is large the sweeps converge slowly, but few multipliers still move: `ProximalNewton` on the rows
 that are nearly active ends it. Its proximal weight falls in small steps: with a large one few Newton steps find the
 face, with a small one the face of the last weight is nearly right. (From far away a small weight leaves a function with
 kinks: each step then ends at the next of them, and three rows that tie at the bound of one query are enough for a
-thousand steps over the same faces.)
+thousand steps over the same faces.) Where W has few entries and very many multipliers move, interior-point steps with
+systems in the entries of W end it (`attsvm.solvers.frobenius.entries`). Sweeps go first; their rate, and what the steps
+of the other two would take, decide when they are left and for which.
 
 Rows are written out as far as memory allows; beyond that a working set holds those of each query that W misses most, and
 grows by rows that W misses by more than the slack of their query. Equality rows enter by both signs.
@@ -25,6 +27,7 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.compiled.descent import DualDescent, has_descent
+from attsvm.solvers.frobenius.entries import soft_interior
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.working_set import Progress, read_time_limit, solve_working_set
 from attsvm.solvers.memory import allowed_memory, too_large
@@ -45,6 +48,12 @@ _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
 # Newton steps that a run is expected to take, those after which sweeps may be left for them, those of one proximal
 # weight, and of all.
 _EXPECTED, _AFTER, _OF_A_WEIGHT, _MOST_STEPS = 40, 5, 30, 300
+# Interior-point steps that are expected, and at most taken.
+_INTERIOR_EXPECTED, _INTERIOR_MOST = 25, 100
+# Seconds of vectorized Python per step: for each row, for each entry of a left factor, and at least.
+_PER_ROW, _PER_NUMBER, _PER_STEP = 1e-6, 1e-8, 1e-3
+# Multipliers of an interior point below this share of the largest are taken for 0.
+_TINY = 1e-9
 # Proximal weights relative to squared row norms: the first, and the least.
 _FIRST_WEIGHT, _LEAST_WEIGHT = 1e-2, 1e-10
 # Share of the largest right-hand side by which a row may fall behind the worst of its query and still count as nearly
@@ -144,6 +153,7 @@ class _SoftSolve:
         self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
         self.begin, self.limit = time.perf_counter(), request.max_iterations or _SWEEPS
         self.sweeps = self.steps = self.rounds = self.runs = 0
+        self.interior_done = False
         self.rows = _BothSigns(problem)
         self.best_W, self.least, self.gap = np.zeros(problem.shape), np.inf, np.inf
         # Estimated seconds of sweeps since the last Newton steps, and (these, gap) at every look since then.
@@ -207,29 +217,33 @@ class _SoftSolve:
 
     # -- measures -------------------------------------------------------------------------------------
 
-    def _look(self) -> bool:
-        """Measure the gap on all rows and let missed ones join; whether some did."""
-        descent, penalty, owner, q = self.descent, self.penalty, self.rows.owner, self.problem.q
+    def _look(self, other: FloatArray | None = None) -> bool:
+        """Measure the gap on all rows and let missed ones join; whether some did. ``other`` is a second W to try."""
+        descent, penalty = self.descent, self.penalty
         descent.refresh()
         W = descent.W
-        short = self.rows.rhs - self.rows.values(W)
+        short = self._offer(W)
+        if other is not None:
+            self._offer(other)
         half = 0.5 * float(np.vdot(W, W))
-        missed = np.maximum(short, 0.0)
-        if penalty.slack == "row" and not self.rows.plain:  # of the two halves of an equality one is missed
-            cost = penalty.cost(missed)
-        else:
-            cost = penalty.cost(penalty.slacks(missed, owner, q))
-        if half + cost < self.least:
-            self.least, self.best_W = half + cost, W.copy()
-        loads = penalty.loads(descent.lam, descent.rows.owner, q)
+        loads = penalty.loads(descent.lam, descent.rows.owner, self.problem.q)
         bound = float(descent.rhs @ descent.lam) - half - penalty.conjugate(loads)
         self.gap = (self.least - bound) / self.least if self.least > 0.0 else 0.0
         self.rounds += 1
         if self.tell is not None:
             moving = int(np.count_nonzero(descent.lam))
-            spent = time.perf_counter() - self.begin
-            self.tell(Progress(self.rounds, len(self.index), moving, float(missed.max()), (2 * half) ** 0.5, 0.0, spent))
+            spent, worst = time.perf_counter() - self.begin, max(float(short.max()), 0.0)
+            self.tell(Progress(self.rounds, len(self.index), moving, worst, (2.0 * half) ** 0.5, 0.0, spent))
         return self._admit(short)
+
+    def _offer(self, W: FloatArray) -> FloatArray:
+        """Keep W if its objective is the least so far; by how much it falls short of every row."""
+        short = self.rows.rhs - self.rows.values(W)
+        slacks = self.penalty.slacks(np.maximum(short, 0.0), self.rows.owner, self.problem.q)
+        value = 0.5 * float(np.vdot(W, W)) + self.penalty.cost(slacks)
+        if value < self.least:
+            self.least, self.best_W = value, W.copy()
+        return short
 
     # -- the method -----------------------------------------------------------------------------------
 
@@ -242,30 +256,61 @@ class _SoftSolve:
         self.sweeps += count
         self.since += visit * visits / _SWEEP_RATE
 
-    def _step_cost(self) -> float:
+    def _newton_cost(self) -> float:
         """Estimated seconds of one Newton step; infinite where its system is too large."""
         descent, penalty = self.descent, self.penalty
-        (dx, dz), q, owner = self.problem.shape, self.problem.q, descent.rows.owner
-        order = np.count_nonzero(descent.lam)
-        if penalty.loss == "hinge":
-            full = penalty.loads(descent.lam, owner, q) >= penalty.C * (1.0 - 1e-9)
-            order -= np.count_nonzero(full)  # bounds fix a multiplier
-        if order > self.plan.order:
+        dx, dz = self.problem.shape
+        k = float(np.count_nonzero(descent.lam))
+        if penalty.loss == "hinge":  # every bound that is reached fixes a multiplier
+            loads = penalty.loads(descent.lam, descent.rows.owner, self.problem.q)
+            k -= np.count_nonzero(loads >= penalty.C * (1.0 - 1e-9))
+        if k > self.plan.order:
             return np.inf
-        k = float(order)
-        return 1e-3 + (k**3 / 3.0 + k * k * (dx + dz + 20.0)) / _FACTOR_RATE
+        factoring = (k**3 / 3.0 + k * k * (dx + dz + 20.0)) / _FACTOR_RATE
+        return _PER_STEP + _PER_ROW * descent.rows.m + factoring
 
-    def _prefers_newton(self, goal: float) -> bool:
-        """Whether sweeps, at the rate of the last looks, take longer to the goal than Newton steps."""
+    def _interior_cost(self) -> float:
+        """Estimated seconds of one interior-point step; infinite where its system is too large or was tried."""
+        dx, dz = self.problem.shape
+        N, rows = float(dx * dz), self.descent.rows
+        if N > self.plan.order or self.interior_done:
+            return np.inf
+        forming = (N**3 / 3.0 + rows.q * N * N / 2.0 + 10.0 * N * N) / _FACTOR_RATE
+        return _PER_STEP + (_PER_ROW + _PER_NUMBER * dx) * rows.m + forming
+
+    def _choose(self, goal: float) -> Callable[[float], None] | None:
+        """What to leave the sweeps for, where at their last rate they take longer to the goal; None to go on."""
         self.history.append((self.since, self.gap))
-        if len(self.history) < 3 or not self.gap > 0.0:
-            return False
-        cost = self._step_cost()
-        if self.since < _AFTER * cost * 2.0**self.runs:
-            return False
+        if len(self.history) < 3 or not self.gap > goal:
+            return None
+        newton, interior = self._newton_cost() * 2.0**self.runs, self._interior_cost()
+        by_newton, by_interior = _EXPECTED * newton, _INTERIOR_EXPECTED * interior
+        cost = min(by_newton, by_interior)
+        if self.since < _AFTER / _EXPECTED * cost:
+            return None
         (then, before), (now, gap) = self.history[max(0, len(self.history) - 4)], self.history[-1]
         rate = np.log(before / gap) / (now - then) if before > gap and now > then else 0.0
-        return rate * _EXPECTED * cost < np.log(gap / goal)
+        if rate * cost >= np.log(gap / goal):
+            return None
+        return self._newton if by_newton <= by_interior else self._interior
+
+    def _interior(self, goal: float) -> None:
+        """Interior-point steps on the working rows; small multipliers become 0 where they do not close the gap."""
+        descent = self.descent
+        late = self.time_limit < np.inf
+        lam, W, steps = soft_interior(
+            descent.rows, descent.rhs, self.penalty, 0.3 * goal, _INTERIOR_MOST, (lambda: self.spent) if late else None
+        )
+        self.steps, self.interior_done = self.steps + steps, True
+        before = descent.lam
+        lam = self.penalty.admissible(np.maximum(lam, 0.0), descent.rows.owner, self.problem.q)
+        if np.isfinite(lam).all() and np.isfinite(W).all():
+            descent.move_to(lam)
+            known = self.gap
+            joined = self._look(W)
+            if not joined and self.gap > goal:
+                descent.move_to(np.where(lam > _TINY * float(lam.max()), lam, 0.0) if self.gap < known else before)
+        self.since, self.history = 0.0, []
 
     def _newton(self, goal: float) -> None:
         """Proximal Newton steps on the rows that are nearly active, ever smaller weights, until the gap is closed."""
@@ -305,8 +350,9 @@ class _SoftSolve:
                 return
             idle = 0 if joined or self.gap < 0.9 * least else idle + 1
             least = min(least, self.gap)
-            if not (joined or self.spent) and self._prefers_newton(goal):
-                self._newton(goal)
+            other = None if joined or self.spent else self._choose(goal)
+            if other is not None:
+                other(goal)
                 if self.gap <= goal:
                     return
 
