@@ -123,7 +123,10 @@ static void move_single(Block *part, double cap, double goal) {
         double to = of[best] > 0.0 ? part->lam[best] + part->g[best] / of[best] : part->g[best] > 0.0 ? cap : 0.0;
         to = to < 0.0 ? 0.0 : to > cap ? cap : to;
         double length = to - part->lam[best];
-        if (length == 0.0) return; /* below rounding */
+        if (length == 0.0) { /* below rounding */
+            part->g[best] = 0.0;
+            continue;
+        }
         part->lam[best] = to;
         for (int k = 0; k < n; k++) part->g[k] -= length * of[k];
     }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.compiled.kernels import _begin, _library, _path
@@ -95,8 +97,8 @@ class DualDescent:
         Optimality conditions that are missed by at most ``goal`` are left alone.
         """
         (dx, dz), rows, penalty = self.rows.shape, self.rows, self.penalty
-        fixed = (self._begin, rows.a, rows.queries, self.rhs)
-        moved = (self.lam, self.W, self._misses, self._rest, self._slept, self._seed)
+        fixed: list[npt.NDArray[Any]] = [self._begin, rows.a, rows.queries, self.rhs]
+        moved: list[npt.NDArray[Any]] = [self.lam, self.W, self._misses, self._rest, self._slept, self._seed]
         visits = self._sweep(
             rows.q, dx, dz, *map(_begin, fixed), penalty.slack == "query", penalty.loss != "hinge", penalty.C, goal,
             count, *map(_begin, moved),

@@ -1,4 +1,4 @@
-"""Very many rows on few entries of W: interior-point steps whose linear systems are of W's order, hard and soft margins.
+"""Very many rows on few entries of W, hard and soft margins: interior-point steps with systems of the order of W.
 
     minimize |W|_F^2 / 2   subject to  F W - s = c,  s >= 0
 
@@ -133,7 +133,7 @@ class _SoftSteps:
         return np.asarray(np.add.reduceat(values, self.first)) if self.by_query else values
 
     def _begin(self) -> None:
-        """Equal multipliers, half of what a hinge allows, W along the sum of the rows, and slacks that reach further."""
+        """Equal multipliers, half of what a hinge allows, W along the sum of the rows, and slacks beyond the misses."""
         ones = np.ones(len(self.c))
         along = self.rows.adjoint(ones)
         square = float(np.vdot(along, along))

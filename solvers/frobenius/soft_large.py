@@ -2,17 +2,17 @@
 
     minimize |W|_F^2 / 2 + C sum_j xi_j  or  + C sum_j xi_j^2,    <a_k b_k^T, W> >= rhs_k - xi
 
-Three methods share the work. Sweeps over the queries (`attsvm.solvers.compiled.descent`) find the rows that matter and are all that very large
-problems need. Where C is large the sweeps converge slowly, but few multipliers still move: `ProximalNewton` on the rows
-that are nearly active ends it. Its proximal weight falls in small steps: with a large one few Newton steps find the
-face, with a small one the face of the last weight is nearly right. (From far away a small weight leaves a function with
-kinks: each step then ends at the next of them, and three rows that tie at the bound of one query are enough for a
-thousand steps over the same faces.) Where W has few entries and very many multipliers move, interior-point steps with
-systems in the entries of W end it (`attsvm.solvers.frobenius.entries`). Sweeps go first; their rate, and what the steps
-of the other two would take, decide when they are left and for which.
+Three methods share the work. Sweeps over the queries (`attsvm.solvers.compiled.descent`) find the rows that matter and
+are all that very large problems need. Where C is large the sweeps converge slowly, but few multipliers still move:
+`ProximalNewton` on the rows that are nearly active finishes. Its proximal weight falls in small steps: with a large one
+few Newton steps find the face, with a small one the face of the last weight is nearly right. (Far from the solution a
+small weight leaves a function with kinks, and an exact line search stops at the next kink: three rows that tie at the
+bound of one query are enough for a thousand steps through the same faces.) Where W has few entries and very many
+multipliers move, interior-point steps with systems in the entries of W finish (`attsvm.solvers.frobenius.entries`).
+Sweeps go first; their rate of convergence and the estimated time of the other two decide when to change, and to which.
 
-Rows are written out as far as memory allows; beyond that a working set holds those of each query that W misses most, and
-grows by rows that W misses by more than the slack of their query. Equality rows enter by both signs.
+Rows are written out as far as memory allows; beyond that a working set holds those of each query that W misses most,
+and grows by rows that W misses by more than the slack of their query. Equality rows enter by both signs.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
 _EXPECTED, _AFTER, _OF_A_WEIGHT, _MOST_STEPS = 40, 5, 30, 300
 # Interior-point steps that are expected, and at most taken.
 _INTERIOR_EXPECTED, _INTERIOR_MOST = 25, 100
-# Seconds of vectorized Python per step: for each row, for each entry of a left factor, and at least.
-_PER_ROW, _PER_NUMBER, _PER_STEP = 1e-6, 1e-8, 1e-3
+# Seconds of vectorized Python per step: for each row, for each entry of a left factor, and at least; and per look.
+_PER_ROW, _PER_NUMBER, _PER_STEP, _PER_LOOK = 1e-6, 1e-8, 1e-3, 2e-4
 # Multipliers of an interior point below this share of the largest are taken for 0.
 _TINY = 1e-9
 # Proximal weights relative to squared row norms: the first, and the least.
@@ -63,8 +63,8 @@ _NEARLY = 1.0
 _LARGEST_SYSTEM = 8000
 # Share of the tolerance that the method aims at, and the least relative gap that float64 can be expected to reach.
 _SHARE, _LEAST_GAP = 0.3, 1e-14
-# Looks at all rows without a smaller gap after which rounding is what is left.
-_PATIENCE = 30
+# Looks at all rows during which the dual rises by less than this share of it: then rounding is what is left.
+_PATIENCE, _RISE = 30, 1e-14
 # Rows of each query that a working set begins with, and that join it at a time.
 _FIRST, _JOIN = 8, 4
 # Vectors of one number per row that a solve holds at once.
@@ -83,15 +83,16 @@ def _plan(problem: MarginProblem, limit: float | None) -> _Memory:
     """Divide the memory that a solve may take; refuse one for which too little is left."""
     allowed = allowed_memory(limit)
     dx, dz = problem.shape
-    copies = 1 if isinstance(problem.rows, PairRows) else 2  # of rows that are gathered
-    fixed = 8.0 * (_VECTORS * problem.m + problem.q * (dx + dz + 4) + 6 * dx * dz)
+    m = problem.m + int(np.count_nonzero(problem.equality))  # equalities count twice
+    copies = 1 if isinstance(problem.rows, PairRows) and m == problem.m else 2  # of rows that are gathered
+    fixed = 8.0 * (_VECTORS * m + problem.q * (dx + dz + 4) + 6 * dx * dz)
     each = 8.0 * (copies * dx + 8)
-    fewest = min(problem.m, _FIRST * problem.q)
+    fewest = min(m, _FIRST * problem.q)
     if allowed is None:
-        return _Memory(problem.m, _LARGEST_SYSTEM)
+        return _Memory(m, _LARGEST_SYSTEM)
     if fixed + each * fewest > allowed:
         raise too_large(problem, fixed + each * fewest, allowed, limit is not None)
-    rows = int(min(problem.m, (allowed - fixed) / each))
+    rows = int(min(m, (allowed - fixed) / each))
     # A system takes its matrix, and while that is formed the rows of it with their right factors.
     left = max(allowed - fixed - each * rows, 0.2 * (allowed - fixed))
     return _Memory(rows, int(min(_LARGEST_SYSTEM, max(0.0, (left / 8.0) ** 0.5 - 2 * (dx + dz)))))
@@ -155,7 +156,7 @@ class _SoftSolve:
         self.sweeps = self.steps = self.rounds = self.runs = 0
         self.interior_done = False
         self.rows = _BothSigns(problem)
-        self.best_W, self.least, self.gap = np.zeros(problem.shape), np.inf, np.inf
+        self.best_W, self.least, self.gap, self.bound = np.zeros(problem.shape), np.inf, np.inf, 0.0
         # Estimated seconds of sweeps since the last Newton steps, and (these, gap) at every look since then.
         self.since, self.history = 0.0, list[tuple[float, float]]()
         known = request.multipliers(problem)
@@ -210,8 +211,11 @@ class _SoftSolve:
         new = rows[_worst(beyond[rows], owner[rows], _JOIN)]
         lam = self._multipliers()
         index = np.union1d(self.index, new)
-        if len(index) > self.plan.rows:  # rows without a multiplier leave
-            index = np.union1d(np.flatnonzero(lam), new)
+        if len(index) > self.plan.rows:  # of rows without a multiplier those leave that are furthest from active
+            needed = np.union1d(np.flatnonzero(lam), new)
+            others = np.setdiff1d(self.index, needed)
+            closest = np.argsort((covered[owner] - short)[others], kind="stable")
+            index = np.union1d(needed, others[closest[: max(0, self.plan.rows - len(needed))]])
         self._open(index, lam)
         return True
 
@@ -227,8 +231,8 @@ class _SoftSolve:
             self._offer(other)
         half = 0.5 * float(np.vdot(W, W))
         loads = penalty.loads(descent.lam, descent.rows.owner, self.problem.q)
-        bound = float(descent.rhs @ descent.lam) - half - penalty.conjugate(loads)
-        self.gap = (self.least - bound) / self.least if self.least > 0.0 else 0.0
+        self.bound = float(descent.rhs @ descent.lam) - half - penalty.conjugate(loads)
+        self.gap = (self.least - self.bound) / self.least if self.least > 0.0 else 0.0
         self.rounds += 1
         if self.tell is not None:
             moving = int(np.count_nonzero(descent.lam))
@@ -254,7 +258,7 @@ class _SoftSolve:
         count = min(_CHUNK, max(1, int(_OPERATIONS / (visit * rows.q))), self.limit - self.sweeps)
         visits = self.descent.sweep(count)
         self.sweeps += count
-        self.since += visit * visits / _SWEEP_RATE
+        self.since += visit * visits / _SWEEP_RATE + _PER_LOOK
 
     def _newton_cost(self) -> float:
         """Estimated seconds of one Newton step; infinite where its system is too large."""
@@ -273,7 +277,7 @@ class _SoftSolve:
         """Estimated seconds of one interior-point step; infinite where its system is too large or was tried."""
         dx, dz = self.problem.shape
         N, rows = float(dx * dz), self.descent.rows
-        if N > self.plan.order or self.interior_done:
+        if self.plan.order < N or self.interior_done:
             return np.inf
         forming = (N**3 / 3.0 + rows.q * N * N / 2.0 + 10.0 * N * N) / _FACTOR_RATE
         return _PER_STEP + (_PER_ROW + _PER_NUMBER * dx) * rows.m + forming
@@ -314,12 +318,12 @@ class _SoftSolve:
 
     def _newton(self, goal: float) -> None:
         """Proximal Newton steps on the rows that are nearly active, ever smaller weights, until the gap is closed."""
-        descent, owner, rhs = self.descent, self.rows.owner[self.index], self.rows.rhs[self.index]
+        descent, side = self.descent, float(np.abs(self.rows.rhs).max())
         short = self.rows.rhs - self.rows.values(descent.W)
         worst = np.zeros(self.problem.q)
         np.maximum.at(worst, self.rows.owner, short)
         behind = (worst[self.rows.owner] if self.penalty.slack == "query" else 0.0) - short
-        near = behind[self.index[descent.order]] < _NEARLY * float(np.abs(rhs).max())
+        near = behind[self.index[descent.order]] < _NEARLY * side
         rows = np.flatnonzero(near | (descent.lam > 0.0))
         part = MarginProblem.from_rows(descent.rows.gather(rows), descent.rhs[rows])._priced(self.penalty)
         method = ProximalNewton(part)
@@ -342,14 +346,14 @@ class _SoftSolve:
 
     def approach(self, goal: float) -> None:
         """Sweeps and steps until the gap is at most ``goal``, until rounding stops them or the budget does."""
-        least, idle = np.inf, 0
+        best, idle = -np.inf, 0
         while not self.spent and idle < _PATIENCE:
             self._sweep()
             joined = self._look()
             if self.gap <= goal and not joined:
                 return
-            idle = 0 if joined or self.gap < 0.9 * least else idle + 1
-            least = min(least, self.gap)
+            idle = 0 if joined or self.bound > best + _RISE * abs(best) else idle + 1
+            best = max(best, self.bound)
             other = None if joined or self.spent else self._choose(goal)
             if other is not None:
                 other(goal)
