@@ -8,7 +8,15 @@ from typing import NamedTuple
 
 from attsvm.solvers.problem import MarginProblem
 
-__all__ = ["MemoryLimitError", "MemoryPlan", "available_memory", "require_memory", "working_memory"]
+__all__ = [
+    "MemoryLimitError",
+    "MemoryPlan",
+    "allowed_memory",
+    "available_memory",
+    "require_memory",
+    "too_large",
+    "working_memory",
+]
 
 # Vectors of one number per row that a solve holds at once.
 _VECTORS = 14
@@ -96,10 +104,7 @@ def require_memory(problem: MarginProblem, limit: float | None, products: bool =
     >>> require_memory(MarginProblem([[1.0]], [[1.0]], [0]), 1e6)
     MemoryPlan(matrix=True, features=None)
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):
-        raise ValueError(f"memory_limit must be None or a positive number of bytes, got {limit!r}")
-    found = available_memory()
-    allowed = limit if limit is not None else None if found is None else _SHARE * found
+    allowed = allowed_memory(limit)
     need = working_memory(problem)
     if allowed is None or need <= allowed:
         return MemoryPlan(True, None)
@@ -108,8 +113,30 @@ def require_memory(problem: MarginProblem, limit: float | None, products: bool =
         fitting = [count for count in (_FEWEST_FEATURES, *_FEATURES) if working_memory(problem, count) <= allowed]
         if fitting:
             return MemoryPlan(False, fitting[-1])
-    reason = "memory_limit" if limit is not None else "what is available now"
-    raise MemoryLimitError(
+    raise too_large(problem, need, allowed, limit is not None)
+
+
+def allowed_memory(limit: float | None) -> float | None:
+    """Bytes that a solve may take: the limit, or 80% of what is available now; None where the system does not say.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.memory import allowed_memory
+    >>> allowed_memory(1e6)
+    1000000.0
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):
+        raise ValueError(f"memory_limit must be None or a positive number of bytes, got {limit!r}")
+    if limit is not None:
+        return float(limit)
+    found = available_memory()
+    return None if found is None else _SHARE * found
+
+
+def too_large(problem: MarginProblem, need: float, allowed: float, limited: bool) -> MemoryLimitError:
+    """The error of a solve that needs more than is allowed, whether by a limit or by what is available."""
+    reason = "memory_limit" if limited else "what is available now"
+    return MemoryLimitError(
         f"this solve of {problem.m} rows and {problem.q} queries would take about {need / 1e6:.0f} MB beside the data, "
         f"more than {reason} ({allowed / 1e6:.0f} MB): raise memory_limit, solve fewer sequences or queries at a time, "
         "or project tokens and queries on fewer dimensions"

@@ -136,19 +136,28 @@ def _solve_batch(unit: UnitProblem, norm: Norm, request: Request) -> Found:
 
 def _solve_soft(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """A soft margin of one problem or a batch, in any norm."""
+    problem = unit.problem
     W, lam, steps = _run_soft(unit, norm, request)
-    if unit.problem.batch:
+    usable = np.asarray(np.isfinite(W).all(axis=(-2, -1)) & np.isfinite(lam).all(axis=-1))
+    if norm.name != "frobenius":
+        W = _zero_where_optimal(problem, norm, np.where(usable[..., None, None], W, 0.0), lam, request.tolerance)
+    if problem.batch:
+        W[~usable] = np.nan
         return Found(W, lam, steps)
-    if not (np.isfinite(W).all() and np.isfinite(lam).all()):
+    if not usable:
         return Found(iterations=int(steps))
-    certificate = certify(unit.problem, W, lam, norm)
-    found = Found(W, lam, int(steps), certificate=certificate)
-    if certificate.proved > request.tolerance and norm.name != "frobenius":  # a small penalty ends at 0 exactly
-        zero = np.zeros_like(W)
-        other = certify(unit.problem, zero, lam, norm)
-        if other.proved < certificate.proved:
-            found = replace(found, W=zero, certificate=other)
-    return found
+    return Found(W, lam, int(steps), certificate=certify(problem, W, lam, norm))
+
+
+def _zero_where_optimal(
+    problem: MarginProblem, norm: Norm, W: FloatArray, lam: FloatArray, tolerance: float
+) -> FloatArray:
+    """W, and 0 where the multipliers prove that: a norm has a kink at 0, where small penalties end exactly."""
+    slacks = problem.penalty.cost(problem.penalty.slacks(problem.missed(-problem.rhs), problem.owner, problem.q))  # type: ignore[union-attr]
+    if not np.any(np.asarray(norm.values(W)) <= np.sqrt(tolerance) * slacks):
+        return W
+    zero = np.asarray(certify(problem, np.zeros_like(W), np.nan_to_num(lam), norm).proved) <= tolerance
+    return np.where(zero[..., None, None], 0.0, W)
 
 
 def _run_soft(unit: UnitProblem, norm: Norm, request: Request) -> tuple[FloatArray, FloatArray, IntArray]:

@@ -36,6 +36,7 @@ ACCURACY = {
     "interior": _OWN_NUCLEAR,
     "factored": _OWN_NUCLEAR,
     "working_set": Accuracy(1e-8, None),
+    "soft_large": Accuracy(1e-8, None),
     "reweighted": Accuracy(1e-7, None),
     "primal_dual": Accuracy(1e-7, None),
     "cvxpy": Accuracy(1e-7, None),

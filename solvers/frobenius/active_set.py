@@ -2,8 +2,8 @@
 
 With unit rows, Gram matrix G and right-hand side c, the multipliers solve the complementarity problem
 ``x >= 0, G x - c >= 0, x . (G x - c) = 0`` (x free and ``G x = c`` on equality rows). The compiled pivoting finds the
-active rows of one problem or a batch, `pivoting` where rows are many or the library is missing; dependent rows, and what
-Gram matrices in float64 cannot settle, go to `least_distance`.
+active rows of one problem or a batch, `pivoting` where rows are many or the library is missing; dependent rows, and
+what Gram matrices in float64 cannot settle, go to `least_distance`.
 """
 
 from __future__ import annotations

@@ -154,6 +154,13 @@ class ProximalNewton:
         self.scale = max(0.0, float(self.problem.rhs @ first)) / square if square > 0 else 0.0
         self.here = self._iterate(dual * self.scale, np.zeros(self.rows.m))
 
+    def begin_at(self, x: FloatArray, dual: FloatArray) -> None:
+        """Start from multipliers of all rows, shape (m,), and their combination; all rows are in the working set."""
+        self.admit(np.arange(self.rows.m))
+        self.x = x
+        self.hold()
+        self.here = self._iterate(dual, x)
+
     def _inner(self, one: Iterate, other: Iterate) -> float:
         product = float(np.vdot(one.dual, other.W))
         if self.squared:
@@ -263,18 +270,35 @@ class ProximalNewton:
         if end <= 1e-12 * (abs(start) + abs(curve) + trial.square):
             return trial, ahead
         u0, u1 = self._shifted(here.values, ridge), self._shifted(trial.values, ridge)
-        low, high = 0.0, 1.0
-        for _ in range(30):
-            middle = 0.5 * (low + high)
-            slope = derivative(middle, self.set.project(u0 + middle * (u1 - u0)))
-            low, high = (middle, high) if slope < 0 else (low, middle)
-        t = 0.5 * (low + high)
+        t = self._zero(lambda t: derivative(t, self.set.project(u0 + t * (u1 - u0))), end)
         paid = here.paid + t * (trial.paid - here.paid)
         W = here.W + t * (trial.W - here.W)
         dual = W if self.metric is None else here.dual + t * (trial.dual - here.dual)
         square = here.square + 2.0 * t * start + t * t * curve
         point = Iterate(W, dual, paid, here.values + t * change, square)
         return point, self.set.project(u0 + t * (u1 - u0))
+
+    @staticmethod
+    def _zero(derivative: Callable[[float], float], end: float) -> float:
+        """Where an increasing function that ends at ``end`` > 0 is 0, by false position and, where that lags, halving.
+
+        A hundredth of the slope at the start may be left: the next step starts from there anyway.
+        """
+        low, high, at_high = 0.0, 1.0, end
+        first = at_low = derivative(0.0)
+        if not first < 0.0:
+            return 0.0
+        for k in range(30):
+            share = at_low / (at_low - at_high) if k % 3 < 2 else 0.5
+            t = low + min(max(share, 0.01), 0.99) * (high - low)
+            slope = derivative(t)
+            if abs(slope) <= 0.01 * abs(first):
+                break
+            if slope < 0.0:
+                low, at_low = t, slope
+            else:
+                high, at_high = t, slope
+        return t
 
     # -- the end --------------------------------------------------------------------------------------
 

@@ -1,0 +1,294 @@
+/* Coordinate descent on the dual of a soft margin in the Frobenius norm, one query after another.
+
+     maximize  rhs . lam - |W(lam)|^2 / 2 - h*(lam),    W(lam) = sum_k lam_k a_k b_k'
+
+   The rows of a query share their right factor b, so a visit costs one product W b, one product of the query's rows with
+   it, and one update of W (made when the next visit reads it). In between the multipliers of the query that matter, those that are positive or should be,
+   move in steps of one coordinate (each has its own bound) or of two (their sum has a bound: what is left of it is a
+   further multiplier, of a row of zeros) until their own optimality conditions hold to a share of what they missed.
+
+   A query whose conditions hold is left out of the next 1, 2, 4, ... sweeps.
+
+   S. S. Keerthi, S. Sundararajan, K.-W. Chang, C.-J. Hsieh, C.-J. Lin, "A sequential dual method for large scale
+   multi-class linear SVMs", KDD 2008. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "steps.h"
+
+/* Rows of a query that move in one visit, steps of such a visit per row, and the share of a violation that may be left. */
+enum { MOST = 48, STEPS = 10, LONGEST_REST = 16 };
+static const double SHARE = 0.05;
+/* Share of a bound that rounding may leave of it. */
+static const double ROUNDING = 1e-14;
+
+/* The loops that take the time, for whatever vector units the machine has. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
+#define VECTORIZED __attribute__((target_clones("avx512f", "arch=haswell", "default")))
+#else
+#define VECTORIZED
+#endif
+#define LANES 16
+
+/* out_k = x_k . y for the rows x_k (count, n) */
+VECTORIZED static void products(long count, int n, const double *x, const double *y, double *out) {
+    for (long k = 0; k < count; k++, x += n) {
+        double sum[LANES] = {0.0}, rest = 0.0;
+        int i = 0;
+        for (; i + LANES <= n; i += LANES)
+            for (int l = 0; l < LANES; l++) sum[l] += x[i + l] * y[i + l];
+        for (; i < n; i++) rest += x[i] * y[i];
+        for (int l = 0; l < LANES; l++) rest += sum[l];
+        out[k] = rest;
+    }
+}
+
+/* W += x y' and then out = W z, for W (dx, dz), in one pass over W */
+VECTORIZED static void update_and_multiply(int dx, int dz, const double *restrict x, const double *restrict y,
+                                           const double *restrict z, double *restrict W, double *restrict out) {
+    for (int i = 0; i < dx; i++, W += dz) {
+        double sum[LANES] = {0.0}, rest = 0.0, factor = x[i];
+        int j = 0;
+        for (; j + LANES <= dz; j += LANES)
+            for (int l = 0; l < LANES; l++) sum[l] += (W[j + l] += factor * y[j + l]) * z[j + l];
+        for (; j < dz; j++) rest += (W[j] += factor * y[j]) * z[j];
+        for (int l = 0; l < LANES; l++) rest += sum[l];
+        out[i] = rest;
+    }
+}
+
+typedef struct {
+    int dx, dz;
+    double *W;              /* (dx, dz) */
+    double cap;             /* bound of a multiplier or of the sum of a query; infinite for squared hinges */
+    int joint;              /* one slack per query */
+    double ridge;           /* 1 / (2 C) for squared hinges */
+    double *u, *g, *move;   /* W b (dx,), gradient (rows of a query,), left factor of the last change of W (dx,) */
+    const double *moved;    /* right factor of a change that W still lacks, or NULL */
+} Descent;
+
+/* Some rows of one query, with their Gram matrix. */
+typedef struct {
+    int n;
+    long row[MOST + 1];
+    double lam[MOST + 1], g[MOST + 1], Q[(MOST + 1) * (MOST + 1)];
+} Block;
+
+static unsigned long long next_random(unsigned long long *state) {
+    unsigned long long x = *state;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    return *state = x;
+}
+
+/* Steps of two multipliers whose sum stays: from the least gradient of a positive one to the largest. */
+static void move_pairs(Block *part, double goal) {
+    int n = part->n;
+    for (int step = 0; step < STEPS * n; step++) {
+        int up = 0, down = -1;
+        for (int k = 0; k < n; k++) {
+            if (part->g[k] > part->g[up]) up = k;
+            if (part->lam[k] > 0.0 && (down < 0 || part->g[k] < part->g[down])) down = k;
+        }
+        double miss = down < 0 ? 0.0 : part->g[up] - part->g[down];
+        if (!(miss > goal)) return;
+        const double *of_up = part->Q + (long)up * n, *of_down = part->Q + (long)down * n;
+        double curve = of_up[up] + of_down[down] - 2.0 * of_up[down];
+        int whole = !(curve * part->lam[down] > miss);
+        double length = whole ? part->lam[down] : miss / curve;
+        part->lam[up] += length;
+        part->lam[down] = whole ? 0.0 : part->lam[down] - length;
+        for (int k = 0; k < n; k++) part->g[k] -= length * (of_up[k] - of_down[k]);
+    }
+}
+
+/* Steps of one multiplier between 0 and its cap. */
+static void move_single(Block *part, double cap, double goal) {
+    int n = part->n;
+    for (int step = 0; step < STEPS * n; step++) {
+        int best = -1;
+        double most = goal;
+        for (int k = 0; k < n; k++) {
+            double g = part->g[k];
+            double miss = g > 0.0 ? (part->lam[k] < cap ? g : 0.0) : (part->lam[k] > 0.0 ? -g : 0.0);
+            if (miss > most) {
+                most = miss;
+                best = k;
+            }
+        }
+        if (best < 0) return;
+        const double *of = part->Q + (long)best * n;
+        double to = of[best] > 0.0 ? part->lam[best] + part->g[best] / of[best] : part->g[best] > 0.0 ? cap : 0.0;
+        to = to < 0.0 ? 0.0 : to > cap ? cap : to;
+        double length = to - part->lam[best];
+        if (length == 0.0) { /* below rounding */
+            part->g[best] = 0.0;
+            continue;
+        }
+        part->lam[best] = to;
+        for (int k = 0; k < n; k++) part->g[k] -= length * of[k];
+    }
+}
+
+/* The rows of a query that matter, and by how much the worst of them misses its optimality condition. */
+static double choose(const Descent *d, long count, const double *lam, Block *part) {
+    const double *g = d->g;
+    double top = 0.0, low = INFINITY, sum = 0.0, miss = 0.0;
+    int shared = d->joint && d->cap < INFINITY;
+    for (long k = 0; k < count; k++) {
+        sum += lam[k];
+        if (g[k] > top) top = g[k];
+        if (lam[k] > 0.0 && g[k] < low) low = g[k];
+    }
+    if (shared && sum < d->cap * (1.0 - ROUNDING) && low > 0.0) low = 0.0; /* what is left of the bound has gradient 0 */
+    part->n = 0;
+    for (long k = 0; k < count; k++) {
+        int wanted;
+        if (shared) {
+            wanted = lam[k] > 0.0 || g[k] > low;
+        } else {
+            double own = g[k] > 0.0 ? (lam[k] < d->cap ? g[k] : 0.0) : (lam[k] > 0.0 ? -g[k] : 0.0);
+            if (own > miss) miss = own;
+            wanted = lam[k] > 0.0 || own > 0.0;
+        }
+        if (!wanted) continue;
+        int place = part->n;
+        if (place == MOST) { /* the least wanted gives way: rows with multipliers stay before rows with less to gain */
+            place = 0;
+            for (int l = 1; l < MOST; l++)
+                if (fabs(part->g[l]) < fabs(part->g[place])) place = l;
+            if (!(fabs(g[k]) > fabs(part->g[place]))) continue;
+        } else {
+            part->n++;
+        }
+        part->row[place] = k;
+        part->lam[place] = lam[k];
+        part->g[place] = g[k];
+    }
+    return shared ? (low < INFINITY ? top - low : 0.0) : miss;
+}
+
+static void fill_gram(const Descent *d, const double *a, double square, Block *part) {
+    int n = part->n;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j <= i; j++) {
+            double q = square * dot(d->dx, a + part->row[i] * d->dx, a + part->row[j] * d->dx);
+            if (d->ridge > 0.0 && (d->joint || i == j)) q += d->ridge;
+            part->Q[(long)i * n + j] = part->Q[(long)j * n + i] = q;
+        }
+}
+
+/* The bound of a sum as one more multiplier, of a row of zeros. */
+static void add_rest(double cap, double fixed, Block *part) {
+    int n = part->n;
+    double sum = fixed;
+    for (int k = n - 1; k >= 0; k--) { /* a column more for every row of the matrix */
+        sum += part->lam[k];
+        memmove(part->Q + (long)k * (n + 1), part->Q + (long)k * n, sizeof(double) * n);
+        part->Q[(long)k * (n + 1) + n] = 0.0;
+    }
+    memset(part->Q + (long)n * (n + 1), 0, sizeof(double) * (n + 1));
+    part->row[n] = -1;
+    part->lam[n] = sum < cap * (1.0 - ROUNDING) ? cap - sum : 0.0;
+    part->g[n] = 0.0;
+    part->n++;
+}
+
+/* Improve the multipliers of one query; by how much it missed its optimality conditions. */
+static double visit(Descent *d, long count, const double *a, const double *b, const double *rhs, double *lam,
+                    double goal, Block *part) {
+    int dx = d->dx, dz = d->dz;
+    double square = dot(dz, b, b), load = 0.0;
+    if (d->moved)
+        update_and_multiply(dx, dz, d->move, d->moved, b, d->W, d->u);
+    else
+        products(dx, dz, d->W, b, d->u);
+    d->moved = NULL;
+    if (d->joint && d->ridge > 0.0)
+        for (long k = 0; k < count; k++) load += lam[k];
+    products(count, dx, a, d->u, d->g);
+    for (long k = 0; k < count; k++) d->g[k] = rhs[k] - d->g[k] - d->ridge * (d->joint ? load : lam[k]);
+    double miss = choose(d, count, lam, part);
+    if (!(miss > goal) || !part->n) return miss;
+    fill_gram(d, a, square, part);
+    double left = SHARE * miss > goal ? SHARE * miss : goal;
+    int rows = part->n;
+    if (d->joint && d->cap < INFINITY) {
+        double fixed = 0.0;
+        for (long k = 0; k < count; k++) fixed += lam[k];
+        for (int k = 0; k < rows; k++) fixed -= part->lam[k];
+        add_rest(d->cap, fixed > 0.0 && rows == MOST ? fixed : 0.0, part);
+        move_pairs(part, left);
+    } else {
+        move_single(part, d->cap, left);
+    }
+    memset(d->move, 0, sizeof(double) * dx);
+    for (int k = 0; k < rows; k++) {
+        double change = part->lam[k] - lam[part->row[k]];
+        if (change == 0.0) continue;
+        lam[part->row[k]] = part->lam[k];
+        const double *row = a + part->row[k] * dx;
+        for (int i = 0; i < dx; i++) d->move[i] += change * row[i];
+    }
+    d->moved = b; /* the next visit reads W anyway */
+    return miss;
+}
+
+/* Sweeps over the queries, in random order: lam and W = W(lam) move, `rest` and `slept` (q,) and `seed` carry on. Rows
+   a (m, dx) are sorted by query, those of query j from begin[j] to begin[j + 1]. `goal` is the violation that is left
+   alone; `misses` (q,) are the violations that the last visits found. Returns the visits made, or -1 without memory. */
+EXPORT long attsvm_descend(int q, int dx, int dz, const long long *begin, const double *a, const double *b,
+                           const double *rhs, int joint, int squared, double C, double goal, int sweeps, double *lam,
+                           double *W, double *misses, int *rest, int *slept, unsigned long long *seed) {
+    long longest = 1, visits = 0;
+    for (int j = 0; j < q; j++)
+        if (begin[j + 1] - begin[j] > longest) longest = (long)(begin[j + 1] - begin[j]);
+    double *memory = malloc(sizeof(double) * (2 * (size_t)dx + (size_t)longest));
+    int *order = malloc(sizeof(int) * (size_t)q);
+    Block *part = malloc(sizeof(Block));
+    if (!memory || !order || !part) {
+        free(memory);
+        free(order);
+        free(part);
+        return -1;
+    }
+    Descent d = {dx, dz, W, squared ? INFINITY : C, joint, squared ? 0.5 / C : 0.0, memory, memory + 2 * dx, memory + dx, NULL};
+    for (int sweep = 0; sweep < sweeps; sweep++) {
+        int n = 0;
+        double worst = 0.0;
+        for (int j = 0; j < q; j++) {
+            if (misses[j] > worst) worst = misses[j];
+            if (slept[j] > 0) {
+                slept[j]--;
+                continue;
+            }
+            order[n++] = j;
+        }
+        double idle = 0.01 * worst > goal ? 0.01 * worst : goal;
+        for (int i = n - 1; i > 0; i--) {
+            int k = (int)(next_random(seed) % (unsigned long long)(i + 1)), kept = order[i];
+            order[i] = order[k];
+            order[k] = kept;
+        }
+        for (int i = 0; i < n; i++) {
+            int j = order[i];
+            long first = (long)begin[j], count = (long)(begin[j + 1] - begin[j]);
+            if (!count) continue;
+            misses[j] = visit(&d, count, a + first * dx, b + (long)j * dz, rhs + first, lam + first, goal, part);
+            visits++;
+            if (misses[j] > idle) {
+                rest[j] = 0;
+            } else {
+                slept[j] = rest[j];
+                rest[j] = rest[j] ? (2 * rest[j] < LONGEST_REST ? 2 * rest[j] : LONGEST_REST) : 1;
+            }
+        }
+    }
+    if (d.moved) update_and_multiply(dx, dz, d.move, d.moved, d.moved, W, d.u);
+    free(memory);
+    free(order);
+    free(part);
+    return visits;
+}

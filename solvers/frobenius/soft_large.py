@@ -1,0 +1,407 @@
+"""Soft margins in the Frobenius norm for many rows: coordinate descent on the dual, then proximal Newton steps.
+
+    minimize |W|_F^2 / 2 + C sum_j xi_j  or  + C sum_j xi_j^2,    <a_k b_k^T, W> >= rhs_k - xi
+
+Three methods share the work. Sweeps over the queries (`attsvm.solvers.compiled.descent`) find the rows that matter and
+are all that very large problems need. Where C is large the sweeps converge slowly, but few multipliers still move:
+`ProximalNewton` on the rows that are nearly active finishes. Its proximal weight falls in small steps: with a large one
+few Newton steps find the face, with a small one the face of the last weight is nearly right. (Far from the solution a
+small weight leaves a function with kinks, and an exact line search stops at the next kink: three rows that tie at the
+bound of one query are enough for a thousand steps through the same faces.) Where W has few entries and very many
+multipliers move, interior-point steps with systems in the entries of W finish (`attsvm.solvers.frobenius.entries`).
+Sweeps go first; their rate of convergence and the estimated time of the other two decide when to change, and to which.
+
+Rows are written out as far as memory allows; beyond that a working set holds those of each query that W misses most,
+and grows by rows that W misses by more than the slack of their query. Equality rows enter by both signs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.compiled.descent import DualDescent, has_descent
+from attsvm.solvers.frobenius.entries import soft_interior
+from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
+from attsvm.solvers.frobenius.working_set import Progress, read_time_limit, solve_working_set
+from attsvm.solvers.memory import allowed_memory, too_large
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.penalty import Penalty
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.request import Request
+from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.unit import UnitProblem
+
+__all__ = ["solve_soft_large"]
+
+# Sweeps in all, and sweeps and operations (about a second) between two looks at all rows.
+_SWEEPS, _CHUNK, _OPERATIONS = 20_000, 10, 4e9
+# Operations per second of sweeps and of factorizations on a usual machine: they decide between the two.
+_SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
+# Newton steps that a run is expected to take, those after which sweeps may be left for them, those of one proximal
+# weight, and of all.
+_EXPECTED, _AFTER, _OF_A_WEIGHT, _MOST_STEPS = 40, 5, 30, 300
+# Interior-point steps that are expected, and at most taken.
+_INTERIOR_EXPECTED, _INTERIOR_MOST = 25, 100
+# Seconds of vectorized Python per step: for each row, for each entry of a left factor, and at least; and per look.
+_PER_ROW, _PER_NUMBER, _PER_STEP, _PER_LOOK = 1e-6, 1e-8, 1e-3, 2e-4
+# Multipliers of an interior point below this share of the largest are taken for 0.
+_TINY = 1e-9
+# Proximal weights relative to squared row norms: the first, and the least.
+_FIRST_WEIGHT, _LEAST_WEIGHT = 1e-2, 1e-10
+# Share of the largest right-hand side by which a row may fall behind the worst of its query and still count as nearly
+# active.
+_NEARLY = 1.0
+# Order of the largest linear system.
+_LARGEST_SYSTEM = 8000
+# Share of the tolerance that the method aims at, and the least relative gap that float64 can be expected to reach.
+_SHARE, _LEAST_GAP = 0.3, 1e-14
+# Looks at all rows during which the dual rises by less than this share of it: then rounding is what is left.
+_PATIENCE, _RISE = 30, 1e-14
+# Rows of each query that a working set begins with, and that join it at a time.
+_FIRST, _JOIN = 8, 4
+# Vectors of one number per row that a solve holds at once.
+_VECTORS = 16
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What fits: rows that are written out, and the order of the largest system."""
+
+    rows: int
+    order: int
+
+
+def _plan(problem: MarginProblem, limit: float | None) -> _Memory:
+    """Divide the memory that a solve may take; refuse one for which too little is left."""
+    allowed = allowed_memory(limit)
+    dx, dz = problem.shape
+    m = problem.m + int(np.count_nonzero(problem.equality))  # equalities count twice
+    copies = 1 if isinstance(problem.rows, PairRows) and m == problem.m else 2  # of rows that are gathered
+    fixed = 8.0 * (_VECTORS * m + problem.q * (dx + dz + 4) + 6 * dx * dz)
+    each = 8.0 * (copies * dx + 8)
+    fewest = min(m, _FIRST * problem.q)
+    if allowed is None:
+        return _Memory(m, _LARGEST_SYSTEM)
+    if fixed + each * fewest > allowed:
+        raise too_large(problem, fixed + each * fewest, allowed, limit is not None)
+    rows = int(min(m, (allowed - fixed) / each))
+    # A system takes its matrix, and while that is formed the rows of it with their right factors.
+    left = max(allowed - fixed - each * rows, 0.2 * (allowed - fixed))
+    return _Memory(rows, int(min(_LARGEST_SYSTEM, max(0.0, (left / 8.0) ** 0.5 - 2 * (dx + dz)))))
+
+
+class _BothSigns:
+    """Rows in which an equality counts as two opposite inequalities.
+
+    Attributes
+    ----------
+    source : ndarray of int, shape (m',)
+        The row of the problem that each comes from.
+    sign : ndarray, shape (m',)
+    """
+
+    def __init__(self, problem: MarginProblem) -> None:
+        self.problem = problem
+        equal = np.flatnonzero(problem.equality)
+        self.source: IntArray = np.concatenate([np.arange(problem.m), equal])
+        self.sign = np.ones(len(self.source))
+        self.sign[problem.m :] = -1.0
+        self.plain = not len(equal)
+        self.rhs = problem.rhs if self.plain else problem.rhs[self.source] * self.sign
+        self.owner = problem.owner if self.plain else problem.owner[self.source]
+
+    def values(self, W: FloatArray) -> FloatArray:
+        """Of all of them at W, shape (m',)."""
+        values = self.problem.margins(W)
+        return values if self.plain else values[self.source] * self.sign
+
+    def gather(self, index: IntArray) -> PairRows:
+        """Some of them, written out."""
+        if len(index) == self.problem.m and self.plain and isinstance(self.problem.rows, PairRows):
+            return self.problem.rows
+        pair = self.problem.rows.gather(self.source[index])
+        if self.plain:
+            return pair
+        a = pair.a.astype(np.float64) * self.sign[index][:, None]
+        return PairRows.trusted(a, pair.queries, pair.owner)
+
+    def split(self, lam: FloatArray) -> FloatArray:
+        """Multipliers of theirs from multipliers of the problem, which have any sign on equality rows."""
+        return np.maximum(lam[self.source] * self.sign, 0.0)
+
+    def join(self, lam: FloatArray) -> FloatArray:
+        """Multipliers of the problem from multipliers of theirs."""
+        joined = lam[: self.problem.m].copy()
+        np.add.at(joined, self.source[self.problem.m :], -lam[self.problem.m :])
+        return joined
+
+
+class _SoftSolve:
+    """One solve: the descent on the working rows, and the best W so far."""
+
+    def __init__(self, problem: MarginProblem, penalty: Penalty, norm: Norm, request: Request) -> None:
+        self.problem, self.penalty, self.norm, self.request = problem, penalty, norm, request
+        self.plan = _plan(problem, request.options.get("memory_limit"))
+        self.time_limit = read_time_limit(request.options.get("time_limit"))
+        self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
+        self.begin, self.limit = time.perf_counter(), request.max_iterations or _SWEEPS
+        self.sweeps = self.steps = self.rounds = self.runs = 0
+        self.interior_done = False
+        self.rows = _BothSigns(problem)
+        self.best_W, self.least, self.gap, self.bound = np.zeros(problem.shape), np.inf, np.inf, 0.0
+        # Estimated seconds of sweeps since the last Newton steps, and (these, gap) at every look since then.
+        self.since, self.history = 0.0, list[tuple[float, float]]()
+        known = request.multipliers(problem)
+        start = np.zeros(len(self.rows.rhs)) if known is None else self.rows.split(known)
+        self._open(self._first(start), start)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget of sweeps or of time is used up."""
+        return self.sweeps >= self.limit or time.perf_counter() - self.begin > self.time_limit
+
+    # -- the working set ------------------------------------------------------------------------------
+
+    def _first(self, start: FloatArray) -> IntArray:
+        """All rows where they fit; else those of the start and of each query those that it misses most."""
+        rhs = self.rows.rhs
+        if len(rhs) <= self.plan.rows:
+            return np.arange(len(rhs))
+        norms = self.problem.row_norms[self.rows.source]
+        first = start if start.any() else np.maximum(rhs, 0.0) / np.where(norms > 0, norms, np.inf)
+        W = self.problem.adjoint(self.rows.join(first))
+        room = self.plan.rows - int(np.count_nonzero(start))
+        each = max(1, min(_FIRST, room // max(self.problem.q, 1)))
+        return np.union1d(np.flatnonzero(start), _worst(rhs - self.rows.values(W), self.rows.owner, each))
+
+    def _open(self, index: IntArray, lam: FloatArray) -> None:
+        """Go on with these rows from these multipliers of all."""
+        self.index, pair = index, self.rows.gather(index)
+        lam = self.penalty.admissible(lam, self.rows.owner, self.problem.q)
+        self.descent = DualDescent(pair, self.rows.rhs[index], self.penalty, lam[index])
+        self.since, self.history = 0.0, []
+
+    def _multipliers(self) -> FloatArray:
+        """Of all rows."""
+        lam = np.zeros(len(self.rows.rhs))
+        lam[self.index[self.descent.order]] = self.descent.lam
+        return lam
+
+    def _admit(self, short: FloatArray) -> bool:
+        """Let rows join that are missed by more than the slack of their query; whether there are any."""
+        if len(self.index) == len(short):
+            return False
+        owner = self.rows.owner
+        covered = np.zeros(self.problem.q)
+        if self.penalty.slack == "query":
+            np.maximum.at(covered, owner[self.index], short[self.index])
+        beyond = short - covered[owner]
+        beyond[self.index] = -np.inf
+        rows = np.flatnonzero(beyond > 0.0)
+        if not len(rows):
+            return False
+        new = rows[_worst(beyond[rows], owner[rows], _JOIN)]
+        lam = self._multipliers()
+        index = np.union1d(self.index, new)
+        if len(index) > self.plan.rows:  # of rows without a multiplier those leave that are furthest from active
+            needed = np.union1d(np.flatnonzero(lam), new)
+            others = np.setdiff1d(self.index, needed)
+            closest = np.argsort((covered[owner] - short)[others], kind="stable")
+            index = np.union1d(needed, others[closest[: max(0, self.plan.rows - len(needed))]])
+        self._open(index, lam)
+        return True
+
+    # -- measures -------------------------------------------------------------------------------------
+
+    def _look(self, other: FloatArray | None = None) -> bool:
+        """Measure the gap on all rows and let missed ones join; whether some did. ``other`` is a second W to try."""
+        descent, penalty = self.descent, self.penalty
+        descent.refresh()
+        W = descent.W
+        short = self._offer(W)
+        if other is not None:
+            self._offer(other)
+        half = 0.5 * float(np.vdot(W, W))
+        loads = penalty.loads(descent.lam, descent.rows.owner, self.problem.q)
+        self.bound = float(descent.rhs @ descent.lam) - half - penalty.conjugate(loads)
+        self.gap = (self.least - self.bound) / self.least if self.least > 0.0 else 0.0
+        self.rounds += 1
+        if self.tell is not None:
+            moving = int(np.count_nonzero(descent.lam))
+            spent, worst = time.perf_counter() - self.begin, max(float(short.max()), 0.0)
+            self.tell(Progress(self.rounds, len(self.index), moving, worst, (2.0 * half) ** 0.5, 0.0, spent))
+        return self._admit(short)
+
+    def _offer(self, W: FloatArray) -> FloatArray:
+        """Keep W if its objective is the least so far; by how much it falls short of every row."""
+        short = self.rows.rhs - self.rows.values(W)
+        slacks = self.penalty.slacks(np.maximum(short, 0.0), self.rows.owner, self.problem.q)
+        value = 0.5 * float(np.vdot(W, W)) + self.penalty.cost(slacks)
+        if value < self.least:
+            self.least, self.best_W = value, W.copy()
+        return short
+
+    # -- the method -----------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        dx, dz = self.problem.shape
+        rows = self.descent.rows
+        visit = 4.0 * dx * dz + 2.0 * dx * rows.m / rows.q + 1000.0
+        count = min(_CHUNK, max(1, int(_OPERATIONS / (visit * rows.q))), self.limit - self.sweeps)
+        visits = self.descent.sweep(count)
+        self.sweeps += count
+        self.since += visit * visits / _SWEEP_RATE + _PER_LOOK
+
+    def _newton_cost(self) -> float:
+        """Estimated seconds of one Newton step; infinite where its system is too large."""
+        descent, penalty = self.descent, self.penalty
+        dx, dz = self.problem.shape
+        k = float(np.count_nonzero(descent.lam))
+        if penalty.loss == "hinge":  # every bound that is reached fixes a multiplier
+            loads = penalty.loads(descent.lam, descent.rows.owner, self.problem.q)
+            k -= np.count_nonzero(loads >= penalty.C * (1.0 - 1e-9))
+        if k > self.plan.order:
+            return np.inf
+        factoring = (k**3 / 3.0 + k * k * (dx + dz + 20.0)) / _FACTOR_RATE
+        return _PER_STEP + _PER_ROW * descent.rows.m + factoring
+
+    def _interior_cost(self) -> float:
+        """Estimated seconds of one interior-point step; infinite where its system is too large or was tried."""
+        dx, dz = self.problem.shape
+        N, rows = float(dx * dz), self.descent.rows
+        if self.plan.order < N or self.interior_done:
+            return np.inf
+        forming = (N**3 / 3.0 + rows.q * N * N / 2.0 + 10.0 * N * N) / _FACTOR_RATE
+        return _PER_STEP + (_PER_ROW + _PER_NUMBER * dx) * rows.m + forming
+
+    def _choose(self, goal: float) -> Callable[[float], None] | None:
+        """What to leave the sweeps for, where at their last rate they take longer to the goal; None to go on."""
+        self.history.append((self.since, self.gap))
+        if len(self.history) < 3 or not self.gap > goal:
+            return None
+        newton, interior = self._newton_cost() * 2.0**self.runs, self._interior_cost()
+        by_newton, by_interior = _EXPECTED * newton, _INTERIOR_EXPECTED * interior
+        cost = min(by_newton, by_interior)
+        if self.since < _AFTER / _EXPECTED * cost:
+            return None
+        (then, before), (now, gap) = self.history[max(0, len(self.history) - 4)], self.history[-1]
+        rate = np.log(before / gap) / (now - then) if before > gap and now > then else 0.0
+        if rate * cost >= np.log(gap / goal):
+            return None
+        return self._newton if by_newton <= by_interior else self._interior
+
+    def _interior(self, goal: float) -> None:
+        """Interior-point steps on the working rows; small multipliers become 0 where they do not close the gap."""
+        descent = self.descent
+        late = self.time_limit < np.inf
+        lam, W, steps = soft_interior(
+            descent.rows, descent.rhs, self.penalty, 0.3 * goal, _INTERIOR_MOST, (lambda: self.spent) if late else None
+        )
+        self.steps, self.interior_done = self.steps + steps, True
+        before = descent.lam
+        lam = self.penalty.admissible(np.maximum(lam, 0.0), descent.rows.owner, self.problem.q)
+        if np.isfinite(lam).all() and np.isfinite(W).all():
+            descent.move_to(lam)
+            known = self.gap
+            joined = self._look(W)
+            if not joined and self.gap > goal:
+                descent.move_to(np.where(lam > _TINY * float(lam.max()), lam, 0.0) if self.gap < known else before)
+        self.since, self.history = 0.0, []
+
+    def _newton(self, goal: float) -> None:
+        """Proximal Newton steps on the rows that are nearly active, ever smaller weights, until the gap is closed."""
+        descent, side = self.descent, float(np.abs(self.rows.rhs).max())
+        short = self.rows.rhs - self.rows.values(descent.W)
+        worst = np.zeros(self.problem.q)
+        np.maximum.at(worst, self.rows.owner, short)
+        behind = (worst[self.rows.owner] if self.penalty.slack == "query" else 0.0) - short
+        near = behind[self.index[descent.order]] < _NEARLY * side
+        rows = np.flatnonzero(near | (descent.lam > 0.0))
+        part = MarginProblem.from_rows(descent.rows.gather(rows), descent.rhs[rows])._priced(self.penalty)
+        method = ProximalNewton(part)
+        method.begin_at(descent.lam[rows], descent.W)
+        weight, begin = _FIRST_WEIGHT, method.factorizations
+        while not (self.spent or method.singular) and method.factorizations - begin < _MOST_STEPS:
+            before = method.factorizations
+            settled = method.newton(weight, _OF_A_WEIGHT, 0.0, lambda: self.spent)
+            method.hold()
+            lam = descent.lam.copy()
+            lam[rows] = method.admissible(method.x)
+            descent.move_to(lam)
+            joined = self._look()
+            if joined or self.gap <= goal or (settled and weight <= _LEAST_WEIGHT):
+                break
+            taken = method.factorizations - before
+            weight = max(weight * (0.5 if not settled else 0.1 if taken > 3 else 0.02), _LEAST_WEIGHT)
+        self.steps += method.factorizations - begin
+        self.runs, self.since, self.history = self.runs + 1, 0.0, []
+
+    def approach(self, goal: float) -> None:
+        """Sweeps and steps until the gap is at most ``goal``, until rounding stops them or the budget does."""
+        best, idle = -np.inf, 0
+        while not self.spent and idle < _PATIENCE:
+            self._sweep()
+            joined = self._look()
+            if self.gap <= goal and not joined:
+                return
+            idle = 0 if joined or self.bound > best + _RISE * abs(best) else idle + 1
+            best = max(best, self.bound)
+            other = None if joined or self.spent else self._choose(goal)
+            if other is not None:
+                other(goal)
+                if self.gap <= goal:
+                    return
+
+    def run(self) -> Found:
+        """The best pair with its certificate on all rows."""
+        tolerance = self.request.tolerance
+        goal = max(_SHARE * tolerance, _LEAST_GAP)
+        if self.problem.m:
+            self._look()
+        while True:
+            if self.gap > goal:
+                self.approach(goal)
+            lam = self.rows.join(self._multipliers())
+            certificate = certify(self.problem, self.best_W, lam, self.norm)
+            if certificate.proved <= tolerance or self.spent or goal <= _LEAST_GAP:
+                break
+            goal = max(0.01 * goal, _LEAST_GAP)
+        extras = Extras(working_rows=len(self.index), factorizations=self.steps)
+        return Found(self.best_W, lam, self.sweeps, certificate=certificate, extras=extras)
+
+
+def _worst(short: FloatArray, owner: IntArray, each: int) -> IntArray:
+    """The ``each`` largest entries of every query, sorted."""
+    order = np.lexsort((-short, owner))
+    group = owner[order]
+    first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    place = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
+    return np.sort(order[place < each])
+
+
+def solve_soft_large(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Soft margin of the Frobenius norm for many rows, one problem.
+
+    ``max_iterations`` limits the sweeps (20,000 by default). Options are those of `solve_working_set`, to which hard
+    margins are left, and everything where the compiled library was not built.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> rows = MarginProblem([[2.0, 0.0], [0.0, 1.0]], [[1.0]], [0, 0])
+    >>> solve(rows.soft(C=0.5, slack="row"), solver="soft_large").W.round(6)
+    array([[0.5],
+           [0.5]])
+    """
+    penalty = unit.problem.penalty
+    if penalty is None or not has_descent():
+        return solve_working_set(unit, norm, request)
+    return _SoftSolve(unit.problem, penalty, norm, request).run()
