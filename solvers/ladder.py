@@ -1,7 +1,9 @@
 """The table of solvers, and one ladder per norm: which methods are tried on a problem, from quick to robust.
 
-``solver="auto"`` climbs the ladder of the norm until a certificate closes or a proof of infeasibility is found; a name
-from `SOLVERS` is a ladder of one rung. No method calls another one: what is tried when one gives up stands here.
+``solver="auto"`` climbs the ladder of the norm until a certificate closes or a proof of infeasibility is found. A name
+from `SOLVERS` puts that method first; what it leaves open goes up the same ladder, and ``solution.solver`` names the
+method that answered. Foreign solvers and limits on the rank are left alone. No method calls another one to finish what
+it could not: what is tried when one gives up stands here.
 """
 
 from __future__ import annotations
@@ -101,6 +103,10 @@ SOLVERS = {
             "own: interior point on the entries of W, for many more rows than entries", soft_norms=_FROBENIUS,
         ),
         SolverSpec(
+            "projected", f"{_HOME}.frobenius.projected:solve_projected", _FROBENIUS, 1e-8,
+            "own: matrix-free pivoting with conjugate gradients",
+        ),
+        SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
             "own: pivoting with products alone, or proximal Newton steps on a growing set of rows", options=_LIMITS,
         ),
@@ -181,7 +187,7 @@ def _frobenius(problem: MarginProblem) -> tuple[str, ...]:
         return ("active_set", "working_set")
     if problem.m >= ROWS_PER_ENTRY * _entries(problem) and _entries(problem) <= MOST_ENTRIES:
         return ("entries", "working_set")
-    return ("working_set",)
+    return ("projected", "working_set") if isinstance(problem.rows, PairRows) else ("working_set",)
 
 
 def _nuclear(problem: MarginProblem) -> tuple[str, ...]:
@@ -223,7 +229,10 @@ def rungs(
     """
     if solver != "auto":
         spec, variant = _named(problem, solver, norm, rank)
-        return (spec,), variant
+        if spec.foreign or rank is not None or norm.family not in LADDERS:
+            return (spec,), variant
+        others = (SOLVERS[name] for name in LADDERS[norm.family](problem) if name != spec.name)
+        return (spec, *others), variant
     if rank is not None:
         names = tuple(name for name, spec in SOLVERS.items() if spec.can(norm, rank, problem))
         if not names:

@@ -28,6 +28,8 @@ class Request:
         A solution, or multipliers of shape (*batch, m).
     rank : int or None
         Largest rank allowed.
+    solver : str
+        As it was asked for, "auto" by default.
     variant : str
         What followed the colon in ``solver="name:VARIANT"``.
     options : dict
@@ -38,6 +40,7 @@ class Request:
     max_iterations: int | None = None
     warm_start: MarginSolution | FloatArray | None = None
     rank: int | None = None
+    solver: str = "auto"
     variant: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 

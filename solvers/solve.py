@@ -114,7 +114,7 @@ def solve(
     specs, variant = rungs(problem, norm, solver, rank)
     _check_options(specs, options)
     request = Request(
-        tolerance or _achievable(specs[0], variant), max_iterations, _warm(warm_start), rank, variant, options
+        tolerance or _achievable(specs[0], variant), max_iterations, _warm(warm_start), rank, solver, variant, options
     )
     request.check(problem)
     if problem.m < FEW_ROWS and not problem.batch and norm.name == "frobenius" and not specs[0].foreign:
@@ -143,15 +143,14 @@ def solve_batch(
 
 
 def _check_options(specs: tuple[SolverSpec, ...], options: dict[str, Any]) -> None:
-    """Refuse options that no rung takes, by name."""
-    if not options or any(spec.options is None for spec in specs[:1]):
+    """Refuse options that neither the first method nor, on the ladder of "auto", another one takes; by name."""
+    if not options or specs[0].options is None:
         return
     taken = sorted(set().union(*(spec.options or () for spec in specs)))
     unknown = sorted(set(options) - set(taken))
     if unknown:
-        who = f"solver {specs[0].name!r} takes" if len(specs) == 1 else "the solvers of this problem take"
-        also = f", {', '.join(taken)}" if taken else ""
-        raise TypeError(f"{who} no option {unknown[0]!r}; it takes tolerance, max_iterations, warm_start{also}")
+        known = ", ".join(("tolerance", "max_iterations", "warm_start", *taken))
+        raise TypeError(f"solver {specs[0].name!r} takes no option {unknown[0]!r}; it takes {known}")
 
 
 def _achievable(spec: SolverSpec, variant: str) -> float:
@@ -307,7 +306,7 @@ def _solve_many(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Nor
     # A budget of pivoting rounds is one problem's: a batch is then solved one by one, as each would be alone.
     if specs[0].batched and (specs[0].batch_budget or request.max_iterations is None):
         return _solve_batched(specs, problem, norm, request)
-    return _solve_each(specs, problem, norm, request)
+    return _solve_each(problem, norm, request)
 
 
 def _solved_nothing(spec: SolverSpec, problem: MarginProblem, norm: Norm, tolerance: float) -> MarginSolution:
@@ -320,12 +319,12 @@ def _solved_nothing(spec: SolverSpec, problem: MarginProblem, norm: Norm, tolera
     )  # fmt: skip
 
 
-def _solve_each(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
-    """One by one, each on its own ladder unless a solver was named."""
+def _solve_each(problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
+    """One by one, each on its own ladder."""
     parts = []
     for i in range(len(problem)):
         one = problem[i]
-        mine = rungs(one, norm, rank=request.rank)[0] if len(specs) > 1 else specs
+        mine = rungs(one, norm, request.solver, request.rank)[0]
         start = _warm_part(request.warm_start, problem, i)
         parts.append(_solve_one(mine, one, norm, replace(request, warm_start=start)))
     return MarginSolution.stack(parts, problem)
@@ -345,7 +344,7 @@ def _solve_batched(specs: tuple[SolverSpec, ...], batch: MarginProblem, norm: No
     begin, spec = time.perf_counter(), specs[0]
     unit = UnitProblem(batch)
     if unit.is_extreme:
-        return _solve_each(specs, batch, norm, request)
+        return _solve_each(batch, norm, request)
     found = spec.load()(unit, norm, request)
     assert found.W is not None and found.multipliers is not None
     usable = np.asarray(np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1))
@@ -434,7 +433,7 @@ def _rescued(
 
     Hard ones are solved as they would be alone, and stay so.
     """
-    alone = replace(request, warm_start=None, max_iterations=None, options={})
+    alone = replace(request, warm_start=None, max_iterations=None, solver="auto", options={})
     parts = [batch[i] for i in range(len(batch))]
     for i in open_ones:
         one, so_far = batch.problem[int(i)], parts[i]

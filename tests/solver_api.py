@@ -31,12 +31,11 @@ _OWN_FROBENIUS, _OWN_NUCLEAR = Accuracy(1e-8, 1e-7), Accuracy(1e-8, 5e-5)
 ACCURACY = {
     "active_set": _OWN_FROBENIUS,
     "projected": _OWN_FROBENIUS,
-    "few_entries": Accuracy(1e-8, None),
-    "lockstep": _OWN_NUCLEAR,
+    "entries": Accuracy(1e-8, None),
+    "nuclear_batch": _OWN_NUCLEAR,
     "interior": _OWN_NUCLEAR,
     "factored": _OWN_NUCLEAR,
     "working_set": Accuracy(1e-8, None),
-    "soft_large": Accuracy(1e-8, None),
     "reweighted": Accuracy(1e-7, None),
     "primal_dual": Accuracy(1e-7, None),
     "cvxpy": Accuracy(1e-7, None),
@@ -45,14 +44,14 @@ ACCURACY = {
 
 def accuracy_of(solver: str, norm: str) -> Accuracy:
     """Of a solver by name; a batch is solved by the norm's own solver, as "auto" does."""
-    own = {"frobenius": "active_set", "nuclear": "lockstep"}
+    own = {"frobenius": "active_set", "nuclear": "nuclear_batch"}
     return ACCURACY[own.get(norm, "primal_dual") if solver == "auto" else solver]
 
 
 def norms_of(solver: str, otherwise: Sequence[str]) -> list[str]:
     """Norms to try a solver in: those it names, l3 for the family of l_p norms, or others where it takes any."""
     norms = SOLVERS[solver].norms
-    return sorted("l3" if norm == "lp" else norm for norm in (norms or otherwise))
+    return sorted("l3" if norm == "lp" else norm for norm in (otherwise if norms is None else norms))
 
 
 def solvers_for(norm: str) -> list[str]:

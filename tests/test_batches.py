@@ -27,7 +27,7 @@ def test_a_batch_gives_what_its_problems_give_alone(norm, kind, rng):
     problem = batch_of(kind, rng)
     together = attsvm.att_svm(problem, norm=norm)
     alone = [attsvm.att_svm(problem[b], norm=norm) for b in range(12)]
-    assert together.solver == {"frobenius": "active_set", "nuclear": "lockstep"}[norm]
+    assert together.solver == {"frobenius": "active_set", "nuclear": "nuclear_batch"}[norm]
     np.testing.assert_array_equal(together.status, [s.status for s in alone])
     ok = together.status == "optimal"
     assert ok.any()

@@ -17,7 +17,6 @@ is (xi, eta) or (1, 2 C): the weighted rows of the slack about their mean, and t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.correction import least_change
-from attsvm.solvers.frobenius.working_set import solve_working_set
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.request import Request
@@ -42,8 +40,6 @@ _MOST_ENTRIES = 4200
 _FIRST, _LOOK = 4, 0.5
 _STEPS = 200
 _BACK_OFF = 0.99
-# Share of the largest multiplier below which a row is taken for inactive by the method that finishes.
-_SMALL = 1e-6
 # Numbers of working memory per chunk of queries.
 _CHUNK_NUMBERS = 1 << 23
 
@@ -381,7 +377,7 @@ def _first_rows(unit: UnitProblem) -> IntArray:
 def solve_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Least Frobenius norm of many more rows than entries; ``max_iterations`` are steps, 200 by default.
 
-    Equality rows, and W of more entries than its systems are worth, are left to `solve_working_set`.
+    Equality rows, and W of more entries than its systems are worth, are left to other methods.
 
     Examples
     --------
@@ -391,32 +387,16 @@ def solve_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     >>> a, queries = rng.normal(size=(400, 2)), rng.normal(size=(20, 2))
     >>> a *= np.sign((a @ np.ones(2)) * np.repeat(queries @ [1.0, 3.0], 20))[:, None]
     >>> rows = MarginProblem(a, queries, np.repeat(np.arange(20), 20))
-    >>> found = solve(rows, solver="few_entries")
+    >>> found = solve(rows, solver="entries")
     >>> print(found.status, abs(found.norm / solve(rows, solver="active_set").norm - 1) < 1e-6)
     optimal True
     """
     problem = unit.problem
     if unit.has_equalities or unit.has_zero_rows or problem.shape[0] * problem.shape[1] > _MOST_ENTRIES:
-        return solve_working_set(unit, norm, request)
+        return Found()
     state = _Steps(unit, _first_rows(unit))
     state.run(max(0.1 * request.tolerance, 1e-9), request.max_iterations or _STEPS)
-    found = _certified(unit, norm, state)
-    certificate = found.certificate
-    if request.max_iterations is None and (certificate is None or certificate.proved > request.tolerance):
-        other = solve_working_set(unit, norm, _warm(request, found))
-        if other.farkas is not None or certificate is None:
-            return other
-        if other.certificate is not None and other.certificate.proved < certificate.proved:
-            return other
-    return found
-
-
-def _warm(request: Request, found: Found) -> Request:
-    """The same request with the rows that matter as a start."""
-    if found.multipliers is None:
-        return request
-    lam = found.multipliers
-    return replace(request, warm_start=np.where(lam > _SMALL * float(lam.max()), lam, 0.0))
+    return _certified(unit, norm, state)
 
 
 def _certified(unit: UnitProblem, norm: Norm, state: _Steps) -> Found:

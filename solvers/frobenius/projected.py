@@ -10,8 +10,6 @@ with accuracy that follows the progress, and looks at every row once:
    W that Newton's method with an exact line search always solves; the price rises and pivoting is tried again
    from there. A shortfall that no price removes starts a search for a proof of infeasibility
    (`attsvm.solvers.frobenius.conflicts`).
-3. What is still open, close to the border of infeasibility or with far more rows than dimensions, goes to
-   `working_set`, whose proximal term makes every system definite.
 
 M. Hintermüller, K. Ito and K. Kunisch, "The primal-dual active set strategy as a semismooth Newton method", SIAM J.
 Optimization 13 (2002).
@@ -19,7 +17,7 @@ Optimization 13 (2002).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +29,6 @@ from attsvm.solvers.frobenius.active_set import in_norm_form, proved
 from attsvm.solvers.frobenius.conflicts import exact_step, find_conflict
 from attsvm.solvers.frobenius.dual import Dual, DualPoint
 from attsvm.solvers.frobenius.free_rows import FreeRows, solve_free
-from attsvm.solvers.frobenius.working_set import solve_working_set
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Found
@@ -252,10 +249,4 @@ def solve_projected(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     progress, proof = _ridge_path(dual, *dual.start(None), aim, driver)
     if proof is not None:
         return Found(farkas=proof, iterations=driver.steps)
-    result = _settle(dual, norm, progress.point, request, driver.steps)
-    if proved(result) <= request.tolerance or request.max_iterations is not None:
-        return result
-
-    last = solve_working_set(unit, norm, Request(request.tolerance))
-    last = replace(last, iterations=driver.steps + last.iterations)
-    return last if last.farkas is not None or proved(last) <= proved(result) else result
+    return _settle(dual, norm, progress.point, request, driver.steps)

@@ -205,7 +205,7 @@ def singular(W):
     return np.linalg.svd(W, compute_uv=False)
 
 
-@pytest.mark.parametrize("solver", ["interior", "factored", "lockstep", "cvxpy"])
+@pytest.mark.parametrize("solver", ["interior", "factored", "nuclear_batch", "cvxpy"])
 def test_certified_rank_holds_for_every_solution_at_its_resolution(solver):
     # W11 >= 1 and 1e7 W22 >= 1: every [[1, t], [t, 1e-7]] with t^2 <= 1e-7 is optimal, of rank 1 or 2.
     problem = MarginProblem([[1.0, 0.0], [0.0, 1e7]], np.eye(2), [0, 1])

@@ -23,7 +23,7 @@ def separable(m: int, q: int, d: int, seed: int) -> MarginProblem:
 @pytest.mark.parametrize("seed", range(3))
 def test_agrees_with_pivoting_and_meets_the_conditions(seed: int) -> None:
     problem = separable(600, 40, 5, seed)
-    found, known = solve(problem, solver="few_entries"), solve(problem, solver="active_set")
+    found, known = solve(problem, solver="entries"), solve(problem, solver="active_set")
     assert found.status is known.status is Status.OPTIMAL
     assert found.norm == pytest.approx(known.norm, rel=2e-8)  # twice what either certificate proves
     # |W - W*|^2 <= |W|^2 - |W*|^2 for every feasible W.
@@ -35,7 +35,7 @@ def test_agrees_with_pivoting_and_meets_the_conditions(seed: int) -> None:
 def test_auto_takes_it_for_many_more_rows_than_entries() -> None:
     many, few = separable(2000, 50, 5, 0), separable(2000, 50, 25, 0)
     norm = get_norm("frobenius")
-    assert choose(many, norm)[0].name == "few_entries"
+    assert choose(many, norm)[0].name == "entries"
     assert choose(few, norm)[0].name == "projected"
     assert solve(many).status is Status.OPTIMAL
 
@@ -44,14 +44,14 @@ def test_rows_that_contradict_each_other_are_proved_to() -> None:
     problem = separable(600, 40, 5, 1)
     pair = problem.pairs()
     rows = MarginProblem(np.vstack([pair.a, -pair.a[:1]]), pair.queries, np.append(pair.owner, pair.owner[0]))
-    found = solve(rows, solver="few_entries")
+    found = solve(rows, solver="entries")
     assert found.status is Status.INFEASIBLE
     assert_infeasible(rows, proof_of(found))
 
 
 def test_few_steps_are_told() -> None:
     problem = separable(600, 40, 5, 2)
-    found = solve(problem, solver="few_entries", max_iterations=3)
+    found = solve(problem, solver="entries", max_iterations=3)
     assert found.status is Status.INACCURATE
     assert found.certificate.lower_bound <= solve(problem).norm * (1 + 1e-9)
 
@@ -59,5 +59,5 @@ def test_few_steps_are_told() -> None:
 def test_other_right_hand_sides_and_a_given_matrix() -> None:
     problem = separable(600, 40, 5, 3)
     W0 = solve(problem).W * 0.7
-    change = solve(problem.around(W0), solver="few_entries")
+    change = solve(problem.around(W0), solver="entries")
     assert change.norm == pytest.approx(solve(problem.around(W0), solver="active_set").norm, rel=2e-8)

@@ -13,7 +13,7 @@ from solver_api import with_rows
 # Newton ends at rounding level, about 1e-15 times condition numbers; 1e-10 is what we promise.
 TIGHT = 1e-10
 # The method for batches has no Newton steps: it stops where its linear systems run out of digits.
-SOLVERS = {"interior": TIGHT, "factored": TIGHT, "lockstep": 1e-8}
+SOLVERS = {"interior": TIGHT, "factored": TIGHT, "nuclear_batch": 1e-8}
 
 
 def sphere(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -38,7 +38,9 @@ def test_agrees_with_reference(solver: str, size: tuple[int, int, int]) -> None:
     # The reference is accurate to about 1e-9 here.
     assert result.norm == pytest.approx(reference.norm, rel=1e-6)
     # A gap of 1e-9 leaves a radius of its square root times the size of the problem: too much to say so at times.
-    assert result.uniqueness.verdict == "unique" or (solver == "lockstep" and result.uniqueness.verdict == "undecided")
+    assert result.uniqueness.verdict == "unique" or (
+        solver == "nuclear_batch" and result.uniqueness.verdict == "undecided"
+    )
     np.testing.assert_allclose(result.W, reference.W, atol=1e-4)  # unique; the reference's W has error sqrt(gap)
 
 

@@ -24,8 +24,8 @@ def test_tensors_are_read_as_arrays() -> None:
 def test_unknown_options_are_named(option: str) -> None:
     batch = MarginProblem(*sphere_rows(2, 2, 3, 4, seed=0))
     for problem in (batch, batch[0]):
-        with pytest.raises(TypeError, match=f"solver 'lockstep' takes no option '{option}'"):
-            solve(problem, "nuclear", "lockstep", **{option: "cpu"})
+        with pytest.raises(TypeError, match=f"solver 'nuclear_batch' takes no option '{option}'"):
+            solve(problem, "nuclear", "nuclear_batch", **{option: "cpu"})
 
 
 ENTRIES = {entry.name: entry for entry in library(0)}
@@ -37,7 +37,7 @@ def test_the_library_in_batches(shape: tuple[int, int]) -> None:
     """Every known problem of a shape at once: equalities, missing rows, proofs of infeasibility."""
     entries = [entry for entry in ENTRIES.values() if entry.problem.shape == shape]
     batch = solve(MarginProblem.stack([entry.problem for entry in entries]), "nuclear")
-    assert batch.solver == "lockstep"
+    assert batch.solver == "nuclear_batch"
     for i, entry in enumerate(entries):
         if entry.tags & HARD:
             continue

@@ -11,7 +11,7 @@ from attsvm.solvers.unit import UnitProblem
 from kkt import assert_infeasible, seeded_rows
 from solver_api import replaced, with_rows
 
-SOLVERS = ("interior", "factored", "lockstep")
+SOLVERS = ("interior", "factored", "nuclear_batch")
 
 
 def infeasible() -> dict[str, MarginProblem]:

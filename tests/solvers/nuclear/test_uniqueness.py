@@ -104,7 +104,7 @@ def test_every_matrix_of_no_larger_norm_lies_within_the_radius(seed: int) -> Non
 @pytest.mark.parametrize("seed", range(4))
 def test_independent_solutions_differ_by_less_than_their_radii(seed: int) -> None:
     problem = seeded_rows(4, 4, 6, seed)
-    found = [solve(problem, "nuclear", solver) for solver in ("interior", "factored", "lockstep", "cvxpy")]
+    found = [solve(problem, "nuclear", solver) for solver in ("interior", "factored", "nuclear_batch", "cvxpy")]
     assert found[0].uniqueness.verdict == "unique"
     assert found[0].uniqueness.radius <= 1e-3 * found[0].norm
     for one in found[1:]:
@@ -121,7 +121,7 @@ def test_a_narrow_face_is_not_called_unique() -> None:
     assert (exact.verdict, exact.rank) == ("not unique", 2)
     assert exact.witness is not None
     assert 0.5 * t < np.linalg.norm(exact.witness - np.diag([1.0, 1e-7])) <= np.sqrt(2) * t
-    for solver in ("interior", "factored", "lockstep", "cvxpy"):
+    for solver in ("interior", "factored", "nuclear_batch", "cvxpy"):
         found = solve(problem, "nuclear", solver)
         far = max(np.linalg.norm(found.W - np.array([[1.0, s], [s, 1e-7]])) for s in (-t, t))
         assert found.uniqueness.verdict != "unique"

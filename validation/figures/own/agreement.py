@@ -17,7 +17,7 @@ __all__ = ["BACKENDS", "FIGURE", "PAIRS", "compare_backends", "feasible_draws", 
 
 BACKENDS = {
     "frobenius": ("cvxpy:CLARABEL", "cvxpy:SCS", "cvxpy:OSQP", "active_set", "projected"),
-    "nuclear": ("cvxpy:CLARABEL", "cvxpy:SCS", "interior", "factored", "lockstep"),
+    "nuclear": ("cvxpy:CLARABEL", "cvxpy:SCS", "interior", "factored", "nuclear_batch"),
 }
 PAIRS = [(norm, backend) for norm, backends in BACKENDS.items() for backend in backends]
 _CORNERS = ((1, 2, 1), (1, 2, 2), (10, 10, 20), (10, 2, 20), (1, 10, 20))
