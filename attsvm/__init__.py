@@ -13,7 +13,7 @@ from attsvm.optimality import is_locally_optimal, separating_cone
 from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution, SolutionBatch
-from attsvm.solvers import Certificate, InfeasibleError, NoSolutionError, Status
+from attsvm.solvers import Certificate, ConvergenceWarning, InfeasibleError, NoSolutionError, Status
 from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm
 from attsvm.verification import verify
 
@@ -91,6 +91,7 @@ __all__ = [
     "AttentionProblem",
     "Certificate",
     "ConcaveHead",
+    "ConvergenceWarning",
     "InfeasibleError",
     "LinearHead",
     "Loss",

@@ -7,16 +7,20 @@ soft.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from attsvm.editing.smallest import Edit, edit
 from attsvm.problem import AttentionProblem
+from attsvm.solvers import ConvergenceWarning as Inaccurate
+from attsvm.solvers import Status
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.tasks import TasksLike, read_tasks
 from attsvm.trained_head import TrainedHead
@@ -166,10 +170,15 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
         options: dict[str, Any] = {}
         if warm is not None and self.norm == "frobenius":
             options["warm_start"] = _padded(warm, problem, wanted)
-        found = edit(
-            self._prior(problem), problem, wanted, norm=self.norm, rank=self.rank, margin=self.margin, C=self.C,
-            slack=self.slack, loss=self.loss, solver=self.solver, **options,
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Inaccurate)  # told below, in the class that scikit-learn's users filter
+            found = edit(
+                self._prior(problem), problem, wanted, norm=self.norm, rank=self.rank, margin=self.margin, C=self.C,
+                slack=self.slack, loss=self.loss, solver=self.solver, **options,
+            )  # fmt: skip
+        if found.status is Status.INACCURATE:
+            text = f"the fit ended inaccurate: {found.reason}. {Status.INACCURATE.advice}"
+            warnings.warn(text, ConvergenceWarning, stacklevel=3)
         self.edit_, self.W_ = found, found.W
         self.n_features_in_ = problem.dx
 

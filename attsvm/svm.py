@@ -21,6 +21,7 @@ from attsvm.selection import (
 from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
 from attsvm.solvers import solve
 from attsvm.solvers.penalty import LossKind, SlackKind
+from attsvm.solvers.solution import warn_if_inaccurate
 
 if TYPE_CHECKING:
     from attsvm.problem import Solvable
@@ -49,6 +50,7 @@ def _solved(
     if prior is not None:
         margins = margins.around(real_array("prior", prior))
     result: Any = solve(margins, norm, solver, **options)
+    warn_if_inaccurate(result, stacklevel=4)
     kind = Solution if problem.batch is None else SolutionBatch
     return kind(formulation, problem, selection, rows, result, support_tolerance)
 

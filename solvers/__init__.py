@@ -14,13 +14,14 @@ from attsvm.solvers.rows.protocol import Rows
 from attsvm.solvers.rows.shared import SharedRows
 from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, RankLimit
 from attsvm.solvers.solve import solve, solve_batch
-from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
+from attsvm.solvers.status import ConvergenceWarning, InfeasibleError, NoSolutionError, Status
 
 __all__ = [
     "NORMS",
     "SOLVERS",
     "Certificate",
     "CertificateBatch",
+    "ConvergenceWarning",
     "Extras",
     "FarkasCertificate",
     "InfeasibleError",

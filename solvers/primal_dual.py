@@ -17,6 +17,7 @@ from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.compiled.kernels import GroupPenalty, Sense, minimize
 from attsvm.solvers.correction import least_change
 from attsvm.solvers.frobenius.active_set import proved, solve_active_set
+from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
@@ -86,7 +87,8 @@ def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if first.farkas is not None or vectors:
         return first
     if first.multipliers is None or first.W is None or not first.W.any():
-        return Found()
+        proof = find_farkas(problem)
+        return Found(farkas=proof)
     return _from(unit, norm, _unit_multipliers(unit, first.multipliers), request)
 
 

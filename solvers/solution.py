@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import isfinite
@@ -16,13 +17,13 @@ from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.display import counted
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.status import InfeasibleError, NoSolutionError, Status
+from attsvm.solvers.status import ConvergenceWarning, InfeasibleError, NoSolutionError, Status
 
 if TYPE_CHECKING:
     from attsvm.solvers.certify.farkas import FarkasCertificate
     from attsvm.solvers.nuclear.uniqueness import UniquenessCertificate
 
-__all__ = ["Extras", "Found", "MarginSolution", "MarginSolutionBatch", "RankLimit", "conclude"]
+__all__ = ["Extras", "Found", "MarginSolution", "MarginSolutionBatch", "RankLimit", "conclude", "warn_if_inaccurate"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,6 +322,33 @@ def _stacked(certificates: list[Certificate]) -> Certificate:
         np.stack([np.asarray(getattr(r or blank, part.name)) for r in ranks]) for part in fields(known)
     ]
     return Certificate(**numbers, rank_certificate=type(known)(*columns))
+
+
+def warn_if_inaccurate(solution: MarginSolution, stacklevel: int = 3) -> None:
+    """Warn once where a solve, or problems of a batch, ended without the proof that the tolerance asks for.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> from attsvm.solvers.solution import warn_if_inaccurate
+    >>> rows = MarginProblem([[1.0, 2.0], [2.0, -1.0]], [[1.0]], [0, 0]).soft(C=1.0)
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     warn_if_inaccurate(solve(rows, max_iterations=1))
+    >>> print(told[0].message.args[0].split(":")[0])
+    the solve ended inaccurate
+    """
+    if not solution.problem.batch:
+        if solution.status is Status.INACCURATE:
+            text = f"the solve ended inaccurate: {solution.reason}. {Status.INACCURATE.advice}"
+            warnings.warn(text, ConvergenceWarning, stacklevel=stacklevel)
+        return
+    open_ones = np.flatnonzero(np.asarray(solution.status) == Status.INACCURATE)
+    if len(open_ones):
+        text = f"{len(open_ones)} of {len(solution)} problems ended inaccurate, the first is problem {open_ones[0]}: "
+        text += f"{solution[int(open_ones[0])].reason}. {Status.INACCURATE.advice}"
+        warnings.warn(text, ConvergenceWarning, stacklevel=stacklevel)
 
 
 def conclude(

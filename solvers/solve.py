@@ -194,34 +194,36 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
 
 
 def _climb(specs: tuple[SolverSpec, ...], unit: UnitProblem, norm: Norm, request: Request) -> tuple[Found, SolverSpec]:
-    """Rung after rung until one proves enough; the best result, and who found it. A budget is the first rung's."""
+    """Rung after rung until one proves enough; the best result, and who found it. Budgets are the first rung's."""
     best, answered, steps = Found(), specs[0], 0
-    goal = request.tolerance
+    goal, limited = request.tolerance, request.max_iterations is not None or "time_limit" in request.options
     if norm.name == "nuclear" and unit.problem.penalty is None:
         goal = min(goal, _SHARP)
     for place, spec in enumerate(specs):
         if place and best.W is not None and proved(best) <= request.tolerance and spec.foreign:
             break  # good enough: the reference is for what is open
-        found = spec.load()(unit, norm, _of_rung(spec, request, best if place else None))
+        found = spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None))
         steps += int(found.iterations)
         if found.certificate is None and found.W is not None and found.multipliers is not None and len(specs) > 1:
             found = replace(found, certificate=certify(unit.problem, found.W, found.multipliers, norm))
         if found.farkas is not None or not place or proved(found) < proved(best):
             best, answered = found, spec
-        if best.farkas is not None or proved(best) <= goal or request.max_iterations is not None:
+        if best.farkas is not None or proved(best) <= goal or limited:
             break
-    return (replace(best, iterations=steps) if answered is not specs[0] else best), answered
+    if answered is not specs[0]:
+        best = replace(best, iterations=steps).answered(answered.name)
+    return best, answered
 
 
-def _of_rung(spec: SolverSpec, request: Request, before: Found | None) -> Request:
+def _of_rung(spec: SolverSpec, norm: Norm, request: Request, before: Found | None) -> Request:
     """The request with the options that this rung takes, and with what the rung before found as a start."""
     options = request.options
     if options and spec.options is not None:
         options = {name: value for name, value in options.items() if name in spec.options}
     if before is None:
         return request if options is request.options else replace(request, options=options)
-    start = None
-    if before.multipliers is not None and np.isfinite(before.multipliers).all():
+    start = None  # Newton's method for the nuclear norm starts from a solution, not from multipliers
+    if norm.name != "nuclear" and before.multipliers is not None and np.isfinite(before.multipliers).all():
         size = np.abs(before.multipliers)
         start = np.where(size > _SMALL * float(size.max(initial=0.0)), before.multipliers, 0.0)
     return replace(request, options={} if spec.foreign else options, warm_start=start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
-__all__ = ["Advised", "InfeasibleError", "NoSolutionError", "Status"]
+__all__ = ["Advised", "ConvergenceWarning", "InfeasibleError", "NoSolutionError", "Status"]
 
 
 class Advised(StrEnum):
@@ -61,6 +61,10 @@ class Status(Advised):
     def is_certified(self) -> bool:
         """True when the outcome comes with a proof: optimality, or infeasibility."""
         return self in (Status.OPTIMAL, Status.INFEASIBLE)
+
+
+class ConvergenceWarning(UserWarning):
+    """A solve ended without the proof that its tolerance asks for; the message has the reason and what to try."""
 
 
 class NoSolutionError(ValueError):

@@ -23,6 +23,7 @@ from attsvm.solution import OneSolved
 from attsvm.solvers import InfeasibleError, MarginSolution, solve
 from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.penalty import LossKind, SlackKind
+from attsvm.solvers.solution import warn_if_inaccurate
 from attsvm.trained_head import TrainedHead
 
 if TYPE_CHECKING:
@@ -306,6 +307,7 @@ def edit(
         near = near.soft(C, slack, loss)
     limit: dict[str, Any] = {} if rank is None or rank >= min(near.q, *near.shape) else {"rank": rank}
     solved = solve(near, norm, solver, **limit, **options)
+    warn_if_inaccurate(solved)
     if not limit:  # what must be kept is kept to rounding, not to the tolerance of a method
         solved = with_rows_met(solved)
     return Edit(of, trained, solved, demands)

@@ -24,6 +24,7 @@ from attsvm.solution import OneSolved
 from attsvm.solvers import InfeasibleError, MarginProblem, MarginSolution, solve
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.shared import lost_in_difference
+from attsvm.solvers.solution import warn_if_inaccurate
 
 __all__ = ["GraphSolution", "graph_svm", "graph_svms", "solve_graphs"]
 
@@ -159,6 +160,7 @@ def graph_svms(
     graphs = [graphs_of(corpus) for corpus in read]
     built = [_margin_problem(graph, table) for graph, table in zip(graphs, tables, strict=True)]
     found = solve(MarginProblem.stack([problem for problem, _ in built]), norm, solver, **options)
+    warn_if_inaccurate(found)
     return [
         GraphSolution(graph, table, found[i], pairs)
         for i, (graph, table, (_, pairs)) in enumerate(zip(graphs, tables, built, strict=True))
@@ -177,7 +179,9 @@ def solve_graphs(
 ) -> GraphSolution:
     """`graph_svm` of graphs that were built."""
     problem, pairs = _margin_problem(graphs, embeddings)
-    return GraphSolution(graphs, embeddings, solve(problem, norm, solver, **options), pairs)
+    found = solve(problem, norm, solver, **options)
+    warn_if_inaccurate(found)
+    return GraphSolution(graphs, embeddings, found, pairs)
 
 
 def _margin_problem(graphs: TokenGraphs, embeddings: FloatArray) -> tuple[MarginProblem, IntArray]:

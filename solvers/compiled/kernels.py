@@ -104,9 +104,10 @@ class GroupPenalty:
     C: FloatArray
 
 
-def _by_entries(m: int, N: int, quadratic: bool, sense: Sense) -> int:
+def _by_entries(m: int, N: int, quadratic: bool, soft: bool, sense: Sense) -> int:
     """Whether a system of the order of the entries of W is the cheaper one; equality rows have none."""
-    smaller = m > 2 * N if quadratic else m > N  # the Gram matrix of a quadratic norm is formed once
+    # Hard margins end at vertices, which systems of the order of the rows tell sooner.
+    smaller = m > (2 * N if quadratic else N if soft else 4 * N)  # the Gram matrix of a quadratic norm is formed once
     return int(smaller and bool(np.all(sense)))
 
 
@@ -169,7 +170,7 @@ def minimize(
         loss, groups = _LOSSES.index(penalty.loss), penalty.groups
         soft = tuple(np.ascontiguousarray(x) for x in (penalty.group, penalty.weight, penalty.C))
     wide = np.ones_like(c) if room is None else np.ascontiguousarray(room, dtype=np.float64)
-    small = _by_entries(m, p * q, norm.name == "frobenius", senses)
+    small = _by_entries(m, p * q, norm.name == "frobenius", penalty is not None, senses)
     arrays: tuple[npt.NDArray[Any], ...] = (left, right, c, senses, *soft, W, lam, taken)
     entry: Callable[..., Any]
     if nuclear:

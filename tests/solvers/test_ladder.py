@@ -1,4 +1,4 @@
-"""The ladders: which methods are tried on which problem, that every entry is reachable, and refusals that name what would do."""
+"""Ladders: which methods are tried on which problem, in which order, and refusals that name what would do."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, Status, solve
+from attsvm.solvers.ladder import rungs
 from attsvm.solvers.norms import get_norm
-from attsvm.solvers.registry import choose
 from kkt import assert_infeasible, assert_optimal
 from solver_api import proof_of
 
@@ -35,8 +35,8 @@ def test_agrees_with_pivoting_and_meets_the_conditions(seed: int) -> None:
 def test_auto_takes_it_for_many_more_rows_than_entries() -> None:
     many, few = separable(2000, 50, 5, 0), separable(2000, 50, 25, 0)
     norm = get_norm("frobenius")
-    assert choose(many, norm)[0].name == "entries"
-    assert choose(few, norm)[0].name == "projected"
+    assert rungs(many, norm)[0][0].name == "entries"
+    assert rungs(few, norm)[0][0].name != "entries"
     assert solve(many).status is Status.OPTIMAL
 
 
