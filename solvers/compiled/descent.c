@@ -136,6 +136,7 @@ static void move_single(Block *part, double cap, double goal) {
 static double choose(const Descent *d, long count, const double *lam, Block *part) {
     const double *g = d->g;
     double top = 0.0, low = INFINITY, sum = 0.0, miss = 0.0;
+    double wishes[MOST];
     int shared = d->joint && d->cap < INFINITY;
     for (long k = 0; k < count; k++) {
         sum += lam[k];
@@ -144,25 +145,29 @@ static double choose(const Descent *d, long count, const double *lam, Block *par
     }
     if (shared && sum < d->cap * (1.0 - ROUNDING) && low > 0.0) low = 0.0; /* what is left of the bound has gradient 0 */
     part->n = 0;
+    double middle = shared && low < INFINITY ? 0.5 * (top + low) : 0.0;
     for (long k = 0; k < count; k++) {
+        double wish; /* how much the row is wanted: the largest and the least gradients are those that move */
         int wanted;
         if (shared) {
             wanted = lam[k] > 0.0 || g[k] > low;
+            wish = fabs(g[k] - middle);
         } else {
-            double own = g[k] > 0.0 ? (lam[k] < d->cap ? g[k] : 0.0) : (lam[k] > 0.0 ? -g[k] : 0.0);
-            if (own > miss) miss = own;
-            wanted = lam[k] > 0.0 || own > 0.0;
+            wish = g[k] > 0.0 ? (lam[k] < d->cap ? g[k] : 0.0) : (lam[k] > 0.0 ? -g[k] : 0.0);
+            if (wish > miss) miss = wish;
+            wanted = lam[k] > 0.0 || wish > 0.0;
         }
         if (!wanted) continue;
         int place = part->n;
-        if (place == MOST) { /* the least wanted gives way: rows with multipliers stay before rows with less to gain */
+        if (place == MOST) { /* the least wanted gives way */
             place = 0;
             for (int l = 1; l < MOST; l++)
-                if (fabs(part->g[l]) < fabs(part->g[place])) place = l;
-            if (!(fabs(g[k]) > fabs(part->g[place]))) continue;
+                if (wishes[l] < wishes[place]) place = l;
+            if (!(wish > wishes[place])) continue;
         } else {
             part->n++;
         }
+        wishes[place] = wish;
         part->row[place] = k;
         part->lam[place] = lam[k];
         part->g[place] = g[k];
