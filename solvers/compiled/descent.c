@@ -83,24 +83,65 @@ static unsigned long long next_random(unsigned long long *state) {
     return *state = x;
 }
 
+/* The largest gradient, and the least one of a positive multiplier (-1 without any). */
+static void extremes(const Block *part, int *up, int *down) {
+    *up = 0;
+    *down = -1;
+    for (int k = 0; k < part->n; k++) {
+        if (part->g[k] > part->g[*up]) *up = k;
+        if (part->lam[k] > 0.0 && (*down < 0 || part->g[k] < part->g[*down])) *down = k;
+    }
+}
+
+static double pair_curve(const Block *part, int up, int down) {
+    int n = part->n;
+    return part->Q[(long)up * n + up] + part->Q[(long)down * n + down] - 2.0 * part->Q[(long)up * n + down];
+}
+
+/* From one multiplier to another, whose gradient is larger by `miss`: as far as is best, or all of it. */
+static void move_pair(Block *part, int up, int down, double miss) {
+    int n = part->n;
+    const double *of_up = part->Q + (long)up * n, *of_down = part->Q + (long)down * n;
+    double curve = pair_curve(part, up, down);
+    int whole = !(curve * part->lam[down] > miss);
+    double length = whole ? part->lam[down] : miss / curve;
+    part->lam[up] += length;
+    part->lam[down] = whole ? 0.0 : part->lam[down] - length;
+    for (int k = 0; k < n; k++) part->g[k] -= length * (of_up[k] - of_down[k]);
+}
+
 /* Steps of two multipliers whose sum stays: from the least gradient of a positive one to the largest. */
 static void move_pairs(Block *part, double goal) {
-    int n = part->n;
-    for (int step = 0; step < STEPS * n; step++) {
-        int up = 0, down = -1;
-        for (int k = 0; k < n; k++) {
-            if (part->g[k] > part->g[up]) up = k;
-            if (part->lam[k] > 0.0 && (down < 0 || part->g[k] < part->g[down])) down = k;
-        }
+    for (int step = 0; step < STEPS * part->n; step++) {
+        int up, down;
+        extremes(part, &up, &down);
         double miss = down < 0 ? 0.0 : part->g[up] - part->g[down];
         if (!(miss > goal)) return;
-        const double *of_up = part->Q + (long)up * n, *of_down = part->Q + (long)down * n;
-        double curve = of_up[up] + of_down[down] - 2.0 * of_up[down];
-        int whole = !(curve * part->lam[down] > miss);
-        double length = whole ? part->lam[down] : miss / curve;
-        part->lam[up] += length;
-        part->lam[down] = whole ? 0.0 : part->lam[down] - length;
-        for (int k = 0; k < n; k++) part->g[k] -= length * (of_up[k] - of_down[k]);
+        move_pair(part, up, down, miss);
+    }
+}
+
+/* Nonnegative multipliers whose sum has a curvature of its own, which steps of one alone would see as their own: steps
+   of one or of two, whichever gains more. */
+static void move_either(Block *part, double goal) {
+    int n = part->n;
+    for (int step = 0; step < STEPS * n; step++) {
+        int up, down;
+        extremes(part, &up, &down);
+        double rise = part->g[up] > 0.0 ? part->g[up] : 0.0, fall = down >= 0 && part->g[down] < 0.0 ? -part->g[down] : 0.0;
+        int one = rise >= fall ? up : down;
+        double alone = rise >= fall ? rise : fall, miss = down < 0 ? 0.0 : part->g[up] - part->g[down];
+        if (!(alone > goal)) return;
+        double own = part->Q[(long)one * n + one], curve = down < 0 ? INFINITY : pair_curve(part, up, down);
+        if (miss * miss * own > alone * alone * curve) {
+            move_pair(part, up, down, miss);
+            continue;
+        }
+        double to = part->lam[one] + part->g[one] / own;
+        double length = (to > 0.0 ? to : 0.0) - part->lam[one];
+        if (length == 0.0) return; /* below rounding */
+        part->lam[one] = to > 0.0 ? to : 0.0;
+        for (int k = 0; k < n; k++) part->g[k] -= length * part->Q[(long)one * n + k];
     }
 }
 
@@ -226,6 +267,8 @@ static double visit(Descent *d, long count, const double *a, const double *b, co
         for (int k = 0; k < rows; k++) fixed -= part->lam[k];
         add_rest(d->cap, fixed > 0.0 && rows == MOST ? fixed : 0.0, part);
         move_pairs(part, left);
+    } else if (d->joint) {
+        move_either(part, left);
     } else {
         move_single(part, d->cap, left);
     }

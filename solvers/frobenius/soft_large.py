@@ -34,13 +34,13 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.solution import Extras, Found, MarginSolution
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_soft_large"]
 
-# Sweeps in all, and sweeps and operations (about a second) between two looks at all rows.
-_SWEEPS, _CHUNK, _OPERATIONS = 20_000, 10, 4e9
+# Sweeps in all, sweeps between two looks at all rows and at first after a warm start, and operations (about a second).
+_SWEEPS, _CHUNK, _WARM_CHUNK, _OPERATIONS = 20_000, 10, 2, 4e9
 # Operations per second of sweeps and of factorizations on a usual machine: they decide between the two.
 _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
 # Newton steps that a run is expected to take, those after which sweeps may be left for them, those of one proximal
@@ -82,13 +82,38 @@ class _SoftSolve:
         # Estimated seconds of sweeps since the last Newton steps, and (these, gap) at every look since then.
         self.since, self.history = 0.0, list[tuple[float, float]]()
         known = request.multipliers(problem)
-        start = np.zeros(len(self.rows.rhs)) if known is None else self.rows.split(known)
+        self.chunk = _CHUNK if known is None else _WARM_CHUNK
+        start = np.zeros(len(self.rows.rhs)) if known is None else self.rows.split(self._for_this_penalty(known))
         self._open(self._first(start), start)
 
     @property
     def spent(self) -> bool:
         """Whether the budget of sweeps or of time is used up."""
         return self.sweeps >= self.limit or time.perf_counter() - self.begin > self.time_limit
+
+    def _for_this_penalty(self, lam: FloatArray) -> FloatArray:
+        """Multipliers of a solution for another C: as they are, in proportion to C, or only those at their bound so.
+
+        The one with the largest dual is taken.
+        """
+        problem, given = self.problem, self.request.warm_start
+        old = given.problem.penalty if isinstance(given, MarginSolution) else None
+        new, owner, q = self.penalty, problem.owner, problem.q
+        if old is None or (old.slack, old.loss) != (new.slack, new.loss) or old.C == new.C:
+            return lam
+        ratio = new.C / old.C
+        bound = old.loads(lam, owner, q) >= old.C * (1.0 - 1e-6)
+        at_bound = bound if old.slack == "row" else bound[owner]
+        trials = [lam, ratio * lam, np.where(at_bound, ratio, 1.0) * lam if new.loss == "hinge" else lam]
+        best, kept = -np.inf, lam
+        for trial in trials:
+            trial = new.admissible(trial, owner, q)
+            W = problem.adjoint(trial)
+            loads = new.loads(trial, owner, q)
+            value = float(problem.rhs @ trial) - 0.5 * float(np.vdot(W, W)) - new.conjugate(loads)
+            if value > best:
+                best, kept = value, trial
+        return kept
 
     # -- the working set ------------------------------------------------------------------------------
 
@@ -191,9 +216,9 @@ class _SoftSolve:
         dx, dz = self.problem.shape
         rows = self.descent.rows
         visit = 4.0 * dx * dz + 2.0 * dx * rows.m / rows.q + 1000.0
-        count = min(_CHUNK, max(1, int(_OPERATIONS / (visit * rows.q))), self.limit - self.sweeps)
+        count = min(self.chunk, max(1, int(_OPERATIONS / (visit * rows.q))), self.limit - self.sweeps)
         visits = self.descent.sweep(count)
-        self.sweeps += count
+        self.sweeps, self.chunk = self.sweeps + count, min(_CHUNK, 2 * self.chunk)
         self.since += visit * visits / _SWEEP_RATE + _PER_LOOK
 
     def _newton_cost(self) -> float:
