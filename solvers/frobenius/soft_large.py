@@ -39,8 +39,8 @@ from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_soft_large"]
 
-# Sweeps in all, sweeps between two looks at all rows and at first after a warm start, and operations (about a second).
-_SWEEPS, _CHUNK, _WARM_CHUNK, _OPERATIONS = 20_000, 10, 2, 4e9
+# Sweeps in all; between two looks at all rows: sweeps, those at first after a warm start, the most, and operations.
+_SWEEPS, _CHUNK, _WARM_CHUNK, _LONGEST_CHUNK, _OPERATIONS = 20_000, 10, 2, 40, 4e9
 # Operations per second of sweeps and of factorizations on a usual machine: they decide between the two.
 _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
 # Newton steps that a run is expected to take, those after which sweeps may be left for them, those of one proximal
@@ -106,11 +106,9 @@ class _SoftSolve:
         at_bound = bound if old.slack == "row" else bound[owner]
         trials = [lam, ratio * lam, np.where(at_bound, ratio, 1.0) * lam if new.loss == "hinge" else lam]
         best, kept = -np.inf, lam
-        for trial in trials:
-            trial = new.admissible(trial, owner, q)
+        for trial in (new.admissible(trial, owner, q) for trial in trials):
             W = problem.adjoint(trial)
-            loads = new.loads(trial, owner, q)
-            value = float(problem.rhs @ trial) - 0.5 * float(np.vdot(W, W)) - new.conjugate(loads)
+            value = float(problem.rhs @ trial) - 0.5 * float(np.vdot(W, W)) - new.conjugate(new.loads(trial, owner, q))
             if value > best:
                 best, kept = value, trial
         return kept
@@ -218,7 +216,10 @@ class _SoftSolve:
         visit = 4.0 * dx * dz + 2.0 * dx * rows.m / rows.q + 1000.0
         count = min(self.chunk, max(1, int(_OPERATIONS / (visit * rows.q))), self.limit - self.sweeps)
         visits = self.descent.sweep(count)
-        self.sweeps, self.chunk = self.sweeps + count, min(_CHUNK, 2 * self.chunk)
+        self.sweeps += count
+        # Where most queries rest, sweeps are cheaper than looks: more of them fit in between.
+        look = 8.0 * (rows.m * dx + rows.q * dx * dz) * count / max(visit * visits, 1.0)
+        self.chunk = int(min(2 * self.chunk, max(_CHUNK, min(look, _LONGEST_CHUNK))))
         self.since += visit * visits / _SWEEP_RATE + _PER_LOOK
 
     def _newton_cost(self) -> float:
