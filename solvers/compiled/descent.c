@@ -83,24 +83,65 @@ static unsigned long long next_random(unsigned long long *state) {
     return *state = x;
 }
 
+/* The largest gradient, and the least one of a positive multiplier (-1 without any). */
+static void extremes(const Block *part, int *up, int *down) {
+    *up = 0;
+    *down = -1;
+    for (int k = 0; k < part->n; k++) {
+        if (part->g[k] > part->g[*up]) *up = k;
+        if (part->lam[k] > 0.0 && (*down < 0 || part->g[k] < part->g[*down])) *down = k;
+    }
+}
+
+static double pair_curve(const Block *part, int up, int down) {
+    int n = part->n;
+    return part->Q[(long)up * n + up] + part->Q[(long)down * n + down] - 2.0 * part->Q[(long)up * n + down];
+}
+
+/* From one multiplier to another, whose gradient is larger by `miss`: as far as is best, or all of it. */
+static void move_pair(Block *part, int up, int down, double miss) {
+    int n = part->n;
+    const double *of_up = part->Q + (long)up * n, *of_down = part->Q + (long)down * n;
+    double curve = pair_curve(part, up, down);
+    int whole = !(curve * part->lam[down] > miss);
+    double length = whole ? part->lam[down] : miss / curve;
+    part->lam[up] += length;
+    part->lam[down] = whole ? 0.0 : part->lam[down] - length;
+    for (int k = 0; k < n; k++) part->g[k] -= length * (of_up[k] - of_down[k]);
+}
+
 /* Steps of two multipliers whose sum stays: from the least gradient of a positive one to the largest. */
 static void move_pairs(Block *part, double goal) {
-    int n = part->n;
-    for (int step = 0; step < STEPS * n; step++) {
-        int up = 0, down = -1;
-        for (int k = 0; k < n; k++) {
-            if (part->g[k] > part->g[up]) up = k;
-            if (part->lam[k] > 0.0 && (down < 0 || part->g[k] < part->g[down])) down = k;
-        }
+    for (int step = 0; step < STEPS * part->n; step++) {
+        int up, down;
+        extremes(part, &up, &down);
         double miss = down < 0 ? 0.0 : part->g[up] - part->g[down];
         if (!(miss > goal)) return;
-        const double *of_up = part->Q + (long)up * n, *of_down = part->Q + (long)down * n;
-        double curve = of_up[up] + of_down[down] - 2.0 * of_up[down];
-        int whole = !(curve * part->lam[down] > miss);
-        double length = whole ? part->lam[down] : miss / curve;
-        part->lam[up] += length;
-        part->lam[down] = whole ? 0.0 : part->lam[down] - length;
-        for (int k = 0; k < n; k++) part->g[k] -= length * (of_up[k] - of_down[k]);
+        move_pair(part, up, down, miss);
+    }
+}
+
+/* Nonnegative multipliers whose sum has a curvature of its own, which steps of one alone would see as their own: steps
+   of one or of two, whichever gains more. */
+static void move_either(Block *part, double goal) {
+    int n = part->n;
+    for (int step = 0; step < STEPS * n; step++) {
+        int up, down;
+        extremes(part, &up, &down);
+        double rise = part->g[up] > 0.0 ? part->g[up] : 0.0, fall = down >= 0 && part->g[down] < 0.0 ? -part->g[down] : 0.0;
+        int one = rise >= fall ? up : down;
+        double alone = rise >= fall ? rise : fall, miss = down < 0 ? 0.0 : part->g[up] - part->g[down];
+        if (!(alone > goal)) return;
+        double own = part->Q[(long)one * n + one], curve = down < 0 ? INFINITY : pair_curve(part, up, down);
+        if (miss * miss * own > alone * alone * curve) {
+            move_pair(part, up, down, miss);
+            continue;
+        }
+        double to = part->lam[one] + part->g[one] / own;
+        double length = (to > 0.0 ? to : 0.0) - part->lam[one];
+        if (length == 0.0) return; /* below rounding */
+        part->lam[one] = to > 0.0 ? to : 0.0;
+        for (int k = 0; k < n; k++) part->g[k] -= length * part->Q[(long)one * n + k];
     }
 }
 
@@ -136,6 +177,7 @@ static void move_single(Block *part, double cap, double goal) {
 static double choose(const Descent *d, long count, const double *lam, Block *part) {
     const double *g = d->g;
     double top = 0.0, low = INFINITY, sum = 0.0, miss = 0.0;
+    double wishes[MOST];
     int shared = d->joint && d->cap < INFINITY;
     for (long k = 0; k < count; k++) {
         sum += lam[k];
@@ -144,25 +186,29 @@ static double choose(const Descent *d, long count, const double *lam, Block *par
     }
     if (shared && sum < d->cap * (1.0 - ROUNDING) && low > 0.0) low = 0.0; /* what is left of the bound has gradient 0 */
     part->n = 0;
+    double middle = shared && low < INFINITY ? 0.5 * (top + low) : 0.0;
     for (long k = 0; k < count; k++) {
+        double wish; /* how much the row is wanted: the largest and the least gradients are those that move */
         int wanted;
         if (shared) {
             wanted = lam[k] > 0.0 || g[k] > low;
+            wish = fabs(g[k] - middle);
         } else {
-            double own = g[k] > 0.0 ? (lam[k] < d->cap ? g[k] : 0.0) : (lam[k] > 0.0 ? -g[k] : 0.0);
-            if (own > miss) miss = own;
-            wanted = lam[k] > 0.0 || own > 0.0;
+            wish = g[k] > 0.0 ? (lam[k] < d->cap ? g[k] : 0.0) : (lam[k] > 0.0 ? -g[k] : 0.0);
+            if (wish > miss) miss = wish;
+            wanted = lam[k] > 0.0 || wish > 0.0;
         }
         if (!wanted) continue;
         int place = part->n;
-        if (place == MOST) { /* the least wanted gives way: rows with multipliers stay before rows with less to gain */
+        if (place == MOST) { /* the least wanted gives way */
             place = 0;
             for (int l = 1; l < MOST; l++)
-                if (fabs(part->g[l]) < fabs(part->g[place])) place = l;
-            if (!(fabs(g[k]) > fabs(part->g[place]))) continue;
+                if (wishes[l] < wishes[place]) place = l;
+            if (!(wish > wishes[place])) continue;
         } else {
             part->n++;
         }
+        wishes[place] = wish;
         part->row[place] = k;
         part->lam[place] = lam[k];
         part->g[place] = g[k];
@@ -221,6 +267,8 @@ static double visit(Descent *d, long count, const double *a, const double *b, co
         for (int k = 0; k < rows; k++) fixed -= part->lam[k];
         add_rest(d->cap, fixed > 0.0 && rows == MOST ? fixed : 0.0, part);
         move_pairs(part, left);
+    } else if (d->joint) {
+        move_either(part, left);
     } else {
         move_single(part, d->cap, left);
     }

@@ -8,8 +8,8 @@ are all that very large problems need. Where C is large the sweeps converge slow
 few Newton steps find the face, with a small one the face of the last weight is nearly right. (Far from the solution a
 small weight leaves a function with kinks, and an exact line search stops at the next kink: three rows that tie at the
 bound of one query are enough for a thousand steps through the same faces.) Where W has few entries and very many
-multipliers move, interior-point steps with systems in the entries of W finish (`attsvm.solvers.frobenius.entries`).
-Sweeps go first; their rate of convergence and the estimated time of the other two decide when to change, and to which.
+multipliers move, interior-point steps with systems in the entries of W finish (`soft_interior`). Sweeps go first; their
+rate of convergence and the estimated time of the other two decide when to change, and to which.
 
 Rows are written out as far as memory allows; beyond that a working set holds those of each query that W misses most,
 and grows by rows that W misses by more than the slack of their query. Equality rows enter by both signs.
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,22 +26,21 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.compiled.descent import DualDescent, has_descent
-from attsvm.solvers.frobenius.entries import soft_interior
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
+from attsvm.solvers.frobenius.soft_entries import soft_interior
+from attsvm.solvers.frobenius.soft_rows import FIRST_ROWS, BothSigns, largest_of_each, plan_memory
 from attsvm.solvers.frobenius.working_set import Progress, read_time_limit, solve_working_set
-from attsvm.solvers.memory import allowed_memory, too_large
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.solution import Extras, Found, MarginSolution
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_soft_large"]
 
-# Sweeps in all, and sweeps and operations (about a second) between two looks at all rows.
-_SWEEPS, _CHUNK, _OPERATIONS = 20_000, 10, 4e9
+# Sweeps in all; between two looks at all rows: sweeps, those at first after a warm start, the most, and operations.
+_SWEEPS, _CHUNK, _WARM_CHUNK, _LONGEST_CHUNK, _OPERATIONS = 20_000, 10, 2, 40, 4e9
 # Operations per second of sweeps and of factorizations on a usual machine: they decide between the two.
 _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
 # Newton steps that a run is expected to take, those after which sweeps may be left for them, those of one proximal
@@ -59,89 +57,12 @@ _FIRST_WEIGHT, _LEAST_WEIGHT = 1e-2, 1e-10
 # Share of the largest right-hand side by which a row may fall behind the worst of its query and still count as nearly
 # active.
 _NEARLY = 1.0
-# Order of the largest linear system.
-_LARGEST_SYSTEM = 8000
 # Share of the tolerance that the method aims at, and the least relative gap that float64 can be expected to reach.
 _SHARE, _LEAST_GAP = 0.3, 1e-14
 # Looks at all rows during which the dual rises by less than this share of it: then rounding is what is left.
 _PATIENCE, _RISE = 30, 1e-14
-# Rows of each query that a working set begins with, and that join it at a time.
-_FIRST, _JOIN = 8, 4
-# Vectors of one number per row that a solve holds at once.
-_VECTORS = 16
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """What fits: rows that are written out, and the order of the largest system."""
-
-    rows: int
-    order: int
-
-
-def _plan(problem: MarginProblem, limit: float | None) -> _Memory:
-    """Divide the memory that a solve may take; refuse one for which too little is left."""
-    allowed = allowed_memory(limit)
-    dx, dz = problem.shape
-    m = problem.m + int(np.count_nonzero(problem.equality))  # equalities count twice
-    copies = 1 if isinstance(problem.rows, PairRows) and m == problem.m else 2  # of rows that are gathered
-    fixed = 8.0 * (_VECTORS * m + problem.q * (dx + dz + 4) + 6 * dx * dz)
-    each = 8.0 * (copies * dx + 8)
-    fewest = min(m, _FIRST * problem.q)
-    if allowed is None:
-        return _Memory(m, _LARGEST_SYSTEM)
-    if fixed + each * fewest > allowed:
-        raise too_large(problem, fixed + each * fewest, allowed, limit is not None)
-    rows = int(min(m, (allowed - fixed) / each))
-    # A system takes its matrix, and while that is formed the rows of it with their right factors.
-    left = max(allowed - fixed - each * rows, 0.2 * (allowed - fixed))
-    return _Memory(rows, int(min(_LARGEST_SYSTEM, max(0.0, (left / 8.0) ** 0.5 - 2 * (dx + dz)))))
-
-
-class _BothSigns:
-    """Rows in which an equality counts as two opposite inequalities.
-
-    Attributes
-    ----------
-    source : ndarray of int, shape (m',)
-        The row of the problem that each comes from.
-    sign : ndarray, shape (m',)
-    """
-
-    def __init__(self, problem: MarginProblem) -> None:
-        self.problem = problem
-        equal = np.flatnonzero(problem.equality)
-        self.source: IntArray = np.concatenate([np.arange(problem.m), equal])
-        self.sign = np.ones(len(self.source))
-        self.sign[problem.m :] = -1.0
-        self.plain = not len(equal)
-        self.rhs = problem.rhs if self.plain else problem.rhs[self.source] * self.sign
-        self.owner = problem.owner if self.plain else problem.owner[self.source]
-
-    def values(self, W: FloatArray) -> FloatArray:
-        """Of all of them at W, shape (m',)."""
-        values = self.problem.margins(W)
-        return values if self.plain else values[self.source] * self.sign
-
-    def gather(self, index: IntArray) -> PairRows:
-        """Some of them, written out."""
-        if len(index) == self.problem.m and self.plain and isinstance(self.problem.rows, PairRows):
-            return self.problem.rows
-        pair = self.problem.rows.gather(self.source[index])
-        if self.plain:
-            return pair
-        a = pair.a.astype(np.float64) * self.sign[index][:, None]
-        return PairRows.trusted(a, pair.queries, pair.owner)
-
-    def split(self, lam: FloatArray) -> FloatArray:
-        """Multipliers of theirs from multipliers of the problem, which have any sign on equality rows."""
-        return np.maximum(lam[self.source] * self.sign, 0.0)
-
-    def join(self, lam: FloatArray) -> FloatArray:
-        """Multipliers of the problem from multipliers of theirs."""
-        joined = lam[: self.problem.m].copy()
-        np.add.at(joined, self.source[self.problem.m :], -lam[self.problem.m :])
-        return joined
+# Rows of each query that join a working set at a time, and rows per query from which on one saves time.
+_JOIN, _MANY = 4, 32
 
 
 class _SoftSolve:
@@ -149,18 +70,20 @@ class _SoftSolve:
 
     def __init__(self, problem: MarginProblem, penalty: Penalty, norm: Norm, request: Request) -> None:
         self.problem, self.penalty, self.norm, self.request = problem, penalty, norm, request
-        self.plan = _plan(problem, request.options.get("memory_limit"))
+        self.plan = plan_memory(problem, request.options.get("memory_limit"))
         self.time_limit = read_time_limit(request.options.get("time_limit"))
         self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
         self.begin, self.limit = time.perf_counter(), request.max_iterations or _SWEEPS
         self.sweeps = self.steps = self.rounds = self.runs = 0
         self.interior_done = False
-        self.rows = _BothSigns(problem)
-        self.best_W, self.least, self.gap, self.bound = np.zeros(problem.shape), np.inf, np.inf, 0.0
+        self.rows = BothSigns(problem)
+        self.best_W, self.least, self.bound = np.zeros(problem.shape), np.inf, 0.0
+        self.gap = self.checked = np.inf  # now, and when all rows were looked at last
         # Estimated seconds of sweeps since the last Newton steps, and (these, gap) at every look since then.
         self.since, self.history = 0.0, list[tuple[float, float]]()
         known = request.multipliers(problem)
-        start = np.zeros(len(self.rows.rhs)) if known is None else self.rows.split(known)
+        self.chunk = _CHUNK if known is None else _WARM_CHUNK
+        start = np.zeros(len(self.rows.rhs)) if known is None else self.rows.split(self._for_this_penalty(known))
         self._open(self._first(start), start)
 
     @property
@@ -168,19 +91,41 @@ class _SoftSolve:
         """Whether the budget of sweeps or of time is used up."""
         return self.sweeps >= self.limit or time.perf_counter() - self.begin > self.time_limit
 
+    def _for_this_penalty(self, lam: FloatArray) -> FloatArray:
+        """Multipliers of a solution for another C: as they are, in proportion to C, or only those at their bound so.
+
+        The one with the largest dual is taken.
+        """
+        problem, given = self.problem, self.request.warm_start
+        old = given.problem.penalty if isinstance(given, MarginSolution) else None
+        new, owner, q = self.penalty, problem.owner, problem.q
+        if old is None or (old.slack, old.loss) != (new.slack, new.loss) or old.C == new.C:
+            return lam
+        ratio = new.C / old.C
+        bound = old.loads(lam, owner, q) >= old.C * (1.0 - 1e-6)
+        at_bound = bound if old.slack == "row" else bound[owner]
+        trials = [lam, ratio * lam, np.where(at_bound, ratio, 1.0) * lam if new.loss == "hinge" else lam]
+        best, kept = -np.inf, lam
+        for trial in (new.admissible(trial, owner, q) for trial in trials):
+            W = problem.adjoint(trial)
+            value = float(problem.rhs @ trial) - 0.5 * float(np.vdot(W, W)) - new.conjugate(new.loads(trial, owner, q))
+            if value > best:
+                best, kept = value, trial
+        return kept
+
     # -- the working set ------------------------------------------------------------------------------
 
     def _first(self, start: FloatArray) -> IntArray:
-        """All rows where they fit; else those of the start and of each query those that it misses most."""
+        """All rows where they fit and are few; else those of the start and of each query those that it misses most."""
         rhs = self.rows.rhs
-        if len(rhs) <= self.plan.rows:
+        if len(rhs) <= min(self.plan.rows, _MANY * self.problem.q):
             return np.arange(len(rhs))
         norms = self.problem.row_norms[self.rows.source]
         first = start if start.any() else np.maximum(rhs, 0.0) / np.where(norms > 0, norms, np.inf)
         W = self.problem.adjoint(self.rows.join(first))
         room = self.plan.rows - int(np.count_nonzero(start))
-        each = max(1, min(_FIRST, room // max(self.problem.q, 1)))
-        return np.union1d(np.flatnonzero(start), _worst(rhs - self.rows.values(W), self.rows.owner, each))
+        each = max(1, min(FIRST_ROWS, room // max(self.problem.q, 1)))
+        return np.union1d(np.flatnonzero(start), largest_of_each(rhs - self.rows.values(W), self.rows.owner, each))
 
     def _open(self, index: IntArray, lam: FloatArray) -> None:
         """Go on with these rows from these multipliers of all."""
@@ -197,8 +142,6 @@ class _SoftSolve:
 
     def _admit(self, short: FloatArray) -> bool:
         """Let rows join that are missed by more than the slack of their query; whether there are any."""
-        if len(self.index) == len(short):
-            return False
         owner = self.rows.owner
         covered = np.zeros(self.problem.q)
         if self.penalty.slack == "query":
@@ -208,7 +151,7 @@ class _SoftSolve:
         rows = np.flatnonzero(beyond > 0.0)
         if not len(rows):
             return False
-        new = rows[_worst(beyond[rows], owner[rows], _JOIN)]
+        new = rows[largest_of_each(beyond[rows], owner[rows], _JOIN)]
         lam = self._multipliers()
         index = np.union1d(self.index, new)
         if len(index) > self.plan.rows:  # of rows without a multiplier those leave that are furthest from active
@@ -221,33 +164,49 @@ class _SoftSolve:
 
     # -- measures -------------------------------------------------------------------------------------
 
-    def _look(self, other: FloatArray | None = None) -> bool:
-        """Measure the gap on all rows and let missed ones join; whether some did. ``other`` is a second W to try."""
-        descent, penalty = self.descent, self.penalty
+    def _look(self, goal: float, other: FloatArray | None = None) -> bool:
+        """Measure the gap and let missed rows join; whether some did. ``other`` is a second W to try.
+
+        A working set is looked at alone until it has come closer than all rows last were.
+        """
+        descent, penalty, q = self.descent, self.penalty, self.problem.q
         descent.refresh()
         W = descent.W
-        short = self._offer(W)
-        if other is not None:
-            self._offer(other)
         half = 0.5 * float(np.vdot(W, W))
-        loads = penalty.loads(descent.lam, descent.rows.owner, self.problem.q)
+        loads = penalty.loads(descent.lam, descent.rows.owner, q)
         self.bound = float(descent.rhs @ descent.lam) - half - penalty.conjugate(loads)
-        self.gap = (self.least - self.bound) / self.least if self.least > 0.0 else 0.0
-        self.rounds += 1
-        if self.tell is not None:
-            moving = int(np.count_nonzero(descent.lam))
-            spent, worst = time.perf_counter() - self.begin, max(float(short.max()), 0.0)
-            self.tell(Progress(self.rounds, len(self.index), moving, worst, (2.0 * half) ** 0.5, 0.0, spent))
-        return self._admit(short)
-
-    def _offer(self, W: FloatArray) -> FloatArray:
-        """Keep W if its objective is the least so far; by how much it falls short of every row."""
-        short = self.rows.rhs - self.rows.values(W)
-        slacks = self.penalty.slacks(np.maximum(short, 0.0), self.rows.owner, self.problem.q)
-        value = 0.5 * float(np.vdot(W, W)) + self.penalty.cost(slacks)
+        short = descent.rhs - descent.rows.margins(W)
+        self._tell(short, half)
+        value = half + self._cost(short, descent.rows.owner)
+        within = (value - self.bound) / value if value > 0.0 else 0.0
+        partial = len(self.index) < len(self.rows.rhs)
+        if partial and within > max(0.1 * self.checked, goal):
+            self.gap = within
+            return False
+        if partial:
+            short = self.rows.rhs - self.rows.values(W)
+            value = half + self._cost(short, self.rows.owner)
         if value < self.least:
             self.least, self.best_W = value, W.copy()
-        return short
+        if other is not None:
+            value = 0.5 * float(np.vdot(other, other))
+            value += self._cost(self.rows.rhs - self.rows.values(other), self.rows.owner)
+            if value < self.least:
+                self.least, self.best_W = value, other
+        self.gap = self.checked = (self.least - self.bound) / self.least if self.least > 0.0 else 0.0
+        return partial and self._admit(short)
+
+    def _cost(self, short: FloatArray, owner: IntArray) -> float:
+        """Of the slacks of rows that W falls short of by so much."""
+        return self.penalty.cost(self.penalty.slacks(np.maximum(short, 0.0), owner, self.problem.q))
+
+    def _tell(self, short: FloatArray, half: float) -> None:
+        self.rounds += 1
+        if self.tell is None:
+            return
+        moving, worst = int(np.count_nonzero(self.descent.lam)), max(float(short.max()), 0.0)
+        spent = time.perf_counter() - self.begin
+        self.tell(Progress(self.rounds, len(self.index), moving, worst, (2.0 * half) ** 0.5, 0.0, spent))
 
     # -- the method -----------------------------------------------------------------------------------
 
@@ -255,9 +214,12 @@ class _SoftSolve:
         dx, dz = self.problem.shape
         rows = self.descent.rows
         visit = 4.0 * dx * dz + 2.0 * dx * rows.m / rows.q + 1000.0
-        count = min(_CHUNK, max(1, int(_OPERATIONS / (visit * rows.q))), self.limit - self.sweeps)
+        count = min(self.chunk, max(1, int(_OPERATIONS / (visit * rows.q))), self.limit - self.sweeps)
         visits = self.descent.sweep(count)
         self.sweeps += count
+        # Where most queries rest, sweeps are cheaper than looks: more of them fit in between.
+        look = 8.0 * (rows.m * dx + rows.q * dx * dz) * count / max(visit * visits, 1.0)
+        self.chunk = int(min(2 * self.chunk, max(_CHUNK, min(look, _LONGEST_CHUNK))))
         self.since += visit * visits / _SWEEP_RATE + _PER_LOOK
 
     def _newton_cost(self) -> float:
@@ -268,7 +230,7 @@ class _SoftSolve:
         if penalty.loss == "hinge":  # every bound that is reached fixes a multiplier
             loads = penalty.loads(descent.lam, descent.rows.owner, self.problem.q)
             k -= np.count_nonzero(loads >= penalty.C * (1.0 - 1e-9))
-        if k > self.plan.order:
+        if k > self.plan.order(self.problem.shape):
             return np.inf
         factoring = (k**3 / 3.0 + k * k * (dx + dz + 20.0)) / _FACTOR_RATE
         return _PER_STEP + _PER_ROW * descent.rows.m + factoring
@@ -277,7 +239,7 @@ class _SoftSolve:
         """Estimated seconds of one interior-point step; infinite where its system is too large or was tried."""
         dx, dz = self.problem.shape
         N, rows = float(dx * dz), self.descent.rows
-        if self.plan.order < N or self.interior_done:
+        if self.interior_done or not self.plan.holds_entries(rows.m, (dx, dz)):
             return np.inf
         forming = (N**3 / 3.0 + rows.q * N * N / 2.0 + 10.0 * N * N) / _FACTOR_RATE
         return _PER_STEP + (_PER_ROW + _PER_NUMBER * dx) * rows.m + forming
@@ -311,7 +273,7 @@ class _SoftSolve:
         if np.isfinite(lam).all() and np.isfinite(W).all():
             descent.move_to(lam)
             known = self.gap
-            joined = self._look(W)
+            joined = self._look(goal, W)
             if not joined and self.gap > goal:
                 descent.move_to(np.where(lam > _TINY * float(lam.max()), lam, 0.0) if self.gap < known else before)
         self.since, self.history = 0.0, []
@@ -319,11 +281,10 @@ class _SoftSolve:
     def _newton(self, goal: float) -> None:
         """Proximal Newton steps on the rows that are nearly active, ever smaller weights, until the gap is closed."""
         descent, side = self.descent, float(np.abs(self.rows.rhs).max())
-        short = self.rows.rhs - self.rows.values(descent.W)
+        owner, short = descent.rows.owner, descent.rhs - descent.rows.margins(descent.W)
         worst = np.zeros(self.problem.q)
-        np.maximum.at(worst, self.rows.owner, short)
-        behind = (worst[self.rows.owner] if self.penalty.slack == "query" else 0.0) - short
-        near = behind[self.index[descent.order]] < _NEARLY * side
+        np.maximum.at(worst, owner, short)
+        near = (worst[owner] if self.penalty.slack == "query" else 0.0) - short < _NEARLY * side
         rows = np.flatnonzero(near | (descent.lam > 0.0))
         part = MarginProblem.from_rows(descent.rows.gather(rows), descent.rhs[rows])._priced(self.penalty)
         method = ProximalNewton(part)
@@ -336,7 +297,7 @@ class _SoftSolve:
             lam = descent.lam.copy()
             lam[rows] = method.admissible(method.x)
             descent.move_to(lam)
-            joined = self._look()
+            joined = self._look(goal)
             if joined or self.gap <= goal or (settled and weight <= _LEAST_WEIGHT):
                 break
             taken = method.factorizations - before
@@ -349,7 +310,7 @@ class _SoftSolve:
         best, idle = -np.inf, 0
         while not self.spent and idle < _PATIENCE:
             self._sweep()
-            joined = self._look()
+            joined = self._look(goal)
             if self.gap <= goal and not joined:
                 return
             idle = 0 if joined or self.bound > best + _RISE * abs(best) else idle + 1
@@ -365,7 +326,7 @@ class _SoftSolve:
         tolerance = self.request.tolerance
         goal = max(_SHARE * tolerance, _LEAST_GAP)
         if self.problem.m:
-            self._look()
+            self._look(goal)
         while True:
             if self.gap > goal:
                 self.approach(goal)
@@ -376,15 +337,6 @@ class _SoftSolve:
             goal = max(0.01 * goal, _LEAST_GAP)
         extras = Extras(working_rows=len(self.index), factorizations=self.steps)
         return Found(self.best_W, lam, self.sweeps, certificate=certificate, extras=extras)
-
-
-def _worst(short: FloatArray, owner: IntArray, each: int) -> IntArray:
-    """The ``each`` largest entries of every query, sorted."""
-    order = np.lexsort((-short, owner))
-    group = owner[order]
-    first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
-    place = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
-    return np.sort(order[place < each])
 
 
 def solve_soft_large(unit: UnitProblem, norm: Norm, request: Request) -> Found:

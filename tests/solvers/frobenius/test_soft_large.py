@@ -12,7 +12,8 @@ from attsvm.rows import selection_rows
 from attsvm.solvers import MarginProblem, PairRows, Penalty, solve
 from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.frobenius import soft_large
-from attsvm.solvers.frobenius.entries import soft_interior
+from attsvm.solvers.frobenius.soft_entries import soft_interior
+from attsvm.solvers.frobenius.soft_rows import SoftMemory
 from attsvm.solvers.memory import MemoryLimitError
 from kkt import dense_rows
 
@@ -173,8 +174,8 @@ def test_a_warm_start_saves_sweeps(slack, loss):
 def test_a_working_set_where_rows_do_not_fit(monkeypatch, name, slack, loss):
     problem = FAMILIES[name].soft(1.0, slack, loss)
     known = solve(problem, solver="soft_large", tolerance=GOAL)
-    monkeypatch.setattr(soft_large, "_FIRST", 1)
-    monkeypatch.setattr(soft_large, "_plan", lambda problem, limit: soft_large._Memory(problem.m - 5, 500))
+    monkeypatch.setattr(soft_large, "FIRST_ROWS", 1)
+    monkeypatch.setattr(soft_large, "plan_memory", lambda problem, limit: SoftMemory(problem.m - 5, 1e7))
     found = solve(problem, solver="soft_large", tolerance=GOAL)
     assert found.certificate.proved <= GOAL
     assert found.extras.working_rows < len(found.multipliers) + np.count_nonzero(problem.equality)
