@@ -36,9 +36,10 @@ __all__ = ["ProductPivoting"]
 FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 1.0
 # Rows of a block of the preconditioner: at least, at most, and products whose arithmetic the blocks may take.
 _BLOCK, _MOST_BLOCK, _BLOCK_PRODUCTS = 32, 512, 2.0
-# Accuracy of the equations while rows change sides: at first, and at most when rows keep going round. What one run of
-# conjugate gradients in float32 can gain, and what is asked for where a factor of the matrix makes it cheap.
-_ROUGH, _LEAST_ROUGH, _SINGLE, _FACTORED = 1e-2, 1e-4, 1e-5, 1e-3
+# Accuracy of the equations while rows change sides: at first, where many multipliers come out negative, and at most when
+# rows keep going round. What one run of conjugate gradients in float32 can gain, and what is wanted of it where a factor
+# of the matrix makes it cheap.
+_ROUGH, _CLOSE, _LEAST_ROUGH, _SINGLE, _FACTORED = 0.1, 1e-2, 1e-4, 1e-5, 1e-3
 _PRODUCTS = 300
 # Conjugate gradients give way to the factor after this multiple of its arithmetic, and never before so many products.
 _OVERSPEND, _FEWEST_PRODUCTS = 1.0, 20
@@ -50,6 +51,8 @@ _PROXIMAL: dict[type, float] = {np.float32: 1e-7, np.float64: 1e-9}
 _FEW_NEGATIVE, _MANY_NEGATIVE, _MORE = 0.1, 0.25, 4
 # Rounds without fewer changes or a better bound before the equations are solved more accurately, or pivoting is stuck.
 _PATIENCE = 12
+# Rows join that are missed by more than this multiple of the error of the free rows.
+_ERRORS = 2.0
 # Row norms outside this range are multiplied in float64.
 _NARROW = (1e-9, 1e9)
 
@@ -206,10 +209,12 @@ class ProductPivoting:
         kept = np.setdiff1d(free, negative, assume_unique=True)
         share = len(negative) / max(len(free), 1)
         if share > _MANY_NEGATIVE:  # rows have much in common: what joins together drives each other out again
-            self._each, self._more = 1, 1
+            self._each, self._more, self._rough = 1, 1, min(self._rough, _CLOSE)
         elif share < _FEW_NEGATIVE:
             self._each = min(self._each * self._more, problem.m)
-        joining = self._joining(free, goal, self._most)
+        # A row that is missed by no more than the free rows are, perhaps the copy of one, may be met as they are.
+        error = float(np.sqrt(np.mean((problem.rhs - self.values)[free] ** 2))) if len(free) else 0.0
+        joining = self._joining(free, max(goal, _ERRORS * error), self._most)
         self.changed = len(negative) + len(joining)
         self._next = np.union1d(kept, joining)
         self.free = free
@@ -289,11 +294,12 @@ class ProductPivoting:
 
     def _features(self, free: IntArray) -> FeatureBasis:
         """The basis of the preconditioner for these rows; made again when there are many more of them."""
-        if self._basis is None or 1.3 * self._based_on < len(free):
+        known = self._basis
+        if known is None or (1.3 * self._based_on < len(free) and len(free) * known.largest > _LEAST_FEATURE):
             wanted = self.features or min(max(FEATURES, len(free) // _ROWS_PER_FEATURE), _MOST_FEATURES)
             self._basis = FeatureBasis(self.rows, free, wanted, self.metric, _LEAST_FEATURE)
-            self._based_on = len(free)
-        return self._basis
+            self._based_on, known = len(free), self._basis
+        return known
 
     # -- points ---------------------------------------------------------------------------------------
 

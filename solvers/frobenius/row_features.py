@@ -50,6 +50,8 @@ class FeatureBasis:
         Columns of both that make each feature.
     weights : ndarray of float32, shape (count,), or None
         By which the metric stretches each feature.
+    largest : float
+        Expected square of the largest feature as a share of that of the rows.
 
     Examples
     --------
@@ -75,8 +77,9 @@ class FeatureBasis:
         r_sizes, r_stretch, V = _directions(right, None if metric is None else metric.right)
         sizes = np.outer(l_sizes, r_sizes)
         sizes *= 0.5 * (l_stretch[:, None] + r_stretch)
-        large = int(np.count_nonzero(len(index) * sizes > least * sizes.sum())) if least else sizes.size
-        count = min(count, large)
+        total = float(sizes.sum()) or 1.0
+        self.largest = float(sizes.max()) / total
+        count = min(count, int(np.count_nonzero(len(index) * sizes > least * total)) if least else sizes.size)
         i, j = np.unravel_index(np.argpartition(-sizes.ravel(), max(count - 1, 0))[:count], sizes.shape)
         used_i, at_i = np.unique(i, return_inverse=True)
         used_j, at_j = np.unique(j, return_inverse=True)
