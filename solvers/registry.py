@@ -116,12 +116,9 @@ SOLVERS = {
             "own: interior point on the entries of W, for many more rows than entries", rows_per_entry=4.0,
         ),
         SolverSpec(
-            "projected", f"{_HOME}.frobenius.projected:solve_projected", _FROBENIUS, 1e-8,
-            "own: matrix-free pivoting with conjugate gradients", written_out=True,
-        ),
-        SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
-            "own: proximal Newton steps on a growing set of rows, hard and soft margins", soft=True, products=True,
+            "own: pivoting with conjugate gradients, or proximal Newton steps, on a growing set of rows; hard and soft",
+            soft=True, products=True,
             options=frozenset({"progress", "time_limit", "memory_limit"}),
         ),
         SolverSpec(

@@ -239,7 +239,7 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
             return best
     near = by_distance(unit, norm)
     if near is None and best is None:  # equality rows that are dependent but for rounding
-        from attsvm.solvers.frobenius.projected import solve_projected
+        from attsvm.solvers.frobenius.working_set import solve_working_set
 
-        return solve_projected(unit, norm, request)
+        return solve_working_set(unit, norm, request)
     return best or Found() if near is None else _better(best, near)

@@ -39,6 +39,8 @@ class ChosenRows:
     index : ndarray of int, shape (p,)
     kind : type
         float32 halves memory and traffic; products are then right to about 1e-6.
+    weights : ndarray, shape (p,), optional
+        What each row is multiplied by.
 
     Attributes
     ----------
@@ -57,12 +59,19 @@ class ChosenRows:
     (array([8., 2.]), array([8., 0., 6.]))
     """
 
-    def __init__(self, rows: Rows, index: IntArray, kind: type[np.floating[Any]] = np.float64) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        index: IntArray,
+        kind: type[np.floating[Any]] = np.float64,
+        weights: FloatArray | None = None,
+    ) -> None:
         owner = rows.owner[index]
         self.order: IntArray | None = None
         if (owner[1:] < owner[:-1]).any():
             self.order = np.argsort(owner, kind="stable")
             index, owner = index[self.order], owner[self.order]
+            weights = None if weights is None else weights[self.order]
         self.shape, self.kind = rows.shape, kind
         self.a: npt.NDArray[np.floating[Any]] = np.empty((len(index), rows.shape[0]), dtype=kind)
         used, starts, counts = np.unique(owner, return_index=True, return_counts=True)
@@ -70,6 +79,8 @@ class ChosenRows:
         for low in range(0, max(len(index), 1), step):  # only a part is ever held twice
             pair = rows.gather(index[low : low + step])
             self.a[low : low + step] = pair.a
+            if weights is not None:
+                self.a[low : low + step] *= weights[low : low + step, None].astype(kind)
         self.queries = pair.queries[used].astype(kind, copy=False)
         self._starts, self._segment = starts, np.repeat(np.arange(len(used)), counts)
         self._pieces = [

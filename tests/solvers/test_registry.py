@@ -26,12 +26,12 @@ def rows_of_size(m: int, batch: int | None = None, d: int = 2) -> MarginProblem:
 LOOKUPS = [
     ("active_set", {"m": 42}),
     ("active_set", {"m": int(SOLVERS["active_set"].most_rows)}),
-    ("projected", {"m": int(SOLVERS["active_set"].most_rows) + 1, "d": 20}),
-    ("projected", {"m": 1599, "d": 20}),
+    ("working_set", {"m": int(SOLVERS["active_set"].most_rows) + 1, "d": 20}),
+    ("working_set", {"m": 1599, "d": 20}),
     ("few_entries", {"m": 1600, "d": 20}),
     ("few_entries", {"m": int(SOLVERS["active_set"].most_rows) + 1}),
     ("active_set", {"m": 42, "batch": 5}),
-    ("projected", {"m": int(SOLVERS["active_set"].most_rows) + 1, "batch": 2, "d": 20}),
+    ("working_set", {"m": int(SOLVERS["active_set"].most_rows) + 1, "batch": 2, "d": 20}),
     ("interior", {"m": 42, "norm": "nuclear"}),
     ("interior", {"m": int(SOLVERS["interior"].most_rows), "norm": "nuclear"}),
     ("factored", {"m": int(SOLVERS["interior"].most_rows) + 1, "norm": "nuclear"}),
@@ -109,8 +109,8 @@ FOR_NUCLEAR = "use one of ['cvxpy', 'factored', 'interior', 'lockstep', 'reweigh
             "solver 'active_set' does not support norm 'l1'; use one of ['cvxpy', 'primal_dual']",
         ),
         (
-            {"solver": "projected", "norm": "nuclear"},
-            "solver 'projected' does not support norm 'nuclear'; " + FOR_NUCLEAR,
+            {"solver": "working_set", "norm": "nuclear"},
+            "solver 'working_set' does not support norm 'nuclear'; " + FOR_NUCLEAR,
         ),
         (
             {"solver": "factored", "norm": "nuclear", "rank": 1},

@@ -10,7 +10,7 @@ from attsvm.solvers.unit import UnitProblem
 from kkt import dense_rows, random_rows
 from solver_api import replaced
 
-both = pytest.mark.parametrize("run", ["active_set", "projected"])
+both = pytest.mark.parametrize("run", ["active_set", "working_set"])
 
 
 def opposite_rows(rng):

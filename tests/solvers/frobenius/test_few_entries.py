@@ -36,7 +36,7 @@ def test_auto_takes_it_for_many_more_rows_than_entries() -> None:
     many, few = separable(2000, 50, 5, 0), separable(2000, 50, 25, 0)
     norm = get_norm("frobenius")
     assert choose(many, norm)[0].name == "few_entries"
-    assert choose(few, norm)[0].name == "projected"
+    assert choose(few, norm)[0].name == "working_set"
     assert solve(many).status is Status.OPTIMAL
 
 
