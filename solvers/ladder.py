@@ -9,10 +9,12 @@ it could not: what is tried when one gives up stands here.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from attsvm.solvers.compiled.kernels import is_built
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
@@ -49,6 +51,8 @@ class SolverSpec:
         ``max_iterations`` are steps of each problem of a batch; otherwise a batch with a budget is solved one by one.
     ranks : bool
         Takes ``rank=``.
+    compiled : bool
+        Needs the compiled library; without it the rungs that do are left out, and the reference ends every ladder.
     foreign : bool
         Somebody else's code: keeps its own threads, takes variants.
     options : frozenset of str or None
@@ -64,6 +68,7 @@ class SolverSpec:
     batched: bool = False
     batch_budget: bool = False
     ranks: bool = False
+    compiled: bool = False
     foreign: bool = False
     options: frozenset[str] | None = frozenset()
 
@@ -103,34 +108,32 @@ SOLVERS = {
             "own: interior point on the entries of W, for many more rows than entries", soft_norms=_FROBENIUS,
         ),
         SolverSpec(
-            "projected", f"{_HOME}.frobenius.projected:solve_projected", _FROBENIUS, 1e-8,
-            "own: matrix-free pivoting with conjugate gradients",
-        ),
-        SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,
             "own: pivoting with products alone, or proximal Newton steps on a growing set of rows", options=_LIMITS,
         ),
         SolverSpec(
             "soft_large", f"{_HOME}.frobenius.soft_large:solve_soft_large", frozenset(), 1e-8,
             "own: dual coordinate descent in C, then Newton's method, for soft margins of many rows",
-            soft_norms=_FROBENIUS, options=_LIMITS,
+            soft_norms=_FROBENIUS, compiled=True, options=_LIMITS,
         ),
         SolverSpec(
             "primal_dual", f"{_HOME}.primal_dual:solve_primal_dual", _OTHERS, 1e-7,
             "own: interior point in C, hard and soft, one problem or a batch",
-            soft_norms=_OTHERS | _FROBENIUS | _NUCLEAR, batched=True, batch_budget=True, options=frozenset({"rescue"}),
+            soft_norms=_OTHERS | _FROBENIUS | _NUCLEAR, batched=True, batch_budget=True, compiled=True,
+            options=frozenset({"rescue"}),
         ),
         SolverSpec(
             "nuclear_batch", f"{_HOME}.nuclear.batch:solve_nuclear_batch", _NUCLEAR, 1e-7,
-            "own: interior point in C for batches", batched=True, batch_budget=True, options=frozenset({"rescue"}),
+            "own: interior point in C for batches", batched=True, batch_budget=True, compiled=True,
+            options=frozenset({"rescue"}),
         ),
         SolverSpec(
             "interior", f"{_HOME}.nuclear.interior:solve_interior", _NUCLEAR, 1e-7,
-            "own: interior point in C on the multipliers, then Newton",
+            "own: interior point in C on the multipliers, then Newton", compiled=True,
         ),
         SolverSpec(
             "factored", f"{_HOME}.nuclear.factored:solve_factored", _NUCLEAR, 1e-7,
-            "own: low-rank factors, then Newton", options=frozenset({"columns", "seed"}),
+            "own: low-rank factors, then Newton", compiled=True, options=frozenset({"columns", "seed"}),
         ),
         SolverSpec(
             "reweighted", f"{_HOME}.nuclear.reweighted:solve_reweighted", _NUCLEAR, 1e-7,
@@ -187,7 +190,7 @@ def _frobenius(problem: MarginProblem) -> tuple[str, ...]:
         return ("active_set", "working_set")
     if problem.m >= ROWS_PER_ENTRY * _entries(problem) and _entries(problem) <= MOST_ENTRIES:
         return ("entries", "working_set")
-    return ("projected", "working_set") if isinstance(problem.rows, PairRows) else ("working_set",)
+    return ("working_set",)
 
 
 def _nuclear(problem: MarginProblem) -> tuple[str, ...]:
@@ -242,7 +245,16 @@ def rungs(
     else:  # a norm of the user's own: solvers that name it, then the reference
         listed = ((s.soft_norms if problem.penalty is not None else s.norms, s.name) for s in SOLVERS.values())
         names = (*(name for able, name in listed if able is not None and norm.family in able), "cvxpy")
-    return tuple(SOLVERS[name] for name in names), ""
+    return _with_what_is_built(tuple(SOLVERS[name] for name in names)), ""
+
+
+def _with_what_is_built(specs: tuple[SolverSpec, ...]) -> tuple[SolverSpec, ...]:
+    """The rungs that can run where the compiled library is missing, with the reference at the end."""
+    if is_built() or not any(spec.compiled for spec in specs):
+        return specs
+    text = "the compiled solvers of attsvm were not built: other methods, slower ones, take their place"
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
+    return (*(spec for spec in specs if not spec.compiled and spec.name != "cvxpy"), SOLVERS["cvxpy"])
 
 
 def _why_none(norm: Norm, rank: int, soft: bool) -> str:

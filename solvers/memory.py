@@ -14,6 +14,7 @@ __all__ = [
     "allowed_memory",
     "available_memory",
     "require_memory",
+    "system_rows",
     "too_large",
     "working_memory",
 ]
@@ -66,6 +67,20 @@ class MemoryPlan(NamedTuple):
     features: int | None
 
 
+def system_rows(problem: MarginProblem) -> int:
+    """Free rows that a solve is expected to reach: four per query, as far as there are rows and dimensions.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.memory import system_rows
+    >>> system_rows(MarginProblem([[1.0]], [[1.0]], [0]))
+    1
+    """
+    dx, dz = problem.shape
+    return int(min(problem.m, dx * min(dz, problem.q), _FREE_PER_QUERY * problem.q + 1))
+
+
 def working_memory(problem: MarginProblem, features: int | None = None) -> int:
     """Bytes that a working-set solve is expected to take beside the data.
 
@@ -80,7 +95,7 @@ def working_memory(problem: MarginProblem, features: int | None = None) -> int:
     True
     """
     dx, dz = problem.shape
-    free = int(min(problem.m, dx * min(dz, problem.q), _FREE_PER_QUERY * problem.q + 1))
+    free = system_rows(problem)
     if features is None:
         return 8 * (_VECTORS * problem.m + 6 * dx * dz + free * (free + 2 * dx + dz))
     return 8 * (_VECTORS * problem.m + 6 * dx * dz) + 4 * features * (free + features) + 8 * 6 * free

@@ -30,7 +30,6 @@ HARD = frozenset({"near-infeasible", "zero"})
 _OWN_FROBENIUS, _OWN_NUCLEAR = Accuracy(1e-8, 1e-7), Accuracy(1e-8, 5e-5)
 ACCURACY = {
     "active_set": _OWN_FROBENIUS,
-    "projected": _OWN_FROBENIUS,
     "entries": Accuracy(1e-8, None),
     "nuclear_batch": _OWN_NUCLEAR,
     "interior": _OWN_NUCLEAR,

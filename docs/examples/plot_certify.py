@@ -16,7 +16,7 @@ import numpy as np
 import attsvm
 
 problem = attsvm.random_problem(n=8, T=6, d=10, seed=0)
-solvers = ("active_set", "projected", "cvxpy:CLARABEL", "cvxpy:SCS")
+solvers = ("active_set", "working_set", "cvxpy:CLARABEL", "cvxpy:SCS")
 solutions = {name: attsvm.att_svm(problem, solver=name) for name in solvers}
 for name, solution in solutions.items():
     print(f"{name:15s} {solution.status}: norm {solution.norm:.10f}, relative gap {solution.certificate.gap:.0e}")

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.norms import Entrywise, Norm
 
-__all__ = ["GroupPenalty", "Measures", "NuclearSteps", "Sense", "minimize"]
+__all__ = ["GroupPenalty", "Measures", "NuclearSteps", "Sense", "is_built", "minimize"]
 
 Sense = npt.NDArray[np.int8]
 """Of a row: 1 for an inequality, 0 for an equality, -1 where there is no row."""
@@ -39,6 +39,11 @@ _KINDS = ("spectral", "l1", "linf", "lp", "frobenius")
 _LOSSES = ("hard", "hinge", "squared_hinge")
 # Numbers in the rows of a batch, written out, from which on its problems are shared between threads.
 _SHARED = 1 << 15
+
+
+def is_built() -> bool:
+    """Whether the compiled library is there."""
+    return _path() is not None
 
 
 @cache

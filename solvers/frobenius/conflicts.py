@@ -17,9 +17,9 @@ from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.certify.farkas import certify_infeasible, zero_row_proof
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.exact.settle import exact_proof
-from attsvm.solvers.frobenius.free_rows import FreeRows
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.rows.chosen import ChosenRows
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["exact_step", "find_conflict", "find_farkas", "purify_farkas"]
@@ -34,21 +34,19 @@ def _floored_inverse(moment: FloatArray) -> FloatArray:
     return np.asarray((vectors / np.maximum(values, 1e-6 * values[-1])) @ vectors.T)
 
 
-def _newton_direction(rows: FreeRows, shortfall: FloatArray, accuracy: float) -> FloatArray:
+def _newton_direction(unit: UnitProblem, short: BoolArray, shortfall: FloatArray, accuracy: float) -> FloatArray:
     """Least-squares change of W that removes the shortfall, by conjugate gradients in the space of W."""
-    queries = rows.queries.astype(np.float64, copy=False)
-    left = rows.a.T @ rows.a
-    right = queries.T @ queries
-    left, right = _floored_inverse(left.astype(np.float64, copy=False)), _floored_inverse(right)
+    index = np.flatnonzero(short)
+    rows = ChosenRows(unit.problem.rows, index, weights=unit.inverse[index])
+    left, right = _floored_inverse(rows.a.T @ rows.a), _floored_inverse(rows.queries.T @ rows.queries)
 
     def product(direction: FloatArray) -> FloatArray:
-        change = rows.score((queries @ direction.T).astype(rows.a.dtype, copy=False))
-        return np.asarray(rows.combine(change).T @ queries)
+        return rows.adjoint(rows.margins(direction))
 
     def precondition(residual: FloatArray) -> FloatArray:
         return np.asarray(left @ residual @ right)
 
-    target = np.asarray(rows.combine(shortfall).T @ queries)
+    target = rows.adjoint(shortfall[index])
     return conjugate_gradient(product, precondition, target, accuracy, _CG_STEPS, flat=0.0).x
 
 
@@ -121,11 +119,11 @@ def find_conflict(unit: UnitProblem, W: FloatArray) -> tuple[Certificate | None,
         proof = certify_infeasible(unit.problem, lam * unit.inverse) if worst > 1e-9 else None
         if proof is not None:
             return proof, None
-        index = np.flatnonzero(short)
-        if len(index) == before:
+        count = int(np.count_nonzero(short))
+        if count == before:
             accuracy = max(1e-2 * accuracy, 1e-10)
-        before = len(index)
-        D = _newton_direction(FreeRows(unit, index, preconditioned=False), lam[index], accuracy)
+        before = count
+        D = _newton_direction(unit, short, lam, accuracy)
         change = unit.margins(D)
         step = exact_step(gaps, change, unit.equality)
         if step < 1e-10:  # no descent left but rounding

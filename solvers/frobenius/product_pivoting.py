@@ -1,10 +1,13 @@
-"""Least norm of very many rows by pivoting, with products alone: no matrix of rows is ever formed.
+"""Least norm of very many rows by pivoting: products with the rows, and a matrix of rows only where that is cheaper.
 
 The dual is ``max c . x - |W(x)|^2 / 2`` over ``x >= 0`` (free on equality rows). Each round solves the equations
 ``F_S W(x) = c_S`` on a set S of rows by conjugate gradients, no more accurately than the next change of S deserves;
-then rows with negative multipliers leave S and the most violated row of every query joins (a primal-dual active-set
-method). Products run in float32 with residuals in float64, and a preconditioner of a few hundred features
-(`row_features`) makes ten of them enough in all rounds but the last.
+then rows with negative multipliers leave S and the most violated rows of every query join (a primal-dual active-set
+method). One row of every query joins at first. On generic data hardly any multiplier comes out negative: then ever more
+rows join at once, and S settles within ten rounds. Products run in float32 with residuals in float64.
+
+Two preconditioners (`row_features`) make a few products enough: features with blocks, or, where conjugate gradients
+with these would take more arithmetic than a Cholesky factor of the whole matrix in float32, that factor.
 
 Pivoting need not end: `ProductPivoting.stalled` says that it goes round, and then another method takes over.
 
@@ -20,23 +23,36 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.conjugate_gradient import Descended, conjugate_gradient
+from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.frobenius.face_system import Metric
-from attsvm.solvers.frobenius.row_features import FeatureBasis, FeaturePreconditioner
+from attsvm.solvers.frobenius.row_features import FeatureBasis, RowPreconditioner
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rows.protocol import Rows
+from attsvm.solvers.rows.chosen import chosen
 from attsvm.solvers.rows.shared import SharedRows
 
 __all__ = ["ProductPivoting"]
 
-# Features of the preconditioner, at least and at most, and free rows for each.
-FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE = 256, 1024, 8
-# Accuracy of the equations while rows change sides: at first, and at most when rows keep going round. What one run of
-# conjugate gradients in float32 can gain.
-_ROUGH, _LEAST_ROUGH, _SINGLE = 0.1, 1e-3, 1e-5
+# Features of the preconditioner, at least and at most, and free rows for each; what a feature must carry.
+FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 1.0
+# Rows of a block of the preconditioner: at least, at most, and products whose arithmetic the blocks may take.
+_BLOCK, _MOST_BLOCK, _BLOCK_PRODUCTS = 32, 512, 2.0
+# Accuracy of the equations while rows change sides: at first, where many multipliers come out negative, and at most
+# when rows keep going round. What one run of conjugate gradients in float32 can gain, and what is wanted of it where a
+# factor of the matrix makes it cheap.
+_ROUGH, _CLOSE, _LEAST_ROUGH, _SINGLE, _FACTORED = 0.1, 1e-2, 1e-4, 1e-5, 1e-3
 _PRODUCTS = 300
+# Conjugate gradients give way to the factor after this multiple of its arithmetic, and never before so many products.
+_OVERSPEND, _FEWEST_PRODUCTS = 1.0, 20
+# Weight of the proximal term around the multipliers of the last round, relative to squared row norms: rows that depend on
+# each other get large multipliers of both signs, and some of them leave.
+_PROXIMAL: dict[type, float] = {np.float32: 1e-7, np.float64: 1e-9}
+# Shares of multipliers that come out negative: below the first more rows join at once, above the second one of each
+# query from then on.
+_FEW_NEGATIVE, _MANY_NEGATIVE, _MORE = 0.1, 0.25, 4
 # Rounds without fewer changes or a better bound before the equations are solved more accurately, or pivoting is stuck.
 _PATIENCE = 12
+# Rows join that are missed by more than this multiple of the error of the free rows.
+_ERRORS = 2.0
 # Row norms outside this range are multiplied in float64.
 _NARROW = (1e-9, 1e9)
 
@@ -53,14 +69,16 @@ class ProductPivoting:
     features : int, optional
         Of the preconditioner; by default they grow with the free rows.
     late : callable, optional
-        Asked after every product: True ends the round at once.
+        Called after every product: True ends the round at once.
+    matrix_rows : int
+        Free rows up to which their matrix may be formed.
 
     Attributes
     ----------
     x : ndarray, shape (m,)
-        Multipliers; those that came out negative are cut to 0 when the next round begins.
+        Multipliers, those that came out negative cut to 0; the next round starts from them.
     W, values : ndarray, shapes (dx, dz) and (m,)
-        ``M(W(x))`` and what the rows say of it.
+        ``M(W(x))`` and the values of all rows at it.
     norm : float
         Of W, as the metric measures it.
     free : ndarray of int
@@ -69,7 +87,7 @@ class ProductPivoting:
         A lower bound on the norm, from the multipliers that are not negative; the best so far.
     changed : int
         Rows that change sides next.
-    products : int
+    products, factorizations : int
 
     Examples
     --------
@@ -90,23 +108,28 @@ class ProductPivoting:
         metric: Metric | None = None,
         features: int | None = None,
         late: Callable[[], bool] | None = None,
+        matrix_rows: int = 0,
     ) -> None:
         self.problem, self.rows, self.metric = problem, problem.rows, metric
-        self.features, self.late = features, late
+        self.features, self.late, self.matrix_rows = features, late, matrix_rows
         norms = self.rows.row_norms
         narrow = _NARROW[0] < float(norms.min()) and float(norms.max()) < _NARROW[1]
         self.kind = np.float32 if narrow else np.float64
         self.side = max(float(np.abs(problem.rhs).max()), 1e-300)
+        dx, dz = problem.shape
+        # More rows than dimensions are dependent.
+        self._most = dx * min(dz, problem.q)
         self.x = np.zeros(problem.m)
         self.free = np.zeros(0, dtype=np.int64)
-        self.bound, self.changed, self.products, self.rounds = 0.0, problem.m, 0, 0
+        self.bound, self.changed, self.rounds = 0.0, problem.m, 0
+        self.products = self.factorizations = 0
         self.stalled, self.norm, self._last = False, 0.0, 0.0
         self._basis: FeatureBasis | None = None
-        self._narrow_metric = None
-        if metric is not None:
-            self._narrow_metric = Metric(metric.left.astype(self.kind), metric.right.astype(self.kind))
+        self._based_on = 0
         self._fewest, self._waited, self._rough = problem.m + 1, 0, _ROUGH
-        self._accuracy = self._rough
+        self._accuracy, self._each, self._more = self._rough, 1, _MORE
+        # Products that a round is expected to take without the factor of its matrix.
+        self._expected = 0.0
 
     def begin(self, multipliers: FloatArray | None) -> None:
         """Start from known multipliers of the dual above, or from the most violated row of every query."""
@@ -118,16 +141,19 @@ class ProductPivoting:
         dual = self.rows.adjoint(first)
         self.W = self._image(dual)
         square = float(np.vdot(self.W, dual))
-        scale = float(problem.rhs @ first) / square if square > 0 else 0.0
-        self.W *= max(scale, 0.0)
+        scale = max(float(problem.rhs @ first) / square if square > 0 else 0.0, 0.0)
+        self.W *= scale
         self.values = self.rows.margins(self.W)
+        self.products += 1
         equal = np.flatnonzero(problem.equality)
         if multipliers is None:
-            self._next = np.union1d(equal, self._joining(np.zeros(0, dtype=np.int64), -np.inf))
+            self._start: FloatArray | None = None  # values at the multipliers that the next round starts from
+            free = self._joining(equal, -np.inf, self._most // 2)
         else:
-            self.x = max(scale, 0.0) * multipliers
-            known = np.flatnonzero(multipliers)
-            self._next = np.union1d(np.union1d(equal, known), self._joining(known, 1e-9 * self.side))
+            self.x, self._start = scale * multipliers, self.values
+            known = np.union1d(equal, np.flatnonzero(multipliers))
+            free = np.union1d(known, self._joining(known, 1e-9 * self.side, self._most))
+        self._next = np.union1d(equal, free)
 
     def _image(self, dual: FloatArray) -> FloatArray:
         return dual if self.metric is None else self.metric.apply(dual)
@@ -137,15 +163,23 @@ class ProductPivoting:
         """Largest amount by which a row is missed."""
         return float(self.problem.missed(self.values - self.problem.rhs).max())
 
-    def _joining(self, free: IntArray, least: float) -> IntArray:
-        """The most violated row outside of every query that misses by more than ``least``."""
+    def _joining(self, free: IntArray, least: float, most: int) -> IntArray:
+        """The most violated rows outside of every query that miss by more than ``least``, at most ``most`` with the free ones."""
         short = self.problem.rhs - self.values
         short[free] = -np.inf
-        owner = self.rows.owner
-        worst = np.full(self.rows.q, -np.inf)
-        np.maximum.at(worst, owner, short)
-        rows = np.flatnonzero((short > least) & (short == worst[owner]))
-        return np.asarray(rows[np.unique(owner[rows], return_index=True)[1]])
+        rows = np.flatnonzero(short > least)
+        owner = self.rows.owner[rows]
+        order = np.lexsort((-short[rows], owner))
+        rows, owner = rows[order], owner[order]
+        if not len(rows):
+            return rows
+        first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
+        place = np.arange(len(rows)) - np.repeat(first, np.diff(np.r_[first, len(rows)]))
+        rows = rows[place < self._each]
+        room = max(most - len(free), 1)
+        if len(rows) > room:
+            rows = rows[np.argpartition(-short[rows], room - 1)[:room]]
+        return np.sort(rows)
 
     def advance(self, goal: float) -> None:
         """One round: equations on the free rows, then rows change sides.
@@ -157,72 +191,140 @@ class ProductPivoting:
         """
         problem, free = self.problem, self._next
         self.rounds += 1
-        exact, narrow = _chosen(self.rows, free, np.float64), _chosen(self.rows, free, self.kind)
         equal = problem.equality[free]
         v = self.x[free]
-        v = np.where(equal, v, np.maximum(v, 0.0))
-        precondition = FeaturePreconditioner(self._features(len(free)), self.rows, free, self.metric)
         rest = problem.rhs[free]
-        if v.any():
-            rest = rest - exact.margins(self._image(exact.adjoint(v)))
-            self.products += 1
+        if self._start is not None:
+            rest = rest - self._start[free]
         largest = float(np.abs(rest).max(initial=0.0))
         if largest > 0:
             accuracy = max(self._accuracy, min(self._rough, 0.1 * goal / largest), _SINGLE)
-            found = self._descend(narrow, precondition, rest, accuracy)
-            self.products += found.steps
-            self.stalled = self.stalled or found.ending == "singular" or not np.isfinite(found.x).all()
-            v = v + found.x
-        if self.stalled:
-            return
-        self._move(free, v, exact)
+            change = self._solve(free, rest, accuracy)
+            if change is None:
+                self.stalled = True
+                return
+            v = v + change
+        self._move(free, v)
         negative = free[(v < 0) & ~equal]
-        joining = self._joining(free, goal)
+        kept = np.setdiff1d(free, negative, assume_unique=True)
+        share = len(negative) / max(len(free), 1)
+        if share > _MANY_NEGATIVE:  # rows have much in common: what joins together drives each other out again
+            self._each, self._more, self._rough = 1, 1, min(self._rough, _CLOSE)
+        elif share < _FEW_NEGATIVE:
+            self._each = min(self._each * self._more, problem.m)
+        # A row that is missed by no more than the free rows are, perhaps the copy of one, may be met as they are.
+        error = float(np.sqrt(np.mean((problem.rhs - self.values)[free] ** 2))) if len(free) else 0.0
+        joining = self._joining(free, max(goal, _ERRORS * error), self._most)
         self.changed = len(negative) + len(joining)
-        self._next = np.union1d(np.setdiff1d(free, negative, assume_unique=True), joining)
-        share = self.changed / max(len(free), 1)
+        self._next = np.union1d(kept, joining)
         self.free = free
         self._watch()
+        share = self.changed / max(len(free), 1)
         self._accuracy = min(self._rough, max(3.0 * self._rough * share, 1e-3)) if self.changed else _SINGLE
 
+    # -- the equations ------------------------------------------------------------------------------
+
+    def _solve(self, free: IntArray, rest: FloatArray, accuracy: float) -> FloatArray | None:
+        """Multipliers of the free rows whose values are ``rest``; None where rows are dependent.
+
+        The leaner preconditioner first, unless the last rounds took more products than the factor of the matrix is
+        worth; what it leaves, if it takes too many, is left to the factor.
+        """
+        worth, ending, found = self._worth(len(free)), "limit", None
+        precondition = None
+        if self._expected <= worth:
+            precondition = RowPreconditioner(self.rows, free, self._features(free), self._block(len(free)), self.metric)
+            limit = int(min(_PRODUCTS, max(_OVERSPEND * worth, _FEWEST_PRODUCTS)))
+            found, ending = self._descend(self.kind, precondition, free, rest, accuracy, limit)
+            if ending == "limit" and limit < _PRODUCTS:
+                self._expected = float(limit)
+        if found is not None and (ending == "solved" or (ending == "limit" and worth == np.inf) or self._out_of_time):
+            return found
+        if worth < np.inf or precondition is None:
+            precondition = None  # before the next one is made
+            precondition = RowPreconditioner(self.rows, free, None, len(free), self.metric)
+            self.factorizations += 1
+            accuracy = min(accuracy, _FACTORED)
+        # Good preconditioners lead along directions whose curvature float32 cannot tell from 0.
+        found, ending = self._descend(np.float64, precondition, free, rest, accuracy, _PRODUCTS)
+        return None if ending == "singular" or not np.isfinite(found).all() else found
+
+    @property
+    def _out_of_time(self) -> bool:
+        return self.late is not None and self.late()
+
     def _descend(
-        self, narrow: Rows, precondition: FeaturePreconditioner, rest: FloatArray, accuracy: float
-    ) -> Descended:
-        """Conjugate gradients on the free rows."""
-        rough = self._narrow_metric
+        self,
+        kind: type[np.floating[Any]],
+        precondition: RowPreconditioner,
+        free: IntArray,
+        rest: FloatArray,
+        accuracy: float,
+        limit: int,
+    ) -> tuple[FloatArray, str]:
+        """Conjugate gradients on the free rows with a proximal term, which dependent rows need; how they ended."""
+        products, metric = chosen(self.rows, free, kind), self.metric
+        ridge = _PROXIMAL[kind] * self.rows.row_norms[free] ** 2
+        if metric is not None:
+            ridge *= metric.scale
 
         def product(y: FloatArray) -> FloatArray:
-            dual = narrow.adjoint(y)
-            return narrow.margins(dual if rough is None else rough.apply(dual.astype(self.kind)))
+            dual = products.adjoint(y)
+            return products.margins(dual if metric is None else metric.apply(dual)) + ridge * y
 
-        return conjugate_gradient(product, precondition, rest, accuracy, _PRODUCTS, stop=self.late)
+        found = conjugate_gradient(product, precondition, rest.copy(), accuracy, limit, stop=self.late)
+        self.products += found.steps
+        return found.x, found.ending
 
-    def _features(self, size: int) -> FeatureBasis:
-        """The basis of the preconditioner, for so many free rows."""
-        if self._basis is None or (self.features is None and 1.3 * len(self._basis.pairs[0]) < self._wanted(size)):
-            self._basis = FeatureBasis(self.rows, self._next, self.features or self._wanted(size), self.metric)
-        return self._basis
+    def _arithmetic(self, size: int) -> float:
+        """Floating-point operations of one product with so many free rows."""
+        (dx, dz), q = self.problem.shape, self.problem.q
+        return 4.0 * dx * (q * dz + (self.problem.m if isinstance(self.rows, SharedRows) else size))
 
-    def _wanted(self, size: int) -> int:
-        return min(max(FEATURES, size // _ROWS_PER_FEATURE), _MOST_FEATURES)
+    def _worth(self, size: int) -> float:
+        """Products that cost as much as the factor of the matrix; infinite where that must not be formed."""
+        if size > self.matrix_rows:
+            return np.inf
+        return (size**2 * sum(self.problem.shape) + size**3 / 3.0) / self._arithmetic(size)
 
-    def _move(self, free: IntArray, v: FloatArray, exact: Rows) -> None:
+    def _block(self, size: int) -> int:
+        """Rows of a block of the preconditioner."""
+        each = 2.0 * size * sum(self.problem.shape)
+        return int(np.clip(_BLOCK_PRODUCTS * self._arithmetic(size) / max(each, 1.0), _BLOCK, _MOST_BLOCK))
+
+    def _features(self, free: IntArray) -> FeatureBasis:
+        """The basis of the preconditioner for these rows; made again when there are many more of them."""
+        known = self._basis
+        if known is None or (1.3 * self._based_on < len(free) and len(free) * known.largest > _LEAST_FEATURE):
+            wanted = self.features or min(max(FEATURES, len(free) // _ROWS_PER_FEATURE), _MOST_FEATURES)
+            self._basis = FeatureBasis(self.rows, free, wanted, self.metric, _LEAST_FEATURE)
+            self._based_on, known = len(free), self._basis
+        return known
+
+    # -- points ---------------------------------------------------------------------------------------
+
+    def _move(self, free: IntArray, v: FloatArray) -> None:
         """To multipliers v of the free rows: W, its values, and the bound of what is not negative."""
         problem = self.problem
         self.x = np.zeros(problem.m)
         self.x[free] = v
-        dual = exact.adjoint(v)
+        dual = self.rows.adjoint(self.x)
         self.W = self._image(dual)
         self.norm = float(np.vdot(self.W, dual)) ** 0.5
-        self.values = self.rows.margins(self.W)
-        size = self.norm
-        cut = np.where(problem.equality[free], v, np.maximum(v, 0.0))
-        if (cut != v).any():
-            dual = exact.adjoint(cut)
-            size = float(np.vdot(self._image(dual), dual)) ** 0.5
+        self.values = self._start = self.rows.margins(self.W)
         self.products += 1
+        size, cut = self.norm, problem.clipped(self.x)
+        value = float(problem.rhs @ cut)
+        if (cut != self.x).any():
+            dual = self.rows.adjoint(cut)
+            W = self._image(dual)
+            size = float(np.vdot(W, dual)) ** 0.5
+            # Dependent rows have huge multipliers of both signs: without the negative ones the best multiple is small.
+            multiple = max(value, 0.0) / size**2 if size > 0 else 0.0
+            self.x, self._start = multiple * cut, multiple * self.rows.margins(W)
+            self.products += 1
         if size > 0:
-            self._last = float(problem.rhs[free] @ cut) / size
+            self._last = value / size
 
     def _watch(self) -> None:
         """Whether rounds still bring something: fewer changes, or a better bound."""
@@ -235,8 +337,3 @@ class ProductPivoting:
         if self._waited > _PATIENCE:  # signs of inaccurate multipliers may send rows round
             self._rough, self._waited = 0.1 * self._rough, 0
             self.stalled = self._rough < _LEAST_ROUGH
-
-
-def _chosen(rows: Rows, index: IntArray, kind: type[np.floating[Any]]) -> Rows:
-    """Some rows, with products in the given precision where rows can do that."""
-    return rows.select(index, kind) if isinstance(rows, SharedRows) else rows.gather(index)

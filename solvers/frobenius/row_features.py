@@ -1,9 +1,10 @@
-"""A few features that carry the large eigenvalues of a Gram matrix of rank-one rows: a preconditioner.
+"""Preconditioners for the Gram matrix of some rank-one rows: a few features, and blocks of what these leave.
 
 Tokens have a few directions along which they are long. In bases of such directions, u_i on the left and v_j on the
 right, the products ``(a_k . u_i)(b_k . v_j)`` of the pairs (i, j) with the largest expected squares are features F of
-the rows with ``F F^T <= G``; what is left of G is replaced by its diagonal. ``(D + F F^T)^-1`` costs one matrix of
-features, in float32, and conjugate gradients then take a few dozen products where they would take hundreds.
+the rows with ``F F^T <= G``. What is left of G is replaced by its diagonal blocks, D: rows of one query, and of its
+neighbours, have most in common. ``(D + F F^T)^-1`` takes one matrix of features and the blocks, in float32. Without
+features and with one block it is the inverse of G but for rounding.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.rows.protocol import Rows
 
-__all__ = ["FeatureBasis", "FeaturePreconditioner"]
+__all__ = ["FeatureBasis", "RowPreconditioner"]
+
+SingleArray = npt.NDArray[np.float32]
 
 # Rows that are written out at once, and rows that the directions are estimated from.
-_CHUNK, _SAMPLE = 256, 2048
-# What is left of a diagonal is taken to be at least this share of it.
-_LEAST = 1e-3
+_CHUNK, _SAMPLE = 512, 2048
+# Added to the unit diagonal of the blocks, and once more, ten times as large, where rounding of float32 leaves them
+# indefinite.
+_RIDGE, _LARGEST_RIDGE = 1e-6, 1e-2
 
 
 class FeatureBasis:
@@ -32,9 +36,12 @@ class FeatureBasis:
     index : ndarray of int
         Rows that it is meant for; up to 2,048 of them are looked at.
     count : int
-        Features.
+        Features at most.
     metric : Metric, optional
         Of the space that the rows act on.
+    least : float
+        Features whose expected square is below this multiple of the mean squared row norm, summed over all rows of the
+        index, are left out: generic rows have none.
 
     Attributes
     ----------
@@ -43,6 +50,8 @@ class FeatureBasis:
         Columns of both that make each feature.
     weights : ndarray of float32, shape (count,), or None
         By which the metric stretches each feature.
+    largest : float
+        Expected square of the largest feature as a share of that of the rows.
 
     Examples
     --------
@@ -54,7 +63,9 @@ class FeatureBasis:
     array([1., 0.], dtype=float32)
     """
 
-    def __init__(self, rows: Rows, index: IntArray, count: int, metric: Metric | None = None) -> None:
+    def __init__(
+        self, rows: Rows, index: IntArray, count: int, metric: Metric | None = None, least: float = 0.0
+    ) -> None:
         dx, dz = rows.shape
         take = index[:: max(1, len(index) // _SAMPLE)]
         left, right = np.zeros((dx, dx)), np.zeros((dz, dz))
@@ -66,20 +77,31 @@ class FeatureBasis:
         r_sizes, r_stretch, V = _directions(right, None if metric is None else metric.right)
         sizes = np.outer(l_sizes, r_sizes)
         sizes *= 0.5 * (l_stretch[:, None] + r_stretch)
-        count = min(count, sizes.size)
-        i, j = np.unravel_index(np.argpartition(-sizes.ravel(), count - 1)[:count], sizes.shape)
+        total = float(sizes.sum()) or 1.0
+        self.largest = float(sizes.max()) / total
+        count = min(count, int(np.count_nonzero(len(index) * sizes > least * total)) if least else sizes.size)
+        i, j = np.unravel_index(np.argpartition(-sizes.ravel(), max(count - 1, 0))[:count], sizes.shape)
         used_i, at_i = np.unique(i, return_inverse=True)
         used_j, at_j = np.unique(j, return_inverse=True)
         self.left, self.right = np.ascontiguousarray(U[:, used_i]), np.ascontiguousarray(V[:, used_j])
         self.pairs = (at_i, at_j)
-        self.weights: npt.NDArray[np.float32] | None = None
+        self.weights: SingleArray | None = None
         if metric is not None:
             self.weights = np.sqrt(0.5 * (l_stretch[i] + r_stretch[j])).astype(np.float32)
 
+    @property
+    def count(self) -> int:
+        """Number of features."""
+        return len(self.pairs[0])
 
-def _directions(
-    moments: FloatArray, metric: FloatArray | None
-) -> tuple[FloatArray, FloatArray, npt.NDArray[np.float32]]:
+    def features(self, a: FloatArray, b: FloatArray) -> SingleArray:
+        """Features of rows that are written out, shape (p, count)."""
+        i, j = self.pairs
+        found = (a.astype(np.float32) @ self.left)[:, i] * (b.astype(np.float32) @ self.right)[:, j]
+        return np.asarray(found if self.weights is None else found * self.weights, dtype=np.float32)
+
+
+def _directions(moments: FloatArray, metric: FloatArray | None) -> tuple[FloatArray, FloatArray, SingleArray]:
     """Mean squares along directions, by how much the metric stretches those, and the directions as columns."""
     values, vectors = np.linalg.eigh(moments if metric is None else metric)
     values = np.maximum(values, 0.0)
@@ -88,71 +110,113 @@ def _directions(
     return np.maximum(np.einsum("di,di->i", vectors, moments @ vectors), 0.0), values, vectors.astype(np.float32)
 
 
-class FeaturePreconditioner:
+class RowPreconditioner:
     """``(D + F F^T)^-1`` for the Gram matrix of some rows, in float32.
 
     Parameters
     ----------
-    basis : FeatureBasis
     rows : Rows
-    index : ndarray of int, shape (s,)
+    index : ndarray of int, shape (p,)
+    basis : FeatureBasis or None
+        No features where it is None.
+    block : int
+        Consecutive rows of a block of D, at most.
     metric : Metric, optional
-
-    Attributes
-    ----------
-    root : ndarray of float32, shape (s,)
-        ``D^-1/2``.
-    features : ndarray of float32, shape (s, count)
-        ``D^-1/2 F``.
-    factor : ndarray of float32, shape (count, count)
-        Lower Cholesky factor of ``I + F^T D^-1 F``.
 
     Examples
     --------
     >>> import numpy as np
     >>> from attsvm.solvers import PairRows
-    >>> from attsvm.solvers.frobenius.row_features import FeatureBasis, FeaturePreconditioner
-    >>> rows = PairRows(np.eye(3), [[2.0]], [0, 0, 0])
-    >>> index = np.arange(2)
-    >>> FeaturePreconditioner(FeatureBasis(rows, index, 1), rows, index)(np.array([4.0, 8.0])).round(2)
-    array([1., 2.])
+    >>> from attsvm.solvers.frobenius.row_features import RowPreconditioner
+    >>> rows = PairRows([[1.0, 0.0], [1.0, 1.0]], [[2.0]], [0, 0])
+    >>> RowPreconditioner(rows, np.arange(2), None, 2)(np.array([4.0, 8.0])).round(3)  # of [[4, 4], [4, 8]]
+    array([0., 1.])
     """
 
-    def __init__(self, basis: FeatureBasis, rows: Rows, index: IntArray, metric: Metric | None = None) -> None:
+    def __init__(
+        self, rows: Rows, index: IntArray, basis: FeatureBasis | None, block: int, metric: Metric | None = None
+    ) -> None:
         from scipy.linalg import lapack
 
-        size, count = len(index), len(basis.pairs[0])
-        self.features: npt.NDArray[np.float32] = np.empty((size, count), dtype=np.float32)
-        diagonal = np.empty(size)
-        i, j = basis.pairs
-        for low in range(0, size, _CHUNK):
-            part = slice(low, min(low + _CHUNK, size))
+        size = len(index)
+        cuts = np.linspace(0, size, max(1, -(-size // max(block, 1))) + 1).astype(np.int64).tolist()
+        self._pieces = [slice(low, high) for low, high in zip(cuts[:-1], cuts[1:], strict=True)]
+        self._scale = np.ones(size)
+        self._features: SingleArray = np.zeros((size, 0 if basis is None else basis.count), dtype=np.float32)
+        self._factors: list[SingleArray] = []
+        for part in self._pieces:
             a, b = _factors(rows, index[part])
-            block = self.features[part]
-            np.multiply((a.astype(np.float32) @ basis.left)[:, i], (b.astype(np.float32) @ basis.right)[:, j], block)
-            if basis.weights is not None:
-                block *= basis.weights
-            diagonal[part] = _squares(a, b, metric)
-        rest = diagonal - np.vecdot(self.features, self.features)
-        largest = float(diagonal.max(initial=0.0)) or 1.0
-        self.root = (1.0 / np.sqrt(np.maximum(rest, np.maximum(_LEAST * diagonal, 1e-12 * largest)))).astype(np.float32)
-        self.features *= self.root[:, None]
-        inner = self.features.T @ self.features
+            squares = _squares(a, b, metric)
+            scale = 1.0 / np.sqrt(np.where(squares > 0, squares, 1.0))
+            self._scale[part] = scale
+            if basis is not None:
+                self._features[part] = basis.features(a, b) * scale.astype(np.float32)[:, None]
+            a *= scale[:, None]
+            self._factors.append(_block_factor(a, b, self._features[part], metric))
+            if self._features.shape[1]:
+                solved, _ = lapack.strtrs(self._factors[-1], self._features[part], lower=1)
+                self._features[part] = solved
+        count = self._features.shape[1]
+        inner = self._features.T @ self._features
         inner.ravel()[:: count + 1] += 1.0
-        self.factor: npt.NDArray[np.float32]
-        self.factor, fault = lapack.spotrf(inner, lower=1, overwrite_a=1, clean=1)
-        if fault:  # features that rounding of float32 makes too large: the diagonal alone then
-            self.features, self.factor = self.features[:, :0], np.zeros((0, 0), dtype=np.float32)
+        self._inner: SingleArray = inner
+        if count:
+            self._inner, fault = lapack.spotrf(inner, lower=1, overwrite_a=1)
+            if fault:  # features that rounding of float32 makes too large: the blocks alone then
+                self._features = self._features[:, :0]
 
     def __call__(self, y: FloatArray) -> FloatArray:
-        """``(D + F F^T)^-1 y``, shape (s,)."""
+        """``(D + F F^T)^-1 y``, shape (p,)."""
         from scipy.linalg import lapack
 
-        scaled = self.root * y.astype(np.float32)
-        if len(self.factor):
-            inner, _ = lapack.spotrs(self.factor, scaled @ self.features, lower=1)
-            scaled -= self.features @ inner
-        return np.asarray(self.root * scaled, dtype=np.float64)
+        out = (self._scale * y).astype(np.float32)
+        for part, factor in zip(self._pieces, self._factors, strict=True):
+            out[part] = lapack.strtrs(factor, out[part], lower=1)[0]
+        if self._features.shape[1]:
+            inner, _ = lapack.spotrs(self._inner, out @ self._features, lower=1)
+            out -= self._features @ inner
+        for part, factor in zip(self._pieces, self._factors, strict=True):
+            out[part] = lapack.strtrs(factor, out[part], lower=1, trans=1)[0]
+        return np.asarray(self._scale * out, dtype=np.float64)
+
+
+def _block_factor(a: FloatArray, b: FloatArray, features: SingleArray, metric: Metric | None) -> SingleArray:
+    """Lower Cholesky factor of the Gram matrix of unit rows less that of their features."""
+    from scipy.linalg import lapack
+
+    ridge, size = _RIDGE if not features.shape[1] else 10.0 * _RIDGE, len(a)
+    while True:
+        gram = _gram(a, b, metric)
+        if features.shape[1]:
+            gram -= features @ features.T
+        gram.ravel()[:: size + 1] += np.float32(ridge)
+        factor, fault = lapack.spotrf(gram.T, lower=1, overwrite_a=1, clean=0)
+        if not fault:
+            return np.asarray(factor)
+        if ridge > _LARGEST_RIDGE:
+            return np.asfortranarray(np.eye(size, dtype=np.float32))
+        ridge *= 10.0
+
+
+def _gram(a: FloatArray, b: FloatArray, metric: Metric | None) -> SingleArray:
+    """Gram matrix of rows that are written out, in float32, formed by parts."""
+    left, right = a.astype(np.float32), b.astype(np.float32)
+    size = len(left)
+    gram = np.zeros((size, size), dtype=np.float32)  # pages of the other half are never touched
+    l_metric = None if metric is None else (a @ metric.left).astype(np.float32)
+    r_metric = None if metric is None else (b @ metric.right).astype(np.float32)
+    for low in range(0, size, _CHUNK):
+        rows, before = slice(low, min(low + _CHUNK, size)), slice(low, size)  # the upper half of rows: lower of columns
+        part = gram[rows, before]
+        if l_metric is None or r_metric is None:
+            np.matmul(left[rows], left[before].T, out=part)
+            part *= right[rows] @ right[before].T
+        else:
+            np.matmul(l_metric[rows], left[before].T, out=part)
+            part *= right[rows] @ right[before].T
+            part += (left[rows] @ left[before].T) * (r_metric[rows] @ right[before].T)
+            part *= np.float32(0.5)
+    return gram
 
 
 def _factors(rows: Rows, index: IntArray) -> tuple[FloatArray, FloatArray]:

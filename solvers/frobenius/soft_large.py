@@ -25,11 +25,11 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
-from attsvm.solvers.compiled.descent import DualDescent, has_descent
+from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.soft_entries import soft_interior
 from attsvm.solvers.frobenius.soft_rows import FIRST_ROWS, BothSigns, largest_of_each, plan_memory
-from attsvm.solvers.frobenius.working_set import Progress, read_time_limit, solve_working_set
+from attsvm.solvers.frobenius.working_set import Progress, read_time_limit
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
@@ -342,8 +342,8 @@ class _SoftSolve:
 def solve_soft_large(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """Soft margin of the Frobenius norm for many rows, one problem.
 
-    ``max_iterations`` limits the sweeps (20,000 by default). Options are those of `solve_working_set`, to which hard
-    margins are left, and everything where the compiled library was not built.
+    ``max_iterations`` limits the sweeps (20,000 by default). Options are ``time_limit`` in seconds, ``memory_limit`` in
+    bytes and ``progress``, a function that is called with a `Progress` after every look at all rows.
 
     Examples
     --------
@@ -354,6 +354,5 @@ def solve_soft_large(unit: UnitProblem, norm: Norm, request: Request) -> Found:
            [0.5]])
     """
     penalty = unit.problem.penalty
-    if penalty is None or not has_descent():
-        return solve_working_set(unit, norm, request)
+    assert penalty is not None
     return _SoftSolve(unit.problem, penalty, norm, request).run()

@@ -28,7 +28,7 @@ from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.squared_hinge import applies, solve_squared_hinge
-from attsvm.solvers.memory import require_memory
+from attsvm.solvers.memory import require_memory, system_rows
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
@@ -99,11 +99,11 @@ class WorkingSetSolve:
 
     def __init__(self, problem: MarginProblem, norm: Norm, request: Request, metric: Metric | None = None) -> None:
         self.problem, self.norm, self.request, self.metric = problem, norm, request, metric
-        self.pivots = problem.penalty is None and problem.q >= MANY_QUERIES
+        self.pivots = problem.penalty is None and (metric is None or problem.q >= MANY_QUERIES)
         self.plan = require_memory(problem, request.options.get("memory_limit"), self.pivots)
         self.rounds, self.begin = 0, time.perf_counter()
         self.best: Found | None = None
-        self.working_rows = self.products = 0
+        self.working_rows = self.products = self.factorizations = 0
         self.limit = request.max_iterations or _ROUNDS
         self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
         self.time_limit = read_time_limit(request.options.get("time_limit"))
@@ -125,13 +125,15 @@ class WorkingSetSolve:
 
     def pivot(self, goal: float, known: FloatArray | None) -> ProductPivoting:
         """Rounds of pivoting until no row changes sides and rows are missed by at most ``goal``."""
-        pivoting = ProductPivoting(self.problem, self.metric, self.plan.features, lambda: self.late)
+        matrix_rows = int(2**0.5 * system_rows(self.problem)) if self.plan.matrix else 0  # in float32
+        pivoting = ProductPivoting(self.problem, self.metric, self.plan.features, lambda: self.late, matrix_rows)
         pivoting.begin(known)
         before = np.inf
         while not (self.spent or pivoting.stalled):
             pivoting.advance(goal)
             self.rounds += 1
             self.working_rows, self.products = len(pivoting.free), pivoting.products
+            self.factorizations = pivoting.factorizations
             if self.tell is not None:
                 size = len(pivoting.free)
                 self._report(size, size, pivoting.values, pivoting.norm, pivoting.bound)
@@ -286,7 +288,7 @@ class WorkingSetSolve:
         made = "method" in self.__dict__
         return Extras(
             working_rows=len(self.method.index) if made else self.working_rows,
-            factorizations=self.method.factorizations if made else 0,
+            factorizations=self.factorizations + (self.method.factorizations if made else 0),
             products=self.products,
         )
 

@@ -139,7 +139,7 @@ def test_bad_words():
     with pytest.raises(ValueError, match="loss must be one of"):
         drawn(0).soft(1.0, "row", "huber")
     with pytest.raises(ValueError, match="does not support norm 'frobenius' with a soft margin"):
-        solve(drawn(0).soft(1.0), solver="projected")
+        solve(drawn(0).soft(1.0), solver="active_set")
     with pytest.raises(ValueError, match="soft margin"):
         solve(drawn(0).soft(1.0), "nuclear", rank=1)
     with pytest.raises(ValueError, match="hard margins"):

@@ -12,7 +12,7 @@ from attsvm.solvers.rows import pairs as rows_module
 from kkt import assert_optimal, random_rows
 from solver_api import replaced
 
-SOLVERS = ("active_set", "projected")
+SOLVERS = ("active_set", "working_set")
 both = pytest.mark.parametrize("run", SOLVERS)
 
 
@@ -158,7 +158,7 @@ def test_a_norm_of_zero(rng, run):
 def test_small_and_large_solvers_agree_where_pivoting_is_not_enough(rng):
     # 1140 rows for 400 dimensions: the first rounds of pivoting fail and the fallbacks of both solvers run.
     problem = random_rows(rng, 60, 20, 20)
-    small, large = solve(problem, solver="active_set"), solve(problem, solver="projected")
+    small, large = solve(problem, solver="active_set"), solve(problem, solver="working_set")
     assert small.status is large.status is Status.OPTIMAL
     # Both certificates are below 1e-9, so norms agree to that and W to its square root at worst.
     np.testing.assert_allclose(large.W, small.W, atol=1e-7 * small.norm)
@@ -172,7 +172,7 @@ def test_large_problem_with_ragged_rows_in_any_order(rng, dtype):
     shuffled = replaced(shuffled, a=shuffled.rows.a.astype(dtype), queries=shuffled.rows.queries.astype(dtype))
     assert shuffled.rows.block == 0
     result = solve(shuffled)
-    assert (result.solver, result.status) == ("projected", Status.OPTIMAL)
+    assert (result.solver, result.status) == ("working_set", Status.OPTIMAL)
     # Residuals are float64 whatever the rows are: single precision costs no accuracy in the certificate.
     assert result.certificate.worst <= 1e-9
     exact = solve(shuffled, solver="active_set")
@@ -195,7 +195,7 @@ def test_single_precision_rows_are_widened_by_chunks(rng, monkeypatch, ragged):
 
 def test_choice_by_size(rng):
     assert solve(random_rows(rng, 6, 8, 10)).solver == "active_set"
-    assert solve(random_rows(rng, 60, 30, 40)).solver == "projected"
+    assert solve(random_rows(rng, 60, 30, 40)).solver == "working_set"
 
 
 @both
@@ -235,7 +235,7 @@ def test_bad_warm_starts_are_refused(rng, run):
         solve(problem, solver=run, warm_start=np.full(4, np.nan))
 
 
-@pytest.mark.parametrize(("run", "rounds"), [("active_set", 1), ("projected", 1), ("projected", 2)])
+@pytest.mark.parametrize(("run", "rounds"), [("active_set", 1), ("working_set", 1), ("working_set", 2)])
 def test_an_early_stop_is_reported_with_its_gap(rng, run, rounds):
     problem = random_rows(rng, 30, 10, 25)
     result = solve(problem, solver=run, max_iterations=rounds)
@@ -250,9 +250,9 @@ def test_an_early_stop_is_reported_with_its_gap(rng, run, rounds):
 
 def test_tolerance_decides_the_status(rng):
     problem = random_rows(rng, 30, 10, 25)
-    early = solve(problem, solver="projected", max_iterations=3)
+    early = solve(problem, solver="working_set", max_iterations=3)
     assert early.status is Status.INACCURATE
-    generous = solve(problem, solver="projected", max_iterations=3, tolerance=2 * early.certificate.worst)
+    generous = solve(problem, solver="working_set", max_iterations=3, tolerance=2 * early.certificate.worst)
     assert generous.status is Status.OPTIMAL
 
 

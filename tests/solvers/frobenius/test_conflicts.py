@@ -10,7 +10,7 @@ from kkt import dense_rows, random_rows
 from planted_optima import on_grid
 from solver_api import replaced
 
-both = pytest.mark.parametrize("run", ["active_set", "projected"])
+both = pytest.mark.parametrize("run", ["active_set", "working_set"])
 
 
 def opposite_rows(rng):

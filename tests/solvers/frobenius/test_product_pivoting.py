@@ -14,14 +14,16 @@ from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.frobenius import working_set
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
-from attsvm.solvers.frobenius.row_features import FeatureBasis, FeaturePreconditioner
+from attsvm.solvers.frobenius.row_features import FeatureBasis, RowPreconditioner
 from attsvm.solvers.memory import MemoryPlan, require_memory, working_memory
+from attsvm.solvers.rows import chosen as chosen_rows
+from attsvm.solvers.rows.chosen import ChosenRows
 from kkt import assert_infeasible, assert_optimal, dense_rows, random_rows
 
 
 @pytest.fixture
 def always(monkeypatch):
-    """Pivoting for every number of queries."""
+    """Pivoting for every number of queries, with a metric as well."""
     monkeypatch.setattr(working_set, "MANY_QUERIES", 1)
 
 
@@ -107,8 +109,8 @@ def test_memory_limit_chooses_the_leaner_way():
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000), count=st.integers(1, 12), stretched=st.booleans())
-def test_preconditioner_is_diagonal_plus_features(seed, count, stretched):
+@given(seed=st.integers(0, 10_000), count=st.integers(0, 12), block=st.sampled_from([1, 3, 7]), stretched=st.booleans())
+def test_preconditioner_is_blocks_plus_features(seed, count, block, stretched):
     rng = np.random.default_rng(seed)
     rows = PairRows(rng.standard_normal((9, 4)), rng.standard_normal((3, 5)), np.repeat(np.arange(3), 3))
     metric = None
@@ -116,21 +118,70 @@ def test_preconditioner_is_diagonal_plus_features(seed, count, stretched):
         left, right = rng.standard_normal((4, 4)), rng.standard_normal((5, 5))
         metric = Metric(left @ left.T, right @ right.T)
     index = np.sort(rng.permutation(9)[:7])
-    basis = FeatureBasis(rows, index, count, metric)
-    made = FeaturePreconditioner(basis, rows, index, metric)
+    basis = FeatureBasis(rows, index, count, metric) if count else None
+    made = RowPreconditioner(rows, index, basis, block, metric)
     a, b = rows.a[index], rows.queries[rows.owner[index]]
-    i, j = basis.pairs
-    F = (a @ basis.left)[:, i] * (b @ basis.right)[:, j]
     gram = (a @ a.T) * (b @ b.T)
     if metric is not None:
-        F = F * basis.weights
         gram = 0.5 * ((a @ metric.left @ a.T) * (b @ b.T) + (a @ a.T) * (b @ metric.right @ b.T))
+    F = np.zeros((7, 0)) if basis is None else basis.features(a, b).astype(np.float64)
     assert np.linalg.eigvalsh(gram - F @ F.T)[0] >= -1e-4 * np.abs(gram).max()  # features never exceed the matrix
-    rest = np.maximum(np.diag(gram - F @ F.T), 1e-3 * np.diag(gram))
-    y = rng.standard_normal(7)
-    expected = np.linalg.solve(np.diag(rest) + F @ F.T, y)
-    # float32 of a matrix whose condition is at most 1e3 times the share of its features
-    np.testing.assert_allclose(made(y), expected, rtol=0.02, atol=0.02 * np.abs(expected).max())
+    cuts = np.linspace(0, 7, -(-7 // block) + 1).astype(int)
+    same = np.searchsorted(cuts, np.arange(7), side="right")
+    rest = np.where(same[:, None] == same, gram - F @ F.T, 0.0)
+    size = np.sqrt(np.diag(gram))
+    whole = (rest + F @ F.T) / np.outer(size, size)
+    inverse = np.column_stack([made(e) for e in np.eye(7)]) * np.outer(size, size)
+    # What it inverts is this matrix but for a ridge, which rounding of float32 may raise a hundredfold; both are at
+    # least as definite as the ridge, so the product is the identity where the matrix is well above it.
+    values, vectors = np.linalg.eigh(whole)
+    good = vectors[:, values > 0.05]
+    np.testing.assert_allclose(good.T @ inverse @ whole @ good, np.eye(good.shape[1]), atol=0.05)
+    np.testing.assert_allclose(inverse, inverse.T, atol=1e-3 * np.abs(inverse).max())
+
+
+def test_generic_rows_have_no_features_and_structured_ones_do():
+    rng = np.random.default_rng(0)
+    generic = random_rows(rng, 40, 10, 30).rows
+    assert FeatureBasis(generic, np.arange(80), 256, least=1.0).count < 20
+    assert FeatureBasis(structured(8, 16, 30).rows, np.arange(80), 256, least=1.0).count >= 1
+
+
+@pytest.mark.parametrize("matrix_rows", [0, 10_000])
+def test_copies_of_rows_do_not_stall_it(matrix_rows):
+    """Two sequences that are the same: every set of free rows that holds both copies is dependent."""
+    problem, selection = attsvm.structured_problem(6, 10, 20, seed=4)
+    X = np.concatenate([problem.X, problem.X])
+    twice = attsvm.AttentionProblem(X, np.ones(X.shape[:2]), X, head=attsvm.LinearHead(np.ones(X.shape[-1])))
+    rows = selection_rows(twice, np.concatenate([selection.indices] * 2), shared=True).margin_problem
+    known = solve(selection_rows(problem, selection, shared=False).margin_problem)
+    pivoting = ProductPivoting(rows, matrix_rows=matrix_rows)
+    pivoting.begin(None)
+    for _ in range(80):
+        pivoting.advance(1e-9)
+        if pivoting.stalled or (not pivoting.changed and pivoting.short <= 1e-9):
+            break
+    assert not pivoting.stalled and pivoting.short <= 1e-9
+    assert pivoting.norm == pytest.approx(known.norm, rel=1e-7)
+    assert pivoting.factorizations <= pivoting.rounds
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_chosen_rows_multiply_as_rows_do(rng, monkeypatch, shuffled):
+    monkeypatch.setattr(chosen_rows, "CHUNK_ELEMENTS", 30)  # several chunks
+    problem = random_rows(rng, 7, 9, 12, 10)
+    problem = problem.gather(rng.permutation(problem.m)) if shuffled else problem
+    for kept in (np.arange(problem.m), np.sort(rng.permutation(problem.m)[:31]), np.arange(5)):
+        whole, half = ChosenRows(problem.rows, kept), ChosenRows(problem.rows, kept, np.float32)
+        W, lam = rng.standard_normal(problem.shape), rng.standard_normal(len(kept))
+        np.testing.assert_allclose(whole.margins(W), problem.margins(W)[kept], atol=1e-11)
+        full = np.zeros(problem.m)
+        full[kept] = lam
+        np.testing.assert_allclose(whole.adjoint(lam), problem.adjoint(full), atol=1e-11)
+        assert half.a.dtype == np.float32
+        # A few dozen terms with 24 bits each.
+        np.testing.assert_allclose(half.margins(W), whole.margins(W), atol=1e-4)
+        np.testing.assert_allclose(half.adjoint(lam), whole.adjoint(lam), atol=1e-4)
 
 
 def test_metric_solves_the_weighted_problem():

@@ -16,7 +16,7 @@ from attsvm.validation.figures.framework import Context, Figure, Outcome, Table,
 __all__ = ["BACKENDS", "FIGURE", "PAIRS", "compare_backends", "feasible_draws", "instances", "run"]
 
 BACKENDS = {
-    "frobenius": ("cvxpy:CLARABEL", "cvxpy:SCS", "cvxpy:OSQP", "active_set", "projected"),
+    "frobenius": ("cvxpy:CLARABEL", "cvxpy:SCS", "cvxpy:OSQP", "active_set", "working_set"),
     "nuclear": ("cvxpy:CLARABEL", "cvxpy:SCS", "interior", "factored", "nuclear_batch"),
 }
 PAIRS = [(norm, backend) for norm, backends in BACKENDS.items() for backend in backends]
