@@ -1,4 +1,4 @@
-"""Every norm with every margin, kind of problem and size, alone and in a batch, by every solver: does each one hold?
+"""Every norm with every margin, kind of problem and size, alone and in a batch, by every solver, against cvxpy.
 
 `combinations` lists them, `sample` takes a few that still meet in all pairs, `check` solves one through the public
 functions and compares it with `attsvm.validation.matrix_reference`, `run` does so for a list of them.
@@ -34,23 +34,9 @@ from attsvm.validation.matrix_reference import (
 )
 
 __all__ = [
-    "FORMS",
-    "MARGINS",
-    "NORM_NAMES",
-    "Answer",
-    "Combination",
-    "Outcome",
-    "answers",
-    "check",
-    "combinations",
-    "faults_of",
-    "instances",
-    "pairs_of",
-    "problem_of",
-    "run",
-    "sample",
-    "solver_names",
-]
+    "FORMS", "MARGINS", "NORM_NAMES", "Answer", "Combination", "Outcome", "answers", "check", "combinations",
+    "faults_of", "instances", "pairs_of", "problem_of", "run", "sample", "solved", "solver_names",
+]  # fmt: skip
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -244,8 +230,29 @@ def _joined(given: Sequence[Instance], name: str, form: str) -> Any:
     return np.stack([getattr(one, name) for one in given]) if form == "batch" else getattr(given[0], name)
 
 
+def solved(
+    problem: attsvm.AttentionProblem, given: Sequence[Instance], norm: str, margin: Margin, form: str, solver: str
+) -> Any:
+    """The solution or batch of solutions by the public function that a user would call for this kind of problem."""
+    members, kind = _joined(given, "members", form), given[0].kind
+    options: dict[str, Any] = {"norm": norm, "solver": solver}
+    if not margin.hard:
+        options |= {"C": given[0].C, "slack": margin.slack, "loss": margin.loss}
+    if kind in ("offset", "prior"):
+        options[kind] = _joined(given, kind, form)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of answers that are not proved: the status says so
+        if kind == "gen":
+            return attsvm.gen_svm(problem, members, **options)
+        if kind == "finite":
+            return attsvm.finite_part(problem, _joined(given, "probabilities", form), members, **options)
+        if kind == "causal":
+            return attsvm.satt_svm(problem, members.argmax(axis=-1), causal=True, **options)
+        return attsvm.att_svm(problem, members.argmax(axis=-1), **options)
+
+
 def answers(given: Sequence[Instance], norm: str, margin: Margin, form: str, solver: str = "auto") -> list[Answer]:
-    """Solve through the public function that a user would call for this kind of problem.
+    """What the library says about each instance, solved alone or in a batch.
 
     Examples
     --------
@@ -254,30 +261,12 @@ def answers(given: Sequence[Instance], norm: str, margin: Margin, form: str, sol
     >>> answers([drawn("att", "few", 1, wrong=False)], "frobenius", MARGINS["hard"], "one")[0].status
     'optimal'
     """
-    problem, kind = problem_of(given, form), given[0].kind
-    members = _joined(given, "members", form)
-    options: dict[str, Any] = {"norm": norm, "solver": solver}
-    if not margin.hard:
-        options |= {"C": given[0].C, "slack": margin.slack, "loss": margin.loss}
-    if kind == "offset":
-        options["offset"] = _joined(given, "offset", form)
-    if kind == "prior":
-        options["prior"] = _joined(given, "prior", form)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of answers that are not proved: the status says so
-        if kind == "gen":
-            solved: Any = attsvm.gen_svm(problem, members, **options)
-        elif kind == "finite":
-            solved = attsvm.finite_part(problem, _joined(given, "probabilities", form), members, **options)
-        elif kind == "causal":
-            solved = attsvm.satt_svm(problem, members.argmax(axis=-1), causal=True, **options)
-        else:
-            solved = attsvm.att_svm(problem, members.argmax(axis=-1), **options)
-        each = [solved[k] for k in range(len(given))] if form == "batch" else [solved]
-        return [
-            Answer(str(one.status), one.W if one.status.has_solution else None, one.certificate.farkas is not None)
-            for one in each
-        ]
+    found = solved(problem_of(given, form), given, norm, margin, form, solver)
+    each = [found[k] for k in range(len(given))] if form == "batch" else [found]
+    return [
+        Answer(str(one.status), one.W if one.status.has_solution else None, one.certificate.farkas is not None)
+        for one in each
+    ]
 
 
 def faults_of(instance: Instance, norm: str, margin: Margin, answer: Answer, known: Reference) -> tuple[float, str]:

@@ -1,8 +1,8 @@
 """Small drawn problems of every kind, and their optimum by arithmetic that shares nothing with the library's rows.
 
-An instance holds the arrays that a user would pass: tokens, queries, mask, selected tokens, offsets, probabilities and a
-prior. `constraints_of` writes its constraints out one by one from these arrays, `reference` gives them to cvxpy and to a
-linear program that decides feasibility, and `objective` evaluates any W with NumPy.
+An instance holds the arrays that a user would pass: tokens, queries, mask, selected tokens, offsets, probabilities and
+a prior. `constraints_of` writes its constraints out one by one from these arrays, `reference` gives them to cvxpy and
+to a linear program that decides feasibility, and `objective` evaluates any W with NumPy.
 """
 
 from __future__ import annotations
@@ -131,13 +131,15 @@ class Constraints:
         return np.where(self.equality, np.abs(short), np.maximum(short, 0.0))
 
 
-def drawn(kind: str, size: str, seed: int, *, wrong: bool) -> Instance:
+def drawn(kind: str, size: str | tuple[int, int, int, int], seed: int, *, wrong: bool) -> Instance:
     """An instance whose selected tokens a hidden W scores highest.
 
     Parameters
     ----------
-    kind, size : str
-        From `KINDS` and `SIZES`.
+    kind : str
+        One of `KINDS`.
+    size : str or tuple of int
+        A name in `SIZES`, or (n, T, dx, dz).
     seed : int
     wrong : bool
         Give one query in five another token. Without wrong labels a hard margin exists, except for the probabilities
@@ -150,7 +152,7 @@ def drawn(kind: str, size: str, seed: int, *, wrong: bool) -> Instance:
     (6, 8, 10)
     """
     rng = np.random.default_rng(seed)
-    n, T, dx, dz = (_CAUSAL_SIZES if kind == "causal" else SIZES)[size]
+    n, T, dx, dz = (_CAUSAL_SIZES if kind == "causal" else SIZES)[size] if isinstance(size, str) else size
     X, W = _unit(rng, (n, T, dx)), rng.standard_normal((dx, dz))
     Z = X if kind == "causal" else _unit(rng, (n, dz))
     mask = _ragged(rng, n, T) if kind in ("att", "gen", "finite") else None
@@ -217,8 +219,8 @@ def constraints_of(instance: Instance, all_pairs: bool = False) -> Constraints:
     ----------
     instance : Instance
     all_pairs : bool
-        Every selected token against every other one, as Gen-SVM is defined, or the first selected token for its set: the
-        same in a hard margin, where the set is tied, and what a soft margin counts (`attsvm.rows.gen_svm_rows`).
+        Compare every selected token with every other one, as Gen-SVM is defined. By default the first selected token
+        stands for its set: the same in a hard margin, and what a soft margin counts (`attsvm.rows.gen_svm_rows`).
 
     Examples
     --------
@@ -256,7 +258,7 @@ def objective(instance: Instance, norm: str, margin: Margin, W: FloatArray) -> f
     >>> import numpy as np
     >>> from attsvm.validation.matrix_reference import Margin, drawn, objective
     >>> instance = drawn("att", "few", 0, wrong=True)
-    >>> objective(instance, "l1", Margin("hinge", "query"), np.zeros((10, 9))) / instance.C
+    >>> round(objective(instance, "l1", Margin("hinge", "query"), np.zeros((10, 9))) / instance.C, 9)
     6.0
     """
     change = W if instance.prior is None else W - instance.prior
