@@ -91,14 +91,15 @@ def caught_by(work) -> list[warnings.WarningMessage]:
     return [message for message in found if issubclass(message.category, UserWarning)]
 
 
-PROBLEM = attsvm.random_problem(n=6, T=8, d=10, seed=3)
 BATCH = attsvm.random_problem(n=3, T=4, d=5, batch=4, seed=0)
 UNREACHABLE = 1e-300  # no certificate in floating-point numbers closes to this
 
 
-@pytest.mark.parametrize("C", [None, 0.1])
-@pytest.mark.parametrize("norm", ["frobenius", "nuclear", "l1"])
-@pytest.mark.parametrize("problem", [PROBLEM, BATCH], ids=["one", "batch"])
+# Hard margins that do not close go through every method that there is: seconds each, so one of them is enough.
+@pytest.mark.parametrize(
+    ("norm", "C"), [("frobenius", None), ("frobenius", 1.0), ("nuclear", 10.0), ("spectral", 1.0), ("l1", 1.0)]
+)
+@pytest.mark.parametrize("problem", [BATCH[0], BATCH], ids=["one", "batch"])
 def test_an_inaccurate_result_warns_once(problem, norm, C):
     found = caught_by(lambda: attsvm.att_svm(problem, norm=norm, C=C, tolerance=UNREACHABLE))
     assert [message.category for message in found] == [attsvm.ConvergenceWarning]
