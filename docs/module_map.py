@@ -50,6 +50,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "validation.fuzz_fractions",
         "validation.fuzz_judge",
         "validation.fuzz_listing",
+        "validation.matrix_reference",
+        "validation.matrix",
         "validation.pictures",
         "validation.models",
         "validation.pretrained",

@@ -43,8 +43,8 @@ _ROUGH, _CLOSE, _LEAST_ROUGH, _SINGLE, _FACTORED = 0.1, 1e-2, 1e-4, 1e-5, 1e-3
 _PRODUCTS = 300
 # Conjugate gradients give way to the factor after this multiple of its arithmetic, and never before so many products.
 _OVERSPEND, _FEWEST_PRODUCTS = 1.0, 20
-# Weight of the proximal term around the multipliers of the last round, relative to squared row norms: rows that depend on
-# each other get large multipliers of both signs, and some of them leave.
+# Weight of the proximal term around the multipliers of the last round, relative to squared row norms: rows that depend
+# on each other get large multipliers of both signs, and some of them leave.
 _PROXIMAL: dict[type, float] = {np.float32: 1e-7, np.float64: 1e-9}
 # Shares of multipliers that come out negative: below the first more rows join at once, above the second one of each
 # query from then on.
@@ -164,7 +164,7 @@ class ProductPivoting:
         return float(self.problem.missed(self.values - self.problem.rhs).max())
 
     def _joining(self, free: IntArray, least: float, most: int) -> IntArray:
-        """The most violated rows outside of every query that miss by more than ``least``, at most ``most`` with the free ones."""
+        """The most violated rows outside of each query, by more than ``least``; at most ``most`` with the free ones."""
         short = self.problem.rhs - self.values
         short[free] = -np.inf
         rows = np.flatnonzero(short > least)

@@ -1,11 +1,12 @@
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import attsvm
-from attsvm.validation.bench import peers, solves
+from attsvm.validation.bench import matrix_speed, multiclass, peers, solves
 from attsvm.validation.bench.batch_peers import proxsuite_solve
 from attsvm.validation.bench.cases import CASES
 from attsvm.validation.bench.draws import DrawCase, NumberGoal
@@ -14,9 +15,11 @@ from attsvm.validation.bench.judge import Line, Result, Spread, Verdict, at_leas
 from attsvm.validation.bench.measure import Stopwatch, measure, measure_with_timeout
 from attsvm.validation.bench.peers import PEERS, Peer, missing_modules, run_peer
 from attsvm.validation.bench.show import as_record, as_table, as_verdicts, draw_growth
+from attsvm.validation.bench.soft_cases import SOFT_CASES
 from attsvm.validation.bench.solves import SolveCase
 from attsvm.validation.bench.tasks import Task, feasible_gap, norm_of, tasks_of
 from attsvm.validation.bench.training import training_throughput
+from attsvm.validation.matrix import NORM_NAMES
 from slow_work import fail, nap
 
 
@@ -85,6 +88,45 @@ def test_a_draw_case_takes_one_seed_per_draw():
     assert seeds == [7, 8, 9]
     assert result.lines[0].numbers["ratio"].values == (7.0, 8.0, 9.0)
     assert [verdict.met for verdict in result.verdicts] == [True, False]
+
+
+def test_a_bound_on_every_draw_is_missed_by_one_draw():
+    def verdict(every_draw):
+        goal = NumberGoal("no fault", "ours", "faults", "at most", 0.0, every_draw=every_draw)
+        return DrawCase("x", "", lambda seed: {"ours": {"faults": float(seed == 1)}}, (goal,)).run(0, 3, silent)
+
+    assert missed([verdict(False)]) == []
+    assert missed([verdict(True)]) == ["x: no fault"]
+
+
+def test_ratios_of_the_matrix_count_only_what_is_proved(monkeypatch):
+    found = matrix_speed.matrix_speed(0, ["frobenius"], ["hard", "squared-row"], ["few"], batch=2, repeats=1)
+    assert list(found) == ["frobenius, hard", "frobenius, squared-row", "frobenius, soft", "all"]
+    assert found["all"]["unproved"] == 0.0
+    assert found["frobenius, hard"]["worst time of a batch over the hard batch"] == 1.0
+    assert 0 < found["all"]["worst ratio"] == min(found[name]["ratio"] for name in list(found)[:2])
+    honest = matrix_speed.solved
+
+    def unproved(problem, given, norm, margin, form, solver):
+        return honest(problem, given, norm, margin, form, solver) if margin.hard else SimpleNamespace(status="failed")
+
+    monkeypatch.setattr(matrix_speed, "solved", unproved)
+    found = matrix_speed.matrix_speed(0, ["frobenius"], ["hard", "squared-row"], ["few"], batch=2, repeats=1)
+    assert found["frobenius, soft"]["ratio"] == found["all"]["worst ratio in a batch"] == 0.0
+    assert found["all"]["unproved"] > 0
+
+
+def test_goals_of_soft_margins_name_numbers_that_are_measured():
+    goals = {case.name: case.goals for case in SOFT_CASES}
+    speed = matrix_speed.matrix_speed(0, ["l1"], ["hard", "hinge-row"], ["few"], batch=2, repeats=1)
+    names = {f"{norm}, soft" for norm in NORM_NAMES} | {"all"}
+    assert {goal.line for goal in goals["matrix-speed"]} == names
+    assert {goal.number for goal in goals["matrix-speed"]} <= set(speed["l1, soft"]) == set(speed["all"])
+    agreement = matrix_speed.matrix_agreement(0, ["l1"], every=200)
+    classes = multiclass.multiclass_speed(0, ("iris",), (1.0,), repeats=1)
+    size = multiclass.soft_size(0, (12, 4, 5))
+    for case, lines in {"matrix": agreement, "multiclass": classes, "soft-large": size}.items():
+        assert all(goal.number in lines[goal.line] for goal in goals[case])
 
 
 def test_measuring_takes_the_median_and_does_not_time_the_preparation(monkeypatch):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Protocol
 
-from attsvm.validation.bench.draws import DrawCase, NumberGoal
+from attsvm.validation.bench.draws import DrawCase, NumberGoal, later
 from attsvm.validation.bench.growth import growth
 from attsvm.validation.bench.judge import Result
+from attsvm.validation.bench.soft_cases import SOFT_CASES
 from attsvm.validation.bench.solves import Report, SolveCase
 
 __all__ = ["CASES", "Case"]
@@ -36,19 +35,6 @@ class Case(Protocol):
     def run(self, seed: int, draws: int, report: Report) -> Result:
         """Measure and judge."""
         ...
-
-
-def later(name: str, **settings: object) -> Callable[[int], dict[str, dict[str, float]]]:
-    """The function ``module:function`` of this folder with settings, imported when a seed is given."""
-
-    def measure(seed: int) -> dict[str, dict[str, float]]:
-        module, function = name.split(":")
-        found: dict[str, dict[str, float]] = getattr(import_module(f"{__package__}.{module}"), function)(
-            seed, **settings
-        )
-        return found
-
-    return measure
 
 
 def _spectrum(seed: int, scale: float) -> dict[str, dict[str, float]]:
@@ -180,6 +166,7 @@ CASES: tuple[Case, ...] = (
         )
         for norm in ("l1", "linf", "l1.5", "l3", "spectral")
     ),
+    *SOFT_CASES,
     DrawCase(
         "norms-agree",
         "100 problems per draw in spectral, l1, linf, l1.5 and l3 norms against certified cvxpy",
