@@ -154,9 +154,14 @@ def test_a_library_that_was_not_built_is_told(monkeypatch: pytest.MonkeyPatch) -
     known = solve(problem, "linf")
     kernels._library.cache_clear()
     monkeypatch.setattr(kernels, "_path", lambda: None)
-    for norm in ("linf", "nuclear"):
+    for norm, answer in (("linf", "cvxpy"), ("nuclear", "cvxpy")):
+        with pytest.warns(RuntimeWarning, match="compiled solvers of attsvm were not built"):
+            found = solve(problem, norm)
+        assert (found.status, found.solver) == (Status.OPTIMAL, answer)
         with pytest.raises(ImportError, match=r"compiled solvers .* 'pip install'.* solver='cvxpy'"):
-            solve(problem, norm)
+            solve(problem, norm, "primal_dual" if norm == "linf" else "interior")
+    with pytest.warns(RuntimeWarning, match="compiled solvers of attsvm were not built"):
+        assert solve(problem.soft(C=1.0)).status is Status.OPTIMAL
     assert solve(problem).status is Status.OPTIMAL
     assert solve(problem, "linf", "cvxpy").norm == pytest.approx(known.norm, rel=2e-7)
     monkeypatch.undo()
