@@ -39,20 +39,22 @@ _BLOCK, _MOST_BLOCK, _BLOCK_PRODUCTS = 32, 512, 2.0
 # Accuracy of the equations while rows change sides: at first, where many multipliers come out negative, and at most when
 # rows keep going round. What one run of conjugate gradients in float32 can gain, and what is wanted of it where a factor
 # of the matrix makes it cheap.
-_ROUGH, _CLOSE, _LEAST_ROUGH, _SINGLE, _FACTORED = 0.1, 1e-2, 1e-4, 1e-5, 1e-3
+_ROUGH, _CLOSE, _LEAST_ROUGH, _SINGLE, _FACTORED = 0.1, 1e-2, 1e-4, 1e-5, 1e-5
 _PRODUCTS = 300
 # Conjugate gradients give way to the factor after this multiple of its arithmetic, and never before so many products.
-_OVERSPEND, _FEWEST_PRODUCTS = 1.0, 20
+_OVERSPEND, _FEWEST_PRODUCTS = 3.0, 20
 # Weight of the proximal term around the multipliers of the last round, relative to squared row norms: rows that depend on
 # each other get large multipliers of both signs, and some of them leave.
-_PROXIMAL: dict[type, float] = {np.float32: 1e-7, np.float64: 1e-9}
+_PROXIMAL: dict[type, float] = {np.float32: 1e-7, np.float64: 1e-12}
 # Shares of multipliers that come out negative: below the first more rows join at once, above the second one of each
 # query from then on.
 _FEW_NEGATIVE, _MANY_NEGATIVE, _MORE = 0.1, 0.25, 4
 # Rounds without fewer changes or a better bound before the equations are solved more accurately, or pivoting is stuck.
 _PATIENCE = 12
+# Values this many times as large as the right-hand sides: multipliers diverge, as they do where rows contradict each other.
+_DIVERGED = 1e12
 # Rows join that are missed by more than this multiple of the error of the free rows.
-_ERRORS = 2.0
+_ERRORS = 5.0
 # Row norms outside this range are multiplied in float64.
 _NARROW = (1e-9, 1e9)
 
@@ -197,6 +199,9 @@ class ProductPivoting:
         if self._start is not None:
             rest = rest - self._start[free]
         largest = float(np.abs(rest).max(initial=0.0))
+        if not largest < _DIVERGED * self.side:
+            self.stalled = True
+            return
         if largest > 0:
             accuracy = max(self._accuracy, min(self._rough, 0.1 * goal / largest), _SINGLE)
             change = self._solve(free, rest, accuracy)
@@ -213,7 +218,7 @@ class ProductPivoting:
         elif share < _FEW_NEGATIVE:
             self._each = min(self._each * self._more, problem.m)
         # A row that is missed by no more than the free rows are, perhaps the copy of one, may be met as they are.
-        error = float(np.sqrt(np.mean((problem.rhs - self.values)[free] ** 2))) if len(free) else 0.0
+        error = float(np.sqrt(np.mean((problem.rhs - self.values)[free] ** 2))) if self._more == 1 else 0.0
         joining = self._joining(free, max(goal, _ERRORS * error), self._most)
         self.changed = len(negative) + len(joining)
         self._next = np.union1d(kept, joining)

@@ -25,6 +25,7 @@ Numbers = dict[str, dict[str, float]]
 def _solved(n: int, T: int, d: int, seed: int, *, shared: bool, **options: Any) -> Timed:
     """Rows built and solved, with time and peak memory beside the tokens."""
     problem, selection = attsvm.structured_problem(n, T, d, seed=seed)
+
     def work(_: object) -> MarginSolution:
         return solve(selection_rows(problem, selection, shared=shared).margin_problem, solver="working_set", **options)
 
