@@ -9,6 +9,8 @@ features and with one block it is the inverse of G but for rounding.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -142,7 +144,7 @@ class RowPreconditioner:
 
         size = len(index)
         cuts = np.linspace(0, size, max(1, -(-size // max(block, 1))) + 1).astype(np.int64).tolist()
-        self._pieces = [slice(low, high) for low, high in zip(cuts[:-1], cuts[1:], strict=True)]
+        self._pieces = [slice(low, high) for low, high in pairwise(cuts)]
         self._scale = np.ones(size)
         self._features: SingleArray = np.zeros((size, 0 if basis is None else basis.count), dtype=np.float32)
         self._factors: list[SingleArray] = []

@@ -8,7 +8,7 @@ from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import solve_small
 from attsvm.solvers.unit import UnitProblem
-from kkt import dense_rows, random_rows
+from kkt import random_rows
 
 
 def test_conjugate_gradients_report_a_direction_without_curvature():

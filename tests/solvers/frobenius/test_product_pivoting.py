@@ -85,7 +85,7 @@ def test_a_limit_of_time_is_looked_at_after_every_product(monkeypatch):
     pivoting = ProductPivoting(rows, features=1, late=late)
     pivoting.begin(None)
     pivoting.advance(1e-12)
-    assert len(asked) >= 3 and pivoting.products <= 6  # three of them inside conjugate gradients
+    assert len(asked) >= 3 and pivoting.products == 7  # two to begin, three inside, two at the end
     short = conjugate_gradient(lambda x: np.arange(1, 9) * x, lambda x: x, np.ones(8), 1e-12, 100, stop=late)
     assert (short.steps, short.ending) == (1, "limit")
 
@@ -128,7 +128,11 @@ def test_preconditioner_is_blocks_plus_features(seed, count, block, stretched):
     gram = (a @ a.T) * (b @ b.T)
     if metric is not None:
         gram = 0.5 * ((a @ metric.left @ a.T) * (b @ b.T) + (a @ a.T) * (b @ metric.right @ b.T))
-    F = np.zeros((7, 0)) if basis is None else basis.features(a.astype(np.float32), b.astype(np.float32)).astype(np.float64)
+    F = (
+        np.zeros((7, 0))
+        if basis is None
+        else basis.features(a.astype(np.float32), b.astype(np.float32)).astype(np.float64)
+    )
     assert np.linalg.eigvalsh(gram - F @ F.T)[0] >= -1e-4 * np.abs(gram).max()  # features never exceed the matrix
     cuts = np.linspace(0, 7, -(-7 // block) + 1).astype(int)
     same = np.searchsorted(cuts, np.arange(7), side="right")
