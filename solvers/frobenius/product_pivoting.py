@@ -34,9 +34,9 @@ from attsvm.solvers.rows.shared import SharedRows
 __all__ = ["ProductPivoting"]
 
 # Features of the preconditioner, at least and at most, and free rows for each; what a feature must carry.
-FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 1.0
+FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 2.0
 # Rows of a block of the preconditioner: at least, at most, and products whose arithmetic the blocks may take.
-_BLOCK, _MOST_BLOCK, _BLOCK_PRODUCTS = 32, 512, 2.0
+_BLOCK, _MOST_BLOCK, _BLOCK_PRODUCTS = 128, 512, 2.0
 # Accuracy of the equations while rows change sides: at first, where many multipliers come out negative, and at most
 # when rows keep going round. What one run of conjugate gradients in float32 can gain, and what is wanted of it where a
 # factor of the matrix makes it cheap.
@@ -47,8 +47,8 @@ _OVERSPEND, _FEWEST_PRODUCTS = 3.0, 20
 # Weight of the proximal term around the multipliers of the last round, relative to squared row norms: rows that depend
 # on each other get large multipliers of both signs, and some of them leave.
 _PROXIMAL: dict[type, float] = {np.float32: 1e-7, np.float64: 1e-12}
-# Shares of multipliers that come out negative: below the first more rows join at once, above the second one of each
-# query from then on.
+# Shares of multipliers that come out negative: below the first so many times as many rows join at once, above the second
+# fewer, and never more again.
 _FEW_NEGATIVE, _MANY_NEGATIVE, _MORE = 0.1, 0.25, 4
 # Rounds without fewer changes or a better bound before the equations are solved more accurately, or pivoting is stuck.
 _PATIENCE = 12
@@ -134,6 +134,8 @@ class ProductPivoting:
         self._based_on = 0
         self._fewest, self._waited, self._rough = problem.m + 1, 0, _ROUGH
         self._accuracy, self._each, self._more = self._rough, 1, _MORE
+        # Whether rows have much in common, so that even one row of each query is too many.
+        self._alike = False
         # Products that a round is expected to take without the factor of its matrix.
         self._expected = 0.0
 
@@ -238,12 +240,14 @@ class ProductPivoting:
         negative = free[(v < 0) & ~equal]
         kept = np.setdiff1d(free, negative, assume_unique=True)
         share = len(negative) / max(len(free), 1)
-        if share > _MANY_NEGATIVE:  # rows have much in common: what joins together drives each other out again
-            self._each, self._more, self._rough = 1, 1, min(self._rough, _CLOSE)
+        if share > _MANY_NEGATIVE:  # what joined together drives each other out again
+            if self._each == 1:
+                self._alike, self._rough = True, min(self._rough, _CLOSE)
+            self._each, self._more = max(self._each // _MORE, 1), 1
         elif share < _FEW_NEGATIVE:
             self._each = min(self._each * self._more, problem.m)
         # A row that is missed by no more than the free rows are, perhaps the copy of one, may be met as they are.
-        error = float(np.sqrt(np.mean((problem.rhs - self.values)[free] ** 2))) if self._more == 1 else 0.0
+        error = float(np.sqrt(np.mean((problem.rhs - self.values)[free] ** 2))) if self._alike else 0.0
         joining = self._joining(free, max(goal, _ERRORS * error), self._most)
         self.changed = len(negative) + len(joining)
         self._next = np.union1d(kept, joining)
