@@ -47,8 +47,8 @@ _OVERSPEND, _FEWEST_PRODUCTS = 3.0, 20
 # Weight of the proximal term around the multipliers of the last round, relative to squared row norms: rows that depend
 # on each other get large multipliers of both signs, and some of them leave.
 _PROXIMAL: dict[type, float] = {np.float32: 1e-7, np.float64: 1e-12}
-# Shares of multipliers that come out negative: below the first so many times as many rows join at once, above the second
-# fewer, and never more again.
+# Shares of multipliers that come out negative: below the first so many times as many rows join at once, above the
+# second fewer, and never more again.
 _FEW_NEGATIVE, _MANY_NEGATIVE, _MORE = 0.1, 0.25, 4
 # Rounds without fewer changes or a better bound before the equations are solved more accurately, or pivoting is stuck.
 _PATIENCE = 12
