@@ -123,6 +123,11 @@ SOLVERS = {
             options=frozenset({"rescue"}),
         ),
         SolverSpec(
+            "growing_rows", f"{_HOME}.growing_rows:solve_growing_rows", _OTHERS | _NUCLEAR, 1e-7,
+            "own: a growing set of rows around the compiled methods, for many rows",
+            soft_norms=_OTHERS | _NUCLEAR | _FROBENIUS, compiled=True,
+        ),
+        SolverSpec(
             "nuclear_batch", f"{_HOME}.nuclear.batch:solve_nuclear_batch", _NUCLEAR, 1e-7,
             "own: interior point in C for batches", batched=True, batch_budget=True, compiled=True,
             options=frozenset({"rescue"}),
@@ -197,7 +202,7 @@ def _nuclear(problem: MarginProblem) -> tuple[str, ...]:
     """The ladder of the least nuclear norm."""
     if problem.penalty is not None:
         small = ("primal_dual",) if problem.m <= NUCLEAR_ROWS else ()
-        return (*small, "reweighted", *_last(problem))
+        return (*small, "growing_rows", "reweighted", *_last(problem))
     if problem.batch and problem.m <= BATCH_ROWS:
         return ("nuclear_batch",)
     if problem.m <= NUCLEAR_ROWS:
@@ -207,7 +212,7 @@ def _nuclear(problem: MarginProblem) -> tuple[str, ...]:
 
 def _other(problem: MarginProblem) -> tuple[str, ...]:
     """The ladder of the spectral, l_1, l_inf and l_p norms."""
-    return ("primal_dual", "cvxpy") if _compiled_fits(problem) else ("cvxpy",)
+    return ("primal_dual", "cvxpy") if _compiled_fits(problem) else ("growing_rows", *_last(problem))
 
 
 LADDERS: dict[str, Callable[[MarginProblem], tuple[str, ...]]] = {

@@ -1,0 +1,148 @@
+"""Problems of many rows by a growing set of them: each round solves the rows of the set, then looks at all.
+
+A row outside the set matters only where W violates it by more than the slack that its query has already. The rows of
+least margin of every query come first, as the least Frobenius norm sees them; after each round the most violated rows
+of each query join, and rows far from active leave. What the last round proves about its rows is certified on all: a
+multiplier of 0 is admissible everywhere. Rows that contradict each other do so whatever else there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.farkas import certify_infeasible
+from attsvm.solvers.norms import Norm
+from attsvm.solvers.nuclear.interior import solve_interior
+from attsvm.solvers.primal_dual import solve_primal_dual
+from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.request import Request
+from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.unit import UnitProblem
+
+__all__ = ["solve_growing_rows"]
+
+# Rows of each query to begin with, rows of each query that may join after a round, and rounds.
+_FIRST, _JOIN, _ROUNDS = 3, 2, 40
+# Rows of the set that may be solved at once: more would take minutes a round.
+_MOST = 3000
+# Share of the tolerance by which a row must be violated to join.
+_VIOLATED = 0.1
+# A row whose margin exceeds its right-hand side by more than this multiple of the largest one leaves, if its multiplier
+# is nothing beside the largest.
+_FAR, _SMALL = 1.0, 1e-7
+
+
+def _best_of_each(values: FloatArray, owner: IntArray, count: int) -> IntArray:
+    """Indices of the rows with the least values of each query, at most ``count`` per query, sorted."""
+    order = np.lexsort((values, owner))
+    begin = np.searchsorted(owner[order], np.arange(int(owner.max(initial=0)) + 1))
+    place = np.arange(len(order)) - begin[owner[order]]
+    return np.sort(order[place < count])
+
+
+def _violations(problem: MarginProblem, W: FloatArray, rows: IntArray) -> FloatArray:
+    """By how much W violates each row beyond the slack that its query, or the row itself in the set, has; (m,)."""
+    short = problem.rhs - problem.margins(W)
+    beyond = np.where(problem.equality, np.abs(short), short)
+    penalty = problem.penalty
+    if penalty is None:
+        return np.asarray(beyond)
+    if penalty.slack == "row":
+        inside = np.zeros(problem.m, dtype=bool)
+        inside[rows] = True
+        return np.where(inside, 0.0, beyond)
+    slack = np.zeros(problem.q)
+    np.maximum.at(slack, problem.owner[rows], np.maximum(beyond[rows], 0.0))
+    return np.asarray(beyond - slack[problem.owner])
+
+
+class _Growing:
+    """The set of rows, and the best pair so far."""
+
+    def __init__(self, problem: MarginProblem, norm: Norm, request: Request) -> None:
+        self.problem, self.norm, self.request = problem, norm, request
+        start = problem.clipped(problem.rhs) / np.where(problem.row_norms > 0, problem.row_norms, np.inf)
+        values = (problem.margins(problem.adjoint(start)) - problem.rhs) / np.maximum(problem.row_norms, 1e-300)
+        first = _best_of_each(values, problem.owner, _FIRST)
+        self.rows = np.union1d(first, np.flatnonzero(problem.equality))
+        hard_nuclear = norm.name == "nuclear" and problem.penalty is None
+        self.inner: Callable[[UnitProblem, Norm, Request], Found] = (
+            solve_interior if hard_nuclear else solve_primal_dual
+        )
+        self.best = Found()
+        self.steps = 0
+
+    def solve_rows(self) -> Found:
+        """Solve the rows of the set."""
+        asked = Request(0.1 * self.request.tolerance)
+        found = self.inner(UnitProblem(self.problem.gather(self.rows)), self.norm, asked)
+        self.steps += int(found.iterations)
+        return found
+
+    def widened(self, lam: FloatArray) -> FloatArray:
+        """Multipliers of all rows from those of the set."""
+        whole = np.zeros(self.problem.m)
+        whole[self.rows] = lam
+        return whole
+
+    def offer(self, W: FloatArray, lam: FloatArray) -> None:
+        """Keep the pair if it proves more than the best one."""
+        certificate = certify(self.problem, W, lam, self.norm)
+        known = self.best.certificate
+        if known is None or certificate.proved < known.proved:
+            extras = Extras(working_rows=len(self.rows))
+            self.best = Found(W, lam, self.steps, certificate=certificate, extras=extras)
+
+    def grow(self, W: FloatArray, lam: FloatArray, beyond: FloatArray) -> bool:
+        """Change the set; False where no row is violated."""
+        problem, side = self.problem, max(float(np.abs(self.problem.rhs).max()), 1e-300)
+        least = _VIOLATED * self.request.tolerance * side
+        joins: BoolArray = beyond > least
+        joins[self.rows] = False
+        if not joins.any():
+            return False
+        candidates = np.flatnonzero(joins)
+        new = candidates[_best_of_each(-beyond[candidates], problem.owner[candidates], _JOIN)]
+        idle = np.abs(lam) <= _SMALL * max(float(np.abs(lam).max()), 1e-300)
+        far = beyond < -_FAR * side
+        kept = self.rows[~(idle & far & ~problem.equality)[self.rows]]
+        self.rows = np.union1d(kept, new)
+        return len(self.rows) <= _MOST
+
+
+def solve_growing_rows(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+    """Least norm, hard or soft, of many rows; ``max_iterations`` are rounds, 40 by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> rng = np.random.default_rng(0)
+    >>> a, queries, owner = rng.normal(size=(400, 3)), rng.normal(size=(20, 4)), np.repeat(np.arange(20), 20)
+    >>> rows = MarginProblem(a, queries, owner).soft(1.0)
+    >>> many, all_at_once = (solve(rows, "spectral", solver) for solver in ("growing_rows", "primal_dual"))
+    >>> bool(abs(many.certificate.objective / all_at_once.certificate.objective - 1) < 1e-6), many.solver
+    (True, 'growing_rows')
+    """
+    state = _Growing(unit.problem, norm, request)
+    for _ in range(request.max_iterations or _ROUNDS):
+        found = state.solve_rows()
+        if found.farkas is not None and found.farkas.farkas is not None:
+            proof = certify_infeasible(unit.problem, state.widened(found.farkas.farkas.multipliers))
+            return replace(Found(farkas=proof, iterations=state.steps)) if proof is not None else state.best
+        if found.W is None or found.multipliers is None:
+            break
+        lam = state.widened(found.multipliers)
+        beyond = _violations(unit.problem, found.W, state.rows)
+        state.offer(found.W, lam)
+        certificate = state.best.certificate
+        if certificate is not None and certificate.proved <= 0.1 * request.tolerance:
+            break
+        if not state.grow(found.W, lam, beyond):
+            break
+    return replace(state.best, iterations=state.steps)
