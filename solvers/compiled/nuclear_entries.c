@@ -24,6 +24,10 @@ static const double SMALL_SHARE = 1e-4;
 /* Shares of the largest diagonal entry that may be added to K: it is known up to rounding errors of that size. */
 static const double SHIFTS[] = {1e-16, 1e-15, 1e-14, 1e-13, 1e-12};
 
+/* Refinements of a solution at most, and the relative residual that ends them. */
+enum { REFINEMENTS = 6 };
+static const double ROUNDING = 1e-16;
+
 static void multiply(const char *left, const char *right, int rows, int columns, int inner, const double *A,
                      const double *B, double *C) {
     const double one = 1.0, zero = 0.0;
@@ -292,10 +296,7 @@ int prepare_entries(Step *s) {
     change_roles(s, s->h);
     choose_rows(s, s->h);
     if (!factor_A(s)) return 0;
-    if (!e->kept) {
-        s->refinements = 1;
-        return 1;
-    }
+    if (!e->kept) return 1;
     fill_M(s);
     for (int i = 0; i < e->kept; i++) e->sense[i] = s->sense[e->rows[i]];
     return factor_schur(s, e->kept, e->sense);
@@ -379,10 +380,18 @@ static void remainder_of(Step *s, const double *right, const double *x, double *
     }
 }
 
+/* Refined until the residual no longer halves: it is what rows are missed by after a full step. */
 void solve_entries(Step *s) {
+    const double size = sqrt(dot(s->m, s->h, s->h));
+    double before = INFINITY;
     solve_once(s, s->h, s->d_lam);
-    for (int i = 0; i < s->refinements; i++) {
+    for (int i = 0; i < REFINEMENTS; i++) {
         remainder_of(s, s->h, s->d_lam, s->rest);
+        const double residual = sqrt(dot(s->m, s->rest, s->rest));
+        if (residual > before) /* the last change did harm */
+            for (int k = 0; k < s->m; k++) s->d_lam[k] -= s->entries.change[k];
+        if (!(residual > ROUNDING * size) || !(residual < 0.5 * before)) return;
+        before = residual;
         solve_once(s, s->rest, s->entries.change);
         for (int k = 0; k < s->m; k++) s->d_lam[k] += s->entries.change[k];
     }
