@@ -16,7 +16,7 @@ KINDS = [("row", "hinge"), ("query", "hinge"), ("row", "squared_hinge"), ("query
 
 
 def planted(size: tuple[int, int, int, int], seed: int, noise: float = 0.0, batch: int = 1) -> MarginProblem:
-    """Rows of n queries that prefer one of T points each: the one that a matrix of rank 2 scores highest, with noise."""
+    """Rows of n queries that each prefer one of T points: the one that a matrix of rank 2 scores highest."""
     n, T, p, q = size
     rng = np.random.default_rng(seed)
     points, queries = rng.normal(size=(batch, n, T, p)), rng.normal(size=(batch, n, q))
