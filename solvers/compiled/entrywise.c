@@ -52,7 +52,8 @@ static void bounds_begin(Bounds *b, const State *state, double *memory) {
         sum += fabs(state->D[j]);
         top = fmax(top, fabs(state->D[j]));
     }
-    const double inside = fmin(1.0, BALL / fmax(b->shared ? sum : top, 1e-300)); /* D may start outside of the dual ball */
+    const int soft = state->penalty.loss != HARD; /* then D may start outside of the dual ball */
+    const double inside = soft ? fmin(1.0, BALL / fmax(b->shared ? sum : top, 1e-300)) : 1.0;
     sum *= inside;
     for (int j = 0; j < N; j++) {
         const double W = state->W[j], D = inside * state->D[j];
@@ -151,11 +152,16 @@ static void bounds_aim(Bounds *b, State *state, int pairs) {
     aim_rows(state, target);
 }
 
-/* How far the multipliers of the bounds are from D. */
+/* How far the multipliers of the bounds are from D, and their sums from 1: without this a gap may vanish by chance. */
 static double bounds_apart(const Bounds *b, const State *state) {
-    double most = 0.0;
-    for (int j = 0; j < state->N; j++) most = fmax(most, fabs(state->D[j] - b->z[j] + b->z[state->N + j]));
-    return most;
+    double most = 0.0, left = 1.0;
+    for (int j = 0; j < state->N; j++) {
+        const double up = b->z[j], down = b->z[state->N + j];
+        most = fmax(most, fabs(state->D[j] - up + down));
+        left -= up + down;
+        if (!b->shared) most = fmax(most, fabs(1.0 - up - down));
+    }
+    return b->shared ? fmax(most, fabs(left)) : most;
 }
 
 /* The step; 0 where it is not finite. */
@@ -205,7 +211,7 @@ int minimize_bounds(State *state, int shared, int most, double goal) {
         measure_rows(state);
         for (int j = 0; j < (shared ? 1 : N); j++) value += b.r[j];
         value += penalty_value(state);
-        if (state->penalty.loss != HARD) state->apart = bounds_apart(&b, state);
+        state->apart = bounds_apart(&b, state);
         gap = fabs(value - dual_value(state)) / value;
         offer(state, gap);
         if (state->penalty.loss == HARD && find_vertex(state, shared, gap, b.x, b.z, memory + own, pivots)) break;

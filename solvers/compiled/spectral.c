@@ -88,7 +88,8 @@ static int cone_begin(Cone *cone, const State *state) {
     memcpy(cone->one, state->D, sizeof(double) * state->N);
     if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
     for (int k = 0; k < least; k++) sum += cone->l[k];
-    const double inside = fmin(1.0, BALL / fmax(sum, 1e-300)); /* D may start outside of the dual ball */
+    const int soft = state->penalty.loss != HARD; /* then D may start outside of the dual ball */
+    const double inside = soft ? fmin(1.0, BALL / fmax(sum, 1e-300)) : 1.0;
     for (int k = 0; k < least; k++) cone->l[k] *= inside;
     sum *= inside;
     for (int i = 0; i < n; i++)

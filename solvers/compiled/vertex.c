@@ -125,7 +125,12 @@ int find_vertex(State *state, int shared, double gap, const double *room, const 
         most = fmax(most, fabs(shared ? v.V[j] : v.D[j]));
     }
     /* Not above 1 are: entries of V, and |D|_1 / t as c . lam is 1 (l_inf); entries of D (l_1), which are signs of W where it
-       is not 0, so that both objectives are the same number. */
+       is not 0, so that both objectives are the same number: up to the conditioning of the systems, which is why the
+       objectives are compared as well. */
+    double value = 0.0;
+    for (int j = 0; j < N; j++) value += fabs(v.V[j]);
+    const double reached = dot(m, state->c, v.lam), promised = shared ? 1.0 : value;
+    missed = fmax(missed, fabs(reached - promised) / fmax(promised, 1e-300));
     if (shared) missed = fmax(missed, sum / t - 1.0);
     for (int j = 0; j < v.n && !shared; j++)
         missed = fmax(missed, state->W[v.J[j]] > 0.0 ? -v.V[v.J[j]] : v.V[v.J[j]]);

@@ -61,8 +61,8 @@ _NEARLY = 1.0
 _SHARE, _LEAST_GAP = 0.3, 1e-14
 # Looks at all rows during which the dual rises by less than this share of it: then rounding is what is left.
 _PATIENCE, _RISE = 30, 1e-14
-# Rows of each query that join a working set at a time, and rows per query from which on one saves time.
-_JOIN, _MANY = 4, 32
+# Rows of each query that join a working set at a time, and rows in all and per query from which on one saves time.
+_JOIN, _FEW, _MANY = 4, 5000, 32
 
 
 class _SoftSolve:
@@ -118,7 +118,7 @@ class _SoftSolve:
     def _first(self, start: FloatArray) -> IntArray:
         """All rows where they fit and are few; else those of the start and of each query those that it misses most."""
         rhs = self.rows.rhs
-        if len(rhs) <= min(self.plan.rows, _MANY * self.problem.q):
+        if len(rhs) <= min(self.plan.rows, max(_FEW, _MANY * self.problem.q)):
             return np.arange(len(rhs))
         norms = self.problem.row_norms[self.rows.source]
         first = start if start.any() else np.maximum(rhs, 0.0) / np.where(norms > 0, norms, np.inf)
@@ -160,6 +160,7 @@ class _SoftSolve:
             closest = np.argsort((covered[owner] - short)[others], kind="stable")
             index = np.union1d(needed, others[closest[: max(0, self.plan.rows - len(needed))]])
         self._open(index, lam)
+        self.interior_done = False
         return True
 
     # -- measures -------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class _SoftSolve:
 
     def _cost(self, short: FloatArray, owner: IntArray) -> float:
         """Of the slacks of rows that W falls short of by so much."""
-        return self.penalty.cost(self.penalty.slacks(np.maximum(short, 0.0), owner, self.problem.q))
+        return float(self.penalty.cost(self.penalty.slacks(np.maximum(short, 0.0), owner, self.problem.q)))
 
     def _tell(self, short: FloatArray, half: float) -> None:
         self.rounds += 1

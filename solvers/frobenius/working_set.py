@@ -27,13 +27,11 @@ from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
-from attsvm.solvers.frobenius.squared_hinge import applies, solve_squared_hinge
 from attsvm.solvers.memory import require_memory, system_rows
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found
-from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["Progress", "WorkingSetSolve", "raised", "read_time_limit", "solve_working_set"]
@@ -316,7 +314,7 @@ def raised(problem: MarginProblem, W: FloatArray) -> FloatArray:
 
 
 def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
-    """Least Frobenius norm, hard or soft, of any number of rows through a working set.
+    """Least Frobenius norm of any number of rows through a working set.
 
     ``max_iterations`` limits the rounds (1000 by default). Options are ``time_limit`` in seconds, after which the best
     certified pair is returned, ``progress``, a function that is called with a `Progress` after every round, and
@@ -329,17 +327,5 @@ def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     >>> solve(rows, solver="working_set").W.round(6)
     array([[0.5],
            [1. ]])
-    >>> solve(rows.soft(C=0.5, slack="row"), solver="working_set").W.round(6)
-    array([[0.5],
-           [0.5]])
     """
-    limits = ("time_limit", "memory_limit", "progress")
-    if applies(unit.problem) and not any(name in request.options for name in limits):
-        found = solve_squared_hinge(unit.problem, request)
-        assert found.W is not None and found.multipliers is not None
-        certificate = certify(unit.problem, found.W, found.multipliers, norm)
-        if certificate.proved <= request.tolerance or request.max_iterations is not None:
-            return replace(found, certificate=certificate)
-    if needs_split(unit.problem):
-        return solve_split(unit.problem, norm, request, lambda part, asked: WorkingSetSolve(part, norm, asked).run())
     return WorkingSetSolve(unit.problem, norm, request).run()

@@ -195,9 +195,11 @@ def test_rounded_differences_prove_nothing_about_tokens(norm):
     rounded = MarginProblem(X[0, 0] - X[0, 1:], [[1.0]], [0, 0])
     assert solve(rounded, norm).status is Status.INFEASIBLE
     problem = attsvm.AttentionProblem(X, [1], [[1.0]], attsvm.LinearHead([0.0, 1.0]))
-    assert attsvm.att_svm(problem, [0], norm=norm).status is not Status.INFEASIBLE
+    with pytest.warns(attsvm.ConvergenceWarning, match="rows are missed"):
+        assert attsvm.att_svm(problem, [0], norm=norm).status is not Status.INFEASIBLE
     batch = attsvm.AttentionProblem(np.stack([X] * 2), [[1]] * 2, [[[1.0]]] * 2, attsvm.LinearHead([0.0, 1.0]))
-    assert not (attsvm.att_svm(batch, [[0], [0]], norm=norm).status == "infeasible").any()
+    with pytest.warns(attsvm.ConvergenceWarning, match="2 of 2 problems"):
+        assert not (attsvm.att_svm(batch, [[0], [0]], norm=norm).status == "infeasible").any()
 
 
 def test_rounding_bounds_prove_only_what_they_bound():

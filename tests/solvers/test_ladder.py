@@ -191,7 +191,7 @@ def test_the_name_in_a_result_is_the_name_that_is_asked_for():
 
 
 def test_unknown_options_are_named():
-    message = "takes no option 'starts'; it takes tolerance, max_iterations, warm_start, columns, seed"
+    message = "solver 'factored' takes no option 'starts'; it takes tolerance, max_iterations, warm_start, columns"
     with pytest.raises(TypeError, match=re.escape(message)):
         solve(seeded_rows(2, 2, 3), "nuclear", "factored", starts=3)
     with pytest.raises(TypeError, match="problem must be a MarginProblem, got ndarray"):

@@ -54,7 +54,7 @@ def test_the_lists_are_those_of_the_library():
 
 
 def test_a_new_solver_is_in_the_matrix_by_its_entry(registries):
-    SOLVERS["newcomer"] = replace(SOLVERS["active_set"], name="newcomer", soft=True)
+    SOLVERS["newcomer"] = replace(SOLVERS["active_set"], name="newcomer", soft_norms=SOLVERS["active_set"].norms)
     taken = Counter(c.margin for c in combinations() if c.solver == "newcomer")
     assert taken == dict.fromkeys(MARGINS, len(KINDS) * len(SIZES) * len(FORMS))
     assert {"newcomer"} <= {c.solver for c in sample(150)}

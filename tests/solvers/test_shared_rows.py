@@ -133,9 +133,11 @@ def test_warm_start_progress_and_early_stop():
     assert [p.round for p in told] == list(range(1, len(told) + 1)) and told[-1].violation < 1e-3
     warm = attsvm.satt_svm(problem, selection, solver="working_set", warm_start=cold)
     assert warm.result.iterations < cold.result.iterations and warm.norm == pytest.approx(cold.norm, rel=1e-9)
-    short = attsvm.satt_svm(problem, selection, solver="working_set", max_iterations=2)
+    with pytest.warns(attsvm.ConvergenceWarning):
+        short = attsvm.satt_svm(problem, selection, solver="working_set", max_iterations=2)
     assert short.status == "inaccurate" and short.certificate.lower_bound <= cold.norm
-    early = attsvm.satt_svm(problem, selection, solver="working_set", time_limit=1e-9)
+    with pytest.warns(attsvm.ConvergenceWarning):
+        early = attsvm.satt_svm(problem, selection, solver="working_set", time_limit=1e-9)
     assert early.result.iterations <= 1
 
 
