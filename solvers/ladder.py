@@ -165,8 +165,11 @@ ROWS_PER_ENTRY, MOST_ENTRIES = 4, 4200
 # Numbers in the rows of one problem, written out, up to which the compiled interior point methods take all rows; rows
 # and entries of their systems, whichever are fewer.
 WRITTEN_OUT, COMPILED_ORDER = 40_000_000, 1500
-# Rows of a nuclear problem up to which its Newton matrix, of the order of the rows, is cheap: in a batch, and alone.
-BATCH_ROWS, NUCLEAR_ROWS = 120, 700
+# Rows or entries, whichever are fewer, of a nuclear problem up to which the systems of its interior point method are
+# cheap: in a batch, and alone. From so many rows per entry on the systems have the order of the entries.
+BATCH_ROWS, NUCLEAR_ORDER, NUCLEAR_ROWS_PER_ENTRY = 120, 700, 2
+# Rows times entries up to which such a system is cheaper than low-rank factors, for hard margins.
+NUCLEAR_NUMBERS = 1_200_000
 # Rows times entries up to which the reference is tried on what own methods left open: a minute or so.
 REFERENCE_NUMBERS = 2_000_000
 
@@ -179,6 +182,13 @@ def _compiled_fits(problem: MarginProblem) -> bool:
     """Whether a compiled interior point method is worth its systems and the memory for rows that are written out."""
     order = min(problem.m, _entries(problem))
     return problem.m * _entries(problem) <= WRITTEN_OUT and order <= COMPILED_ORDER
+
+
+def _nuclear_fits(problem: MarginProblem, numbers: int) -> bool:
+    """Whether the nuclear interior point method is worth its systems, of the order of the rows or of the entries."""
+    m, entries = problem.m, _entries(problem)
+    by_entries = NUCLEAR_ROWS_PER_ENTRY * entries < m and entries <= NUCLEAR_ORDER and m * entries <= numbers
+    return m <= NUCLEAR_ORDER or by_entries
 
 
 def _last(problem: MarginProblem) -> tuple[str, ...]:
@@ -201,13 +211,14 @@ def _frobenius(problem: MarginProblem) -> tuple[str, ...]:
 def _nuclear(problem: MarginProblem) -> tuple[str, ...]:
     """The ladder of the least nuclear norm."""
     if problem.penalty is not None:
-        small = ("primal_dual",) if problem.m <= NUCLEAR_ROWS else ()
+        small = ("primal_dual",) if _nuclear_fits(problem, WRITTEN_OUT) else ()
         return (*small, "growing_rows", "reweighted", *_last(problem))
     if problem.batch and problem.m <= BATCH_ROWS:
         return ("nuclear_batch",)
-    if problem.m <= NUCLEAR_ROWS:
+    if problem.m <= NUCLEAR_ORDER:
         return ("interior", "nuclear_batch") if problem.m <= BATCH_ROWS else ("interior",)
-    return ("factored", "reweighted") if isinstance(problem.rows, PairRows) else ("reweighted",)
+    large = ("factored", "reweighted") if isinstance(problem.rows, PairRows) else ("reweighted",)
+    return ("interior", *large) if _nuclear_fits(problem, NUCLEAR_NUMBERS) else large
 
 
 def _other(problem: MarginProblem) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ static double start(Step *s, Run *run, const double *c, const double *first) {
     }
     for (int i = 0; i < n; i++) s->X[i * (n + 1L)] += 2.0 * mu;
     for (int k = 0; k < m; k++) run->sides[k] = c[k] / size;
-    values_at(s, s->X, s->h);
+    values_of(s, s->X + (long)p * n, n, s->h);
     for (int k = 0; k < m; k++) {
         const int ordered = s->sense[k] == INEQUALITY;
         s->slack[k] = ordered ? fmax(s->h[k] - run->sides[k], LEAST_SLACK) : 0.0;
@@ -150,9 +150,9 @@ EXPORT int attsvm_nuclear(int loss, int count, int m, int p, int q, int groups, 
                           double goal) {
     const int n = p + q;
     int done = 0;
-    Step s = {.m = m, .p = p, .q = q, .n = n, .penalty = {.loss = loss, .groups = groups}};
+    Step s = {.m = m, .p = p, .q = q, .n = n, .sense = sense, .penalty = {.loss = loss, .groups = groups}};
     Run run;
-    double *memory = step_memory(&s), *other = run_memory(&run, &s);
+    double *memory = step_memory(&s, count), *other = run_memory(&run, &s);
     double *point = malloc(sizeof(double) * ((long)n * n + 2L * m));
     s.X = point;
     if (memory && other && point) {
@@ -162,6 +162,7 @@ EXPORT int attsvm_nuclear(int loss, int count, int m, int p, int q, int groups, 
         for (; done < count; done++) {
             s.a = a, s.b = b, s.sense = sense;
             if (loss != HARD) s.penalty = (Penalty){loss, groups, group, weight, C[done]};
+            place_groups(&s);
             const double size = start(&s, &run, c, lam);
             for (int k = 0; k < m; k++) run.room[k] = room[k] / size;
             *steps++ = size > 0.0 ? iterate(&s, &run, most, goal) : 0;

@@ -22,6 +22,19 @@ typedef struct { /* as `Measures` in library.py */
     double mu, gap, objective, missed; /* mu before the step, the others after it */
 } Measures;
 
+/* The system of a step where there are many more rows than entries of W (see nuclear_entries.c). */
+typedef struct {
+    int most, kept, shared;   /* rows that may be kept, and are; groups of several rows */
+    double *K, *L, *A, *room; /* N N */
+    double *half, *image;     /* N m: rows written out; N most */
+    double *diagonal, *weight, *scale, *right, *seen, *change; /* m */
+    double *variance, *square, *left, *pull, *sums;            /* shared, and N shared */
+    double *vector, *part;                                     /* N, most */
+    int *lead, *of, *at, *rows, *place, *first; /* of rows: that of its group with another role, group, number if kept; most;
+                                                   groups; shared */
+    signed char *sense;                         /* most */
+} Entries;
+
 /* One problem, where its method stands, and room for a step. */
 typedef struct {
     int m, p, q, n;
@@ -37,13 +50,23 @@ typedef struct {
     Penalty penalty;
     double *eta, *t, *load, *d_eta, *d_load, *lift, *e1;              /* groups */
     double *own, *apart, *shift;                                      /* p q, p q, m: D of Z, W(lam) less it, what that adds to h */
-    int refinements;
+    int refinements, by_entries;
+    Entries entries;
 } Step;
 
-double *step_memory(Step *s);                                       /* room for a step; NULL without */
+double *step_memory(Step *s, int count);                            /* room for a step of so many problems; NULL without */
 void bordered(Step *s, const double *lam, double diagonal, double *out);
-void values_at(Step *s, const double *matrix, double *out);         /* of the rows, at the upper right block */
+void combine_rows(Step *s, const double *lam, double *out);         /* sum_k lam_k a_k b_k' */
+void values_of(Step *s, const double *W, int ld, double *out);      /* of the rows, at W by columns */
+void loads(const Step *s, const double *x, double *out);            /* E x for one number per row */
+int factor_schur(Step *s, int order, const signed char *sense);     /* of M, with the smallest shift that works; 0 without */
 int nuclear_step(Step *s, double *mu);                              /* 0, or STALLED with all unchanged */
 void measure(Step *s, Measures *out);
+
+void place_groups(Step *s);      /* once for each problem, after its penalty is set */
+int prepare_entries(Step *s);    /* 0 where there is no factor */
+void solve_entries(Step *s);     /* d_lam from h */
+long entries_numbers(const Step *s);
+void entries_memory(Step *s, double *memory);
 
 #endif

@@ -11,6 +11,8 @@ static const double SHIFTS[] = {0.0, 0.0, 1e-14, 1e-12, 1e-10};
 static const double EQUAL_SHIFT = 1e-12;
 /* Before them, this share of every diagonal entry: enough where rows are independent. */
 static const double ROUNDING = 16.0 * 2.2e-16;
+/* Rows per entry of W from which on the system of nuclear_entries.c is the quicker one. */
+static const int ROWS_PER_ENTRY = 2;
 /* Lengths of steps that are tried. */
 static const double LENGTHS[] = {1.12, 1.05, 1.01, 0.97, 0.92, 0.87, 0.8, 0.72, 0.63, 0.54, 0.45,
                                  0.35, 0.26, 0.18, 0.11, 0.06, 0.03, 0.01, 1e-3, 1e-4, 1e-5};
@@ -31,20 +33,28 @@ static void with_corners(const Step *s, const double *block, double diagonal, do
             out[i + (p + j) * (long)n] = out[p + j + i * (long)n] = -0.5 * block[i + j * (long)p];
 }
 
-/* The same for D = sum_k lam_k a_k b_k', which is left in `block`. */
-void bordered(Step *s, const double *lam, double diagonal, double *out) {
+void combine_rows(Step *s, const double *lam, double *out) {
     const int m = s->m, p = s->p, q = s->q;
     for (int k = 0; k < m; k++)
         for (int i = 0; i < p; i++) s->scaled[k * (long)p + i] = s->a[k * (long)p + i] * lam[k];
-    multiply("N", "T", p, q, m, s->scaled, p, s->b, q, s->block, p);
+    multiply("N", "T", p, q, m, s->scaled, p, s->b, q, out, p);
+}
+
+/* The same for D = sum_k lam_k a_k b_k', which is left in `block`. */
+void bordered(Step *s, const double *lam, double diagonal, double *out) {
+    combine_rows(s, lam, s->block);
     with_corners(s, s->block, diagonal, out);
 }
 
-/* Values of the rows at the upper right block of a symmetric matrix. */
-void values_at(Step *s, const double *matrix, double *out) {
-    const int m = s->m, p = s->p, q = s->q, n = s->n;
-    multiply("N", "N", q, m, p, matrix + p, n, s->a, p, s->bX, q);
+void values_of(Step *s, const double *W, int ld, double *out) {
+    const int m = s->m, p = s->p, q = s->q;
+    multiply("T", "N", q, m, p, W, ld, s->a, p, s->bX, q);
     for (int k = 0; k < m; k++) out[k] = dot(q, s->bX + k * (long)q, s->b + k * (long)q);
+}
+
+/* Values of the rows at the upper right block of a symmetric matrix. */
+static void values_at(Step *s, const double *matrix, double *out) {
+    values_of(s, matrix + (long)s->p * s->n, s->n, out);
 }
 
 /* The inverse of the Cholesky factor; 0 without one. */
@@ -82,16 +92,14 @@ static void schur(Step *s) {
         }
 }
 
-/* The factor of M with the smallest shift that works; 0 without. */
-static int factor_schur(Step *s) {
-    const int m = s->m;
+int factor_schur(Step *s, int m, const signed char *sense) {
     double top = 0.0;
     for (int k = 0; k < m; k++) top = fmax(top, s->M[k * (m + 1L)]);
     for (int try = 0; try < 5; try++) {
         memcpy(s->factor, s->M, sizeof(double) * m * m);
         for (int k = 0; k < m; k++) {
             double *diagonal = s->factor + k * (m + 1L);
-            const double shift = s->sense[k] == EQUALITY ? fmax(SHIFTS[try], EQUAL_SHIFT) : SHIFTS[try];
+            const double shift = sense[k] == EQUALITY ? fmax(SHIFTS[try], EQUAL_SHIFT) : SHIFTS[try];
             *diagonal += try ? top * shift : ROUNDING * *diagonal;
         }
         s->refinements = try ? try : 1;
@@ -100,13 +108,12 @@ static int factor_schur(Step *s) {
     return 0;
 }
 
-/* E x for one number per row. */
-static void loads(const Step *s, const double *x, double *out) {
+void loads(const Step *s, const double *x, double *out) {
     memset(out, 0, sizeof(double) * s->penalty.groups);
     for (int k = 0; k < s->m && s->penalty.groups; k++) out[s->penalty.group[k]] += s->penalty.weight[k] * x[k];
 }
 
-/* e1, the blocks of the penalty in M (both triangles), and where the predictor aims. */
+/* e1, the blocks of the penalty in M (both triangles) if it has the order of the rows, and where the predictor aims. */
 static void add_penalty(Step *s) {
     const Penalty *penalty = &s->penalty;
     const int m = s->m;
@@ -116,7 +123,7 @@ static void add_penalty(Step *s) {
         s->e1[j] = penalty->loss == HINGE ? s->eta[j] / s->t[j] : 0.5 / penalty->C;
         s->lift[j] = penalty->loss == HINGE ? 0.0 : 0.5 * s->load[j] / penalty->C;
     }
-    for (int k = 0; k < m; k++) {
+    for (int k = 0; k < m && !s->by_entries; k++) {
         const double share = s->e1[penalty->group[k]] * penalty->weight[k];
         for (int l = 0; l < m; l++)
             if (penalty->group[l] == penalty->group[k]) s->M[l + (long)k * m] += share * penalty->weight[l];
@@ -149,10 +156,10 @@ static void fill_shift(Step *s) {
     values_at(s, s->one, s->shift);
 }
 
-/* Changes of lam, Z, X and slack from M d_lam = h and the products that the step aims at. */
-static void direction(Step *s) {
+/* d_lam from M d_lam = h. */
+static void solve_by_rows(Step *s) {
     const double one = 1.0, minus = -1.0;
-    const int m = s->m, n = s->n, unit = 1;
+    const int m = s->m, unit = 1;
     memcpy(s->d_lam, s->h, sizeof(double) * m);
     cholesky_solve(m, s->factor, s->d_lam);
     for (int k = 0; k < s->refinements; k++) {
@@ -161,6 +168,15 @@ static void direction(Step *s) {
         cholesky_solve(m, s->factor, s->rest);
         for (int i = 0; i < m; i++) s->d_lam[i] += s->rest[i];
     }
+}
+
+/* Changes of lam, Z, X and slack from h and the products that the step aims at. */
+static void direction(Step *s) {
+    const int m = s->m, n = s->n;
+    if (s->by_entries)
+        solve_entries(s);
+    else
+        solve_by_rows(s);
     bordered(s, s->d_lam, 0.0, s->d_Z);
     if (s->penalty.loss != HARD) {
         for (int i = 0; i < s->p * s->q; i++) s->block[i] += s->apart[i];
@@ -240,17 +256,35 @@ static void correct(Step *s, double target) {
     for (int k = 0; k < n * n; k++) s->target[k] -= s->X[k];
 }
 
-double *step_memory(Step *s) {
+/* Entries where rows are many more, as far as equality rows, which are all kept, leave the system that small. */
+static void choose_system(Step *s, int count) {
+    const long N = (long)s->p * s->q;
+    s->entries.most = (int)(2 * N);
+    s->by_entries = s->m > ROWS_PER_ENTRY * N;
+    for (int i = 0; i < count && s->by_entries; i++) {
+        long equal = 0;
+        for (int k = 0; k < s->m; k++) equal += s->sense[i * (long)s->m + k] == EQUALITY;
+        s->by_entries = equal <= N;
+    }
+}
+
+double *step_memory(Step *s, int count) {
+    choose_system(s, count);
     const long n = s->n, m = s->m, p = s->p, q = s->q;
     double **square[] = {&s->Z, &s->Y, &s->Z_root, &s->d_Z, &s->d_X, &s->target, &s->one, &s->two};
     double **rows[] = {&s->M, &s->factor, &s->other};
+    const long system = s->by_entries ? entries_numbers(s) : 3 * m * m;
     double **flat[] = {&s->inverse_lam, &s->inverse_slack, &s->d_lam, &s->d_slack, &s->h, &s->rest, &s->complement};
-    double *memory = malloc(sizeof(double) * (8 * n * n + 2 * n * m + (2 * q + p) * m + 3 * m * m + 7 * m + p * q
+    double *memory = malloc(sizeof(double) * (8 * n * n + 2 * n * m + (2 * q + p) * m + system + 7 * m + p * q
                                               + 7L * s->penalty.groups + 2 * p * q + m));
     double *at = memory;
     if (!memory) return NULL;
     for (int i = 0; i < 8; i++, at += n * n) *square[i] = at;
-    for (int i = 0; i < 3; i++, at += m * m) *rows[i] = at;
+    if (s->by_entries)
+        entries_memory(s, at);
+    else
+        for (int i = 0; i < 3; i++) *rows[i] = at + i * m * m;
+    at += system;
     for (int i = 0; i < 7; i++, at += m) *flat[i] = at;
     s->aX = at, at += n * m;
     s->aY = at, at += n * m;
@@ -303,16 +337,16 @@ int nuclear_step(Step *s, double *mu) {
     *mu /= weights;
     if (!(*mu > 0.0)) return STALLED;                                    /* complementary to the last digit */
     fill_shift(s);
-    schur(s);
+    if (!s->by_entries) schur(s);
     for (int k = 0; k < m; k++) { /* equality rows have no cone and drop out with it */
         const int ordered = s->sense[k] == INEQUALITY;
         s->inverse_lam[k] = ordered ? 1.0 / s->lam[k] : 0.0;
         s->inverse_slack[k] = ordered ? 1.0 / s->slack[k] : 0.0;
-        s->M[k * (m + 1L)] += s->slack[k] * s->inverse_lam[k];
+        if (!s->by_entries) s->M[k * (m + 1L)] += s->slack[k] * s->inverse_lam[k];
         s->complement[k] = 0.0;
     }
     add_penalty(s);
-    if (!factor_schur(s)) return STALLED;
+    if (!(s->by_entries ? prepare_entries(s) : factor_schur(s, m, s->sense))) return STALLED;
     /* Predictor: all products aim at 0. */
     memcpy(s->h, s->rhs, sizeof(double) * m);
     complete_side(s);
@@ -350,8 +384,9 @@ EXPORT int attsvm_nuclear_step(int m, int p, int q, const double *a, const doubl
                                const signed char *sense, double *X, double *lam, double *slack, Measures *measures) {
     Step s = {.m = m, .p = p, .q = q, .n = p + q, .a = a, .b = b, .rhs = rhs, .sense = sense, .X = X, .lam = lam,
               .slack = slack};
-    double *memory = step_memory(&s);
+    double *memory = step_memory(&s, 1);
     if (!memory) return NO_MEMORY;
+    place_groups(&s);
     const int stalled = nuclear_step(&s, &measures->mu);
     if (!stalled) measure(&s, measures);
     free(memory);

@@ -22,6 +22,8 @@ __all__ = ["solve_nuclear_batch"]
 MAX_ITERATIONS = 60
 # Near here the Newton matrix runs out of digits; a problem also stops when it no longer improves.
 _GOAL = 8e-11
+# Rows per entry of W from which on the method starts from the right-hand sides, as in interior_point.py.
+_ROWS_PER_ENTRY = 2
 
 
 def _compiled(unit: UnitProblem, x: FloatArray, most: int) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -52,6 +54,8 @@ def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Foun
     """
     if not unit.problem.batch:
         return _solve_alone(unit, norm, request)
+    if _has_many_rows(unit.problem) and not unit.has_equalities:
+        return _solve_many_rows(unit, request)
     first = solve_active_set(unit, norm, Request(request.tolerance))
     W, lam, iterations = first.W, first.multipliers, np.array(first.iterations)
     assert W is not None and lam is not None
@@ -69,6 +73,17 @@ def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Foun
         W[picked], lam[picked] = found * some.scale[..., None], multipliers * some.inverse
         iterations[picked] += steps
     return Found(W, lam, iterations, candidates=first.candidates)
+
+
+def _has_many_rows(problem: MarginProblem) -> bool:
+    """Whether pivoting for the least Frobenius norm would take longer than the steps that its start saves."""
+    return problem.m > _ROWS_PER_ENTRY * problem.shape[0] * problem.shape[1]
+
+
+def _solve_many_rows(unit: UnitProblem, request: Request) -> Found:
+    """A batch from the right-hand sides; problems that may be infeasible stay open, for one-by-one solves."""
+    W, lam, steps = _compiled(unit, np.maximum(unit.c, 0.0), request.max_iterations or MAX_ITERATIONS)
+    return Found(W * unit.scale[..., None], lam * unit.inverse, steps)
 
 
 def _solve_alone(unit: UnitProblem, norm: Norm, request: Request) -> Found:

@@ -25,6 +25,8 @@ __all__ = ["InteriorPoint"]
 START_MULTIPLE, START_MU, START_SHARE, START_SLACK = 1.1, 0.05, 0.5, 1e-2
 # The ridge of its approximate solution.
 _START_RIDGE = 1e-6
+# With more rows, their Gram matrix costs more than the steps that it saves, and pivoting on it seldom settles.
+_START_ROWS_PER_ENTRY = 2
 # Rows of a feasible problem seldom ask for more; beyond, the plain start is as good.
 _START_LARGEST = 1e3
 
@@ -90,7 +92,8 @@ class InteriorPoint:
     def _start_from_least_squares(self) -> bool:
         """A multiple of the least Frobenius norm W, well centred: about three steps ahead; False when not available."""
         rows = self.active
-        x = _least_squares_multipliers(rows) if rows.inequalities_only else None
+        few = rows.m <= _START_ROWS_PER_ENTRY * rows.shape[0] * rows.shape[1]
+        x = _least_squares_multipliers(rows) if few and rows.inequalities_only else None
         triples = None if x is None else singular_triples(rows.adjoint(x))
         if x is None or triples is None or not 0.0 < triples[1][0] < _START_LARGEST:
             return False

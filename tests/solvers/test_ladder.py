@@ -12,7 +12,7 @@ import pytest
 
 from attsvm.solvers import NORMS, SOLVERS, MarginProblem, SolverSpec, get_norm, solve
 from attsvm.solvers import ladder as ladder_module
-from attsvm.solvers.ladder import BATCH_ROWS, GRAM_ROWS, NUCLEAR_ROWS, rungs
+from attsvm.solvers.ladder import BATCH_ROWS, GRAM_ROWS, NUCLEAR_ORDER, rungs
 from attsvm.solvers.solution import Found
 from kkt import seeded_rows, sphere_rows
 
@@ -40,14 +40,22 @@ LADDERS = [
     ("soft_large", {"m": GRAM_ROWS + 1, "C": 1.0, "d": 40}),
     ("interior nuclear_batch", {"m": BATCH_ROWS, "norm": "nuclear"}),
     ("interior", {"m": BATCH_ROWS + 1, "norm": "nuclear"}),
-    ("interior", {"m": NUCLEAR_ROWS, "norm": "nuclear"}),
-    ("factored reweighted", {"m": NUCLEAR_ROWS + 1, "norm": "nuclear"}),
+    ("interior", {"m": NUCLEAR_ORDER, "norm": "nuclear", "d": 19}),
+    ("factored reweighted", {"m": NUCLEAR_ORDER + 1, "norm": "nuclear", "d": 19}),
+    ("factored reweighted", {"m": 800, "norm": "nuclear", "d": 20}),
+    ("interior factored reweighted", {"m": 801, "norm": "nuclear", "d": 20}),
+    ("interior factored reweighted", {"m": 3000, "norm": "nuclear", "d": 20}),
+    ("factored reweighted", {"m": 3001, "norm": "nuclear", "d": 20}),
+    ("interior factored reweighted", {"m": 3000, "norm": "nuclear", "batch": 2, "d": 4}),
     ("nuclear_batch", {"m": BATCH_ROWS, "batch": 5, "norm": "nuclear"}),
     ("interior", {"m": BATCH_ROWS + 1, "batch": 5, "norm": "nuclear"}),
     ("rank_limited", {"m": 42, "norm": "nuclear", "rank": 2}),
     ("rank_limited", {"m": 42, "batch": 5, "norm": "nuclear", "rank": 2}),
-    ("primal_dual reweighted cvxpy", {"m": NUCLEAR_ROWS, "norm": "nuclear", "C": 1.0}),
-    ("reweighted cvxpy", {"m": NUCLEAR_ROWS + 1, "norm": "nuclear", "C": 1.0}),
+    ("primal_dual reweighted cvxpy", {"m": NUCLEAR_ORDER, "norm": "nuclear", "C": 1.0, "d": 20}),
+    ("reweighted cvxpy", {"m": NUCLEAR_ORDER + 1, "norm": "nuclear", "C": 1.0, "d": 20}),
+    ("primal_dual reweighted cvxpy", {"m": 801, "norm": "nuclear", "C": 1.0, "d": 20}),
+    ("primal_dual reweighted", {"m": 6000, "norm": "nuclear", "C": 1.0, "d": 20}),
+    ("reweighted", {"m": 3000, "norm": "nuclear", "C": 1.0, "d": 27}),
     *(("primal_dual cvxpy", {"m": 4, "norm": norm}) for norm in OTHERS),
     *(("primal_dual cvxpy", {"m": 4, "norm": norm, "C": 1.0}) for norm in OTHERS),
     *(("primal_dual cvxpy", {"m": 4000, "batch": 2, "norm": norm}) for norm in OTHERS),

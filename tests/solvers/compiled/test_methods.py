@@ -227,9 +227,12 @@ def step_by_definition(
 
 
 @pytest.mark.parametrize("equal", [0, 2])
-@pytest.mark.parametrize("shape", [(4, 5), (5, 2), (1, 3), (18, 9)])
-def test_a_nuclear_step_is_the_one_of_the_definition(shape: tuple[int, int], equal: int) -> None:
-    left, right, c, sense = unit_rows(4, 1, 7, *shape)
+@pytest.mark.parametrize(
+    ("m", "shape"), [(7, (4, 5)), (7, (5, 2)), (7, (1, 3)), (7, (18, 9)), (40, (2, 3)), (99, (3, 3))]
+)
+def test_a_nuclear_step_is_the_one_of_the_definition(m: int, shape: tuple[int, int], equal: int) -> None:
+    """Also with many more rows than entries, where the system is another one."""
+    left, right, c, sense = unit_rows(4, 1, m, *shape)
     rows, n = (left[0], right[0], c[0]), sum(shape)
     sense[0, :equal] = 0
     ordered = sense[0] == 1
