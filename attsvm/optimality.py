@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, overload
@@ -16,6 +17,7 @@ from attsvm.problem import AttentionProblem, ProblemBatch, require_problem
 from attsvm.score_order import score_order
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution, SolutionBatch
+from attsvm.solvers import ConvergenceWarning
 from attsvm.svm import att_svm
 
 __all__ = [
@@ -172,7 +174,9 @@ def is_locally_optimal(
     solved: Solution | SolutionBatch
     if solution is None:
         settings: dict[str, Any] = dict(options)
-        solved = att_svm(problem, chosen, norm=norm, solver=solver, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # what is undecided is told below
+            solved = att_svm(problem, chosen, norm=norm, solver=solver, **settings)
     elif not isinstance(solution, Solution | SolutionBatch):
         raise TypeError(f"solution= must be a Solution or a SolutionBatch, got {type(solution).__name__}")
     elif isinstance(solution, SolutionBatch) != (problem.batch is not None):

@@ -240,12 +240,15 @@ def rungs(
         names = tuple(name for name, spec in SOLVERS.items() if spec.can(norm, rank, problem))
         if not names:
             raise ValueError(_why_none(norm, rank, problem.penalty is not None))
-    elif norm.family in LADDERS:
-        names = LADDERS[norm.family](problem)
-    else:  # a norm of the user's own: solvers that name it, then the reference
-        listed = ((s.soft_norms if problem.penalty is not None else s.norms, s.name) for s in SOLVERS.values())
-        names = (*(name for able, name in listed if able is not None and norm.family in able), "cvxpy")
+    else:
+        names = LADDERS[norm.family](problem) if norm.family in LADDERS else _own_norm(problem, norm)
     return _with_what_is_built(tuple(SOLVERS[name] for name in names)), ""
+
+
+def _own_norm(problem: MarginProblem, norm: Norm) -> tuple[str, ...]:
+    """The ladder of a norm that a user defined: the solvers that name it, then the reference."""
+    listed = ((s.soft_norms if problem.penalty is not None else s.norms, s.name) for s in SOLVERS.values())
+    return (*(name for able, name in listed if able is not None and norm.family in able), "cvxpy")
 
 
 def _with_what_is_built(specs: tuple[SolverSpec, ...]) -> tuple[SolverSpec, ...]:

@@ -196,23 +196,32 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
 def _climb(specs: tuple[SolverSpec, ...], unit: UnitProblem, norm: Norm, request: Request) -> tuple[Found, SolverSpec]:
     """Rung after rung until one proves enough; the best result, and who found it. Budgets are the first rung's."""
     best, answered, steps = Found(), specs[0], 0
-    goal, limited = request.tolerance, request.max_iterations is not None or "time_limit" in request.options
-    if norm.name == "nuclear" and unit.problem.penalty is None:
-        goal = min(goal, _SHARP)
+    goal = min(request.tolerance, _SHARP) if _is_sharp(unit.problem, norm) else request.tolerance
+    limited = request.max_iterations is not None or "time_limit" in request.options
     for place, spec in enumerate(specs):
-        if place and best.W is not None and proved(best) <= request.tolerance and spec.foreign:
+        if place and spec.foreign and proved(best) <= request.tolerance:
             break  # good enough: the reference is for what is open
-        found = spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None))
+        found = _measured(spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None)), unit, norm)
         steps += int(found.iterations)
-        if found.certificate is None and found.W is not None and found.multipliers is not None and len(specs) > 1:
-            found = replace(found, certificate=certify(unit.problem, found.W, found.multipliers, norm))
-        if found.farkas is not None or not place or proved(found) < proved(best):
+        if not place or found.farkas is not None or proved(found) < proved(best):
             best, answered = found, spec
-        if best.farkas is not None or proved(best) <= goal or limited:
+        if best.farkas is not None or limited or proved(best) <= goal:
             break
     if answered is not specs[0]:
         best = replace(best, iterations=steps).answered(answered.name)
     return best, answered
+
+
+def _is_sharp(problem: MarginProblem, norm: Norm) -> bool:
+    """Whether more is wanted than the tolerance: hard nuclear margins, whose norms agree however they were solved."""
+    return norm.name == "nuclear" and problem.penalty is None
+
+
+def _measured(found: Found, unit: UnitProblem, norm: Norm) -> Found:
+    """The result with its certificate, where there is something to certify."""
+    if found.certificate is not None or found.W is None or found.multipliers is None:
+        return found
+    return replace(found, certificate=certify(unit.problem, found.W, found.multipliers, norm))
 
 
 def _of_rung(spec: SolverSpec, norm: Norm, request: Request, before: Found | None) -> Request:
@@ -363,7 +372,7 @@ def _solve_batched(specs: tuple[SolverSpec, ...], batch: MarginProblem, norm: No
     proofs = _proofs(batch, found.candidates, ~closes & ~hard) if batch.penalty is None else {}
     code = np.where(closes, 0, np.where(usable, 1, 3))
     code[list(proofs)] = 2
-    blunt = (norm.name == "nuclear" and batch.penalty is None) & (certificate.proved > _SHARP)
+    blunt = _is_sharp(batch, norm) & (certificate.proved > _SHARP)
     open_ones = np.flatnonzero((code == 1) | (code == 3) | ((code == 0) & blunt))
     status: Any = _CODES[code]
     label = found.extras.answered_by or spec.name

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 COMPLEXITY = {"attsvm": 17, "solvers": 15, "validation": 17}  # of a function, at most
 LINES = 80  # of a function without its docstring, at most
-MODULE = 360  # about 350, and never more than this
+MODULE = 700  # one concept is one file, up to about this
 SECTION = 430  # of the ledger: all claims of one section of a paper, with their checks
 # One more way through a function: what radon and mccabe count, boolean operators and comprehensions included.
 _BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.Assert, ast.comprehension, ast.match_case)

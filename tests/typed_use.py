@@ -125,7 +125,7 @@ def main(folder: Path) -> None:
     assert problem.optimal_tokens() == attsvm.Selection([0, 2])
     try:
         assert solved(attsvm.random_problem(n=2, T=3, d=4, seed=0))[0] < 1e-6
-    except (attsvm.InfeasibleError, attsvm.NoSolutionError) as error:
+    except (attsvm.InfeasibleError, attsvm.NoSolutionError, attsvm.ConvergenceWarning) as error:
         raise AssertionError(str(error)) from error
     assert soft() == 2 and following_tokens() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
     assert together().min() > 0

@@ -89,8 +89,8 @@ def pivot_one(
     --------
     >>> from attsvm.solvers import PairRows
     >>> from attsvm.solvers.compiled.batched_pivoting import pivot_one
-    >>> pivot_one(PairRows([[2.0, 0.0], [1.0, 1.0]], [[1.0]], [0, 0]))
-    (array([0. , 0.5]), True, 1)
+    >>> pivot_one(PairRows([[2.0, 0.0], [1.0, 1.0]], [[1.0]], [0, 0]))[:2]
+    (array([0. , 0.5]), True)
     """
     m, (dx, dz) = rows.m, rows.shape
     out, rounds = np.empty(m), ctypes.c_int()

@@ -7,7 +7,8 @@ method). One row of every query joins at first. On generic data hardly any multi
 rows join at once, and S settles within ten rounds. Products run in float32 with residuals in float64.
 
 Two preconditioners (`row_features`) make a few products enough: features with blocks, or, where conjugate gradients
-with these would take more arithmetic than a Cholesky factor of the whole matrix in float32, that factor.
+with these took several times the arithmetic of a Cholesky factor of the whole matrix in float32, that factor. Copies
+of a row (tokens repeat) never join together.
 
 Pivoting need not end: `ProductPivoting.stalled` says that it goes round, and then another method takes over.
 
@@ -33,26 +34,31 @@ from attsvm.solvers.rows.shared import SharedRows
 __all__ = ["ProductPivoting"]
 
 # Features of the preconditioner, at least and at most, and free rows for each; what a feature must carry.
-FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 1.0
+FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 2.0
 # Rows of a block of the preconditioner: at least, at most, and products whose arithmetic the blocks may take.
-_BLOCK, _MOST_BLOCK, _BLOCK_PRODUCTS = 32, 512, 2.0
+_BLOCK, _MOST_BLOCK, _BLOCK_PRODUCTS = 128, 512, 2.0
 # Accuracy of the equations while rows change sides: at first, where many multipliers come out negative, and at most
 # when rows keep going round. What one run of conjugate gradients in float32 can gain, and what is wanted of it where a
 # factor of the matrix makes it cheap.
-_ROUGH, _CLOSE, _LEAST_ROUGH, _SINGLE, _FACTORED = 0.1, 1e-2, 1e-4, 1e-5, 1e-3
+_ROUGH, _CLOSE, _LEAST_ROUGH, _SINGLE, _FACTORED = 0.1, 1e-2, 1e-4, 1e-5, 1e-5
 _PRODUCTS = 300
 # Conjugate gradients give way to the factor after this multiple of its arithmetic, and never before so many products.
-_OVERSPEND, _FEWEST_PRODUCTS = 1.0, 20
+_OVERSPEND, _FEWEST_PRODUCTS = 3.0, 20
 # Weight of the proximal term around the multipliers of the last round, relative to squared row norms: rows that depend
 # on each other get large multipliers of both signs, and some of them leave.
-_PROXIMAL: dict[type, float] = {np.float32: 1e-7, np.float64: 1e-9}
-# Shares of multipliers that come out negative: below the first more rows join at once, above the second one of each
-# query from then on.
+_PROXIMAL: dict[type, float] = {np.float32: 1e-7, np.float64: 1e-12}
+# Shares of multipliers that come out negative: below the first so many times as many rows join at once, above the
+# second fewer, and never more again.
 _FEW_NEGATIVE, _MANY_NEGATIVE, _MORE = 0.1, 0.25, 4
 # Rounds without fewer changes or a better bound before the equations are solved more accurately, or pivoting is stuck.
 _PATIENCE = 12
+# Values this many times as large as the right-hand sides: multipliers diverge, as they do where rows contradict each
+# other.
+_DIVERGED = 1e12
+# Values that differ by no more than this share of their rounding scale belong to copies of one row.
+_SAME = 1e-14
 # Rows join that are missed by more than this multiple of the error of the free rows.
-_ERRORS = 2.0
+_ERRORS = 5.0
 # Row norms outside this range are multiplied in float64.
 _NARROW = (1e-9, 1e9)
 
@@ -128,6 +134,8 @@ class ProductPivoting:
         self._based_on = 0
         self._fewest, self._waited, self._rough = problem.m + 1, 0, _ROUGH
         self._accuracy, self._each, self._more = self._rough, 1, _MORE
+        # Whether rows have much in common, so that even one row of each query is too many.
+        self._alike = False
         # Products that a round is expected to take without the factor of its matrix.
         self._expected = 0.0
 
@@ -145,6 +153,7 @@ class ProductPivoting:
         self.W *= scale
         self.values = self.rows.margins(self.W)
         self.products += 1
+        self._copies = self._find_copies()
         equal = np.flatnonzero(problem.equality)
         if multipliers is None:
             self._start: FloatArray | None = None  # values at the multipliers that the next round starts from
@@ -155,6 +164,20 @@ class ProductPivoting:
             free = np.union1d(known, self._joining(known, 1e-9 * self.side, self._most))
         self._next = np.union1d(equal, free)
 
+    def _find_copies(self) -> IntArray | None:
+        """A number for every row that it shares with its copies, by the values at a random W; None without copies."""
+        W = np.random.default_rng(0).standard_normal(self.problem.shape)
+        values, side = self.rows.margins(W), self.problem.rhs
+        self.products += 1
+        order = np.lexsort((values, side))
+        noise = _SAME * float(np.linalg.norm(W)) * self.rows.error_norms[order[1:]]
+        new = (np.diff(values[order]) > noise) | (np.diff(side[order]) != 0)
+        if new.all():
+            return None
+        numbers = np.empty(self.problem.m, dtype=np.int64)
+        numbers[order] = np.cumsum(np.r_[True, new])
+        return numbers
+
     def _image(self, dual: FloatArray) -> FloatArray:
         return dual if self.metric is None else self.metric.apply(dual)
 
@@ -164,7 +187,7 @@ class ProductPivoting:
         return float(self.problem.missed(self.values - self.problem.rhs).max())
 
     def _joining(self, free: IntArray, least: float, most: int) -> IntArray:
-        """The most violated rows outside of each query, by more than ``least``; at most ``most`` with the free ones."""
+        """The most violated rows of every query that miss by over ``least``; with the free ones at most ``most``."""
         short = self.problem.rhs - self.values
         short[free] = -np.inf
         rows = np.flatnonzero(short > least)
@@ -173,6 +196,12 @@ class ProductPivoting:
         rows, owner = rows[order], owner[order]
         if not len(rows):
             return rows
+        if self._copies is not None:  # copies of a row would leave its multiplier undetermined
+            alone = ~np.isin(self._copies[rows], self._copies[free])
+            alone[np.setdiff1d(np.arange(len(rows)), np.unique(self._copies[rows], return_index=True)[1])] = False
+            rows, owner = rows[alone], owner[alone]
+            if not len(rows):
+                return rows
         first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
         place = np.arange(len(rows)) - np.repeat(first, np.diff(np.r_[first, len(rows)]))
         rows = rows[place < self._each]
@@ -197,6 +226,9 @@ class ProductPivoting:
         if self._start is not None:
             rest = rest - self._start[free]
         largest = float(np.abs(rest).max(initial=0.0))
+        if not largest < _DIVERGED * self.side:
+            self.stalled = True
+            return
         if largest > 0:
             accuracy = max(self._accuracy, min(self._rough, 0.1 * goal / largest), _SINGLE)
             change = self._solve(free, rest, accuracy)
@@ -208,12 +240,14 @@ class ProductPivoting:
         negative = free[(v < 0) & ~equal]
         kept = np.setdiff1d(free, negative, assume_unique=True)
         share = len(negative) / max(len(free), 1)
-        if share > _MANY_NEGATIVE:  # rows have much in common: what joins together drives each other out again
-            self._each, self._more, self._rough = 1, 1, min(self._rough, _CLOSE)
+        if share > _MANY_NEGATIVE:  # what joined together drives each other out again
+            if self._each == 1:
+                self._alike, self._rough = True, min(self._rough, _CLOSE)
+            self._each, self._more = max(self._each // _MORE, 1), 1
         elif share < _FEW_NEGATIVE:
             self._each = min(self._each * self._more, problem.m)
         # A row that is missed by no more than the free rows are, perhaps the copy of one, may be met as they are.
-        error = float(np.sqrt(np.mean((problem.rhs - self.values)[free] ** 2))) if len(free) else 0.0
+        error = float(np.sqrt(np.mean((problem.rhs - self.values)[free] ** 2))) if self._alike else 0.0
         joining = self._joining(free, max(goal, _ERRORS * error), self._most)
         self.changed = len(negative) + len(joining)
         self._next = np.union1d(kept, joining)

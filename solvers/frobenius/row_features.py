@@ -27,6 +27,8 @@ _CHUNK, _SAMPLE = 512, 2048
 # Added to the unit diagonal of the blocks, and once more, ten times as large, where rounding of float32 leaves them
 # indefinite.
 _RIDGE, _LARGEST_RIDGE = 1e-6, 1e-2
+# The ridge where features are subtracted: what they leave of a row may be rounding alone.
+_FEATURE_RIDGE = 1e-4
 
 
 class FeatureBasis:
@@ -96,10 +98,10 @@ class FeatureBasis:
         """Number of features."""
         return len(self.pairs[0])
 
-    def features(self, a: FloatArray, b: FloatArray) -> SingleArray:
+    def features(self, a: SingleArray, b: SingleArray) -> SingleArray:
         """Features of rows that are written out, shape (p, count)."""
         i, j = self.pairs
-        found = (a.astype(np.float32) @ self.left)[:, i] * (b.astype(np.float32) @ self.right)[:, j]
+        found = (a @ self.left)[:, i] * (b @ self.right)[:, j]
         return np.asarray(found if self.weights is None else found * self.weights, dtype=np.float32)
 
 
@@ -147,13 +149,9 @@ class RowPreconditioner:
         self._features: SingleArray = np.zeros((size, 0 if basis is None else basis.count), dtype=np.float32)
         self._factors: list[SingleArray] = []
         for part in self._pieces:
-            a, b = _factors(rows, index[part])
-            squares = _squares(a, b, metric)
-            scale = 1.0 / np.sqrt(np.where(squares > 0, squares, 1.0))
-            self._scale[part] = scale
+            a, b = self._unit_rows(rows, index, part, metric)
             if basis is not None:
-                self._features[part] = basis.features(a, b) * scale.astype(np.float32)[:, None]
-            a *= scale[:, None]
+                self._features[part] = basis.features(a, b)
             self._factors.append(_block_factor(a, b, self._features[part], metric))
             if self._features.shape[1]:
                 solved, _ = lapack.strtrs(self._factors[-1], self._features[part], lower=1)
@@ -166,6 +164,21 @@ class RowPreconditioner:
             self._inner, fault = lapack.spotrf(inner, lower=1, overwrite_a=1)
             if fault:  # features that rounding of float32 makes too large: the blocks alone then
                 self._features = self._features[:, :0]
+
+    def _unit_rows(
+        self, rows: Rows, index: IntArray, part: slice, metric: Metric | None
+    ) -> tuple[SingleArray, SingleArray]:
+        """Both factors of the rows of a block, of norm 1; only a few are ever written out in float64."""
+        size, (dx, dz) = part.stop - part.start, rows.shape
+        left, right = np.empty((size, dx), dtype=np.float32), np.empty((size, dz), dtype=np.float32)
+        for low in range(0, size, _CHUNK):
+            high = min(low + _CHUNK, size)
+            some = slice(part.start + low, part.start + high)
+            a, b = _factors(rows, index[some])
+            squares = _squares(a, b, metric)
+            self._scale[some] = 1.0 / np.sqrt(np.where(squares > 0, squares, 1.0))
+            left[low:high], right[low:high] = a * self._scale[some, None], b
+        return left, right
 
     def __call__(self, y: FloatArray) -> FloatArray:
         """``(D + F F^T)^-1 y``, shape (p,)."""
@@ -182,11 +195,11 @@ class RowPreconditioner:
         return np.asarray(self._scale * out, dtype=np.float64)
 
 
-def _block_factor(a: FloatArray, b: FloatArray, features: SingleArray, metric: Metric | None) -> SingleArray:
+def _block_factor(a: SingleArray, b: SingleArray, features: SingleArray, metric: Metric | None) -> SingleArray:
     """Lower Cholesky factor of the Gram matrix of unit rows less that of their features."""
     from scipy.linalg import lapack
 
-    ridge, size = _RIDGE if not features.shape[1] else 10.0 * _RIDGE, len(a)
+    ridge, size = _RIDGE if not features.shape[1] else _FEATURE_RIDGE, len(a)
     while True:
         gram = _gram(a, b, metric)
         if features.shape[1]:
@@ -200,13 +213,12 @@ def _block_factor(a: FloatArray, b: FloatArray, features: SingleArray, metric: M
         ridge *= 10.0
 
 
-def _gram(a: FloatArray, b: FloatArray, metric: Metric | None) -> SingleArray:
-    """Gram matrix of rows that are written out, in float32, formed by parts."""
-    left, right = a.astype(np.float32), b.astype(np.float32)
+def _gram(left: SingleArray, right: SingleArray, metric: Metric | None) -> SingleArray:
+    """Half of the Gram matrix of rows that are written out, formed by parts."""
     size = len(left)
     gram = np.zeros((size, size), dtype=np.float32)  # pages of the other half are never touched
-    l_metric = None if metric is None else (a @ metric.left).astype(np.float32)
-    r_metric = None if metric is None else (b @ metric.right).astype(np.float32)
+    l_metric = None if metric is None else left @ metric.left.astype(np.float32)
+    r_metric = None if metric is None else right @ metric.right.astype(np.float32)
     for low in range(0, size, _CHUNK):
         rows, before = slice(low, min(low + _CHUNK, size)), slice(low, size)  # the upper half of rows: lower of columns
         part = gram[rows, before]

@@ -189,7 +189,7 @@ def test_what_needs_no_torch_works_without(files, tmp_path):
     commands = [
         "solve one.npz -q", "enumerate one.npz -q", "diagnose one.npz -q", "report one.npz -q", "claims svm:thm1",
         "claims --paper specialization",
-        "validate --list", "bench --list", "solve one.npz --norm nuclear --solver lockstep -q",
+        "validate --list", "bench --list", "solve one.npz --norm nuclear --solver nuclear_batch -q",
         "train one.npz", "enumerate one.npz --graph g.png -q",
     ]  # fmt: skip
     done = subprocess.run(

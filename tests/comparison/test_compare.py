@@ -103,9 +103,11 @@ def test_convergence_classes():
         assert (name != "Not local") == attsvm.is_locally_optimal(problem, list(selection))
     hopeless = attsvm.random_problem(n=6, T=6, d=2, seed=0)
     assert convergence_of(attsvm.att_svm(hopeless)) == "Not local"
-    vague = attsvm.att_svm(problem, norm="nuclear", solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
+    with pytest.warns(attsvm.ConvergenceWarning):
+        vague = attsvm.att_svm(problem, norm="nuclear", solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
     assert convergence_of(vague) == "Undecided"
-    rough = attsvm.att_svm(problem, solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
+    with pytest.warns(attsvm.ConvergenceWarning):
+        rough = attsvm.att_svm(problem, solver="cvxpy:SCS", max_iterations=3, tolerance=1e-14)
     assert rough.status == "inaccurate"
     assert convergence_of(rough) == "Global"  # by rationals
 

@@ -11,7 +11,7 @@ import attsvm
 from attsvm.rows import selection_rows
 from attsvm.solvers import MarginProblem, MemoryLimitError, PairRows, SharedRows, solve
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
-from attsvm.solvers.frobenius import working_set
+from attsvm.solvers.frobenius import product_pivoting, working_set
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
 from attsvm.solvers.frobenius.row_features import FeatureBasis, RowPreconditioner
@@ -32,10 +32,12 @@ def structured(n: int, T: int, d: int, seed: int = 0) -> MarginProblem:
     return selection_rows(problem, selection, shared=True).margin_problem
 
 
-def test_many_queries_need_no_matrix_and_give_the_same_norm():
+@pytest.mark.parametrize("matrix", [False, True])
+def test_many_queries_give_the_same_norm_with_and_without_the_matrix(matrix):
     rows = structured(16, 16, 30)
-    found = solve(rows, solver="working_set")
-    assert found.status == "optimal" and found.extras.factorizations == 0 < found.extras.products
+    found = solve(rows, solver="working_set", memory_limit=None if matrix else 0.99 * working_memory(rows))
+    assert found.status == "optimal" and found.extras.products > 0
+    assert (found.extras.factorizations > 0) == matrix
     known = solve(selection_rows(*attsvm.structured_problem(16, 16, 30, seed=0), shared=False).margin_problem)
     assert found.norm == pytest.approx(known.norm, rel=1e-8)
     assert found.certificate.proved <= 1e-8
@@ -70,7 +72,9 @@ def test_warm_start_and_bound(always):
     assert warm.iterations < cold.iterations and warm.norm == pytest.approx(cold.norm, rel=1e-8)
 
 
-def test_a_limit_of_time_is_looked_at_after_every_product():
+def test_a_limit_of_time_is_looked_at_after_every_product(monkeypatch):
+    monkeypatch.setattr(product_pivoting, "_MOST_BLOCK", 1)  # a poor preconditioner, so that many products are needed
+    monkeypatch.setattr(product_pivoting, "_BLOCK", 1)
     rows = structured(4, 12, 30, 2)
     asked = []
 
@@ -81,7 +85,7 @@ def test_a_limit_of_time_is_looked_at_after_every_product():
     pivoting = ProductPivoting(rows, features=1, late=late)
     pivoting.begin(None)
     pivoting.advance(1e-12)
-    assert len(asked) == 3 and pivoting.products <= 5
+    assert len(asked) >= 3 and pivoting.products == 7  # two to begin, three inside, two at the end
     short = conjugate_gradient(lambda x: np.arange(1, 9) * x, lambda x: x, np.ones(8), 1e-12, 100, stop=late)
     assert (short.steps, short.ending) == (1, "limit")
 
@@ -124,7 +128,11 @@ def test_preconditioner_is_blocks_plus_features(seed, count, block, stretched):
     gram = (a @ a.T) * (b @ b.T)
     if metric is not None:
         gram = 0.5 * ((a @ metric.left @ a.T) * (b @ b.T) + (a @ a.T) * (b @ metric.right @ b.T))
-    F = np.zeros((7, 0)) if basis is None else basis.features(a, b).astype(np.float64)
+    F = (
+        np.zeros((7, 0))
+        if basis is None
+        else basis.features(a.astype(np.float32), b.astype(np.float32)).astype(np.float64)
+    )
     assert np.linalg.eigvalsh(gram - F @ F.T)[0] >= -1e-4 * np.abs(gram).max()  # features never exceed the matrix
     cuts = np.linspace(0, 7, -(-7 // block) + 1).astype(int)
     same = np.searchsorted(cuts, np.arange(7), side="right")
@@ -137,7 +145,7 @@ def test_preconditioner_is_blocks_plus_features(seed, count, block, stretched):
     values, vectors = np.linalg.eigh(whole)
     good = vectors[:, values > 0.05]
     np.testing.assert_allclose(good.T @ inverse @ whole @ good, np.eye(good.shape[1]), atol=0.05)
-    np.testing.assert_allclose(inverse, inverse.T, atol=1e-3 * np.abs(inverse).max())
+    np.testing.assert_allclose(inverse, inverse.T, atol=5e-3 * np.abs(inverse).max())  # float32 over the ridge
 
 
 def test_generic_rows_have_no_features_and_structured_ones_do():

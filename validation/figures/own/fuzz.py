@@ -9,7 +9,7 @@ from typing import Any
 
 import attsvm
 from attsvm.solution import Solution, SolutionBatch
-from attsvm.solvers import Status
+from attsvm.solvers import ConvergenceWarning, Status
 from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
 from attsvm.validation.fuzz_families import FAMILIES, FuzzCase, draw_group, stack_cases
@@ -70,6 +70,7 @@ def _judge_listing(case: FuzzCase, row: dict[str, Any]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.simplefilter("ignore", ConvergenceWarning)
             row["against"] += [f"{kind}: {detail}" for kind, detail in against_listings(case)]
     except Exception as error:  # whatever it is, it is a finding
         row["against"].append(f"crash: listing, {type(error).__name__}: {error}")
@@ -95,6 +96,7 @@ def judge_group(group: Sequence[FuzzCase]) -> list[dict[str, Any]]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
+                warnings.simplefilter("ignore", ConvergenceWarning)  # statuses are counted
                 _judge_norm(group, judges, norm, rows)
         except Exception as error:  # whatever it is, it is a finding
             kind = "judge" if isinstance(error, JudgeError) else "crash"
