@@ -125,11 +125,11 @@ def _rank(spectra: Spectra, dual: _Dual, gap: Any, excess: Any, tolerance: float
     Where no singular value of ``t D`` comes near 1 this alone makes W vanish; otherwise the rule of hard margins, which
     divides by the largest of them, claims less.
     """
-    found: Any = rank_certificate(spectra, dual.error, gap, excess, tolerance)
+    found = rank_certificate(spectra, dual.error, gap, excess, tolerance)
     top = dual.multiple * (spectra.dual_values[..., 0] * spectra.grow + spectra.residual + dual.error) * SLACK
     vanishes = top < 1.0 - found.tolerance
     if not np.any(vanishes):
-        return replace(found)
+        return found
     bound = excess / np.where(vanishes, 1.0 - top, 1.0) * SLACK
     changed: dict[str, Any] = {
         "rank": np.where(vanishes, 0, found.rank),
@@ -159,10 +159,11 @@ def measure_soft(
     complementarity = (np.abs(lam) * np.abs(beyond)).max(axis=-1, initial=0.0) / scale
     rank = None if spectra is None else _rank(spectra, dual, gap, excess, rank_tolerance)
     zero = np.zeros_like(scale)
-    numbers: list[Any] = [
-        zero, np.maximum(violation, dual.violation), gap, complementarity, primal.norm, dual.proved, zero, gap_error,
-        primal.objective,
-    ]  # fmt: skip
+    numbers: dict[str, Any] = {
+        "primal_violation": zero, "dual_violation": np.maximum(violation, dual.violation), "gap": gap,
+        "complementarity": complementarity, "norm": primal.norm, "lower_bound": dual.proved, "primal_error": zero,
+        "gap_error": gap_error, "soft_objective": primal.objective,
+    }  # fmt: skip
     if not problem.batch:
-        numbers = [float(number) for number in numbers]
-    return Certificate(*numbers[:-1], rank, None, Source(problem, W, lam, norm), numbers[-1])
+        numbers = {name: float(number) for name, number in numbers.items()}
+    return Certificate(**numbers, rank_certificate=rank, _source=Source(problem, W, lam, norm))

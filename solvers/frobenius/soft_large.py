@@ -199,7 +199,7 @@ class _SoftSolve:
 
     def _cost(self, short: FloatArray, owner: IntArray) -> float:
         """Of the slacks of rows that W falls short of by so much."""
-        return self.penalty.cost(self.penalty.slacks(np.maximum(short, 0.0), owner, self.problem.q))
+        return float(self.penalty.cost(self.penalty.slacks(np.maximum(short, 0.0), owner, self.problem.q)))
 
     def _tell(self, short: FloatArray, half: float) -> None:
         self.rounds += 1

@@ -25,8 +25,8 @@ from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.face_newton import polish_face
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
+from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.solution import Extras, Found
-from attsvm.solvers.split_rows import needs_split, solve_split
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_reweighted"]
@@ -97,9 +97,40 @@ def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     >>> solve(rows.soft(C=0.1), "nuclear").W.ravel().round(6)  # missing the row costs less than meeting it
     array([0., 0.])
     """
-    if needs_split(unit.problem):
-        return solve_split(unit.problem, norm, request, lambda part, asked: _reweighted(part, norm, asked))
+    if _needs_split(unit.problem):
+        return _solve_split(unit.problem, norm, request)
     return _reweighted(unit.problem, norm, request)
+
+
+def _needs_split(problem: MarginProblem) -> bool:
+    """Whether equality rows share a squared slack."""
+    penalty = problem.penalty
+    shared = penalty is not None and penalty.slack == "query" and penalty.loss == "squared_hinge"
+    return shared and bool(problem.equality.any())
+
+
+def _solve_split(problem: MarginProblem, norm: Norm, request: Request) -> Found:
+    """Solve with every equality row as two inequalities, and put the multipliers together again.
+
+    The load of a query is the sum of the sizes of its multipliers, and its square is not smooth where that of an
+    equality row is 0; for the two halves of it, both nonnegative, it is.
+    """
+    equal = np.flatnonzero(problem.equality)
+    pair = problem.rows.gather(np.r_[np.arange(problem.m), equal])
+    a = pair.a.astype(np.float64)
+    a[problem.m :] *= -1.0
+    rows = PairRows.trusted(a, pair.queries, pair.owner)
+    split = MarginProblem.from_rows(rows, np.r_[problem.rhs, -problem.rhs[equal]])
+    split.penalty = problem.penalty
+    known = request.multipliers(problem)
+    if known is not None:
+        known = np.maximum(np.r_[known, -known[equal]], 0.0)
+    found = _reweighted(split, norm, replace(request, warm_start=known))
+    if found.W is None or found.multipliers is None:
+        return found
+    lam = found.multipliers[: problem.m].copy()
+    lam[equal] -= found.multipliers[problem.m :]
+    return replace(found, multipliers=lam, certificate=certify(problem, found.W, lam, norm))
 
 
 def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
