@@ -100,8 +100,8 @@ def att_svm(
     loss : {"hinge", "squared_hinge"}
         Slacks cost ``C sum xi`` or ``C sum xi^2``.
     solver : str
-        "auto" (own solvers for the Frobenius and nuclear norms, batches of small problems as one),
-        a name from `attsvm.solvers.SOLVERS`, "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", "cvxpy:OSQP", ...
+        "auto" tries the methods of the norm from quick to robust, a batch of small problems at once. A name from
+        `attsvm.solvers.SOLVERS` puts that method first; "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", ... run alone.
     support_tolerance : float
         A token is in the support when its margin is within this distance of 1.
     warm_start : Solution or SolutionBatch, optional

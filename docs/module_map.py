@@ -1,6 +1,7 @@
 """Draw the modules of attsvm from their real imports: ``python docs/module_map.py`` writes docs/images/modules.svg.
 
-A test draws it again and compares, and refuses an import that goes against the order of LAYERS.
+A test draws it again and compares. It refuses imports against the order of LAYERS, and cycles of imports between the
+modules of solvers/.
 """
 
 from __future__ import annotations
@@ -126,6 +127,20 @@ def import_graph(root: Path = ROOT) -> nx.DiGraph:
                     graph.add_edge(unit_of(name), unit_of(target), modules=set())
                 graph.edges[unit_of(name), unit_of(target)]["modules"].add(name)
     graph.remove_nodes_from([node for node in graph if node == "validation"])  # an empty __init__
+    return graph
+
+
+def module_graph(package: str, root: Path = ROOT) -> nx.DiGraph:
+    """An edge from a module of a package to each other one that it imports, at its top or inside a function.
+
+    Imports for type checkers alone are left out. What a package's ``__init__`` imports counts for that ``__init__``.
+    """
+    known = {name: path for name, path in modules(root).items() if f"{name}.".startswith(f"{package}.")}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(known)
+    for name, path in known.items():
+        found = _imported(ast.parse(path.read_text(encoding="utf-8")), known)
+        graph.add_edges_from((name, target) for target in found if target in known and target != name)
     return graph
 
 

@@ -105,7 +105,7 @@ SOLVERS = {
         ),
         SolverSpec(
             "entries", f"{_HOME}.frobenius.entries:solve_entries", _FROBENIUS, 1e-8,
-            "own: interior point on the entries of W, for many more rows than entries", soft_norms=_FROBENIUS,
+            "own: interior point on the entries of W, for many more rows than entries",
         ),
         SolverSpec(
             "working_set", f"{_HOME}.frobenius.working_set:solve_working_set", _FROBENIUS, 1e-8,

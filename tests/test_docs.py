@@ -45,6 +45,39 @@ def test_pages_leave_no_solver_or_norm_behind():  # after the pages, in the orde
     assert "weighted" not in NORMS
 
 
+def solver_table():
+    """The lines of the table in docs/solvers.md: the name without quotes, and the other cells."""
+    text = (ROOT / "docs" / "solvers.md").read_text()
+    lines = text[text.index("| `solver=` |") :].split("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    assert cells[0][:4] == ["`solver=`", "hard margins", "soft margins", "batch"]
+    return {re.match(r'`"([\w:]+)"`', line[0])[1]: line[1:] for line in cells[2:]}
+
+
+def test_the_table_of_solvers_is_that_of_the_code():
+    families = ("frobenius", "nuclear", "spectral", "l1", "linf", "lp")
+
+    def words(able):
+        if able is None:
+            return "all"
+        return ", ".join(family.replace("lp", "l<p>") for family in families if family in able) or "none"
+
+    table = solver_table()
+    listed = [name for name in table if name != "auto" and ":" not in name]
+    assert listed == list(SOLVERS), "docs/solvers.md lists the solvers in the order of solvers/ladder.py"
+    for name in listed:
+        spec, (hard, soft, batch, what, *_) = SOLVERS[name], table[name]
+        assert (hard, soft, batch) == (words(spec.norms), words(spec.soft_norms), "yes" if spec.batched else "no"), name
+        assert len(what) > 20
+
+
+def test_pages_name_no_solver_that_is_gone():
+    text = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    named = set(re.findall(r'solver="(\w+)', text)) | set(re.findall(r"attsvm \((\w+)\) \|", text))
+    assert {"working_set", "nuclear_batch"} <= named
+    assert named <= {*SOLVERS, "auto", "hildreth"}  # the last is the example of a new one
+
+
 def test_readme_names_the_two_commands_and_its_links_exist():
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text

@@ -1,10 +1,12 @@
-"""Imports follow the layers of docs/module_map.py, and its picture is up to date."""
+"""Imports follow the layers of docs/module_map.py and form no cycle inside solvers/; the picture is up to date."""
 
 import importlib.util
 from pathlib import Path
 
 import networkx as nx
 import pytest
+
+from attsvm.solvers import SOLVERS
 
 PATH = Path(__file__).parents[1] / "docs" / "module_map.py"
 spec = importlib.util.spec_from_file_location("module_map", PATH)
@@ -27,6 +29,31 @@ def test_every_module_has_one_place_in_the_layers(graph):
 def test_no_import_goes_against_the_layers(graph):
     assert module_map.against_the_layers(graph) == []
     assert nx.is_directed_acyclic_graph(graph)
+
+
+def test_imports_inside_solvers_form_no_cycle():
+    """Imports inside functions count, and so do the methods that the ladder imports by name."""
+    inside = module_map.module_graph("attsvm.solvers")
+    methods = {entry.target.split(":")[0] for entry in SOLVERS.values()}
+    assert methods <= set(inside)
+    inside.add_edges_from(("attsvm.solvers.ladder", method) for method in methods)
+    assert [sorted(part) for part in nx.strongly_connected_components(inside) if len(part) > 1] == []
+    assert nx.has_path(inside, "attsvm.solvers.solve", "attsvm.solvers.certify.entry")  # the graph is not empty
+
+
+def test_a_cycle_through_a_function_is_seen(tmp_path):
+    for folder in ("attsvm", "solvers/nuclear", "validation"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "solvers" / "solution.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from attsvm.solvers import request\n"
+        "def unique():\n    from attsvm.solvers.nuclear.newton import step\n"
+    )
+    (tmp_path / "solvers" / "request.py").write_text("import attsvm.solvers.solution\nimport numpy\n")
+    (tmp_path / "solvers" / "nuclear" / "newton.py").write_text("from attsvm.solvers.solution import Found\n")
+    inside = module_map.module_graph("attsvm.solvers", tmp_path)
+    solution, request, newton = (f"attsvm.solvers.{name}" for name in ("solution", "request", "nuclear.newton"))
+    assert set(inside.edges) == {(solution, newton), (newton, solution), (request, solution)}
+    assert not nx.is_directed_acyclic_graph(inside)
 
 
 def test_the_picture_is_drawn_from_these_imports(graph):

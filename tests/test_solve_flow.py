@@ -1,9 +1,10 @@
-"""The picture of a solve is drawn from the table of solvers."""
+"""The picture of a solve is drawn from the table of solvers and from the ladders."""
 
 import importlib.util
 from pathlib import Path
 
 from attsvm.solvers import SOLVERS
+from attsvm.solvers.ladder import LADDERS
 
 PATH = Path(__file__).parents[1] / "docs" / "solve_flow.py"
 spec = importlib.util.spec_from_file_location("solve_flow", PATH)
@@ -25,3 +26,14 @@ def test_the_picture_names_every_solver_and_its_module():
     for *_, place in (*solve_flow.STAGES, *solve_flow.ENDINGS):
         for part in place.split(", "):
             assert (root / "solvers" / part).exists(), part
+
+
+def test_the_picture_draws_every_norm_and_climbs_to_every_solver():
+    drawn = solve_flow.picture()
+    for case in solve_flow.CASES:
+        steps = " \N{RIGHTWARDS ARROW} ".join(case.drawn())
+        assert f">{steps}</text>" in drawn
+    assert {name for case in solve_flow.CASES for name in case.ladder()} == set(SOLVERS)
+    assert {case.norm for case in solve_flow.CASES} == {"frobenius", "nuclear", "other"}
+    others = {family for family, ladder in LADDERS.items() if ladder is LADDERS["spectral"]}
+    assert others == set(LADDERS) - {"frobenius", "nuclear"}

@@ -1,1 +1,1 @@
-"""Interior point methods in C for the spectral, l_1, l_inf and l_p norms, and their call from Python."""
+"""Methods in C and their calls from Python: interior point methods for every norm, pivoting, coordinate descent."""

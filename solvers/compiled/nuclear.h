@@ -18,7 +18,7 @@
 
 enum { STALLED = 1, NO_MEMORY = 2 };
 
-typedef struct { /* as `Measures` in library.py */
+typedef struct { /* as `Measures` in kernels.py */
     double mu, gap, objective, missed; /* mu before the step, the others after it */
 } Measures;
 

@@ -38,7 +38,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-/* BLAS and LAPACK as SciPy ships them: the order is that of ROUTINES in library.py. */
+/* BLAS and LAPACK as SciPy ships them: the order is that of ROUTINES in kernels.py. */
 typedef struct {
     void (*gemm)(const char *, const char *, const int *, const int *, const int *, const double *, const double *,
                  const int *, const double *, const int *, const double *, double *, const int *);

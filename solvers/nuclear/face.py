@@ -25,7 +25,7 @@ from attsvm.solvers.certify.hard import error_bounds
 from attsvm.solvers.certify.rounding import SLACK, UNIT_ROUNDOFF, gamma, norm_bounds
 from attsvm.solvers.certify.singular_values import decomposition_error, frame_defects, singular_value_bounds
 from attsvm.solvers.norms import get_norm
-from attsvm.solvers.nuclear.newton import active_map
+from attsvm.solvers.nuclear.symmetric_matrices import active_map
 from attsvm.solvers.problem import MarginProblem
 
 __all__ = ["Face", "RowMap", "face_of", "row_map"]

@@ -18,8 +18,8 @@ from attsvm.solvers.frobenius.working_set import raised, read_time_limit
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.factored import Factors, augmented_lagrangian, solve_factored
 from attsvm.solvers.nuclear.interior import solve_interior
-from attsvm.solvers.nuclear.newton import active_map, symmetric
 from attsvm.solvers.nuclear.reweighted import solve_reweighted
+from attsvm.solvers.nuclear.symmetric_matrices import active_map, symmetric
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, Found, RankLimit

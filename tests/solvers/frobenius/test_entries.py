@@ -61,3 +61,9 @@ def test_other_right_hand_sides_and_a_given_matrix() -> None:
     W0 = solve(problem).W * 0.7
     change = solve(problem.around(W0), solver="entries")
     assert change.norm == pytest.approx(solve(problem.around(W0), solver="active_set").norm, rel=2e-8)
+
+
+def test_a_soft_margin_is_refused():
+    problem = MarginProblem(np.ones((40, 2)), np.ones((1, 2)), np.zeros(40, dtype=int)).soft(C=1.0)
+    with pytest.raises(ValueError, match="'entries' does not support norm 'frobenius' with a soft margin"):
+        solve(problem, solver="entries")
