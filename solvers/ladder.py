@@ -125,7 +125,7 @@ SOLVERS = {
         SolverSpec(
             "growing_rows", f"{_HOME}.growing_rows:solve_growing_rows", _OTHERS | _NUCLEAR, 1e-7,
             "own: a growing set of rows around the compiled methods, for many rows",
-            soft_norms=_OTHERS | _NUCLEAR | _FROBENIUS, compiled=True,
+            soft_norms=_OTHERS | _NUCLEAR, compiled=True,
         ),
         SolverSpec(
             "nuclear_batch", f"{_HOME}.nuclear.batch:solve_nuclear_batch", _NUCLEAR, 1e-7,

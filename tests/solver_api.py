@@ -37,6 +37,7 @@ ACCURACY = {
     "working_set": Accuracy(1e-8, None),
     "reweighted": Accuracy(1e-7, None),
     "primal_dual": Accuracy(1e-7, None),
+    "growing_rows": Accuracy(1e-7, None),
     "cvxpy": Accuracy(1e-7, None),
 }
 

@@ -51,15 +51,15 @@ LADDERS = [
     ("interior", {"m": BATCH_ROWS + 1, "batch": 5, "norm": "nuclear"}),
     ("rank_limited", {"m": 42, "norm": "nuclear", "rank": 2}),
     ("rank_limited", {"m": 42, "batch": 5, "norm": "nuclear", "rank": 2}),
-    ("primal_dual reweighted cvxpy", {"m": NUCLEAR_ORDER, "norm": "nuclear", "C": 1.0, "d": 20}),
-    ("reweighted cvxpy", {"m": NUCLEAR_ORDER + 1, "norm": "nuclear", "C": 1.0, "d": 20}),
-    ("primal_dual reweighted cvxpy", {"m": 801, "norm": "nuclear", "C": 1.0, "d": 20}),
-    ("primal_dual reweighted", {"m": 6000, "norm": "nuclear", "C": 1.0, "d": 20}),
-    ("reweighted", {"m": 3000, "norm": "nuclear", "C": 1.0, "d": 27}),
+    ("primal_dual growing_rows reweighted cvxpy", {"m": NUCLEAR_ORDER, "norm": "nuclear", "C": 1.0, "d": 20}),
+    ("growing_rows reweighted cvxpy", {"m": NUCLEAR_ORDER + 1, "norm": "nuclear", "C": 1.0, "d": 20}),
+    ("primal_dual growing_rows reweighted cvxpy", {"m": 801, "norm": "nuclear", "C": 1.0, "d": 20}),
+    ("primal_dual growing_rows reweighted", {"m": 6000, "norm": "nuclear", "C": 1.0, "d": 20}),
+    ("growing_rows reweighted", {"m": 3000, "norm": "nuclear", "C": 1.0, "d": 27}),
     *(("primal_dual cvxpy", {"m": 4, "norm": norm}) for norm in OTHERS),
     *(("primal_dual cvxpy", {"m": 4, "norm": norm, "C": 1.0}) for norm in OTHERS),
     *(("primal_dual cvxpy", {"m": 4000, "batch": 2, "norm": norm}) for norm in OTHERS),
-    *(("cvxpy", {"m": 4000, "norm": norm, "d": 64}) for norm in OTHERS),
+    *(("growing_rows", {"m": 4000, "norm": norm, "d": 64}) for norm in OTHERS),
 ]
 
 
@@ -106,6 +106,7 @@ def test_no_method_imports_another_to_finish_its_work():
     }
     assert uses == {
         ("batch", "solve_active_set"), ("primal_dual", "solve_active_set"),  # where the method starts
+        ("growing_rows", "solve_interior"), ("growing_rows", "solve_primal_dual"),
         ("rank_limited", "solve_factored"), ("rank_limited", "solve_interior"), ("rank_limited", "solve_reweighted"),
     }  # fmt: skip
 
@@ -135,7 +136,7 @@ def test_batches_need_no_torch():
     assert done.stdout.split() == ["nuclear_batch", *3 * ["optimal"]], done.stderr
 
 
-FOR_NUCLEAR = "use one of ['cvxpy', 'factored', 'interior', 'nuclear_batch', 'reweighted']"
+FOR_NUCLEAR = "use one of ['cvxpy', 'factored', 'growing_rows', 'interior', 'nuclear_batch', 'reweighted']"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ FOR_NUCLEAR = "use one of ['cvxpy', 'factored', 'interior', 'nuclear_batch', 're
         ({"solver": ""}, "solver must be 'auto' or one of"),
         (
             {"solver": "active_set", "norm": "l1"},
-            "solver 'active_set' does not support norm 'l1'; use one of ['cvxpy', 'primal_dual']",
+            "solver 'active_set' does not support norm 'l1'; use one of ['cvxpy', 'growing_rows', 'primal_dual']",
         ),
         (
             {"solver": "working_set", "norm": "nuclear"},
