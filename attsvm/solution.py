@@ -18,7 +18,7 @@ from attsvm.selection import SelectedSets, Selection
 from attsvm.solvers import Certificate, CertificateBatch, InfeasibleError, MarginSolution, MarginSolutionBatch, Status
 from attsvm.solvers.display import counted
 
-__all__ = ["SUPPORT_TOLERANCE", "OneSolved", "Solution", "SolutionBatch"]
+__all__ = ["SUPPORT_TOLERANCE", "ResultView", "Solution", "SolutionBatch"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -40,7 +40,7 @@ def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
     return np.asarray(np.count_nonzero((singular > cut) & (singular > 0), axis=-1))
 
 
-class OneSolved:
+class ResultView:
     """Base of frozen dataclasses with a field ``result``, one solved margin problem that they put into words."""
 
     result: MarginSolution
@@ -141,7 +141,7 @@ class _Solved:
 
 
 @dataclass(frozen=True, eq=False)
-class Solution(_Solved, OneSolved):
+class Solution(_Solved, ResultView):
     """An attention SVM solved, with its certificate.
 
     Attributes

@@ -160,8 +160,13 @@ _STYLE = """text{font:14px sans-serif;fill:#222}.name{font-size:13px;fill:#666}.
 .band{fill:#f4f6f9;stroke:none}path{fill:none;stroke:#8a94a6;stroke-width:1.1}.far{stroke:#c9d0dc}.flow{stroke:#b7791f;stroke-width:2}"""
 
 
+def _label(unit: str) -> str:
+    """What stands in a unit's box; the layer names the folder."""
+    return unit.removeprefix("validation.")
+
+
 def _size(unit: str) -> float:
-    return 8.2 * len(unit) + 22
+    return 7.4 * len(_label(unit)) + 12
 
 
 def places() -> dict[str, tuple[float, float, float]]:
@@ -228,7 +233,9 @@ def draw(graph: nx.DiGraph) -> str:
     for unit, (x, y, width) in at.items():
         kind = ' class="way"' if unit in made else ""
         parts.append(f'<rect{kind} x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{_BOX}"/>')
-        parts.append(f'<text x="{x + width / 2:.0f}" y="{y + 22:.0f}" text-anchor="middle">{escape(unit)}</text>')
+        parts.append(
+            f'<text x="{x + width / 2:.0f}" y="{y + 22:.0f}" text-anchor="middle">{escape(_label(unit))}</text>'
+        )
     return "\n".join([*parts, "</svg>", ""])
 
 

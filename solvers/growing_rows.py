@@ -21,7 +21,7 @@ from attsvm.solvers.nuclear.interior import solve_interior
 from attsvm.solvers.primal_dual import solve_primal_dual
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_growing_rows"]
@@ -71,13 +71,13 @@ class _Growing:
         first = _best_of_each(values, problem.owner, _FIRST)
         self.rows = np.union1d(first, np.flatnonzero(problem.equality))
         hard_nuclear = norm.name == "nuclear" and problem.penalty is None
-        self.inner: Callable[[UnitProblem, Norm, Request], Found] = (
+        self.inner: Callable[[UnitProblem, Norm, Request], MethodResult] = (
             solve_interior if hard_nuclear else solve_primal_dual
         )
-        self.best = Found()
+        self.best = MethodResult()
         self.steps = 0
 
-    def solve_rows(self) -> Found:
+    def solve_rows(self) -> MethodResult:
         """Solve the rows of the set."""
         asked = Request(0.1 * self.request.tolerance)
         found = self.inner(UnitProblem(self.problem.gather(self.rows)), self.norm, asked)
@@ -96,7 +96,7 @@ class _Growing:
         known = self.best.certificate
         if known is None or certificate.proved < known.proved:
             extras = Extras(working_rows=len(self.rows))
-            self.best = Found(W, lam, self.steps, certificate=certificate, extras=extras)
+            self.best = MethodResult(W, lam, self.steps, certificate=certificate, extras=extras)
 
     def grow(self, W: FloatArray, lam: FloatArray, beyond: FloatArray) -> bool:
         """Change the set; False where no row is violated."""
@@ -115,7 +115,7 @@ class _Growing:
         return len(self.rows) <= _MOST
 
 
-def solve_growing_rows(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_growing_rows(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least norm, hard or soft, of many rows; ``max_iterations`` are rounds, 40 by default.
 
     Examples
@@ -134,7 +134,7 @@ def solve_growing_rows(unit: UnitProblem, norm: Norm, request: Request) -> Found
         found = state.solve_rows()
         if found.farkas is not None and found.farkas.farkas is not None:
             proof = certify_infeasible(unit.problem, state.widened(found.farkas.farkas.multipliers))
-            return replace(Found(farkas=proof, iterations=state.steps)) if proof is not None else state.best
+            return replace(MethodResult(farkas=proof, iterations=state.steps)) if proof is not None else state.best
         if found.W is None or found.multipliers is None:
             break
         lam = state.widened(found.multipliers)

@@ -19,12 +19,12 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.solution import Found
+from attsvm.solvers.solution import MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["SOLVERS", "Method", "SolverSpec", "rungs"]
 
-Method = Callable[[UnitProblem, Norm, Request], Found]
+Method = Callable[[UnitProblem, Norm, Request], MethodResult]
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def rungs(
     >>> from attsvm.solvers.ladder import rungs
     >>> problem = MarginProblem([[1.0]], [[1.0]], [0])
     >>> [[spec.name for spec in rungs(part, get_norm("nuclear"))[0]] for part in (problem, problem.soft(C=1.0))]
-    [['interior', 'nuclear_batch'], ['primal_dual', 'reweighted', 'cvxpy']]
+    [['interior', 'nuclear_batch'], ['primal_dual', 'growing_rows', 'reweighted', 'cvxpy']]
     """
     if solver != "auto":
         spec, variant = _named(problem, solver, norm, rank)

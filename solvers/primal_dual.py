@@ -21,7 +21,7 @@ from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Found
+from attsvm.solvers.solution import MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_primal_dual"]
@@ -58,7 +58,7 @@ def _lifted(W: FloatArray, left: FloatArray | None, right: FloatArray | None, un
     return np.asarray(W * unit.scale[..., None])
 
 
-def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least norm, hard or soft, by a compiled interior point method; ``max_iterations`` are steps, 80 by default.
 
     Hard margins: spectral, l_1, l_inf and l_p norms. Soft margins: these, Frobenius and nuclear.
@@ -88,15 +88,15 @@ def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         return first
     if first.multipliers is None or first.W is None or not first.W.any():
         proof = find_farkas(problem)
-        return Found(farkas=proof)
+        return MethodResult(farkas=proof)
     return _from(unit, norm, _unit_multipliers(unit, first.multipliers), request)
 
 
-def _from(unit: UnitProblem, norm: Norm, first: FloatArray, request: Request) -> Found:
+def _from(unit: UnitProblem, norm: Norm, first: FloatArray, request: Request) -> MethodResult:
     """One problem from multipliers of unit rows, with its certificate if the result is finite."""
     W, lam, steps = _run(unit, norm, first, request)
     if not (np.isfinite(W).all() and np.isfinite(lam).all()):
-        return Found(iterations=int(steps))
+        return MethodResult(iterations=int(steps))
     return _certified(unit.problem, norm, W, lam, int(steps), request.tolerance)
 
 
@@ -107,10 +107,10 @@ def _unit_multipliers(unit: UnitProblem, multipliers: FloatArray) -> FloatArray:
 
 def _certified(
     problem: MarginProblem, norm: Norm, W: FloatArray, lam: FloatArray, steps: int, tolerance: float
-) -> Found:
+) -> MethodResult:
     """One result with its certificate, and with the rows met that it misses by more than rounding."""
     certificate = certify(problem, W, lam, norm)
-    found = Found(W, lam, steps, certificate=certificate)
+    found = MethodResult(W, lam, steps, certificate=certificate)
     if certificate.primal_violation <= certificate.primal_error:
         return found
     met = least_change(problem, W)
@@ -118,7 +118,7 @@ def _certified(
     return replace(found, W=met, certificate=other) if other.proved <= max(tolerance, certificate.proved) else found
 
 
-def _solve_batch(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def _solve_batch(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """A batch; problems without a solution of least Frobenius norm are left to one-by-one solves."""
     first = solve_active_set(unit, get_norm("frobenius"), Request(request.tolerance))
     W, lam = first.W, first.multipliers
@@ -130,13 +130,13 @@ def _solve_batch(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         some = unit if len(ready) == len(W) else UnitProblem(unit.problem.take(ready))
         start = _unit_multipliers(some, lam[ready])
         W[ready], lam[ready], steps[ready] = _run(some, norm, start, request)
-    return Found(W, lam, steps, candidates=first.candidates)
+    return MethodResult(W, lam, steps, candidates=first.candidates)
 
 
 # -- soft margins -------------------------------------------------------------------------------------
 
 
-def _solve_soft(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def _solve_soft(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """A soft margin of one problem or a batch, in any norm."""
     problem = unit.problem
     W, lam, steps = _run_soft(unit, norm, request)
@@ -145,10 +145,10 @@ def _solve_soft(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         W = _zero_where_optimal(problem, norm, np.where(usable[..., None, None], W, 0.0), lam, request.tolerance)
     if problem.batch:
         W[~usable] = np.nan
-        return Found(W, lam, steps)
+        return MethodResult(W, lam, steps)
     if not usable:
-        return Found(iterations=int(steps))
-    return Found(W, lam, int(steps), certificate=certify(problem, W, lam, norm))
+        return MethodResult(iterations=int(steps))
+    return MethodResult(W, lam, int(steps), certificate=certify(problem, W, lam, norm))
 
 
 def _zero_where_optimal(

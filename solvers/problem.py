@@ -124,7 +124,11 @@ class MarginProblem:
         (array([[0.25]]), array([[0.]]))
         """
         sides, prior = shifted_sides(self, W0)
-        return MarginProblem.from_rows(self.rows, sides, self.equality, self.valid)._with(prior)._priced(self.penalty)
+        return (
+            MarginProblem.from_rows(self.rows, sides, self.equality, self.valid)
+            ._with(prior)
+            ._with_penalty(self.penalty)
+        )
 
     def _with(self, prior: Prior | None) -> MarginProblem:
         self.prior = prior
@@ -133,7 +137,11 @@ class MarginProblem:
     def on_rows(self, scaled: Rows, power: int = 0) -> MarginProblem:
         """The problem with every row replaced by one that is ``2^power`` times as large, for W ``2^power`` smaller."""
         prior = None if self.prior is None else self.prior._replace(W=np.ldexp(self.prior.W, -power))
-        return MarginProblem.from_rows(scaled, self.rhs, self.equality, self.valid)._with(prior)._priced(self.penalty)
+        return (
+            MarginProblem.from_rows(scaled, self.rhs, self.equality, self.valid)
+            ._with(prior)
+            ._with_penalty(self.penalty)
+        )
 
     @property
     def asked(self) -> FloatArray:
@@ -172,7 +180,7 @@ class MarginProblem:
         self.valid = None if valid is None else np.asarray(valid, dtype=bool)
 
     def soft(self, C: float | None, slack: str = "query", loss: str = "hinge") -> MarginProblem:
-        """The same rows, which may be missed at the price C (see `attsvm.solvers.penalty`); None asks for all again.
+        """The same rows, which may be violated at the penalty C (see `attsvm.solvers.penalty`); None: no row may be.
 
         Parameters
         ----------
@@ -188,9 +196,9 @@ class MarginProblem:
         >>> print(solve(rows).status, solve(rows.soft(0.5, slack="row")).status)
         infeasible optimal
         """
-        return self._priced(None if C is None else read_penalty(C, slack, loss))
+        return self._with_penalty(None if C is None else read_penalty(C, slack, loss))
 
-    def _priced(self, penalty: Penalty | None) -> MarginProblem:
+    def _with_penalty(self, penalty: Penalty | None) -> MarginProblem:
         if penalty is self.penalty:
             return self
         problem = copy(self)
@@ -262,7 +270,7 @@ class MarginProblem:
         rows = np.asarray(index)
         valid = None if self.valid is None else self.valid[..., rows]
         part = MarginProblem.from_rows(self.rows.gather(rows), self.rhs[..., rows], self.equality[..., rows], valid)
-        return part._with(None if self.prior is None else self.prior.of_rows(rows))._priced(self.penalty)
+        return part._with(None if self.prior is None else self.prior.of_rows(rows))._with_penalty(self.penalty)
 
     def pairs(self) -> PairRows:
         """The rows as explicit pairs. For small problems and references."""
@@ -288,20 +296,20 @@ class MarginProblem:
             raise IndexError(f"problem {index} is out of range for a batch of {len(self)}")
         rows, rhs, equality = self.rows[index], self.rhs[index], self.equality[index]
         if self.is_plain:
-            return MarginProblem.from_rows(rows)._priced(self.penalty)
+            return MarginProblem.from_rows(rows)._with_penalty(self.penalty)
         prior = None if self.prior is None else self.prior.of_problems(index)
         if self.valid is None or self.valid[index].all():
-            return MarginProblem.from_rows(rows, rhs, equality)._with(prior)._priced(self.penalty)
+            return MarginProblem.from_rows(rows, rhs, equality)._with(prior)._with_penalty(self.penalty)
         keep = np.flatnonzero(self.valid[index])
         part = MarginProblem.from_rows(rows.gather(keep), rhs[keep], equality[keep])
-        return part._with(None if prior is None else prior.of_rows(keep))._priced(self.penalty)
+        return part._with(None if prior is None else prior.of_rows(keep))._with_penalty(self.penalty)
 
     def take(self, problems: npt.ArrayLike) -> MarginProblem:
         """Some problems of a batch, as a batch."""
         index = np.asarray(problems)
         valid = None if self.valid is None else self.valid[index]
         part = MarginProblem.from_rows(self.rows.take(index), self.rhs[index], self.equality[index], valid)
-        return part._with(None if self.prior is None else self.prior.of_problems(index))._priced(self.penalty)
+        return part._with(None if self.prior is None else self.prior.of_problems(index))._with_penalty(self.penalty)
 
     def __repr__(self) -> str:
         many = f"{len(self)} problems, " if self.batch else ""

@@ -15,7 +15,7 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Found
+from attsvm.solvers.solution import MethodResult
 from attsvm.solvers.unit import UnitProblem, span
 
 __all__ = ["ACHIEVABLE", "TIGHT", "solve_cvxpy"]
@@ -69,7 +69,7 @@ def _reduced(problem: MarginProblem, norm: Norm) -> tuple[FloatArray, tuple[int,
     return (a[:, :, None] * b[:, None, :]).reshape(len(a), -1), (left.shape[1], right.shape[1]), left, right
 
 
-def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Solve with cvxpy: ``solver="cvxpy"`` takes CLARABEL, ``"cvxpy:NAME"`` any installed solver.
 
     Options are solver settings, passed to ``cvxpy.Problem.solve``, and ``defaults=True`` for the solver package's own
@@ -90,7 +90,7 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         return _solve_soft(problem, problem.penalty, norm, reduced, name, settings)
     # Rows of size 1, so that tolerances mean the same at any scale.
     plain = np.full(features.shape[1], 1.0 / (float(problem.row_norms.max()) or 1.0))
-    found = Found()
+    found = MethodResult()
     for columns, rows in ((plain, np.ones(problem.m)), _equilibrated(features)):
         found = _attempt(problem, norm, reduced, columns, rows, name, settings, found)
         if found.certificate is not None and found.certificate.proved <= request.tolerance:
@@ -98,7 +98,7 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         if request.options or norm.name in ("frobenius", "nuclear"):  # asked for a particular run of the solver
             break
     proof = find_farkas(problem)
-    return found if proof is None else Found(farkas=proof, iterations=found.iterations)
+    return found if proof is None else MethodResult(farkas=proof, iterations=found.iterations)
 
 
 def _solve_soft(
@@ -108,7 +108,7 @@ def _solve_soft(
     reduced: tuple[FloatArray, tuple[int, int], FloatArray, FloatArray],
     name: str,
     settings: dict[str, Any],
-) -> Found:
+) -> MethodResult:
     """Solve the soft margin of dense rows, in coordinates of their spans, with an installed cvxpy solver."""
     import cvxpy as cp
 
@@ -118,14 +118,14 @@ def _solve_soft(
     values = (features / scale) @ cp.vec(W, order="C")
     by_query = penalty.slack == "query"
     slacks = cp.Variable(problem.q if by_query else problem.m, nonneg=True)
-    paid = slacks[problem.owner] if by_query else slacks
-    constraints = [values + paid >= problem.rhs]
+    allowed = slacks[problem.owner] if by_query else slacks
+    constraints = [values + allowed >= problem.rhs]
     equal = np.flatnonzero(problem.equality)
     if len(equal):
-        constraints.append(paid[equal] - values[equal] >= -problem.rhs[equal])
+        constraints.append(allowed[equal] - values[equal] >= -problem.rhs[equal])
     regular = cp.sum_squares(W) / (2.0 * scale**2) if norm.name == "frobenius" else norm.expression(W) / scale
     cost = cp.sum(slacks) if penalty.loss == "hinge" else cp.sum_squares(slacks)
-    unit = max(1.0, penalty.C)  # the objective in units in which the price is 1: tolerances are absolute
+    unit = max(1.0, penalty.C)  # the objective in units in which C is 1: tolerances are absolute
     program = cp.Problem(cp.Minimize(regular / unit + (penalty.C / unit) * cost), constraints)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the certificate decides
@@ -134,16 +134,16 @@ def _solve_soft(
         except cp.SolverError as error:
             if "cannot solve this problem" in str(error):
                 raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}; use 'cvxpy'") from error
-            return Found()
+            return MethodResult()
     iterations = int((program.solver_stats and program.solver_stats.num_iters) or 0)
     if W.value is None or any(c.dual_value is None for c in constraints):
-        return Found(iterations=iterations)
+        return MethodResult(iterations=iterations)
     lam = np.array(constraints[0].dual_value, dtype=np.float64).reshape(problem.m)
     if len(equal):
         lam[equal] -= np.atleast_1d(constraints[1].dual_value)
     lam *= unit
     lifted = left @ (np.asarray(W.value, dtype=np.float64) / scale) @ right.T
-    return Found(lifted, lam, iterations, certificate=certify(problem, lifted, lam, norm))
+    return MethodResult(lifted, lam, iterations, certificate=certify(problem, lifted, lam, norm))
 
 
 def _equilibrated(features: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -166,8 +166,8 @@ def _attempt(
     rows: FloatArray,
     name: str,
     settings: dict[str, Any],
-    known: Found,
-) -> Found:
+    known: MethodResult,
+) -> MethodResult:
     """One run of the solver on scaled rows and columns: what it found, or what was known if that is better."""
     import cvxpy as cp
 
@@ -193,7 +193,7 @@ def _attempt(
     matrix = np.asarray(V.value, dtype=np.float64) * columns.reshape(shape) * size
     multipliers = _multipliers(norm, problem, constraints, rows)
     lifted = left @ matrix @ right.T
-    found = Found(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))
+    found = MethodResult(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))
     assert found.certificate is not None
     if known.certificate is not None and known.certificate.proved <= found.certificate.proved:
         return replace(known, iterations=iterations)

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from attsvm.solvers.certify.farkas import FarkasCertificate
     from attsvm.solvers.nuclear.uniqueness import UniquenessCertificate
 
-__all__ = ["Extras", "Found", "MarginSolution", "MarginSolutionBatch", "RankLimit", "conclude", "warn_if_inaccurate"]
+__all__ = [
+    "Extras",
+    "MarginSolution",
+    "MarginSolutionBatch",
+    "MethodResult",
+    "RankLimit",
+    "conclude",
+    "warn_if_inaccurate",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +97,7 @@ NO_EXTRAS = Extras()
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class MethodResult:
     """What a method hands back, in the coordinates and the scale of the problem.
 
     Attributes
@@ -118,7 +126,7 @@ class Found:
     status: Status | None = None
     extras: Extras = NO_EXTRAS
 
-    def answered(self, solver: str) -> Found:
+    def answered(self, solver: str) -> MethodResult:
         """The same, with the name of the solver that a method left the problem to, unless that one passed it on."""
         return replace(self, extras=replace(self.extras, answered_by=self.extras.answered_by or solver))
 
@@ -352,7 +360,7 @@ def warn_if_inaccurate(solution: MarginSolution, stacklevel: int = 3) -> None:
 
 
 def conclude(
-    problem: MarginProblem, norm: Norm, found: Found, *, solver: str, seconds: float, tolerance: float
+    problem: MarginProblem, norm: Norm, found: MethodResult, *, solver: str, seconds: float, tolerance: float
 ) -> MarginSolution:
     """Certify what a method found on one problem; the certificate, not the method, decides the status."""
     iterations = int(found.iterations)

@@ -25,7 +25,7 @@ from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import FEW_ROWS
-from attsvm.solvers.solution import Extras, Found, MarginSolution, MarginSolutionBatch, conclude
+from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, MethodResult, conclude
 from attsvm.solvers.status import Status
 from attsvm.solvers.threads import blas_threads
 from attsvm.solvers.unit import UnitProblem, scaled_to_range
@@ -193,9 +193,11 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
     )
 
 
-def _climb(specs: tuple[SolverSpec, ...], unit: UnitProblem, norm: Norm, request: Request) -> tuple[Found, SolverSpec]:
+def _climb(
+    specs: tuple[SolverSpec, ...], unit: UnitProblem, norm: Norm, request: Request
+) -> tuple[MethodResult, SolverSpec]:
     """Rung after rung until one proves enough; the best result, and who found it. Budgets are the first rung's."""
-    best, answered, steps = Found(), specs[0], 0
+    best, answered, steps = MethodResult(), specs[0], 0
     goal = min(request.tolerance, _SHARP) if _is_sharp(unit.problem, norm) else request.tolerance
     limited = request.max_iterations is not None or "time_limit" in request.options
     for place, spec in enumerate(specs):
@@ -217,14 +219,14 @@ def _is_sharp(problem: MarginProblem, norm: Norm) -> bool:
     return norm.name == "nuclear" and problem.penalty is None
 
 
-def _measured(found: Found, unit: UnitProblem, norm: Norm) -> Found:
+def _measured(found: MethodResult, unit: UnitProblem, norm: Norm) -> MethodResult:
     """The result with its certificate, where there is something to certify."""
     if found.certificate is not None or found.W is None or found.multipliers is None:
         return found
     return replace(found, certificate=certify(unit.problem, found.W, found.multipliers, norm))
 
 
-def _of_rung(spec: SolverSpec, norm: Norm, request: Request, before: Found | None) -> Request:
+def _of_rung(spec: SolverSpec, norm: Norm, request: Request, before: MethodResult | None) -> Request:
     """The request with the options that this rung takes, and with what the rung before found as a start."""
     options = request.options
     if options and spec.options is not None:
@@ -238,12 +240,12 @@ def _of_rung(spec: SolverSpec, norm: Norm, request: Request, before: Found | Non
     return replace(request, options={} if spec.foreign else options, warm_start=start)
 
 
-def proved(found: Found) -> float:
+def proved(found: MethodResult) -> float:
     """What the certificate of a result proves; infinite without one."""
     return np.inf if found.certificate is None else found.certificate.proved
 
 
-def _settled(unit: UnitProblem) -> Found | None:
+def _settled(unit: UnitProblem) -> MethodResult | None:
     """What needs no method: a zero row with a positive right-hand side, or W = 0."""
     problem, sides = unit.problem, unit.problem.rhs
     if not unit.has_zero_rows and (problem.is_plain or sides.item(sides.argmax()) > 0.0):
@@ -251,14 +253,14 @@ def _settled(unit: UnitProblem) -> Found | None:
     if unit.has_zero_rows and problem.penalty is None:
         proof = zero_row_proof(problem)
         if proof is not None:
-            return Found(farkas=proof)
+            return MethodResult(farkas=proof)
     violated = np.where(problem.equality, np.abs(sides), sides).max(initial=0.0) > 0.0
     if unit.trivial and not (problem.penalty is not None and violated):  # a zero row of a soft margin has its slack
-        return Found(np.zeros(problem.shape), np.zeros(problem.m))
+        return MethodResult(np.zeros(problem.shape), np.zeros(problem.m))
     return None
 
 
-def _is_open(found: Found, request: Request) -> bool:
+def _is_open(found: MethodResult, request: Request) -> bool:
     """Whether float64 leaves something to decide: no proof, or rows that are missed by more than rounding explains."""
     certificate = found.certificate
     if certificate is not None and certificate.proved <= request.tolerance:
@@ -274,7 +276,7 @@ def _solve_scaled(
     if UnitProblem(scaled).is_extreme:  # rows too different for one power of two: exact arithmetic or nothing
         begin = time.perf_counter()
         with np.errstate(all="ignore"):
-            found = settle_exactly(scaled, norm, Found(), request.tolerance)
+            found = settle_exactly(scaled, norm, MethodResult(), request.tolerance)
             solution = conclude(
                 scaled,
                 norm,
@@ -372,8 +374,8 @@ def _solve_batched(specs: tuple[SolverSpec, ...], batch: MarginProblem, norm: No
     proofs = _proofs(batch, found.candidates, ~closes & ~hard) if batch.penalty is None else {}
     code = np.where(closes, 0, np.where(usable, 1, 3))
     code[list(proofs)] = 2
-    blunt = _is_sharp(batch, norm) & (certificate.proved > _SHARP)
-    open_ones = np.flatnonzero((code == 1) | (code == 3) | ((code == 0) & blunt))
+    not_sharp = _is_sharp(batch, norm) & (certificate.proved > _SHARP)
+    open_ones = np.flatnonzero((code == 1) | (code == 3) | ((code == 0) & not_sharp))
     status: Any = _CODES[code]
     label = found.extras.answered_by or spec.name
     result = MarginSolution(

@@ -49,7 +49,7 @@ def test_functions_that_are_named_exist():
     modules = (attsvm, exact_local, exact, measures, feasible, settle, rounding, singular_values)
     for name in (
         "settle_exactly",
-        "proved_spectrum", "singular_value_error", "feasibility_price", "dual_bound",
+        "proved_spectrum", "singular_value_error", "feasibility_cost", "dual_bound",
         "exact_local_optimality", "locally_optimal_selections",
     ):  # fmt: skip
         assert f"{name}" in PAGE

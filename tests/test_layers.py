@@ -49,7 +49,7 @@ def test_a_cycle_through_a_function_is_seen(tmp_path):
         "def unique():\n    from attsvm.solvers.nuclear.newton import step\n"
     )
     (tmp_path / "solvers" / "request.py").write_text("import attsvm.solvers.solution\nimport numpy\n")
-    (tmp_path / "solvers" / "nuclear" / "newton.py").write_text("from attsvm.solvers.solution import Found\n")
+    (tmp_path / "solvers" / "nuclear" / "newton.py").write_text("from attsvm.solvers.solution import MethodResult\n")
     inside = module_map.module_graph("attsvm.solvers", tmp_path)
     solution, request, newton = (f"attsvm.solvers.{name}" for name in ("solution", "request", "nuclear.newton"))
     assert set(inside.edges) == {(solution, newton), (newton, solution), (request, solution)}

@@ -19,7 +19,7 @@ from attsvm.attention import likeliest
 from attsvm.editing.demands import Demand, Demands, KeepLike, read_demands, rows_for
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
-from attsvm.solution import OneSolved
+from attsvm.solution import ResultView
 from attsvm.solvers import InfeasibleError, MarginSolution, solve
 from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.penalty import LossKind, SlackKind
@@ -42,7 +42,7 @@ _DRIVES = 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Edit(OneSolved):
+class Edit(ResultView):
     """The smallest change of a head and its certificate.
 
     Attributes

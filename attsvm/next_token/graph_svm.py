@@ -20,7 +20,7 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray, IntArray
 from attsvm.next_token.graphs import TokenGraphs, graphs_of
 from attsvm.next_token.sequences import Corpus, distinct, read_embeddings, read_sequences
-from attsvm.solution import OneSolved
+from attsvm.solution import ResultView
 from attsvm.solvers import InfeasibleError, MarginProblem, MarginSolution, solve
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.shared import lost_in_difference
@@ -32,7 +32,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GraphSolution(OneSolved):
+class GraphSolution(ResultView):
     """A solved Graph-SVM with its certificate.
 
     Attributes

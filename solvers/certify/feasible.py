@@ -10,7 +10,7 @@ by its norm, with smallest singular value s > 0: they are independent. Some matr
 
 What rows miss is known up to rounding, and ``s^2`` is bounded from below by the least eigenvalue of the Gram matrix of
 H minus the errors of its entries and of the decomposition (`least_eigenvalue`): nothing here is to first order.
-Where H is dependent nothing is proved and the price is infinite; `attsvm.solvers.exact.repair` may know more.
+Where H is dependent nothing is proved and the cost is infinite; `attsvm.solvers.exact.repair` may know more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attsvm.solvers.certify.rounding import gamma
 from attsvm.solvers.certify.singular_values import least_eigenvalue
 from attsvm.solvers.problem import MarginProblem
 
-__all__ = ["correction_bound", "feasibility_price"]
+__all__ = ["correction_bound", "feasibility_cost"]
 
 # For the roundings in the evaluation of the bounds.
 _SLACK = 1.0 + 1e-6
@@ -38,7 +38,7 @@ _HELD_ROWS = 400
 _CHUNK_NUMBERS = 1 << 22
 
 
-def feasibility_price(
+def feasibility_cost(
     problem: MarginProblem, W: FloatArray, slack: FloatArray, violation: Any, error: Any, value: Any
 ) -> Any:
     """By how much the nuclear norm grows at most when W is made feasible; infinite where nothing is proved.
@@ -58,10 +58,10 @@ def feasibility_price(
     --------
     >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem
-    >>> from attsvm.solvers.certify.feasible import feasibility_price
+    >>> from attsvm.solvers.certify.feasible import feasibility_cost
     >>> rows = MarginProblem([[1.0]], [[1.0]], [0])
-    >>> price = feasibility_price(rows, np.array([[0.5]]), np.array([-0.5]), 0.5, 0.0, 0.5)
-    >>> bool(0.5 <= price < 0.5 + 1e-5)
+    >>> cost = feasibility_cost(rows, np.array([[0.5]]), np.array([-0.5]), 0.5, 0.0, 0.5)
+    >>> bool(0.5 <= cost < 0.5 + 1e-5)
     True
     """
     if problem.is_plain:
@@ -93,15 +93,15 @@ def _prices(problem: MarginProblem, slack: FloatArray, error: FloatArray, value:
     asks = rhs > 0
     scales = (~alive | (asks & ~equality)).all(axis=-1)
     missed = np.where(alive & asks, np.maximum(hidden - slack, 0.0) / np.where(asks, rhs, 1.0), 0.0)
-    price = np.where(scales, _scaling(missed.max(axis=-1, initial=0.0), value), np.inf)
-    more = ~hopeless & (price > 1e-12 * value)  # one is enough where it is small
+    cost = np.where(scales, _scaling(missed.max(axis=-1, initial=0.0), value), np.inf)
+    more = ~hopeless & (cost > 1e-12 * value)  # one is enough where it is small
     if more.any():
         some = problem if more.all() else problem.take(more.nonzero()[0])
         distance = correction_bound(some, slack[more].reshape(some.rhs.shape), hidden[more].reshape(some.rhs.shape))
-        other = np.full(price.shape, np.inf)
+        other = np.full(cost.shape, np.inf)
         other[more] = float(np.sqrt(min(problem.shape))) * distance * _SLACK
-        price = np.minimum(price, other)
-    return np.asarray(np.where(hopeless, np.inf, price))
+        cost = np.minimum(cost, other)
+    return np.asarray(np.where(hopeless, np.inf, cost))
 
 
 def correction_bound(problem: MarginProblem, slack: FloatArray, hidden: FloatArray) -> FloatArray:

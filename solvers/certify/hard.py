@@ -18,7 +18,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate, Source
-from attsvm.solvers.certify.feasible import feasibility_price
+from attsvm.solvers.certify.feasible import feasibility_cost
 from attsvm.solvers.certify.ranks import Spectra, rank_certificate, spectra_of
 from attsvm.solvers.certify.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
 from attsvm.solvers.norms import Norm
@@ -149,8 +149,8 @@ def measure(
     rank = None
     if spectra is not None:
         # The best norm is at most that of W made feasible.
-        price = feasibility_price(problem, W, slack, violation, primal_error, value_most)
-        rank = rank_certificate(spectra, dual_error, gap, excess + price, cut)
+        cost = feasibility_cost(problem, W, slack, violation, primal_error, value_most)
+        rank = rank_certificate(spectra, dual_error, gap, excess + cost, cut)
     source = Source(problem, W, lam, norm)
     return Certificate(
         violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error, rank, None, source

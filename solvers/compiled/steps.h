@@ -136,9 +136,9 @@ int minimize_soft_power(State *state, double power, int most, double goal);
 int minimize_spectral(State *state, int most, double goal);
 
 /* From an interior point of the l_1 or (shared bounds) l_inf norm to its vertex: 1 where that is the best point now. `room`
-   are r - W and r + W, `price` their multipliers. */
+   are r - W and r + W, `dual` their multipliers. */
 long vertex_numbers(int m, int N);
-int find_vertex(State *state, int shared, double gap, const double *room, const double *price, double *memory,
+int find_vertex(State *state, int shared, double gap, const double *room, const double *dual, double *memory,
                 int *pivots);
 
 #endif

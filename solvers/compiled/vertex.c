@@ -32,9 +32,9 @@ long vertex_numbers(int m, int N) {
 
 /* The sets that the point tends to: complementary numbers are compared, each relative to the largest of its kind, and what
    is larger is not 0. Returns |A|, or 0 unless the sets fit together. */
-static int sets(const State *state, int shared, const double *room, const double *price, int *A, int *J) {
+static int sets(const State *state, int shared, const double *room, const double *dual, int *A, int *J) {
     const int N = state->N;
-    double lam = 0.0, slack = 0.0, most_room = 0.0, most_price = 0.0;
+    double lam = 0.0, slack = 0.0, most_room = 0.0, most_dual = 0.0;
     int rows = 0, inner = 0;
     for (int k = 0; k < state->m; k++) {
         if (state->sense[k] != INEQUALITY) continue;
@@ -43,17 +43,17 @@ static int sets(const State *state, int shared, const double *room, const double
     }
     for (int j = 0; j < 2 * N; j++) {
         most_room = fmax(most_room, room[j]);
-        most_price = fmax(most_price, price[j]);
+        most_dual = fmax(most_dual, dual[j]);
     }
     for (int k = 0; k < state->m; k++)
         if (state->sense[k] == EQUALITY ||
             (state->sense[k] == INEQUALITY && state->lam[k] * slack > state->slack[k] * lam))
             A[rows++] = k;
     for (int j = 0; j < N && inner <= rows; j++) {
-        /* l_inf: neither bound of the entry has a price. l_1: one of its bounds has room, as r_j > 0 there. */
+        /* l_inf: neither bound of the entry has a dual. l_1: one of its bounds has room, as r_j > 0 there. */
         const double lowest = shared ? fmin(room[j], room[N + j]) : fmax(room[j], room[N + j]);
-        const double highest = shared ? fmax(price[j], price[N + j]) : fmin(price[j], price[N + j]);
-        if (highest * most_room < lowest * most_price) J[inner++] = j;
+        const double highest = shared ? fmax(dual[j], dual[N + j]) : fmin(dual[j], dual[N + j]);
+        if (highest * most_room < lowest * most_dual) J[inner++] = j;
     }
     return rows == inner + shared ? rows : 0;
 }
@@ -102,11 +102,11 @@ static double missed_rows(const State *state, Vertex *v, double t) {
     return missed;
 }
 
-int find_vertex(State *state, int shared, double gap, const double *room, const double *price, double *memory,
+int find_vertex(State *state, int shared, double gap, const double *room, const double *dual, double *memory,
                 int *pivots) {
     const int N = state->N, m = state->m;
     Vertex v = {.A = pivots, .J = pivots + m, .order = pivots + m + N + 1};
-    v.n = gap < LARGEST_GAP ? sets(state, shared, room, price, v.A, v.J) : 0;
+    v.n = gap < LARGEST_GAP ? sets(state, shared, room, dual, v.A, v.J) : 0;
     if (!v.n) return 0;
     v.matrix = memory;
     v.other = v.matrix + (long)v.n * v.n;

@@ -18,7 +18,7 @@ from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.exact.measures import exact_certificate, exact_rows_of, root_bounds, rounded_up
 from attsvm.solvers.norms import Entrywise, Norm, Schatten, get_norm
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.solution import Found
+from attsvm.solvers.solution import MethodResult
 
 if TYPE_CHECKING:
     from flint import fmpq_mat
@@ -33,7 +33,7 @@ _ENTRIES = 8_000
 _PROGRAM_ENTRIES = 300
 
 
-def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
+def settle_exactly(problem: MarginProblem, norm: Norm, found: MethodResult, tolerance: float) -> MethodResult:
     """A result that rounding left open, decided in exact arithmetic where the problem is small enough.
 
     Frobenius: the exact solution rounded entry by entry, or an exact proof of infeasibility. Other norms: W and
@@ -44,9 +44,9 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
     --------
     >>> from attsvm.solvers import MarginProblem, get_norm
     >>> from attsvm.solvers.exact.settle import settle_exactly
-    >>> from attsvm.solvers.solution import Found
+    >>> from attsvm.solvers.solution import MethodResult
     >>> thin = MarginProblem([[1e12, 0.0], [-1e12, 1.0]], [[1.0]], [0, 0])
-    >>> settle_exactly(thin, get_norm("frobenius"), Found(), 1e-8).W.ravel()
+    >>> settle_exactly(thin, get_norm("frobenius"), MethodResult(), 1e-8).W.ravel()
     array([1.e-12, 2.e+00])
     """
     dx, dz = problem.shape
@@ -66,8 +66,8 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: Found, tolerance: 
 
 
 def _settle_least_norm(
-    problem: MarginProblem, norm: Norm, rows: ExactRows, known: FloatArray | None, found: Found, tolerance: float
-) -> Found:
+    problem: MarginProblem, norm: Norm, rows: ExactRows, known: FloatArray | None, found: MethodResult, tolerance: float
+) -> MethodResult:
     """The exact solution, rounded entry by entry."""
     from attsvm.solvers.exact import ExactLeastNorm, exact_least_norm
     from attsvm.solvers.exact.rows import rational, to_float
@@ -86,8 +86,8 @@ def _settle_least_norm(
 
 
 def _rounded(
-    problem: MarginProblem, norm: Norm, matrix: fmpq_mat, lam: FloatArray, found: Found, tolerance: float
-) -> Found:
+    problem: MarginProblem, norm: Norm, matrix: fmpq_mat, lam: FloatArray, found: MethodResult, tolerance: float
+) -> MethodResult:
     """A feasible matrix rounded entry by entry, with these multipliers, where that proves more than what was found."""
     from attsvm.solvers.exact import nearest
 
@@ -98,8 +98,8 @@ def _rounded(
 
 
 def _settle_pair(
-    problem: MarginProblem, norm: Norm, rows: ExactRows, known: FloatArray | None, found: Found, tolerance: float
-) -> Found:
+    problem: MarginProblem, norm: Norm, rows: ExactRows, known: FloatArray | None, found: MethodResult, tolerance: float
+) -> MethodResult:
     """The same W with exact measures, or made feasible and rounded again; or a proof that there is none."""
     from attsvm.solvers.exact import exact_feasibility, repair
 
@@ -115,7 +115,9 @@ def _settle_pair(
     return found if proof is None else _refuted(problem, proof, found)
 
 
-def _settle_program(problem: MarginProblem, norm: Norm, rows: ExactRows, found: Found, tolerance: float) -> Found:
+def _settle_program(
+    problem: MarginProblem, norm: Norm, rows: ExactRows, found: MethodResult, tolerance: float
+) -> MethodResult:
     """The linear program of the l1 or linf norm over the rationals, its solution rounded entry by entry."""
     from attsvm.solvers.exact import ExactFarkas, exact_polyhedral
 
@@ -128,9 +130,11 @@ def _settle_program(problem: MarginProblem, norm: Norm, rows: ExactRows, found: 
     return _rounded(problem, norm, best.matrix, best.multipliers_float, found, tolerance)
 
 
-def _fallback(problem: MarginProblem, norm: Norm, rows: ExactRows, found: Found, tolerance: float) -> Found:
+def _fallback(
+    problem: MarginProblem, norm: Norm, rows: ExactRows, found: MethodResult, tolerance: float
+) -> MethodResult:
     """Where the method of a norm came back with nothing: the least Frobenius norm, which is feasible at least."""
-    other = _settle_least_norm(problem, get_norm("frobenius"), rows, None, Found(), tolerance)
+    other = _settle_least_norm(problem, get_norm("frobenius"), rows, None, MethodResult(), tolerance)
     if other.W is None or other.multipliers is None:
         return found
     size = norm.dual(problem.adjoint(other.multipliers))
@@ -139,11 +143,11 @@ def _fallback(problem: MarginProblem, norm: Norm, rows: ExactRows, found: Found,
     return _measured(problem, norm, replace(found, W=other.W, multipliers=other.multipliers / size), tolerance)
 
 
-def _closes(found: Found, tolerance: float) -> bool:
+def _closes(found: MethodResult, tolerance: float) -> bool:
     return found.certificate is not None and found.certificate.proved <= tolerance
 
 
-def _better(found: Found, other: Found) -> Found:
+def _better(found: MethodResult, other: MethodResult) -> MethodResult:
     """The one whose certificate proves more."""
     assert other.certificate is not None
     if found.certificate is not None and found.certificate.proved <= other.certificate.proved:
@@ -166,10 +170,10 @@ def exact_proof(problem: MarginProblem) -> Certificate | None:
     if problem.m * problem.shape[0] * problem.shape[1] > _ENTRIES:
         return None
     proof = exact_feasibility(exact_rows_of(problem)).proof
-    return None if proof is None else _refuted(problem, proof, Found()).farkas
+    return None if proof is None else _refuted(problem, proof, MethodResult()).farkas
 
 
-def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
+def _refuted(problem: MarginProblem, proof: ExactFarkas, found: MethodResult) -> MethodResult:
     """A proof of infeasibility in place of what was found, unless it rests on rounded right-hand sides alone."""
     from attsvm.solvers.certify.farkas import farkas_certificate
 
@@ -177,10 +181,10 @@ def _refuted(problem: MarginProblem, proof: ExactFarkas, found: Found) -> Found:
     farkas = farkas_certificate(problem, lam, "rationals", proof.rows)
     if farkas is None:
         return found
-    return Found(farkas=farkas, iterations=found.iterations, extras=found.extras)
+    return MethodResult(farkas=farkas, iterations=found.iterations, extras=found.extras)
 
 
-def _measured(problem: MarginProblem, norm: Norm, found: Found, tolerance: float) -> Found:
+def _measured(problem: MarginProblem, norm: Norm, found: MethodResult, tolerance: float) -> MethodResult:
     """The result with a certificate of its W and multipliers whose numbers are exact."""
     from attsvm.solvers.certify.entry import certify
 

@@ -21,7 +21,7 @@ from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, SmallResult, by_daqp, solve_active, solve_small
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Found
+from attsvm.solvers.solution import MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["by_distance", "in_norm_form", "proved", "solve_active_set"]
@@ -97,7 +97,7 @@ def _refined_stack(
     return x, W
 
 
-def by_distance(unit: UnitProblem, norm: Norm) -> Found | None:
+def by_distance(unit: UnitProblem, norm: Norm) -> MethodResult | None:
     """One problem with dependent rows: the nearest point or a proof; None when it is left open."""
     rows = unit.rows
     features = (rows.a[:, :, None] * rows.b[:, None, :]).reshape(rows.m, -1)
@@ -108,13 +108,13 @@ def by_distance(unit: UnitProblem, norm: Norm) -> Found | None:
     x[rows.index] = result.x
     if result.ray:
         proof = certify_infeasible(unit.problem, x * unit.inverse)
-        return None if proof is None else Found(farkas=proof, iterations=int(result.iterations))
+        return None if proof is None else MethodResult(farkas=proof, iterations=int(result.iterations))
     if not result.settled:
         return None
     return _polished(unit, norm, x, rows.lift(result.w.reshape(rows.shape)) / unit.scale, int(result.iterations))
 
 
-def _polished(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> Found:
+def _polished(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> MethodResult:
     """The result with its certificate, refined where that is not as good as rounding allows."""
     best = _certified(unit, norm, x, W, iterations)
     if best.certificate is not None and best.certificate.worst > _ROUNDING and unit.m <= _GRAM_ROWS:
@@ -122,18 +122,18 @@ def _polished(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, itera
     return best
 
 
-def _certified(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> Found:
+def _certified(unit: UnitProblem, norm: Norm, x: FloatArray, W: FloatArray, iterations: int) -> MethodResult:
     solution, lam = in_norm_form(unit, x, W)
-    return Found(solution, lam, iterations, certificate=certify(unit.problem, solution, lam, norm))
+    return MethodResult(solution, lam, iterations, certificate=certify(unit.problem, solution, lam, norm))
 
 
-def _better(one: Found | None, other: Found) -> Found:
+def _better(one: MethodResult | None, other: MethodResult) -> MethodResult:
     if one is None or other.farkas is not None:
         return other
     return other if proved(other) <= proved(one) else one
 
 
-def proved(found: Found | None) -> float:
+def proved(found: MethodResult | None) -> float:
     """What the certificate of a result proves; infinite without one."""
     return np.inf if found is None or found.certificate is None else found.certificate.proved
 
@@ -150,7 +150,7 @@ def _pivot(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> Sm
     return solve_small(unit.gram, unit.c, equality, start, limit)
 
 
-def _pivoted(unit: UnitProblem, norm: Norm, known: FloatArray | None, limit: int | None) -> Found | None:
+def _pivoted(unit: UnitProblem, norm: Norm, known: FloatArray | None, limit: int | None) -> MethodResult | None:
     """One problem by pivoting, as far as the limit lets it get; None where rows turn out dependent."""
     result = _pivot(unit, known, limit)
     rounds = int(result.iterations)
@@ -182,7 +182,7 @@ def _in_one_call(unit: UnitProblem) -> tuple[FloatArray, bool, int]:
     return by_daqp(problem.gram(), problem.rhs, equality)
 
 
-def _solve_directly(unit: UnitProblem, norm: Norm) -> Found | None:
+def _solve_directly(unit: UnitProblem, norm: Norm) -> MethodResult | None:
     """Few rows by one call; None if in doubt."""
     if not _can_be_independent(unit):
         return None
@@ -198,7 +198,7 @@ def _solve_directly(unit: UnitProblem, norm: Norm) -> Found | None:
     dual = problem.adjoint(lam)
     W = dual * size
     certificate = measure(problem, W, lam, norm, None, dual)
-    return Found(W, lam, steps, certificate=certificate) if certificate.worst <= _ROUNDING else None
+    return MethodResult(W, lam, steps, certificate=certificate) if certificate.worst <= _ROUNDING else None
 
 
 def _pivoted_stack(
@@ -225,7 +225,7 @@ def _pivoted_stack(
     return x, W, settled | (limit is not None), rounds
 
 
-def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> Found:
+def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> MethodResult:
     """A batch: pivoting where the rows can be independent, least distances for the others that are small enough."""
     dx, dz = unit.problem.shape
     size, m = unit.equality.shape
@@ -248,10 +248,10 @@ def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None)
         candidates[left] = np.where(result.ray[:, None], result.x * unit.inverse[left], np.nan)
     solution, lam = in_norm_form(unit, x, W)
     lam[~settled] = np.nan
-    return Found(solution, lam, iterations, candidates=candidates)
+    return MethodResult(solution, lam, iterations, candidates=candidates)
 
 
-def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least Frobenius norm by active-set methods: exact, for up to a few thousand rows, one problem or a batch.
 
     ``max_iterations`` limits the rounds of pivoting, ``50 + 2 m`` by default; what it stops is returned as it is.
@@ -276,4 +276,4 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
         if best is not None and (limit is not None or proved(best) <= request.tolerance):
             return best
     near = by_distance(unit, norm)
-    return best or Found() if near is None else _better(best, near)
+    return best or MethodResult() if near is None else _better(best, near)

@@ -21,7 +21,7 @@ from attsvm.solvers.correction import least_change
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["BACK_OFF", "CHUNK_NUMBERS", "by_query", "normal_matrix", "solve_entries"]
@@ -195,7 +195,7 @@ def _first_rows(unit: UnitProblem) -> IntArray:
     return np.sort(order[np.arange(unit.m) - begin[owner[order]] < _FIRST])
 
 
-def solve_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_entries(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least Frobenius norm of many more rows than entries; ``max_iterations`` are steps, 200 by default.
 
     Equality rows, and W of more entries than its systems are worth, are left to other methods.
@@ -214,13 +214,13 @@ def solve_entries(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     """
     problem = unit.problem
     if unit.has_equalities or unit.has_zero_rows or problem.shape[0] * problem.shape[1] > _MOST_ENTRIES:
-        return Found()
+        return MethodResult()
     state = _Steps(unit, _first_rows(unit))
     state.run(max(0.1 * request.tolerance, 1e-9), request.max_iterations or _STEPS)
     return _certified(unit, norm, state)
 
 
-def _certified(unit: UnitProblem, norm: Norm, state: _Steps) -> Found:
+def _certified(unit: UnitProblem, norm: Norm, state: _Steps) -> MethodResult:
     """The pair of the working rows on all rows, W raised where a row is missed by rounding."""
     problem = unit.problem
     x = np.zeros(unit.m)
@@ -234,7 +234,7 @@ def _certified(unit: UnitProblem, norm: Norm, state: _Steps) -> Found:
     lam = unit.restore_multipliers(x)
     size = float(np.linalg.norm(problem.adjoint(lam)))
     if not (np.isfinite(W).all() and np.isfinite(size) and size > 0.0):
-        return Found(iterations=state.steps)
+        return MethodResult(iterations=state.steps)
     certificate = certify(problem, W, lam / size, norm)
     extras = Extras(working_rows=len(state.index), factorizations=state.steps)
-    return Found(W, lam / size, state.steps, certificate=certificate, extras=extras)
+    return MethodResult(W, lam / size, state.steps, certificate=certificate, extras=extras)

@@ -34,7 +34,7 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, Found, MarginSolution
+from attsvm.solvers.solution import Extras, MarginSolution, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_soft_large"]
@@ -287,7 +287,7 @@ class _SoftSolve:
         np.maximum.at(worst, owner, short)
         near = (worst[owner] if self.penalty.slack == "query" else 0.0) - short < _NEARLY * side
         rows = np.flatnonzero(near | (descent.lam > 0.0))
-        part = MarginProblem.from_rows(descent.rows.gather(rows), descent.rhs[rows])._priced(self.penalty)
+        part = MarginProblem.from_rows(descent.rows.gather(rows), descent.rhs[rows])._with_penalty(self.penalty)
         method = ProximalNewton(part)
         method.begin_at(descent.lam[rows], descent.W)
         weight, begin = _FIRST_WEIGHT, method.factorizations
@@ -322,7 +322,7 @@ class _SoftSolve:
                 if self.gap <= goal:
                     return
 
-    def run(self) -> Found:
+    def run(self) -> MethodResult:
         """The best pair with its certificate on all rows."""
         tolerance = self.request.tolerance
         goal = max(_SHARE * tolerance, _LEAST_GAP)
@@ -337,10 +337,10 @@ class _SoftSolve:
                 break
             goal = max(0.01 * goal, _LEAST_GAP)
         extras = Extras(working_rows=len(self.index), factorizations=self.steps)
-        return Found(self.best_W, lam, self.sweeps, certificate=certificate, extras=extras)
+        return MethodResult(self.best_W, lam, self.sweeps, certificate=certificate, extras=extras)
 
 
-def solve_soft_large(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_soft_large(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Soft margin of the Frobenius norm for many rows, one problem.
 
     ``max_iterations`` limits the sweeps (20,000 by default). Options are ``time_limit`` in seconds, ``memory_limit`` in

@@ -31,7 +31,7 @@ from attsvm.solvers.memory import require_memory, system_rows
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["Progress", "WorkingSetSolve", "raised", "read_time_limit", "solve_working_set"]
@@ -100,7 +100,7 @@ class WorkingSetSolve:
         self.pivots = problem.penalty is None and (metric is None or problem.q >= MANY_QUERIES)
         self.plan = require_memory(problem, request.options.get("memory_limit"), self.pivots)
         self.rounds, self.begin = 0, time.perf_counter()
-        self.best: Found | None = None
+        self.best: MethodResult | None = None
         self.working_rows = self.products = self.factorizations = 0
         self.limit = request.max_iterations or _ROUNDS
         self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
@@ -194,7 +194,7 @@ class WorkingSetSolve:
         certificate = certify(self.problem, W, x, self.norm)
         known = None if self.best is None else self.best.certificate
         if known is None or certificate.proved < known.proved:
-            self.best, known = Found(W, x, self.rounds, certificate=certificate), certificate
+            self.best, known = MethodResult(W, x, self.rounds, certificate=certificate), certificate
         return known.proved
 
     def offer(self, rho: float) -> float:
@@ -238,7 +238,7 @@ class WorkingSetSolve:
         self.level(rho, _STEPS, loose * side, 0.0)
         return self.method.here.W, self.method.x
 
-    def run(self) -> Found:
+    def run(self) -> MethodResult:
         """By pivoting where that applies, else and after that by proximal Newton steps; certified."""
         if self.pivots:
             problem, goal, side = self.problem, self.request.tolerance, _side(self.problem)
@@ -256,7 +256,7 @@ class WorkingSetSolve:
             self.request = replace(self.request, warm_start=x if settled else None)
         return self._newton()
 
-    def _newton(self) -> Found:
+    def _newton(self) -> MethodResult:
         """Coarse rounds, fine ones, then ever smaller proximal weights until the certificate closes."""
         problem, method, goal, side = self.problem, self.method, self.request.tolerance, _side(self.problem)
         self.start()
@@ -272,14 +272,14 @@ class WorkingSetSolve:
                 looked = True
                 proof = self.conflict()
                 if proof is not None:
-                    return Found(farkas=proof, iterations=self.rounds, extras=self.extras())
+                    return MethodResult(farkas=proof, iterations=self.rounds, extras=self.extras())
         if self.best is None:  # stopped before anything was settled
             self.offer(_FINE[0])
         return self._result()
 
-    def _result(self) -> Found:
-        best = self.best or Found()
-        return Found(best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras())
+    def _result(self) -> MethodResult:
+        best = self.best or MethodResult()
+        return MethodResult(best.W, best.multipliers, self.rounds, certificate=best.certificate, extras=self.extras())
 
     def extras(self) -> Extras:
         """What the solve adds to its solution."""
@@ -313,7 +313,7 @@ def raised(problem: MarginProblem, W: FloatArray) -> FloatArray:
     return W / least if 0.0 < least < 1.0 else W
 
 
-def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_working_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least Frobenius norm of any number of rows through a working set.
 
     ``max_iterations`` limits the rounds (1000 by default). Options are ``time_limit`` in seconds, after which the best

@@ -14,7 +14,7 @@ from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.newton import polish_pair, report
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_nuclear_batch"]
@@ -39,7 +39,7 @@ def _compiled(unit: UnitProblem, x: FloatArray, most: int) -> tuple[FloatArray, 
     return W if right is None else W @ right.mT, np.where(live, lam, 0.0), steps
 
 
-def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least nuclear norm for a batch of small problems, or for one, which Newton's method then finishes.
 
     ``max_iterations`` are interior-point steps, 60 by default (typical problems need 10 to 15).
@@ -72,7 +72,7 @@ def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Foun
         found, multipliers, steps = _compiled(some, x, request.max_iterations or MAX_ITERATIONS)
         W[picked], lam[picked] = found * some.scale[..., None], multipliers * some.inverse
         iterations[picked] += steps
-    return Found(W, lam, iterations, candidates=first.candidates)
+    return MethodResult(W, lam, iterations, candidates=first.candidates)
 
 
 def _has_many_rows(problem: MarginProblem) -> bool:
@@ -80,21 +80,21 @@ def _has_many_rows(problem: MarginProblem) -> bool:
     return problem.m > _ROWS_PER_ENTRY * problem.shape[0] * problem.shape[1]
 
 
-def _solve_many_rows(unit: UnitProblem, request: Request) -> Found:
+def _solve_many_rows(unit: UnitProblem, request: Request) -> MethodResult:
     """A batch from the right-hand sides; problems that may be infeasible stay open, for one-by-one solves."""
     W, lam, steps = _compiled(unit, np.maximum(unit.c, 0.0), request.max_iterations or MAX_ITERATIONS)
-    return Found(W * unit.scale[..., None], lam * unit.inverse, steps)
+    return MethodResult(W * unit.scale[..., None], lam * unit.inverse, steps)
 
 
-def _solve_alone(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def _solve_alone(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """One problem as a batch of one, and what Newton's method makes of that, whichever proves more."""
     stacked = UnitProblem(MarginProblem.stack([unit.problem]))
     many = solve_nuclear_batch(stacked, norm, replace(request, warm_start=None))
     assert many.W is not None and many.multipliers is not None
     W, lam, steps = many.W[0], many.multipliers[0], int(many.iterations[0])
     if not (np.isfinite(lam).all() and np.isfinite(W).all()):
-        return Found(iterations=steps)
-    found = Found(W, lam, steps, certificate=certify(unit.problem, W, lam, norm))
+        return MethodResult(iterations=steps)
+    found = MethodResult(W, lam, steps, certificate=certify(unit.problem, W, lam, norm))
     polished = polish_pair(unit.rows, W, lam)
     if polished is None:
         return found

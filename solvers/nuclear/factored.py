@@ -22,7 +22,7 @@ from attsvm.solvers.nuclear.interior import run_interior
 from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
 from attsvm.solvers.nuclear.spectra import pair_gap
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["Factors", "augmented_lagrangian", "solve_factored"]
@@ -184,7 +184,7 @@ def _factors_of(polished: Polished, point: Factors) -> Factors:
     return Factors(K, Q, polished.lam, point.penalty, polished.gap, point.evaluations)
 
 
-def solve_factored(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_factored(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least nuclear norm for many rows.
 
     Low-rank factors identify rank and active rows, Newton finishes. Where the factored method does not come close
@@ -214,6 +214,6 @@ def solve_factored(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     best = interior.best if interior.measure < driver.measure else driver.best
     iterations = point.evaluations + interior.steps
     if proof is not None or best is None:
-        return Found(farkas=proof, iterations=iterations)
+        return MethodResult(farkas=proof, iterations=iterations)
     extras = Extras(best.steps, evaluations=point.evaluations, interior_iterations=interior.steps)
     return report(rows, best, iterations, extras)

@@ -15,7 +15,7 @@ from attsvm.solvers.nuclear.interior_point import InteriorPoint
 from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
 from attsvm.solvers.nuclear.spectra import pair_gap
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["run_interior", "solve_interior"]
@@ -113,7 +113,7 @@ def _offer_iterate(state: InteriorPoint, driver: Driver[Polished]) -> None:
     driver.offer(gap, Polished(W, lam, min(state.rows.shape), gap, 0))
 
 
-def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least nuclear norm with the interior point method on all rows; ``max_iterations`` are its steps, 100 by default.
 
     Examples
@@ -133,6 +133,6 @@ def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> Found:
     if proof is None and driver.measure > 1e-6:
         proof = find_farkas(unit.problem)
     if proof is not None or driver.best is None:
-        return Found(farkas=proof, iterations=driver.steps)
+        return MethodResult(farkas=proof, iterations=driver.steps)
     found = report(rows, driver.best, driver.steps, Extras(newton_steps=driver.best.steps))
     return found

@@ -24,7 +24,7 @@ from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.nuclear.spectra import pair_gap, schur_matrix, singular_triples, singular_values
 from attsvm.solvers.nuclear.symmetric_matrices import active_map, symmetric, triangle
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, Found, MarginSolution
+from attsvm.solvers.solution import Extras, MarginSolution, MethodResult
 from attsvm.solvers.unit import UnitRows
 
 __all__ = [
@@ -296,7 +296,7 @@ def polish_pair(rows: UnitRows, W: FloatArray, multipliers: FloatArray) -> Polis
     return polish_guess(rows, W, lam, lam > np.maximum(rows.values(W) - rows.rhs, 1e-9))
 
 
-def report(rows: UnitRows, best: Polished, iterations: int, extras: Extras) -> Found:
+def report(rows: UnitRows, best: Polished, iterations: int, extras: Extras) -> MethodResult:
     """A pair of unit rows in the coordinates and the scale of the problem."""
     W, lam = rows.lift(best.W), rows.restore_multipliers(best.lam)
-    return Found(W, lam, iterations, certificate=certify(rows.unit.problem, W, lam, "nuclear"), extras=extras)
+    return MethodResult(W, lam, iterations, certificate=certify(rows.unit.problem, W, lam, "nuclear"), extras=extras)

@@ -22,7 +22,7 @@ from attsvm.solvers.nuclear.reweighted import solve_reweighted
 from attsvm.solvers.nuclear.symmetric_matrices import active_map, symmetric
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, Found, RankLimit
+from attsvm.solvers.solution import Extras, MethodResult, RankLimit
 from attsvm.solvers.status import Status
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
@@ -160,7 +160,7 @@ def _meets_small_sides(problem: MarginProblem, W: FloatArray) -> bool:
     return bool((problem.missed(slack)[small] <= 1e-3 * np.abs(problem.rhs[small])).all())
 
 
-def _convex(unit: UnitProblem, norm: Norm, request: Request, allowed: float) -> Found:
+def _convex(unit: UnitProblem, norm: Norm, request: Request, allowed: float) -> MethodResult:
     """The problem without its limit; within limited time a bound of any quality, which leaves the rest for W."""
     inner = replace(request, max_iterations=None, options={})
     if allowed < np.inf:
@@ -169,7 +169,7 @@ def _convex(unit: UnitProblem, norm: Norm, request: Request, allowed: float) -> 
     return (solve_interior if unit.m <= _INTERIOR_ROWS else solve_factored)(unit, norm, inner)
 
 
-def _cut(unit: UnitProblem, norm: Norm, request: Request, convex: Found, rank: int) -> Found | None:
+def _cut(unit: UnitProblem, norm: Norm, request: Request, convex: MethodResult, rank: int) -> MethodResult | None:
     """A solution of the convex problem that has the rank, if one is found: it is global."""
     assert convex.W is not None and convex.multipliers is not None
     problem, rows = unit.problem, unit.rows
@@ -182,7 +182,7 @@ def _cut(unit: UnitProblem, norm: Norm, request: Request, convex: Found, rank: i
         message = f"a solution of the convex problem has rank at most {rank}: the answer is global"
         limit = RankLimit(True, certificate.lower_bound, float("nan"), 0, 0, (), message)
         extras = Extras(rank_limit=limit)
-        return Found(cut, convex.multipliers, convex.iterations, certificate=certificate, extras=extras)
+        return MethodResult(cut, convex.multipliers, convex.iterations, certificate=certificate, extras=extras)
     return None
 
 
@@ -205,7 +205,7 @@ def _read_starts(starts: int) -> int:
     return starts
 
 
-def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least nuclear norm over matrices of limited rank.
 
     The convex problem is solved first. Where its solution, cut to the allowed rank, still satisfies every row, it
@@ -258,7 +258,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
     if not found:
         message = f"no start reached a feasible W of rank {rank}; one of higher rank exists"
         limit = RankLimit(False, bound, float("inf"), tried, 0, norms, message)
-        return Found(iterations=evaluations, extras=Extras(rank_limit=limit))
+        return MethodResult(iterations=evaluations, extras=Extras(rank_limit=limit))
     _, W, residual = min(found, key=lambda item: item[0])
     certificate = certify(problem, W, convex.multipliers, norm)
     is_global = certificate.proved <= request.tolerance
@@ -270,6 +270,6 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Found
         )
     limit = RankLimit(is_global, bound, residual, tried, len(found), norms, message)
     status = Status.LOCAL
-    return Found(
+    return MethodResult(
         W, convex.multipliers, evaluations, certificate=certificate, status=status, extras=Extras(rank_limit=limit)
     )

@@ -26,7 +26,7 @@ from attsvm.solvers.nuclear.face_newton import polish_face
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.solution import Extras, Found
+from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_reweighted"]
@@ -47,7 +47,7 @@ class _Best:
 
     def __init__(self, problem: MarginProblem, norm: Norm) -> None:
         self.problem, self.norm = problem, norm
-        self.found: Found = Found()
+        self.found: MethodResult = MethodResult()
         self.proved = np.inf
 
     def offer(self, W: FloatArray, lam: FloatArray) -> float:
@@ -58,7 +58,7 @@ class _Best:
         certificate = certify(self.problem, W, lam, self.norm)
         if certificate.proved < self.proved:
             self.proved = certificate.proved
-            self.found = Found(W, lam, certificate=certificate)
+            self.found = MethodResult(W, lam, certificate=certificate)
         return certificate.proved
 
     def offer_raised(self, W: FloatArray, lam: FloatArray) -> float:
@@ -81,7 +81,7 @@ def _metric(W: FloatArray, floor: float) -> Metric | None:
     return Metric((U * left) @ U.T, (Vt.T * right) @ Vt)
 
 
-def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> Found:
+def solve_reweighted(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least nuclear norm, hard or soft, of any number of rows.
 
     ``max_iterations`` limits the weighted problems (60 by default, 200 for many rows). Options are ``time_limit`` in
@@ -109,7 +109,7 @@ def _needs_split(problem: MarginProblem) -> bool:
     return shared and bool(problem.equality.any())
 
 
-def _solve_split(problem: MarginProblem, norm: Norm, request: Request) -> Found:
+def _solve_split(problem: MarginProblem, norm: Norm, request: Request) -> MethodResult:
     """Solve with every equality row as two inequalities, and put the multipliers together again.
 
     The load of a query is the sum of the sizes of its multipliers, and its square is not smooth where that of an
@@ -133,7 +133,7 @@ def _solve_split(problem: MarginProblem, norm: Norm, request: Request) -> Found:
     return replace(found, multipliers=lam, certificate=certify(problem, found.W, lam, norm))
 
 
-def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> Found:
+def _reweighted(problem: MarginProblem, norm: Norm, request: Request) -> MethodResult:
     """Weighted problems with attempts to finish by Newton."""
     begin = time.perf_counter()
     limit = read_time_limit(request.options.get("time_limit"))

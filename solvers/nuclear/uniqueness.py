@@ -31,7 +31,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.certify.entry import certify
-from attsvm.solvers.certify.feasible import feasibility_price
+from attsvm.solvers.certify.feasible import feasibility_cost
 from attsvm.solvers.certify.singular_values import nuclear_bounds
 from attsvm.solvers.nuclear.face import face_of, row_map
 from attsvm.solvers.nuclear.symmetric_matrices import active_map, symmetric
@@ -130,13 +130,13 @@ def certify_uniqueness(problem: MarginProblem, W: npt.ArrayLike, multipliers: np
         most = float(nuclear_bounds(matrix)[1])
         slack = problem.margins(matrix) - problem.rhs
         violation, error = certificate.primal_violation, certificate.primal_error
-        price = float(feasibility_price(problem, matrix, slack, violation, error, most))
-        excess = max(most + price - face.lower_bound, 0.0) * _SLACK
+        cost = float(feasibility_cost(problem, matrix, slack, violation, error, most))
+        excess = max(most + cost - face.lower_bound, 0.0) * _SLACK
         if excess < np.inf:
             # A row with a multiplier is met up to this by every solution, an equality row exactly.
             loose = face.size * excess / np.where(problem.equality[supporting], np.inf, x[supporting])
-            blurred = excess + face.blur * (most + price)
-            radius = _radius(blurred, most + price, face.room, mapped.smallest, loose) + price
+            blurred = excess + face.blur * (most + cost)
+            radius = _radius(blurred, most + cost, face.room, mapped.smallest, loose) + cost
     if radius <= _CLOSE * value:
         return UniquenessCertificate("unique", radius, smallest, nullity, ranks.rank)
     if nullity:

@@ -13,7 +13,7 @@ import pytest
 from attsvm.solvers import NORMS, SOLVERS, MarginProblem, SolverSpec, get_norm, solve
 from attsvm.solvers import ladder as ladder_module
 from attsvm.solvers.ladder import BATCH_ROWS, GRAM_ROWS, NUCLEAR_ORDER, rungs
-from attsvm.solvers.solution import Found
+from attsvm.solvers.solution import MethodResult
 from kkt import seeded_rows, sphere_rows
 
 
@@ -116,7 +116,7 @@ def test_what_one_rung_leaves_open_goes_to_the_next(monkeypatch):
 
     def idle(unit, norm, request):
         seen.append(request.max_iterations)
-        return Found(iterations=3)
+        return MethodResult(iterations=3)
 
     mine = SolverSpec("mine", "nowhere:nothing", frozenset({"frobenius"}), 1e-9, "for this test")
     monkeypatch.setitem(SOLVERS, "mine", mine)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import attsvm
 from attsvm.solvers import MarginProblem, certify, get_norm, solve
 from attsvm.solvers.certify import feasible
-from attsvm.solvers.certify.feasible import correction_bound, feasibility_price
+from attsvm.solvers.certify.feasible import correction_bound, feasibility_cost
 from attsvm.solvers.certify.ranks import PROVED_UP_TO, rank_certificate, spectra_of
 from attsvm.solvers.certify.singular_values import decomposition_error, least_eigenvalue, proved_spectrum
 from attsvm.solvers.exact import ExactFarkas, exact_least_norm, exact_polyhedral, exact_rows, nuclear_enclosure, repair
@@ -134,7 +134,7 @@ def test_the_price_pays_for_a_feasible_matrix(seed):
     slack = problem.margins(W) - problem.rhs
     error = np.maximum(1.0, np.abs(problem.rhs)) * 1e-13
     value = float(np.linalg.svd(W, compute_uv=False).sum())
-    price = feasibility_price(problem, W, slack, 0.0, 1e-13, value)
+    price = feasibility_cost(problem, W, slack, 0.0, 1e-13, value)
     best = nuclear_enclosure(rows, solved.W, solved.multipliers)
     if best is None:
         return
@@ -173,17 +173,17 @@ def test_a_batch_has_the_prices_of_its_problems(seed):
     batch, W = MarginProblem.stack(problems), np.stack(matrices)
     count, error, value = len(problems), np.full(len(problems), 1e-15), np.full(len(problems), 3.0)
     slack = batch.margins(W) - batch.rhs
-    together = feasibility_price(batch, W, slack, np.zeros(count), error, value)
-    alone = [feasibility_price(p, w, s, 0.0, 1e-15, 3.0) for p, w, s in zip(problems, matrices, slacks, strict=True)]
+    together = feasibility_cost(batch, W, slack, np.zeros(count), error, value)
+    alone = [feasibility_cost(p, w, s, 0.0, 1e-15, 3.0) for p, w, s in zip(problems, matrices, slacks, strict=True)]
     assert together == pytest.approx(np.array(alone), rel=1e-6, abs=1e-13)
     with mock.patch.object(feasible, "_CHUNK_NUMBERS", 1):  # one problem at a time
-        assert feasibility_price(batch, W, slack, np.zeros(count), error, value) == pytest.approx(together, rel=1e-6)
+        assert feasibility_cost(batch, W, slack, np.zeros(count), error, value) == pytest.approx(together, rel=1e-6)
 
 
 def test_the_price_of_dependent_rows_is_infinite():
     # W = 1 twice: consistent, but no correction bound follows from a singular Gram matrix.
     rows = MarginProblem([[1.0], [1.0]], [[1.0]], [0, 0], [1.0, 1.0], [True, True])
-    assert feasibility_price(rows, np.array([[1.0]]), np.zeros(2), 0.0, 1e-16, 1.0) == np.inf
+    assert feasibility_cost(rows, np.array([[1.0]]), np.zeros(2), 0.0, 1e-16, 1.0) == np.inf
     proved = solve(rows, "nuclear").certificate.exact()
     assert proved.status == "optimal" and proved.norm[1] - proved.norm[0] < 1e-7
 
