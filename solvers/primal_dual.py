@@ -190,7 +190,9 @@ def _run_soft(unit: UnitProblem, norm: Norm, request: Request) -> tuple[FloatArr
     """
     problem, penalty = unit.problem, unit.problem.penalty
     assert penalty is not None
-    a, b, left, right = unit.factors(reduced=norm.unitarily_invariant)
+    # The Frobenius norm needs the rows alone: bases of their spans take longer to find than they save, unless small.
+    narrow = 2 * problem.q <= problem.shape[1] or 2 * unit.m <= problem.shape[0]
+    a, b, left, right = unit.factors(reduced=norm.unitarily_invariant and (narrow or norm.name != "frobenius"))
     m, exists = unit.m, np.ones(unit.c.shape, dtype=bool) if problem.valid is None else problem.valid
     weight = np.where(exists & (unit.inverse == 0), 1.0, unit.inverse)
     c = problem.rhs * weight / unit.scale
