@@ -66,8 +66,8 @@ def test_an_interrupt_restores_every_pool():
     run("""
     problem = attsvm.random_problem(n=6, T=8, d=10, seed=0)
     rng = np.random.default_rng(0)
-    attsvm.train(problem, steps=2), attsvm.att_svm(problem, norm="nuclear")  # Python drops an interrupt inside an import
-    signal.signal(signal.SIGALRM, signal.default_int_handler)  # the alarm is our Ctrl-C, and comes again if it was dropped
+    attsvm.train(problem, steps=2), attsvm.att_svm(problem, norm="nuclear")  # Python drops interrupts inside imports
+    signal.signal(signal.SIGALRM, signal.default_int_handler)  # the alarm is our Ctrl-C; it comes again if dropped
     for work in (lambda: attsvm.train(problem, steps=10**6), lambda: attsvm.att_svm(problem, norm="nuclear")):
         for _ in range(40):
             try:
