@@ -9,26 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.compiled.kernels import _begin, _library, _path
+from attsvm.solvers.compiled.kernels import _begin, _library
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.rows.pairs import PairRows
 
-__all__ = ["DualDescent", "has_descent"]
+__all__ = ["DualDescent"]
 
 # Any odd number: the state of the generator that shuffles the queries.
 _SEED = 0x9E3779B97F4A7C15
-
-
-def has_descent() -> bool:
-    """Whether the compiled library was built.
-
-    Examples
-    --------
-    >>> from attsvm.solvers.compiled.descent import has_descent
-    >>> isinstance(has_descent(), bool)
-    True
-    """
-    return _path() is not None
 
 
 class DualDescent:
