@@ -14,7 +14,6 @@ from attsvm.cli.arguments import Debug, File, Index, Json, Quiet, Seed
 
 if TYPE_CHECKING:
     from attsvm.enumeration import LocalOptima
-    from attsvm.exact_local import ExactListing
     from attsvm.problem import AttentionProblem
 
 __all__ = ["Mode", "Norm", "command"]
@@ -52,7 +51,7 @@ def command(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """List the locally optimal selections. Exit code 1 unless every list is proved complete.
+    """List the locally optimal selections. Exit code 1 unless every list is proved.
 
     \b
     Example: attsvm enumerate problem.npz --top 5
@@ -77,8 +76,8 @@ def command(
         print_json(records[0] if len(records) == 1 else records)
     elif not quiet:
         _show(console(), f"{file}", listings, again, [graph if decided else None, out])
-    proofs: list[LocalOptima | ExactListing] = [*listings, *again]
-    if not (all(found.complete for found in proofs) and decided):
+    proved = all(found.complete or (top is not None and found.proved_best) for found in listings)
+    if not (proved and all(decision.complete for decision in again) and decided):
         raise typer.Exit(1)
 
 
@@ -143,16 +142,24 @@ def _arrays(listings: list[Any]) -> dict[str, Any]:
     names = ("selections", "margins", "norms", "gaps")
     arrays = {name: np.concatenate([np.asarray(getattr(found, name)) for found in listings]) for name in names}
     if len(listings) == 1:
-        return arrays | {"complete": listings[0].complete, "bound": listings[0].bound}
+        (found,) = listings
+        return arrays | {"complete": found.complete, "proved_best": found.proved_best, "bound": found.bound}
     return arrays | {
         "problem": np.repeat(np.arange(len(listings)), [len(found) for found in listings]),
         "complete": [found.complete for found in listings],
+        "proved_best": [found.proved_best for found in listings],
         "bound": [found.bound for found in listings],
     }
 
 
 def _proof(found: Any) -> str:
-    return "the list is proved complete" if found.complete else f"not proved complete, bound {found.bound:.4g}"
+    if found.complete:
+        return "the list is proved complete"
+    if found.proved_best and found.proved == len(found):
+        return (
+            f"proved to be the {len(found)} of largest margin; others may exist, with margins up to {found.bound:.4g}"
+        )
+    return f"not proved complete, bound {found.bound:.4g}"
 
 
 def _show(screen: Any, file: str, listings: list[Any], again: list[Any], written: list[Path | None]) -> None:
@@ -204,6 +211,7 @@ def _record(found: Any) -> dict[str, Any]:
         "norm_name": found.norm_name,
         "mode": found.mode,
         "complete": found.complete,
+        "proved_best": found.proved_best,
         "bound": found.bound,
         "counts": found.counts.as_dict(),
         "seconds": found.seconds,

@@ -107,7 +107,7 @@ def locally_optimal_selections(
     problem : AttentionProblem
         One or K queries per sequence, any mask; not a batch.
     limit : int, optional
-        Stop once this many are found, whichever they are.
+        Stop once this many are found, whichever they are; of more that were found at once the best are listed.
     top : int, optional
         Only the k of largest margin.
     norm : str
@@ -131,8 +131,9 @@ def locally_optimal_selections(
     Returns
     -------
     LocalOptima
-        ``complete`` says whether the list is proved; ``bound`` what is proved about the rest; ``undecided`` which
-        selections neither error bounds nor rationals could settle, and why.
+        ``complete`` says whether it is proved that there is no other, ``proved_best`` whether those of ``top=k`` are
+        proved to have the largest margins; ``bound`` what is proved about the rest; ``undecided`` which selections
+        neither error bounds nor rationals could settle, and why.
 
     Raises
     ------
@@ -156,8 +157,12 @@ def locally_optimal_selections(
     })  # fmt: skip
     for _ in found:
         pass
+    items, bound = engine.best(), engine.bound
+    if limit is not None and len(items) > limit:  # what is left out may be as good as the last that is listed
+        bound = max(bound, items[limit].margin)
+        items = items[:limit]
     return LocalOptima(
-        problem, norm, engine.mode, tuple(engine.best()), engine.complete, engine.bound, engine.counts,
+        problem, norm, engine.mode, tuple(items), engine.complete, bound, engine.counts,
         tuple(engine.undecided.values()), budget.seconds,
     )  # fmt: skip
 

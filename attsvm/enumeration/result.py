@@ -105,15 +105,14 @@ class LocalOptima:
     mode : str
         "exhaustive", "search" or "heuristic".
     items : tuple of LocalOptimum
-    complete : bool
-        Proved: nothing is missing (with ``top=k``: no other locally optimal selection has a larger margin
-        than the last listed).
+    proved_best : bool
+        Proved: the list holds the locally optimal selections of largest margin; with ``top=k`` others may exist.
     bound : float
         Proved: no locally optimal selection outside the list has a larger margin. 0 when there is no other at all,
         infinite when nothing is proved.
     counts : Counts
     undecided : tuple of Undecided
-        Selections whose local optimality is neither proved nor refuted, and why; ``complete`` is then False.
+        Selections whose local optimality is neither proved nor refuted, and why; nothing is proved of the list then.
     seconds : float
 
     Examples
@@ -131,11 +130,16 @@ class LocalOptima:
     norm_name: str
     mode: str
     items: tuple[LocalOptimum, ...]
-    complete: bool
+    proved_best: bool
     bound: float
     counts: Counts
     undecided: tuple[Undecided, ...] = field(default=())
     seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Proved: there is no other locally optimal selection."""
+        return self.proved_best and self.bound == 0
 
     def __len__(self) -> int:
         return len(self.items)
@@ -211,11 +215,11 @@ class LocalOptima:
                 f"exact listings are for the Frobenius norm, got {self.norm_name!r}, whose solutions need not be "
                 "unique; prove single ones again by solution(i).certificate.exact()"
             )
-        shortened = len(self) if self.complete and self.bound > 0 else None  # the best k of more
+        shortened = len(self) if self.proved_best and not self.complete else None  # the best k of more
         return exact_listing(self.problem, [item.tokens for item in self.items], shortened)
 
     def __repr__(self) -> str:
-        proof = "complete" if self.complete else "incomplete"
+        proof = "complete" if self.complete else "the best proved" if self.proved_best else "incomplete"
         best = f", best margin {self.items[0].margin:.4g}" if self.items else ""
         return f"LocalOptima({self.norm_name}, {self.mode}: {len(self)} found, {proof}{best}, bound {self.bound:.4g})"
 

@@ -66,10 +66,10 @@ def batch_page_verdict(records: Sequence[Mapping[str, Any]]) -> str:
     >>> from attsvm.reports.overview import batch_page_verdict
     >>> solved = {"solutions": [{"norm_name": "frobenius", "status": "optimal", "margin": 0.5}], "runs": []}
     >>> batch_page_verdict([solved, solved])
-    'One W selects the right tokens, proved optimal, in 2 of 2 problems.'
+    'One W selects these tokens, proved optimal, in 2 of 2 problems.'
     """
     proved = sum(all(s["status"] == "optimal" for s in record["solutions"]) for record in records)
-    said = [f"One W selects the right tokens, proved optimal, in {proved} of {len(records)} problems."]
+    said = [f"One W selects these tokens, proved optimal, in {proved} of {len(records)} problems."]
     for k, run in enumerate(records[0]["runs"]):
         ends = Counter(str(record["runs"][k]["convergence"]) for record in records)
         said.append(f"Training {form_name(run['parameterization'])} {ends_in_words(ends)}.")

@@ -115,7 +115,7 @@ def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
     >>> from attsvm.reports.verdict import solution_verdict
     >>> solved = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
     >>> solution_verdict([solution_record(solved)], 2)
-    'One W selects the right token in all 2 sequences: proved optimal, margin 0.8354 (frobenius).'
+    'One W selects these tokens in all 2 sequences: proved optimal, margin 0.8354 (frobenius).'
     """
     infeasible = [record for record in records if "farkas" in record]
     if infeasible:
@@ -128,7 +128,7 @@ def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
     proved = all(record["status"] == "optimal" for record in solved)
     margins = ", ".join(f"{record['margin']:.4f} ({record['norm_name']})" for record in solved)
     how = "proved optimal" if proved else "NOT proved optimal"
-    return f"One W selects the right token in all {n} sequences: {how}, margin {margins}."
+    return f"One W selects these tokens in all {n} sequences: {how}, margin {margins}."
 
 
 def _norm_of(run: Mapping[str, Any]) -> str:

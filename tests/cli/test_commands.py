@@ -229,7 +229,12 @@ def test_enumerate_lists_all_and_draws_the_graph(attsvm_command, problem, tmp_pa
     assert (tmp_path / "g.graphml").read_text().count("<node ") == 64
     shown = attsvm_command("enumerate", "p.npz", "--top", 2, "--graph", "g.png").out
     assert "2 3 3" in shown
-    assert "proved complete" in shown
+    assert "proved to be the 2 of largest margin; others may exist" in " ".join(shown.split())
+    assert "proved complete" not in shown
+    best = attsvm_command("enumerate", "p.npz", "--top", 2, "--json")
+    assert best.code == 0 and best.record["proved_best"] and not best.record["complete"]
+    two = attsvm_command("enumerate", "p.npz", "--limit", 2, "--json")
+    assert two.code == 1 and len(two.record["selections"]) == 2 and not two.record["complete"]
     assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
     stopped = attsvm_command("enumerate", "p.npz", "--mode", "heuristic", "--limit", 1)
     assert stopped.code == 1  # nothing is proved

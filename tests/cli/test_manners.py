@@ -24,9 +24,9 @@ def files(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "first", "last"),
     [
-        ("demo --steps 60", "One W selects the right token in all 6 sequences: proved optimal", "Next: "),
+        ("demo --steps 60", "One W selects these tokens in all 6 sequences: proved optimal", "Next: "),
         ("demo --dimension 2 --seed 0 --steps 0", "No W selects these tokens in all 6 sequences", "Next: "),
-        ("solve one.npz", "One W selects the right token in all 4 sequences", "Next: attsvm compare one.npz"),
+        ("solve one.npz", "One W selects these tokens in all 4 sequences", "Next: attsvm compare one.npz"),
         ("solve many.npz", "3 of 3 solutions are proved optimal", "Next: attsvm solve many.npz --index 0"),
         ("train one.npz --steps 60", "finished after 60 steps", "Next: attsvm compare one.npz"),
         ("train many.npz --steps 60", "3 of 3 runs finished; ", "Next: attsvm compare many.npz"),
@@ -38,11 +38,11 @@ def files(tmp_path):
         ("enumerate many.npz", "7 selections of 3 problems are locally optimal", "Next: attsvm enumerate many.npz"),
         (
             "report many.npz --steps 30",
-            "One W selects the right tokens, proved optimal, in 3 of 3",
+            "One W selects these tokens, proved optimal, in 3 of 3",
             "Next: attsvm enum",
         ),
         ("new more.npz --batch 2", "wrote more.npz: 4 sequences of 5 tokens", "Next: attsvm solve more.npz"),
-        ("report one.npz --steps 60", "One W selects the right token in all 4 sequences", "Next: attsvm enumerate"),
+        ("report one.npz --steps 60", "One W selects these tokens in all 4 sequences", "Next: attsvm enumerate"),
     ],
 )
 def test_commands_open_with_a_verdict_fit_80_columns_and_say_what_is_next(

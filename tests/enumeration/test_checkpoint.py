@@ -132,5 +132,5 @@ def test_undecided_selections_are_listed_and_spoil_the_proof(problem, monkeypatc
 
 def test_progress_bar_runs(problem, capsys):
     found = locally_optimal_selections(problem, top=2, mode="search", progress=True)
-    assert found.complete
+    assert found.proved_best
     capsys.readouterr()

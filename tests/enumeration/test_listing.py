@@ -57,7 +57,7 @@ def test_search_agrees_with_the_exhaustive_mode(n, T, d, seed):
     every = locally_optimal_selections(problem, mode="exhaustive")
     for top in (1, 3):
         best = locally_optimal_selections(problem, top=top, mode="search")
-        assert best.complete
+        assert best.proved_best
         assert [item.tokens for item in best] == [item.tokens for item in every[:top]]
         # Certificates close to 1e-8; the search solves fewer rows for the same W.
         np.testing.assert_allclose(best.margins, every.margins[:top], rtol=1e-7)
@@ -73,7 +73,7 @@ def test_search_visits_fewer_nodes_and_proves_the_best():
     problem = attsvm.random_problem(n=5, T=5, d=5, seed=0)
     every = locally_optimal_selections(problem)
     best = locally_optimal_selections(problem, top=3, mode="search")
-    assert best.complete
+    assert best.proved_best
     assert [item.tokens for item in best] == [item.tokens for item in every[:3]]
     assert best.counts.nodes < 3125 / 3
 
@@ -83,7 +83,7 @@ def test_search_without_the_relaxation_when_steps_are_dependent():
     problem = attsvm.random_problem(n=6, T=3, d=2, seed=1)
     every = locally_optimal_selections(problem)
     best = locally_optimal_selections(problem, top=2, mode="search")
-    assert best.complete
+    assert best.proved_best
     assert [item.tokens for item in best] == [item.tokens for item in every[:2]]
 
 
@@ -115,8 +115,14 @@ def test_stopped_searches_report_what_is_proved():
 def test_limit_stops_a_listing():
     problem = attsvm.random_problem(n=3, T=4, d=4, seed=5)
     some = locally_optimal_selections(problem, limit=2, mode="heuristic")
-    assert len(some) >= 2
+    assert len(some) == 2
     assert not some.complete
+    all_of_them = locally_optimal_selections(problem)
+    two = locally_optimal_selections(problem, limit=2)  # the exhaustive mode finds all four at once
+    assert len(two) == 2 and not two.complete and two.bound == all_of_them[2].margin
+    best = locally_optimal_selections(problem, top=2)
+    assert best.proved_best and not best.complete and best.proved == 2
+    assert all_of_them.complete and all_of_them.proved_best
 
 
 def test_heuristic_starts_from_descents_too(monkeypatch):
@@ -201,7 +207,7 @@ def test_nuclear_norm():
         found = locally_optimal_selections(problem, norm="nuclear")
         assert_same(found, expected)
         best = locally_optimal_selections(problem, norm="nuclear", top=2, mode="search")
-        assert best.complete
+        assert best.proved_best
         assert [item.tokens for item in best] == [item.tokens for item in found[:2]]
 
 

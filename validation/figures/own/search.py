@@ -73,7 +73,7 @@ def run(context: Context) -> Outcome:
         place = (n, T, d, cell["draw"], cell.get("top"))
         if lists.setdefault(place, tokens) != tokens:
             refuted.append(f"search and exhaustive list agree at n={n}, T={T}, d={d}, seed {cell['draw']}")
-        proof = "complete" if r["complete"] else f"{r['proved']} proved, bound {r['bound']:.4f}"
+        proof = "complete" if r["complete"] else f"best {r['proved']} proved, bound {r['bound']:.4f}"
         rows.append((f"n={n}, T={T}, d={d}", cell["draw"], f"{r['selections']:.3g}", cell["mode"], cell.get("top"),
                      len(tokens), r["margin"], proof, int(r["nodes"]), f"{r['seconds']:.1f}"))  # fmt: skip
     heads = ("size", "seed", "selections", "mode", "top", "found", "best margin", "proof", "nodes", "seconds")
