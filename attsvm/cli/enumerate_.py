@@ -14,6 +14,7 @@ from attsvm.cli.arguments import Debug, File, Index, Json, Quiet, Seed
 
 if TYPE_CHECKING:
     from attsvm.enumeration import LocalOptima
+    from attsvm.exact_local import ExactListing
     from attsvm.problem import AttentionProblem
 
 __all__ = ["Mode", "Norm", "command"]
@@ -76,9 +77,14 @@ def command(
         print_json(records[0] if len(records) == 1 else records)
     elif not quiet:
         _show(console(), f"{file}", listings, again, [graph if decided else None, out])
-    proved = all(found.complete or (top is not None and found.proved_best) for found in listings)
-    if not (proved and all(decision.complete for decision in again) and decided):
+    if not (_all_proved(listings, again, top) and decided):
         raise typer.Exit(1)
+
+
+def _all_proved(listings: list[LocalOptima], again: list[ExactListing], top: int | None) -> bool:
+    """Whether every list is proved: complete, or with ``--top`` to hold the best."""
+    lists = all(found.complete or (top is not None and found.proved_best) for found in listings)
+    return lists and all(decision.complete for decision in again)
 
 
 def _check_graph(graph: Path | None, file: Path, problems: int) -> None:
