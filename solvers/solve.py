@@ -119,8 +119,16 @@ def solve(
     request.check(problem)
     if problem.m < FEW_ROWS and not problem.batch and norm.name == "frobenius" and not specs[0].foreign:
         return _solve_one(specs, problem, norm, request)  # products of so few rows are never shared between threads
-    with _threads(specs[0], problem, norm):
+    threads = _threads(specs[0], problem, norm)
+    # Not a with statement: an interrupt at the first instruction of __exit__ would leave the threads as they are.
+    try:
+        threads.__enter__()
         return (_solve_many if problem.batch else _solve_one)(specs, problem, norm, request)
+    finally:
+        try:
+            threads.__exit__(None, None, None)
+        finally:
+            threads.__exit__(None, None, None)  # leaving twice does no harm
 
 
 def solve_batch(
