@@ -35,7 +35,7 @@ class Pivoted(NamedTuple):
         Of the rows as they are: ``W = sum_k multipliers_k a_k b_k^T``.
     W : ndarray, shape (B, dx, dz)
     settled : ndarray of bool, shape (B,)
-        Every row is on its side to within rounding; False for dependent rows.
+        Every row is on its side to within rounding; False for dependent rows, and where a deadline came first.
     rounds : ndarray of int, shape (B,)
         Of pivoting.
     peaks : ndarray, shape (B,)
@@ -154,5 +154,6 @@ def pivot_batch(
         at = [None if place is None else place + begin * step for place, step in places]
         return entry(end - begin, m, dx, rows.q, dz, *at[:3], int(shared), *at[3:], most)
 
-    _for_all(run, B, m * dx)
+    undone = _for_all(run, B, m * dx, max(1, m**3 // 8))
+    lam[undone], W[undone], peaks[undone], rounds[undone] = 0.0, 0.0, 0.0, 0
     return Pivoted(lam, W, rounds > 0, np.abs(rounds).astype(np.int64), peaks)

@@ -11,6 +11,7 @@ import ctypes
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.deadline import watched
 from attsvm.solvers.norms import Entrywise, Norm
 
 __all__ = ["GroupPenalty", "Measures", "NuclearSteps", "Sense", "is_built", "minimize"]
@@ -39,6 +41,8 @@ _KINDS = ("spectral", "l1", "linf", "lp", "frobenius")
 _LOSSES = ("hard", "hinge", "squared_hinge")
 # Numbers in the rows of a batch, written out, from which on its problems are shared between threads.
 _SHARED = 1 << 15
+# Operations of one step of all problems from which on a call is watched: some twenty steps are a twentieth of a second.
+_LONG = 2_500_000
 
 
 def is_built() -> bool:
@@ -74,8 +78,8 @@ def _library() -> ctypes.CDLL:
     addresses = [_address(module, name) for module, names in ROUTINES.items() for name in names]
     library.attsvm_bind((ctypes.c_void_p * len(addresses))(*addresses))
     whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
-    library.attsvm_minimize.argtypes = [whole, real, *7 * [whole], *10 * [array], whole, real]
-    library.attsvm_nuclear.argtypes = [*6 * [whole], *11 * [array], whole, real]
+    library.attsvm_minimize.argtypes = [whole, real, *7 * [whole], *10 * [array], whole, real, array]
+    library.attsvm_nuclear.argtypes = [*6 * [whole], *11 * [array], whole, real, array]
     library.attsvm_nuclear_step.argtypes = [*3 * [whole], *8 * [array]]
     return library
 
@@ -130,6 +134,9 @@ def minimize(
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Least norms, of one problem or of a batch: W, multipliers whose dual matrix is in the dual ball, and steps taken.
 
+    A deadline (`attsvm.solvers.deadline`) ends every problem with the step that it is in; W is NaN for those of a batch
+    that were not begun.
+
     Parameters
     ----------
     norm : Norm
@@ -168,7 +175,7 @@ def minimize(
     *batch, m, p = left.shape
     q, B = right.shape[-1], batch[0] if batch else 1
     left, right, c = (np.ascontiguousarray(x, dtype=np.float64) for x in (left, right, c))
-    W, lam, taken = np.empty((*batch, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(batch, np.intc)
+    W, lam, taken = np.empty((B, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(batch, np.intc)
     senses, loss, groups = np.ascontiguousarray(sense), 0, 0
     soft: tuple[npt.NDArray[Any], ...] = (np.zeros(B, dtype=np.intc), np.zeros(B), np.zeros(B))  # nothing is read
     if penalty is not None:
@@ -184,11 +191,13 @@ def minimize(
         kind, power = _KINDS.index(norm.family), norm.p if isinstance(norm, Entrywise) else 0.0
         entry = partial(library.attsvm_minimize, kind, power, loss, small)
 
-    def run(begin: int, end: int) -> int:
-        return int(entry(end - begin, m, p, q, groups, *_from(begin, arrays, B), steps, goal))
+    stop = np.zeros(1, dtype=np.intc)
 
-    _for_all(run, B, m * p * q)
-    return W, lam, taken.astype(np.int64)
+    def run(begin: int, end: int) -> int:
+        return int(entry(end - begin, m, p, q, groups, *_from(begin, arrays, B), steps, goal, _begin(stop)))
+
+    W[_for_all(run, B, m * p * q, m * p * q * min(m, p * q), stop)] = np.nan
+    return W.reshape(*batch, p, q), lam, taken.astype(np.int64)
 
 
 def _from(begin: int, arrays: tuple[npt.NDArray[Any], ...], B: int) -> list[int]:
@@ -196,21 +205,27 @@ def _from(begin: int, arrays: tuple[npt.NDArray[Any], ...], B: int) -> list[int]
     return [_begin(x) + begin * (x.nbytes // B) for x in arrays]
 
 
-def _for_all(run: Callable[[int, int], int], B: int, numbers: int) -> None:
-    """All problems of a batch, shared between the cores where they are many; ``run`` tells how many it has done."""
+def _for_all(
+    run: Callable[[int, int], int], B: int, numbers: int, operations: int, stop: npt.NDArray[np.intc] | None = None
+) -> IntArray:
+    """All problems of a batch, shared between the cores where they are many; the problems that the deadline left out.
+
+    ``run`` tells how many it has done; ``operations`` are those of one step of one problem. Setting ``stop`` makes the
+    problems that are running end; without it they are short.
+    """
 
     def checked(begin: int, end: int) -> None:
         if run(begin, end) < end - begin:
             raise MemoryError(f"no memory for a problem whose rows have {numbers} entries")
 
-    if B * numbers < _SHARED:
+    workers = min(os.cpu_count() or 1, B) if B * numbers >= _SHARED else 1
+    if workers == 1 and B * operations < _LONG:
         checked(0, B)
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    workers = min(os.cpu_count() or 1, B)
-    size = -(-B // (4 * workers))  # several parts for each thread: problems take different numbers of steps
+        return np.empty(0, dtype=np.int64)
+    # Several parts for each thread: problems take different numbers of steps, and a deadline may come.
+    size = max(1, min(-(-B // (4 * workers)), _LONG // operations))
     parts = deque(range(0, B, size))
+    left: list[int] = []
 
     def work() -> None:
         while parts:
@@ -220,14 +235,15 @@ def _for_all(run: Callable[[int, int], int], B: int, numbers: int) -> None:
                 return
             checked(begin, min(begin + size, B))
 
-    if workers == 1:
-        work()
-        return
-    with ThreadPoolExecutor(workers - 1) as pool:  # this thread takes its share: one thread less has to be started
-        others = [pool.submit(work) for _ in range(workers - 1)]
-        work()
-        for done in others:
-            done.result()
+    def end() -> None:
+        if stop is not None:
+            stop[0] = 1
+        while parts:
+            with suppress(IndexError):
+                left.append(parts.popleft())
+
+    watched(work, end, workers)
+    return np.array([k for begin in left for k in range(begin, min(begin + size, B))], dtype=np.int64)
 
 
 class Measures(ctypes.Structure):

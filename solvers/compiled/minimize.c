@@ -192,15 +192,17 @@ EXPORT void attsvm_bind(void *const *routines) { memcpy(&lapack, routines, sizeo
 /* `count` problems in C order: left factors (m, p) and right factors (m, q) of unit rows, right-hand sides and senses
    (m,). A soft margin (loss is not HARD) has `groups` slacks, the group and the weight of each row (m,) and a penalty C
    for each problem. `lam` (m,) holds multipliers to start from, of any scale, and then those of this norm; W (p, q) and the
-   steps are written. Returns the problems that were done: all, unless memory was short. */
+   steps are written. Once another thread sets `stop`, every problem ends with the step that it is in. Returns the problems
+   that were done: all, unless memory was short. */
 EXPORT int attsvm_minimize(int kind, double power, int loss, int by_entries, int count, int m, int p, int q, int groups,
                            const double *left, const double *right, const double *c, const signed char *sense,
                            const int *group, const double *weight, const double *C, double *W, double *lam, int *steps,
-                           int most, double goal) {
+                           int most, double goal, const volatile int *stop) {
     const int N = p * q, least = p < q ? p : q;
     Norm norm = {.kind = kind, .power = power, .lwork = 16 * (p + q) + 7 * least + 64};
     const long room = N + least + norm.lwork + 8L * least;
-    State state = {.m = m, .N = N, .p = p, .q = q, .by_entries = by_entries, .penalty = {.loss = loss, .groups = groups}};
+    State state = {.m = m, .N = N, .p = p, .q = q, .by_entries = by_entries, .stop = stop,
+                   .penalty = {.loss = loss, .groups = groups}};
     const long own = state_numbers(&state);
     double *memory = malloc(sizeof(double) * (own + room + m + (long)m * N) + sizeof(int) * (m + groups + 2L));
     int done = 0;

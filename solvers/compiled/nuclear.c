@@ -94,13 +94,13 @@ static double start(Step *s, Run *run, const double *c, const double *first) {
 }
 
 /* Steps until the gap is closed or nothing improves; how many. What a row may miss is relative to its `room`. */
-static int iterate(Step *s, Run *run, int most, double goal) {
+static int iterate(Step *s, Run *run, int most, double goal, const volatile int *stop) {
     const int m = s->m, n = s->n;
     double best = INFINITY, mu;
     int steps = 0, waited = 0;
     memcpy(run->best_X, s->X, sizeof(double) * n * n);
     memcpy(run->best_lam, s->lam, sizeof(double) * m);
-    while (steps < most && best > goal && waited < PATIENCE && (waited < PAUSE || best >= NEAR)) {
+    while (!*stop && steps < most && best > goal && waited < PATIENCE && (waited < PAUSE || best >= NEAR)) {
         Measures found;
         steps++;
         if (nuclear_step(s, &mu)) break;
@@ -142,12 +142,12 @@ static void *run_memory(Run *run, const Step *s) {
 
 /* `count` problems in C order: factors (m, p) and (m, q) of unit rows, right-hand sides, what a violation of 1 amounts to,
    and senses (m,); a penalty as for attsvm_minimize. `lam` (m,) holds multipliers of the least Frobenius norm up to scale, and then those of the nuclear norm;
-   W (p, q) and the steps are written, W = NaN where the start has no meaning. Returns the problems that were done: all,
-   unless memory was short. */
+   W (p, q) and the steps are written, W = NaN where the start has no meaning; `stop` as for attsvm_minimize. Returns the
+   problems that were done: all, unless memory was short. */
 EXPORT int attsvm_nuclear(int loss, int count, int m, int p, int q, int groups, const double *a, const double *b,
                           const double *c, const double *room, const signed char *sense, const int *group,
                           const double *weight, const double *C, double *W, double *lam, int *steps, int most,
-                          double goal) {
+                          double goal, const volatile int *stop) {
     const int n = p + q;
     int done = 0;
     Step s = {.m = m, .p = p, .q = q, .n = n, .sense = sense, .penalty = {.loss = loss, .groups = groups}};
@@ -165,7 +165,7 @@ EXPORT int attsvm_nuclear(int loss, int count, int m, int p, int q, int groups, 
             place_groups(&s);
             const double size = start(&s, &run, c, lam);
             for (int k = 0; k < m; k++) run.room[k] = room[k] / size;
-            *steps++ = size > 0.0 ? iterate(&s, &run, most, goal) : 0;
+            *steps++ = size > 0.0 ? iterate(&s, &run, most, goal, stop) : 0;
             for (int i = 0; i < p; i++)
                 for (int j = 0; j < q; j++) W[i * q + j] = size > 0.0 ? run.best_X[i + (p + j) * (long)n] * size : NAN;
             if (size > 0.0) memcpy(lam, run.best_lam, sizeof(double) * m);

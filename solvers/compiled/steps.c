@@ -448,6 +448,6 @@ void offer(State *state, double gap) {
 
 int goes_on(const State *state, int most, double goal) {
     const int soft = state->penalty.loss != HARD; /* starts outside, so that the first steps gain feasibility, not the gap */
-    if (state->steps >= most || state->best <= goal || state->waited >= (soft ? SOFT_PATIENCE : PATIENCE)) return 0;
+    if (*state->stop || state->steps >= most || state->best <= goal || state->waited >= (soft ? SOFT_PATIENCE : PATIENCE)) return 0;
     return state->waited < (soft ? SOFT_PAUSE : PAUSE) || state->best >= NEAR;
 }

@@ -99,6 +99,7 @@ typedef struct {
     double apart;           /* largest entry of D less the dual matrix of the cone */
     double best;            /* larger of gap and miss at the best point */
     int waited, steps;
+    const volatile int *stop; /* another thread asks for what was reached by setting it */
 } State;
 
 /* Numbers of working memory that a state takes, and the state on such memory; sizes, penalty and by_entries must be set. */

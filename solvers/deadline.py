@@ -1,0 +1,127 @@
+"""When to stop: one deadline for everything that a call does, however deep, and compiled work that can be stopped.
+
+Whoever takes a ``time_limit`` runs its work `within` it. Loops look at `late` and return what they have; a deadline
+inside another one can only be earlier. Python answers Ctrl-C between two of its own instructions, so compiled work that
+may last longer than a blink runs in a thread of its own (`watched`): the calling thread waits, answers an interrupt or
+the deadline, and sets a flag that the loops in C look at once per step.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from typing import ParamSpec, TypeVar
+
+__all__ = ["late", "read_time_limit", "seconds_left", "watched", "within"]
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)
+# Seconds between two looks of a waiting thread: Windows answers no interrupt while a thread waits.
+_LOOK = 0.1
+
+
+def _now() -> float:
+    return time.perf_counter()
+
+
+def read_time_limit(given: object) -> float:
+    """Seconds that a call may take; infinite for None.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.deadline import read_time_limit
+    >>> read_time_limit(None), read_time_limit(2)
+    (inf, 2.0)
+    """
+    if given is None:
+        return math.inf
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0:
+        raise ValueError(f"time_limit must be None or a positive number of seconds, got {given!r}")
+    return float(given)
+
+
+def seconds_left() -> float:
+    """Seconds until the deadline; infinite without one, negative after it."""
+    return _DEADLINE.get() - _now()
+
+
+def late() -> bool:
+    """Whether the deadline has passed.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.deadline import late, within
+    >>> late(), within(1e-9, late), late()
+    (False, True, False)
+    """
+    return _now() > _DEADLINE.get()
+
+
+def within(seconds: float, work: Callable[P, Result], /, *args: P.args, **options: P.kwargs) -> Result:
+    """Call ``work`` with a deadline so many seconds from now, or the one that holds already if that is earlier.
+
+    Not a context manager: an interrupt on the way out of one would leave its deadline behind.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.deadline import seconds_left, within
+    >>> within(60.0, seconds_left) <= 60.0, within(1.0, within, 60.0, seconds_left) <= 1.0
+    (True, True)
+    """
+    if seconds == math.inf:
+        return work(*args, **options)
+    context = copy_context()
+    context.run(_DEADLINE.set, min(_DEADLINE.get(), _now() + seconds))
+    return context.run(work, *args, **options)
+
+
+def watched(work: Callable[[], None], stop: Callable[[], None], threads: int = 1) -> None:
+    """Run ``work`` in other threads; ``stop`` is called at the deadline and at an interrupt, and must make it end.
+
+    Parameters
+    ----------
+    work : callable
+        Spends its time in compiled code. Its exceptions are raised here.
+    stop : callable
+    threads : int
+        That run it at the same time.
+
+    Examples
+    --------
+    >>> import threading
+    >>> from attsvm.solvers.deadline import watched, within
+    >>> flag = threading.Event()
+    >>> within(0.01, watched, lambda: print("stopped:", flag.wait(60)), flag.set)
+    stopped: True
+    """
+    done = threading.Semaphore(0)
+    faults: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            work()
+        except BaseException as error:
+            faults.append(error)
+        finally:
+            done.release()
+
+    workers = [threading.Thread(target=body, daemon=True) for _ in range(threads)]
+    stopped = False
+    try:
+        for worker in workers:
+            worker.start()
+        for _ in workers:
+            while not done.acquire(timeout=min(max(seconds_left(), 0.0), _LOOK) if not stopped else _LOOK):
+                if late() and not stopped:
+                    stopped = True
+                    stop()
+    except BaseException:
+        stop()  # what the threads still hold stays alive until they end, a step later
+        raise
+    if faults:
+        raise faults[0]
