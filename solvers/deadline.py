@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from typing import ParamSpec, TypeVar
 
-__all__ = ["late", "read_time_limit", "seconds_left", "watched", "within"]
+__all__ = ["OutOfTime", "late", "read_time_limit", "require_time", "seconds_left", "watched", "within"]
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -23,6 +23,10 @@ Result = TypeVar("Result")
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)
 # Seconds between two looks of a waiting thread: Windows answers no interrupt while a thread waits.
 _LOOK = 0.1
+# What is left of the time after the deadline: positive, so that it is a time limit, too.
+_LEAST = 1e-9
+# Seconds that an interrupted call waits for its threads.
+_PATIENCE = 1.0
 
 
 def _now() -> float:
@@ -30,19 +34,18 @@ def _now() -> float:
 
 
 def read_time_limit(given: object) -> float:
-    """Seconds that a call may take; infinite for None.
+    """Seconds from now that a ``time_limit`` allows, or what is left until the deadline if that is less.
 
     Examples
     --------
-    >>> from attsvm.solvers.deadline import read_time_limit
-    >>> read_time_limit(None), read_time_limit(2)
-    (inf, 2.0)
+    >>> from attsvm.solvers.deadline import read_time_limit, within
+    >>> read_time_limit(None), read_time_limit(2), within(1.0, read_time_limit, 2) <= 1.0
+    (inf, 2.0, True)
     """
-    if given is None:
-        return math.inf
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0:
+    if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0):
         raise ValueError(f"time_limit must be None or a positive number of seconds, got {given!r}")
-    return float(given)
+    left = max(seconds_left(), _LEAST)
+    return left if given is None else min(float(given), left)
 
 
 def seconds_left() -> float:
@@ -60,6 +63,16 @@ def late() -> bool:
     (False, True, False)
     """
     return _now() > _DEADLINE.get()
+
+
+class OutOfTime(RuntimeError):
+    """The deadline has passed, and half of an answer is none."""
+
+
+def require_time() -> None:
+    """Raise `OutOfTime` after the deadline."""
+    if late():
+        raise OutOfTime("the time limit was reached")
 
 
 def within(seconds: float, work: Callable[P, Result], /, *args: P.args, **options: P.kwargs) -> Result:
@@ -121,7 +134,10 @@ def watched(work: Callable[[], None], stop: Callable[[], None], threads: int = 1
                     stopped = True
                     stop()
     except BaseException:
-        stop()  # what the threads still hold stays alive until they end, a step later
+        stop()
+        until = _now() + _PATIENCE
+        for _ in workers:  # most end a step later; what the others hold stays alive until they do
+            done.acquire(timeout=max(until - _now(), 0.0))
         raise
     if faults:
         raise faults[0]

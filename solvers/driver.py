@@ -6,6 +6,8 @@ import math
 import time
 from typing import Generic, TypeVar
 
+from attsvm.solvers.deadline import late
+
 __all__ = ["Driver"]
 
 Point = TypeVar("Point")
@@ -63,8 +65,8 @@ class Driver(Generic[Point]):
         return self.patience is not None and self.waited > self.patience
 
     def advance(self, steps: int = 1) -> bool:
-        """Take steps from the budget; False, and nothing taken, when there are none left."""
-        if self.steps >= self.budget:
+        """Take steps from the budget; False, and nothing taken, when there are none left or the deadline has passed."""
+        if self.steps >= self.budget or late():
             return False
         self.steps += steps
         return True

@@ -16,6 +16,7 @@ import numpy as np
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
+from attsvm.solvers.deadline import late
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.interior import solve_interior
 from attsvm.solvers.primal_dual import solve_primal_dual
@@ -143,6 +144,6 @@ def solve_growing_rows(unit: UnitProblem, norm: Norm, request: Request) -> Metho
         certificate = state.best.certificate
         if certificate is not None and certificate.proved <= 0.1 * request.tolerance:
             break
-        if not state.grow(found.W, lam, beyond):
+        if late() or not state.grow(found.W, lam, beyond):
             break
     return replace(state.best, iterations=state.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.deadline import seconds_left, watched
 from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
@@ -36,6 +38,9 @@ TIGHT: dict[str, dict[str, Any]] = {
     },
 }
 
+# What they call a limit on their time.
+_TIME = {"CLARABEL": "time_limit", "SCS": "time_limit_secs", "OSQP": "time_limit"}
+
 _SOLVED = {"optimal", "optimal_inaccurate", "user_limit"}
 
 
@@ -54,6 +59,8 @@ def _settings(name: str, request: Request) -> dict[str, Any]:
     settings: dict[str, Any] = {} if options.pop("defaults", False) else dict(TIGHT.get(name, {}))
     if request.max_iterations is not None:
         settings["max_iters" if name == "SCS" else "max_iter"] = request.max_iterations
+    if name in _TIME:
+        options.pop("time_limit", None)  # the deadline holds it
     return {**settings, **options}
 
 
@@ -127,14 +134,8 @@ def _solve_soft(
     cost = cp.sum(slacks) if penalty.loss == "hinge" else cp.sum_squares(slacks)
     unit = max(1.0, penalty.C)  # the objective in units in which C is 1: tolerances are absolute
     program = cp.Problem(cp.Minimize(regular / unit + (penalty.C / unit) * cost), constraints)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the certificate decides
-        try:
-            program.solve(solver=name, **settings)
-        except cp.SolverError as error:
-            if "cannot solve this problem" in str(error):
-                raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}; use 'cvxpy'") from error
-            return MethodResult()
+    if _run(program, name, norm, settings) == "solver_error":
+        return MethodResult()
     iterations = int((program.solver_stats and program.solver_stats.num_iters) or 0)
     if W.value is None or any(c.dual_value is None for c in constraints):
         return MethodResult(iterations=iterations)
@@ -207,12 +208,47 @@ def _run(program: Any, name: str, norm: Norm, settings: dict[str, Any]) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the certificate decides
         try:
-            program.solve(solver=name, **settings)
+            _solve_program(program, name, settings)
         except cp.SolverError as error:
             if "cannot solve this problem" in str(error):  # a cone that the solver does not have
                 raise ValueError(f"solver 'cvxpy:{name}' does not support norm {norm.name!r}; use 'cvxpy'") from error
             return "solver_error"
     return str(program.status)
+
+
+def _solve_program(program: Any, name: str, settings: dict[str, Any]) -> None:
+    """Let cvxpy solve in a thread of its own, so that an interrupt is answered: Clarabel ends a step later."""
+    flag = threading.Event()
+    solver = _stoppable_clarabel(flag) if name == "CLARABEL" else name
+    if name in _TIME and seconds_left() < np.inf:
+        settings = settings | {_TIME[name]: max(seconds_left(), 1e-3)}
+    watched(lambda: program.solve(solver=solver, **settings), flag.set)
+
+
+def _stoppable_clarabel(flag: threading.Event) -> Any:
+    """Clarabel as a solver of cvxpy that looks at a flag after every step; its name where it is too old for that."""
+    import clarabel
+
+    if not hasattr(clarabel.DefaultSolver, "set_termination_callback"):
+        return "CLARABEL"
+    from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL, dims_to_solver_cones
+    from scipy.sparse import csc_array, triu
+
+    class Stoppable(CLARABEL):  # type: ignore[misc]  # cvxpy has no types
+        def name(self) -> str:
+            return "STOPPABLE_CLARABEL"  # cvxpy refuses a name of its own
+
+        def solve_via_data(
+            self, data: Any, warm_start: bool, verbose: bool, solver_opts: Any, solver_cache: Any = None
+        ) -> Any:
+            size = len(data["c"])
+            quadratic = triu(data["P"]).tocsc() if "P" in data else csc_array((size, size))
+            cones, options = dims_to_solver_cones(data[self.DIMS]), self.parse_solver_opts(verbose, solver_opts)
+            solver = clarabel.DefaultSolver(quadratic, data["c"], data["A"], data["b"], cones, options)
+            solver.set_termination_callback(lambda _: flag.is_set())
+            return solver.solve()
+
+    return Stoppable()
 
 
 def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any], rows: FloatArray) -> FloatArray:

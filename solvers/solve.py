@@ -8,7 +8,7 @@ that method can; what stays open is solved one by one.
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify.certificate import Certificate, Source
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
+from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, within
 from attsvm.solvers.exact.settle import settle_exactly
 from attsvm.solvers.ladder import SolverSpec, rungs
 from attsvm.solvers.norms import Norm, get_norm
@@ -41,6 +42,8 @@ _SPREAD = 1e5
 _SHARP = 9e-11
 # Share of the largest multiplier below which a row is taken for inactive by the next rung.
 _SMALL = 1e-6
+# Share of a time limit after which whatever still runs is stopped.
+_GRACE = 1.05
 _CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)
 
 
@@ -117,13 +120,16 @@ def solve(
         tolerance or _achievable(specs[0], variant), max_iterations, _warm(warm_start), rank, solver, variant, options
     )
     request.check(problem)
+    # Methods that know the limit stop by themselves; the deadline is for what they call, and for the other methods.
+    allowed = _GRACE * read_time_limit(options.get("time_limit"))
     if problem.m < FEW_ROWS and not problem.batch and norm.name == "frobenius" and not specs[0].foreign:
-        return _solve_one(specs, problem, norm, request)  # products of so few rows are never shared between threads
+        # products of so few rows are never shared between threads
+        return within(allowed, _solve_one, specs, problem, norm, request)
     threads = _threads(specs[0], problem, norm)
     # Not a with statement: an interrupt at the first instruction of __exit__ would leave the threads as they are.
     try:
         threads.__enter__()
-        return (_solve_many if problem.batch else _solve_one)(specs, problem, norm, request)
+        return within(allowed, _solve_many if problem.batch else _solve_one, specs, problem, norm, request)
     finally:
         try:
             threads.__exit__(None, None, None)
@@ -154,7 +160,7 @@ def _check_options(specs: tuple[SolverSpec, ...], options: dict[str, Any]) -> No
     """Refuse options that neither the first method nor, on the ladder of "auto", another one takes; by name."""
     if not options or specs[0].options is None:
         return
-    taken = sorted(set().union(*(spec.options or () for spec in specs)))
+    taken = sorted({"time_limit"}.union(*(spec.options or () for spec in specs)))
     unknown = sorted(set(options) - set(taken))
     if unknown:
         known = ", ".join(("tolerance", "max_iterations", "warm_start", *taken))
@@ -190,11 +196,12 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
         return _solve_scaled(specs, problem, norm, request)
     settled = _settled(unit)
     found, spec = (settled, specs[0]) if settled is not None else _climb(specs, unit, norm, request)
-    if _is_open(found, request) and not spec.ranks and request.max_iterations is None:
+    if _is_open(found, request) and not spec.ranks and request.max_iterations is None and not late():
         # Exact arithmetic settles hard margins; a foreign result in a norm with own methods is left alone.
         own = not specs[0].foreign or norm.name not in ("frobenius", "nuclear")
         if own and problem.penalty is None:
-            found = settle_exactly(problem, norm, found, request.tolerance)
+            with suppress(OutOfTime):
+                found = settle_exactly(problem, norm, found, request.tolerance)
     label = f"{spec.name}:{request.variant.upper()}" if request.variant else spec.name
     return conclude(
         problem, norm, found, solver=label, seconds=time.perf_counter() - begin, tolerance=request.tolerance
@@ -204,10 +211,12 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
 def _climb(
     specs: tuple[SolverSpec, ...], unit: UnitProblem, norm: Norm, request: Request
 ) -> tuple[MethodResult, SolverSpec]:
-    """Rung after rung until one proves enough; the best result, and who found it. Budgets are the first rung's."""
+    """Rung after rung until one proves enough; the best result, and who found it.
+
+    A number of iterations is the first rung's; the time is for all of them.
+    """
     best, answered, steps = MethodResult(), specs[0], 0
     goal = min(request.tolerance, _SHARP) if _is_sharp(unit.problem, norm) else request.tolerance
-    limited = request.max_iterations is not None or "time_limit" in request.options
     for place, spec in enumerate(specs):
         if place and spec.foreign and proved(best) <= request.tolerance:
             break  # good enough: the reference is for what is open
@@ -215,7 +224,7 @@ def _climb(
         steps += int(found.iterations)
         if not place or found.farkas is not None or proved(found) < proved(best):
             best, answered = found, spec
-        if best.farkas is not None or limited or proved(best) <= goal:
+        if best.farkas is not None or request.max_iterations is not None or late() or proved(best) <= goal:
             break
     if answered is not specs[0]:
         best = replace(best, iterations=steps).answered(answered.name)
@@ -284,7 +293,9 @@ def _solve_scaled(
     if UnitProblem(scaled).is_extreme:  # rows too different for one power of two: exact arithmetic or nothing
         begin = time.perf_counter()
         with np.errstate(all="ignore"):
-            found = settle_exactly(scaled, norm, MethodResult(), request.tolerance)
+            found = MethodResult()
+            with suppress(OutOfTime):
+                found = settle_exactly(scaled, norm, found, request.tolerance)
             solution = conclude(
                 scaled,
                 norm,
@@ -457,6 +468,8 @@ def _rescued(
     alone = replace(request, warm_start=None, max_iterations=None, solver="auto", options={})
     parts = [batch[i] for i in range(len(batch))]
     for i in open_ones:
+        if late():
+            break
         one, so_far = batch.problem[int(i)], parts[i]
         specs, _ = rungs(one, norm)
         near = so_far.status is Status.OPTIMAL and not hard[i]  # Newton finishes

@@ -286,10 +286,12 @@ static double visit(Descent *d, long count, const double *a, const double *b, co
 
 /* Sweeps over the queries, in random order: lam and W = W(lam) move, `rest` and `slept` (q,) and `seed` carry on. Rows
    a (m, dx) are sorted by query, those of query j from begin[j] to begin[j + 1]. `goal` is the violation that is left
-   alone; `misses` (q,) are the violations that the last visits found. Returns the visits made, or -1 without memory. */
+   alone; `misses` (q,) are the violations that the last visits found. Once another thread sets `stop`, no further
+   query is visited. Returns the visits made, or -1 without memory. */
 EXPORT long attsvm_descend(int q, int dx, int dz, const long long *begin, const double *a, const double *b,
                            const double *rhs, int joint, int squared, double C, double goal, int sweeps, double *lam,
-                           double *W, double *misses, int *rest, int *slept, unsigned long long *seed) {
+                           double *W, double *misses, int *rest, int *slept, unsigned long long *seed,
+                           const volatile int *stop) {
     long longest = 1, visits = 0;
     for (int j = 0; j < q; j++)
         if (begin[j + 1] - begin[j] > longest) longest = (long)(begin[j + 1] - begin[j]);
@@ -303,7 +305,7 @@ EXPORT long attsvm_descend(int q, int dx, int dz, const long long *begin, const 
         return -1;
     }
     Descent d = {dx, dz, W, squared ? INFINITY : C, joint, squared ? 0.5 / C : 0.0, memory, memory + 2 * dx, memory + dx, NULL};
-    for (int sweep = 0; sweep < sweeps; sweep++) {
+    for (int sweep = 0; sweep < sweeps && !*stop; sweep++) {
         int n = 0;
         double worst = 0.0;
         for (int j = 0; j < q; j++) {
@@ -320,7 +322,7 @@ EXPORT long attsvm_descend(int q, int dx, int dz, const long long *begin, const 
             order[i] = order[k];
             order[k] = kept;
         }
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < n && !*stop; i++) {
             int j = order[i];
             long first = (long)begin[j], count = (long)(begin[j + 1] - begin[j]);
             if (!count) continue;

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.compiled.kernels import _begin, _library
+from attsvm.solvers.compiled.kernels import _begin, _for_all, _library
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.rows.pairs import PairRows
 
@@ -66,7 +66,7 @@ class DualDescent:
         self.W = self.rows.adjoint(self.lam)
         self._sweep = _library().attsvm_descend
         whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
-        self._sweep.argtypes = [*3 * [whole], *4 * [array], *2 * [whole], *2 * [real], whole, *6 * [array]]
+        self._sweep.argtypes = [*3 * [whole], *4 * [array], *2 * [whole], *2 * [real], whole, *7 * [array]]
         self._sweep.restype = ctypes.c_long
 
     def move_to(self, lam: FloatArray) -> None:
@@ -87,13 +87,18 @@ class DualDescent:
         (dx, dz), rows, penalty = self.rows.shape, self.rows, self.penalty
         fixed: list[npt.NDArray[Any]] = [self._begin, rows.a, rows.queries, self.rhs]
         moved: list[npt.NDArray[Any]] = [self.lam, self.W, self._misses, self._rest, self._slept, self._seed]
-        visits = self._sweep(
-            rows.q, dx, dz, *map(_begin, fixed), penalty.slack == "query", penalty.loss != "hinge", penalty.C, goal,
-            count, *map(_begin, moved),
-        )  # fmt: skip
-        if visits < 0:
-            raise MemoryError(f"no memory for a sweep over {rows.m} rows of {rows.q} queries")
-        return int(visits)
+        visits, stop = 0, np.zeros(1, dtype=np.intc)
+
+        def run(begin: int, end: int) -> int:
+            nonlocal visits
+            visits = self._sweep(
+                rows.q, dx, dz, *map(_begin, fixed), penalty.slack == "query", penalty.loss != "hinge", penalty.C, goal,
+                count, *map(_begin, moved), _begin(stop),
+            )  # fmt: skip
+            return int(visits >= 0)
+
+        _for_all(run, 1, rows.m * dx, count * (rows.q * dx * dz + rows.m * dx), stop)
+        return visits
 
 
 def _is_sorted(order: IntArray) -> bool:

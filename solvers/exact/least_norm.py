@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.deadline import require_time
 from attsvm.solvers.exact.feasibility import rows_by_weight
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, rational, to_float
 from attsvm.solvers.exact.simplex import pivot_columns
@@ -225,6 +226,7 @@ def exact_least_norm(
         missed = _most_missed(rows, slacks)
         if missed is None:
             break
+        require_time()
         if state.pivots >= max_pivots:
             raise RuntimeError(f"no exact solution within max_pivots = {max_pivots} exchanges of rows")
         proof = _enter(state, *missed, abs(slacks[missed[0]]))

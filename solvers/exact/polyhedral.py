@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.deadline import require_time
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, rational, to_float
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def exact_polyhedral(rows: ExactRows, norm: str, max_pivots: int = 2000) -> Exac
         entering = tableau.missed(point, pivots < _GREEDY)
         if entering is None:
             break
+        require_time()
         if pivots >= max_pivots:
             raise RuntimeError(f"no exact solution within max_pivots = {max_pivots} exchanges of rows")
         proof = tableau.exchange(*entering)

@@ -15,6 +15,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
+from attsvm.solvers.deadline import OutOfTime
 from attsvm.solvers.exact.measures import exact_certificate, exact_rows_of, root_bounds, rounded_up
 from attsvm.solvers.norms import Entrywise, Norm, Schatten, get_norm
 from attsvm.solvers.problem import MarginProblem
@@ -156,7 +157,7 @@ def _better(found: MethodResult, other: MethodResult) -> MethodResult:
 
 
 def exact_proof(problem: MarginProblem) -> Certificate | None:
-    """A proof of infeasibility in rationals, if there is one and the problem is small enough to look for it.
+    """A proof of infeasibility in rationals, if there is one, and the problem is small enough and time left to find it.
 
     Examples
     --------
@@ -169,7 +170,10 @@ def exact_proof(problem: MarginProblem) -> Certificate | None:
 
     if problem.m * problem.shape[0] * problem.shape[1] > _ENTRIES:
         return None
-    proof = exact_feasibility(exact_rows_of(problem)).proof
+    try:
+        proof = exact_feasibility(exact_rows_of(problem)).proof
+    except OutOfTime:
+        return None
     return None if proof is None else _refuted(problem, proof, MethodResult()).farkas
 
 

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from attsvm.solvers.deadline import require_time
+
 if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat, fmpz_mat
 
@@ -187,6 +189,7 @@ def solve_inequalities(
         if not leaving:
             proof = {entering: fmpq(sign)} | {k: -sign * d for k, d in weights.items() if d != 0}
             return Vertex(None, proof, pivots)
+        require_time()
         if pivots == max_pivots:
             return Vertex(None, None, pivots)
         basis.rows[basis.rows.index(min(leaving))] = entering

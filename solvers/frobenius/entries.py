@@ -18,6 +18,7 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.correction import least_change
+from attsvm.solvers.deadline import late
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
@@ -144,7 +145,7 @@ class _Steps:
 
     def run(self, goal: float, most: int) -> None:
         """Steps until the gap is below the goal and no row is missed, or until rounding or the budget stops them."""
-        while self.steps < most:
+        while self.steps < most and not late():
             gap = self.gap()
             joined = self.admit() if gap < _LOOK else 0
             if (gap <= goal and not joined) or not self._step():

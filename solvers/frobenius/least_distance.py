@@ -9,13 +9,19 @@ LDL^T updates", IEEE Transactions on Automatic Control 67 (2022).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.deadline import late, seconds_left, watched
 
 __all__ = ["DistanceResult", "least_distance"]
+
+
+# Numbers in the rows from which on DAQP may take long enough to be watched, and seconds that stand for no limit.
+_LONG, _UNLIMITED = 150_000, 1e9
 
 
 class DistanceResult(NamedTuple):
@@ -61,8 +67,6 @@ def least_distance(rows: FloatArray, c: FloatArray, equality: BoolArray | None =
     >>> least_distance(np.array([[1.0], [-1.0]]), np.ones(2)).ray
     np.True_
     """
-    import daqp
-
     batch, (m, D) = c.shape[:-1], rows.shape[-2:]
     size = int(np.prod(batch))
     F, lower = rows.reshape(size, m, D), np.array(c, dtype=np.float64).reshape(size, m)
@@ -70,16 +74,36 @@ def least_distance(rows: FloatArray, c: FloatArray, equality: BoolArray | None =
     if equality is not None and equality.any():
         equal = equality.reshape(size, m)
         upper[equal], sense[equal] = lower[equal], 5
-    x, w, flag, count = np.empty((size, m)), np.empty((size, D)), np.empty(size, np.int64), np.empty(size, np.int64)
+    x, w, flag, count = np.zeros((size, m)), np.zeros((size, D)), np.zeros(size, np.int64), np.zeros(size, np.int64)
     for i in range(size):
+        if late():
+            break
         # Eliminating equality rows first would lose their multipliers and the ray when they contradict each other.
-        w[i], _, flag[i], info = daqp.solve(
-            None, None, F[i], upper[i], lower[i], sense[i], primal_tol=1e-12, eq_reduction=-1
-        )
-        x[i], count[i] = info["lam"], info["iterations"]
+        w[i], flag[i], x[i], count[i] = _by_daqp(F[i], upper[i], lower[i], sense[i])
     np.negative(x, out=x)  # multipliers of lower bounds are negative there
     settled, ray = flag == 1, flag == -1
     w[~settled] = 0.0  # what DAQP returns there was never written
     if not batch:
         return DistanceResult(x[0], w[0], settled[0], ray[0], count[0])
     return DistanceResult(x, w, settled, ray, count)
+
+
+def _by_daqp(
+    rows: FloatArray, upper: FloatArray, lower: FloatArray, sense: npt.NDArray[np.intc]
+) -> tuple[FloatArray, int, FloatArray, int]:
+    """Point, flag, multipliers and steps of DAQP, which ends at the deadline."""
+    import daqp
+
+    found: list[Any] = []
+
+    def work() -> None:
+        left = min(seconds_left(), _UNLIMITED)
+        settings = {"primal_tol": 1e-12, "eq_reduction": -1, "time_limit": max(left, 1e-3)}  # 0 is no limit
+        found.extend(daqp.solve(None, None, rows, upper, lower, sense, **settings))
+
+    if rows.size < _LONG:
+        work()
+    else:
+        watched(work, lambda: None)  # it cannot be stopped, and ends some seconds after an interrupt
+    w, _, flag, info = found
+    return w, flag, info["lam"], info["iterations"]

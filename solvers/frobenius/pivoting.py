@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.deadline import late
 
 __all__ = ["DAQP_ROWS", "SmallResult", "by_daqp", "solve_active", "solve_small"]
 
@@ -158,6 +159,8 @@ def _pivot_one(
                 factor, x[rows], fault = dposv(G.take(rows, 0).take(rows, 1).T, c.take(rows), 0, 1, 1)
         if fault:
             return x, False, count
+        if late():
+            break
         # Multipliers of active rows minus slacks of inactive ones: whichever is not 0 decides the side.
         balance = c - G.dot(x)
         balance += x
@@ -240,8 +243,10 @@ def _pivot_stack(G: FloatArray, c: FloatArray, equality: BoolArray, active: Bool
             last = index == np.where(swap, index, -1).max(axis=1, keepdims=True)
             wanted = np.where(stuck[:, None], active ^ last, wanted)
         active = wanted
-    if len(live):  # out of rounds: where they stood
-        out.x[live], out.iterations[live] = x, limit
+        if late():
+            break
+    if len(live):  # out of rounds or of time: where they stood
+        out.x[live], out.iterations[live] = x, count
     return out
 
 

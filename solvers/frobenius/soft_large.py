@@ -26,10 +26,11 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.compiled.descent import DualDescent
+from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.soft_entries import soft_interior
 from attsvm.solvers.frobenius.soft_rows import FIRST_ROWS, BothSigns, largest_of_each, plan_memory
-from attsvm.solvers.frobenius.working_set import Progress, read_time_limit
+from attsvm.solvers.frobenius.working_set import Progress
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem

@@ -23,6 +23,7 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
+from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
@@ -34,7 +35,7 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["Progress", "WorkingSetSolve", "raised", "read_time_limit", "solve_working_set"]
+__all__ = ["Progress", "WorkingSetSolve", "raised", "solve_working_set"]
 
 # Proximal weights, relative to the squared row norms of a query: one to find the rows, one to settle them, and lower
 # ones for what is still open.
@@ -81,15 +82,6 @@ class Progress:
     norm: float
     bound: float
     seconds: float
-
-
-def read_time_limit(given: object) -> float:
-    """Seconds that a solve may take; infinite for None."""
-    if given is None:
-        return np.inf
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0:
-        raise ValueError(f"time_limit must be None or a positive number of seconds, got {given!r}")
-    return float(given)
 
 
 class WorkingSetSolve:

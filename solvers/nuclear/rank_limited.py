@@ -14,7 +14,8 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.entry import certify
-from attsvm.solvers.frobenius.working_set import raised, read_time_limit
+from attsvm.solvers.deadline import read_time_limit
+from attsvm.solvers.frobenius.working_set import raised
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.factored import Factors, augmented_lagrangian, solve_factored
 from attsvm.solvers.nuclear.interior import solve_interior

@@ -19,8 +19,9 @@ import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.frobenius.face_system import Metric
-from attsvm.solvers.frobenius.working_set import WorkingSetSolve, raised, read_time_limit
+from attsvm.solvers.frobenius.working_set import WorkingSetSolve, raised
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.face_newton import polish_face
 from attsvm.solvers.problem import MarginProblem
