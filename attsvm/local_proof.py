@@ -24,6 +24,7 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray
 from attsvm.rows import AttentionRows
 from attsvm.solvers import MarginProblem, MarginSolution, MarginSolutionBatch, certify, solve, solve_batch
+from attsvm.solvers.deadline import late
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm
 from attsvm.support_proof import MarginBounds, carries_weight_outside, margin_bounds, solve_exactly, upper_norm
 
@@ -124,7 +125,7 @@ def _frobenius(
     exact: dict[int, ExactLeastNorm | ExactFarkas] = {}
     for i in np.flatnonzero(left):
         one, solved = _one(result, problem, int(i))
-        answer = solve_exactly(one, solved.multipliers)
+        answer = None if late() else solve_exactly(one, solved.multipliers)
         if answer is None:
             reasons[int(i)] = _why(problem, result, bounds, above, int(i), bool(optimal[i]))
             continue
@@ -153,6 +154,8 @@ def _why(
     problem: MarginProblem, result: Any, bounds: MarginBounds | None, above: BoolArray, index: int, optimal: bool
 ) -> str:
     """Why a selection stays undecided, with the resolution at which margins are known."""
+    if late():
+        return "the time limit was reached"
     if not optimal or bounds is None:
         _, solved = _one(result, problem, index)
         return f"the solve ended {solved.status} with gap {solved.certificate.gap:.1e}"

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray
 from attsvm.solvers import Certificate, CertificateBatch, MarginProblem
 from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF, gamma
+from attsvm.solvers.deadline import late
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm, exact_least_norm, exact_rows
 
 __all__ = ["MarginBounds", "carries_weight_outside", "margin_bounds", "on_margin", "solve_exactly", "upper_norm"]
@@ -43,6 +44,8 @@ _SAFE_NORM = 1e-140
 # Entries of the Gram matrices formed at once (32 MiB), and rows of one problem up to which one is formed.
 _GRAM_ELEMENTS = 1 << 22
 _GRAM_ROWS = 3000
+# Rows from which on the problems of a batch are proved one by one, on the rows near the margin.
+_MANY_ROWS = 100
 # Sizes up to which rationals are tried: about two seconds at worst.
 _EXACT_ROWS, _EXACT_ENTRIES, _EXACT_PIVOTS = 250, 120_000, 200
 
@@ -203,7 +206,15 @@ def carries_weight_outside(
         part = MarginBounds(bounds.margins[rows], bounds.error[rows], bounds.radius, bounds.size)
         return _outside(problem.gather(rows), part, multipliers[rows], base[rows])
     out = np.zeros(len(problem), dtype=bool)
+    if problem.m > _MANY_ROWS:  # few of them are near the margin: systems of that order, one by one
+        for i in range(len(problem)):
+            own = slice(None) if problem.valid is None else problem.valid[i]
+            part = MarginBounds(bounds.margins[i][own], bounds.error[i][own], bounds.radius[i], bounds.size[i])
+            out[i] = not late() and carries_weight_outside(problem[i], part, multipliers[i][own], base[i][own])
+        return out
     for chunk in _chunks(problem):
+        if late():
+            break
         index = np.arange(len(problem))[chunk]
         out[chunk] = _outside(problem.take(index), bounds[index], multipliers[chunk], base[chunk])
     return out

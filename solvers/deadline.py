@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from typing import ParamSpec, TypeVar
 
-__all__ = ["OutOfTime", "late", "read_time_limit", "require_time", "seconds_left", "watched", "within"]
+__all__ = ["OutOfTime", "late", "now", "read_time_limit", "require_time", "seconds_left", "watched", "within"]
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -29,7 +29,8 @@ _LEAST = 1e-9
 _PATIENCE = 1.0
 
 
-def _now() -> float:
+def now() -> float:
+    """Seconds on the clock of all deadlines."""
     return time.perf_counter()
 
 
@@ -50,7 +51,7 @@ def read_time_limit(given: object) -> float:
 
 def seconds_left() -> float:
     """Seconds until the deadline; infinite without one, negative after it."""
-    return _DEADLINE.get() - _now()
+    return _DEADLINE.get() - now()
 
 
 def late() -> bool:
@@ -62,7 +63,7 @@ def late() -> bool:
     >>> late(), within(1e-9, late), late()
     (False, True, False)
     """
-    return _now() > _DEADLINE.get()
+    return now() > _DEADLINE.get()
 
 
 class OutOfTime(RuntimeError):
@@ -89,7 +90,7 @@ def within(seconds: float, work: Callable[P, Result], /, *args: P.args, **option
     if seconds == math.inf:
         return work(*args, **options)
     context = copy_context()
-    context.run(_DEADLINE.set, min(_DEADLINE.get(), _now() + seconds))
+    context.run(_DEADLINE.set, min(_DEADLINE.get(), now() + seconds))
     return context.run(work, *args, **options)
 
 
@@ -135,9 +136,9 @@ def watched(work: Callable[[], None], stop: Callable[[], None], threads: int = 1
                     stop()
     except BaseException:
         stop()
-        until = _now() + _PATIENCE
+        until = now() + _PATIENCE
         for _ in workers:  # most end a step later; what the others hold stays alive until they do
-            done.acquire(timeout=max(until - _now(), 0.0))
+            done.acquire(timeout=max(until - now(), 0.0))
         raise
     if faults:
         raise faults[0]

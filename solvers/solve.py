@@ -19,7 +19,7 @@ from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify.certificate import Certificate, Source
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
-from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, within
+from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, seconds_left, within
 from attsvm.solvers.exact.settle import settle_exactly
 from attsvm.solvers.ladder import SolverSpec, rungs
 from attsvm.solvers.norms import Norm, get_norm
@@ -44,6 +44,8 @@ _SHARP = 9e-11
 _SMALL = 1e-6
 # Share of a time limit after which whatever still runs is stopped.
 _GRACE = 1.05
+# Seconds that loading the reference may take: with less left it is not tried after other methods.
+_LOADING = 10.0
 _CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)
 
 
@@ -218,8 +220,8 @@ def _climb(
     best, answered, steps = MethodResult(), specs[0], 0
     goal = min(request.tolerance, _SHARP) if _is_sharp(unit.problem, norm) else request.tolerance
     for place, spec in enumerate(specs):
-        if place and spec.foreign and proved(best) <= request.tolerance:
-            break  # good enough: the reference is for what is open
+        if place and spec.foreign and (proved(best) <= request.tolerance or seconds_left() < _LOADING):
+            break  # good enough, or too late: the reference is for what is open
         found = _measured(spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None)), unit, norm)
         steps += int(found.iterations)
         if not place or found.farkas is not None or proved(found) < proved(best):
@@ -357,6 +359,10 @@ def _solve_each(problem: MarginProblem, norm: Norm, request: Request) -> MarginS
     for i in range(len(problem)):
         one = problem[i]
         mine = rungs(one, norm, request.solver, request.rank)[0]
+        if i and late():
+            name = mine[0].name
+            parts.append(conclude(one, norm, MethodResult(), solver=name, seconds=0.0, tolerance=request.tolerance))
+            continue
         start = _warm_part(request.warm_start, problem, i)
         parts.append(_solve_one(mine, one, norm, replace(request, warm_start=start)))
     return MarginSolution.stack(parts, problem)

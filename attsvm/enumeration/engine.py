@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -19,6 +20,8 @@ from attsvm.enumeration.evaluate import Verdicts
 from attsvm.enumeration.result import Counts, LocalOptimum, Undecided
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.selection import Selection
+from attsvm.solvers import deadline
+from attsvm.solvers.deadline import late, within
 
 __all__ = ["Budget", "Engine", "run"]
 
@@ -31,7 +34,9 @@ _FORMAT = 2
 class Engine(ABC):
     """A way of enumerating that works in steps; between steps its state can be saved.
 
-    A step computes first and records last, so that an interrupted step leaves the state of the step before.
+    A step computes first and records last, so that an interrupted step leaves the state of the step before. A step that
+    the deadline (`attsvm.solvers.deadline`) cuts short keeps what it proved locally optimal, and is taken again when
+    the enumeration goes on.
 
     Parameters
     ----------
@@ -82,7 +87,7 @@ class Engine(ABC):
                 item = LocalOptimum(chosen, float(verdicts.norm[row]), float(verdicts.gap[row]))
                 self.found[tokens] = item
                 new.append(item)
-        for row in np.flatnonzero(verdicts.undecided):
+        for row in np.flatnonzero(verdicts.undecided) if not late() else ():  # time might have decided them
             tokens = tuple(int(t) for t in selections[row])
             chosen = Selection(selections[row].reshape(shape).copy())
             self.undecided.setdefault(tokens, Undecided(chosen, verdicts.reasons.get(int(row), "")))
@@ -168,19 +173,24 @@ class Budget:
 
     def __init__(self, max_nodes: int | None, time_limit: float | None, limit: int | None) -> None:
         self.max_nodes, self.limit = max_nodes, limit
-        self.begin = time.monotonic()
+        self.begin = deadline.now()
         self.time_limit = time_limit
 
     @property
     def seconds(self) -> float:
         """Seconds since the budget was made."""
-        return time.monotonic() - self.begin
+        return deadline.now() - self.begin
+
+    @property
+    def left(self) -> float:
+        """Seconds until the time limit."""
+        return math.inf if self.time_limit is None else self.time_limit - self.seconds
 
     def spent(self, engine: Engine) -> bool:
         """Whether some limit is reached."""
         return (
             (self.max_nodes is not None and engine.counts.nodes >= self.max_nodes)
-            or (self.time_limit is not None and self.seconds >= self.time_limit)
+            or self.left <= 0
             or (self.limit is not None and len(engine.found) >= self.limit)
         )
 
@@ -232,7 +242,7 @@ def run(engine: Engine, budget: Budget, progress: bool, checkpoint: Path | None)
     try:
         yield from list(engine.found.values())
         while not engine.done and not budget.spent(engine):
-            new = engine.advance()
+            new = within(budget.left, engine.advance)
             bar.update()
             if checkpoint is not None and time.monotonic() - saved >= _SAVE_EVERY:
                 engine.save(checkpoint)

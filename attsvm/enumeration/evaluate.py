@@ -18,6 +18,7 @@ from attsvm.local_proof import LocalProof, prove_local
 from attsvm.rows import AttentionRows
 from attsvm.solution import SUPPORT_TOLERANCE
 from attsvm.solvers import MarginSolutionBatch, solve, solve_batch
+from attsvm.solvers.deadline import late
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm
 from attsvm.solvers.exact.measures import root_bounds
 from attsvm.support_proof import margin_bounds, on_margin, solve_exactly
@@ -116,6 +117,11 @@ class _Draft:
             self.norm, self.gap, feasible, self.local, self.undecided, self.reasons, self.near, self.conflict, proved
         )
 
+    def leave(self, index: npt.NDArray[np.intp]) -> None:
+        """No time for some selections."""
+        self.norm[index], self.undecided[index] = np.nan, True
+        self.reasons |= dict.fromkeys(index.tolist(), "the time limit was reached")
+
     def read(self, index: npt.NDArray[np.intp], found: MarginSolutionBatch, proof: LocalProof) -> None:
         """Norms, gaps, conflicts and verdicts of some selections; exact answers count more than computed ones."""
         optimal, infeasible = np.asarray(found.status == "optimal"), np.asarray(found.status == "infeasible")
@@ -167,6 +173,9 @@ def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, sup
     hopeless = np.take_along_axis(space.hopeless[None], selections[..., None], axis=2)[..., 0]
     draft.conflict[:] = hopeless  # infeasible by the zero row of two tokens: nothing to solve
     for part in _parts(space, np.asarray(~hopeless.any(axis=1))):
+        if late():
+            draft.leave(part)
+            continue
         rows = space.rows(selections[part])
         found = solve_batch(rows.margin_problem, norm)
         higher = space.higher(selections[part])
@@ -191,6 +200,8 @@ def _proved_alone(
     """The proof with what a batch left undecided solved one by one, which is more accurate."""
     local, undecided, reasons = proof.local.copy(), proof.undecided.copy(), dict(proof.reasons)
     for i in np.flatnonzero(proof.undecided):
+        if late():
+            break
         again = prove_local(rows[int(i)], solve(found.problem[int(i)], norm), higher[i])
         local[i], undecided[i] = again.local[0], again.undecided[0]
         if not undecided[i]:
@@ -244,7 +255,10 @@ def lower_verdicts(space: SelectionSpace, selections: IntArray) -> Verdicts:
     # Without a lower-score row W = 0, and the higher-score tokens have margin 0: not locally optimal.
     draft.norm[~some & ~hopeless.any(axis=1)] = 0.0
     for part in _parts(space, np.asarray(some & ~hopeless.any(axis=1))):
-        _lower_part(space, selections[part], keep[part], part, draft)
+        if late():
+            draft.leave(part)
+        else:
+            _lower_part(space, selections[part], keep[part], part, draft)
     return draft.finish(False)
 
 

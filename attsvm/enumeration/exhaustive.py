@@ -15,6 +15,7 @@ from attsvm.enumeration.evaluate import full_verdicts
 from attsvm.enumeration.relaxation import partial_norms
 from attsvm.enumeration.result import LocalOptimum
 from attsvm.enumeration.space import SelectionSpace
+from attsvm.solvers.deadline import OutOfTime, late, require_time
 
 __all__ = ["Exhaustive"]
 
@@ -66,10 +67,12 @@ class Exhaustive(Engine):
             tokens = self.space.choices[depth - 1]
             if not len(kept) or len(kept) * len(tokens) > _MOST_PREFIXES:
                 break
+            require_time()  # a part of them would be another list
             longer = np.hstack([np.repeat(kept, len(tokens), axis=0), np.tile(tokens, len(kept))[:, None]])
             norms = partial_norms(self.space, longer, np.arange(depth), "frobenius")  # feasible in one norm, in all
             self.pruned += len(longer)
             kept = longer[np.isfinite(norms)]
+        require_time()
         return kept
 
     @cached_property
@@ -84,8 +87,12 @@ class Exhaustive(Engine):
 
     def advance(self) -> list[LocalOptimum]:
         """Solve the next few thousand selections."""
-        if self.next == 0 and self.counts.nodes == 0:
+        try:
             dropped = self.space.size - self.total
+        except OutOfTime:
+            self.pruned = 0
+            return []
+        if self.next == 0 and self.counts.nodes == 0:
             self.counts.nodes = self.counts.solves = self.pruned
             self.counts.infeasible = dropped
         stop = min(self.next + min(_STEP, self.space.at_once), self.total)
@@ -103,6 +110,8 @@ class Exhaustive(Engine):
             selections = np.vstack(parts)
             verdicts = full_verdicts(self.space, selections, self.norm)
             new = self.record(selections, verdicts)
+            if late():
+                return new
             self.counts.nodes += len(selections)
             self.counts.solves += len(selections)
             self.counts.feasible += int(verdicts.feasible.sum())
@@ -121,6 +130,8 @@ class Exhaustive(Engine):
     @property
     def progress(self) -> tuple[float, str]:
         """Share of the selections solved."""
+        if "_prefixes" not in self.__dict__:  # the time did not suffice to find them
+            return 0.0, "0 found"
         return self.next / max(self.total, 1), f"{self.next:,} of {self.total:,} solved, {len(self.found)} found"
 
     def best(self) -> list[LocalOptimum]:

@@ -2,35 +2,44 @@
 
 From a selection that is not locally optimal, one token is exchanged for a support token of higher score; from an
 infeasible one, a token of a conflicting query is exchanged for one of higher score. Every move raises the sum of
-the scores, so each climb ends after at most (number of queries) x (T - 1) moves.
+the scores, so each climb ends after at most (number of queries) x (T - 1) moves. Of many queries several move at once.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import IntArray
+from attsvm._arrays import BoolArray, IntArray
 from attsvm.enumeration.engine import Engine
 from attsvm.enumeration.evaluate import Verdicts, full_verdicts
 from attsvm.enumeration.result import LocalOptimum
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
+from attsvm.solvers.deadline import OutOfTime, late, seconds_left
 
 __all__ = ["Swaps"]
 
 # Enough for descent to have chosen its tokens on small problems; the climb decides what they are worth.
 _DESCENT_STEPS = 300
+# Operations that all descents of a round may take, some seconds, and seconds without which there are none.
+_DESCENT_OPERATIONS, _DESCENT_SECONDS = 3e9, 8.0
+# Queries up to which climbs from random selections are short: beyond, descents come first.
+_FEW_QUERIES = 30
+# Queries that could move for each that does: on many queries a climb by single tokens would take hundreds of solves.
+_QUERIES_PER_MOVE = 10
 
 
 class Swaps(Engine):
     """Climbs from random selections, from where short descents end, and from known optima with tokens changed.
 
-    The second round starts from the tokens that gradient descent on W (on (K, Q) for the nuclear norm) selects
-    after a few hundred steps from random weights; it is left out without torch, or if it cannot differentiate the head.
+    The second round (the first one, of many queries) starts from the tokens that gradient descent on W (on (K, Q) for
+    the nuclear norm) selects after a few hundred steps from random weights; it is left out without torch, without time,
+    or if it cannot differentiate the head.
 
     Parameters
     ----------
@@ -38,7 +47,7 @@ class Swaps(Engine):
         As for `Engine`.
     seed : int
     starts : int
-        Climbs per round.
+        Climbs per round, fewer where a batch is smaller than that.
     patience : int
         Rounds in a row that may find nothing new before the search ends.
     top : int, optional
@@ -68,7 +77,7 @@ class Swaps(Engine):
         top: int | None = None,
     ) -> None:
         super().__init__(space, norm)
-        self.seed, self.starts, self.patience, self.top = seed, starts, patience, top
+        self.seed, self.starts, self.patience, self.top = seed, min(starts, space.at_once), patience, top
         self.round = self.stale = 0
         self.visited: set[tuple[int, ...]] = set()
 
@@ -76,19 +85,23 @@ class Swaps(Engine):
         """Tokens that short runs of gradient descent select, one run per climb."""
         from attsvm.training import train
 
-        parameterization = "KQ" if self.norm == "nuclear" else "W"
-        run = train(
-            self.space.problem.repeat(self.starts), parameterization, steps=_DESCENT_STEPS, seed=self.seed, snapshots=2
-        )
-        return np.asarray(run.selection.indices.reshape(self.starts, -1), dtype=np.int64)
+        parameterization, problem = "KQ" if self.norm == "nuclear" else "W", self.space.problem
+        step = 6.0 * self.space.q * problem.dx * (problem.dz + problem.T)
+        starts = int(np.clip(_DESCENT_OPERATIONS / (step * _DESCENT_STEPS), 1, self.starts))
+        run = train(problem.repeat(starts), parameterization, steps=_DESCENT_STEPS, seed=self.seed, snapshots=2)
+        return np.asarray(run.selection.indices.reshape(starts, -1), dtype=np.int64)
 
     def _first(self, rng: np.random.Generator) -> IntArray:
         random = self.space.random(rng, self.starts)
+        trainable = isinstance(self.space.problem.head, LinearHead | ReluHead | ConcaveHead)
+        able = trainable and find_spec("torch") is not None and seconds_left() > _DESCENT_SECONDS
+        if self.round == (1 if self.space.q <= _FEW_QUERIES else 0) and able:
+            with suppress(OutOfTime):
+                random = self._descended()
+                if self.round:
+                    return random
         if self.round == 0:
             random[0] = self.space.best  # locally optimal if feasible and without ties
-        trainable = isinstance(self.space.problem.head, LinearHead | ReluHead | ConcaveHead)
-        if self.round == 1 and trainable and find_spec("torch") is not None:
-            return self._descended()
         known = [item.tokens for item in self.best()]
         if self.round % 2 == 0 or not known:
             return random
@@ -117,28 +130,40 @@ class Swaps(Engine):
                 break
             current = current[keep]
             verdicts = full_verdicts(self.space, current, self.norm)
-            solves += len(current)
+            finished.append((current, verdicts))
+            solves += int((~np.isnan(verdicts.norm)).sum())
             feasible += int(verdicts.feasible.sum())
             infeasible += int(verdicts.infeasible.sum())
-            finished.append((current, verdicts))
+            if late():
+                break
             where = np.where(verdicts.feasible[:, None, None], verdicts.near, verdicts.conflict[..., None])
             moves = (where & self.space.higher(current, ties=False)).reshape(len(current), -1)
             movable = moves.any(axis=1)
             if not movable.any():
                 break
             current, moves = current[movable].copy(), moves[movable]
-            query, token = np.divmod((moves * rng.random(moves.shape)).argmax(axis=1), self.space.T)
-            current[np.arange(len(current)), query] = token
+            self._move(current, moves, rng)
         new = [item for selections, verdicts in finished for item in self.record(selections, verdicts)]
-        self.visited |= fresh
         self.counts.nodes += solves
         self.counts.solves += solves
         self.counts.feasible += feasible
         self.counts.infeasible += infeasible
+        if late():
+            return new
+        self.visited |= fresh
         self.round += 1
         self.stale = 0 if new else self.stale + 1
         self.done = self.stale >= self.patience
         return new
+
+    def _move(self, current: IntArray, moves: BoolArray, rng: np.random.Generator) -> None:
+        """Exchange a token of one query in `_QUERIES_PER_MOVE`, at least of one; ``moves`` is (B, q T)."""
+        weight = (moves * rng.random(moves.shape)).reshape(*current.shape, self.space.T)
+        token, weight = weight.argmax(axis=2), weight.max(axis=2)
+        chosen = np.argsort(-weight, axis=1, kind="stable")
+        count = np.maximum((weight > 0).sum(axis=1) // _QUERIES_PER_MOVE, 1)
+        for row, (order, most) in enumerate(zip(chosen, count, strict=True)):
+            current[row, order[:most]] = token[row, order[:most]]
 
     @property
     def complete(self) -> bool:

@@ -26,6 +26,7 @@ whether y come from a solution or from a proof of infeasibility of the computed 
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,7 @@ from attsvm.enumeration.space import SelectionSpace
 from attsvm.solvers import MarginProblem, MarginSolutionBatch, solve_batch
 from attsvm.solvers.certify.rounding import gamma
 from attsvm.solvers.certify.singular_values import least_eigenvalue
+from attsvm.solvers.deadline import late
 
 __all__ = ["CompletionBound", "partial_norms"]
 
@@ -46,6 +48,8 @@ _INDEPENDENT = 1e-7
 # Largest weight of complementary slackness: beyond it bounds lose to rounding what they gain.
 _LARGEST_WEIGHT = 50.0
 
+# Steps beyond which a bound costs more than it rules out: its systems have that order.
+_MOST_STEPS = 400
 # Linear systems per bound: more are rarely needed, and a solve cut short still proves what it reached.
 _ITERATIONS = 60
 
@@ -64,7 +68,7 @@ def partial_norms(space: SelectionSpace, partial: IntArray, queries: IntArray, n
     Returns
     -------
     ndarray, shape (B,)
-        Proved lower bounds; infinite where the rows are proved infeasible.
+        Proved lower bounds; infinite where the rows are proved infeasible, 0 where the deadline came first.
 
     Examples
     --------
@@ -85,6 +89,9 @@ def partial_norms(space: SelectionSpace, partial: IntArray, queries: IntArray, n
     open_ones = np.flatnonzero(~space.hopeless[queries, partial].any(axis=1))
     for start in range(0, len(open_ones), space.at_once):
         part = open_ones[start : start + space.at_once]
+        if late():
+            out[part] = 0.0
+            continue
         problem = space.partial_rows(partial[part], queries).margin_problem
         found = solve_batch(problem, norm, rescue=False) if norm == "frobenius" else solve_batch(problem, norm)
         # Infinite where infeasible; what is proved of the norm otherwise.
@@ -119,7 +126,7 @@ class CompletionBound:
     ----------
     usable : bool
         False when the steps between tokens of neighbouring scores are linearly dependent (more queries than
-        dimensions, duplicate tokens): then use `partial_norms`.
+        dimensions, duplicate tokens) or more than 400: then use `partial_norms`.
     largest : float
         No selection has an SVM of larger norm: a W that gives every step the value 1 or -1 separates it, and
         ``c^T G^-1 c <= |D^-1 c|^2 / lam`` for the Gram matrix G of the steps. Infinite when not usable.
@@ -157,9 +164,15 @@ class CompletionBound:
         # Relative error of an entry: the products, and the rounded differences of tokens.
         self._entry = gamma(space.problem.dx + space.problem.dz + 8)
         self._levels: dict[int, _Level] = {}
-        least = self._least(self._gram)
+        least = self._least(self._gram) if len(E) <= _MOST_STEPS else 0.0
         self.usable = least > _INDEPENDENT
         self.largest = 1.01 * float(np.sqrt((1.0 / np.diag(self._gram)).sum() / least)) if self.usable else np.inf
+
+    def reordered(self, order: IntArray) -> CompletionBound:
+        """The same steps with queries assigned in another order."""
+        other = copy(self)
+        other.order, other._levels = order, {}
+        return other
 
     def _least(self, gram: FloatArray) -> float:
         """Proved lower bound on the least eigenvalue of the Gram matrix scaled to unit diagonal; 0 for a zero step."""
@@ -234,7 +247,7 @@ class CompletionBound:
             Tokens of the queries ``order[:k]``.
         """
         if not self.usable:
-            raise ValueError("the steps between tokens are linearly dependent; use partial_norms")
+            raise ValueError("the steps between tokens are linearly dependent or too many; use partial_norms")
         size, depth = partial.shape
         q, T = self.space.q, self.space.T
         level, assigned = self._level(depth), self.order[:depth]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from attsvm.enumeration.heuristic import Swaps
 from attsvm.enumeration.relaxation import CompletionBound, partial_norms
 from attsvm.enumeration.result import LocalOptimum
 from attsvm.enumeration.space import SelectionSpace
+from attsvm.solvers.deadline import OutOfTime, late, require_time
 
 __all__ = ["BestFirst"]
 
@@ -63,28 +65,36 @@ class BestFirst(Engine):
         super().__init__(space, norm)
         self.top, self.seed = top, seed
         self.swaps = Swaps(space, norm, seed, patience=3)
-        self.order = self._order()
-        self._bound = self._bounds(self.order)
-        self._largest = self._bound.largest if isinstance(self._bound, CompletionBound) else np.inf
         self._open: list[_Node] = [(0.0, 0, ())]
         self._turn = 0
         steps = int((space.allowed.sum(axis=1) - 1).sum())
         self.width = int(np.clip(_WIDTH * (_WIDTH_AT / steps) ** 3, 16, 2 * _WIDTH))
 
+    @cached_property
+    def _completion(self) -> CompletionBound | None:
+        """The better bounds, where they can be used."""
+        bound = CompletionBound(self.space, np.arange(self.space.q)) if self.norm == "frobenius" else None
+        return bound if bound is not None and bound.usable else None
+
     def _bounds(self, order: IntArray) -> Callable[[IntArray], FloatArray]:
-        if self.norm == "frobenius":
-            bound = CompletionBound(self.space, order)
-            if bound.usable:
-                return bound
+        if self._completion is not None:
+            return self._completion.reordered(order)
         return lambda partial: partial_norms(self.space, partial, order[: partial.shape[1]], self.norm)
 
-    def _order(self) -> IntArray:
+    @cached_property
+    def _bound(self) -> Callable[[IntArray], FloatArray]:
+        return self._bounds(self.order)
+
+    @cached_property
+    def order(self) -> IntArray:
         """Queries by how much selecting a token of theirs costs alone, most first: high bounds come early."""
         cost = np.empty(self.space.q)
         for query in range(self.space.q):
+            require_time()  # half of the costs would be another order
             order = np.r_[query, np.delete(np.arange(self.space.q), query)]
             alone = self._bounds(order)(self.space.choices[query][:, None])
             cost[query] = np.minimum(alone, _NEVER).mean()
+        require_time()
         return np.argsort(-cost, kind="stable")
 
     # -- what is known ----------------------------------------------------------------------------
@@ -126,7 +136,10 @@ class BestFirst(Engine):
         self._turn += 1
         if self._turn % 2 == 1 and not self.swaps.done:
             return self._incumbents()
-        return self._expand()
+        try:
+            return self._expand()
+        except OutOfTime:
+            return []
 
     def _incumbents(self) -> list[LocalOptimum]:
         before = self.swaps.counts.solves
@@ -139,7 +152,8 @@ class BestFirst(Engine):
     @property
     def _limit(self) -> float:
         """Nodes whose bound exceeds this hold nothing to list."""
-        return min(self._kth_norm, self._largest) * (1.0 + _SAFETY)
+        largest = np.inf if self._completion is None else self._completion.largest
+        return min(self._kth_norm, largest) * (1.0 + _SAFETY)
 
     def _expand(self) -> list[LocalOptimum]:
         limit = self._limit
@@ -150,6 +164,8 @@ class BestFirst(Engine):
         leaves: list[tuple[IntArray, Verdicts]] = []
         solved = 0
         for depth in sorted({-node[1] for node in chosen}):
+            if late():
+                break
             longer, bounds = self._longer([node for node in chosen if -node[1] == depth], depth)
             if depth + 1 == self.space.q:
                 solved += len(longer)
@@ -164,9 +180,12 @@ class BestFirst(Engine):
             for row in np.flatnonzero((bounds <= limit) & np.isfinite(bounds)):
                 children.append((float(bounds[row]), -depth - 1, tuple(int(t) for t in longer[row])))
 
-        removed = set(chosen)
         for selections, verdicts in leaves:
             new += self.record(selections, verdicts)
+        if late():  # the nodes stay open
+            return new
+        removed = set(chosen)
+        for _, verdicts in leaves:
             self.counts.feasible += int(verdicts.locally_optimal.sum())
             self.counts.infeasible += int(verdicts.infeasible.sum())
         self.counts.nodes += solved

@@ -90,9 +90,9 @@ class SelectionSpace:
 
     @property
     def at_once(self) -> int:
-        """Selections to solve as one batch: 64 MiB of rows and Gram matrices, at most 4096."""
+        """Selections to solve as one batch: 64 MiB of rows and Gram matrices, at least 4 and at most 4096."""
         rows = int((self.allowed.sum(axis=1) - 1).sum())
-        return int(np.clip((1 << 23) // (rows * (rows + self.problem.dx)), 16, 4096))
+        return int(np.clip((1 << 23) // (rows * (rows + self.problem.dx)), 4, 4096))
 
     @cached_property
     def choices(self) -> tuple[IntArray, ...]:

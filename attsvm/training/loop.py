@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.solvers.deadline import require_time
 from attsvm.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from attsvm.training.devices import torch_threads
 from attsvm.training.init import initial_head, initial_parameters
@@ -193,6 +194,7 @@ def _descend(data: TensorProblem, method: Method, options: TrainOptions, trail: 
                     break
                 ahead = state
                 for k in range(done + 1, target + 1):
+                    require_time()
                     ahead = training_step(data, ahead, method, k)
                 advance(target - done)
                 state, done = _look(data, ahead, state, kept, method, target, options.stop_direction), target

@@ -121,6 +121,7 @@ class _State:
     def fit(self) -> None:
         """Multipliers that put the active rows at their right-hand sides; rows with negative ones leave."""
         while True:
+            require_time()
             values = self.solve([self.rows.levels[k] for k in self.active])
             wrong = [k for k, v in zip(self.active, values, strict=True) if v < 0 and not self.rows.equality[k]]
             if not wrong:

@@ -133,7 +133,7 @@ def test_dependent_steps_are_refused():
     space = SelectionSpace(attsvm.random_problem(n=6, T=3, d=2, seed=0))
     bound = CompletionBound(space, np.arange(6))
     assert not bound.usable
-    with pytest.raises(ValueError, match="linearly dependent; use partial_norms"):
+    with pytest.raises(ValueError, match="linearly dependent or too many; use partial_norms"):
         bound(np.zeros((1, 1), dtype=int))
 
 
