@@ -85,6 +85,10 @@ class MarginBounds:
         """Of some problems of a batch."""
         return MarginBounds(self.margins[index], self.error[index], self.radius[index], self.size[index])
 
+    def of_one(self, index: int, own: BoolArray) -> MarginBounds:
+        """Of one problem of a batch, on the rows that it has."""
+        return MarginBounds(self.margins[index, own], self.error[index, own], self.radius[index], self.size[index])
+
 
 def upper_norm(certificate: Certificate | CertificateBatch) -> FloatArray:
     """Proved upper bound on the least norm: that of W, enlarged until it satisfies every row; infinite without one.
@@ -208,9 +212,9 @@ def carries_weight_outside(
     out = np.zeros(len(problem), dtype=bool)
     if problem.m > _MANY_ROWS:  # few of them are near the margin: systems of that order, one by one
         for i in range(len(problem)):
-            own = slice(None) if problem.valid is None else problem.valid[i]
-            part = MarginBounds(bounds.margins[i][own], bounds.error[i][own], bounds.radius[i], bounds.size[i])
-            out[i] = not late() and carries_weight_outside(problem[i], part, multipliers[i][own], base[i][own])
+            own = np.ones(problem.m, dtype=bool) if problem.valid is None else problem.valid[i]
+            part = bounds.of_one(i, own)
+            out[i] = not late() and carries_weight_outside(problem[i], part, multipliers[i, own], base[i, own])
         return out
     for chunk in _chunks(problem):
         if late():
@@ -271,6 +275,11 @@ def on_margin(problem: MarginProblem, bounds: MarginBounds) -> BoolArray:
         if 0 < len(rows) <= _GRAM_ROWS:
             part = MarginBounds(bounds.margins[rows], bounds.error[rows], bounds.radius, bounds.size)
             out[rows] = _each_on_margin(problem.gather(rows), part)
+        return out
+    if problem.m > _MANY_ROWS:
+        for i in range(len(problem)):
+            own = np.ones(problem.m, dtype=bool) if problem.valid is None else problem.valid[i]
+            out[i, own] = on_margin(problem[i], bounds.of_one(i, own))
         return out
     for chunk in _chunks(problem):
         index = np.arange(len(problem))[chunk]

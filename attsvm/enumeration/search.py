@@ -67,8 +67,7 @@ class BestFirst(Engine):
         self.swaps = Swaps(space, norm, seed, patience=3)
         self._open: list[_Node] = [(0.0, 0, ())]
         self._turn = 0
-        steps = int((space.allowed.sum(axis=1) - 1).sum())
-        self.width = int(np.clip(_WIDTH * (_WIDTH_AT / steps) ** 3, 16, 2 * _WIDTH))
+        self.width = int(np.clip(_WIDTH * (_WIDTH_AT / space.steps) ** 3, 16, 2 * _WIDTH))
 
     @cached_property
     def _completion(self) -> CompletionBound | None:

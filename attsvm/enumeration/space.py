@@ -89,9 +89,14 @@ class SelectionSpace:
         return np.asarray(doubled | (zero[:, None] & self.allowed))
 
     @property
+    def steps(self) -> int:
+        """Rows of a selection: one for every token beside the selected ones."""
+        return int((self.allowed.sum(axis=1) - 1).sum())
+
+    @property
     def at_once(self) -> int:
         """Selections to solve as one batch: 64 MiB of rows and Gram matrices, at least 4 and at most 4096."""
-        rows = int((self.allowed.sum(axis=1) - 1).sum())
+        rows = self.steps
         return int(np.clip((1 << 23) // (rows * (rows + self.problem.dx)), 4, 4096))
 
     @cached_property

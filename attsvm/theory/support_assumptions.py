@@ -46,6 +46,7 @@ PUBLISHED_MARGIN = 1.1  # the published stand-in for B.1: average margin of the 
 _DENSE_ROWS = 4000  # rows up to which the Gram matrix is formed (128 MB)
 _WORK = 2_000_000_000  # multiplications of the bound beyond which it is not computed
 _SAMPLES = 200
+_SAMPLED_WORK = 40_000_000  # squares of rows in all selections that are solved on suspicion: some seconds
 _AT_ONCE = 25  # counterexamples are usually among the first
 _SAMPLED_ROWS = 2000  # rows per problem beyond which no selection is solved on suspicion
 
@@ -259,9 +260,11 @@ def check_optimal_support(
     values = {"selections": size, "bound": bound}
     tried = 0
     if problem.n * problem.K * (problem.T - 1) <= _SAMPLED_ROWS:
-        suspects = _suspects(problem, optimal, seed)
-        for start in range(0, len(suspects), _AT_ONCE):
-            table = solve_selections(problem, suspects[start : start + _AT_ONCE], norm=norm)
+        rows = problem.n * problem.K * (problem.T - 1)
+        suspects = _suspects(problem, optimal, seed)[: max(_AT_ONCE, _SAMPLED_WORK // rows**2)]
+        at_once = int(np.clip(_SAMPLED_WORK // (10 * rows**2), 4, _AT_ONCE))
+        for start in range(0, len(suspects), at_once):
+            table = solve_selections(problem, suspects[start : start + at_once], norm=norm)
             tried += len(table)
             wrong = misses_optimal_support(table, optimal)
             if wrong.any():
