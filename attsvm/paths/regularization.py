@@ -19,6 +19,7 @@ from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table
 from attsvm.selection import Selection, read_selection
 from attsvm.solution import Solution
+from attsvm.solvers import Status
 from attsvm.svm import att_svm
 
 __all__ = ["PathStatus", "RegularizationPath", "read_radii", "regularization_path"]
@@ -46,7 +47,8 @@ class RegularizationPath:
     log_excess : ndarray, shape (S,)
         ``log(L(W) - L_alpha)``.
     correlation, distance : ndarray, shape (S,)
-        Cosine between W and the predicted direction, and 1 minus it; NaN when there is no prediction.
+        Cosine between W and the predicted direction, and 1 minus it; NaN when there is no prediction
+        (``why_no_distance`` says why).
     predicted : Solution
         Att-SVM of the selection, Frobenius for W and nuclear for (K, Q).
     cone_value : ndarray, shape (S,)
@@ -80,19 +82,39 @@ class RegularizationPath:
     def __len__(self) -> int:
         return len(self.radii)
 
+    @property
+    def why_no_distance(self) -> str:
+        """Why W is compared with no direction; empty where it is."""
+        if self.predicted.status is Status.INFEASIBLE:
+            return "no direction is predicted: Att-SVM is infeasible, no W selects these tokens"
+        if not self.predicted.status.has_solution:
+            return f"no direction is predicted: the solve of Att-SVM ended {self.predicted.status}"
+        return "" if self.predicted.norm > 0 else "no direction is predicted: the solution of Att-SVM is 0"
+
+    def _reached(self) -> str:
+        """How the searches ended: the last one, and those that are not stationary."""
+        short = [x for x, status in zip(self.stationarity, self.status, strict=True) if status is PathStatus.INACCURATE]
+        if not short:
+            return str(self.status[-1])
+        worst = f"stationarity up to {max(short):.0e}; raise max_iterations"
+        return f"{self.status[-1]}, {len(short)} of {len(self)} radii inaccurate ({worst})"
+
     def __repr__(self) -> str:
-        kind = "local " if self.is_local else ""
-        ends = f"radii {self.radii[0]:g}..{self.radii[-1]:g}, distance {self.distance[0]:.1e}..{self.distance[-1]:.1e}"
-        return f"RegularizationPath({kind}{self.parameterization}, {ends}, {self.status[-1]})"
+        kind, ends = "local " if self.is_local else "", f"radii {self.radii[0]:g}..{self.radii[-1]:g}"
+        known = f"distance {self.distance[0]:.1e}..{self.distance[-1]:.1e}"
+        if self.why_no_distance:
+            known = f"loss {self.loss[0]:.4g}..{self.loss[-1]:.4g} ({self.why_no_distance})"
+        return f"RegularizationPath({kind}{self.parameterization}, {ends}, {known}, {self._reached()})"
 
     def _repr_html_(self) -> str:
         rows: dict[str, object] = {
             "parameterization": self.parameterization,
             "kind": "local, in its separating cone" if self.is_local else "over the whole ball",
-            "predicted": repr(self.predicted),
+            "predicted": self.why_no_distance or repr(self.predicted),
         }
-        for radius, distance, status in zip(self.radii, self.distance, self.status, strict=True):
-            rows[f"R = {radius:g}"] = f"1 - correlation {distance:.1e}, {status}"
+        for k, status in enumerate(self.status):
+            known = f"loss {self.loss[k]:.4g}" if self.why_no_distance else f"1 - correlation {self.distance[k]:.1e}"
+            rows[f"R = {self.radii[k]:g}"] = f"{known}, {status}"
         return html_table("Regularization path", rows)
 
 

@@ -352,3 +352,16 @@ def test_bad_input():
     flat = AttentionProblem(problem.X, problem.Y, problem.Z, LinearHead(np.zeros(3)))
     with pytest.raises(ValueError, match="the loss does not depend on W"):
         regularization_path(flat, [1.0])
+
+
+def test_a_path_without_a_predicted_direction_says_what_is_known_and_why_not_more():
+    problem = attsvm.random_problem(n=30, T=10, d=4, seed=0)  # 270 rows in 16 dimensions
+    path = regularization_path(problem, [1.0, 4.0], max_iterations=50)
+    assert np.isnan(path.distance).all() and str(path.predicted.status) == "infeasible"
+    assert "infeasible" in path.why_no_distance and path.why_no_distance in path._repr_html_()
+    assert f"loss {path.loss[0]:.4g}..{path.loss[1]:.4g}" in repr(path) and "nan" not in repr(path)
+    rough = regularization_path(problem, [1.0, 4.0], max_iterations=1, starts=1)
+    short = rough.stationarity[[status is PathStatus.INACCURATE for status in rough.status]]
+    assert len(short) and f"{len(short)} of 2 radii inaccurate" in repr(rough) and f"{short.max():.0e}" in repr(rough)
+    feasible = regularization_path(attsvm.random_problem(n=3, T=4, d=4, seed=0), [5, 80])
+    assert feasible.why_no_distance == "" and "distance" in repr(feasible)
