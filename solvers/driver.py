@@ -56,8 +56,8 @@ class Driver(Generic[Point]):
 
     @property
     def left(self) -> int:
-        """Steps that remain."""
-        return self.budget - self.steps
+        """Steps that remain; none after the deadline."""
+        return 0 if late() else self.budget - self.steps
 
     @property
     def stalled(self) -> bool:
@@ -66,7 +66,7 @@ class Driver(Generic[Point]):
 
     def advance(self, steps: int = 1) -> bool:
         """Take steps from the budget; False, and nothing taken, when there are none left or the deadline has passed."""
-        if self.steps >= self.budget or late():
+        if self.left <= 0:
             return False
         self.steps += steps
         return True

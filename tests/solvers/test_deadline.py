@@ -1,0 +1,142 @@
+"""Deadlines: what ends at them, what is said of it, and Ctrl-C inside compiled code."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+from attsvm.solvers import MarginProblem, deadline, solve, solve_batch
+from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, require_time, seconds_left, watched, within
+
+
+def random_rows(m, d, q, *batch, seed=0):
+    rng = np.random.default_rng(seed)
+    a, queries = rng.normal(size=(*batch, m, d)) + 0.5, rng.normal(size=(*batch, q, d)) + 0.5
+    return MarginProblem(a, queries, np.sort(rng.integers(q, size=m)))
+
+
+def test_deadlines_nest_and_leave_nothing_behind(monkeypatch):
+    time = [0.0]
+    monkeypatch.setattr(deadline, "now", lambda: time[0])
+    assert seconds_left() == math.inf and not late()
+    assert within(5.0, seconds_left) == 5.0
+    assert within(5.0, within, 9.0, seconds_left) == 5.0 and within(5.0, within, 2.0, seconds_left) == 2.0
+    assert within(5.0, read_time_limit, None) == 5.0 and within(5.0, read_time_limit, 3) == 3.0
+
+    def wait():
+        time[0] += 6.0
+        assert late()
+        require_time()
+
+    with pytest.raises(OutOfTime):
+        within(5.0, wait)
+    assert seconds_left() == math.inf and not late()
+
+
+@pytest.mark.parametrize("given", [0, -1.0, True, "1", math.nan])
+def test_bad_time_limits(given):
+    with pytest.raises(ValueError, match="time_limit must be None or a positive number"):
+        solve(random_rows(3, 2, 2), time_limit=given)
+
+
+def test_watched_work_is_stopped_and_its_exceptions_arrive():
+    flag, ends = threading.Event(), []
+    within(0.01, watched, lambda: ends.append(flag.wait(60)), flag.set, 2)
+    assert ends == [True, True]
+
+    def fails():
+        raise MemoryError("none left")
+
+    with pytest.raises(MemoryError, match="none left"):
+        watched(fails, lambda: None)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear", "spectral", "l1", "linf", "l3"])
+@pytest.mark.parametrize("shape", [(20, 5, 4), (300, 8, 20), (900, 8, 60)])
+def test_after_the_deadline_every_method_returns_and_claims_no_more_than_it_proves(norm, shape, batch):
+    for rows in (random_rows(*shape, *batch), random_rows(*shape, *batch).soft(1.0)):
+        found = within(1e-9, solve, rows, norm)
+        for one in [found[i] for i in range(3)] if batch else [found]:
+            if one.status == "optimal":
+                assert one.certificate.proved <= one.tolerance
+            elif one.status == "infeasible":
+                assert one.certificate.farkas is not None
+            else:
+                assert one.status in ("inaccurate", "failed")
+
+
+def test_the_time_is_for_all_problems_of_a_batch(monkeypatch):
+    time, taken = [0.0], []
+    monkeypatch.setattr(deadline, "now", lambda: time[0])
+    module = sys.modules["attsvm.solvers.solve"]
+    one_by_one = module._climb
+
+    def counted(*args):
+        taken.append(1)
+        found = one_by_one(*args)
+        time[0] += 1.0
+        return found
+
+    monkeypatch.setattr(module, "_climb", counted)
+    found = within(3.5, solve_batch, random_rows(6, 3, 3, 20), max_iterations=50)  # a budget of rounds: one by one
+    assert len(taken) == 4  # one more is begun at 3.0
+    assert (found.status[:4] == "optimal").all() and (found.status[4:] == "failed").all()
+    assert (found.certificate.lower_bound[4:] == 0).all()  # nothing is proved of them
+
+
+def test_a_time_limit_is_taken_with_every_solver_and_stops_the_ladder(monkeypatch):
+    for norm in ("frobenius", "nuclear", "spectral", "l1"):
+        assert solve(random_rows(6, 3, 3), norm, time_limit=60).status == "optimal"
+    assert solve(random_rows(6, 3, 3), "l1", "cvxpy", time_limit=60).status == "optimal"
+
+
+START = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import numpy as np
+from attsvm.solvers import MarginProblem, solve
+rng = np.random.default_rng(0)
+def random_rows(m, d, q, *batch):
+    a, queries = rng.normal(size=(*batch, m, d)) + 0.5, rng.normal(size=(*batch, q, d)) + 0.5
+    return MarginProblem(a, queries, np.sort(rng.integers(q, size=m)))
+"""
+LONG = {
+    "one interior point solve": 'problem, norm = random_rows(1400, 34, 60), "spectral"',
+    "a batch of pivoting": 'problem, norm = random_rows(250, 20, 20, 2000), "frobenius"',
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT to one process")
+@pytest.mark.parametrize("work", LONG.values(), ids=LONG)
+def test_an_interrupt_inside_compiled_code_is_answered(work):
+    code = (
+        textwrap.dedent(START)
+        + work
+        + """
+solve(random_rows(5, 3, 2), norm)  # everything is imported
+print("ready", flush=True)
+try:
+    while True:
+        solve(problem, norm)
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.7)
+        process.send_signal(signal.SIGINT)
+        # Uninterrupted these calls last ten seconds and more; loaded machines need more than the second that it takes.
+        said, errors = process.communicate(timeout=5)
+    finally:
+        process.kill()
+    assert said == "stopped\n" and process.returncode == 0, errors
