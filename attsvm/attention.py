@@ -53,6 +53,15 @@ def token_logits(X: ArrayT, W: ArrayT, Z: ArrayT) -> ArrayT:
     return keys.reshape(*keys.shape[:-2], n, K, -1) @ X.swapaxes(-1, -2)
 
 
+def _repeated_logits(problem: TensorProblem, W: Tensor) -> Tensor:
+    """`token_logits` of one problem under many W: one product per sequence with all of them, shape (B, n, K, T)."""
+    n, K, dz = problem.Z.shape[1:]
+    keys = W @ problem.Z[0].reshape(n * K, dz).T  # (B, dx, n K)
+    by_sequence = keys.reshape(len(W), -1, n, K).permute(2, 0, 3, 1).reshape(n, len(W) * K, -1)
+    values = by_sequence @ problem.X[0].transpose(1, 2)  # (n, B K, T)
+    return values.reshape(n, len(W), K, -1).transpose(0, 1).contiguous()
+
+
 def _weights(problem: AttentionProblem, W: Any) -> Any:
     matrix = W if is_tensor(W) else real_array("W", W).astype(np.float64, copy=False)
     lead = () if problem.batch is None else (problem.batch,)
@@ -76,7 +85,7 @@ def _with_query_axis(problem: AttentionProblem, array: npt.NDArray[Any], behind:
 def _full_logits(problem: AttentionProblem | TensorProblem, W: Any) -> Any:
     """Logits with an axis of K queries, shape (..., n, K, T)."""
     if not isinstance(problem, AttentionProblem):
-        values = token_logits(problem.X, W, problem.Z)
+        values = _repeated_logits(problem, W) if problem.is_repeated else token_logits(problem.X, W, problem.Z)
         return values if problem.masked is None else values.masked_fill(problem.masked, -float("inf"))
     matrix = _weights(problem, W)
     Z = _with_query_axis(problem, problem.Z, 1)

@@ -258,6 +258,10 @@ def _slopes(data: TensorProblem, logits: Tensor, top: Tensor, rest: Tensor) -> t
 def pulled_to_weights(in_logits: Tensor, data: TensorProblem) -> Tensor:
     """A gradient in the logits as one in W: ``sum_{i,k} X_i^T g_ik z_ik^T``, shape (B, dx, dz)."""
     B, n, K, dz = data.Z.shape
+    if data.is_repeated:  # one product with all problems per sequence, and one with all sequences
+        by_sequence = in_logits.transpose(0, 1).reshape(n, B * K, -1) @ data.X[0]  # (n, B K, dx)
+        per_query = by_sequence.reshape(n, B, K, -1).permute(1, 3, 0, 2).reshape(B, -1, n * K)
+        return per_query @ data.Z[0].reshape(n * K, dz)
     pulled = in_logits @ data.X  # (B, n, K, dx)
     return torch.bmm(pulled.reshape(B, n * K, -1).transpose(1, 2), data.Z.reshape(B, n * K, dz))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -58,6 +60,11 @@ class TensorProblem:
         """Number of problems."""
         return int(self.X.shape[0])
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether all problems have the same tokens and queries, which are stored once: `AttentionProblem.repeat`."""
+        return self.batch > 1 and self.X.stride(0) == 0 and self.Z.stride(0) == 0
+
 
 def tensor_problem(
     problem: AttentionProblem, device: torch.device | str | None = None, dtype: torch.dtype = torch.float64
@@ -77,7 +84,9 @@ def tensor_problem(
 
     place = torch_device(device)
 
-    def move(array: object) -> Tensor:
+    def move(array: npt.NDArray[Any]) -> Tensor:
+        if problem.batch is not None and problem.batch > 1 and array.strides[0] == 0:  # one for all
+            return torch.tensor(array[0], dtype=dtype, device=place).expand(array.shape)
         return torch.tensor(array, dtype=dtype, device=place)
 
     X, Z, Y = move(problem.X), move(problem.Z), move(problem.Y)

@@ -18,7 +18,7 @@ from attsvm.solvers.certify.farkas import certify_infeasible
 from attsvm.solvers.certify.hard import frobenius_of, measure
 from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS, is_available, pivot_batch, pivot_one
 from attsvm.solvers.frobenius.least_distance import least_distance
-from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, SmallResult, by_daqp, solve_active, solve_small
+from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, SmallResult, by_daqp, guess_active, solve_active, solve_small
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import MethodResult
@@ -33,6 +33,8 @@ _REFINEMENTS = 3
 _STEEP = 1e3
 # Row norms between this and its inverse are left as they are where unit rows would gain nothing.
 _SIMILAR = 32.0
+# Rows from which on pivoting is tried on dependent rows, too, where these are up to so many times the entries of W.
+_DAQP_IS_QUICK, _DEPENDENT = 100, 2
 # Rows up to which refinement may form the Gram matrix.
 _GRAM_ROWS = 3000
 # Numbers in the written-out rows of one problem, and of one problem of a batch, that least distances may take.
@@ -274,6 +276,11 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodR
     if _can_be_independent(unit):
         best = _pivoted(unit, norm, known, limit)
         if best is not None and (limit is not None or proved(best) <= request.tolerance):
+            return best
+    elif limit is None and known is None and _DAQP_IS_QUICK < unit.m <= _DEPENDENT * math.prod(unit.problem.shape):
+        # Rows that support a solution are fewer, and mostly independent: pivoting starts from a guess of them.
+        best = _pivoted(unit, norm, guess_active(unit.gram, unit.c, unit.equality), limit)
+        if best is not None and proved(best) <= request.tolerance:
             return best
     near = by_distance(unit, norm)
     return best or MethodResult() if near is None else _better(best, near)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.deadline import late
 
-__all__ = ["DAQP_ROWS", "SmallResult", "by_daqp", "solve_active", "solve_small"]
+__all__ = ["DAQP_ROWS", "SmallResult", "by_daqp", "guess_active", "solve_active", "solve_small"]
 
 # Rounds without a new smallest number of misplaced rows before only one row changes sides at a time, which cannot
 # cycle (Murty's rule).
@@ -204,6 +204,19 @@ def _guess(G: FloatArray, c: FloatArray, equality: BoolArray) -> BoolArray:
         point += moved
         x = moved
     return np.asarray((x > 0) | equality)
+
+
+def guess_active(G: FloatArray, c: FloatArray, equality: BoolArray) -> FloatArray:
+    """1 for each row that is guessed to be active, of one problem; shape (m,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.frobenius.pivoting import guess_active
+    >>> guess_active(np.array([[1.0, 0.9], [0.9, 1.0]]), np.array([1.0, 0.5]), np.zeros(2, dtype=bool))
+    array([1., 0.])
+    """
+    return np.asarray(_guess(G[None], c[None], equality[None])[0], dtype=np.float64)
 
 
 def _times(G: FloatArray, x: FloatArray) -> FloatArray:
