@@ -221,7 +221,7 @@ def _solve_program(program: Any, name: str, settings: dict[str, Any]) -> None:
     flag = threading.Event()
     solver = _stoppable_clarabel(flag) if name == "CLARABEL" else name
     if name in _TIME and seconds_left() < np.inf:
-        settings = settings | {_TIME[name]: max(seconds_left(), 1e-3)}
+        settings = settings | {_TIME[name]: max(seconds_left(), 0.0) + 1e-3}
     watched(lambda: program.solve(solver=solver, **settings), flag.set)
 
 

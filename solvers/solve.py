@@ -28,7 +28,7 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import FEW_ROWS
 from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, MethodResult, conclude
 from attsvm.solvers.status import Status
-from attsvm.solvers.threads import blas_threads
+from attsvm.solvers.threads import blas_threads, under
 from attsvm.solvers.unit import UnitProblem, scaled_to_range
 
 __all__ = ["solve", "solve_batch"]
@@ -128,15 +128,8 @@ def solve(
         # products of so few rows are never shared between threads
         return within(allowed, _solve_one, specs, problem, norm, request)
     threads = _threads(specs[0], problem, norm)
-    # Not a with statement: an interrupt at the first instruction of __exit__ would leave the threads as they are.
-    try:
-        threads.__enter__()
-        return within(allowed, _solve_many if problem.batch else _solve_one, specs, problem, norm, request)
-    finally:
-        try:
-            threads.__exit__(None, None, None)
-        finally:
-            threads.__exit__(None, None, None)  # leaving twice does no harm
+    run = _solve_many if problem.batch else _solve_one
+    return under(threads, within, allowed, run, specs, problem, norm, request)
 
 
 def solve_batch(
@@ -220,8 +213,8 @@ def _climb(
     best, answered, steps = MethodResult(), specs[0], 0
     goal = min(request.tolerance, _SHARP) if _is_sharp(unit.problem, norm) else request.tolerance
     for place, spec in enumerate(specs):
-        if place and spec.foreign and (proved(best) <= request.tolerance or seconds_left() < _LOADING):
-            break  # good enough, or too late: the reference is for what is open
+        if place and spec.foreign and not _wants_reference(best, request):
+            break
         found = _measured(spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None)), unit, norm)
         steps += int(found.iterations)
         if not place or found.farkas is not None or proved(found) < proved(best):
@@ -231,6 +224,11 @@ def _climb(
     if answered is not specs[0]:
         best = replace(best, iterations=steps).answered(answered.name)
     return best, answered
+
+
+def _wants_reference(best: MethodResult, request: Request) -> bool:
+    """The reference is for what is open, if there is time for it."""
+    return proved(best) > request.tolerance and seconds_left() > _LOADING
 
 
 def _is_sharp(problem: MarginProblem, norm: Norm) -> bool:

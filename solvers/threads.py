@@ -8,14 +8,18 @@ matrices of a few hundred rows leaves both pools spinning for the same cores: on
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-__all__ = ["blas_threads"]
+__all__ = ["blas_threads", "under"]
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 # Entries of the left factors above which matrix products are long enough for every core to help.
 _LARGE = 1 << 23
@@ -111,6 +115,30 @@ class OneThread:
             self._setting.restore(self)
         finally:  # once more, for the interrupt that came inside
             self._setting.restore(self)
+
+
+def under(
+    limit: AbstractContextManager[Any], work: Callable[P, Result], /, *args: P.args, **options: P.kwargs
+) -> Result:
+    """Call ``work`` inside a limit on threads, which is left however the call ends.
+
+    Not a with statement: an interrupt at the first instruction of ``__exit__`` would leave the threads as they are.
+
+    Examples
+    --------
+    >>> from threadpoolctl import threadpool_info
+    >>> from attsvm.solvers.threads import blas_threads, under
+    >>> under(blas_threads(1000), lambda: {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"})
+    {1}
+    """
+    try:
+        limit.__enter__()
+        return work(*args, **options)
+    finally:
+        try:
+            limit.__exit__(None, None, None)
+        finally:
+            limit.__exit__(None, None, None)  # leaving twice does no harm
 
 
 _BLAS = ThreadSetting()  # one number of threads per process

@@ -158,7 +158,25 @@ class BestFirst(Engine):
         limit = self._limit
         # Smallest bounds first; the heap itself is changed only after the solves.
         chosen = [node for node in heapq.nsmallest(self.width, self._open) if node[0] <= limit]
-        new: list[LocalOptimum] = []
+        children, leaves, solved = self._tested(chosen, limit)
+        new = [item for selections, verdicts in leaves for item in self.record(selections, verdicts)]
+        if late():  # the nodes stay open
+            return new
+        removed = set(chosen)
+        for _, verdicts in leaves:
+            self.counts.feasible += int(verdicts.locally_optimal.sum())
+            self.counts.infeasible += int(verdicts.infeasible.sum())
+        self.counts.nodes += solved
+        self.counts.solves += solved
+        limit = self._limit
+        children += [node for node in self._open if node not in removed]
+        self._open = [node for node in children if node[0] <= limit]
+        heapq.heapify(self._open)
+        self.done = not self._open
+        return new
+
+    def _tested(self, chosen: list[_Node], limit: float) -> tuple[list[_Node], list[tuple[IntArray, Verdicts]], int]:
+        """Children that may hold something to list, complete selections with their verdicts, and the number tested."""
         children: list[_Node] = []
         leaves: list[tuple[IntArray, Verdicts]] = []
         solved = 0
@@ -178,23 +196,7 @@ class BestFirst(Engine):
                 solved += len(longer)
             for row in np.flatnonzero((bounds <= limit) & np.isfinite(bounds)):
                 children.append((float(bounds[row]), -depth - 1, tuple(int(t) for t in longer[row])))
-
-        for selections, verdicts in leaves:
-            new += self.record(selections, verdicts)
-        if late():  # the nodes stay open
-            return new
-        removed = set(chosen)
-        for _, verdicts in leaves:
-            self.counts.feasible += int(verdicts.locally_optimal.sum())
-            self.counts.infeasible += int(verdicts.infeasible.sum())
-        self.counts.nodes += solved
-        self.counts.solves += solved
-        limit = self._limit
-        children += [node for node in self._open if node not in removed]
-        self._open = [node for node in children if node[0] <= limit]
-        heapq.heapify(self._open)
-        self.done = not self._open
-        return new
+        return children, leaves, solved
 
     def _longer(self, nodes: list[_Node], depth: int) -> tuple[IntArray, FloatArray]:
         """Nodes of one depth with each token of the next query, and the bounds that they inherit."""

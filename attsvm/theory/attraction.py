@@ -185,7 +185,8 @@ def attraction(
     graph : bool
         Join the tally to `attsvm.enumeration.selection_graph` (Frobenius or nuclear norm, at most 20,000 selections).
     **options
-        Passed to `attsvm.train` (``lr``, ``optimizer``, ``init``, ``loss``, ``snapshots``, ...).
+        Passed to `attsvm.train` (``lr``, ``optimizer``, ``init``, ``loss``, ``snapshots``, ...); ``progress=True``
+        shows a bar.
 
     Returns
     -------

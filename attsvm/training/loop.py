@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.solvers.deadline import require_time
+from attsvm.solvers.threads import under
 from attsvm.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from attsvm.training.devices import torch_threads
 from attsvm.training.init import initial_head, initial_parameters
@@ -136,8 +137,9 @@ def train(
     parameters |= initial_head(problem, data, chosen)
     trail = _resumed(chosen, data, method, parameters)
     try:
-        with torch.no_grad(), torch_threads(data.X.device, data.X.numel() * data.Z.shape[2]):
-            trail = _descend(data, method, chosen, trail)
+        with torch.no_grad():
+            threads = torch_threads(data.X.device, data.X.numel() * data.Z.shape[2])
+            trail = under(threads, _descend, data, method, chosen, trail)
     except Interrupted as stop:
         # Whoever started a long run may still want what it has: the interrupt carries the run up to its last snapshot.
         stop.run = _finish(problem, method, chosen, stop.trail)

@@ -146,6 +146,12 @@ def _can_be_independent(unit: UnitProblem) -> bool:
     return unit.m <= dx * min(dz, unit.problem.q)
 
 
+def _guessed(unit: UnitProblem) -> FloatArray | None:
+    """Active rows to start from where the rows are dependent: those of a solution are fewer, and mostly are not."""
+    some = _DAQP_IS_QUICK < unit.m <= _DEPENDENT * math.prod(unit.problem.shape)
+    return guess_active(unit.gram, unit.c, unit.equality) if some else None
+
+
 def _pivot(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> SmallResult:
     start = None if known is None else known != 0
     equality = unit.equality if unit.has_equalities else None
@@ -267,20 +273,21 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodR
            [1. ]])
     """
     known, limit = request.multipliers(unit.problem), request.max_iterations
-    if unit.problem.batch:
-        return _solve_stack(unit, known, limit)
+    return _solve_stack(unit, known, limit) if unit.problem.batch else _solve_single(unit, norm, request, known, limit)
+
+
+def _solve_single(
+    unit: UnitProblem, norm: Norm, request: Request, known: FloatArray | None, limit: int | None
+) -> MethodResult:
     # A warm start would save the guess of the active rows, a third of a call in C, and may take more rounds than that.
     best = _solve_directly(unit, norm) if limit is None and (known is None or _fits_compiled(unit)) else None
     if best is not None:
         return best
-    if _can_be_independent(unit):
-        best = _pivoted(unit, norm, known, limit)
+    independent = _can_be_independent(unit)
+    start = known if independent or limit is not None or known is not None else _guessed(unit)
+    if independent or start is not known:
+        best = _pivoted(unit, norm, start, limit)
         if best is not None and (limit is not None or proved(best) <= request.tolerance):
-            return best
-    elif limit is None and known is None and _DAQP_IS_QUICK < unit.m <= _DEPENDENT * math.prod(unit.problem.shape):
-        # Rows that support a solution are fewer, and mostly independent: pivoting starts from a guess of them.
-        best = _pivoted(unit, norm, guess_active(unit.gram, unit.c, unit.equality), limit)
-        if best is not None and proved(best) <= request.tolerance:
             return best
     near = by_distance(unit, norm)
     return best or MethodResult() if near is None else _better(best, near)

@@ -97,8 +97,8 @@ def _by_daqp(
     found: list[Any] = []
 
     def work() -> None:
-        left = min(seconds_left(), _UNLIMITED)
-        settings = {"primal_tol": 1e-12, "eq_reduction": -1, "time_limit": max(left, 1e-3)}  # 0 is no limit
+        left = min(seconds_left(), _UNLIMITED)  # and a little more: 0 is no limit, and what is cut short ends late
+        settings = {"primal_tol": 1e-12, "eq_reduction": -1, "time_limit": max(left, 0.0) + 1e-3}
         found.extend(daqp.solve(None, None, rows, upper, lower, sense, **settings))
 
     if rows.size < _LONG:

@@ -244,3 +244,19 @@ def test_problems_without_any_gradient_are_zero_beside_others_that_are_not():
     found = scaled_gradient(tensor_problem(zero), torch.tensor(np.array(W))[None], "logistic")
     assert found.direction.abs().sum() == 0
     assert torch.isfinite(found.log_scale).all()
+
+
+def test_a_repeated_problem_stores_its_tokens_once_and_has_the_same_gradient():
+    for problem in (
+        attsvm.random_problem(n=3, T=5, d=4, seed=0),
+        attsvm.random_problem(n=2, T=4, d=5, kind="sequence", causal=True, seed=0),
+    ):
+        shared = tensor_problem(problem.repeat(6))
+        stored = replace(shared, X=shared.X.contiguous(), Z=shared.Z.contiguous())
+        assert shared.is_repeated and not stored.is_repeated
+        assert shared.X.untyped_storage().nbytes() * 6 == stored.X.untyped_storage().nbytes()
+        W = torch.randn(6, problem.dx, problem.dz, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        one, other = scaled_gradient(shared, W, "logistic"), scaled_gradient(stored, W, "logistic")
+        # The same sums in another order.
+        assert torch.allclose(one.direction, other.direction, rtol=1e-12, atol=1e-14)
+        assert torch.allclose(one.log_scale, other.log_scale, rtol=1e-12)

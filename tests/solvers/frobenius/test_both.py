@@ -282,3 +282,22 @@ def test_scaling_rotation_permutation_and_duality(run, seed, n, T, d, dz):
 
     scaled = solve(replaced(problem, rhs=3.0 * problem.rhs, queries=2.0 * problem.rows.queries), solver=run)
     np.testing.assert_allclose(scaled.W, 1.5 * result.W, atol=1e-7 * norm)
+
+
+def test_dependent_rows_are_pivoted_from_a_guess(monkeypatch):
+    from attsvm.solvers.frobenius import active_set
+
+    rng = np.random.default_rng(0)
+    a, queries = rng.normal(size=(180, 10)), rng.normal(size=(20, 12))  # 180 rows in 120 dimensions
+    owner = np.repeat(np.arange(20), 9)
+    a *= np.sign(np.einsum("kd,de,ke->k", a, rng.normal(size=(10, 12)), queries[owner]))[:, None]  # some W separates
+    problem = MarginProblem(a, queries, owner)
+    reference = solve(problem, solver="working_set")
+
+    def refuse(*_):
+        raise AssertionError("DAQP is not needed")
+
+    monkeypatch.setattr(active_set, "by_distance", refuse)
+    found = solve(problem)
+    assert found.solver == "active_set" and found.status == "optimal"
+    assert found.norm == pytest.approx(reference.norm, rel=1e-7)  # what both certificates prove
