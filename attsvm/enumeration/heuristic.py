@@ -89,7 +89,7 @@ class Swaps(Engine):
         step = 6.0 * self.space.q * problem.dx * (problem.dz + problem.T)
         starts = int(np.clip(_DESCENT_OPERATIONS / (step * _DESCENT_STEPS), 1, self.starts))
         run = train(problem.repeat(starts), parameterization, steps=_DESCENT_STEPS, seed=self.seed, snapshots=2)
-        return np.asarray(run.selection.indices.reshape(starts, -1), dtype=np.int64)
+        return np.array(run.selection.indices.reshape(starts, -1), dtype=np.int64)
 
     def _first(self, rng: np.random.Generator) -> IntArray:
         random = self.space.random(rng, self.starts)

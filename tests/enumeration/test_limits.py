@@ -8,6 +8,7 @@ import pytest
 import attsvm
 from attsvm import locally_optimal_selections
 from attsvm.enumeration import evaluate, relaxation
+from attsvm.enumeration.heuristic import Swaps
 from attsvm.enumeration.relaxation import CompletionBound
 from attsvm.enumeration.search import BestFirst
 from attsvm.enumeration.space import SelectionSpace
@@ -119,3 +120,25 @@ def test_infeasible_selections_of_other_norms_are_told_by_the_frobenius_norm(mon
     assert usual.infeasible.any() and np.array_equal(usual.infeasible, sooner.infeasible)
     assert np.array_equal(usual.locally_optimal, sooner.locally_optimal)
     assert (sooner.conflict[sooner.infeasible].any(axis=1)).all()
+
+
+def test_many_queries_start_from_descents_and_move_several_tokens_at_once(monkeypatch):
+    pytest.importorskip("torch")
+    problem = attsvm.random_problem(n=32, T=3, d=12, seed=0)
+    trained, moved = [], []
+    descended, move = Swaps._descended, Swaps._move
+    monkeypatch.setattr(Swaps, "_descended", lambda self: (trained.append(self.round), descended(self))[1])
+
+    def counted(self, current, *args):
+        before = current.copy()
+        move(self, current, *args)
+        moved.extend((before != current).sum(axis=1).tolist())
+        assert (self.space.mean_scores(current) > self.space.mean_scores(before)).all()  # so climbs end
+
+    monkeypatch.setattr(Swaps, "_move", counted)
+    found = locally_optimal_selections(problem, mode="heuristic", max_nodes=200)
+    assert trained == [0] and problem.optimal_tokens() in found and max(moved) > 1
+    engine = Swaps(SelectionSpace(problem), "frobenius", seed=0)
+    monkeypatch.setattr("attsvm.enumeration.heuristic.seconds_left", lambda: 1.0)
+    engine._first(np.random.default_rng(0))
+    assert trained == [0]  # torch may take longer than that to load
