@@ -7,29 +7,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
+from figure_outcomes import check_picture, column, outcome_of
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome
 from attsvm.validation.figures.localization import fig02, fig03, fig05, fig06
 from attsvm.validation.figures.registry import all_figures
 
 matplotlib.use("Agg", force=False)
-
-
-def outcome_of(figure: Figure, **settings: Any) -> Outcome:
-    return figure.run(Context(settings={**figure.quick, **settings}))
-
-
-def column(outcome: Outcome, table: int, name: str) -> list[Any]:
-    t = outcome.tables[table]
-    return [row[t.columns.index(name)] for row in t.rows]
-
-
-def check_picture(figure: Figure, outcome: Outcome, axes: int) -> None:
-    picture = figure.draw(outcome)
-    assert len(picture.axes) == axes
-    assert all(axis.lines or axis.collections or axis.images for axis in picture.axes)
-    plt.close(picture)
 
 
 def test_the_figures_are_found() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
+from figure_outcomes import check_picture, column, outcome_of
 
 from attsvm.validation.figures.conditioning import fig04 as maps
 from attsvm.validation.figures.conditioning import fig06 as joint
 from attsvm.validation.figures.conditioning import fig08 as layer
-from attsvm.validation.figures.framework import Context, Figure, Outcome
+from attsvm.validation.figures.framework import Figure
 from attsvm.validation.figures.localization import fig01 as clipped
 from attsvm.validation.figures.localization import fig08 as deep
 from attsvm.validation.figures.polarization import fig05 as trajectories
@@ -23,25 +21,9 @@ from attsvm.validation.figures.specialization import fig12 as strengths
 matplotlib.use("Agg", force=False)
 
 
-def outcome_of(figure: Figure, **settings: Any) -> Outcome:
-    return figure.run(Context(settings={**figure.quick, **settings}))
-
-
-def check_picture(figure: Figure, outcome: Outcome) -> None:
-    assert figure.draw is not None
-    picture = figure.draw(outcome)
-    assert all(a.lines or a.collections or a.images or a.patches or a.texts for a in picture.axes)
-    plt.close(picture)
-
-
-def column(outcome: Outcome, name: str, table: int = 0) -> list[Any]:
-    t = outcome.tables[table]
-    return [row[t.columns.index(name)] for row in t.rows]
-
-
 def test_the_clipped_softmax_is_exact_at_zero_and_worst_where_it_is_clipped() -> None:
     outcome = outcome_of(clipped.FIGURE)
-    largest = column(outcome, "largest")
+    largest = column(outcome, 0, "largest")
     assert largest[0] < 0.002 and 0.119 < max(largest) < 0.12  # 1 - 1/(1 + e^-2) at a difference of 2
     assert "at a difference of 2.00" in outcome.notes[0]
     check_picture(clipped.FIGURE, outcome)
@@ -49,8 +31,8 @@ def test_the_clipped_softmax_is_exact_at_zero_and_worst_where_it_is_clipped() ->
 
 def test_deeper_language_models_are_tabulated_with_published_directions() -> None:
     outcome = outcome_of(deep.FIGURE, shapes=((8, 1), (8, 2)), steps=2, tokens=500, T=5, trials=2)
-    assert column(outcome, "layers") == [1, 1, 1, 2, 2, 2]
-    agrees = column(outcome, "agrees", 1)
+    assert column(outcome, 0, "layers") == [1, 1, 1, 2, 2, 2]
+    agrees = column(outcome, 1, "agrees")
     assert outcome.notes[0].startswith(f"{agrees.count('yes')} of 6 published directions")
     check_picture(deep.FIGURE, outcome)
 
@@ -65,7 +47,7 @@ def test_two_heads_split_when_the_flipping_direction_is_strong() -> None:
 
 def test_training_w_moves_it_and_its_first_losses_are_those_of_a_frozen_one() -> None:
     outcome = outcome_of(joint.FIGURE, N=12, widths=(5,), steps=120)
-    moved = column(outcome, "|W - I|_F / sqrt(d)")
+    moved = column(outcome, 0, "|W - I|_F / sqrt(d)")
     assert [x > 0 for x in moved] == [False, True, False, True]
     runs = list(outcome.curves["runs"].values())
     np.testing.assert_allclose(runs[0]["loss"][:, 0], runs[1]["loss"][:, 0])
@@ -83,7 +65,9 @@ def test_maps_are_attention_over_the_patches() -> None:
 
 def test_the_final_layer_reports_heads_and_where_sampling_underestimates() -> None:
     outcome = outcome_of(layer.FIGURE, limit=200, epochs=1, dim=16, layers=1, test=30)
-    exact, sampled = (np.array(column(outcome, f"rho_U {name}, median"), dtype=float) for name in ("exact", "sampled"))
+    exact, sampled = (
+        np.array(column(outcome, 0, f"rho_U {name}, median"), dtype=float) for name in ("exact", "sampled")
+    )
     assert len(exact) == 4 and (np.isnan(exact) | (sampled <= exact * (1 + 1e-9))).all()
     check_picture(layer.FIGURE, outcome)
 
@@ -101,5 +85,5 @@ def test_grids_name_their_reduction_and_count_their_runs(figure: Figure) -> None
     assert any(note.startswith("REDUCED") for note in outcome.notes)
     if figure is induction.FIGURE:
         assert "nothing to compare" in outcome.notes[0]
-        assert column(outcome, "learned") == ["0 of 1"] * 4
+        assert column(outcome, 0, "learned") == ["0 of 1"] * 4
     check_picture(figure, outcome)

@@ -3,17 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from figure_outcomes import outcome_of
 
 import attsvm
 from attsvm.records import median_of
-from attsvm.validation.figures.framework import Context
 from attsvm.validation.figures.own import joint, steps, variants
 from attsvm.validation.models.attention_variants import FINITE_MAPS, SUMMED, descend_finite, summed_gradient
 from attsvm.validation.pictures import picture_faults
-
-
-def tiny(module, **settings):
-    return module.FIGURE.run(Context(settings={**module.FIGURE.quick, **settings}))
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +23,7 @@ def closed():
 def test_joint_has_a_row_per_model_and_prints_its_exceptions(monkeypatch):
     monkeypatch.setattr(joint, "MODELS", {"(v, p), equal steps": joint.MODELS["(v, p), equal steps"]})
     monkeypatch.setattr(joint, "_AWAY", 0.0)
-    outcome = tiny(joint, trials=2, steps=200, radii=(80.0,))
+    outcome = outcome_of(joint.FIGURE, trials=2, steps=200, radii=(80.0,))
     assert [row[0] for row in outcome.tables[0].rows] == ["(v, p), equal steps"]
     assert sum("exception" in note for note in outcome.notes) == 2
     assert not picture_faults(joint.draw(_two(outcome)))
@@ -42,7 +38,7 @@ def _two(outcome):
 
 
 def test_steps_measure_normalized_faster_than_constant():
-    outcome = tiny(steps, trials=3, steps=300)
+    outcome = outcome_of(steps.FIGURE, trials=3, steps=300)
     ends = {rule: np.nanmedian(outcome.curves["distance"][k][:, -1]) for k, rule in enumerate(steps.STEPS)}
     assert ends["normalized, 1"] < ends["normalized, 0.1"] < ends["constant, 1 / L_W"]
     assert len(outcome.tables[0].rows) == len(steps.STEPS)
@@ -50,7 +46,7 @@ def test_steps_measure_normalized_faster_than_constant():
 
 
 def test_variants_have_rows_of_their_own():
-    outcome = tiny(variants, trials=2, steps=200, finite_steps=300)
+    outcome = outcome_of(variants.FIGURE, trials=2, steps=200, finite_steps=300)
     assert [row[0] for row in outcome.tables[0].rows] == list(SUMMED)
     own = np.asarray(outcome.curves["own"]["sigmoid"])
     assert (own[:, -1] < own[:, 0]).all()

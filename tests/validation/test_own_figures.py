@@ -1,10 +1,12 @@
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from figure_outcomes import outcome_of
 
-from attsvm.validation.figures.framework import Context, Options
+from attsvm.validation.figures.framework import Options
 from attsvm.validation.figures.own import agreement, assumptions, floor, fuzz, geometry, paths, ranks, search
 from attsvm.validation.figures.registry import all_figures, choose_figures
 from attsvm.validation.figures.run import run_figure
@@ -13,15 +15,17 @@ from attsvm.validation.fuzz_judge import KINDS
 from attsvm.validation.fuzz_listing import against_listings
 
 
-def tiny(module, **settings):
-    return module.FIGURE.run(Context(settings={**module.FIGURE.quick, **settings}))
-
-
 def test_they_are_listed_and_chosen_by_name():
     names = [figure.name for figure in all_figures("own")]
     folder = Path(agreement.__file__).parent
-    modules = [path.stem for path in folder.glob("*.py") if "FIGURE = Figure(" in path.read_text(encoding="utf-8")]
-    assert sorted(names) == names == sorted(modules) and {"agreement", "edits", "fuzz", "graphs"} <= set(names)
+    stated = [
+        re.findall(r"^FIGURE\w* = Figure\(", path.read_text(encoding="utf-8"), re.M) for path in folder.glob("*.py")
+    ]
+    assert (
+        sorted(names) == names
+        and len(names) == sum(map(len, stated))
+        and {"agreement", "edits", "fuzz", "graphs"} <= set(names)
+    )
     assert [(f.paper, f.name) for f in choose_figures(["own", "floor"])] == [("own", "floor")]
 
 
@@ -51,25 +55,25 @@ def test_theorem_1_on_random_sizes(kind):
 
 
 def test_agreement_has_a_row_per_backend_and_refutes_an_infeasible_draw(monkeypatch):
-    outcome = tiny(agreement, trials=1)
+    outcome = outcome_of(agreement.FIGURE, trials=1)
     assert [row[:2] for row in outcome.tables[0].rows] == agreement.PAIRS
     assert all(sum(row[2:5]) == 6 for row in outcome.tables[0].rows) and not outcome.refuted
     monkeypatch.setattr(agreement, "feasible_draws", lambda trials, seed, kind: {"feasible": [kind == "self"] * trials})
-    assert tiny(agreement, trials=1).refuted == ["Theorem 1, cross-attention: every draw is feasible"]
+    assert outcome_of(agreement.FIGURE, trials=1).refuted == ["Theorem 1, cross-attention: every draw is feasible"]
 
 
 def test_published_ranks_exceed_certified_ones():
     found = ranks.rank_trials(3, 0, draw=0, n=8, T=4, d=10)
     rows = zip(found["certified"], found["numerical"], found["published_scs"], strict=True)
     assert all(certified == numerical < scs <= 8 for certified, numerical, scs in rows)
-    outcome = tiny(ranks, trials=2)
+    outcome = outcome_of(ranks.FIGURE, trials=2)
     assert outcome.tables[0].rows[-1][0] == "certified rank (dual singular values equal to 1)"
     with pytest.raises(ValueError, match="every draw was infeasible"):
-        tiny(ranks, trials=1, n=6, T=6, d=2)
+        outcome_of(ranks.FIGURE, trials=1, n=6, T=6, d=2)
 
 
 def test_fuzz_counts_every_problem_and_finds_nothing():
-    outcome = tiny(fuzz, trials=2)
+    outcome = outcome_of(fuzz.FIGURE, trials=2)
     statuses, kinds = outcome.tables
     assert [row[0] for row in statuses.rows] == [*FAMILIES, "all"] and not outcome.refuted
     for row in statuses.rows:
@@ -117,7 +121,7 @@ def test_fuzz_finds_what_is_wrong(monkeypatch):
 
 
 def test_floor_has_both_tables():
-    outcome = tiny(floor, trials=2, steps=1000, factor_trials=1, factor_steps=50)
+    outcome = outcome_of(floor.FIGURE, trials=2, steps=1000, factor_trials=1, factor_steps=50)
     weights, factors = outcome.tables
     assert [row[0] for row in weights.rows] == [500, 1000]
     assert [row[0] for row in factors.rows] == list(floor.FACTOR_VARIANTS)
@@ -136,13 +140,13 @@ def test_geometry_prefers_the_own_norm(monkeypatch):
             assert found[optimizer][k] > found["normalized_gd"][k]
         assert (found[optimizer] <= 1 + 1e-6).all()
     monkeypatch.setattr(geometry, "OPTIMIZERS", {name: geometry.OPTIMIZERS[name] for name in ("muon", "adam")})
-    margin, angle, own = tiny(geometry, trials=1, steps=20).tables
+    margin, angle, own = outcome_of(geometry.FIGURE, trials=1, steps=20).tables
     assert margin.columns == angle.columns == ("optimizer", *geometry.NORMS)
     assert len(margin.rows) == len(own.rows) == len(geometry.OPTIMIZERS)
 
 
 def test_search_lists_with_proof_and_checks_the_list(monkeypatch):
-    outcome = tiny(search)
+    outcome = outcome_of(search.FIGURE)
     assert not outcome.refuted and "the same list" in outcome.notes[0]
     assert [row[7] for row in outcome.tables[0].rows] == ["complete"] * 4
     real = search.listing
@@ -152,11 +156,11 @@ def test_search_lists_with_proof_and_checks_the_list(monkeypatch):
         return found if cell["mode"] == "exhaustive" else {**found, "tokens": [[]]}
 
     monkeypatch.setattr(search, "listing", wrong)
-    assert tiny(search).refuted == ["search and exhaustive list agree at n=5, T=4, d=5, seed 0"]
+    assert outcome_of(search.FIGURE).refuted == ["search and exhaustive list agree at n=5, T=4, d=5, seed 0"]
 
 
 def test_paths_have_a_row_per_theorem_and_loss():
-    outcome = tiny(paths)
+    outcome = outcome_of(paths.FIGURE)
     labels = [row[0] for row in outcome.tables[0].rows]
     assert len(labels) == 8 and "Theorem 2: W, logistic" in labels and "Theorem 7: KQ, local nuclear" in labels
     for label, found in outcome.curves.items():
@@ -187,7 +191,7 @@ def test_ends_outside_the_list_are_counted_with_examples():
 
 def test_assumptions_have_both_tables_and_a_violation_refutes(monkeypatch):
     small = {"trials": 2, "starts": 8, "steps": 200}
-    outcome = tiny(assumptions, **small)
+    outcome = outcome_of(assumptions.FIGURE, **small)
     assert "D implies one local optimum: 0 violations" in outcome.notes[0]
     assert "Ends outside the list: 0 of 8" in outcome.notes[1] and not outcome.refuted
     assert [row[0] for row in outcome.tables[0].rows] == [4, 12] and len(outcome.tables[1].rows) == 1
@@ -197,7 +201,7 @@ def test_assumptions_have_both_tables_and_a_violation_refutes(monkeypatch):
         return real(trials, seed, **cell) | {"violation": [True] * trials}
 
     monkeypatch.setattr(assumptions, "assumption_flags", wrong)
-    assert tiny(assumptions, **small).refuted[0].startswith("4 problems satisfy D but have another number")
+    assert outcome_of(assumptions.FIGURE, **small).refuted[0].startswith("4 problems satisfy D but have another number")
 
 
 def test_listings_of_numbers_that_leave_the_range():

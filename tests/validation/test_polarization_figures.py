@@ -2,33 +2,12 @@
 
 import numpy as np
 import pytest
+from figure_outcomes import check_picture, column, outcome_of
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context
 from attsvm.validation.figures.polarization import fig02, fig03, fig04, fig06, fig10, fig11, fig13
 from attsvm.validation.figures.polarization._protocols import KINDS, figure_12
 from attsvm.validation.figures.registry import all_figures, choose_figures
-
-
-def outcome_of(figure, **settings):
-    return figure.run(Context(settings={**figure.quick, **settings}))
-
-
-def column(outcome, table, name):
-    t = outcome.tables[table]
-    return [row[t.columns.index(name)] for row in t.rows]
-
-
-def check_picture(figure, outcome, axes):
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    from matplotlib import pyplot as plt
-
-    picture = figure.draw(outcome)
-    assert len(picture.axes) == axes
-    assert all(axis.lines or axis.patches or axis.images for axis in picture.axes)
-    plt.close(picture)
 
 
 def test_the_figures_are_found():
