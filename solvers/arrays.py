@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "lazy", "real_array"]
+__all__ = ["Axis", "Batch", "BoolArray", "Count", "FloatArray", "IntArray", "Number", "One", "lazy", "real_array"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+
+class One:
+    """For type checkers: no batch axis. ``MarginProblem[One]``, or `MarginProblem` alone, is one problem."""
+
+
+class Batch:
+    """For type checkers: one leading batch axis. ``MarginProblem[Batch]`` is a batch of problems."""
+
+
+# What problems, certificates and solutions are generic over: the axis itself, and what stands for a number and for a
+# count of each problem. One problem is the default, so that only a batch is told apart.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Axis = TypeVar("Axis", One, Batch, default=One)
+    Number = TypeVar("Number", float, FloatArray, default=float)
+    Count = TypeVar("Count", int, IntArray, default=int)
+else:  # defaults of type variables came with Python 3.13, and nothing but type checkers reads them
+    from typing import TypeVar
+
+    Axis = TypeVar("Axis", One, Batch)
+    Number = TypeVar("Number", float, FloatArray)
+    Count = TypeVar("Count", int, IntArray)
+
 _Value = TypeVar("_Value")
 
 # Entries looked at or widened to float64 at once (32 MiB of float64).

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.solution import MarginSolution
+from attsvm.solvers.problem import EitherProblem
+from attsvm.solvers.solution import EitherSolution, MarginSolution
 
 __all__ = ["Request"]
 
@@ -38,13 +38,13 @@ class Request:
 
     tolerance: float
     max_iterations: int | None = None
-    warm_start: MarginSolution | FloatArray | None = None
+    warm_start: EitherSolution | FloatArray | None = None
     rank: int | None = None
     solver: str = "auto"
     variant: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
-    def check(self, problem: MarginProblem) -> None:
+    def check(self, problem: EitherProblem) -> None:
         """Refuse a warm start that does not fit, whether or not the method will use it."""
         given, batch, m, shape = self.warm_start, problem.batch, problem.m, problem.shape
         if given is None:
@@ -61,7 +61,7 @@ class Request:
         elif not np.isfinite(given).all():
             raise ValueError("warm_start must be finite")
 
-    def multipliers(self, problem: MarginProblem) -> FloatArray | None:
+    def multipliers(self, problem: EitherProblem) -> FloatArray | None:
         """Multipliers to start from, negative inequality multipliers cut to 0; None when there are none to use."""
         given = self.warm_start
         if given is None:

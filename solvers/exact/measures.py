@@ -15,7 +15,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.norms import Entrywise, Norm, Schatten
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import MarginProblem, is_batch
 from attsvm.solvers.status import Status
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def exact_from_source(
     problem, W, multipliers, norm = source
     if problem.penalty is not None:
         raise ValueError("exact() proves hard margins; a soft one has the bounds of its certificate")
-    if problem.batch:
+    if is_batch(problem):
         raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. solution[0]")
     size = problem.m * problem.shape[0] * problem.shape[1]
     if size > EXACT_ENTRIES:
