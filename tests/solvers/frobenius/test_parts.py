@@ -69,6 +69,14 @@ def test_dependent_rows_leave_the_pivoting() -> None:
     assert np.abs(left_over).max() <= 1e-9 * found.x[2:].max()  # an exact cancellation, up to rounding
 
 
+def test_equalities_that_contradict_each_other_have_no_multipliers() -> None:
+    """DAQP ends before it writes any: what stands in its memory must not be read."""
+    for side in (0.5, 1e-3, -1.0):
+        found = least_distance(np.ones((3, 1)), np.array([1.0, side, 1.0]), np.ones(3, dtype=bool))
+        assert not found.settled
+        assert found.ray or not found.x.any()
+
+
 @pytest.mark.parametrize("size", [1, 5, 40])
 def test_pivoting_of_one_problem_and_of_stacks(rng, size) -> None:
     """The same complementarity conditions whichever way the rows are found; equality rows have free multipliers."""
