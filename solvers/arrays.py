@@ -54,7 +54,7 @@ class lazy(cached_property[_Value]):
             return self if instance is None else instance.__dict__.setdefault(self.attrname, self.func(instance))
 
 
-def to_numpy(value: Any) -> npt.NDArray[Any]:
+def to_numpy(value: object) -> npt.NDArray[Any]:
     """An array of anything array-like, torch tensors on any device included."""
     torch = sys.modules.get("torch")  # a tensor cannot exist before torch is imported
     if torch is not None and isinstance(value, torch.Tensor):
@@ -70,7 +70,7 @@ def _all_finite(array: npt.NDArray[np.floating[Any]]) -> bool:
     return bool(np.isfinite(array).all())
 
 
-def real_array(name: str, value: Any, axes: str, *, keep_float32: bool = True) -> npt.NDArray[np.floating[Any]]:
+def real_array(name: str, value: object, axes: str, *, keep_float32: bool = True) -> npt.NDArray[np.floating[Any]]:
     """A finite float array of two axes, or of three for a batch; float32 may be kept as given (no copy).
 
     Examples
@@ -96,7 +96,7 @@ def real_array(name: str, value: Any, axes: str, *, keep_float32: bool = True) -
     return np.ascontiguousarray(array)
 
 
-def per_row(name: str, value: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
+def per_row(name: str, value: object, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
     """One number per row, given for each problem of a batch or once for all of them; shape ``shape``."""
     array = to_numpy(value)
     if array.shape not in (shape, shape[-1:]):
@@ -105,8 +105,12 @@ def per_row(name: str, value: Any, shape: tuple[int, ...], what: str) -> npt.NDA
 
 
 def voided(
-    a: npt.NDArray[Any], owner: npt.NDArray[Any], rhs: Any, equality: Any, valid: Any
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Any, Any, BoolArray]:
+    a: npt.NDArray[Any],
+    owner: npt.NDArray[Any],
+    rhs: npt.ArrayLike | None,
+    equality: npt.ArrayLike | None,
+    valid: npt.ArrayLike,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.ArrayLike | None, npt.ArrayLike | None, BoolArray]:
     """The arguments with everything about rows that do not exist set to zero."""
     shape = a.shape[:-1]
     keep = per_row("valid", valid, shape, "booleans")

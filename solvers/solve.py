@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -170,7 +170,15 @@ def solve(
 
 
 def solve_batch(
-    problem: EitherProblem, norm: str | Norm = "frobenius", solver: str = "auto", **options: Any
+    problem: EitherProblem,
+    norm: str | Norm = "frobenius",
+    solver: str = "auto",
+    *,
+    rank: int | None = None,
+    tolerance: float | None = None,
+    max_iterations: int | None = None,
+    warm_start: EitherSolution | npt.ArrayLike | None = None,
+    **options: object,
 ) -> MarginSolutionBatch:
     """`solve` of what must be a batch, where type checkers cannot know that it is one.
 
@@ -183,7 +191,10 @@ def solve_batch(
     """
     if not is_batch(problem):
         raise ValueError("solve_batch takes a batch of problems; use solve for one")
-    return solve(problem, norm, solver, **options)
+    return solve(
+        problem, norm, solver, rank=rank, tolerance=tolerance, max_iterations=max_iterations, warm_start=warm_start,
+        **options,
+    )  # fmt: skip
 
 
 def _check_options(specs: tuple[SolverSpec, ...], options: dict[str, object]) -> None:

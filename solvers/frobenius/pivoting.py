@@ -17,8 +17,9 @@ References: Júdice and Pires (1994), Kim and Park (2011) for block principal pi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,8 @@ _FEW = 12
 # Numbers in the Gram matrices worked on at a time.
 _CHUNK_NUMBERS = 1 << 21
 _EMPTY: FloatArray = np.zeros((1, 0))
+# x, objective, exit flag and what else it knows.
+_Daqp = Callable[..., tuple[FloatArray, float, int, dict[str, int]]]
 
 
 class SmallResult(NamedTuple):
@@ -147,7 +150,7 @@ def solve_small_batch(
 
 
 @lru_cache(maxsize=64)
-def _daqp(m: int) -> tuple[Any, FloatArray, FloatArray, FloatArray, npt.NDArray[np.intc]]:
+def _daqp(m: int) -> tuple[_Daqp, FloatArray, FloatArray, FloatArray, npt.NDArray[np.intc]]:
     """DAQP and what it wants beside the data: no general rows, and bounds 0 <= x."""
     import daqp  # once for all calls: looking it up again takes longer than the rest of this
 

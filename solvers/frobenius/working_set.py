@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -103,7 +102,7 @@ class WorkingSetSolve:
         self.best: MethodResult | None = None
         self.working_rows = self.products = self.factorizations = 0
         self.limit = request.max_iterations or _ROUNDS
-        self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
+        self.tell: Callable[[Progress], object] | None = request.options.get("progress")
         self.time_limit = read_time_limit(request.options.get("time_limit"))
 
     @cached_property
