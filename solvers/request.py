@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ class Request:
     rank: int | None = None
     solver: str = "auto"
     variant: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
     def check(self, problem: EitherProblem) -> None:
         """Refuse a warm start that does not fit, whether or not the method will use it."""
@@ -60,6 +59,15 @@ class Request:
             raise ValueError(f"warm_start must hold multipliers of shape {(*batch, m)}, one per row, got {given.shape}")
         elif not np.isfinite(given).all():
             raise ValueError("warm_start must be finite")
+
+    def whole(self, name: str, default: int, least: int = 0) -> int:
+        """An option that is an integer of at least ``least``; refused by name if it is none."""
+        given = self.options.get(name)
+        if given is None:
+            return default
+        if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {given!r}")
+        return int(given)
 
     def multipliers(self, problem: EitherProblem) -> FloatArray | None:
         """Multipliers to start from, negative inequality multipliers cut to 0; None when there are none to use."""
