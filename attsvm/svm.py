@@ -19,7 +19,7 @@ from attsvm.selection import (
     read_selection,
 )
 from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
-from attsvm.solvers import solve
+from attsvm.solvers import solve, solve_batch
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.solvers.solution import warn_if_inaccurate
 
@@ -49,10 +49,13 @@ def _solved(
     margins = rows.margin_problem
     if prior is not None:
         margins = margins.around(real_array("prior", prior))
-    result: Any = solve(margins, norm, solver, **options)
-    warn_if_inaccurate(result, stacklevel=4)
-    kind = Solution if problem.batch is None else SolutionBatch
-    return kind(formulation, problem, selection, rows, result, support_tolerance)
+    if problem.batch is None:
+        one = solve(margins, norm, solver, **options)
+        warn_if_inaccurate(one, stacklevel=4)
+        return Solution(formulation, problem, selection, rows, one, support_tolerance)
+    batch = solve_batch(margins, norm, solver, **options)
+    warn_if_inaccurate(batch, stacklevel=4)
+    return SolutionBatch(formulation, problem, selection, rows, batch, support_tolerance)
 
 
 def att_svm(

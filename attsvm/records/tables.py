@@ -6,7 +6,7 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class Table:
 
         shown = RichTable(title=self.title and Text(self.title))
         for name, letter, width in zip(self.columns, self.align, widths, strict=True):
-            justify: Any = "left" if letter in "lL" else "right"
+            justify: Literal["left", "right"] = "left" if letter in "lL" else "right"
             shown.add_column(Text(name), justify=justify, no_wrap=letter.isupper(), width=width)
         for row in self.texts():
             if row:

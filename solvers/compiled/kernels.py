@@ -177,7 +177,7 @@ def minimize(
     wide = np.ones_like(c) if room is None else np.ascontiguousarray(room, dtype=np.float64)
     small = _by_entries(m, p * q, norm.name == "frobenius", penalty is not None, senses)
     arrays: tuple[npt.NDArray[Any], ...] = (left, right, c, senses, *soft, W, lam, taken)
-    entry: Callable[..., Any]
+    entry: Callable[..., int]
     if nuclear:
         arrays, entry = (left, right, c, wide, senses, *soft, W, lam, taken), partial(library.attsvm_nuclear, loss)
     else:

@@ -12,7 +12,7 @@ import attsvm
 from attsvm.solvers import MarginProblem, PairRows, solve, solve_batch
 from attsvm.solvers.compiled import batched_pivoting
 from attsvm.solvers.compiled.batched_pivoting import Pivoted, pivot_batch, pivot_one
-from attsvm.solvers.frobenius.pivoting import solve_small
+from attsvm.solvers.frobenius.pivoting import solve_small_batch
 from attsvm.solvers.unit import UnitProblem
 from kkt import assert_optimal, random_rows, sphere_rows
 
@@ -79,7 +79,7 @@ def test_equalities_any_sides_any_owners_and_void_rows(seed: int) -> None:
 def test_agrees_with_numpy(seed: int) -> None:
     batch = mixed_batch(seed)
     unit, found = UnitProblem(batch), pivoted(batch)
-    other = solve_small(unit.gram, unit.c, unit.equality)
+    other = solve_small_batch(unit.gram, unit.c, unit.equality)
     ours = found.multipliers * batch.row_norms / unit.scale
     np.testing.assert_array_equal(found.settled, other.settled)
     np.testing.assert_array_equal(found.rounds, other.iterations)
