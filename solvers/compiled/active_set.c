@@ -43,13 +43,13 @@ typedef struct {
         memset(out, 0, sizeof(REAL) * m);                                                                     \
         int i = 0;                                                                                            \
         for (; i + 4 <= count; i += 4) {                                                                      \
-            const REAL *p = G + (long)rows[i] * m, *q = G + (long)rows[i + 1] * m;                            \
-            const REAL *r = G + (long)rows[i + 2] * m, *s = G + (long)rows[i + 3] * m;                        \
+            const REAL *p = G + (Size)rows[i] * m, *q = G + (Size)rows[i + 1] * m;                            \
+            const REAL *r = G + (Size)rows[i + 2] * m, *s = G + (Size)rows[i + 3] * m;                        \
             const REAL u = weights[i], v = weights[i + 1], w = weights[i + 2], z = weights[i + 3];            \
             for (int j = 0; j < m; j++) out[j] += (u * p[j] + v * q[j]) + (w * r[j] + z * s[j]);              \
         }                                                                                                     \
         for (; i < count; i++) {                                                                              \
-            const REAL *p = G + (long)rows[i] * m, u = weights[i];                                            \
+            const REAL *p = G + (Size)rows[i] * m, u = weights[i];                                            \
             for (int j = 0; j < m; j++) out[j] += u * p[j];                                                   \
         }                                                                                                     \
     }
@@ -60,18 +60,18 @@ DEFINE_COMBINE(combine4, float)
 /* Norms of the rows, unit left factors and right-hand sides. Squares stay in range: Python scales other problems first. */
 static void read_rows(Rows *s) {
     const int m = s->m, dx = s->dx, dz = s->dz;
-    for (int k = 0; k < s->q; k++) s->lengths[k] = sqrt(dot(dz, s->queries + (long)k * dz, s->queries + (long)k * dz));
+    for (int k = 0; k < s->q; k++) s->lengths[k] = sqrt(dot(dz, s->queries + (Size)k * dz, s->queries + (Size)k * dz));
     for (int i = 0; i < s->q; i++)
         for (int j = 0; j <= i; j++) {
             const double size = s->lengths[i] * s->lengths[j];
-            const double product = dot(dz, s->queries + (long)i * dz, s->queries + (long)j * dz);
+            const double product = dot(dz, s->queries + (Size)i * dz, s->queries + (Size)j * dz);
             s->between[i * s->q + j] = s->between[j * s->q + i] = size > 0.0 ? product / size : 0.0;
         }
     double largest = 0.0;
     for (int k = 0; k < m; k++) {
-        const double *a = s->a + (long)k * dx, length = sqrt(dot(dx, a, a));
+        const double *a = s->a + (Size)k * dx, length = sqrt(dot(dx, a, a));
         const double inverse = length > 0.0 ? 1.0 / length : 0.0;
-        for (int d = 0; d < dx; d++) s->left[(long)d * m + k] = a[d] * inverse;
+        for (int d = 0; d < dx; d++) s->left[(Size)d * m + k] = a[d] * inverse;
         s->norms[k] = length * s->lengths[s->owner[k]];
         s->c[k] = s->norms[k] > 0.0 ? (s->rhs ? s->rhs[k] : 1.0) / s->norms[k] : 0.0;
         if (fabs(s->c[k]) > largest) largest = fabs(s->c[k]);
@@ -83,22 +83,22 @@ static void read_rows(Rows *s) {
 static void form_gram(Rows *s) {
     const int m = s->m, dx = s->dx;
     for (int i = 0; i < m; i++) {
-        double *restrict out = s->G + (long)i * m;
+        double *restrict out = s->G + (Size)i * m;
         const double *between = s->between + s->owner[i] * s->q;
         memset(out, 0, sizeof(double) * m);
         int d = 0;
         for (; d + 4 <= dx; d += 4) {
-            const double *p = s->left + (long)d * m, *q = p + m, *r = q + m, *t = r + m;
+            const double *p = s->left + (Size)d * m, *q = p + m, *r = q + m, *t = r + m;
             const double u = p[i], v = q[i], w = r[i], z = t[i];
             for (int j = i; j < m; j++) out[j] += (u * p[j] + v * q[j]) + (w * r[j] + z * t[j]);
         }
         for (; d < dx; d++) {
-            const double *p = s->left + (long)d * m, u = p[i];
+            const double *p = s->left + (Size)d * m, u = p[i];
             for (int j = i; j < m; j++) out[j] += u * p[j];
         }
         for (int j = i + 1; j < m; j++) out[j] *= between[s->owner[j]];
         out[i] = 1.0; /* also of a row that does not exist: its multiplier is 0 */
-        for (int j = 0; j < i; j++) out[j] = s->G[(long)j * m + i];
+        for (int j = 0; j < i; j++) out[j] = s->G[(Size)j * m + i];
     }
 }
 
@@ -125,7 +125,7 @@ static void guess(Rows *s) {
     const int m = s->m;
     float *restrict c = s->c4, *restrict x = s->x4, *restrict point = s->point, *restrict product = s->product;
     float *restrict floor = s->floor4;
-    for (long k = 0; k < (long)m * m; k++) s->G4[k] = (float)s->G[k];
+    for (Size k = 0; k < (Size)m * m; k++) s->G4[k] = (float)s->G[k];
     for (int k = 0; k < m; k++) {
         c[k] = (float)s->c[k], floor[k] = is_free(s, k) ? -INFINITY : 0.0f;
         x[k] = 0.0f;
@@ -160,7 +160,7 @@ static int solve_active(Rows *s) {
     double *F = s->factor, *inverse = s->slack, *share = s->weights;
     const int wide = n + 1;
     for (int k = 0; k < n; k++) {
-        const double *row = s->G + (long)s->rows[k] * m;
+        const double *row = s->G + (Size)s->rows[k] * m;
         double *restrict out = F + k * wide;
         for (int j = k; j < n; j++) out[j] = row[s->rows[j]];
         out[n] = s->c[s->rows[k]];
@@ -229,20 +229,20 @@ static void write_matrix(const Rows *s, const double *lam, double *restrict W) {
     for (int k = 0; k < s->m; k++) {
         if (lam[k] == 0.0) continue;
         double *restrict sum = s->sums + s->owner[k] * dx;
-        const double *a = s->a + (long)k * dx;
+        const double *a = s->a + (Size)k * dx;
         for (int d = 0; d < dx; d++) sum[d] += lam[k] * a[d];
     }
     memset(W, 0, sizeof(double) * dx * dz);
     for (int i = 0; i < s->q; i++)
         for (int d = 0; d < dx; d++) {
-            const double weight = s->sums[(long)i * dx + d], *b = s->queries + (long)i * dz;
-            for (int e = 0; e < dz; e++) W[(long)d * dz + e] += weight * b[e];
+            const double weight = s->sums[(Size)i * dx + d], *b = s->queries + (Size)i * dz;
+            for (int e = 0; e < dz; e++) W[(Size)d * dz + e] += weight * b[e];
         }
 }
 
 static void *rows_memory(Rows *s) {
-    const long m = s->m, q = s->q, dx = s->dx;
-    const long reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m, singles = m * m + 6 * m;
+    const Size m = s->m, q = s->q, dx = s->dx;
+    const Size reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m, singles = m * m + 6 * m;
     double *memory = malloc(sizeof(double) * reals + sizeof(float) * singles + sizeof(int) * m + 2 * m);
     if (!memory) return NULL;
     s->G = memory;
@@ -280,7 +280,7 @@ EXPORT int attsvm_active_set(int count, int m, int dx, int q, int dz, const doub
     Rows s = {.m = m, .dx = dx, .q = q, .dz = dz};
     void *memory = rows_memory(&s);
     if (!memory) return 0;
-    for (long i = 0; i < count; i++) {
+    for (Size i = 0; i < count; i++) {
         s.a = a + i * m * dx, s.queries = queries + i * q * dz, s.owner = shared ? owner : owner + i * m;
         s.rhs = rhs ? rhs + i * m : NULL, s.equality = equality ? equality + i * m : NULL;
         read_rows(&s);

@@ -67,7 +67,7 @@ class DualDescent:
         self._sweep = _library().attsvm_descend
         whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
         self._sweep.argtypes = [*3 * [whole], *4 * [array], *2 * [whole], *2 * [real], whole, *6 * [array]]
-        self._sweep.restype = ctypes.c_long
+        self._sweep.restype = ctypes.c_ssize_t
 
     def move_to(self, lam: FloatArray) -> None:
         """Go on from other multipliers, shape (m,): every query is visited again."""

@@ -199,14 +199,14 @@ EXPORT int attsvm_minimize(int kind, double power, int loss, int by_entries, int
                            int most, double goal) {
     const int N = p * q, least = p < q ? p : q;
     Norm norm = {.kind = kind, .power = power, .lwork = 16 * (p + q) + 7 * least + 64};
-    const long room = N + least + norm.lwork + 8L * least;
+    const Size room = N + least + norm.lwork + 8 * (Size)least;
     State state = {.m = m, .N = N, .p = p, .q = q, .by_entries = by_entries, .penalty = {.loss = loss, .groups = groups}};
-    const long own = state_numbers(&state);
-    double *memory = malloc(sizeof(double) * (own + room + m + (long)m * N) + sizeof(int) * (m + groups + 2L));
+    const Size own = state_numbers(&state);
+    double *memory = malloc(sizeof(double) * (own + room + m + (Size)m * N) + sizeof(int) * ((Size)m + groups + 2));
     int done = 0;
     if (!memory) return 0;
-    double *F = memory, *sides = F + (long)m * N, *rest = sides + m;
-    state.order = (int *)(memory + own + room + m + (long)m * N);
+    double *F = memory, *sides = F + (Size)m * N, *rest = sides + m;
+    state.order = (int *)(memory + own + room + m + (Size)m * N);
     state.begin = state.order + m;
     norm.room = rest + own;
     for (; done < count; done++) {
@@ -215,10 +215,10 @@ EXPORT int attsvm_minimize(int kind, double power, int loss, int by_entries, int
         state_begin(&state, rest);
         for (int k = 0; k < m; k++)
             for (int i = 0; i < p; i++)
-                for (int j = 0; j < q; j++) F[(long)k * N + i * q + j] = left[k * (long)p + i] * right[k * (long)q + j];
+                for (int j = 0; j < q; j++) F[(Size)k * N + i * q + j] = left[k * (Size)p + i] * right[k * (Size)q + j];
         if (!minimize_one(&norm, &state, c, sides, W, lam, most, goal)) break;
         *steps++ = state.steps;
-        left += (long)m * p, right += (long)m * q, c += m, sense += m, W += N, lam += m;
+        left += (Size)m * p, right += (Size)m * q, c += m, sense += m, W += N, lam += m;
         if (loss != HARD) group += m, weight += m;
     }
     free(memory);

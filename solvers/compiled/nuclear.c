@@ -72,14 +72,14 @@ static double start(Step *s, Run *run, const double *c, const double *first) {
         const double sigma = MULTIPLE * run->sigma[k], h = sqrt(mu * mu + sigma * sigma) - mu;
         for (int j = 0; j < n; j++)
             for (int i = 0; i < n; i++) {
-                const double left = i < p ? run->U[i + (long)k * p] : run->Vt[k + (i - p) * (long)r];
-                const double right = j < p ? run->U[j + (long)k * p] : run->Vt[k + (j - p) * (long)r];
-                s->X[i + (long)j * n] += ((i < p) == (j < p) ? h : sigma) * left * right;
+                const double left = i < p ? run->U[i + (Size)k * p] : run->Vt[k + (i - p) * (Size)r];
+                const double right = j < p ? run->U[j + (Size)k * p] : run->Vt[k + (j - p) * (Size)r];
+                s->X[i + (Size)j * n] += ((i < p) == (j < p) ? h : sigma) * left * right;
             }
     }
-    for (int i = 0; i < n; i++) s->X[i * (n + 1L)] += 2.0 * mu;
+    for (int i = 0; i < n; i++) s->X[i * ((Size)n + 1)] += 2.0 * mu;
     for (int k = 0; k < m; k++) run->sides[k] = c[k] / size;
-    values_of(s, s->X + (long)p * n, n, s->h);
+    values_of(s, s->X + (Size)p * n, n, s->h);
     for (int k = 0; k < m; k++) {
         const int ordered = s->sense[k] == INEQUALITY;
         s->slack[k] = ordered ? fmax(s->h[k] - run->sides[k], LEAST_SLACK) : 0.0;
@@ -124,7 +124,7 @@ static int iterate(Step *s, Run *run, int most, double goal) {
 }
 
 static void *run_memory(Run *run, const Step *s) {
-    const long n = s->n, m = s->m, p = s->p, q = s->q, r = p < q ? p : q;
+    const Size n = s->n, m = s->m, p = s->p, q = s->q, r = p < q ? p : q;
     run->lwork = 4 * (int)(r * r) + 8 * (int)(p + q) + 64;
     double *memory = malloc(sizeof(double) * (p * r + r + r * q + run->lwork + 3 * m + n * n) + sizeof(int) * 8 * r);
     if (!memory) return NULL;
@@ -153,10 +153,10 @@ EXPORT int attsvm_nuclear(int loss, int count, int m, int p, int q, int groups, 
     Step s = {.m = m, .p = p, .q = q, .n = n, .sense = sense, .penalty = {.loss = loss, .groups = groups}};
     Run run;
     double *memory = step_memory(&s, count), *other = run_memory(&run, &s);
-    double *point = malloc(sizeof(double) * ((long)n * n + 2L * m));
+    double *point = malloc(sizeof(double) * ((Size)n * n + 2 * (Size)m));
     s.X = point;
     if (memory && other && point) {
-        s.lam = s.X + (long)n * n;
+        s.lam = s.X + (Size)n * n;
         s.slack = s.lam + m;
         s.rhs = run.sides;
         for (; done < count; done++) {
@@ -167,9 +167,9 @@ EXPORT int attsvm_nuclear(int loss, int count, int m, int p, int q, int groups, 
             for (int k = 0; k < m; k++) run.room[k] = room[k] / size;
             *steps++ = size > 0.0 ? iterate(&s, &run, most, goal) : 0;
             for (int i = 0; i < p; i++)
-                for (int j = 0; j < q; j++) W[i * q + j] = size > 0.0 ? run.best_X[i + (p + j) * (long)n] * size : NAN;
+                for (int j = 0; j < q; j++) W[i * q + j] = size > 0.0 ? run.best_X[i + (p + j) * (Size)n] * size : NAN;
             if (size > 0.0) memcpy(lam, run.best_lam, sizeof(double) * m);
-            a += (long)m * p, b += (long)m * q, c += m, room += m, sense += m, W += (long)p * q, lam += m;
+            a += (Size)m * p, b += (Size)m * q, c += m, room += m, sense += m, W += (Size)p * q, lam += m;
             if (loss != HARD) group += m, weight += m;
         }
     }
