@@ -40,7 +40,7 @@ typedef struct {
 /* out = sum_i weights_i G[rows_i], where rows of G have m entries */
 #define DEFINE_COMBINE(NAME, REAL)                                                                            \
     static void NAME(int m, int count, const int *rows, const REAL *weights, const REAL *G, REAL *restrict out) { \
-        memset(out, 0, sizeof(REAL) * m);                                                                     \
+        memset(out, 0, sizeof(REAL) * (size_t)m);                                                             \
         int i = 0;                                                                                            \
         for (; i + 4 <= count; i += 4) {                                                                      \
             const REAL *p = G + (Size)rows[i] * m, *q = G + (Size)rows[i + 1] * m;                            \
@@ -85,7 +85,7 @@ static void form_gram(Rows *s) {
     for (int i = 0; i < m; i++) {
         double *restrict out = s->G + (Size)i * m;
         const double *between = s->between + s->owner[i] * s->q;
-        memset(out, 0, sizeof(double) * m);
+        memset(out, 0, doubles(m));
         int d = 0;
         for (; d + 4 <= dx; d += 4) {
             const double *p = s->left + (Size)d * m, *q = p + m, *r = q + m, *t = r + m;
@@ -134,7 +134,7 @@ static void guess(Rows *s) {
     const double first = square4(m, point);
     times4(s, point, product);
     const double second = square4(m, product);
-    memset(point, 0, sizeof(float) * m);
+    memset(point, 0, sizeof(float) * (size_t)m);
     const float step = (float)(0.8 * sqrt(first / (second > 1e-30 ? second : 1e-30)));
     for (int round = 0; round < GUESS_STEPS; round++) {
         const float momentum = (float)round / ((float)round + 3.0f);
@@ -181,7 +181,7 @@ static int solve_active(Rows *s) {
     double *x = s->weights;
     for (int i = n - 1; i >= 0; i--)
         x[i] = (F[i * wide + n] - dot(n - 1 - i, F + i * wide + i + 1, x + i + 1)) / F[i * wide + i];
-    memset(s->x, 0, sizeof(double) * m);
+    memset(s->x, 0, doubles(m));
     for (int i = 0; i < n; i++) s->x[s->rows[i]] = x[i];
     combine(m, n, s->rows, x, s->G, s->slack);
     return 1;
@@ -206,7 +206,7 @@ static int pivot(Rows *s, int most) {
         if (stalled > PATIENCE)
             s->active[last] ^= 1;
         else
-            memcpy(s->active, s->wanted, m);
+            memcpy(s->active, s->wanted, (size_t)m);
     }
     return -most;
 }
@@ -225,14 +225,14 @@ static double write_multipliers(const Rows *s, double *out) {
 /* W = sum_k lam_k a_k b_k': first the sum over the rows of each query. */
 static void write_matrix(const Rows *s, const double *lam, double *restrict W) {
     const int dx = s->dx, dz = s->dz;
-    memset(s->sums, 0, sizeof(double) * s->q * dx);
+    memset(s->sums, 0, doubles((Size)s->q * dx));
     for (int k = 0; k < s->m; k++) {
         if (lam[k] == 0.0) continue;
         double *restrict sum = s->sums + s->owner[k] * dx;
         const double *a = s->a + (Size)k * dx;
         for (int d = 0; d < dx; d++) sum[d] += lam[k] * a[d];
     }
-    memset(W, 0, sizeof(double) * dx * dz);
+    memset(W, 0, doubles((Size)dx * dz));
     for (int i = 0; i < s->q; i++)
         for (int d = 0; d < dx; d++) {
             const double weight = s->sums[(Size)i * dx + d], *b = s->queries + (Size)i * dz;
@@ -243,7 +243,7 @@ static void write_matrix(const Rows *s, const double *lam, double *restrict W) {
 static void *rows_memory(Rows *s) {
     const Size m = s->m, q = s->q, dx = s->dx;
     const Size reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m, singles = m * m + 6 * m;
-    double *memory = malloc(sizeof(double) * reals + sizeof(float) * singles + sizeof(int) * m + 2 * m);
+    double *memory = malloc(doubles(reals) + sizeof(float) * (size_t)singles + ints(m) + 2 * (size_t)m);
     if (!memory) return NULL;
     s->G = memory;
     s->factor = s->G + m * m; /* with a column for the right-hand side */
@@ -286,11 +286,11 @@ EXPORT int attsvm_active_set(int count, int m, int dx, int q, int dz, const doub
         read_rows(&s);
         form_gram(&s);
         if (start)
-            memcpy(s.active, start + i * m, m);
+            memcpy(s.active, start + i * m, (size_t)m);
         else
             guess(&s);
         for (int k = 0; k < m; k++) s.active[k] = s.norms[k] > 0.0 && (s.active[k] || is_free(&s, k));
-        memset(s.x, 0, sizeof(double) * m); /* where the first equations have no solution */
+        memset(s.x, 0, doubles(m)); /* where the first equations have no solution */
         rounds[i] = pivot(&s, most);
         const double peak = write_multipliers(&s, lam + i * m);
         if (peaks) peaks[i] = peak;

@@ -233,10 +233,10 @@ static void add_rest(double cap, double fixed, Block *part) {
     double sum = fixed;
     for (int k = n - 1; k >= 0; k--) { /* a column more for every row of the matrix */
         sum += part->lam[k];
-        memmove(part->Q + (Size)k * (n + 1), part->Q + (Size)k * n, sizeof(double) * n);
+        memmove(part->Q + (Size)k * (n + 1), part->Q + (Size)k * n, doubles(n));
         part->Q[(Size)k * (n + 1) + n] = 0.0;
     }
-    memset(part->Q + (Size)n * (n + 1), 0, sizeof(double) * (n + 1));
+    memset(part->Q + (Size)n * (n + 1), 0, doubles(n + 1));
     part->row[n] = -1;
     part->lam[n] = sum < cap * (1.0 - ROUNDING) ? cap - sum : 0.0;
     part->g[n] = 0.0;
@@ -273,7 +273,7 @@ static double visit(Descent *d, Size count, const double *a, const double *b, co
     } else {
         move_single(part, d->cap, left);
     }
-    memset(d->move, 0, sizeof(double) * dx);
+    memset(d->move, 0, doubles(dx));
     for (int k = 0; k < rows; k++) {
         double change = part->lam[k] - lam[part->row[k]];
         if (change == 0.0) continue;
@@ -294,8 +294,8 @@ EXPORT Size attsvm_descend(int q, int dx, int dz, const int64_t *begin, const do
     Size longest = 1, visits = 0;
     for (int j = 0; j < q; j++)
         if (begin[j + 1] - begin[j] > longest) longest = (Size)(begin[j + 1] - begin[j]);
-    double *memory = malloc(sizeof(double) * (2 * (size_t)dx + (size_t)longest));
-    int *order = malloc(sizeof(int) * (size_t)q);
+    double *memory = malloc(doubles(2 * (Size)dx + longest));
+    int *order = malloc(ints(q));
     Block *part = malloc(sizeof(Block));
     if (!memory || !order || !part) {
         free(memory);

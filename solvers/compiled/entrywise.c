@@ -82,7 +82,7 @@ static void bounds_prepare(Bounds *b, State *state) {
         b->k[j] = sqrt(b->K[j]);
     }
     if (state->by_entries) {
-        memset(state->P, 0, sizeof(double) * N * N);
+        memset(state->P, 0, doubles((Size)N * N));
         for (int j = 0; j < N; j++) state->P[j * ((Size)N + 1)] = 1.0 / b->K[j];
         state->side = b->shared ? b->way : NULL;
         state->kappa = b->kappa;
@@ -190,8 +190,8 @@ static int bounds_move(Bounds *b, State *state) {
 int minimize_bounds(State *state, int shared, int most, double goal) {
     const int N = state->N, m = state->m, pairs = 2 * N + pairs_of_rows(state);
     const Size own = bounds_numbers(state);
-    double *memory = malloc(sizeof(double) * (own + vertex_numbers(m, N)));
-    int *pivots = malloc(sizeof(int) * (2 * (Size)m + N + 1));
+    double *memory = malloc(doubles(own + vertex_numbers(m, N)));
+    int *pivots = malloc(ints(2 * (Size)m + N + 1));
     Bounds b = {.shared = shared};
     if (!memory || !pivots) {
         free(memory), free(pivots);

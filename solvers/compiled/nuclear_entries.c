@@ -58,10 +58,10 @@ static int factor_K(Step *s) {
     double top = 0.0, *L = s->entries.L;
     for (int i = 0; i < N; i++) top = fmax(top, s->entries.K[i * ((Size)N + 1)]);
     for (unsigned k = 0; k < sizeof SHIFTS / sizeof *SHIFTS; k++) {
-        memcpy(L, s->entries.K, sizeof(double) * N * N);
+        memcpy(L, s->entries.K, doubles((Size)N * N));
         for (int i = 0; i < N; i++) L[i * ((Size)N + 1)] += SHIFTS[k] * top;
         if (!cholesky(N, L)) continue;
-        for (Size j = 1; j < N; j++) memset(L + j * N, 0, sizeof(double) * j);
+        for (Size j = 1; j < N; j++) memset(L + j * N, 0, doubles(j));
         return 1;
     }
     return 0;
@@ -134,7 +134,7 @@ void place_groups(Step *s) {
     const Penalty *penalty = &s->penalty;
     e->shared = 0;
     if (!s->by_entries || penalty->loss == HARD) return;
-    memset(e->place, 0, sizeof(int) * penalty->groups);
+    memset(e->place, 0, ints(penalty->groups));
     for (int k = 0; k < s->m; k++) e->place[penalty->group[k]] += penalty->weight[k] > 0.0;
     for (int j = 0; j < penalty->groups; j++) e->place[j] = e->place[j] > 1 ? e->shared++ : -1;
 }
@@ -202,8 +202,8 @@ static void choose_rows(Step *s, const double *size) {
         many += ratio[k] > least;
     }
     if (many > e->most) {
-        memcpy(s->rest, ratio, sizeof(double) * m);
-        qsort(s->rest, m, sizeof(double), falling);
+        memcpy(s->rest, ratio, doubles(m));
+        qsort(s->rest, (size_t)m, sizeof(double), falling);
         least = s->rest[e->most];
     }
     e->kept = 0;
@@ -221,8 +221,8 @@ static void fill_S(Step *s, double *S) {
     const double one = 1.0, zero = 0.0;
     const int N = s->p * s->q;
     int count = 0;
-    memset(e->square, 0, sizeof(double) * e->shared);
-    memset(e->sums, 0, sizeof(double) * e->shared * N);
+    memset(e->square, 0, doubles(e->shared));
+    memset(e->sums, 0, doubles((Size)e->shared * N));
     for (int k = 0; k < s->m; k++) {
         if (e->at[k] >= 0) continue;
         double *row = e->half + (Size)N * count++;
@@ -254,13 +254,13 @@ static void fill_S(Step *s, double *S) {
 /* A = I + L' S L and its factor, in place of S. */
 static int factor_A(Step *s) {
     Entries *e = &s->entries;
-    const Size N = (Size)s->p * s->q;
+    const int N = s->p * s->q;
     fill_S(s, e->A);
     for (Size i = 0; i < N; i++)
         for (Size j = 0; j < i; j++) e->A[j + i * N] = e->A[i + j * N];
     multiply("N", "N", N, N, N, e->A, e->L, e->room);
     multiply("T", "N", N, N, N, e->L, e->room, e->A);
-    for (Size i = 0; i < N; i++) e->A[i * (N + 1)] += 1.0;
+    for (Size i = 0; i < N; i++) e->A[i * ((Size)N + 1)] += 1.0;
     return cholesky(N, e->A);
 }
 
@@ -328,7 +328,7 @@ static void changed_values(Step *s, const double *W, double *out) {
 static void answer(Step *s, double *x, double *seen) {
     Entries *e = &s->entries;
     const int N = s->p * s->q;
-    memset(e->pull, 0, sizeof(double) * e->shared);
+    memset(e->pull, 0, doubles(e->shared));
     for (int k = 0; k < s->m && e->shared; k++)
         if (e->of[k] >= 0) e->pull[e->of[k]] += e->weight[k] * x[k];
     changed_adjoint(s, x, e->vector);
@@ -349,7 +349,7 @@ static void solve_once(Step *s, const double *right, double *x) {
     Entries *e = &s->entries;
     const int m = s->m;
     double *r = e->right, *seen = e->seen;
-    memcpy(r, right, sizeof(double) * m);
+    memcpy(r, right, doubles(m));
     change_sides(s, r);
     for (int k = 0; k < m; k++) x[k] = e->at[k] >= 0 ? 0.0 : r[k] / e->diagonal[k];
     if (e->kept) {

@@ -26,7 +26,7 @@ static void multiply(const char *left, const char *right, int rows, int columns,
 /* [[diagonal I, -D/2], [-D'/2, diagonal I]] for a block D. */
 static void with_corners(const Step *s, const double *block, double diagonal, double *out) {
     const int p = s->p, q = s->q, n = s->n;
-    memset(out, 0, sizeof(double) * n * n);
+    memset(out, 0, doubles((Size)n * n));
     for (int i = 0; i < n; i++) out[i * ((Size)n + 1)] = diagonal;
     for (int j = 0; j < q; j++)
         for (int i = 0; i < p; i++)
@@ -60,9 +60,9 @@ static void values_at(Step *s, const double *matrix, double *out) {
 /* The inverse of the Cholesky factor; 0 without one. */
 static int inverse_root(int n, const double *A, double *factor, double *out) {
     const double one = 1.0;
-    memcpy(factor, A, sizeof(double) * n * n);
+    memcpy(factor, A, doubles((Size)n * n));
     if (!cholesky(n, factor)) return 0;
-    memset(out, 0, sizeof(double) * n * n);
+    memset(out, 0, doubles((Size)n * n));
     for (int i = 0; i < n; i++) out[i * ((Size)n + 1)] = 1.0;
     lapack.trsm("L", "L", "N", "N", &n, &n, &one, factor, &n, out, &n);
     return 1;
@@ -96,7 +96,7 @@ int factor_schur(Step *s, int m, const signed char *sense) {
     double top = 0.0;
     for (int k = 0; k < m; k++) top = fmax(top, s->M[k * ((Size)m + 1)]);
     for (int try = 0; try < 5; try++) {
-        memcpy(s->factor, s->M, sizeof(double) * m * m);
+        memcpy(s->factor, s->M, doubles((Size)m * m));
         for (int k = 0; k < m; k++) {
             double *diagonal = s->factor + k * ((Size)m + 1);
             const double shift = sense[k] == EQUALITY ? fmax(SHIFTS[try], EQUAL_SHIFT) : SHIFTS[try];
@@ -109,7 +109,7 @@ int factor_schur(Step *s, int m, const signed char *sense) {
 }
 
 void loads(const Step *s, const double *x, double *out) {
-    memset(out, 0, sizeof(double) * s->penalty.groups);
+    memset(out, 0, doubles(s->penalty.groups));
     for (int k = 0; k < s->m && s->penalty.groups; k++) out[s->penalty.group[k]] += s->penalty.weight[k] * x[k];
 }
 
@@ -160,10 +160,10 @@ static void fill_shift(Step *s) {
 static void solve_by_rows(Step *s) {
     const double one = 1.0, minus = -1.0;
     const int m = s->m, unit = 1;
-    memcpy(s->d_lam, s->h, sizeof(double) * m);
+    memcpy(s->d_lam, s->h, doubles(m));
     cholesky_solve(m, s->factor, s->d_lam);
     for (int k = 0; k < s->refinements; k++) {
-        memcpy(s->rest, s->h, sizeof(double) * m);
+        memcpy(s->rest, s->h, doubles(m));
         lapack.symv("L", &m, &minus, s->M, &m, s->d_lam, &unit, &one, s->rest, &unit);
         cholesky_solve(m, s->factor, s->rest);
         for (int i = 0; i < m; i++) s->d_lam[i] += s->rest[i];
@@ -275,7 +275,7 @@ double *step_memory(Step *s, int count) {
     double **rows[] = {&s->M, &s->factor, &s->other};
     const Size system = s->by_entries ? entries_numbers(s) : 3 * m * m;
     double **flat[] = {&s->inverse_lam, &s->inverse_slack, &s->d_lam, &s->d_slack, &s->h, &s->rest, &s->complement};
-    double *memory = malloc(sizeof(double) * (8 * n * n + 2 * n * m + (2 * q + p) * m + system + 7 * m + p * q
+    double *memory = malloc(doubles(8 * n * n + 2 * n * m + (2 * q + p) * m + system + 7 * m + p * q
                                               + 7 * (Size)s->penalty.groups + 2 * p * q + m));
     double *at = memory;
     if (!memory) return NULL;
@@ -325,7 +325,7 @@ int nuclear_step(Step *s, double *mu) {
     const int m = s->m, n = s->n;
     int weights = n;
     fill_Z(s);
-    memcpy(s->one, s->X, sizeof(double) * n * n);
+    memcpy(s->one, s->X, doubles((Size)n * n));
     if (!cholesky(n, s->one) || !inverse_root(n, s->Z, s->one, s->Z_root)) return STALLED;
     multiply("T", "N", n, n, n, s->Z_root, n, s->Z_root, n, s->Y, n);
     for (int k = 0; k < m; k++) weights += s->sense[k] == INEQUALITY;
@@ -348,7 +348,7 @@ int nuclear_step(Step *s, double *mu) {
     add_penalty(s);
     if (!(s->by_entries ? prepare_entries(s) : factor_schur(s, m, s->sense))) return STALLED;
     /* Predictor: all products aim at 0. */
-    memcpy(s->h, s->rhs, sizeof(double) * m);
+    memcpy(s->h, s->rhs, doubles(m));
     complete_side(s);
     for (int k = 0; k < n * n; k++) s->target[k] = -s->X[k];
     direction(s);

@@ -65,14 +65,14 @@ static int svd(Cone *cone, int rows, int columns, double *A, double *values, dou
 /* [[diagonal I, -block], [-block', diagonal I]] for a flat block. */
 static void corners(const State *state, const double *block, double diagonal, double *out) {
     const int p = state->p, q = state->q, n = p + q;
-    memset(out, 0, sizeof(double) * n * n);
+    memset(out, 0, doubles((Size)n * n));
     for (int i = 0; i < n; i++) out[i * ((Size)n + 1)] = diagonal;
     for (int i = 0; i < p; i++)
         for (int j = 0; j < q; j++) out[i + (p + j) * (Size)n] = out[p + j + i * (Size)n] = -block[i * q + j];
 }
 
 static void zero_above(int n, double *factor) {
-    for (int j = 1; j < n; j++) memset(factor + (Size)j * n, 0, sizeof(double) * j);
+    for (int j = 1; j < n; j++) memset(factor + (Size)j * n, 0, doubles(j));
 }
 
 /* The start: t a little above the norm of W, Y as its D asks. */
@@ -80,12 +80,12 @@ static int cone_begin(Cone *cone, const State *state) {
     const int p = state->p, q = state->q, n = cone->n, least = p < q ? p : q;
     double sum = 0.0;
     /* Flat by rows is the transpose by columns: (q, p). */
-    memcpy(cone->one, state->W, sizeof(double) * state->N);
+    memcpy(cone->one, state->W, doubles(state->N));
     if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
     cone->t = 1.05 * cone->l[0];
     corners(state, state->W, cone->t, cone->one);
     if (!raised_cholesky(n, cone->one, cone->S_factor)) return 0;
-    memcpy(cone->one, state->D, sizeof(double) * state->N);
+    memcpy(cone->one, state->D, doubles(state->N));
     if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
     for (int k = 0; k < least; k++) sum += cone->l[k];
     const int soft = state->penalty.loss != HARD; /* then D may start outside of the dual ball */
@@ -125,7 +125,7 @@ static void curvature(const State *state, const double *T, double *H) {
 static void own_block(Cone *cone, const State *state) {
     const int p = state->p, q = state->q, n = cone->n;
     if (state->penalty.loss == HARD) {
-        memcpy(cone->own, state->D, sizeof(double) * state->N);
+        memcpy(cone->own, state->D, doubles(state->N));
         return;
     }
     multiply(cone, "N", "T", cone->Y_factor, cone->Y_factor, cone->one);
@@ -156,18 +156,18 @@ static double cone_prepare(Cone *cone, State *state) {
     curvature(state, cone->two, cone->H);
     if (!raised_cholesky(N, cone->H, cone->H_factor)) return 0.0;
     own_block(cone, state);
-    memcpy(cone->f, cone->own, sizeof(double) * N);
+    memcpy(cone->f, cone->own, doubles(N));
     cholesky_solve(N, cone->H_factor, cone->f);
     for (int j = 0; j < N; j++) cone->side[j] = state->W[j] + cone->f[j];
     const double kappa = dot(n, cone->l, cone->l) - dot(N, cone->own, cone->f);
     if (state->by_entries) {
-        memcpy(state->P, cone->H, sizeof(double) * N * N);
+        memcpy(state->P, cone->H, doubles((Size)N * N));
         state->side = cone->side;
         state->kappa = kappa;
         lapack.symv("L", &N, &plus, cone->H, &N, cone->side, &one, &zero, state->side_up, &one);
         return kappa;
     }
-    memcpy(cone->half, state->F, sizeof(double) * N * m);
+    memcpy(cone->half, state->F, doubles((Size)N * m));
     lapack.trsm("L", "L", "N", "N", &N, &m, &plus, cone->H_factor, &N, cone->half, &N);
     lapack.syrk("L", "T", &m, &N, &plus, cone->half, &N, &zero, state->M, &m);
     margins(state, cone->side, cone->tip);
@@ -181,19 +181,19 @@ static void cone_direction(Cone *cone, State *state, double kappa, double lead) 
     const int N = state->N;
     double rate;
     if (state->by_entries) {
-        memcpy(state->pre, cone->pre, sizeof(double) * N);
+        memcpy(state->pre, cone->pre, doubles(N));
         state->lead = lead;
         solve_rows(state, NULL);
-        memcpy(cone->dW, state->y, sizeof(double) * N);
+        memcpy(cone->dW, state->y, doubles(N));
         rate = state->share;
     } else {
-        memcpy(cone->k, cone->pre, sizeof(double) * N);
+        memcpy(cone->k, cone->pre, doubles(N));
         cholesky_solve(N, cone->H_factor, cone->k);
         for (int j = 0; j < N; j++) cone->k[j] += cone->side[j] * (lead / kappa);
         solve_rows(state, cone->k);
         adjoint(state, state->dlam, cone->dD);
         const double more = dot(N, cone->side, cone->dD) / kappa;
-        memcpy(cone->dW, cone->dD, sizeof(double) * N);
+        memcpy(cone->dW, cone->dD, doubles(N));
         cholesky_solve(N, cone->H_factor, cone->dW);
         for (int j = 0; j < N; j++) cone->dW[j] += cone->k[j] + cone->side[j] * more;
         rate = lead / kappa + more;
@@ -282,9 +282,9 @@ static double *cone_memory(Cone *cone, const State *state) {
     double **flat[] = {&cone->f, &cone->side, &cone->pre, &cone->k, &cone->dW, &cone->dD, &cone->own};
     cone->lwork = 4 * n * n + 8 * n + 64;
     cone->lwhole = 8 * n + 8;
-    double *memory = malloc(sizeof(double) * (11 * (Size)n * n + 2 * (Size)N * N + (state->by_entries ? 0 : (Size)N * m) + m + 7 * (Size)N + n + cone->lwork));
+    double *memory = malloc(doubles(11 * (Size)n * n + 2 * (Size)N * N + (state->by_entries ? 0 : (Size)N * m) + m + 7 * (Size)N + n + cone->lwork));
     double *at = memory;
-    cone->whole = malloc(sizeof(int) * cone->lwhole);
+    cone->whole = malloc(ints(cone->lwhole));
     if (!memory || !cone->whole) {
         free(memory), free(cone->whole);
         return NULL;
@@ -315,9 +315,9 @@ int minimize_spectral(State *state, int most, double goal) {
             if (!(kappa > 0.0) || !prepare_rows(state)) break;
             const double gained = dot(N, state->W, state->D) - cone.t;
             /* Without a target E is -diag(l) and G is -Y: what H answers to it is known. */
-            memset(cone.E, 0, sizeof(double) * cone.n * cone.n);
+            memset(cone.E, 0, doubles((Size)cone.n * cone.n));
             for (int i = 0; i < cone.n; i++) cone.E[i * ((Size)cone.n + 1)] = -cone.l[i];
-            memcpy(cone.pre, state->D, sizeof(double) * N);
+            memcpy(cone.pre, state->D, doubles(N));
             cone_direction(&cone, state, kappa, gained + dot(N, cone.f, state->D));
             cone_direction(&cone, state, kappa, cone_aim(&cone, state, gained, pairs));
             if (!cone_move(&cone, state)) break;

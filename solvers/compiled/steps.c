@@ -34,7 +34,7 @@ static void order_groups(State *state) {
     const Penalty *penalty = &state->penalty;
     int *begin = state->begin;
     if (penalty->loss == HARD) return;
-    memset(begin, 0, sizeof(int) * (penalty->groups + 2));
+    memset(begin, 0, ints(penalty->groups + 2));
     for (int k = 0; k < state->m; k++)
         if (state->sense[k] != VOID) begin[penalty->group[k] + 2]++;
     for (int j = 0; j < penalty->groups; j++) begin[j + 2] += begin[j + 1];
@@ -122,7 +122,7 @@ int cholesky(int n, double *A) {
 
 int raised_cholesky(int n, const double *A, double *factor) {
     for (unsigned k = 0; k < sizeof SHIFTS / sizeof *SHIFTS; k++) {
-        memcpy(factor, A, sizeof(double) * n * n);
+        memcpy(factor, A, doubles((Size)n * n));
         for (int i = 0; i < n && k; i++) factor[i * ((Size)n + 1)] *= 1.0 + SHIFTS[k];
         if (cholesky(n, factor)) return 1;
     }
@@ -143,7 +143,7 @@ int pairs_of_rows(const State *state) {
 /* E x for one number per row. */
 static void loads(const State *state, const double *x, double *out) {
     const Penalty *penalty = &state->penalty;
-    memset(out, 0, sizeof(double) * penalty->groups);
+    memset(out, 0, doubles(penalty->groups));
     for (int k = 0; k < state->m && penalty->groups; k++) out[penalty->group[k]] += penalty->weight[k] * x[k];
 }
 
@@ -202,7 +202,7 @@ static void rooted_rows(State *state) {
     const Penalty *penalty = &state->penalty;
     const Size N = state->N;
     double *sum = state->e0, *scale = state->pull;
-    memset(sum, 0, sizeof(double) * penalty->groups);
+    memset(sum, 0, doubles(penalty->groups));
     for (int k = 0; k < state->m; k++) {
         const double diagonal = own_diagonal(state, k, 1.0);
         scale[k] = state->sense[k] == VOID ? 0.0 : 1.0 / sqrt(diagonal);
@@ -218,7 +218,7 @@ static void rooted_rows(State *state) {
     for (int first = 0; first < penalty->groups; first += state->N) {
         const int last = first + state->N < penalty->groups ? first + state->N : penalty->groups;
         double *sums = state->P_factor;
-        memset(sums, 0, sizeof(double) * N * (last - first));
+        memset(sums, 0, doubles((Size)N * (last - first)));
         for (int k = 0; k < state->m; k++) {
             const int j = penalty->group[k];
             if (j < first || j >= last) continue;
@@ -284,7 +284,7 @@ static void rows_answer(State *state, const double *right, const double *y, doub
 
 /* How W and the multipliers answer to the part of K of rank one. */
 static void prepare_side(State *state) {
-    memcpy(state->side_W, state->side_up, sizeof(double) * state->N);
+    memcpy(state->side_W, state->side_up, doubles(state->N));
     cholesky_solve(state->N, state->P_factor, state->side_W);
     margins(state, state->side, state->tip);
     rows_answer(state, NULL, state->side_W, state->side_lam);
@@ -313,7 +313,7 @@ int prepare_rows(State *state) {
 
 /* dW and dlam from `pre` and the right side, by the system of the order of the entries. */
 static void solve_by_entries(State *state) {
-    memcpy(state->dlam, state->right, sizeof(double) * state->m);
+    memcpy(state->dlam, state->right, doubles(state->m));
     divide_by_delta(state, state->dlam);
     adjoint(state, state->dlam, state->y);
     for (int j = 0; j < state->N; j++) state->y[j] += state->pre[j];
@@ -331,7 +331,7 @@ static void solve_by_rows(State *state) {
     const int m = state->m;
     int tied = 0;
     for (int i = 0; i < m; i++) tied |= state->ridge[i] != 0.0;
-    memcpy(state->dlam, state->right, sizeof(double) * m);
+    memcpy(state->dlam, state->right, doubles(m));
     cholesky_solve(m, state->factor, state->dlam);
     if (!tied) return;
     for (int i = 0; i < m; i++) state->right[i] += state->ridge[i] * state->dlam[i]; /* what the ridges took */
@@ -441,8 +441,8 @@ void offer(State *state, double gap) {
     if (isfinite(sum) && measure < state->best) { /* fmax passes over what is not a number */
         state->best = measure;
         state->waited = 0;
-        memcpy(state->best_W, state->W, sizeof(double) * state->N);
-        memcpy(state->best_lam, state->lam, sizeof(double) * state->m);
+        memcpy(state->best_W, state->W, doubles(state->N));
+        memcpy(state->best_lam, state->lam, doubles(state->m));
     }
 }
 

@@ -37,6 +37,10 @@
 /* Of sizes and of places in arrays: as wide as an address. `long` has 32 bits on Windows. */
 typedef ptrdiff_t Size;
 
+/* Bytes of so many numbers. */
+static inline size_t doubles(Size count) { return sizeof(double) * (size_t)count; }
+static inline size_t ints(Size count) { return sizeof(int) * (size_t)count; }
+
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #else

@@ -87,7 +87,7 @@ static int solve_vertex(const State *state, int shared, Vertex *v) {
 /* The largest amount by which the rows are missed at V for right-hand sides t c, or a multiplier has the wrong sign. */
 static double missed_rows(const State *state, Vertex *v, double t) {
     double missed = 0.0;
-    memset(v->lam, 0, sizeof(double) * state->m);
+    memset(v->lam, 0, doubles(state->m));
     for (int i = 0; i < v->n; i++) {
         const int ordered = state->sense[v->A[i]] == INEQUALITY;
         if (ordered) missed = fmax(missed, -v->own[i]);
@@ -136,7 +136,7 @@ int find_vertex(State *state, int shared, double gap, const double *room, const 
         missed = fmax(missed, state->W[v.J[j]] > 0.0 ? -v.V[v.J[j]] : v.V[v.J[j]]);
     if (!(isfinite(sum + dot(N, v.V, v.V)) && t > 0.0 && fmax(missed, most - 1.0) <= ROUNDING)) return 0;
     for (int j = 0; j < N; j++) state->best_W[j] = v.V[j] / t;
-    memcpy(state->best_lam, v.lam, sizeof(double) * m);
+    memcpy(state->best_lam, v.lam, doubles(m));
     state->best = 0.0;
     return 1;
 }
