@@ -196,8 +196,11 @@ def test_wheel_holds_every_module_and_works_elsewhere(tmp_path):
     assert expected <= modules
     assert "attsvm/py.typed" in names
     assert not any(n.startswith("tests") for n in names)
-    assert "attsvm/solvers/compiled/_kernels.abi3.so" in names
-    assert "-cp311-abi3-" in wheel.name  # one file for every Python
+    assert [n for n in names if "_kernels" in n] == ["attsvm/solvers/compiled/_kernels.so"]
+    assert re.fullmatch(r"attsvm-[\d.]+-py3-none-(linux|macosx|win)\w+\.whl", wheel.name)  # one file for every Python
+    record = next(n for n in names if n.endswith(".dist-info/WHEEL"))
+    text = (tmp_path / "site" / record).read_text()
+    assert "Root-Is-Purelib: false" in text and f"Tag: {wheel.stem.split('-', 2)[2]}" in text
     code = "import attsvm; s = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4), norm='linf'); "
     code += "print(attsvm.__file__, s.status, s.result.solver)"
     result = subprocess.run(
@@ -214,7 +217,7 @@ def test_a_script_beside_the_clone_finds_the_package_of_the_default_install(tmp_
     mode = re.search(r"editable_mode=(\w+)", (ROOT / "Makefile").read_text())[1]
     clone, site = tmp_path / "attsvm", tmp_path / "site"
     clone.mkdir()
-    for name in ("attsvm", "validation", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("attsvm", "validation", "tools", "pyproject.toml", "README.md", "LICENSE"):
         (clone / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "solvers", clone / "solvers")  # its library is built in place
     settings = {"editable_mode": mode}

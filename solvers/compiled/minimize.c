@@ -183,10 +183,6 @@ static int minimize_one(const Norm *norm, State *state, const double *c, double 
     return 1;
 }
 
-#ifdef _WIN32
-EXPORT void *PyInit__kernels(void) { return NULL; } /* the linker asks for it; ctypes does not */
-#endif
-
 EXPORT void attsvm_bind(void *const *routines) { memcpy(&lapack, routines, sizeof lapack); }
 
 /* `count` problems in C order: left factors (m, p) and right factors (m, q) of unit rows, right-hand sides and senses
