@@ -65,7 +65,7 @@ static void read_rows(Rows *s) {
         for (int j = 0; j <= i; j++) {
             const double size = s->lengths[i] * s->lengths[j];
             const double product = dot(dz, s->queries + (Size)i * dz, s->queries + (Size)j * dz);
-            s->between[i * s->q + j] = s->between[j * s->q + i] = size > 0.0 ? product / size : 0.0;
+            s->between[(Size)i * s->q + j] = s->between[(Size)j * s->q + i] = size > 0.0 ? product / size : 0.0;
         }
     double largest = 0.0;
     for (int k = 0; k < m; k++) {
@@ -158,7 +158,7 @@ static int solve_active(Rows *s) {
         n += s->active[k];
     }
     double *F = s->factor, *inverse = s->slack, *share = s->weights;
-    const int wide = n + 1;
+    const Size wide = n + 1;
     for (int k = 0; k < n; k++) {
         const double *row = s->G + (Size)s->rows[k] * m;
         double *restrict out = F + k * wide;

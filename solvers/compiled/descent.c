@@ -295,7 +295,7 @@ EXPORT Size attsvm_descend(int q, int dx, int dz, const int64_t *begin, const do
     for (int j = 0; j < q; j++)
         if (begin[j + 1] - begin[j] > longest) longest = (Size)(begin[j + 1] - begin[j]);
     double *memory = malloc(doubles(2 * (Size)dx + longest));
-    int *order = malloc(ints(q));
+    int *order = malloc(ints((Size)q + 1)); /* not of 0 bytes, which may be NULL */
     Block *part = malloc(sizeof(Block));
     if (!memory || !order || !part) {
         free(memory);

@@ -49,6 +49,8 @@ _LOSSES = ("hard", "hinge", "squared_hinge")
 _SHARED = 1 << 15
 # Of rows, of entries of W and of problems: C counts them in int, and bytes of a matrix of that order in 63 bits.
 _LARGEST = 1 << 27
+# Of p + q where singular values are involved: LAPACK counts the 4 (p + q)^2 numbers that it works with in int.
+_WIDEST = 20_000
 
 
 class _MissingError(ImportError):
@@ -129,10 +131,12 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _check_sizes(*sizes: int) -> None:
+def _check_sizes(*sizes: int, width: int = 0) -> None:
     """Refuse what int does not hold: ctypes would cut it off."""
     if max(sizes) > _LARGEST:
         raise MemoryError(f"the compiled solvers take at most {_LARGEST} rows or entries of W, got {max(sizes)}")
+    if width > _WIDEST:
+        raise MemoryError(f"the compiled solvers take dx + dz of at most {_WIDEST} in this norm, got {width}")
 
 
 def _begin(array: npt.NDArray[Any]) -> int:
@@ -222,13 +226,14 @@ def minimize(
     library, nuclear = _library(), norm.name == "nuclear"
     *batch, m, p = left.shape
     q, B = right.shape[-1], batch[0] if batch else 1
-    _check_sizes(B, m, p * q, p + q, 0 if penalty is None else penalty.groups)
+    groups = 0 if penalty is None else penalty.groups
+    _check_sizes(B, m, p * q, groups, width=p + q if norm.name in ("nuclear", "spectral") else 0)
     left, right, c = (np.ascontiguousarray(x, dtype=np.float64) for x in (left, right, c))
     W, lam, taken = np.empty((*batch, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(batch, np.intc)
-    senses, loss, groups = np.ascontiguousarray(sense), 0, 0
+    senses, loss = np.ascontiguousarray(sense), 0
     soft: tuple[npt.NDArray[Any], ...] = (np.zeros(B, dtype=np.intc), np.zeros(B), np.zeros(B))  # nothing is read
     if penalty is not None:
-        loss, groups = _LOSSES.index(penalty.loss), penalty.groups
+        loss = _LOSSES.index(penalty.loss)
         soft = tuple(np.ascontiguousarray(x) for x in (penalty.group, penalty.weight, penalty.C))
     wide = np.ones_like(c) if room is None else np.ascontiguousarray(room, dtype=np.float64)
     small = _by_entries(m, p * q, norm.name == "frobenius", penalty is not None, senses)
@@ -346,7 +351,7 @@ class NuclearSteps:
         self.measures = Measures(np.inf, np.inf, np.nan, np.inf)
         if not (X.flags.c_contiguous and lam.flags.c_contiguous and slack.flags.c_contiguous):
             raise ValueError("X, lam and slack are moved in place: they must be in C order")
-        _check_sizes(len(rhs), a.shape[1] * b.shape[1], len(X))
+        _check_sizes(len(rhs), a.shape[1] * b.shape[1], width=len(X))
         fixed = (np.ascontiguousarray(x) for x in (a, b, rhs, sense))
         self._arrays = (*fixed, X, lam, slack)  # their addresses are held: they must live as long
         self._step = _library().attsvm_nuclear_step

@@ -131,3 +131,9 @@ def test_sizes_that_int_does_not_hold_are_refused(monkeypatch: pytest.MonkeyPatc
     ):
         with pytest.raises(MemoryError, match=message):
             call()
+    monkeypatch.undo()
+    monkeypatch.setattr(kernels, "_WIDEST", 5)
+    for norm in ("nuclear", "spectral"):
+        with pytest.raises(MemoryError, match=r"dx \+ dz of at most 5 in this norm, got \d+"):
+            solve(problem, norm)
+    assert solve(problem, "linf").status is Status.OPTIMAL
