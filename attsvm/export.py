@@ -98,12 +98,12 @@ def save_factors(W: npt.ArrayLike, path: str | Path, rank: int | None = None) ->
 def to_onnx(W: npt.ArrayLike, path: str | Path, rank: int | None = None) -> Path:
     """Write the score as an ONNX graph with inputs ``tokens`` (n, T, dx) and ``queries`` (n, dz), output ``logits``.
 
-    Needs the package ``onnx``, nothing of torch.
+    Needs the package ``onnx`` (``pip install 'attsvm[onnx]'``), nothing of torch.
     """
     try:
         from onnx import TensorProto, checker, helper, numpy_helper
     except ImportError as error:
-        raise ImportError("to_onnx needs the package onnx: pip install onnx") from error
+        raise ImportError("to_onnx needs the package onnx: pip install 'attsvm[onnx]'") from error
     K, Q = factor(W, rank)
 
     def tensor(name: str, value: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from attsvm.solvers.compiled.kernels import is_built
+from attsvm.solvers.compiled.kernels import why_missing
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import EitherProblem
 from attsvm.solvers.request import Request
@@ -246,9 +246,9 @@ LADDERS: dict[str, Callable[[EitherProblem], tuple[str, ...]]] = {
 
 
 def rungs(
-    problem: EitherProblem, norm: Norm, solver: str = "auto", rank: int | None = None
+    problem: EitherProblem, norm: Norm, solver: str = "auto", rank: int | None = None, warn: bool = True
 ) -> tuple[tuple[SolverSpec, ...], str]:
-    """The methods to try, in order, and the variant that was asked for.
+    """The methods to try, in order, and the variant that was asked for; a warning where compiled ones are missing.
 
     Examples
     --------
@@ -270,7 +270,7 @@ def rungs(
             raise ValueError(_why_none(norm, rank, problem.penalty is not None))
     else:
         names = LADDERS[norm.family](problem) if norm.family in LADDERS else _own_norm(problem, norm)
-    return _with_what_is_built(tuple(SOLVERS[name] for name in names)), ""
+    return _with_what_is_built(tuple(SOLVERS[name] for name in names), warn), ""
 
 
 def _own_norm(problem: EitherProblem, norm: Norm) -> tuple[str, ...]:
@@ -279,12 +279,14 @@ def _own_norm(problem: EitherProblem, norm: Norm) -> tuple[str, ...]:
     return (*(name for able, name in listed if able is not None and norm.family in able), "cvxpy")
 
 
-def _with_what_is_built(specs: tuple[SolverSpec, ...]) -> tuple[SolverSpec, ...]:
+def _with_what_is_built(specs: tuple[SolverSpec, ...], warn: bool) -> tuple[SolverSpec, ...]:
     """The rungs that can run where the compiled library is missing, with the reference at the end."""
-    if is_built() or not any(spec.compiled for spec in specs):
+    reason = why_missing() if any(spec.compiled for spec in specs) else ""
+    if not reason:
         return specs
-    text = "the compiled solvers of attsvm were not built: other methods, slower ones, take their place"
-    warnings.warn(text, RuntimeWarning, stacklevel=4)
+    text = f"the compiled solvers of attsvm are missing: {reason}; other methods, slower ones, take their place"
+    if warn:
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
     return (*(spec for spec in specs if not spec.compiled and spec.name != "cvxpy"), SOLVERS["cvxpy"])
 
 

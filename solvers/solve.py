@@ -393,7 +393,7 @@ def _solve_each(problem: MarginProblemBatch, norm: Norm, request: Request) -> Ma
     parts = []
     for i in range(len(problem)):
         one = problem[i]
-        mine = rungs(one, norm, request.solver, request.rank)[0]
+        mine = rungs(one, norm, request.solver, request.rank, warn=False)[0]  # the batch has warned
         start = _warm_part(request.warm_start, problem, i)
         parts.append(_solve_one(mine, one, norm, replace(request, warm_start=start)))
     return MarginSolution.stack(parts, problem)
@@ -512,7 +512,7 @@ def _rescued(
     parts = [batch[i] for i in range(len(batch))]
     for i in open_ones:
         one, so_far = batch.problem[int(i)], parts[i]
-        specs, _ = rungs(one, norm)
+        specs, _ = rungs(one, norm, warn=False)
         near = so_far.status is Status.OPTIMAL and not hard[i]  # Newton finishes
         other = _solve_one(specs, one, norm, replace(alone, warm_start=so_far) if near else alone)
         if hard[i] or other.status.is_certified or other.certificate.proved < so_far.certificate.proved:

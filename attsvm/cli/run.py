@@ -25,7 +25,8 @@ EXIT_CODES = {
 _EXTRAS = {
     "torch": "torch", "matplotlib": "plot", "distributed": "sweep", "sklearn": "sklearn", "qpsolvers": "bench",
     "highspy": "bench", "metric_learn": "bench", "rdkit": "bench",
-    "gguf": "probe", "safetensors": "probe", "tokenizers": "probe", "transformers": "probe",
+    "gguf": "probe", "safetensors": "probe", "tokenizers": "probe", "transformers": "probe", "pandas": "probe",
+    "pyarrow": "parquet", "onnx": "onnx",
 }  # fmt: skip
 # The base class of "No such option", "Missing argument", ...: typer exports only what is derived from it, and its
 # home differs between versions.

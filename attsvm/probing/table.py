@@ -108,7 +108,7 @@ class ProbeTable:
         try:
             import pandas
         except ModuleNotFoundError as error:
-            raise ImportError("to_frame needs pandas: pip install pandas") from error
+            raise ImportError("to_frame needs pandas: pip install 'attsvm[probe]'") from error
         return pandas.DataFrame(self.to_records(), columns=list(self.columns))
 
     def to_csv(self, path: str | Path) -> None:
@@ -126,7 +126,7 @@ class ProbeTable:
             import pyarrow
             import pyarrow.parquet
         except ModuleNotFoundError as error:
-            raise ImportError("to_parquet needs pyarrow: pip install pyarrow") from error
+            raise ImportError("to_parquet needs pyarrow: pip install 'attsvm[parquet]'") from error
         made = pyarrow.Table.from_pylist(self.to_records(), metadata={"attsvm": json.dumps(plain(self.about))})
         with atomic_write(path) as file:
             pyarrow.parquet.write_table(made, file)
