@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import attsvm
+from attsvm._lazy import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -238,7 +239,14 @@ def test_a_script_beside_the_clone_finds_the_package_of_the_default_install(tmp_
 def test_all_means_every_extra_that_a_user_runs():
     extras = PROJECT["project"]["optional-dependencies"]
     named = set(re.search(r"\[(.*)\]", extras["all"][0])[1].split(","))
-    assert {"torch", "plot", "bench", "sweep"} <= named <= set(extras)
+    assert {"torch", "plot", "bench", "sweep", "tables", "onnx"} <= named <= set(extras)
+
+
+def test_an_error_names_an_extra_that_brings_the_package():
+    extras = PROJECT["project"]["optional-dependencies"]
+    published = {"sklearn": "scikit-learn", "metric_learn": "metric-learn", "pytorch_lightning": "lightning"}
+    for module, extra in EXTRAS.items():
+        assert published.get(module, module) in {re.match(r"[\w-]+", need)[0] for need in extras[extra]}, module
 
 
 def test_every_python_that_is_promised_is_classified():

@@ -87,11 +87,12 @@ def command(
 
 
 def _model(name: str) -> Any:
-    from attsvm.probing.models import load_model, need_transformers
+    from attsvm._lazy import need
+    from attsvm.probing.models import load_model
 
     if Path(name).exists():
         return load_model(name)
-    need_transformers(f"probing {name}")
+    need(f"probing {name}", "torch", "transformers")
     from attsvm.validation.pretrained.transformer_models import INSTALLED, installed_model
 
     if name not in INSTALLED:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
+from attsvm._lazy import needs
 from attsvm.cli.messages import in_options
 
 __all__ = ["EXIT_CODES", "run_app"]
@@ -21,12 +22,6 @@ EXIT_CODES = {
     130: "interrupted",
     141: "the reader of the output went away",
 }
-# Packages that an installation may lack, and the extra that brings them.
-_EXTRAS = {
-    "torch": "torch", "matplotlib": "plot", "distributed": "sweep", "sklearn": "sklearn", "qpsolvers": "bench",
-    "highspy": "bench", "metric_learn": "bench", "rdkit": "bench",
-    "gguf": "probe", "safetensors": "probe", "tokenizers": "probe", "transformers": "probe",
-}  # fmt: skip
 # The base class of "No such option", "Missing argument", ...: typer exports only what is derived from it, and its
 # home differs between versions.
 _UsageError = typer.BadParameter.__bases__[0]
@@ -37,7 +32,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     _progress_to_stderr()
     try:
-        code = app(args=given, prog_name="attsvm", standalone_mode=False)
+        code = _run(app, given)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         code = 130
@@ -52,6 +47,17 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     if code == 141:  # `attsvm ... | head`: what is left in the buffer has nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run(app: typer.Typer, given: Sequence[str]) -> object:
+    """Run the command; of an import that failed without a word about the extra, name the extra."""
+    try:
+        return app(args=list(given), prog_name="attsvm", standalone_mode=False)
+    except ModuleNotFoundError as error:
+        if "pip install" in str(error):
+            raise
+        with needs("this"):
+            raise
 
 
 def _progress_to_stderr() -> None:
@@ -82,8 +88,6 @@ def _explain(error: Exception, debug: bool, options: set[str]) -> int:
         return _fail(f"no such file: {error.filename} (attsvm new writes an example)", 2, debug)
     if isinstance(error, OSError):
         return _fail(("cannot write " if written else "") + _of_file(error), 2, debug)
-    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
-        return _fail(f"this needs {error.name}: pip install 'attsvm[{_EXTRAS[error.name]}]'", 2, debug)
     if isinstance(error, (ValueError, ImportError)):
         return _fail(in_options(str(error), options), 2, debug)
     return _fail(f"internal error, {type(error).__name__}: {error} (--debug shows where)", 70, debug)

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from attsvm._lazy import need
 from attsvm.files import ProblemFile, read_problem_file
 from attsvm.problem import AttentionProblem
 from attsvm.records import plain
@@ -128,10 +129,7 @@ def check_device(device: str | None) -> None:
     """Refuse a device that torch does not have, in one line."""
     if device is None:
         return
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise ImportError("--device needs torch: pip install 'attsvm[torch]'")
+    need("--device", "torch")
     from attsvm.training.devices import torch_device
 
     try:

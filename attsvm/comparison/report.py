@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -183,6 +182,14 @@ def _compare_one(run: Run, solution: Solution, own: bool) -> Comparison:
     return Comparison(label, solution, correlation(h.W, solution.W), error, margin, match, fitted_rate(h.steps, error))
 
 
+def _is_run(given: object) -> bool:
+    try:
+        from attsvm.training.run import Run
+    except ModuleNotFoundError:  # without torch there are no runs
+        return False
+    return isinstance(given, Run)
+
+
 @overload
 def compare(run: Run, *solutions: Solution, solver: str = "auto") -> Report: ...
 @overload
@@ -216,8 +223,7 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
     >>> str(report.convergence), bool(report.comparisons[1].correlation[-1] > 0.99)
     ('Global', True)
     """
-    training = sys.modules.get("attsvm.training.run")  # where a run exists this is loaded, and torch with it
-    if training is None or not isinstance(run, training.Run):
+    if not _is_run(run):
         raise TypeError(f"compare takes a Run first, as train returns it, got {type(run).__name__}")
     if run.batch is not None:
         from attsvm.comparison.batch import compare_batch

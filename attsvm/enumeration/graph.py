@@ -14,6 +14,7 @@ import numpy as np
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm._checks import require_choice
+from attsvm._lazy import needs
 from attsvm.enumeration.evaluate import Verdicts, full_verdicts
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.problem import AttentionProblem
@@ -262,7 +263,8 @@ def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels:
     >>> axis = draw_selection_graph(graph)  # doctest: +SKIP
     """
     if axis is None:
-        import matplotlib.pyplot as plt
+        with needs("draw_selection_graph"):
+            import matplotlib.pyplot as plt
 
         axis = plt.subplots(figsize=(7.5, 5.5), layout="constrained")[1]
     place = {node: (data["margin"], data["score"]) for node, data in graph.nodes(data=True)}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._lazy import needs
 from attsvm.probing.data import LayerData
 from attsvm.probing.measures.cheap import add_interval, cheap_measures
 from attsvm.probing.measures.context import Context
@@ -164,14 +165,10 @@ def _captured(
     removal: int,
     say: Progress,
 ) -> tuple[list[LayerData], Any, Any, Any]:
-    try:
+    with needs("probing a model (heads_from_arrays does without)"):
         from attsvm.probing.hooks import capture
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError("probing a model needs torch: pip install 'attsvm[torch]'; arrays do not") from error
-    from attsvm.probing.inputs import read_inputs
-    from attsvm.probing.measures.removal import HeadRemover
+        from attsvm.probing.inputs import read_inputs
+        from attsvm.probing.measures.removal import HeadRemover
 
     device = getattr(model, "device", None)
     read = read_inputs(inputs, tokenizer, batch_size=batch_size, max_length=max_length, device=device)

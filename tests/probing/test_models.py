@@ -105,7 +105,7 @@ def test_arrays_need_neither_torch_nor_transformers():
 
 
 def test_the_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr("attsvm.probing.models.find_spec", lambda name: None)
+    monkeypatch.setattr("attsvm._lazy.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"attsvm\[torch,probe\]"):
         load_model("anything")
 
