@@ -70,7 +70,7 @@ def command(
             screen.print(table)
         if out is not None:
             screen.print(f"wrote {out}", markup=False)
-        words = ("Global, Local", "margin", "Att-SVM", "Att-SVM*", "1 - corr", "rate")
+        words = ("Global, Local", "margin", "Att-SVM", "Att-SVM*", "degrees", "1 - corr", "rate")
         ranks = () if many else ("effective rank",)
         close(screen, words + ranks, f"attsvm report {file} -o report.html", f"attsvm diagnose {file}")
     if not all(_is_local(report, many) for report in reports):

@@ -123,7 +123,7 @@ def command(
     elif missing and steps:
         screen.print("Training was left out: it needs torch (pip install 'attsvm[torch]').", markup=False)
     screen.print(f"[dim]{environment(record['versions'])}[/dim]")
-    words = ("support", "margin", "gap", "Global, Local", "1 - corr", "rate", "effective rank")
+    words = ("support", "margin", "gap", "Global, Local", "degrees", "1 - corr", "rate", "effective rank")
     close(screen, words if demo.reports else words[:3],
           f"wrote {page}: open it in a browser" if page else "attsvm demo --open",
           "attsvm new problem.npz && attsvm report problem.npz")  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.comparison.metrics import (
+    angle,
     correlation,
     effective_rank,
     fitted_rate,
@@ -63,15 +64,20 @@ class Comparison:
     selection_match: npt.NDArray[np.bool_]
     rate: float
 
+    @property
+    def angle(self) -> FloatArray:
+        """Degrees between the iterate and the solution, shape (S,); NaN when the solution is infeasible."""
+        return angle(self.misalignment)
+
     def at(self, snapshot: int) -> dict[str, Any]:
         """The numbers of one snapshot as plain data."""
-        names = ("correlation", "misalignment", "margin", "selection_match")
+        names = ("correlation", "misalignment", "angle", "margin", "selection_match")
         return {name: getattr(self, name)[snapshot].item() for name in names}
 
     def __repr__(self) -> str:
         if not self.solution.status.has_solution:
             return f"Comparison({self.label!r}, {self.solution.status})"
-        return f"Comparison({self.label!r}, 1 - corr {self.misalignment[-1]:.1e})"
+        return f"Comparison({self.label!r}, {self.angle[-1]:.2g} degrees)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,6 +94,8 @@ class Report:
         Of W at the end.
     comparisons : tuple of Comparison
         The first is with the SVM of the run's own selection and norm.
+    uncovered : str
+        Why no theorem is about a run with this head; empty where one is.
     """
 
     run: Run
@@ -95,6 +103,7 @@ class Report:
     rank: int
     effective_rank: float
     comparisons: tuple[Comparison, ...]
+    uncovered: str = ""
 
     @property
     def steps(self) -> npt.NDArray[np.int64]:
@@ -119,6 +128,7 @@ class Report:
             "steps": int(self.run.steps),
             "status": str(self.run.status),
             "convergence": str(self.convergence),
+            "uncovered": self.uncovered,
             "selection": self.run.selection.indices.tolist(),
             "W_norm": float(h.norm[-1]),
             "loss": float(h.loss[-1]),
@@ -148,10 +158,13 @@ class Report:
     def __repr__(self) -> str:
         run = self.run
         found = ", ".join(map(repr, self.shown))
-        return f"Report({run.parameterization}, {int(run.steps)} steps, {self.convergence}, rank {self.rank}, {found})"
+        ends = f"{self.convergence} (no theorem)" if self.uncovered else self.convergence
+        return f"Report({run.parameterization}, {int(run.steps)} steps, {ends}, rank {self.rank}, {found})"
 
     def __str__(self) -> str:
-        return str(report_table([self]))
+        return "\n".join(
+            [str(report_table([self])), *([f"No theorem applies: {self.uncovered}."] if self.uncovered else [])]
+        )
 
     def _repr_html_(self) -> str:
         return report_table([self]).html()
@@ -235,6 +248,8 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
 
 def build_report(run: Run, own: Solution, *solutions: object, kind: Convergence | None = None) -> Report:
     """A report from solved pieces; the class of convergence is worked out if not given."""
+    from attsvm.theory.prediction import why_uncovered
+
     comparisons = [_compare_one(run, own, True)]
     for solution in solutions:
         if not isinstance(solution, Solution):
@@ -246,4 +261,5 @@ def build_report(run: Run, own: Solution, *solutions: object, kind: Convergence 
             )
         comparisons.append(_compare_one(run, solution, False))
     rank, effective = int(numerical_rank(run.W)), float(effective_rank(run.W))
-    return Report(run, kind or convergence_of(own), rank, effective, tuple(comparisons))
+    uncovered = why_uncovered(run.trained_problem, run.selection)
+    return Report(run, kind or convergence_of(own), rank, effective, tuple(comparisons), uncovered)

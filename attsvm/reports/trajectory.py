@@ -53,6 +53,7 @@ def run_content(report: Report) -> dict[str, Any]:
         "optimizer": run.options.optimizer,
         "status": str(run.status),
         "convergence": report.convergence,
+        "uncovered": report.uncovered,
         "rank": report.rank,
         "effective_rank": _number(report.effective_rank, 3),
         "steps": h.steps.tolist(),
