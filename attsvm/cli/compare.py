@@ -18,7 +18,7 @@ def command(
     parameterization: Annotated[
         list[Parameterization] | None, typer.Option("--parameterization", "-p", help="Train W, KQ [both].")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps.")] = 5000,
+    steps: Annotated[int, typer.Option(help="Steps.")] = 2000,
     lr: Annotated[float | None, typer.Option(help="Step size [0.1].")] = None,
     optimizer: Annotated[str | None, typer.Option(help="See attsvm train.")] = None,
     selection: Tokens = None,

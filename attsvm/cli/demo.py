@@ -42,8 +42,8 @@ def make_demo(n: int, T: int, d: int, seed: int, steps: int, progress: bool = Fa
     solutions = {norm: attsvm.att_svm(problem, norm=norm) for norm in NORMS}
     reports = []
     if steps:
-        for parameterization, optimizer in RUNS.items():
-            run = attsvm.train(problem, parameterization, steps=steps, optimizer=optimizer, progress=progress)
+        for parameterization in RUNS:
+            run = attsvm.train(problem, parameterization, steps=steps, progress=progress)
             reports.append(attsvm.compare(run, *solutions.values()))
     return Demo(problem, seed, solutions, reports)
 
