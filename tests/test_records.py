@@ -1,5 +1,7 @@
+import contextlib
 import dataclasses
 import enum
+import io
 import json
 import subprocess
 import sys
@@ -48,6 +50,26 @@ def test_the_share_covers():
     inside = [interval.low <= true <= interval.high for interval in found]
     assert 0.93 <= np.mean(inside) <= 0.97  # 95 %, three standard errors of 0.5 points and the steps of a count
     assert share(50, 50).high == 1.0 and share(0, 50).low == 0.0
+
+
+def test_nothing_is_cut_in_a_file():
+    """As a grid and as blocks, also where a line is longer than the table may be."""
+    long = " ".join(f"word{k}" for k in range(200))
+    facts = [f"fact {k} of some length that stays short" for k in range(9)]
+    shown = Table(
+        "a title " * 40, ("id", *(f"c{k}" for k in range(9)), "long"), [("one", *facts, long)], align="L" * 11
+    )
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        console().print(shown)
+    said = " ".join(out.getvalue().split())
+    for text in (long, *facts, ("a title " * 40).strip()):
+        assert text in said
+    narrow = Table("", ("id", "text"), [("one", "word " * 60)], align="Ll")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        console().print(narrow)
+    assert out.getvalue().count("word") == 60 and "│" in out.getvalue()
 
 
 def test_plain_values_of_every_kind():

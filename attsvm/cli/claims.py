@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 
 def command(
-    ids: Annotated[list[str] | None, typer.Argument(help="Claims by id (default: all).")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Claims by id, or by how ids begin (default: all).")] = None,
     paper: Annotated[list[str] | None, typer.Option(help="svm, conditioning, polarization, ... (repeatable).")] = None,
     run: Annotated[bool, typer.Option("--run", help="Measure again and compare with the stored verdicts.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random instances; the first of several.")] = 0,

@@ -123,10 +123,11 @@ def command(
     elif missing and steps:
         screen.print("Training was left out: it needs torch (pip install 'attsvm[torch]').", markup=False)
     screen.print(f"[dim]{environment(record['versions'])}[/dim]")
+    if page:
+        screen.print(f"wrote {page}: open it in a browser", markup=False)
     words = ("support", "margin", "gap", "Global, Local", "degrees", "1 - corr", "rate", "effective rank")
-    close(screen, words if demo.reports else words[:3],
-          f"wrote {page}: open it in a browser" if page else "attsvm demo --open",
-          "attsvm new problem.npz && attsvm report problem.npz")  # fmt: skip
+    more = () if page else ("attsvm demo --open",)
+    close(screen, words if demo.reports else words[:3], *more, "attsvm new problem.npz && attsvm report problem.npz")
 
 
 def _write_page(demo: Demo, steps: int, out: Path | None, show: bool) -> Path | None:

@@ -59,11 +59,12 @@ def command(
     for name, value in (("--sequences", sequences), ("--length", length)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    source = _check_text(text)
     budget = SvmBudget(sequences=svm_sequences, queries=svm_queries)
     if full:
         budget = SvmBudget(sequences=sequences, held_out=max(1, sequences // 4), queries=16)
     loaded = _model(model)
-    texts = _texts(text, sequences, loaded)
+    texts = _texts(source, sequences, loaded)
     if full and svm:
         _announce(loaded, texts, length, budget, seed)
     with progress_bar(quiet, BarColumn()) as bar:
@@ -86,6 +87,16 @@ def command(
         shown.print(f"wrote {out} ({out.stat().st_size // 1024} KiB)", markup=False)
 
 
+def _check_text(path: Path | None) -> Path:
+    """Refuse a text that cannot be read before a model is loaded."""
+    if path is None:
+        raise ValueError("--text is missing: a file whose lines the model reads")
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"--text {path} {what}: expected a text file, each line (or paragraph) a sequence")
+    return path
+
+
 def _model(name: str) -> Any:
     from attsvm._lazy import need
     from attsvm.probing.models import load_model
@@ -100,10 +111,8 @@ def _model(name: str) -> Any:
     return installed_model(name)
 
 
-def _texts(path: Path | None, count: int, loaded: Any) -> list[str]:
+def _texts(path: Path, count: int, loaded: Any) -> list[str]:
     """Sequences of a text file: lines, or paragraphs where lines are short."""
-    if path is None:
-        raise ValueError("--text is missing: a file whose lines the model reads")
     try:
         whole = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
