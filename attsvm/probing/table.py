@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ProbeTable"]
 
 _SHOWN = (
-    "kind", "sink_first", "entropy", "margin_median_frobenius", "margin_ratio_frobenius", "correlation_frobenius",
+    "kind", "sink_share_first", "entropy", "margin_median_frobenius", "margin_ratio_frobenius", "correlation_frobenius",
     "log10_kappa", "noise_bfloat16", "site", "max_logit", "redundancy", "importance",
 )  # fmt: skip
 
@@ -184,5 +184,5 @@ def _cell(record: Mapping[str, Any], name: str) -> Any:
     low, high = record.get(f"{name}_low"), record.get(f"{name}_high")
     value = record.get(name)
     if isinstance(value, float) and isinstance(low, float) and isinstance(high, float):
-        return Interval(value, low, high)
+        return Interval(value, low, high, skewed=name in MEASURES and MEASURES[name].share)
     return value

@@ -51,7 +51,7 @@ def overview_record(content: Mapping[str, Any]) -> dict[str, Any]:
              "uncovered": run["uncovered"], "misalignment": own_misalignment(run)}
             for run in content["runs"]
         ],
-        "local_optima": content["graph"].get("sinks"),
+        "local_optima": content["graph"].get("local_optima"),
         "applies": list(content["diagnosis"]["applies"]),
         "versions": content["versions"],
         "settings": content["settings"],

@@ -226,8 +226,8 @@ def graph(content: dict[str, Any]) -> str:
         for item in found["optima"]
     ]  # fmt: skip
     caption = "Locally optimal selections by margin"
-    if found["sinks"] > len(rows):
-        caption += f" (the first {len(rows)} of {found['sinks']})"
+    if found["local_optima"] > len(rows):
+        caption += f" (the first {len(rows)} of {found['local_optima']})"
     heads = ["tokens", "margin", "mean score", "highest scores", "selections that can reach it", "and nothing else"]
     drawn = ""
     if len(found["edges"]) < found["edge_count"]:
