@@ -28,9 +28,7 @@ def command(
     ),
     sequences: Annotated[int, typer.Option(help="Sequences to use, from the beginning of the text.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens per sequence, at most.")] = 128,
-    svm: Annotated[
-        bool, typer.Option("--svm/--no-svm", help="Solve the SVMs of every head: minutes; says first how many.")
-    ] = False,
+    svm: Annotated[bool, typer.Option("--svm/--no-svm", help="Solve the SVMs, too; says first how long.")] = False,
     full: Annotated[bool, typer.Option("--full", help="As --svm, on every sequence and 16 queries.")] = False,
     svm_sequences: Annotated[int, typer.Option(hidden=True, help="Sequences of the SVMs.")] = 8,
     svm_queries: Annotated[int, typer.Option(hidden=True, help="Queries per sequence of the SVMs.")] = 4,
