@@ -72,7 +72,7 @@ def mean_share_of(values: Any) -> Interval:
     --------
     >>> from attsvm.records import mean_share_of
     >>> str(mean_share_of([0.0, 0.0, 0.0, 0.125])), str(mean_share_of([0.0, 0.0, 0.0]))
-    ('0.031 [0.0036, 0.22]', '0 [0, 0.56]')
+    ('0.031 [0.0054, 0.16]', '0 [0, 0.56]')
     """
     x = np.asarray(values, dtype=np.float64).ravel()
     x = x[np.isfinite(x)]
