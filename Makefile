@@ -28,7 +28,7 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
-	$(BIN)/mypy --strict tests/typed_use.py  # a user's file
+	$(BIN)/mypy --strict tests/typed_use.py tests/typed_misuse.py  # a user's file, and names that are not there
 
 browser:
 	@tools/get-browser --say

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import attsvm
+from attsvm._lazy import EXTRAS as EXTRA_OF
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -249,7 +250,7 @@ def name_of(requirement: str) -> str:
 
 def test_all_means_every_extra_that_a_user_runs():
     named = set(re.search(r"\[(.*)\]", EXTRAS["all"][0])[1].split(","))
-    assert named == set(EXTRAS) - {"all", "docs", "dev"}
+    assert named == set(EXTRAS) - {"all", "docs", "dev", "lightning"}
 
 
 def test_a_dependency_stands_once_and_the_version_that_is_tested_meets_its_floor():
@@ -269,7 +270,7 @@ def test_messages_name_extras_that_exist():
     for path in SOURCES.values():
         for group in re.findall(r"attsvm\[([a-z,]+)\]", path.read_text()):
             named.update(group.split(","))
-    assert {"torch", "plot", "probe", "parquet", "onnx", "bench"} <= named <= set(EXTRAS)
+    assert {"tables", "onnx"} <= named <= set(EXTRAS)
 
 
 def test_the_demo_installs_no_more_than_it_needs():
@@ -297,6 +298,12 @@ def test_what_is_installed_for_the_tests_of_pages_is_said_before(browser, said, 
         env={"PATH": str(tmp_path), "ATTSVM_BROWSER": browser},
     ).stdout  # fmt: skip
     assert told.startswith("browser: ") and said in told
+
+
+def test_an_error_names_an_extra_that_brings_the_package():
+    published = {"sklearn": "scikit-learn", "metric_learn": "metric-learn", "pytorch_lightning": "lightning"}
+    for module, extra in EXTRA_OF.items():
+        assert published.get(module, module) in {name_of(need) for need in EXTRAS[extra]}, module
 
 
 def test_every_python_that_is_promised_is_classified():

@@ -144,6 +144,14 @@ def real(head: attsvm.TrainedHead, problem: attsvm.AttentionProblem) -> tuple[fl
     return relative, len(table) + len(monitor.history)
 
 
+def others(W: Floats) -> int:
+    score = attsvm.dynamics.polarization.sink_score(np.full((1, 1, 1, 5, 5), 0.2))
+    fitted = attsvm.sklearn.AttentionSelector(norm="nuclear")
+    K, Q = attsvm.export.factor(W)
+    assert float(score[0, 0]) > 0 and fitted is not None
+    return len(K) + len(Q)
+
+
 def main(folder: Path) -> None:
     problem = attsvm.AttentionProblem(
         np.eye(3)[None].repeat(2, axis=0), [1, -1], np.eye(2, 3), attsvm.LinearHead([1.0, 0.5, 0.2])
@@ -154,7 +162,7 @@ def main(folder: Path) -> None:
     except (attsvm.InfeasibleError, attsvm.NoSolutionError, attsvm.ConvergenceWarning) as error:
         raise AssertionError(str(error)) from error
     assert soft() == 2 and following_tokens() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
-    assert together().min() > 0 and margin_problems() > 0
+    assert together().min() > 0 and margin_problems() > 0 and others(np.eye(2)) == 4
     rng = np.random.default_rng(0)
     head = attsvm.TrainedHead.from_weights(rng.normal(size=(2, 4)), rng.normal(size=(2, 4)))
     assert real(head, attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] == 3
