@@ -21,10 +21,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Certificate, Source
 from attsvm.solvers.certify.rounding import dot_error, dual_bound, gamma, norm_bounds
-from attsvm.solvers.certify.singular_values import singular_value_bounds
+from attsvm.solvers.certify.singular_values import factor_bound, singular_value_bounds
 from attsvm.solvers.problem import MarginProblem
 
 __all__ = ["FarkasCertificate", "certify_infeasible", "farkas_certificate", "zero_row_proof"]
@@ -38,7 +38,12 @@ _PROMISING = 1e-6
 _ROUNDED = 1e-12
 # Largest matrix (rows times columns) for which the rational proof is tried, and for the one by rounding bounds.
 _RATIONAL_ENTRIES = 40_000
-_DENSE_ENTRIES = 4_000_000
+_DENSE_ENTRIES = 32_000_000
+# Numbers from which on such a matrix goes through its normal matrix, and up to which through singular values, which
+# prove more of nearly dependent rows and take many times as long.
+_NORMAL_ENTRIES, _SINGULAR_ENTRIES = 100_000, 4_000_000
+# Solves with the normal matrix, each of which takes away what is left over but for rounding; inverse iterations.
+_CORRECTIONS, _INVERSE_ITERATIONS = 3, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,26 +209,58 @@ def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray)
     # Powers of two change nothing but the scale: rows of norm about 1, multipliers to match.
     exponent = np.frexp(np.abs(matrix).max(axis=1))[1]
     matrix, y = np.ldexp(matrix, -exponent[:, None]), np.ldexp(lam, exponent)
-    rhs, equality = np.ldexp(problem.asked[rows], -exponent), problem.equality[rows]
-    sizes = norm_bounds(matrix)[1]
-    U, singular, Vt = np.linalg.svd(matrix, full_matrices=False)
     y = y / float(np.abs(y).max())
+    rhs, equality = np.ldexp(problem.asked[rows], -exponent), problem.equality[rows]
+    for attempt, fits in (
+        (_through_normal_matrix, matrix.size >= _NORMAL_ENTRIES),
+        (_through_singular_values, matrix.size <= _SINGULAR_ENTRIES),
+    ):
+        if fits:
+            corrected, smallest = attempt(matrix, y)
+            if _is_proof(matrix, rhs, equality, corrected, smallest):
+                full = np.zeros(problem.m)
+                full[rows] = np.ldexp(corrected, -exponent)
+                return farkas_certificate(problem, full, "rounding bounds")
+    return None
+
+
+def _through_singular_values(matrix: FloatArray, y: FloatArray) -> tuple[FloatArray, float]:
+    """Multipliers that cancel up to rounding, and a lower bound on the least singular value of their rows."""
+    U, singular, Vt = np.linalg.svd(matrix, full_matrices=False)
     y = y - U @ ((Vt @ (y @ matrix)) / np.maximum(singular, 1e-300))  # removes what is left over, up to rounding
-    if (y[~equality] < 0).any():
-        return None
+    return y, float(singular_value_bounds(matrix, (U, singular, Vt))[0][-1])
+
+
+def _through_normal_matrix(matrix: FloatArray, y: FloatArray) -> tuple[FloatArray, float]:
+    """The same from two Cholesky factors: for many rows."""
+    from scipy.linalg.lapack import dpotrf, dpotrs
+
+    normal = matrix.T @ matrix
+    factor, failed = dpotrf(normal.T, lower=1)
+    if failed:
+        return y, 0.0
+    for _ in range(_CORRECTIONS):
+        y = y - matrix @ dpotrs(factor, y @ matrix, lower=1)[0]
+    flat = np.ones(len(normal))
+    for _ in range(_INVERSE_ITERATIONS):
+        flat = flat / float(np.linalg.norm(flat))
+        flat = dpotrs(factor, flat, lower=1)[0]
+    # Rounding of the products: their terms add up to at most the squares of all entries.
+    error = gamma(len(matrix) + 4) * 1.01 * float(norm_bounds(matrix, 2)[1]) ** 2
+    return y, max(factor_bound(normal, 0.5 / float(np.linalg.norm(flat))) - error, 0.0) ** 0.5 * (1.0 - 1e-15)
+
+
+def _is_proof(matrix: FloatArray, rhs: FloatArray, equality: BoolArray, y: FloatArray, smallest: float) -> bool:
+    """Whether a change of the multipliers that makes them cancel exactly leaves signs and right-hand side positive."""
     # Entries may be rounded differences or products of two factors: two roundings each.
-    blur = gamma(3) * float(norm_bounds(matrix, 2)[1])
-    smallest = float(singular_value_bounds(matrix, (U, singular, Vt))[0][-1]) - blur
-    if smallest <= 0:
-        return None
-    left_over = float(norm_bounds(y @ matrix)[1]) + gamma(len(rows) + 4) * 1.01 * float(np.abs(y) @ sizes)
+    smallest -= gamma(3) * float(norm_bounds(matrix, 2)[1])
+    if (y[~equality] < 0).any() or not smallest > 0:
+        return False
+    sizes = norm_bounds(matrix)[1]
+    left_over = float(norm_bounds(y @ matrix)[1]) + gamma(len(matrix) + 4) * 1.01 * float(np.abs(y) @ sizes)
     change = 1.01 * left_over / smallest
     least = float(rhs @ y) - float(dot_error(rhs, y)) - change * float(norm_bounds(rhs)[1])
-    if not (y[~equality].min(initial=np.inf) > change and least > 0):
-        return None
-    full = np.zeros(problem.m)
-    full[rows] = np.ldexp(y, -exponent)
-    return farkas_certificate(problem, full, "rounding bounds")
+    return bool(y[~equality].min(initial=np.inf) > change and least > 0)
 
 
 def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Certificate | None:

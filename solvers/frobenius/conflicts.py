@@ -12,20 +12,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Certificate
-from attsvm.solvers.certify.farkas import certify_infeasible, zero_row_proof
+from attsvm.solvers.certify.farkas import certify_infeasible, farkas_certificate, zero_row_proof
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.exact.settle import exact_proof
 from attsvm.solvers.frobenius.least_distance import least_distance
+from attsvm.solvers.frobenius.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rows.chosen import ChosenRows
+from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["exact_step", "find_conflict", "find_farkas", "purify_farkas"]
 
 _ROUNDS = 60
 _CG_STEPS = 400
+# Entries of W up to which Newton steps come from a factor of their order; its ridge relative to unit rows, and the
+# solves with it that remove the effect of the ridge.
+_FACTOR_ENTRIES, _RIDGE, _REFINEMENTS = 4200, 1e-9, 2
+# A shortfall cancels when this share of it is left over; a step that gains less than this share of h is rounding.
+_CANCELS, _NO_GAIN = 1e-6, 1e-14
+# Rows per dimension that a proof is first tried with.
+_PROOF_ROWS = 3
 
 
 def _floored_inverse(moment: FloatArray) -> FloatArray:
@@ -35,8 +44,12 @@ def _floored_inverse(moment: FloatArray) -> FloatArray:
 
 
 def _newton_direction(unit: UnitProblem, short: BoolArray, shortfall: FloatArray, accuracy: float) -> FloatArray:
-    """Least-squares change of W that removes the shortfall, by conjugate gradients in the space of W."""
+    """Least-squares change of W that removes the shortfall: by a factor of the order of W, or conjugate gradients."""
     index = np.flatnonzero(short)
+    if unit.problem.shape[0] * unit.problem.shape[1] <= _FACTOR_ENTRIES:
+        factored = _factored_direction(unit, index, shortfall[index])
+        if factored is not None:
+            return factored
     rows = ChosenRows(unit.problem.rows, index, weights=unit.inverse[index])
     left, right = _floored_inverse(rows.a.T @ rows.a), _floored_inverse(rows.queries.T @ rows.queries)
 
@@ -48,6 +61,26 @@ def _newton_direction(unit: UnitProblem, short: BoolArray, shortfall: FloatArray
 
     target = rows.adjoint(shortfall[index])
     return conjugate_gradient(product, precondition, target, accuracy, _CG_STEPS, flat=0.0).x
+
+
+def _factored_direction(unit: UnitProblem, index: IntArray, shortfall: FloatArray) -> FloatArray | None:
+    """The same from a Cholesky factor of ``F'F`` plus a small ridge; None where there is none."""
+    from scipy.linalg import lapack
+
+    blocks, order = by_query(unit.problem.rows.gather(index), unit.inverse[index])
+    owner = np.repeat(np.arange(len(blocks.counts)), blocks.counts)
+    rows = PairRows.trusted(blocks.a, blocks.queries, owner)
+    matrix = normal_matrix(blocks, np.full(len(index), 1.0 / _RIDGE))
+    factor, failed = lapack.dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
+    if failed:
+        return None
+    left, direction = shortfall[order], np.zeros(unit.problem.shape)
+    for _ in range(_REFINEMENTS):
+        right = rows.adjoint(left)
+        change = lapack.dpotrs(factor, right.ravel(), lower=1)[0].reshape(right.shape) / _RIDGE
+        direction += change
+        left = left - rows.margins(change)
+    return direction
 
 
 def exact_step(
@@ -108,17 +141,21 @@ def find_conflict(unit: UnitProblem, W: FloatArray) -> tuple[Certificate | None,
     """
     W = W / unit.scale
     gaps = unit.c - unit.margins(W)
-    accuracy, before = 1e-2, -1
+    accuracy, before, tried = 1e-2, -1, np.inf
     for _ in range(_ROUNDS):
         short = (gaps > 0) | unit.equality
         lam = np.where(short, gaps, 0.0)
         worst = float(np.abs(lam).max())
         if worst <= 1e-13:
             return None, W * unit.scale
+        gradient = unit.adjoint(lam)
+        left_over = float(np.linalg.norm(gradient)) / float(np.abs(lam).sum())
         # A shortfall at the level of rounding cancels for no reason but its smallness.
-        proof = certify_infeasible(unit.problem, lam * unit.inverse) if worst > 1e-9 else None
-        if proof is not None:
-            return proof, None
+        if worst > 1e-9 and left_over < min(_CANCELS, 1e-2 * tried):
+            tried = left_over
+            proof = _prove(unit, lam, W)
+            if proof is not None:
+                return proof, None
         count = int(np.count_nonzero(short))
         if count == before:
             accuracy = max(1e-2 * accuracy, 1e-10)
@@ -126,11 +163,31 @@ def find_conflict(unit: UnitProblem, W: FloatArray) -> tuple[Certificate | None,
         D = _newton_direction(unit, short, lam, accuracy)
         change = unit.margins(D)
         step = exact_step(gaps, change, unit.equality)
-        if step < 1e-10:  # no descent left but rounding
+        gain = step * float(np.vdot(gradient, D))  # twice what a Newton step takes off h
+        if step < 1e-10 or gain <= _NO_GAIN * float(lam @ lam):  # no descent left but rounding
             return None, None
         W = W + step * D
         gaps = unit.c - unit.margins(W)
     return None, None
+
+
+def _prove(unit: UnitProblem, lam: FloatArray, W: FloatArray) -> Certificate | None:
+    """A proof from a shortfall that cancels: on the rows with most of it if these contradict each other, else on all.
+
+    A few times as many rows as dimensions take as long to search as one step, and make a proof that is shorter.
+    """
+    problem = unit.problem
+    dx, dz = problem.shape
+    few = _PROOF_ROWS * dx * min(dz, problem.q)
+    rows = np.flatnonzero(lam)
+    if 2 * len(rows) > 3 * few:
+        part = np.union1d(rows[np.argpartition(-lam[rows], few)[:few]], np.flatnonzero(unit.equality))
+        proof, _ = find_conflict(UnitProblem(problem.gather(part)), W * unit.scale)
+        if proof is not None and proof.farkas is not None:
+            full = np.zeros(unit.m)
+            full[part] = proof.farkas.multipliers
+            return farkas_certificate(problem, full, proof.farkas.proof, part[proof.farkas.rows])
+    return certify_infeasible(problem, lam * unit.inverse)
 
 
 def find_farkas(problem: MarginProblem) -> Certificate | None:
