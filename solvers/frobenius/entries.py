@@ -18,9 +18,9 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.correction import least_change
 from attsvm.solvers.frobenius.conflicts import find_conflict
-from attsvm.solvers.frobenius.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
+from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
@@ -247,7 +247,7 @@ def solve_entries(unit: UnitProblem, norm: Norm, request: Request) -> MethodResu
     state = _Steps(unit, _first_rows(unit))
     goal, most = max(0.1 * request.tolerance, 1e-9), request.max_iterations or _STEPS
     if not state.run(goal, most):
-        proof, _ = find_conflict(unit, state.W * unit.scale)
+        proof, _ = find_conflict(unit, np.zeros(unit.problem.shape))  # nearer to its minimum than what diverges
         if proof is not None:
             return MethodResult(farkas=proof, iterations=state.steps)
         state.watches = False

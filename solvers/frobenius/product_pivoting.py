@@ -55,6 +55,8 @@ _PATIENCE = 12
 # Values this many times as large as the right-hand sides: multipliers diverge, as they do where rows contradict each
 # other.
 _DIVERGED = 1e12
+# Rows missed by this multiple of the largest right-hand side: worth a look whether they contradict each other.
+_FAR = 100.0
 # Values that differ by no more than this share of their rounding scale belong to copies of one row.
 _SAME = 1e-14
 # Rows join that are missed by more than this multiple of the error of the free rows.
@@ -93,6 +95,9 @@ class ProductPivoting:
         A lower bound on the norm, from the multipliers that are not negative; the best so far.
     changed : int
         Rows that change sides next.
+    diverges : bool
+        Rows are missed by much more than they ask for, or their equations take too many products: as it is where rows
+        contradict each other.
     products, factorizations : int
 
     Examples
@@ -129,7 +134,7 @@ class ProductPivoting:
         self.free = np.zeros(0, dtype=np.int64)
         self.bound, self.changed, self.rounds = 0.0, problem.m, 0
         self.products = self.factorizations = 0
-        self.stalled, self.norm, self._last = False, 0.0, 0.0
+        self.stalled, self.diverges, self.norm, self._last = False, False, 0.0, 0.0
         self._basis: FeatureBasis | None = None
         self._based_on = 0
         self._fewest, self._waited, self._rough = problem.m + 1, 0, _ROUGH
@@ -237,6 +242,7 @@ class ProductPivoting:
                 return
             v = v + change
         self._move(free, v)
+        self.diverges = self.diverges or self.short > _FAR * self.side
         negative = free[(v < 0) & ~equal]
         kept = np.setdiff1d(free, negative, assume_unique=True)
         share = len(negative) / max(len(free), 1)
@@ -270,6 +276,7 @@ class ProductPivoting:
             precondition = RowPreconditioner(self.rows, free, self._features(free), self._block(len(free)), self.metric)
             limit = int(min(_PRODUCTS, max(_OVERSPEND * worth, _FEWEST_PRODUCTS)))
             found, ending = self._descend(self.kind, precondition, free, rest, accuracy, limit)
+            self.diverges = self.diverges or (ending == "limit" and limit == _PRODUCTS)
             if ending == "limit" and limit < _PRODUCTS:
                 self._expected = float(limit)
         if found is not None and (ending == "solved" or (ending == "limit" and worth == np.inf) or self._out_of_time):
