@@ -79,7 +79,7 @@ class _Directions:
         """By conjugate gradients in the space of W, and whether they came to an end."""
         problem = self.unit.problem
         rows = ChosenRows(problem.rows, index, weights=self.unit.inverse[index])
-        left, right = _floored_inverse(rows.a.T @ rows.a), _floored_inverse(rows.queries.T @ rows.queries)
+        left, right = _floored_inverse(rows.moments()), _floored_inverse(rows.queries.T @ rows.queries)
         most = _CG_STEPS
         if self.can_factor:
             (dx, dz), q = problem.shape, len(rows.queries)
