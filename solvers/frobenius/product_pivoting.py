@@ -35,7 +35,7 @@ from attsvm.solvers.rows.shared import SharedRows
 __all__ = ["ProductPivoting"]
 
 # Features of the preconditioner, at least and at most, and free rows for each; what a feature must carry.
-FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 2.0
+FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 0.5
 # Rows of a block of the preconditioner: at least, at most, and products whose arithmetic the blocks may take.
 _BLOCK, _MOST_BLOCK, _BLOCK_PRODUCTS = 128, 512, 2.0
 # Products of one round that the rows of each query alone may take as the preconditioner.

@@ -128,8 +128,8 @@ class QueryPreconditioner:
     >>> from attsvm.solvers import PairRows
     >>> from attsvm.solvers.frobenius.row_features import QueryPreconditioner
     >>> rows = PairRows([[1.0, 0.0], [1.0, 1.0]], [[2.0]], [0, 0])
-    >>> QueryPreconditioner(rows, np.arange(2))(np.array([4.0, 8.0])).round(3)  # of [[4, 4], [4, 8]]
-    array([0.   , 1.   ])
+    >>> QueryPreconditioner(rows, np.arange(2))(np.array([4.0, 8.0])).round(2)  # of [[4, 4], [4, 8]]
+    array([0., 1.])
     """
 
     def __init__(self, rows: Rows, index: IntArray) -> None:
@@ -143,9 +143,9 @@ class QueryPreconditioner:
         norms = rows.row_norms[index]
         self._scale = 1.0 / np.where(norms > 0, norms, 1.0)
         lengths = np.sqrt(np.vecdot(pair.queries, pair.queries))[pair.owner]
-        unit = np.zeros((len(used) * widest, rows.shape[0]), dtype=np.float32)
-        unit[self._place] = pair.a * (lengths * self._scale)[:, None]
-        unit = unit.reshape(len(used), widest, -1)
+        padded = np.zeros((len(used) * widest, rows.shape[0]), dtype=np.float32)
+        padded[self._place] = pair.a * (lengths * self._scale)[:, None]
+        unit = padded.reshape(len(used), widest, -1)
         blocks = unit @ unit.mT
         corner = np.arange(widest)
         blocks[:, corner, corner] = 1.0 + _FEATURE_RIDGE

@@ -114,7 +114,7 @@ class ChosenRows:
             out = np.empty(len(self._a), dtype=self.kind)
             for i, rows in enumerate(self._pieces):
                 np.dot(self._a[rows], keys[i], out=out[rows])
-        return out[self._place].astype(np.float64, copy=False)
+        return np.asarray(out[self._place], dtype=np.float64)
 
     def _combined(self, multipliers: npt.ArrayLike) -> npt.NDArray[Any]:
         """``sum_k lam_k a_k`` over the rows of each query, shape (used, dx)."""
