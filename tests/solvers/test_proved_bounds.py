@@ -20,7 +20,7 @@ from attsvm.solvers.certify.ranks import (
     spectra_of,
     spectra_of_batch,
 )
-from attsvm.solvers.certify.singular_values import decomposition_error, least_eigenvalue, proved_spectrum
+from attsvm.solvers.certify.singular_values import decomposition_error, factor_bound, least_eigenvalue, proved_spectrum
 from attsvm.solvers.exact import ExactFarkas, exact_least_norm, exact_polyhedral, exact_rows, nuclear_enclosure, repair
 from attsvm.solvers.exact.measures import exact_rows_of, norm_enclosure
 from attsvm.solvers.exact.rows import rational, to_float
@@ -262,3 +262,16 @@ def test_norm_enclosures_contain_the_norm(norm):
     floats = np.array([to_float(x) for x in matrix.entries()]).reshape(3, 4)
     assert float(norm_enclosure(matrix, get_norm(norm))) == pytest.approx(get_norm(norm)(floats), rel=1e-12)
     assert rational(0.5) == rational(Fraction(1, 2))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_factors_bound_least_eigenvalues_from_below(seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((60, 20))
+    gram = rows.T @ rows
+    least = float(np.linalg.eigvalsh(gram)[0])
+    bound = factor_bound(gram, 0.9 * least)
+    assert 0.89 * least < bound <= 0.9 * least
+    assert factor_bound(gram, 1.1 * least) == 0.0
+    assert factor_bound(rows[:10].T @ rows[:10], 1e-20) == 0.0  # of rank 10: rounding alone may let it pass
+    assert factor_bound(np.full((2, 2), np.nan), 1e-3) == 0.0
