@@ -6,6 +6,7 @@ which counts elementary work, and yields a sentence for everything that separate
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import tempfile
@@ -13,7 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,8 +80,13 @@ class Call:
         return chosen
 
     def run(self, function: Callable[..., Value], *arguments: Any, **options: Any) -> Value:
-        """Call a function and count its work. Warnings about unproved answers are left to the status."""
-        with warnings.catch_warnings(), _counted(self):
+        """Call a function and count its work.
+
+        A warning of NumPy is an error here; those about unproved answers are left to the status.
+        """
+        bars = io.StringIO()
+        with warnings.catch_warnings(), redirect_stderr(bars), redirect_stdout(bars), _counted(self):
+            warnings.simplefilter("error", RuntimeWarning)
             warnings.simplefilter("ignore", ConvergenceWarning)
             return function(*arguments, **options)
 
@@ -115,15 +121,15 @@ class Case:
         Options and their values, size and form included.
     refused : callable
         Which rows the function documents as an error.
-    work : int
-        Calls that one call of the function may take.
+    work : callable
+        Calls that one call of the function may take, by its row.
     """
 
     name: str
     judge: Judge
     axes: Mapping[str, tuple[Any, ...]]
     refused: Callable[[Row], bool]
-    work: int
+    work: Callable[[Row], int]
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,7 @@ def case(
     words: Mapping[str, Sequence[Any]] | None = None,
     skip: Mapping[str, str] | None = None,
     refused: Callable[[Row], bool] = lambda row: False,
-    work: int = 100_000,
+    work: int | Callable[[Row], int] = 100_000,
 ) -> Callable[[Judge], Judge]:
     """Enter a case for functions of these names; parameters as in `Case` and `axes_of`."""
 
@@ -164,7 +170,7 @@ def case(
         functions = public_functions()
         for name in names:
             axes = {"size": SIZES, "form": tuple(forms)} | axes_of(functions[name], words or {}, skip or {})
-            CASES[name] = Case(name, judge, axes, refused, work)
+            CASES[name] = Case(name, judge, axes, refused, work if callable(work) else lambda row: work)
         return judge
 
     return enter
@@ -188,10 +194,10 @@ def judge(name: str, row: Row, seed: int) -> Judged:
     known = CASES[name]
     start = time.perf_counter()
     faults, refused, work = _tried(known, row, seed)
-    if work > known.work:  # a first call loads modules: what counts is the second
+    if work > known.work(row):  # a first call loads modules: what counts is the second
         faults, refused, work = _tried(known, row, seed)
-    if work > known.work:
-        faults = (*faults, f"took {work} calls of functions, more than {known.work}")
+    if work > known.work(row):
+        faults = (*faults, f"took {work} calls of functions, more than {known.work(row)}")
     return Judged(row, faults, refused, work, time.perf_counter() - start)
 
 

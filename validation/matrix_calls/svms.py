@@ -31,6 +31,9 @@ __all__ = ["answer_of", "instances_of", "iterations_within", "margin_of", "multi
 # Iterations of a solver on problems of up to 42 rows, in its own unit: pivots, Newton steps or interior steps. The
 # reference (cvxpy) may need more.
 _ITERATIONS = 1500
+# Evaluations of a search with a limited rank: two starts of at most 60 rounds with 100 inner steps each.
+_EVALUATIONS = 2 * 60 * 150
+_STARTS = 2
 _TOLERANCE_OF_SUPPORT = {"support_tolerance": "a number; the support has cases of its own"}
 
 
@@ -92,8 +95,9 @@ def answer_of(one: Any) -> Answer:
 def iterations_within(call: Call, found: Any) -> Iterator[str]:
     """A sentence when a solver took more steps than problems of this size need."""
     most = int(np.max(found.result.iterations if hasattr(found, "result") else found.iterations))
-    if call.row.get("solver") != "cvxpy" and most > _ITERATIONS:
-        yield f"took {most} iterations"
+    allowed = _EVALUATIONS if call.row.get("rank") is not None else _ITERATIONS
+    if call.row.get("solver") != "cvxpy" and most > allowed:
+        yield f"took {most} iterations, more than {allowed}"
 
 
 def _judge_rank(one: Instance, answer: Answer, rank: int) -> Iterator[str]:
@@ -124,6 +128,26 @@ def _rank_refused(row: Row) -> bool:
     return limited and (row["norm"] != "nuclear" or row["C"] is not None or row["solver"] == "cvxpy")
 
 
+def _slack_refused(row: Row) -> bool:
+    """Slack and loss say how rows may be missed, which a hard margin does not allow."""
+    return row["C"] is None and (row["slack"], row["loss"]) != ("query", "hinge")
+
+
+def _svm_refused(row: Row) -> bool:
+    return _rank_refused(row) or _slack_refused(row)
+
+
+def _svm_work(row: Row) -> int:
+    """cvxpy builds its programs in Python, and searches with a limited rank run from several starts."""
+    if row.get("rank") is not None:
+        return 6_000_000
+    return 250_000 if row["solver"] == "cvxpy" else 60_000
+
+
+def _starts(call: Call) -> dict[str, int]:
+    return {"starts": _STARTS} if call.given("rank") else {}
+
+
 def _svm(call: Call, kind: str) -> Iterator[str]:
     given, form = instances_of(call, kind), call["form"]
     function = attsvm.att_svm if kind == "att" else attsvm.satt_svm
@@ -143,6 +167,7 @@ def _svm(call: Call, kind: str) -> Iterator[str]:
         prior=_stacked([one.prior for one in given], call.batch),
         offset=_stacked([one.offset for one in given], call.batch),
     )  # fmt: skip
+    options |= _starts(call)
     if kind == "satt":
         options["causal"] = call["causal"]
     if call.given("warm_start"):
@@ -159,12 +184,12 @@ def _svm(call: Call, kind: str) -> Iterator[str]:
             yield from [fault[1]] if fault[1] else []
 
 
-@case("attsvm.att_svm", forms=FORMS, skip=_TOLERANCE_OF_SUPPORT, refused=_rank_refused)
+@case("attsvm.att_svm", forms=FORMS, skip=_TOLERANCE_OF_SUPPORT, refused=_svm_refused, work=_svm_work)
 def _att_svm(call: Call) -> Iterator[str]:
     yield from _svm(call, "att")
 
 
-@case("attsvm.satt_svm", forms=FORMS, skip=_TOLERANCE_OF_SUPPORT, refused=_rank_refused)
+@case("attsvm.satt_svm", forms=FORMS, skip=_TOLERANCE_OF_SUPPORT, refused=_svm_refused, work=_svm_work)
 def _satt_svm(call: Call) -> Iterator[str]:
     yield from _svm(call, "satt")
 
@@ -187,19 +212,20 @@ def _sets(call: Call, kind: str) -> Iterator[str]:
         yield from [fault] if fault else []
 
 
-@case("attsvm.gen_svm", forms=FORMS, skip=_TOLERANCE_OF_SUPPORT)
+@case("attsvm.gen_svm", forms=FORMS, skip=_TOLERANCE_OF_SUPPORT, refused=_slack_refused, work=_svm_work)
 def _gen_svm(call: Call) -> Iterator[str]:
     yield from _sets(call, "gen")
 
 
-@case("attsvm.finite_part", forms=FORMS)
+@case("attsvm.finite_part", forms=FORMS, refused=_slack_refused, work=_svm_work)
 def _finite_part(call: Call) -> Iterator[str]:
     yield from _sets(call, "finite")
 
 
 def _verify_refused(row: Row) -> bool:
     both = row["selection"] is not None and row["selected_sets"] is not None
-    return both or (row["scale_free"] and (row["offset"] is not None or row["C"] is not None))
+    scaled = row["scale_free"] and (row["offset"] is not None or row["C"] is not None)
+    return both or scaled or _slack_refused(row)
 
 
 @case("attsvm.verify", refused=_verify_refused)
@@ -242,6 +268,7 @@ def _verify(call: Call) -> Iterator[str]:
 @case(
     "attsvm.solvers.solve", forms=FORMS, words={"rows": ("inequalities", "equalities")},
     refused=lambda row: row["rank"] is not None and (row["norm"] != "nuclear" or row["solver"] == "cvxpy"),
+    work=_svm_work,
 )  # fmt: skip
 def _solve(call: Call) -> Iterator[str]:
     """Rows of an Att-SVM or a Gen-SVM as margin problems."""
@@ -252,7 +279,8 @@ def _solve(call: Call) -> Iterator[str]:
     given = [replace(one, prior=None) for one in given]
     problems = [_rows_of(one) for one in given]
     problem = MarginProblem.stack(problems) if call.batch else problems[0]
-    options = call.options("norm", "solver", rank=2, tolerance=1e-6, max_iterations=500)
+    rounds = 60 if call.given("rank") else 500
+    options = call.options("norm", "solver", rank=2, tolerance=1e-6, max_iterations=rounds) | _starts(call)
     if call.given("warm_start"):
         options["warm_start"] = solve(problem, call["norm"])
     found = call.run(solve, problem, **options)
@@ -297,13 +325,9 @@ def _soft_path(call: Call) -> Iterator[str]:
         yield from [f"C = {C}: {fault[1]}"] if fault[1] else []
 
 
-def _edit_refused(row: Row) -> bool:
-    return _rank_refused(row)
-
-
 @case(
     "attsvm.edit", words={"keep": (None, GIVEN, True, "problem", "selected"), "head": ("bare", "trained")},
-    refused=lambda row: _rank_refused(row) or (row["head"] == "bare" and row["of"] != "W"),
+    refused=lambda row: _rank_refused(row) or (row["head"] == "bare" and row["of"] != "W"), work=_svm_work,
 )  # fmt: skip
 def _edit(call: Call) -> Iterator[str]:
     """The change of W, K or Q against cvxpy in the same matrix, and the demands on the W that results."""
@@ -400,7 +424,7 @@ def _judge_edit(call: Call, found: Any, rows: Constraints, head: TrainedHead, C:
 
 @case(
     "attsvm.sklearn.AttentionSelector", words={"prior": (None, GIVEN, "number", "head"), "refit": (False, True)},
-    refused=_rank_refused,
+    refused=_rank_refused, work=_svm_work,
 )  # fmt: skip
 def _selector(call: Call) -> Iterator[str]:
     from attsvm.sklearn import AttentionSelector
