@@ -38,6 +38,8 @@ class Call:
 
     Attributes
     ----------
+    name : str
+        Of the function, without its module.
     row : dict
         Values of the axes; "size" and "form" are among them.
     seed : int
@@ -47,6 +49,7 @@ class Call:
         Calls of Python and built-in functions made inside `run`, which is the unit of elementary work.
     """
 
+    name: str
     row: Row
     seed: int
     folder: Path
@@ -205,7 +208,7 @@ def _tried(known: Case, row: Row, seed: int) -> tuple[tuple[str, ...], bool, int
     wrong = known.refused(row)
     number = crc32(f"{known.name}{sorted(row.items(), key=str)}".encode()) + seed
     with tempfile.TemporaryDirectory() as folder, _inside(folder):
-        call = Call(row, number % 2**31, Path(folder))
+        call = Call(known.name.rpartition(".")[2], row, number % 2**31, Path(folder))
         try:
             faults = tuple(known.judge(call))
         except (ValueError, TypeError) as error:

@@ -271,7 +271,7 @@ def _is_local(call: Call) -> Iterator[str]:
             yield f"problem {k} is called {'' if local else 'not '}locally optimal"
 
 
-@case("attsvm.low_score_tokens", "attsvm.high_score_tokens", forms=FORMS, words={"which": ("low", "high")})
+@case("attsvm.low_score_tokens", "attsvm.high_score_tokens", forms=FORMS)
 def _score_sets(call: Call) -> Iterator[str]:
     """Low: support tokens that score strictly less; high: tokens that score at least as much."""
     n, T, d = call.pick((2, 3, 4), (4, 5, 6), (7, 6, 8))
@@ -281,7 +281,7 @@ def _score_sets(call: Call) -> Iterator[str]:
     index = scores.argmax(axis=-1) if chosen is None else chosen
     own = np.take_along_axis(scores, index[..., None], axis=-1)
     selected = np.arange(T) == index[..., None]
-    if call["which"] == "low":
+    if call.name == "low_score_tokens":
         yield from close("low", call.run(attsvm.low_score_tokens, problem, chosen), scores < own)
     else:
         yield from close("high", call.run(attsvm.high_score_tokens, problem, chosen), (scores >= own) & ~selected)

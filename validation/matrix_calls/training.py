@@ -450,23 +450,11 @@ _ATTENTION = ("logits", "log_attention", "probabilities", "likeliest", "predicti
 
 
 @case(
-    *(f"attsvm.attention.{name}" for name in _ATTENTION if name != "risk"), forms=FORMS,
-    words={"queries": (None, GIVEN), "weights": ("array", "tensor", "stack"), "mask": (None, GIVEN),
-           "function": _ATTENTION[:-1], "loss": ("logistic",)},
-)  # fmt: skip
-def _attention(call: Call) -> Iterator[str]:
-    yield from _attended_values(call, call["function"])
-
-
-@case(
-    "attsvm.attention.risk", forms=FORMS,
+    *(f"attsvm.attention.{name}" for name in _ATTENTION), forms=FORMS,
     words={"queries": (None, GIVEN), "weights": ("array", "tensor", "stack"), "mask": (None, GIVEN)},
 )  # fmt: skip
-def _attention_risk(call: Call) -> Iterator[str]:
-    yield from _attended_values(call, "risk")
-
-
-def _attended_values(call: Call, name: str) -> Iterator[str]:
+def _attention(call: Call) -> Iterator[str]:
+    name = call.name
     n, T, d = call.pick((1, 2, 2), (3, 4, 5), (5, 7, 6))
     K = 3 if call.given("queries") else None
     problem: Any = attsvm.random_problem(n, T, d, batch=call.batch, seed=call.seed, queries=K, dz=d + 1)
