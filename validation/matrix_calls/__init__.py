@@ -1,6 +1,6 @@
 """Every public function with all pairs of its options, judged by separate arithmetic."""
 
-from attsvm.validation.matrix_calls import data, selections, svms, training  # noqa: F401  # enter their cases
+from attsvm.validation.matrix_calls import data, flows, prompts, selections, svms, training  # noqa: F401  # their cases
 from attsvm.validation.matrix_calls.axes import covering, public_functions
 from attsvm.validation.matrix_calls.case import CASES, Case, Judged, case, judge, rows_of
 

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 import attsvm
+from attsvm.dynamics.polarization.normalizations import NORMALIZATIONS
 from attsvm.losses import LOSSES
 from attsvm.validation.matrix_reference import EXPRESSIONS
 
@@ -48,6 +49,9 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "norm": tuple(EXPRESSIONS),
     "loss": tuple(LOSSES),
     "solver": ("auto", "cvxpy"),  # own solvers by name: `attsvm.validation.matrix`
+    "form": ("corrected", "printed"),
+    "activation": ("softmax", "softmax1", "bayes"),
+    "normalization": tuple(NORMALIZATIONS),
 }
 
 

@@ -41,7 +41,7 @@ class Call:
     name : str
         Of the function, without its module.
     row : dict
-        Values of the axes; "size" and "form" are among them.
+        Values of the axes; "size" and "number" (one problem or a batch) are among them.
     seed : int
     folder : Path
         An empty folder for files.
@@ -65,7 +65,7 @@ class Call:
     @property
     def batch(self) -> int | None:
         """Problems of a batch, or None for one."""
-        return 3 if self.row.get("form") == "batch" else None
+        return 3 if self.row["number"] == "batch" else None
 
     def pick(self, small: Value, medium: Value, large: Value) -> Value:
         """The value for the size of this call."""
@@ -121,7 +121,7 @@ class Case:
         Of the function.
     judge : callable
     axes : dict
-        Options and their values, size and form included.
+        Options and their values, size and number included.
     refused : callable
         Which rows the function documents as an error.
     work : callable
@@ -172,7 +172,7 @@ def case(
     def enter(judge: Judge) -> Judge:
         functions = public_functions()
         for name in names:
-            axes = {"size": SIZES, "form": tuple(forms)} | axes_of(functions[name], words or {}, skip or {})
+            axes = {"size": SIZES, "number": tuple(forms)} | axes_of(functions[name], words or {}, skip or {})
             CASES[name] = Case(name, judge, axes, refused, work if callable(work) else lambda row: work)
         return judge
 

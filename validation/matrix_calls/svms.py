@@ -149,7 +149,7 @@ def _starts(call: Call) -> dict[str, int]:
 
 
 def _svm(call: Call, kind: str) -> Iterator[str]:
-    given, form = instances_of(call, kind), call["form"]
+    given, form = instances_of(call, kind), call["number"]
     function = attsvm.att_svm if kind == "att" else attsvm.satt_svm
     problem: Any = problem_of([replace(one, mask=None) for one in given] if kind == "satt" else given, form)
     selection: Any = None
@@ -196,7 +196,7 @@ def _satt_svm(call: Call) -> Iterator[str]:
 
 def _sets(call: Call, kind: str) -> Iterator[str]:
     given = instances_of(call, kind)
-    problem = problem_of(given, call["form"])
+    problem = problem_of(given, call["number"])
     arguments: list[Any] = [problem, _stacked([one.members for one in given], call.batch)]
     if kind == "finite":
         arguments.insert(1, _stacked([one.probabilities for one in given], call.batch))
