@@ -1,6 +1,15 @@
 """Every public function with all pairs of its options, judged by separate arithmetic."""
 
-from attsvm.validation.matrix_calls import data, flows, prompts, selections, svms, training  # noqa: F401  # their cases
+from attsvm.validation.matrix_calls import (  # noqa: F401  # their cases
+    data,
+    flows,
+    heads,
+    prompts,
+    selections,
+    svms,
+    tokens,
+    training,
+)
 from attsvm.validation.matrix_calls.axes import covering, public_functions
 from attsvm.validation.matrix_calls.case import CASES, Case, Judged, case, judge, rows_of
 

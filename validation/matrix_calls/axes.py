@@ -107,14 +107,16 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name):
             return getattr(builtins, name)
-        return types.SimpleNamespace(Tensor=_Unknown, DiGraph=_Unknown, Module=_Unknown, device=_Unknown, dtype=_Unknown,
-                                     Generator=_Unknown) if name in ("torch", "nx", "nn") else _Unknown  # fmt: skip
+        if name in ("torch", "nn", "nx"):  # modules, whose names stand for types
+            names = ("Tensor", "Module", "Generator", "device", "dtype", "DiGraph")
+            return types.SimpleNamespace(**dict.fromkeys(names, _Unknown))
+        return _Unknown
 
 
 def _type_of(annotation: Any, function: Callable[..., Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
-    home = inspect.unwrap(function.__init__ if inspect.isclass(function) else function)  # type: ignore[misc]
+    home = inspect.unwrap(function.__init__ if inspect.isclass(function) else function)
     return eval(annotation, {}, _Names(home.__globals__))
 
 
@@ -137,7 +139,7 @@ def _choices(name: str, kind: Any, default: Any, text: str) -> Option | None:
     """The option of one parameter; None for one without a list of choices."""
     parts = list(_parts(kind))
     optional = type(None) in parts or default is None
-    if bytes in parts or np.dtype in map(typing.get_origin, parts):  # an array or a dtype, not a word
+    if bytes in parts or any(typing.get_origin(part) is np.dtype for part in parts):  # an array or a dtype, not a word
         parts = [part for part in parts if part not in (str, bool)]
     values: list[Any] = [None] if optional else []
     for part in parts:
@@ -265,10 +267,7 @@ def covering(
     if len(names) < 2:
         return [{name: value} for name in names for value in axes[name]]
     open_pairs = dict.fromkeys(
-        ((a, i), (b, j))
-        for a, b in combinations(names, 2)
-        for i in range(len(axes[a]))
-        for j in range(len(axes[b]))
+        ((a, i), (b, j)) for a, b in combinations(names, 2) for i in range(len(axes[a])) for j in range(len(axes[b]))
     )  # ordered, so that the rows depend on the seed alone
     rows = []
     while open_pairs:

@@ -25,7 +25,7 @@ import numpy as np
 from attsvm.solvers import ConvergenceWarning
 from attsvm.validation.matrix_calls.axes import GIVEN, Row, axes_of, covering, public_functions
 
-__all__ = ["CASES", "FORMS", "SIZES", "Call", "Case", "Judged", "case", "close", "judge", "rows_of"]
+__all__ = ["CASES", "FORMS", "SIZES", "Call", "Case", "Judged", "case", "close", "judge", "never", "rows_of"]
 
 SIZES = ("small", "medium", "large")
 FORMS = ("one", "batch")
@@ -82,7 +82,7 @@ class Call:
             chosen[name] = value if self.row[name] == GIVEN else self.row[name]
         return chosen
 
-    def run(self, function: Callable[..., Value], *arguments: Any, **options: Any) -> Value:
+    def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function and count its work.
 
         A warning of NumPy is an error here; those about unproved answers are left to the status.
@@ -159,12 +159,17 @@ class Judged:
 CASES: dict[str, Case] = {}
 
 
+def never(row: Row) -> bool:
+    """Of a function that takes every combination of its options."""
+    return False
+
+
 def case(
     *names: str,
     forms: Sequence[str] = ("one",),
     words: Mapping[str, Sequence[Any]] | None = None,
     skip: Mapping[str, str] | None = None,
-    refused: Callable[[Row], bool] = lambda row: False,
+    refused: Callable[[Row], bool] = never,
     work: int | Callable[[Row], int] = 100_000,
 ) -> Callable[[Judge], Judge]:
     """Enter a case for functions of these names; parameters as in `Case` and `axes_of`."""

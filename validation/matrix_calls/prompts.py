@@ -47,7 +47,7 @@ def _curvature(call: Call) -> Iterator[str]:
     def risk(x: torch.Tensor) -> torch.Tensor:
         return _risk(teacher.problem, x[: len(p)], x[len(p) :] if joint else v)
 
-    H = torch.autograd.functional.hessian(risk, both) * len(teacher.problem.y)
+    H = torch.func.hessian(risk)(both) * len(teacher.problem.y)
     wanted = np.sort(np.linalg.eigvalsh(H.numpy()))[::-1]
     yield from close("eigenvalues", found.eigenvalues, np.maximum(wanted, 0.0), 1e-9)
 
@@ -95,7 +95,8 @@ def _descended(problem: Any, p: Any, v: Any, joint: bool, rule: str, lr: float, 
     optimizer = make(parts, lr=lr)
     for _ in range(steps):
         optimizer.zero_grad()
-        _risk(problem, p, v).backward()
+        for part, slope in zip(parts, torch.autograd.grad(_risk(problem, p, v), parts), strict=True):
+            part.grad = slope
         optimizer.step()
     return p.detach(), v.detach()
 
@@ -260,7 +261,7 @@ def _kappa(call: Call) -> Iterator[str]:
 def _symmetric(call: Call) -> FloatArray:
     d = call.pick(2, 4, 8)
     G = call.rng.standard_normal((d, d))
-    return np.asarray(G + G.T) / np.sqrt(d)
+    return np.asarray((G + G.T) / np.sqrt(d))
 
 
 def _covariance(call: Call, d: int) -> Any:
@@ -274,7 +275,7 @@ def _entropies(X: FloatArray, W: FloatArray, scale: float, causal: bool) -> Floa
         logits = np.where(np.tri(X.shape[-2], dtype=bool), logits, -np.inf)
     s = np.exp(logits - logits.max(axis=-1, keepdims=True))
     s /= s.sum(axis=-1, keepdims=True)
-    return -(s * np.log(np.where(s > 0, s, 1.0))).sum(axis=-1)
+    return np.asarray(-(s * np.log(np.where(s > 0, s, 1.0))).sum(axis=-1))
 
 
 @case("attsvm.dynamics.localization.attention_entropy", forms=FORMS)
@@ -326,7 +327,9 @@ def _collapse(call: Call) -> Iterator[str]:
         yield f"{found}"
 
 
-@case(*(f"attsvm.dynamics.localization.{name}" for name in ("norm_below_scale", "trace_above_norm", "trace_below_norm")))
+@case(
+    *(f"attsvm.dynamics.localization.{name}" for name in ("norm_below_scale", "trace_above_norm", "trace_below_norm"))
+)
 def _inequalities(call: Call) -> Iterator[str]:
     W = _symmetric(call)
     d = len(W)
@@ -387,7 +390,9 @@ def _spectrum(call: Call) -> Iterator[str]:
     yield from close("traces", [found.trace, found.trace_squared], [np.trace(M), np.trace(M @ M)], 1e-9)
     yield from close("gram", found.gram, np.trace(W @ S @ W.T @ S), 1e-9)
     sizes = np.sort(np.abs(np.linalg.eigvals(M)))[::-1][: len(found.eigenvalues)]
-    yield from close("eigenvalues", np.abs(found.eigenvalues), np.pad(sizes, (0, len(found.eigenvalues) - len(sizes))), 1e-6)
+    yield from close(
+        "eigenvalues", np.abs(found.eigenvalues), np.pad(sizes, (0, len(found.eigenvalues) - len(sizes))), 1e-6
+    )
 
 
 @case("attsvm.dynamics.localization.qk_trace", forms=FORMS)
@@ -437,8 +442,10 @@ def _interval(mean: Any, variance: Any) -> FloatArray:
     return np.asarray(norm.cdf((1 - mean) / sd) - norm.cdf(-mean / sd))
 
 
-@case(*(f"attsvm.dynamics.localization.{name}" for name in ("rho", "rho_slope", "rho_limit", "rho_traceless", "vanishing_rate")),
-      words={"sign": (-1.0, 1.0)})  # fmt: skip
+_PROFILES = ("rho", "rho_slope", "rho_limit", "rho_traceless", "vanishing_rate")
+
+
+@case(*(f"attsvm.dynamics.localization.{name}" for name in _PROFILES), words={"sign": (-1.0, 1.0)})
 def _profile(call: Call) -> Iterator[str]:
     """The curve as a normal probability; its slope by differences, its limits by extreme parameters."""
     theta = np.linspace(0.03, 0.97, call.pick(2, 5, 40))
@@ -523,7 +530,10 @@ def _propagation(call: Call) -> Iterator[str]:
             yield f"probabilities differ from simulated walks by {np.abs(share - found.rho).max():.3f}"
 
 
-@case("attsvm.dynamics.localization.summarize", words={"theta": (None, GIVEN), "shape": ("early", "late", "middle", "uniform")})
+@case(
+    "attsvm.dynamics.localization.summarize",
+    words={"theta": (None, GIVEN), "shape": ("early", "late", "middle", "uniform")},
+)
 def _summary(call: Call) -> Iterator[str]:
     T = call.pick(4, 10, 50)
     theta = np.linspace(0, 1, T) if call.given("theta") else None

@@ -145,9 +145,9 @@ def _iterated(call: Call) -> Iterator[str]:
         if known[item.tokens][1] is False:
             yield f"{item.tokens} is yielded, but not locally optimal"
     wanted = {tokens for tokens, (_, local) in known.items() if local}
-    if call["limit"] is None and call["top"] is None and call["mode"] != "heuristic":
-        if missing := wanted - {item.tokens for item in found}:
-            yield f"{missing} were never yielded"
+    missing = wanted - {item.tokens for item in found}
+    if missing and call["limit"] is None and call["top"] is None and call["mode"] != "heuristic":
+        yield f"{missing} were never yielded"
 
 
 @case("attsvm.selection_graph", refused=_norm_refused, work=1_500_000)
@@ -202,11 +202,11 @@ def _drawn(call: Call) -> Iterator[str]:
 
     problem, _ = _sized(call)
     graph = attsvm.selection_graph(problem)
-    figure, axis = pyplot.subplots()
+    axis = pyplot.subplots()[1]
     shown = call.run(draw_selection_graph, graph, axis if call.given("axis") else None, labels=call["labels"])
     if call.given("axis") and shown is not axis:
         yield "another axis was drawn on"
-    points = sum(len(part.get_offsets()) for part in shown.collections if hasattr(part, "get_offsets"))
+    points = sum(len(np.asarray(part.get_offsets())) for part in shown.collections if hasattr(part, "get_offsets"))
     if points < graph.number_of_nodes():
         yield f"{points} points for {graph.number_of_nodes()} nodes"
     pyplot.close("all")
@@ -389,4 +389,3 @@ def _compare(call: Call) -> Iterator[str]:
                 yield from close("correlation", comparison.correlation, cosine, 1e-7)
         if len(one.comparisons) < 1 + call["others"] - 1:
             yield f"{len(one.comparisons)} comparisons"
-

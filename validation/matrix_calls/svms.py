@@ -44,7 +44,7 @@ def margin_of(call: Call) -> Margin:
 
 def scored(one: Instance, rng: np.random.Generator) -> tuple[Instance, FloatArray, FloatArray]:
     """The instance with the tokens selected that a random linear head and random labels score highest; head, labels."""
-    v = rng.standard_normal(one.X.shape[-1])
+    v: FloatArray = rng.standard_normal((one.X.shape[-1],))
     labels = rng.choice([-1.0, 1.0], one.Z.shape[:-1])
     values = np.nan_to_num(one.X) @ v
     scores = labels[..., None] * (values[:, None] if one.Z.ndim == 3 else values)
@@ -65,7 +65,8 @@ def multi_query(size: tuple[int, int, int], rng: np.random.Generator, causal: bo
 
 def instances_of(call: Call, kind: str) -> list[Instance]:
     """One instance, or those of a batch, with offset and prior where the call gives them."""
-    soft, found = call.given("C"), []
+    soft = call.given("C")
+    found: list[Instance] = []
     for _ in range(call.batch or 1):
         if kind == "satt":
             size = call.pick((2, 4, 6), (3, 4, 4), (4, 5, 3))
@@ -123,7 +124,7 @@ def _judge_rank(one: Instance, answer: Answer, rank: int) -> Iterator[str]:
 
 
 def _rank_refused(row: Row) -> bool:
-    """A rank is for hard margins in the nuclear norm, by an own method."""
+    """A rank that binds is for hard margins in the nuclear norm, by an own method."""
     limited = row["rank"] is not None
     return limited and (row["norm"] != "nuclear" or row["C"] is not None or row["solver"] == "cvxpy")
 
@@ -138,7 +139,7 @@ def _svm_refused(row: Row) -> bool:
 
 
 def _svm_work(row: Row) -> int:
-    """cvxpy builds its programs in Python, and searches with a limited rank run from several starts."""
+    """Cvxpy builds its programs in Python, and searches with a limited rank run from several starts."""
     if row.get("rank") is not None:
         return 6_000_000
     return 250_000 if row["solver"] == "cvxpy" else 60_000
@@ -260,9 +261,10 @@ def _verify(call: Call) -> Iterator[str]:
     if not max(found.gap, found.primal_violation) <= 1e-5:
         yield f"the optimal W has gap {found.gap:.1e} and violation {found.primal_violation:.1e}"
     wrong = attsvm.verify(problem, 3.0 * W + 1e-3, selection, **(options | {"scale_free": False}))
-    if np.abs(W).max() > 1e-4 and objective(one, norm, margin, 3.0 * W + 1e-3) > 1.1 * known.value + 1e-3:
-        if not max(wrong.gap, wrong.primal_violation, wrong.dual_violation) > 1e-3:
-            yield f"a W that is not optimal has gap {wrong.gap:.1e}"
+    worse = objective(one, norm, margin, 3.0 * W + 1e-3) > 1.1 * known.value + 1e-3
+    proved = max(wrong.gap, wrong.primal_violation, wrong.dual_violation) <= 1e-3
+    if np.abs(W).max() > 1e-4 and worse and proved:
+        yield f"a W that is not optimal has gap {wrong.gap:.1e}"
 
 
 @case(
@@ -349,10 +351,10 @@ def _edit(call: Call) -> Iterator[str]:
     given: Any = head.W if call["head"] == "bare" else head
     found = call.run(
         attsvm.edit, given, problem, wanted, keep=keep, margin=margin,
-        **call.options("of", "norm", "slack", "loss", "solver", rank=2, C=C),
+        **call.options("of", "norm", "slack", "loss", "solver", rank=1, C=C), **_starts(call),
     )  # fmt: skip
     yield from iterations_within(call, found)
-    sides = [(X[i], Z[i], int(wanted[i]), None) for i in range(2)]
+    sides: list[tuple[Any, ...]] = [(X[i], Z[i], int(wanted[i]), None) for i in range(2)]
     if call["keep"] in (True, GIVEN):
         sides += [(X[i], Z[i], int(own[i]), margin) for i in range(2, n) if call["keep"] is True or marked[i]]
     elif call["keep"] in ("problem", "selected"):
@@ -407,6 +409,9 @@ def _judge_edit(call: Call, found: Any, rows: Constraints, head: TrainedHead, C:
             yield f"status {status}"
         return
     change = found.change.T if call["of"] == "K" else found.change
+    singular = np.linalg.svd(change, compute_uv=False)
+    if call.given("rank") and singular[1] > 1e-6 * singular[0]:
+        yield "the change has rank above 1"
     value = VALUES[norm](change)
     if norm == "frobenius":
         value = value**2 / 2
@@ -434,8 +439,8 @@ def _selector(call: Call) -> Iterator[str]:
     X, Z = rng.standard_normal((n, T, d)), rng.standard_normal((n, d))
     y = np.einsum("ntd,de,ne->nt", X, hidden, Z).argmax(axis=1)
     head = TrainedHead.from_weights(rng.standard_normal((2, d)), rng.standard_normal((2, d)))
-    W0 = {None: None, GIVEN: rng.standard_normal((d, d)), "number": 0.5, "head": head}[call["prior"]]
-    dense = {None: np.zeros((d, d)), "number": 0.5 * np.eye(d), "head": head.W}.get(call["prior"], W0)
+    W0: Any = {None: None, GIVEN: rng.standard_normal((d, d)), "number": 0.5, "head": head}[call["prior"]]
+    dense: Any = {None: np.zeros((d, d)), "number": 0.5 * np.eye(d), "head": head.W}.get(call["prior"], W0)
     C = 0.3
     split = 0.4 if call["refit"] else 0.0  # a fit of some tasks, to set the temperature, then of all
     model = AttentionSelector(
@@ -503,11 +508,14 @@ def _consistent(call: Call) -> Iterator[str]:
             yield "a token scores more than the selected one under the label SVM of the selection"
 
 
-@case("attsvm.joint_svm", words={"ratio": (0.0, 0.7, float("inf"))}, work=400_000)
+@case(
+    "attsvm.joint_svm", words={"ratio": (0.0, 0.7, float("inf"))},
+    work=lambda row: 2_000_000 if row["solver"] == "cvxpy" else 200_000,  # a root of the ratio takes some 20 solves
+)  # fmt: skip
 def _joint_svm(call: Call) -> Iterator[str]:
     """The attention part against cvxpy with the demands that it states, and those against their formula."""
     n, T, d = call.pick((3, 3, 4), (4, 4, 6), (5, 5, 8))
-    problem = attsvm.random_problem(n, T, d, seed=call.seed)
+    problem: Any = attsvm.random_problem(n, T, d, seed=call.seed)
     selection = call.rng.integers(T, size=n) if call.given("selection") else None
     found = call.run(attsvm.joint_svm, problem, selection, ratio=call["ratio"], **call.options("norm", "solver"))
     chosen = found.selection.indices

@@ -104,9 +104,9 @@ def _train(call: Call) -> Iterator[str]:
 
 def _shapes(form: str, d: int, dz: int, m: int | None, M: Any) -> dict[str, tuple[int, ...]]:
     inner = m or min(d, dz)
-    return {
-        "W": {"W": (d, dz)}, "KQ": {"K": (d, inner), "Q": (dz, inner)}, "prompt": {"p": (d if M is None else M.shape[1],)}
-    }[form]  # fmt: skip
+    if form == "W":
+        return {"W": (d, dz)}
+    return {"K": (d, inner), "Q": (dz, inner)} if form == "KQ" else {"p": (d if M is None else M.shape[1],)}
 
 
 def _begin(
@@ -238,7 +238,7 @@ class _Descent:
         if name == "adam":
             state["m" + n] = 0.9 * state.get("m" + n, torch.zeros_like(g)) + 0.1 * g
             state["v" + n] = 0.999 * state.get("v" + n, torch.zeros_like(g)) + 0.001 * g**2
-            moved = state["m" + n] / (1 - 0.9**k) / (state["v" + n] / (1 - 0.999**k)).sqrt()
+            moved: Tensor = state["m" + n] / (1 - 0.9**k) / (state["v" + n] / (1 - 0.999**k)).sqrt()
             return moved.nan_to_num(0.0)  # a zero gradient moves nothing
         if name == "muon":
             state["m" + n] = g = 0.95 * state.get("m" + n, torch.zeros_like(g)) + g
@@ -246,7 +246,8 @@ class _Descent:
             if g.ndim == 1:
                 return _over(g, g.norm())
             U, S, Vh = torch.linalg.svd(g, full_matrices=False)
-            return (U * (S > S[0] * g.shape[-1] * 2.3e-16)) @ Vh
+            polar: Tensor = (U * (S[0] * g.shape[-1] * 2.3e-16 < S)) @ Vh
+            return polar
         if name == "sign":
             return g.sign()
         if name == "steepest:l1":
@@ -343,7 +344,9 @@ def _regularization(call: Call) -> Iterator[str]:
     if call.given("solution"):
         options["solution"] = attsvm.att_svm(problem, chosen, norm=norm)
     radii = [2.0, 10.0, 30.0]
-    path = call.run(attsvm.regularization_path, problem, radii, call["parameterization"], selection=selection, **options)
+    path = call.run(
+        attsvm.regularization_path, problem, radii, call["parameterization"], selection=selection, **options
+    )
     v = torch.tensor(np.array(problem.head.v))
     for k, R in enumerate(radii):
         if str(path.status[k]) == "no start":
