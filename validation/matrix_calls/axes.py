@@ -15,7 +15,8 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
-from itertools import combinations
+from itertools import combinations, product
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -135,20 +136,21 @@ def _documented(name: str, text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\"([^\"]+)\"", found[1])) if found else ()
 
 
+def _listed(part: Any) -> tuple[Any, ...]:
+    """Values that a type lists."""
+    return typing.get_args(part) if typing.get_origin(part) is Literal else (False, True) if part is bool else ()
+
+
 def _choices(name: str, kind: Any, default: Any, text: str) -> Option | None:
     """The option of one parameter; None for one without a list of choices."""
     parts = list(_parts(kind))
     optional = type(None) in parts or default is None
-    if bytes in parts or any(typing.get_origin(part) is np.dtype for part in parts):  # an array or a dtype, not a word
+    if not {bytes, np.dtype}.isdisjoint((*parts, *map(typing.get_origin, parts))):  # an array or a dtype, not a word
         parts = [part for part in parts if part not in (str, bool)]
     values: list[Any] = [None] if optional else []
-    for part in parts:
-        if typing.get_origin(part) is Literal:
-            values += [value for value in typing.get_args(part) if value not in values]
-        elif part is bool:
-            values += [False, True]
+    values += dict.fromkeys(value for part in parts for value in _listed(part))
     words = _documented(name, text) or _WORDS.get(name, ())
-    if str in parts and not any("Path" in str(part) for part in parts) and len(values) == optional:
+    if str in parts and Path not in parts and len(values) == optional:
         if not words and default is not None:
             return Option(name, (), listed=False)
         values += words
@@ -239,8 +241,13 @@ def axes_of(
     return axes | {key: tuple(values) for key, values in words.items() if key not in axes}
 
 
+def _drawn(axes: Mapping[str, Sequence[Any]], rng: np.random.Generator) -> dict[str, int]:
+    """The place of a random value on each axis."""
+    return {name: int(rng.integers(len(values))) for name, values in axes.items()}
+
+
 def covering(
-    axes: Mapping[str, Sequence[Any]], seed: int, refused: Callable[[Row], bool] | None = None, tries: int = 40
+    axes: Mapping[str, Sequence[Any]], seed: int, refused: Callable[[Row], bool] = lambda row: False, tries: int = 40
 ) -> list[Row]:
     """Few combinations in which every two values of different axes meet.
 
@@ -266,26 +273,22 @@ def covering(
     names = list(axes)
     if len(names) < 2:
         return [{name: value} for name in names for value in axes[name]]
-    open_pairs = dict.fromkeys(
-        ((a, i), (b, j)) for a, b in combinations(names, 2) for i in range(len(axes[a])) for j in range(len(axes[b]))
-    )  # ordered, so that the rows depend on the seed alone
+    values = [[(name, k) for k in range(len(axes[name]))] for name in names]
+    # Ordered, so that the rows depend on the seed alone.
+    open_pairs = dict.fromkeys(pair for one, two in combinations(values, 2) for pair in product(one, two))
     rows = []
     while open_pairs:
         wanted = next(iter(open_pairs))
-        best: dict[str, int] | None = None
-        gain = -1
-        for _ in range(tries):
-            trial = {name: int(rng.integers(len(axes[name]))) for name in names} | dict(wanted)
-            if refused is not None and refused({name: axes[name][k] for name, k in trial.items()}):
-                continue
-            found = sum(pair in open_pairs for pair in combinations(trial.items(), 2))
-            if found > gain:
-                best, gain = trial, found
-        if best is None:  # these two values are never taken together
-            best = trial
-            del open_pairs[wanted]
-        else:
-            for pair in combinations(best.items(), 2):
+        trials = [_drawn(axes, rng) | dict(wanted) for _ in range(tries)]
+        valued = [{name: axes[name][k] for name, k in trial.items()} for trial in trials]
+        taken = [k for k in range(tries) if not refused(valued[k])]
+        if taken:
+            gains = [sum(pair in open_pairs for pair in combinations(trials[k].items(), 2)) for k in taken]
+            best = taken[int(np.argmax(gains))]
+            for pair in combinations(trials[best].items(), 2):
                 open_pairs.pop(pair, None)
-        rows.append({name: axes[name][k] for name, k in best.items()})
+        else:  # these two values are never taken together
+            best = 0
+            del open_pairs[wanted]
+        rows.append(valued[best])
     return rows

@@ -14,6 +14,8 @@ from attsvm.validation.matrix_calls.axes import GIVEN
 from attsvm.validation.matrix_calls.case import FORMS, Call, case, close
 from attsvm.validation.matrix_reference import FloatArray
 
+_hessian: Any = torch.autograd.functional.hessian  # without types
+
 # -- conditioning --------------------------------------------------------------------------------------
 
 
@@ -47,7 +49,7 @@ def _curvature(call: Call) -> Iterator[str]:
     def risk(x: torch.Tensor) -> torch.Tensor:
         return _risk(teacher.problem, x[: len(p)], x[len(p) :] if joint else v)
 
-    H = torch.func.hessian(risk)(both) * len(teacher.problem.y)
+    H = _hessian(risk, both) * len(teacher.problem.y)
     wanted = np.sort(np.linalg.eigvalsh(H.numpy()))[::-1]
     yield from close("eigenvalues", found.eigenvalues, np.maximum(wanted, 0.0), 1e-9)
 

@@ -15,6 +15,7 @@ from attsvm.validation.matrix import Answer, faults_of, problem_of
 from attsvm.validation.matrix_calls.axes import GIVEN, Row
 from attsvm.validation.matrix_calls.case import FORMS, Call, case, close
 from attsvm.validation.matrix_reference import (
+    EXPRESSIONS,
     VALUES,
     Constraints,
     FloatArray,
@@ -149,19 +150,22 @@ def _starts(call: Call) -> dict[str, int]:
     return {"starts": _STARTS} if call.given("rank") else {}
 
 
+def _selected(call: Call, kind: str) -> tuple[list[Instance], Any, Any]:
+    """Instances, their problem, and the selection; None for that of the problem's own head."""
+    given = instances_of(call, kind)
+    problem: Any = problem_of([replace(one, mask=None) for one in given] if kind == "satt" else given, call["number"])
+    if call.given("selection"):
+        return given, problem, _stacked([one.members.argmax(axis=-1) for one in given], call.batch)
+    picked = [scored(one, call.rng) for one in given]
+    head = attsvm.LinearHead(_stacked([v for _, v, _ in picked], call.batch))
+    labels = _stacked([y for _, _, y in picked], call.batch)
+    shown = attsvm.AttentionProblem(problem.X, labels, problem.Z, head, problem.mask)
+    return [one for one, _, _ in picked], shown, None
+
+
 def _svm(call: Call, kind: str) -> Iterator[str]:
-    given, form = instances_of(call, kind), call["number"]
     function = attsvm.att_svm if kind == "att" else attsvm.satt_svm
-    problem: Any = problem_of([replace(one, mask=None) for one in given] if kind == "satt" else given, form)
-    selection: Any = None
-    if call["selection"] is None:
-        picked = [scored(one, call.rng) for one in given]
-        given = [one for one, _, _ in picked]
-        head = attsvm.LinearHead(_stacked([v for _, v, _ in picked], call.batch))
-        labels = _stacked([y for _, _, y in picked], call.batch)
-        problem = attsvm.AttentionProblem(problem.X, labels, problem.Z, head, problem.mask)
-    else:
-        selection = _stacked([one.members.argmax(axis=-1) for one in given], call.batch)
+    given, problem, selection = _selected(call, kind)
     rank = 2
     options = call.options(
         "norm", "slack", "loss", "solver", rank=rank, C=given[0].C,
@@ -382,16 +386,13 @@ def _edit_rows(sides: list[tuple[Any, ...]], head: TrainedHead, of: str, margin:
     return Constraints(np.array(features), np.array(rhs), np.zeros(len(rhs), dtype=bool), np.array(owner))
 
 
-def _judge_edit(call: Call, found: Any, rows: Constraints, head: TrainedHead, C: float) -> Iterator[str]:
+def _edit_program(call: Call, rows: Constraints, shape: tuple[int, int], C: float) -> Any:
+    """The smallest change by cvxpy, solved."""
     import cvxpy as cp
 
-    from attsvm.validation.matrix_reference import EXPRESSIONS
-
-    d = head.W.shape[0]
-    shape = {"W": (d, d), "K": (d, 3), "Q": (3, d)}[call["of"]]
     D = cp.Variable(shape)
-    values, norm = rows.features @ cp.vec(D, order="C"), call["norm"]
-    cost, held = EXPRESSIONS[norm](cp, D), [values >= rows.rhs]
+    values = rows.features @ cp.vec(D, order="C")
+    cost, held = EXPRESSIONS[call["norm"]](cp, D), [values >= rows.rhs]
     if call.given("C"):
         each = rows.owner if call["slack"] == "query" else np.arange(len(rows.rhs))
         slacks = cp.Variable(int(each.max()) + 1, nonneg=True)
@@ -399,31 +400,41 @@ def _judge_edit(call: Call, found: Any, rows: Constraints, head: TrainedHead, C:
         cost = cost + C * (cp.sum(slacks) if call["loss"] == "hinge" else cp.sum_squares(slacks))
     program = cp.Problem(cp.Minimize(cost), held)
     program.solve(solver="CLARABEL")
+    return program
+
+
+def _edit_value(call: Call, rows: Constraints, change: FloatArray, C: float) -> float:
+    """What an edit minimizes, at any change."""
+    size = VALUES[call["norm"]](change)
+    value = size**2 / 2 if call["norm"] == "frobenius" else size
+    if not call.given("C"):
+        return value
+    slack = rows.missed(change)
+    if call["slack"] == "query":
+        slack = np.array([slack[rows.owner == k].max() for k in np.unique(rows.owner)])
+    return value + C * float(np.sum(slack if call["loss"] == "hinge" else np.square(slack)))
+
+
+def _judge_edit(call: Call, found: Any, rows: Constraints, head: TrainedHead, C: float) -> Iterator[str]:
+    d, limited = head.W.shape[0], call.given("rank")
+    program = _edit_program(call, rows, {"W": (d, d), "K": (d, 3), "Q": (3, d)}[call["of"]], C)
     status = str(found.status)
-    if program.status == "infeasible":
-        if status != "infeasible":
-            yield f"no change exists, but the status is {status}"
+    if program.status == "infeasible" or status == "infeasible":
+        if program.status != status:
+            yield f"status {status}, and {program.status} by cvxpy"
         return
-    if status not in ("optimal", "local") or (status == "local" and not call.given("rank")):
-        if not (call.given("rank") and status == "failed"):
-            yield f"status {status}"
+    if status not in (("optimal", "local", "failed") if limited else ("optimal",)):
+        yield f"status {status}"
+    if status not in ("optimal", "local"):
         return
     change = found.change.T if call["of"] == "K" else found.change
     singular = np.linalg.svd(change, compute_uv=False)
-    if call.given("rank") and singular[1] > 1e-6 * singular[0]:
+    if limited and singular[1] > 1e-6 * singular[0]:
         yield "the change has rank above 1"
-    value = VALUES[norm](change)
-    if norm == "frobenius":
-        value = value**2 / 2
-    missed = np.maximum(rows.rhs - rows.features @ change.ravel(), 0.0)
-    if call.given("C"):
-        slack = [missed[rows.owner == k].max() for k in np.unique(rows.owner)] if call["slack"] == "query" else missed
-        value += C * float(np.sum(slack) if call["loss"] == "hinge" else np.sum(np.square(slack)))
-    elif missed.max() > 1e-6:
-        yield f"the change misses a demand by {missed.max():.1e}"
-    excess = (value - program.value) / max(abs(program.value), 1e-3)
-    low = -1e-5  # cvxpy at its default accuracy
-    if excess < low or (excess > 1e-5 and not call.given("rank")):
+    if not call.given("C") and rows.missed(change).max() > 1e-6:
+        yield f"the change misses a demand by {rows.missed(change).max():.1e}"
+    excess = (_edit_value(call, rows, change, C) - program.value) / max(abs(program.value), 1e-3)
+    if excess < -1e-5 or (excess > 1e-5 and not limited):  # cvxpy at its default accuracy
         yield f"the objective differs from cvxpy's by {excess:.1e}"
 
 

@@ -71,35 +71,43 @@ def _train(call: Call) -> Iterator[str]:
     """Three steps against the same rule on gradients by autograd."""
     n, T, d = call.pick((2, 3, 4), (3, 4, 5), (4, 5, 6))
     form = call["parameterization"] or "W"
-    problem: Any = attsvm.random_problem(n, T, d, batch=call.batch, seed=call.seed)
-    if form == "prompt":
-        ones = np.ones((*problem.Y.shape, 1))
-        problem = attsvm.AttentionProblem(problem.X, problem.Y, ones, problem.head)
+    problem = _trained_problem(call, form, n, T, d)
     M = call.rng.standard_normal((d, 3)) if call.given("key_matrix") else None
     shapes = _shapes(form, d, problem.dz, 2 if call.given("m") else None, M)
     lead = () if call.batch is None else (call.batch,)
     given = {name: 0.5 * call.rng.standard_normal((*lead, *shape)) for name, shape in shapes.items()}
-    start = tuple(given.values()) if form == "KQ" else next(iter(given.values()))
+    start: Any = tuple(given.values())
     settings = call.options(
         "optimizer", "loss", "arithmetic", "normalization", "progress", "train_head", "device", "resume", lr=0.2, m=2,
-        log_ridge=-4.0, decay_after=1, stop_norm=1.6, stop_direction=1e-12, head_lr=0.05, init=start, key_matrix=M,
+        log_ridge=-4.0, decay_after=1, stop_norm=1.6, stop_direction=1e-12, head_lr=0.05,
+        init=start if form == "KQ" else start[0], key_matrix=M,
     )  # fmt: skip
     settings |= {"seed": 5, "snapshots": [1, 2, _STEPS], "dtype": getattr(torch, call["dtype"])}
-    settings["checkpoint"] = call.folder / "run.pt" if call.given("checkpoint") else None
     v0 = call.rng.standard_normal(d)
-    settings["head_init"] = v0 if call["head_init"] == "array" else call["head_init"]
-    if call.given("options"):
-        run = call.run(lambda: attsvm.train(problem, options=attsvm.TrainOptions(form, _STEPS, **settings)))
-    else:
-        run = call.run(attsvm.train, problem, call["parameterization"], _STEPS, **settings)
+    settings |= {"checkpoint": {None: None, GIVEN: call.folder / "run.pt"}[call["checkpoint"]]}
+    settings |= {"head_init": {"array": v0}.get(call["head_init"], call["head_init"])}
+    run = _run(call, problem, form, settings)
+    ends = set(map(str, run.status if call.batch else (run.status,)))
+    if len(run.history) < _STEPS + 1 and not ends <= {"norm reached", "converged"}:
+        yield f"ended early, {run.status}"
+    history = {name: getattr(run.history, name) for name in ("W", "loss", "log_gradient")}
     for b in range(call.batch or 1):
         one = problem[b] if call.batch else problem
-        history = {name: getattr(run.history, name) for name in ("W", "loss", "log_gradient")}
         own = {name: values[:, b] if call.batch else values for name, values in history.items()}
-        ends = {str(status) for status in (run.status if call.batch else (run.status,))}
-        if len(run.history) < _STEPS + 1 and not ends <= {"norm reached", "converged"}:
-            yield f"ended early, {run.status}"
         yield from _judge_run(call, one, own, _begin(call, one, form, shapes, given, b), v0, M)
+
+
+def _run(call: Call, problem: Any, form: str, settings: dict[str, Any]) -> Any:
+    if call.given("options"):
+        return call.run(lambda: attsvm.train(problem, options=attsvm.TrainOptions(form, _STEPS, **settings)))
+    return call.run(attsvm.train, problem, call["parameterization"], _STEPS, **settings)
+
+
+def _trained_problem(call: Call, form: str, n: int, T: int, d: int) -> Any:
+    problem: Any = attsvm.random_problem(n, T, d, batch=call.batch, seed=call.seed)
+    if form != "prompt":
+        return problem
+    return attsvm.AttentionProblem(problem.X, problem.Y, np.ones((*problem.Y.shape, 1)), problem.head)
 
 
 def _shapes(form: str, d: int, dz: int, m: int | None, M: Any) -> dict[str, tuple[int, ...]]:

@@ -72,11 +72,11 @@ FIGURE = Figure(
     title="Every public function with all pairs of its options, against separate arithmetic",
     protocol="""Public are the functions of `attsvm` and of its documented modules. Choices come from the signatures:
         Literal types, booleans, optional arguments given and not, strings with a list in the docstring; a choice
-        without a case is a failure. Three sizes, one problem and a batch. Combinations in which every two values of different
-        axes meet; those that a docstring excludes must raise. Judged by cvxpy on constraints written out, enumeration,
-        autograd, finite differences, plain Runge-Kutta and simulation; statuses must be final; work is counted in calls
-        of functions and in iterations, not in seconds. trials is the number of coverings per function, each with its
-        own random problems.""",
+        without a case is a failure. Three sizes, one problem and a batch. Combinations in which every two values of
+        different axes meet; those that a docstring excludes must raise. Judged by cvxpy on constraints written out,
+        enumeration, autograd, finite differences, plain Runge-Kutta steps and simulation; statuses must be final; work
+        is counted in calls of functions and in iterations, not in seconds. trials is the number of coverings per
+        function, each with its own random problems.""",
     full={"trials": 1, "most": 1000},
     quick={"trials": 1, "most": 3},
     run=run,
