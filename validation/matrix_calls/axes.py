@@ -283,8 +283,7 @@ def covering(
         valued = [{name: axes[name][k] for name, k in trial.items()} for trial in trials]
         taken = [k for k in range(tries) if not refused(valued[k])]
         if taken:
-            gains = [sum(pair in open_pairs for pair in combinations(trials[k].items(), 2)) for k in taken]
-            best = taken[int(np.argmax(gains))]
+            best = max(taken, key=lambda k: sum(map(open_pairs.__contains__, combinations(trials[k].items(), 2))))
             for pair in combinations(trials[best].items(), 2):
                 open_pairs.pop(pair, None)
         else:  # these two values are never taken together
