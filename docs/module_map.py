@@ -53,6 +53,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "validation.fuzz_listing",
         "validation.matrix_reference",
         "validation.matrix",
+        "validation.matrix_calls",
         "validation.pictures",
         "validation.models",
         "validation.pretrained",

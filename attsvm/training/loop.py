@@ -53,7 +53,9 @@ def _look(
     state = state.stop(~finite, RunStatus.NOT_FINITE, k)
     state = state.stop(snapshot["log_gradient"] == -torch.inf, RunStatus.STATIONARY, k)
     if stop_direction is not None and kept:
-        state = state.stop(_same_direction(kept[-1]["W"], snapshot["W"], stop_direction), RunStatus.CONVERGED, k)
+        # A trained head that still turns will turn W: from v = 0 the first steps move v alone.
+        both = [_same_direction(kept[-1][n], snapshot[n], stop_direction) for n in ("W", "v") if n in snapshot]
+        state = state.stop(torch.stack(both).all(0), RunStatus.CONVERGED, k)
     kept.append(snapshot)
     return state
 

@@ -99,7 +99,7 @@ class TrainOptions:
     stop_norm : float, optional
         Stop a problem when ``|W|_F`` reaches this.
     stop_direction : float, optional
-        Stop a problem when ``1 - corr`` between consecutive snapshots falls below this.
+        Stop a problem when ``1 - corr`` between consecutive snapshots falls below this, for W and for a trained v.
     snapshots : int or sequence of int
         About how many log-spaced snapshots to keep, or the steps to keep (0 and the last are always kept).
     progress : bool
