@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,13 +21,17 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.solution import MethodResult
 from attsvm.solvers.unit import UnitProblem, span
 
+if TYPE_CHECKING:
+    import clarabel
+    import cvxpy
+
 __all__ = ["ACHIEVABLE", "TIGHT", "solve_cvxpy"]
 
 # Accuracy that a solver's certificate can be expected to reach with the settings below.
 ACHIEVABLE = {"CLARABEL": 1e-7, "SCS": 1e-4, "OSQP": 1e-5}
 
 # Settings far tighter than the packages' defaults: an optimization geometry is read off the solution.
-TIGHT: dict[str, dict[str, Any]] = {
+TIGHT: dict[str, dict[str, object]] = {
     "CLARABEL": {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11, "max_iter": 200},
     "SCS": {"eps_abs": 1e-8, "eps_rel": 1e-8, "max_iters": 100_000},
     "OSQP": {
@@ -54,9 +59,9 @@ def _installed(name: str | None) -> str:
     return wanted
 
 
-def _settings(name: str, request: Request) -> dict[str, Any]:
+def _settings(name: str, request: Request) -> dict[str, object]:
     options = dict(request.options)
-    settings: dict[str, Any] = {} if options.pop("defaults", False) else dict(TIGHT.get(name, {}))
+    settings: dict[str, object] = {} if options.pop("defaults", False) else dict(TIGHT.get(name, {}))
     if request.max_iterations is not None:
         settings["max_iters" if name == "SCS" else "max_iter"] = request.max_iterations
     if name in _TIME:
@@ -114,7 +119,7 @@ def _solve_soft(
     norm: Norm,
     reduced: tuple[FloatArray, tuple[int, int], FloatArray, FloatArray],
     name: str,
-    settings: dict[str, Any],
+    settings: dict[str, object],
 ) -> MethodResult:
     """Solve the soft margin of dense rows, in coordinates of their spans, with an installed cvxpy solver."""
     import cvxpy as cp
@@ -166,7 +171,7 @@ def _attempt(
     columns: FloatArray,
     rows: FloatArray,
     name: str,
-    settings: dict[str, Any],
+    settings: dict[str, object],
     known: MethodResult,
 ) -> MethodResult:
     """One run of the solver on scaled rows and columns: what it found, or what was known if that is better."""
@@ -201,7 +206,7 @@ def _attempt(
     return found
 
 
-def _run(program: Any, name: str, norm: Norm, settings: dict[str, Any]) -> str:
+def _run(program: cvxpy.Problem, name: str, norm: Norm, settings: dict[str, object]) -> str:
     """Let cvxpy solve; its status, or "solver_error"."""
     import cvxpy as cp
 
@@ -216,7 +221,7 @@ def _run(program: Any, name: str, norm: Norm, settings: dict[str, Any]) -> str:
     return str(program.status)
 
 
-def _solve_program(program: Any, name: str, settings: dict[str, Any]) -> None:
+def _solve_program(program: cvxpy.Problem, name: str, settings: dict[str, object]) -> None:
     """Let cvxpy solve in a thread of its own, so that an interrupt is answered: Clarabel ends a step later."""
     flag = threading.Event()
     solver = _stoppable_clarabel(flag) if name == "CLARABEL" else name
@@ -225,7 +230,7 @@ def _solve_program(program: Any, name: str, settings: dict[str, Any]) -> None:
     watched(lambda: program.solve(solver=solver, **settings), flag.set)
 
 
-def _stoppable_clarabel(flag: threading.Event) -> Any:
+def _stoppable_clarabel(flag: threading.Event) -> cvxpy.Solver | str:
     """Clarabel as a solver of cvxpy that looks at a flag after every step; its name where it is too old for that."""
     import clarabel
 
@@ -234,24 +239,26 @@ def _stoppable_clarabel(flag: threading.Event) -> Any:
     from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL, dims_to_solver_cones
     from scipy.sparse import csc_array, triu
 
-    class Stoppable(CLARABEL):  # type: ignore[misc]  # cvxpy has no types
-        def name(self) -> str:
-            return "STOPPABLE_CLARABEL"  # cvxpy refuses a name of its own
+    stoppable = CLARABEL()
 
-        def solve_via_data(
-            self, data: Any, warm_start: bool, verbose: bool, solver_opts: Any, solver_cache: Any = None
-        ) -> Any:
-            size = len(data["c"])
-            quadratic = triu(data["P"]).tocsc() if "P" in data else csc_array((size, size))
-            cones, options = dims_to_solver_cones(data[self.DIMS]), self.parse_solver_opts(verbose, solver_opts)
-            solver = clarabel.DefaultSolver(quadratic, data["c"], data["A"], data["b"], cones, options)
-            solver.set_termination_callback(lambda _: flag.is_set())
-            return solver.solve()
+    def solve_via_data(
+        data: Mapping[str, Any], warm_start: bool, verbose: bool, solver_opts: object, solver_cache: object = None
+    ) -> clarabel.DefaultSolution:
+        size = len(data["c"])
+        quadratic = triu(data["P"]).tocsc() if "P" in data else csc_array((size, size))
+        cones, options = dims_to_solver_cones(data[stoppable.DIMS]), stoppable.parse_solver_opts(verbose, solver_opts)
+        solver = clarabel.DefaultSolver(quadratic, data["c"], data["A"], data["b"], cones, options)
+        solver.set_termination_callback(lambda _: flag.is_set())
+        return solver.solve()
 
-    return Stoppable()
+    stoppable.name = lambda: "STOPPABLE_CLARABEL"  # cvxpy refuses a name of its own
+    stoppable.solve_via_data = solve_via_data
+    return stoppable
 
 
-def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any], rows: FloatArray) -> FloatArray:
+def _multipliers(
+    norm: Norm, problem: MarginProblem, constraints: list[cvxpy.Constraint], rows: FloatArray
+) -> FloatArray:
     """Multipliers in norm form, in row order: whatever increasing function of the norm was minimized, ``N*(D) = 1``."""
     lam = np.zeros(problem.m)
     duals = iter(constraints)

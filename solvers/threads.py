@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -118,7 +118,7 @@ class OneThread:
 
 
 def under(
-    limit: AbstractContextManager[Any], work: Callable[P, Result], /, *args: P.args, **options: P.kwargs
+    limit: AbstractContextManager[object], work: Callable[P, Result], /, *args: P.args, **options: P.kwargs
 ) -> Result:
     """Call ``work`` inside a limit on threads, which is left however the call ends.
 
@@ -144,7 +144,7 @@ def under(
 _BLAS = ThreadSetting()  # one number of threads per process
 
 
-def blas_threads(elements: int) -> AbstractContextManager[Any]:
+def blas_threads(elements: int) -> AbstractContextManager[object]:
     """Context in which BLAS uses one thread, or every core when ``elements`` is large.
 
     The setting belongs to the process: other threads of the caller see it for as long as a solve lasts. Solves may

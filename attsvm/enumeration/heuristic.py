@@ -88,7 +88,10 @@ class Swaps(Engine):
         parameterization, problem = "KQ" if self.norm == "nuclear" else "W", self.space.problem
         step = 6.0 * self.space.q * problem.dx * (problem.dz + problem.T)
         starts = int(np.clip(_DESCENT_OPERATIONS / (step * _DESCENT_STEPS), 1, self.starts))
-        run = train(problem.repeat(starts), parameterization, steps=_DESCENT_STEPS, seed=self.seed, snapshots=2)
+        run = train(  # normalized_gd: short runs are to come far, not close to a direction
+            problem.repeat(starts), parameterization, steps=_DESCENT_STEPS, optimizer="normalized_gd", seed=self.seed,
+            snapshots=2,
+        )  # fmt: skip
         return np.array(run.selection.indices.reshape(starts, -1), dtype=np.int64)
 
     def _first(self, rng: np.random.Generator) -> IntArray:

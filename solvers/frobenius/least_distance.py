@@ -9,7 +9,7 @@ LDL^T updates", IEEE Transactions on Automatic Control 67 (2022).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ class DistanceResult(NamedTuple):
     Attributes
     ----------
     x : ndarray, shape (*batch, m)
-        Multipliers of the unit rows; where ``ray``, of a combination of rows that cancels.
+        Multipliers of the unit rows; where ``ray``, of a combination of rows that cancels; 0 where there is neither.
     w : ndarray, shape (*batch, D)
         The nearest point, usually more accurate than ``F'x``; 0 where there is none.
     settled, ray : ndarray of bool, shape (*batch,)
@@ -82,7 +82,7 @@ def least_distance(rows: FloatArray, c: FloatArray, equality: BoolArray | None =
         w[i], flag[i], x[i], count[i] = _by_daqp(F[i], upper[i], lower[i], sense[i])
     np.negative(x, out=x)  # multipliers of lower bounds are negative there
     settled, ray = flag == 1, flag == -1
-    w[~settled] = 0.0  # what DAQP returns there was never written
+    w[~settled], x[~(settled | ray)] = 0.0, 0.0  # what DAQP returns there was never written
     if not batch:
         return DistanceResult(x[0], w[0], settled[0], ray[0], count[0])
     return DistanceResult(x, w, settled, ray, count)
@@ -94,16 +94,16 @@ def _by_daqp(
     """Point, flag, multipliers and steps of DAQP, which ends at the deadline."""
     import daqp
 
-    found: list[Any] = []
+    found: list[tuple[FloatArray, int, FloatArray, int]] = []
 
     def work() -> None:
         left = min(seconds_left(), _UNLIMITED)  # and a little more: 0 is no limit, and what is cut short ends late
         settings = {"primal_tol": 1e-12, "eq_reduction": -1, "time_limit": max(left, 0.0) + 1e-3}
-        found.extend(daqp.solve(None, None, rows, upper, lower, sense, **settings))
+        w, _, flag, info = daqp.solve(None, None, rows, upper, lower, sense, **settings)
+        found.append((w, flag, info["lam"], info["iterations"]))
 
     if rows.size < _LONG:
         work()
     else:
         watched(work, lambda: None)  # it cannot be stopped, and ends some seconds after an interrupt
-    w, _, flag, info = found
-    return w, flag, info["lam"], info["iterations"]
+    return found[0]
