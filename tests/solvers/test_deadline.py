@@ -13,6 +13,8 @@ import pytest
 
 from attsvm.solvers import MarginProblem, deadline, solve, solve_batch
 from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, require_time, seconds_left, watched, within
+from attsvm.solvers.frobenius.conflicts import find_conflict
+from attsvm.solvers.unit import UnitProblem
 
 
 def random_rows(m, d, q, *batch, seed=0):
@@ -43,6 +45,12 @@ def test_deadlines_nest_and_leave_nothing_behind(monkeypatch):
 def test_bad_time_limits(given):
     with pytest.raises(ValueError, match="time_limit must be None or a positive number"):
         solve(random_rows(3, 2, 2), time_limit=given)
+
+
+def test_the_search_for_a_contradiction_ends_at_the_deadline():
+    unit, start = UnitProblem(random_rows(400, 5, 8)), np.zeros((5, 5))  # 16 rows per entry of W
+    assert find_conflict(unit, start)[0] is not None
+    assert within(1e-9, find_conflict, unit, start) == (None, None)
 
 
 def test_watched_work_is_stopped_and_its_exceptions_arrive():
