@@ -25,7 +25,7 @@ from attsvm.validation.matrix_reference import VALUES, FloatArray, Instance, Mar
 # A margin within this of 1 is that of a support token; the reference is accurate to about 1e-8. A token between the
 # two is left out of the comparison.
 _ON, _OFF = 1e-6, 1e-4
-_VERDICTS = ("holds", "fails", "undecided", "not applicable")
+_VERDICTS = ("holds", "fails", "unknown", "applies", "does not apply")
 # Norms whose selections are listed; others are refused by these functions.
 _LISTED = ("frobenius", "nuclear")
 
