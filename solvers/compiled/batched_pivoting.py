@@ -14,14 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.compiled.kernels import _begin, _for_all, _path
+from attsvm.solvers.compiled.kernels import LOSSES, _begin, _for_all, _path
+from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.rows.pairs import PairRows
 
-__all__ = ["MOST_ROWS", "Pivoted", "is_available", "pivot_batch", "pivot_one"]
+__all__ = ["MOST_ROWS", "Pivoted", "is_available", "pivot_batch", "pivot_one", "pivot_soft"]
 
 # Rows up to which loops in C are faster than LAPACK on whole matrices.
 MOST_ROWS = 256
 
+_MISSING = "the compiled solvers of attsvm are not there: they are built when it is installed"
 _Entry = Callable[..., int]
 _in_place = (ctypes.c_char * 0).from_buffer
 
@@ -60,6 +62,17 @@ def _entry() -> _Entry | None:
     return entry
 
 
+@cache
+def _soft_entry() -> _Entry:
+    path = _path()
+    if path is None:
+        raise ImportError(_MISSING)
+    entry = ctypes.CDLL(path).attsvm_soft_active_set
+    whole, array = ctypes.c_int, ctypes.c_void_p
+    entry.argtypes = [*8 * [whole], *3 * [array], whole, *6 * [array], whole]
+    return entry
+
+
 def is_available() -> bool:
     """Whether the compiled library is there."""
     return _entry() is not None
@@ -68,7 +81,7 @@ def is_available() -> bool:
 def _loaded() -> _Entry:
     entry = _entry()
     if entry is None:
-        raise ImportError("the compiled solvers of attsvm are not there: they are built when it is installed")
+        raise ImportError(_MISSING)
     return entry
 
 
@@ -156,3 +169,52 @@ def pivot_batch(
 
     _for_all(run, B, m * dx)
     return Pivoted(lam, W, rounds > 0, np.abs(rounds).astype(np.int64), peaks)
+
+
+def pivot_soft(
+    rows: PairRows, rhs: FloatArray | None, penalty: Penalty, start: FloatArray | None = None, limit: int | None = None
+) -> tuple[FloatArray, FloatArray, BoolArray, IntArray]:
+    """Soft margins of inequality rows: multipliers, W, whether each problem is settled, and rounds of pivoting.
+
+    Rows that are zero do not count.
+
+    Parameters
+    ----------
+    rows : PairRows
+        Of one problem or of a batch.
+    rhs : ndarray, shape (*batch, m), or None
+        None for 1 everywhere.
+    penalty : Penalty
+    start : ndarray, shape (*batch, m), optional
+        Multipliers of a similar problem.
+    limit : int, optional
+        Rounds of pivoting; ``50 + m`` by default.
+
+    Examples
+    --------
+    ``min W^2 / 2 + C (2 - W)_+`` has W = C for C < 2:
+
+    >>> import numpy as np
+    >>> from attsvm.solvers import PairRows, Penalty
+    >>> from attsvm.solvers.compiled.batched_pivoting import pivot_soft
+    >>> pivot_soft(PairRows([[1.0]], [[1.0]], [0]), np.array([2.0]), Penalty(1.5))[:3]
+    (array([1.5]), array([[1.5]]), array(True))
+    """
+    entry, batch, m, (dx, dz) = _soft_entry(), rows.batch, rows.m, rows.shape
+    B, most, shared = batch[0] if batch else 1, 50 + m if limit is None else limit, rows.owner.ndim == 1
+    a, queries = (np.ascontiguousarray(part, dtype=np.float64) for part in (rows.a, rows.queries))
+    owner, C = np.ascontiguousarray(rows.owner), np.full(B, penalty.C)
+    given = [None if part is None else np.ascontiguousarray(part) for part in (rhs, start)]
+    lam, W, rounds = np.empty((*batch, m)), np.empty((*batch, dx, dz)), np.empty(batch, dtype=np.intc)
+    arrays = (a, queries, owner, given[0], C, given[1], lam, W, rounds)
+    places = [(None, 0) if x is None else (_begin(x), x.nbytes // B) for x in arrays]
+    if shared:
+        places[2] = _begin(owner), 0
+    loss, by_row = LOSSES.index(penalty.loss), int(penalty.slack == "row")
+
+    def run(begin: int, end: int) -> int:
+        at = [None if place is None else place + begin * step for place, step in places]
+        return entry(loss, by_row, 0, end - begin, m, dx, rows.q, dz, *at[:3], int(shared), *at[3:], most)
+
+    _for_all(run, B, m * dx)
+    return lam, W, rounds > 0, np.abs(rounds).astype(np.int64)

@@ -16,7 +16,7 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
 from attsvm.solvers.certify.hard import frobenius_of, measure
-from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS, is_available, pivot_batch, pivot_one
+from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS, is_available, pivot_batch, pivot_one, pivot_soft
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, SmallResult, by_daqp, solve_active, solve_small
 from attsvm.solvers.norms import Norm
@@ -251,10 +251,35 @@ def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None)
     return MethodResult(solution, lam, iterations, candidates=candidates)
 
 
+def _solve_soft(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
+    """A soft margin of few rows in C; nothing where pivoting does not settle, for equalities and for zero rows."""
+    problem, penalty, known = unit.problem, unit.problem.penalty, request.multipliers(unit.problem)
+    assert penalty is not None
+    able = _fits_compiled(unit) and not unit.has_equalities
+    if able and unit.has_zero_rows:  # those that exist have slacks
+        exists = np.ones(unit.inverse.shape, dtype=bool) if problem.valid is None else problem.valid
+        able = not (exists & (unit.inverse == 0)).any()
+    if not able:
+        if not problem.batch:
+            return MethodResult()
+        nothing = np.full((len(problem), *problem.shape), np.nan)
+        return MethodResult(nothing, np.full(problem.rhs.shape, np.nan), np.zeros(len(problem), dtype=np.int64))
+    sides = None if problem.is_plain else problem.rhs
+    lam, W, settled, rounds = pivot_soft(problem.pairs(), sides, penalty, known, request.max_iterations)
+    if problem.batch:
+        lam[~settled] = np.nan
+        return MethodResult(W, lam, rounds)
+    steps = int(rounds)
+    if not settled and request.max_iterations is None:
+        return MethodResult(iterations=steps)
+    return MethodResult(W, lam, steps, certificate=certify(problem, W, lam, norm))
+
+
 def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least Frobenius norm by active-set methods: exact, for up to a few thousand rows, one problem or a batch.
 
-    ``max_iterations`` limits the rounds of pivoting, ``50 + 2 m`` by default; what it stops is returned as it is.
+    Soft margins of a few hundred inequality rows are solved, too. ``max_iterations`` limits the rounds of pivoting,
+    ``50 + 2 m`` by default; what it stops is returned as it is.
 
     Examples
     --------
@@ -264,6 +289,8 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodR
     array([[0.5],
            [1. ]])
     """
+    if unit.problem.penalty is not None:
+        return _solve_soft(unit, norm, request)
     known, limit = request.multipliers(unit.problem), request.max_iterations
     if unit.problem.batch:
         return _solve_stack(unit, known, limit)
