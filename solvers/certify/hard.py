@@ -25,7 +25,7 @@ from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rows.pairs import PairRows
 
-__all__ = ["error_bounds", "frobenius_of", "measure"]
+__all__ = ["arithmetic", "error_bounds", "frobenius_of", "measure"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
@@ -70,6 +70,11 @@ _MANY = _Arithmetic(
 )
 
 
+def arithmetic(batch: tuple[int, ...]) -> _Arithmetic:
+    """That of one problem, or of a batch."""
+    return _MANY if batch else _ONE
+
+
 class _Bounds(NamedTuple):
     """Constants of the error bounds for one shape of problem; `attsvm.solvers.certify.rounding` has the lemmas."""
 
@@ -97,7 +102,7 @@ def measure(
     problem: MarginProblem, W: FloatArray, lam: FloatArray, norm: Norm, cut: float | None, dual: FloatArray
 ) -> Certificate:
     """`certify` of arrays and a hard margin; ``dual`` is ``problem.adjoint(lam)``, which methods have."""
-    dot, least, most, larger, smaller, count, scale_of, share = _MANY if problem.batch else _ONE
+    dot, least, most, larger, smaller, count, scale_of, share = arithmetic(problem.batch)
     rows, rhs = problem.rows, problem.rhs
     error_norms, bounds = rows.error_norms, error_bounds(problem.shape, norm)
     slack = rows.margins(W) - rhs
