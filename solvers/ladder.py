@@ -204,7 +204,8 @@ def _frobenius(problem: MarginProblem) -> tuple[str, ...]:
     """The ladder of the least Frobenius norm."""
     if problem.penalty is not None:
         m, entries = problem.m, _entries(problem)
-        few = ("active_set",) if m <= min(MOST_ROWS, entries) and not problem.equality.any() else ()
+        ordered = problem.is_plain or not problem.equality.any()
+        few = ("active_set",) if m <= min(MOST_ROWS, entries) and ordered else ()
         if m * entries * min(m, entries) <= SOFT_OPERATIONS:
             return (*few, "primal_dual", "soft_large", *_last(problem))
         fits = ("primal_dual",) if m <= GRAM_ROWS and _compiled_fits(problem) else ()

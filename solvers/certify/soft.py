@@ -90,14 +90,14 @@ def _admissible(problem: MarginProblem, penalty: Penalty, lam: FloatArray) -> tu
     owner, q, (_, least, most, larger, *_) = problem.owner, problem.q, arithmetic(problem.batch)
     free = least(lam) if problem.is_plain else least(np.where(problem.equality, 0.0, lam))
     negative: Any = larger(0.0, -free)
-    if np.any(negative > 0.0):
+    if negative.any() if problem.batch else negative > 0.0:
         negative = most(np.maximum(np.where(problem.equality, 0.0, -lam) * problem.row_norms, 0.0))
         lam = problem.clipped(lam)
     loads = penalty.loads(lam, owner, q)
     if penalty.loss != "hinge":
         return lam, loads, negative
     over = larger(0.0, most(loads) / penalty.C - 1.0)
-    if not np.any(over > 0.0):
+    if not (over.any() if problem.batch else over > 0.0):
         return lam, loads, negative
     down = np.where(over > 0, 1.0 - 8.0 * problem.m * UNIT_ROUNDOFF, 1.0)
     lam = penalty.admissible(lam, owner, q) * down[..., None]

@@ -422,6 +422,26 @@ static int pivot_hinge(Rows *s, int most) {
     return -most;
 }
 
+/* Rounds of pivoting of a soft margin, from multipliers of the rows as they are or from a guess; negative if unsettled. */
+static int solve_soft(Rows *s, const double *start, int most) {
+    const int m = s->m;
+    memset(s->x, 0, sizeof(double) * m);
+    if (s->loss == HINGE) {
+        if (start) {
+            for (int k = 0; k < m; k++) s->target[k] = start[k] * s->norms[k] / s->scale;
+            project(s, s->target, 0.0, s->active, s->tight, s->x);
+        }
+        approach(s, GUESS_STEPS);
+        return pivot_hinge(s, most);
+    }
+    if (start)
+        for (int k = 0; k < m; k++) s->active[k] = start[k] > 0.0;
+    else
+        guess(s);
+    for (int k = 0; k < m; k++) s->active[k] = s->norms[k] > 0.0 && s->active[k];
+    return pivot(s, most);
+}
+
 /* -- results ------------------------------------------------------------------------------------------------------- */
 
 /* Multipliers of the rows as they are, without the negative ones that a last round may leave; the largest of unit rows. */
@@ -525,37 +545,20 @@ EXPORT int attsvm_active_set(int count, int m, int dx, int q, int dz, const doub
 
 /* Soft margins: as `attsvm_active_set`, without equality rows. `loss` and `by_row` (a slack for each row, not for each query)
    are those of all problems, C (count,) is not; rows that are zero have no slack. `start` (m,) are multipliers to begin
-   with, or NULL; with `one_set` the rows of all problems are those of the first, read once. */
-EXPORT int attsvm_soft_active_set(int loss, int by_row, int one_set, int count, int m, int dx, int q, int dz,
-                                  const double *a, const double *queries, const int64_t *owner, int shared,
-                                  const double *rhs, const double *C, const double *start, double *lam, double *W,
-                                  int *rounds, int most) {
+   with, or NULL. */
+EXPORT int attsvm_soft_active_set(int loss, int by_row, int count, int m, int dx, int q, int dz, const double *a,
+                                  const double *queries, const int64_t *owner, int shared, const double *rhs,
+                                  const double *C, const double *start, double *lam, double *W, int *rounds, int most) {
     Rows s = {.m = m, .dx = dx, .q = q, .dz = dz, .loss = loss};
     void *memory = rows_memory(&s);
     if (!memory) return 0;
     for (long i = 0; i < count; i++) {
-        const long set = one_set ? 0 : i;
-        s.a = a + set * m * dx, s.queries = queries + set * q * dz, s.owner = shared ? owner : owner + set * m;
-        s.rhs = rhs ? rhs + set * m : NULL;
-        if (!i || !one_set || loss != HINGE) { /* a squared hinge changes the Gram matrix */
-            read_rows(&s);
-            form_gram(&s);
-        }
+        s.a = a + i * m * dx, s.queries = queries + i * q * dz, s.owner = shared ? owner : owner + i * m;
+        s.rhs = rhs ? rhs + i * m : NULL;
+        read_rows(&s);
+        form_gram(&s);
         read_penalty(&s, by_row, C[i]);
-        memset(s.x, 0, sizeof(double) * m);
-        if (loss == HINGE) {
-            for (int k = 0; k < m && start; k++) s.target[k] = start[i * m + k] * s.norms[k] / s.scale;
-            if (start) project(&s, s.target, 0.0, s.active, s.tight, s.x);
-            approach(&s, GUESS_STEPS);
-            rounds[i] = pivot_hinge(&s, most);
-        } else {
-            if (start)
-                for (int k = 0; k < m; k++) s.active[k] = start[i * m + k] > 0.0;
-            else
-                guess(&s);
-            for (int k = 0; k < m; k++) s.active[k] = s.norms[k] > 0.0 && s.active[k];
-            rounds[i] = pivot(&s, most);
-        }
+        rounds[i] = solve_soft(&s, start ? start + i * m : NULL, most);
         write_multipliers(&s, lam + i * m);
         write_matrix(&s, lam + i * m, W + i * dx * dz);
     }

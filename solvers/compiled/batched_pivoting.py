@@ -69,7 +69,7 @@ def _soft_entry() -> _Entry:
         raise ImportError(_MISSING)
     entry = ctypes.CDLL(path).attsvm_soft_active_set
     whole, array = ctypes.c_int, ctypes.c_void_p
-    entry.argtypes = [*8 * [whole], *3 * [array], whole, *6 * [array], whole]
+    entry.argtypes = [*7 * [whole], *3 * [array], whole, *6 * [array], whole]
     return entry
 
 
@@ -202,19 +202,25 @@ def pivot_soft(
     """
     entry, batch, m, (dx, dz) = _soft_entry(), rows.batch, rows.m, rows.shape
     B, most, shared = batch[0] if batch else 1, 50 + m if limit is None else limit, rows.owner.ndim == 1
-    a, queries = (np.ascontiguousarray(part, dtype=np.float64) for part in (rows.a, rows.queries))
-    owner, C = np.ascontiguousarray(rows.owner), np.full(B, penalty.C)
-    given = [None if part is None else np.ascontiguousarray(part) for part in (rhs, start)]
+    loss, by_row = LOSSES.index(penalty.loss), penalty.slack == "row"
     lam, W, rounds = np.empty((*batch, m)), np.empty((*batch, dx, dz)), np.empty(batch, dtype=np.intc)
-    arrays = (a, queries, owner, given[0], C, given[1], lam, W, rounds)
+    C = np.full(B, penalty.C)
+    a, queries = rows.a.astype(np.float64, copy=False), rows.queries.astype(np.float64, copy=False)
+    given = (a, queries, rows.owner, rhs, C, start)
+    if not batch:  # as in `pivot_one`
+        at = [None if part is None else part.tobytes() for part in given]
+        out = (_in_place(lam.data), _in_place(W.data), _in_place(rounds.data))
+        if not entry(loss, by_row, 1, m, dx, rows.q, dz, *at[:3], 1, *at[3:], *out, most):
+            raise MemoryError(f"no memory for the Gram matrix of {m} rows")
+        return lam, W, rounds > 0, np.abs(rounds)
+    arrays = (*(None if part is None else np.ascontiguousarray(part) for part in given), lam, W, rounds)
     places = [(None, 0) if x is None else (_begin(x), x.nbytes // B) for x in arrays]
     if shared:
-        places[2] = _begin(owner), 0
-    loss, by_row = LOSSES.index(penalty.loss), int(penalty.slack == "row")
+        places[2] = places[2][0], 0
 
     def run(begin: int, end: int) -> int:
         at = [None if place is None else place + begin * step for place, step in places]
-        return entry(loss, by_row, 0, end - begin, m, dx, rows.q, dz, *at[:3], int(shared), *at[3:], most)
+        return entry(loss, by_row, end - begin, m, dx, rows.q, dz, *at[:3], shared, *at[3:], most)
 
     _for_all(run, B, m * dx)
     return lam, W, rounds > 0, np.abs(rounds).astype(np.int64)
