@@ -143,7 +143,7 @@ def _solve_soft(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult
     problem = unit.problem
     W, lam, steps = _run_soft(unit, norm, request)
     usable = np.asarray(np.isfinite(W).all(axis=(-2, -1)) & np.isfinite(lam).all(axis=-1))
-    if norm.name != "frobenius":
+    if norm.name != "frobenius" and W.any():
         W = _zero_where_optimal(problem, norm, np.where(usable[..., None, None], W, 0.0), lam, request.tolerance)
     if problem.batch:
         W[~usable] = np.nan
