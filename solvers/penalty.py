@@ -23,7 +23,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 
-__all__ = ["LossKind", "Penalty", "SlackKind", "read_penalty"]
+__all__ = ["LossKind", "Penalty", "PenaltyBatch", "SlackKind", "read_penalty"]
 
 SlackKind = Literal["query", "row"]
 LossKind = Literal["hinge", "squared_hinge"]
@@ -95,11 +95,52 @@ class Penalty:
         """Multipliers scaled down, slack by slack, to loads of at most C (hinge); as they are otherwise."""
         if self.loss != "hinge":
             return lam
+        bound = self._of_slacks
         if self.slack == "row":
-            return np.clip(lam, -self.C, self.C)
+            return np.clip(lam, -bound, bound)
         loads = self.loads(lam, owner, q)
-        share = np.where(loads > self.C, self.C / np.where(loads > 0, loads, 1.0), 1.0)
+        share = np.where(loads > bound, bound / np.where(loads > 0, loads, 1.0), 1.0)
         return np.asarray(lam * self.of_rows(share, owner))
+
+    @property
+    def _of_slacks(self) -> Any:
+        """C beside numbers per slack."""
+        return self.C
+
+    def of_problems(self, index: Any) -> Penalty:
+        """That of one problem of a batch, or of some of them."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class PenaltyBatch(Penalty):
+    """A penalty of a batch whose problems differ in C.
+
+    Attributes
+    ----------
+    C : ndarray, shape (B,)
+    slack, loss : str
+        As of `Penalty`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.penalty import PenaltyBatch
+    >>> both = PenaltyBatch(np.array([1.0, 3.0]), "row")
+    >>> both.cost(np.array([[0.5, 2.0], [0.5, 2.0]])), both.of_problems(1)
+    (array([2.5, 7.5]), Penalty(C=3.0, slack='row', loss='hinge'))
+    """
+
+    C: Any
+
+    @property
+    def _of_slacks(self) -> Any:
+        return self.C[:, None]
+
+    def of_problems(self, index: Any) -> Penalty:
+        """That of one problem, or of some."""
+        chosen = self.C[index]
+        return PenaltyBatch(chosen, self.slack, self.loss) if chosen.ndim else Penalty(float(chosen), self.slack, self.loss)
 
 
 def _slots(per_row: FloatArray, owner: IntArray, q: int) -> IntArray:

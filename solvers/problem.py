@@ -295,21 +295,23 @@ class MarginProblem:
         if not -len(self) <= index < len(self):
             raise IndexError(f"problem {index} is out of range for a batch of {len(self)}")
         rows, rhs, equality = self.rows[index], self.rhs[index], self.equality[index]
+        penalty = None if self.penalty is None else self.penalty.of_problems(index)
         if self.is_plain:
-            return MarginProblem.from_rows(rows)._with_penalty(self.penalty)
+            return MarginProblem.from_rows(rows)._with_penalty(penalty)
         prior = None if self.prior is None else self.prior.of_problems(index)
         if self.valid is None or self.valid[index].all():
-            return MarginProblem.from_rows(rows, rhs, equality)._with(prior)._with_penalty(self.penalty)
+            return MarginProblem.from_rows(rows, rhs, equality)._with(prior)._with_penalty(penalty)
         keep = np.flatnonzero(self.valid[index])
         part = MarginProblem.from_rows(rows.gather(keep), rhs[keep], equality[keep])
-        return part._with(None if prior is None else prior.of_rows(keep))._with_penalty(self.penalty)
+        return part._with(None if prior is None else prior.of_rows(keep))._with_penalty(penalty)
 
     def take(self, problems: npt.ArrayLike) -> MarginProblem:
         """Some problems of a batch, as a batch."""
         index = np.asarray(problems)
         valid = None if self.valid is None else self.valid[index]
         part = MarginProblem.from_rows(self.rows.take(index), self.rhs[index], self.equality[index], valid)
-        return part._with(None if self.prior is None else self.prior.of_problems(index))._with_penalty(self.penalty)
+        penalty = None if self.penalty is None else self.penalty.of_problems(index)
+        return part._with(None if self.prior is None else self.prior.of_problems(index))._with_penalty(penalty)
 
     def __repr__(self) -> str:
         many = f"{len(self)} problems, " if self.batch else ""
