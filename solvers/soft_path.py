@@ -7,6 +7,7 @@ where their method works on batches; else one after another, each from the multi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from attsvm.solvers.certify.certificate import Source
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.ladder import rungs
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.penalty import Penalty, PenaltyBatch
+from attsvm.solvers.penalty import PenaltyBatch
 from attsvm.solvers.prior import Prior
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rows.pairs import PairRows
@@ -26,16 +27,25 @@ from attsvm.solvers.solve import solve
 
 __all__ = ["solve_soft_path"]
 
+# Share of its bound by which a sum of multipliers may fall short and still be at it.
+_NEAR = 1e-6
+
 
 def solve_soft_path(
-    problems: Sequence[MarginProblem], norm: str | Norm = "frobenius", solver: str = "auto", **options: Any
+    problem: MarginProblem,
+    penalty: PenaltyBatch,
+    norm: str | Norm = "frobenius",
+    solver: str = "auto",
+    **options: Any,
 ) -> Sequence[MarginSolution] | MarginSolution:
     """Solutions for several penalties: a list of them, or that of a batch of as many problems.
 
     Parameters
     ----------
-    problems : sequence of MarginProblem
-        Soft margins on the same rows, with one slack and one loss, in rising order of C.
+    problem : MarginProblem
+        One problem; its own penalty does not count.
+    penalty : PenaltyBatch
+        In rising order of C.
     norm, solver, **options
         As for `attsvm.solvers.solve`.
 
@@ -43,38 +53,64 @@ def solve_soft_path(
     --------
     ``min W^2 / 2 + C (2 - W)_+`` has W = min(C, 2):
 
+    >>> import numpy as np
     >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.penalty import PenaltyBatch
     >>> from attsvm.solvers.soft_path import solve_soft_path
     >>> row = MarginProblem([[1.0]], [[1.0]], [0], rhs=[2.0])
-    >>> found = solve_soft_path([row.soft(1.5), row.soft(3.0)])
+    >>> found = solve_soft_path(row, PenaltyBatch(np.array([1.5, 3.0])))
     >>> [round(found[i].W.item(), 6) for i in range(2)]
     [1.5, 2.0]
     """
     norm = get_norm(norm)
-    specs, _ = rungs(problems[0], norm, solver)
-    if not specs[0].batched or len(problems) == 1:
-        return _one_by_one(problems, norm, solver, options)
-    batch = _stacked(problems)
+    first = problem._with_penalty(penalty.of_problems(0))
+    specs, _ = rungs(first, norm, solver)
+    if not specs[0].batched or len(penalty.C) == 1:
+        return _one_by_one(problem, penalty, norm, solver, options)
+    batch = _repeated(problem, penalty)
     if specs[0].name == "active_set" and "max_iterations" not in options:  # solved sooner than proved
         return solve(batch, norm, solver, **options)
-    return _Path(problems, norm, batch).run(solver, options)
+    return _Path(problem, penalty, norm, batch).run(solver, options)
 
 
 def _one_by_one(
-    problems: Sequence[MarginProblem], norm: Norm, solver: str, options: dict[str, Any]
+    problem: MarginProblem, penalty: PenaltyBatch, norm: Norm, solver: str, options: dict[str, Any]
 ) -> list[MarginSolution]:
     """Each from the one before, where the method takes that as a start."""
     found: list[MarginSolution] = []
-    for problem in problems:
+    for i in range(len(penalty.C)):
         start = found[-1] if found and norm.name == "frobenius" and found[-1].status.has_solution else None
-        found.append(solve(problem, norm, solver, warm_start=start, **options))
+        one = problem._with_penalty(penalty.of_problems(i))
+        known = None if start is None else _carried(start, one)
+        found.append(solve(one, norm, solver, warm_start=start, **options) if known is None else known)
     return found
 
 
-def _stacked(problems: Sequence[MarginProblem]) -> MarginProblem:
-    """The problems as a batch."""
-    problem, size = problems[0], len(problems)
-    pair = problem.pairs()
+def _carried(known: MarginSolution, problem: MarginProblem) -> MarginSolution | None:
+    """A solution for a smaller C as one for this problem, where all its bounds are reached, or none; None if in doubt."""
+    old, new = known.problem.penalty, problem.penalty
+    assert old is not None and new is not None
+    if old.loss != "hinge" or known.status != "optimal":
+        return None
+    begin = time.perf_counter()
+    loads = old.loads(known.multipliers, problem.owner, problem.q)
+    reached = loads >= old.C * (1.0 - _NEAR)
+    if reached.any() and not reached.all():
+        return None
+    ratio = new.C / old.C if reached.all() else 1.0
+    W, lam = ratio * known.W, ratio * known.multipliers
+    certificate = certify(problem, W, lam, known.norm_kind)
+    if not certificate.proved <= known.tolerance:
+        return None
+    return conclude(
+        problem, known.norm_kind, MethodResult(W, lam, 0, certificate=certificate), solver=known.solver,
+        seconds=time.perf_counter() - begin, tolerance=known.tolerance,
+    )  # fmt: skip
+
+
+def _repeated(problem: MarginProblem, penalty: PenaltyBatch) -> MarginProblem:
+    """The problem once for each penalty, as a batch."""
+    pair, size = problem.pairs(), len(penalty.C)
     rows = PairRows.trusted(_copies(pair.a, size), _copies(pair.queries, size), pair.owner)
     if problem.is_plain:
         batch = MarginProblem.from_rows(rows)
@@ -82,27 +118,23 @@ def _stacked(problems: Sequence[MarginProblem]) -> MarginProblem:
         batch = MarginProblem.from_rows(rows, _copies(problem.rhs, size), _copies(problem.equality, size))
     if problem.prior is not None:
         batch = batch._with(Prior(*(_copies(part, size) for part in problem.prior)))
-    penalties = [_penalty_of(each) for each in problems]
-    C = np.array([penalty.C for penalty in penalties])
-    return batch._with_penalty(PenaltyBatch(C, penalties[0].slack, penalties[0].loss))
-
-
-def _penalty_of(problem: MarginProblem) -> Penalty:
-    assert problem.penalty is not None
-    return problem.penalty
+    return batch._with_penalty(penalty)
 
 
 def _copies(array: Any, size: int) -> Any:
-    return np.ascontiguousarray(np.broadcast_to(array, (size, *array.shape)))
+    return np.broadcast_to(array, (size, *array.shape))
 
 
 class _Path:
     """Solutions for all penalties, some of them proved by others."""
 
-    def __init__(self, problems: Sequence[MarginProblem], norm: Norm, batch: MarginProblem) -> None:
-        self.problems, self.norm, self.batch = problems, norm, batch
-        self.C = np.array([_penalty_of(problem).C for problem in problems])
+    def __init__(self, problem: MarginProblem, penalty: PenaltyBatch, norm: Norm, batch: MarginProblem) -> None:
+        self.problem, self.penalty, self.norm, self.batch = problem, penalty, norm, batch
+        self.C: FloatArray = penalty.C
         self.found: dict[int, MarginSolution] = {}
+
+    def _of(self, i: int) -> MarginProblem:
+        return self.problem._with_penalty(self.penalty.of_problems(i))
 
     def _left(self) -> IntArray:
         """Penalties without a solution."""
@@ -113,7 +145,7 @@ class _Path:
         last = len(self.C) - 1
         for i in (last, 0):
             if i not in self.found:
-                self.found[i] = solve(self.problems[i], self.norm, solver, **options)
+                self.found[i] = solve(self._of(i), self.norm, solver, **options)
                 left = self._left()
                 if len(left) and self.found[i].status == "optimal":
                     self._offer(i, left, np.ones(len(left)) if i else self.C[left] / self.C[i])
@@ -130,8 +162,9 @@ class _Path:
         certificate: Any = certify(self.batch.take(others), W, lam, self.norm)
         for place in np.flatnonzero(certificate.proved <= known.tolerance):
             i = int(others[place])
-            own = certificate.of(int(place), Source(self.problems[i], W[place], lam[place], self.norm))
+            one = self._of(i)
+            own = certificate.of(int(place), Source(one, W[place], lam[place], self.norm))
             result = MethodResult(W[place], lam[place], 0, certificate=own)
             self.found[i] = conclude(
-                self.problems[i], self.norm, result, solver=known.solver, seconds=0.0, tolerance=known.tolerance
+                one, self.norm, result, solver=known.solver, seconds=0.0, tolerance=known.tolerance
             )

@@ -15,8 +15,8 @@ from attsvm.row_builder import AttentionRows
 from attsvm.rows import rows_of_selection
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import SUPPORT_TOLERANCE, Solution
-from attsvm.solvers import MarginProblem, MarginSolution
-from attsvm.solvers.penalty import LossKind, SlackKind
+from attsvm.solvers import MarginSolution
+from attsvm.solvers.penalty import LossKind, PenaltyBatch, SlackKind, read_penalty
 from attsvm.solvers.soft_path import solve_soft_path
 from attsvm.solvers.solution import warn_if_inaccurate
 from attsvm.svm import read_support_tolerance
@@ -33,17 +33,16 @@ class _Solutions(Sequence[Solution]):
         self,
         problem: AttentionProblem,
         selection: Selection,
-        rows: Sequence[AttentionRows],
-        problems: Sequence[MarginProblem],
+        rows: AttentionRows,
+        penalty: PenaltyBatch,
         results: Sequence[MarginSolution] | MarginSolution,
         support_tolerance: float,
     ) -> None:
-        self._problem, self._selection, self._rows = problem, selection, rows
-        self._problems, self._results = problems, results
-        self._tolerance, self._read = support_tolerance, dict[int, Solution]()
+        self._problem, self._selection, self._rows, self._penalty = problem, selection, rows, penalty
+        self._results, self._tolerance, self._read = results, support_tolerance, dict[int, Solution]()
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._results)
 
     @overload
     def __getitem__(self, index: int) -> Solution: ...
@@ -54,8 +53,10 @@ class _Solutions(Sequence[Solution]):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         place = range(len(self))[index]
         if place not in self._read:
-            rows = self._rows[place]
-            result = replace(self._results[place], problem=self._problems[place])
+            one = self._penalty.of_problems(place)
+            rows, result = self._rows.soft(one.C, one.slack, one.loss), self._results[place]
+            if result.problem.prior is None:
+                result = replace(result, problem=rows.margin_problem)
             name = "SAtt-SVM" if self._problem.multi_query else "Att-SVM"
             self._read[place] = Solution(name, self._problem, self._selection, rows, result, self._tolerance)
         return self._read[place]
@@ -160,9 +161,8 @@ def soft_path(
     plain = rows_of_selection(given, chosen, asked.pop("offset", None))
     prior = asked.pop("prior", None)
     margins = plain.margin_problem if prior is None else plain.margin_problem.around(real_array("prior", prior))
-    rows = [plain.soft(C, slack, loss) for C in penalties.tolist()]
-    problems = [margins.soft(C, slack, loss) for C in penalties.tolist()]
-    results = solve_soft_path(problems, norm, **asked)
+    penalty = PenaltyBatch(penalties, read_penalty(penalties[0], slack, loss).slack, loss)
+    results = solve_soft_path(margins, penalty, norm, **asked)
     for result in [results] if isinstance(results, MarginSolution) else results:
         warn_if_inaccurate(result)
-    return SoftPath(penalties, _Solutions(given, chosen, rows, problems, results, tolerance))
+    return SoftPath(penalties, _Solutions(given, chosen, plain, penalty, results, tolerance))

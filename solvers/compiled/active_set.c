@@ -31,6 +31,8 @@
 /* Gradient steps between two rounds of a soft margin that stalls, twice as many each time, and how often. */
 #define RESTART_STEPS 100
 #define RESTARTS 3
+/* Rounds from the face of another C. */
+#define AGAIN_ROUNDS 8
 
 typedef struct {
     int m, dx, q, dz;
@@ -422,24 +424,51 @@ static int pivot_hinge(Rows *s, int most) {
     return -most;
 }
 
-/* Rounds of pivoting of a soft margin, from multipliers of the rows as they are or from a guess; negative if unsettled. */
-static int solve_soft(Rows *s, const double *start, int most) {
+/* Whether `again` times the last x is its own projection for this C, up to rounding: then x is that. */
+static int holds(Rows *s, double again) {
     const int m = s->m;
+    int count = 0;
+    double most = 1.0, off = 0.0;
+    for (int k = 0; k < m; k++) {
+        s->rows[count] = k, s->weights[count] = again * s->x[k];
+        count += s->x[k] != 0.0;
+        most = fmax(most, again * s->x[k]);
+    }
+    combine(m, count, s->rows, s->weights, s->G, s->slack);
+    for (int k = 0; k < m; k++) s->target[k] = again * s->x[k] + (s->c[k] - s->slack[k]);
+    project(s, s->target, 1e-14 * most, s->wanted, s->next_tight, s->weights);
+    for (int k = 0; k < m; k++) off = fmax(off, fabs(s->weights[k] - again * s->x[k]));
+    if (!(off <= 1e-13 * most)) return 0;
+    for (int k = 0; k < m; k++) s->x[k] *= again;
+    return 1;
+}
+
+/* Rounds of pivoting of a soft margin, from multipliers of the rows as they are or from a guess; negative if unsettled. The
+   face of `again` times the last x, of another C, is tried before a guess. */
+static int solve_soft(Rows *s, const double *start, double again, int most) {
+    const int m = s->m, hinge = s->loss == HINGE;
+    int taken = 0;
+    if (again > 0.0) {
+        if (hinge && (holds(s, 1.0) || holds(s, again))) return 1;
+        for (int k = 0; k < m && hinge; k++) s->target[k] = again * s->x[k];
+        if (hinge) project(s, s->target, 0.0, s->active, s->tight, NULL);
+        taken = (hinge ? pivot_hinge : pivot)(s, AGAIN_ROUNDS < most ? AGAIN_ROUNDS : most);
+        if (taken > 0) return taken;
+    }
     memset(s->x, 0, sizeof(double) * m);
-    if (s->loss == HINGE) {
+    if (hinge) {
         if (start) {
             for (int k = 0; k < m; k++) s->target[k] = start[k] * s->norms[k] / s->scale;
             project(s, s->target, 0.0, s->active, s->tight, s->x);
         }
         approach(s, GUESS_STEPS);
-        return pivot_hinge(s, most);
-    }
-    if (start)
+    } else if (start) {
         for (int k = 0; k < m; k++) s->active[k] = start[k] > 0.0;
-    else
+    } else {
         guess(s);
+    }
     for (int k = 0; k < m; k++) s->active[k] = s->norms[k] > 0.0 && s->active[k];
-    return pivot(s, most);
+    return (hinge ? pivot_hinge : pivot)(s, most);
 }
 
 /* -- results ------------------------------------------------------------------------------------------------------- */
@@ -545,20 +574,24 @@ EXPORT int attsvm_active_set(int count, int m, int dx, int q, int dz, const doub
 
 /* Soft margins: as `attsvm_active_set`, without equality rows. `loss` and `by_row` (a slack for each row, not for each query)
    are those of all problems, C (count,) is not; rows that are zero have no slack. `start` (m,) are multipliers to begin
-   with, or NULL. */
-EXPORT int attsvm_soft_active_set(int loss, int by_row, int count, int m, int dx, int q, int dz, const double *a,
+   with, or NULL. With `same` all problems have the rows of the first, and each begins with the face of the one before. */
+EXPORT int attsvm_soft_active_set(int loss, int by_row, int same, int count, int m, int dx, int q, int dz, const double *a,
                                   const double *queries, const int64_t *owner, int shared, const double *rhs,
                                   const double *C, const double *start, double *lam, double *W, int *rounds, int most) {
     Rows s = {.m = m, .dx = dx, .q = q, .dz = dz, .loss = loss};
     void *memory = rows_memory(&s);
     if (!memory) return 0;
     for (long i = 0; i < count; i++) {
-        s.a = a + i * m * dx, s.queries = queries + i * q * dz, s.owner = shared ? owner : owner + i * m;
-        s.rhs = rhs ? rhs + i * m : NULL;
-        read_rows(&s);
-        form_gram(&s);
+        const long set = same ? 0 : i;
+        s.a = a + set * m * dx, s.queries = queries + set * q * dz, s.owner = shared ? owner : owner + set * m;
+        s.rhs = rhs ? rhs + set * m : NULL;
+        if (!same || !i || loss != HINGE) { /* a squared hinge changes the Gram matrix */
+            read_rows(&s);
+            form_gram(&s);
+        }
         read_penalty(&s, by_row, C[i]);
-        rounds[i] = solve_soft(&s, start ? start + i * m : NULL, most);
+        const double again = same && i && rounds[i - 1] > 0 ? C[i] / C[i - 1] : 0.0;
+        rounds[i] = solve_soft(&s, start ? start + i * m : NULL, again, most);
         write_multipliers(&s, lam + i * m);
         write_matrix(&s, lam + i * m, W + i * dx * dz);
     }

@@ -69,7 +69,7 @@ def _soft_entry() -> _Entry:
         raise ImportError(_MISSING)
     entry = ctypes.CDLL(path).attsvm_soft_active_set
     whole, array = ctypes.c_int, ctypes.c_void_p
-    entry.argtypes = [*7 * [whole], *3 * [array], whole, *6 * [array], whole]
+    entry.argtypes = [*8 * [whole], *3 * [array], whole, *6 * [array], whole]
     return entry
 
 
@@ -181,7 +181,7 @@ def pivot_soft(
     Parameters
     ----------
     rows : PairRows
-        Of one problem or of a batch.
+        Of one problem or of a batch; views of one array (`numpy.broadcast_to`) are best in rising order of C.
     rhs : ndarray, shape (*batch, m), or None
         None for 1 everywhere.
     penalty : Penalty
@@ -210,17 +210,23 @@ def pivot_soft(
     if not batch:  # as in `pivot_one`
         at = [None if part is None else part.tobytes() for part in given]
         out = (_in_place(lam.data), _in_place(W.data), _in_place(rounds.data))
-        if not entry(loss, by_row, 1, m, dx, rows.q, dz, *at[:3], 1, *at[3:], *out, most):
+        if not entry(loss, by_row, 0, 1, m, dx, rows.q, dz, *at[:3], 1, *at[3:], *out, most):
             raise MemoryError(f"no memory for the Gram matrix of {m} rows")
         return lam, W, rounds > 0, np.abs(rounds)
+    # Rows that are one array for all problems are read once, and each problem begins where the one before ended.
+    same = all(part is None or part.strides[0] == 0 for part in (a, queries, rhs))
+    if same:
+        given = (a[0], queries[0], rows.owner, None if rhs is None else rhs[0], C, start)
     arrays = (*(None if part is None else np.ascontiguousarray(part) for part in given), lam, W, rounds)
     places = [(None, 0) if x is None else (_begin(x), x.nbytes // B) for x in arrays]
+    if same:
+        places[:4] = [(place, 0) for place, _ in places[:4]]
     if shared:
         places[2] = places[2][0], 0
 
     def run(begin: int, end: int) -> int:
         at = [None if place is None else place + begin * step for place, step in places]
-        return entry(loss, by_row, end - begin, m, dx, rows.q, dz, *at[:3], shared, *at[3:], most)
+        return entry(loss, by_row, same, end - begin, m, dx, rows.q, dz, *at[:3], shared, *at[3:], most)
 
     _for_all(run, B, m * dx)
     return lam, W, rounds > 0, np.abs(rounds).astype(np.int64)

@@ -41,6 +41,8 @@ __all__ = ["solve_soft_large"]
 
 # Sweeps in all; between two looks at all rows: sweeps, those at first after a warm start, the most, and operations.
 _SWEEPS, _CHUNK, _WARM_CHUNK, _LONGEST_CHUNK, _OPERATIONS = 20_000, 10, 2, 40, 4e9
+# Gap from which on a warm start is one from far away.
+_FAR = 1e-4
 # Operations per second of sweeps and of factorizations on a usual machine: they decide between the two.
 _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
 # Newton steps that a run is expected to take, those after which sweeps may be left for them, those of one proximal
@@ -104,11 +106,18 @@ class _SoftSolve:
         ratio = new.C / old.C
         bound = old.loads(lam, owner, q) >= old.C * (1.0 - 1e-6)
         at_bound = bound if old.slack == "row" else bound[owner]
-        trials = [lam, ratio * lam, np.where(at_bound, ratio, 1.0) * lam if new.loss == "hinge" else lam]
+        W = problem.adjoint(lam)
+        trials = [(lam, W), (ratio * lam, ratio * W)]
+        if new.loss == "hinge" and at_bound.any() and not at_bound.all():
+            mixed = np.where(at_bound, ratio, 1.0) * lam
+            trials.append((mixed, problem.adjoint(mixed)))
         best, kept = -np.inf, lam
-        for trial in (new.admissible(trial, owner, q) for trial in trials):
-            W = problem.adjoint(trial)
-            value = float(problem.rhs @ trial) - 0.5 * float(np.vdot(W, W)) - new.conjugate(new.loads(trial, owner, q))
+        for trial, matrix in trials:
+            if new.loss == "hinge" and float(new.loads(trial, owner, q).max()) > new.C * (1.0 + 1e-9):
+                trial = new.admissible(trial, owner, q)
+                matrix = problem.adjoint(trial)
+            value = float(problem.rhs @ trial) - 0.5 * float(np.vdot(matrix, matrix))
+            value -= new.conjugate(new.loads(trial, owner, q))
             if value > best:
                 best, kept = value, trial
         return kept
@@ -328,6 +337,8 @@ class _SoftSolve:
         goal = max(_SHARE * tolerance, _LEAST_GAP)
         if self.problem.m:
             self._look(goal)
+        if self.gap > _FAR:  # a start from far away gains nothing from looks after every second sweep
+            self.chunk = _CHUNK
         while True:
             if self.gap > goal:
                 self.approach(goal)
