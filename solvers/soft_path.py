@@ -100,6 +100,9 @@ def _carried(known: MarginSolution, problem: MarginProblem) -> MarginSolution | 
     ratio = new.C / old.C if reached.all() else 1.0
     W, lam = ratio * known.W, ratio * known.multipliers
     certificate = certify(problem, W, lam, known.norm_kind)
+    if not certificate.proved <= known.tolerance and not reached.any():  # a larger C multiplies the last small slacks
+        W = W * (1.0 + float(problem.missed(problem.margins(W) - problem.rhs).max()))
+        certificate = certify(problem, W, lam, known.norm_kind)
     if not certificate.proved <= known.tolerance:
         return None
     return conclude(

@@ -81,6 +81,7 @@ class _SoftSolve:
         self.rows = BothSigns(problem)
         self.best_W, self.least, self.bound = np.zeros(problem.shape), np.inf, 0.0
         self.gap = self.checked = np.inf  # now, and when all rows were looked at last
+        self.goal, self.looks = 0.0, [(0, np.inf), (0, np.inf)]  # sweeps and gap at the last two looks
         # Estimated seconds of sweeps since the last Newton steps, and (these, gap) at every look since then.
         self.since, self.history = 0.0, list[tuple[float, float]]()
         known = request.multipliers(problem)
@@ -225,12 +226,21 @@ class _SoftSolve:
         rows = self.descent.rows
         visit = 4.0 * dx * dz + 2.0 * dx * rows.m / rows.q + 1000.0
         count = min(self.chunk, max(1, int(_OPERATIONS / (visit * rows.q))), self.limit - self.sweeps)
+        count = min(count, self._expected())
         visits = self.descent.sweep(count)
         self.sweeps += count
         # Where most queries rest, sweeps are cheaper than looks: more of them fit in between.
         look = 8.0 * (rows.m * dx + rows.q * dx * dz) * count / max(visit * visits, 1.0)
         self.chunk = int(min(2 * self.chunk, max(_CHUNK, min(look, _LONGEST_CHUNK))))
         self.since += visit * visits / _SWEEP_RATE + _PER_LOOK
+
+    def _expected(self) -> int:
+        """Sweeps to the goal at the rate between the last two looks, and a few more."""
+        (then, before), (now, gap) = self.looks
+        if not (before > gap > self.goal > 0.0 and now > then and before < np.inf):
+            return _LONGEST_CHUNK
+        left = np.log(gap / self.goal) / (np.log(before / gap) / (now - then))
+        return int(min(1.1 * left + 2.0, _LONGEST_CHUNK))
 
     def _newton_cost(self) -> float:
         """Estimated seconds of one Newton step; infinite where its system is too large."""
@@ -318,9 +328,11 @@ class _SoftSolve:
     def approach(self, goal: float) -> None:
         """Sweeps and steps until the gap is at most ``goal``, until rounding stops them or the budget does."""
         best, idle = -np.inf, 0
+        self.goal = goal
         while not self.spent and idle < _PATIENCE:
             self._sweep()
             joined = self._look(goal)
+            self.looks = [self.looks[1], (self.sweeps, self.gap)]
             if self.gap <= goal and not joined:
                 return
             idle = 0 if joined or self.bound > best + _RISE * abs(best) else idle + 1
