@@ -257,9 +257,12 @@ class MarginProblem:
         """``sum_k lam_k a_k b_k^T``, shape (*batch, dx, dz)."""
         return self.rows.adjoint(multipliers)
 
-    def missed(self, slack: FloatArray) -> FloatArray:
-        """Amount by which each row is missed, given ``margins - rhs``: both signs count on equality rows."""
-        return np.asarray(np.where(self.equality, np.abs(slack), np.maximum(-slack, 0.0)))
+    def missed(self, slack: FloatArray, error: FloatArray | float = 0.0) -> FloatArray:
+        """Amount by which each row is missed, given ``margins - rhs``: both signs count on equality rows.
+
+        With a bound on the errors of these numbers: the amount by which it may be missed.
+        """
+        return np.asarray(np.where(self.equality, np.abs(slack) + error, np.maximum(error - slack, 0.0)))
 
     def clipped(self, multipliers: FloatArray) -> FloatArray:
         """Multipliers without the negative parts of inequality rows, shape (*batch, m)."""

@@ -67,9 +67,10 @@ def _primal(problem: MarginProblem, penalty: Penalty, W: FloatArray, norm: Norm,
     if problem.prior is not None:  # right-hand sides that are themselves rounded
         error += problem.prior.error
     slacks = penalty.slacks(violation, owner, q)
-    error += violation
+    # A row that holds by more than its error has no slack: a large C multiplies the errors of the others only.
+    largest = np.maximum(short + error, 0.0) if problem.is_plain else problem.missed(-short, error)
     objective = regular + penalty.cost(slacks)
-    most = regular_most + penalty.cost(penalty.slacks(error, owner, q))
+    most = regular_most + penalty.cost(penalty.slacks(largest, owner, q))
     return _Primal(value, objective, most * (1.0 + 4.0 * gamma(problem.m + 4)), short, slacks)
 
 
