@@ -438,20 +438,18 @@ static int holds(Rows *s, double again) {
     for (int k = 0; k < m; k++) s->target[k] = again * s->x[k] + (s->c[k] - s->slack[k]);
     project(s, s->target, 1e-14 * most, s->wanted, s->next_tight, s->weights);
     for (int k = 0; k < m; k++) off = fmax(off, fabs(s->weights[k] - again * s->x[k]));
-    if (!(off <= 1e-13 * most)) return 0;
+    if (!(off <= 1e-12 * most)) return 0;
     for (int k = 0; k < m; k++) s->x[k] *= again;
     return 1;
 }
 
 /* Rounds of pivoting of a soft margin, from multipliers of the rows as they are or from a guess; negative if unsettled. The
-   face of `again` times the last x, of another C, is tried before a guess. */
+   last face, of a C that was smaller by the factor `again`, is tried before a guess. */
 static int solve_soft(Rows *s, const double *start, double again, int most) {
     const int m = s->m, hinge = s->loss == HINGE;
     int taken = 0;
     if (again > 0.0) {
         if (hinge && (holds(s, 1.0) || holds(s, again))) return 1;
-        for (int k = 0; k < m && hinge; k++) s->target[k] = again * s->x[k];
-        if (hinge) project(s, s->target, 0.0, s->active, s->tight, NULL);
         taken = (hinge ? pivot_hinge : pivot)(s, AGAIN_ROUNDS < most ? AGAIN_ROUNDS : most);
         if (taken > 0) return taken;
     }
