@@ -228,5 +228,5 @@ def pivot_soft(
         at = [None if place is None else place + begin * step for place, step in places]
         return entry(loss, by_row, same, end - begin, m, dx, rows.q, dz, *at[:3], shared, *at[3:], most)
 
-    _for_all(run, B, m * dx)
+    _for_all(run, B, 0 if same else m * dx)  # one after another where each begins with the one before
     return lam, W, rounds > 0, np.abs(rounds).astype(np.int64)
