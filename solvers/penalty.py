@@ -140,7 +140,9 @@ class PenaltyBatch(Penalty):
     def of_problems(self, index: Any) -> Penalty:
         """That of one problem, or of some."""
         chosen = self.C[index]
-        return PenaltyBatch(chosen, self.slack, self.loss) if chosen.ndim else Penalty(float(chosen), self.slack, self.loss)
+        if chosen.ndim:
+            return PenaltyBatch(chosen, self.slack, self.loss)
+        return Penalty(float(chosen), self.slack, self.loss)
 
 
 def _slots(per_row: FloatArray, owner: IntArray, q: int) -> IntArray:

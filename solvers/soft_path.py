@@ -87,7 +87,7 @@ def _one_by_one(
 
 
 def _carried(known: MarginSolution, problem: MarginProblem) -> MarginSolution | None:
-    """A solution for a smaller C as one for this problem, where all its bounds are reached, or none; None if in doubt."""
+    """A solution for a smaller C as one of this problem, where all or none of its bounds are reached; else None."""
     old, new = known.problem.penalty, problem.penalty
     assert old is not None and new is not None
     if old.loss != "hinge" or known.status != "optimal":

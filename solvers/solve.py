@@ -213,8 +213,7 @@ def _climb(
         if place and spec.foreign and proved(best) <= request.tolerance:
             break  # good enough: the reference is for what is open
         found = _measured(spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None)), unit, norm)
-        if unit.problem.penalty is not None and request.tolerance < proved(found) < np.inf:
-            found = _with_sure_rows(unit.problem, norm, found)
+        found = _with_sure_rows(unit.problem, norm, found, request.tolerance)
         steps += int(found.iterations)
         if not place or found.farkas is not None or proved(found) < proved(best):
             best, answered = found, spec
@@ -237,8 +236,10 @@ def _measured(found: MethodResult, unit: UnitProblem, norm: Norm) -> MethodResul
     return replace(found, certificate=certify(unit.problem, found.W, found.multipliers, norm))
 
 
-def _with_sure_rows(problem: MarginProblem, norm: Norm, found: MethodResult) -> MethodResult:
-    """A result of a soft margin with a W whose rows hold in spite of rounding, if that proves more."""
+def _with_sure_rows(problem: MarginProblem, norm: Norm, found: MethodResult, tolerance: float) -> MethodResult:
+    """A result of a soft margin that is open, with a W whose rows hold in spite of rounding if that proves more."""
+    if problem.penalty is None or not tolerance < proved(found) < np.inf:
+        return found
     assert found.W is not None and found.multipliers is not None
     other = lengthened(problem, found.W, found.multipliers, norm)
     if other is None or not proved(other) < proved(found):

@@ -28,7 +28,7 @@ __all__ = ["measure_soft"]
 
 
 class _Primal(NamedTuple):
-    """The value of W, an upper bound that includes rounding, and the shortfalls and slacks of W; arrays over a batch."""
+    """The value of W, an upper bound that includes rounding, shortfalls and slacks of W; arrays over a batch."""
 
     norm: Any
     objective: Any

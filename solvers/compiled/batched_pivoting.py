@@ -7,11 +7,12 @@ It calls no BLAS, so the library is loaded without binding it to that of SciPy.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.compiled.kernels import LOSSES, _begin, _for_all, _path
@@ -158,8 +159,7 @@ def pivot_batch(
     given = [None if part is None else np.ascontiguousarray(part) for part in (rhs, equality, start)]
     lam, W, peaks, rounds = np.empty((B, m)), np.empty((B, dx, dz)), np.empty(B), np.empty(B, dtype=np.intc)
     arrays = (a, queries, owner, *given, lam, W, peaks, rounds)
-    # Of every array where it begins and how far its problems are apart.
-    places = [(None, 0) if x is None else (_begin(x), x.nbytes // B) for x in arrays]
+    places = _places(arrays, B)
     if shared:
         places[2] = _begin(owner), 0
 
@@ -200,33 +200,50 @@ def pivot_soft(
     >>> pivot_soft(PairRows([[1.0]], [[1.0]], [0]), np.array([2.0]), Penalty(1.5))[:3]
     (array([1.5]), array([[1.5]]), array(True))
     """
-    entry, batch, m, (dx, dz) = _soft_entry(), rows.batch, rows.m, rows.shape
-    B, most, shared = batch[0] if batch else 1, 50 + m if limit is None else limit, rows.owner.ndim == 1
-    loss, by_row = LOSSES.index(penalty.loss), penalty.slack == "row"
-    lam, W, rounds = np.empty((*batch, m)), np.empty((*batch, dx, dz)), np.empty(batch, dtype=np.intc)
-    C = np.full(B, penalty.C)
+    batch, m, shape = rows.batch, rows.m, rows.shape
+    lam, W, rounds = np.empty((*batch, m)), np.empty((*batch, *shape)), np.empty(batch, dtype=np.intc)
+    most, method = 50 + m if limit is None else limit, (LOSSES.index(penalty.loss), int(penalty.slack == "row"))
     a, queries = rows.a.astype(np.float64, copy=False), rows.queries.astype(np.float64, copy=False)
+    C = np.full(batch or (1,), penalty.C)
     given = (a, queries, rows.owner, rhs, C, start)
-    if not batch:  # as in `pivot_one`
-        at = [None if part is None else part.tobytes() for part in given]
-        out = (_in_place(lam.data), _in_place(W.data), _in_place(rounds.data))
-        if not entry(loss, by_row, 0, 1, m, dx, rows.q, dz, *at[:3], 1, *at[3:], *out, most):
-            raise MemoryError(f"no memory for the Gram matrix of {m} rows")
-        return lam, W, rounds > 0, np.abs(rounds)
-    # Rows that are one array for all problems are read once, and each problem begins where the one before ended.
-    same = all(part is None or part.strides[0] == 0 for part in (a, queries, rhs))
+    (_soft_batch if batch else _soft_one)(rows, method, given, (lam, W, rounds), most)
+    return lam, W, rounds > 0, np.abs(rounds).astype(np.int64)
+
+
+_Given = tuple[npt.NDArray[Any] | None, ...]
+_Out = tuple[FloatArray, FloatArray, npt.NDArray[np.intc]]
+
+
+def _soft_one(rows: PairRows, method: tuple[int, int], given: _Given, out: _Out, most: int) -> None:
+    """One problem, with its arrays handed over as in `pivot_one`."""
+    at = [None if part is None else part.tobytes() for part in given]
+    places = [_in_place(part.data) for part in out]
+    if not _soft_entry()(
+        *method, 0, 1, rows.m, rows.shape[0], rows.q, rows.shape[1], *at[:3], 1, *at[3:], *places, most
+    ):
+        raise MemoryError(f"no memory for the Gram matrix of {rows.m} rows")
+
+
+def _places(arrays: Sequence[npt.NDArray[Any] | None], B: int) -> list[tuple[int | None, int]]:
+    """Of every array where it begins and how far its problems are apart."""
+    return [(None, 0) if part is None else (_begin(part), part.nbytes // B) for part in arrays]
+
+
+def _soft_batch(rows: PairRows, method: tuple[int, int], given: _Given, out: _Out, most: int) -> None:
+    """A batch. Rows that are one array for all problems are read once, and each problem begins with the last face."""
+    entry, B, (dx, dz) = _soft_entry(), rows.batch[0], rows.shape
+    a, queries, owner, rhs, *rest = given
+    same, shared = all(part is None or part.strides[0] == 0 for part in (a, queries, rhs)), rows.owner.ndim == 1
     if same:
-        given = (a[0], queries[0], rows.owner, None if rhs is None else rhs[0], C, start)
-    arrays = (*(None if part is None else np.ascontiguousarray(part) for part in given), lam, W, rounds)
-    places = [(None, 0) if x is None else (_begin(x), x.nbytes // B) for x in arrays]
-    if same:
-        places[:4] = [(place, 0) for place, _ in places[:4]]
-    if shared:
-        places[2] = places[2][0], 0
+        a, queries, rhs = (None if part is None else part[0] for part in (a, queries, rhs))
+    # Copies must live as long as their addresses; arrays of `out` are contiguous.
+    whole = [None if part is None else np.ascontiguousarray(part) for part in (a, queries, owner, rhs, *rest, *out)]
+    places = _places(whole, B)
+    for k, one in enumerate((same, same, same or shared, same)):  # one for all problems
+        places[k] = (places[k][0], 0) if one else places[k]
 
     def run(begin: int, end: int) -> int:
         at = [None if place is None else place + begin * step for place, step in places]
-        return entry(loss, by_row, same, end - begin, m, dx, rows.q, dz, *at[:3], shared, *at[3:], most)
+        return entry(*method, same, end - begin, rows.m, dx, rows.q, dz, *at[:3], shared, *at[3:], most)
 
-    _for_all(run, B, 0 if same else m * dx)  # one after another where each begins with the one before
-    return lam, W, rounds > 0, np.abs(rounds).astype(np.int64)
+    _for_all(run, B, 0 if same else rows.m * dx)  # one after another where each begins with the one before
