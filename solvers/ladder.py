@@ -206,7 +206,7 @@ def _frobenius(problem: MarginProblem) -> tuple[str, ...]:
         m, entries = problem.m, _entries(problem)
         ordered = problem.is_plain or not problem.equality.any()
         few = ("active_set",) if m <= min(MOST_ROWS, entries) and ordered else ()
-        if m * entries * min(m, entries) <= SOFT_OPERATIONS:
+        if m <= GRAM_ROWS and m * entries * min(m, entries) <= SOFT_OPERATIONS:
             return (*few, "primal_dual", "soft_large", *_last(problem))
         fits = ("primal_dual",) if m <= GRAM_ROWS and _compiled_fits(problem) else ()
         return (*few, "soft_large", *fits, *_last(problem))
