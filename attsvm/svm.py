@@ -19,7 +19,7 @@ from attsvm.selection import (
     read_selection,
 )
 from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
-from attsvm.solvers import solve
+from attsvm.solvers import solve, solve_batch
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.solvers.solution import warn_if_inaccurate
 
@@ -31,7 +31,7 @@ __all__ = ["att_svm", "finite_part", "gen_svm", "satt_svm"]
 Solved = TypeVar("Solved", Solution, SolutionBatch)
 
 
-def read_support_tolerance(given: Any) -> float:
+def read_support_tolerance(given: object) -> float:
     """A tolerance for support tokens, or an error."""
     if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not given >= 0:
         raise ValueError(f"support_tolerance must be a number >= 0, got {given!r}")
@@ -54,10 +54,13 @@ def _solved(
     margins = rows.margin_problem
     if prior is not None:
         margins = margins.around(real_array("prior", prior))
-    result: Any = solve(margins, norm, solver, **options)
-    warn_if_inaccurate(result, stacklevel=4)
-    kind = Solution if problem.batch is None else SolutionBatch
-    return kind(formulation, problem, selection, rows, result, support_tolerance)
+    if problem.batch is None:
+        one = solve(margins, norm, solver, **options)
+        warn_if_inaccurate(one, stacklevel=4)
+        return Solution(formulation, problem, selection, rows, one, support_tolerance)
+    batch = solve_batch(margins, norm, solver, **options)
+    warn_if_inaccurate(batch, stacklevel=4)
+    return SolutionBatch(formulation, problem, selection, rows, batch, support_tolerance)
 
 
 def att_svm(

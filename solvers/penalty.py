@@ -17,44 +17,34 @@ with the hinge it is reached at a finite C, if it exists.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.arrays import FloatArray, IntArray, Number
 
-__all__ = ["LossKind", "Penalty", "PenaltyBatch", "SlackKind", "read_penalty"]
+__all__ = ["EitherPenalty", "LossKind", "Penalty", "PenaltyBatch", "SlackKind", "read_penalty"]
 
 SlackKind = Literal["query", "row"]
 LossKind = Literal["hinge", "squared_hinge"]
+_SLACKS: tuple[SlackKind, ...] = ("query", "row")
+_LOSSES: tuple[LossKind, ...] = ("hinge", "squared_hinge")
+_Kind = TypeVar("_Kind", bound=str)
 
 
 @dataclass(frozen=True)
-class Penalty:
-    """What violated rows cost.
+class _Slacks(Generic[Number]):
+    """What slacks and multipliers of a penalty are, whether or not the problems of a batch share C."""
 
-    Attributes
-    ----------
-    C : float
-        Weight of the slacks, positive and finite.
-    slack : {"query", "row"}
-        One slack for all rows of a query, or one per row.
-    loss : {"hinge", "squared_hinge"}
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.solvers import Penalty
-    >>> owner, missed = np.array([0, 0, 1]), np.array([0.5, 2.0, 0.0])
-    >>> Penalty(3.0).cost(Penalty(3.0).slacks(missed, owner, 2))
-    6.0
-    >>> Penalty(3.0, "row", "squared_hinge").cost(missed)
-    12.75
-    """
-
-    C: float
+    C: Number
     slack: SlackKind = "query"
     loss: LossKind = "hinge"
+
+    @property
+    def _of_slacks(self) -> float | FloatArray:
+        """C beside numbers per slack."""
+        return self.C[:, None] if isinstance(self.C, np.ndarray) else self.C
 
     def slacks(self, violation: FloatArray, owner: IntArray, q: int) -> FloatArray:
         """Slack of each query (*batch, q) or row (*batch, m) from the violations of the rows, shape (*batch, m)."""
@@ -81,15 +71,13 @@ class Penalty:
             return np.asarray(numbers[..., owner])
         return np.take_along_axis(numbers, owner, axis=-1)
 
-    def cost(self, slacks: FloatArray) -> Any:
-        """``C sum xi`` or ``C sum xi^2`` over the last axis; a Python number for one problem."""
-        total = self.C * (slacks.sum(axis=-1) if self.loss == "hinge" else np.vecdot(slacks, slacks))
-        return float(total) if slacks.ndim == 1 else total
+    def costs(self, slacks: FloatArray) -> FloatArray:
+        """``C sum xi`` or ``C sum xi^2`` over the last axis, shape (*batch,)."""
+        return np.asarray(self.C * (slacks.sum(axis=-1) if self.loss == "hinge" else np.vecdot(slacks, slacks)))
 
-    def conjugate(self, loads: FloatArray) -> Any:
-        """``h*`` of multipliers with these loads, which are taken to be admissible; over the last axis."""
-        value = np.vecdot(loads, loads) * (0.0 if self.loss == "hinge" else 0.25 / self.C)
-        return float(value) if loads.ndim == 1 else value
+    def conjugates(self, loads: FloatArray) -> FloatArray:
+        """``h*`` of multipliers with these loads, taken to be admissible; over the last axis, shape (*batch,)."""
+        return np.asarray(np.vecdot(loads, loads) * (0.0 if self.loss == "hinge" else 0.25 / self.C))
 
     def admissible(self, lam: FloatArray, owner: IntArray, q: int) -> FloatArray:
         """Multipliers scaled down, slack by slack, to loads of at most C (hinge); as they are otherwise."""
@@ -102,18 +90,49 @@ class Penalty:
         share = np.where(loads > bound, bound / np.where(loads > 0, loads, 1.0), 1.0)
         return np.asarray(lam * self.of_rows(share, owner))
 
-    @property
-    def _of_slacks(self) -> Any:
-        """C beside numbers per slack."""
-        return self.C
 
-    def of_problems(self, index: Any) -> Penalty:
-        """That of one problem of a batch, or of some of them."""
+@dataclass(frozen=True)
+class Penalty(_Slacks[float]):
+    """What violated rows cost.
+
+    Attributes
+    ----------
+    C : float
+        Weight of the slacks, positive and finite.
+    slack : {"query", "row"}
+        One slack for all rows of a query, or one per row.
+    loss : {"hinge", "squared_hinge"}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import Penalty
+    >>> owner, missed = np.array([0, 0, 1]), np.array([0.5, 2.0, 0.0])
+    >>> Penalty(3.0).cost(Penalty(3.0).slacks(missed, owner, 2))
+    6.0
+    >>> Penalty(3.0, "row", "squared_hinge").cost(missed)
+    12.75
+    """
+
+    def cost(self, slacks: FloatArray) -> float:
+        """``C sum xi`` or ``C sum xi^2`` of the slacks of one problem."""
+        return float(self.costs(slacks))
+
+    def conjugate(self, loads: FloatArray) -> float:
+        """``h*`` of multipliers of one problem with these loads, which are taken to be admissible."""
+        return float(self.conjugates(loads))
+
+    def of_problem(self, index: int) -> Penalty:
+        """That of one problem of a batch."""
+        return self
+
+    def of_problems(self, index: npt.NDArray[np.integer | np.bool_]) -> Penalty:
+        """That of some problems of a batch."""
         return self
 
 
 @dataclass(frozen=True, eq=False)
-class PenaltyBatch(Penalty):
+class PenaltyBatch(_Slacks[FloatArray]):
     """A penalty of a batch whose problems differ in C.
 
     Attributes
@@ -127,22 +146,20 @@ class PenaltyBatch(Penalty):
     >>> import numpy as np
     >>> from attsvm.solvers.penalty import PenaltyBatch
     >>> both = PenaltyBatch(np.array([1.0, 3.0]), "row")
-    >>> both.cost(np.array([[0.5, 2.0], [0.5, 2.0]])), both.of_problems(1)
+    >>> both.costs(np.array([[0.5, 2.0], [0.5, 2.0]])), both.of_problem(1)
     (array([2.5, 7.5]), Penalty(C=3.0, slack='row', loss='hinge'))
     """
 
-    C: Any
+    def of_problem(self, index: int) -> Penalty:
+        """That of one problem."""
+        return Penalty(self.C.item(index), self.slack, self.loss)
 
-    @property
-    def _of_slacks(self) -> Any:
-        return self.C[:, None]
+    def of_problems(self, index: npt.NDArray[np.integer | np.bool_]) -> PenaltyBatch:
+        """That of some problems."""
+        return PenaltyBatch(self.C[index], self.slack, self.loss)
 
-    def of_problems(self, index: Any) -> Penalty:
-        """That of one problem, or of some."""
-        chosen = self.C[index]
-        if chosen.ndim:
-            return PenaltyBatch(chosen, self.slack, self.loss)
-        return Penalty(float(chosen), self.slack, self.loss)
+
+EitherPenalty: TypeAlias = Penalty | PenaltyBatch
 
 
 def _slots(per_row: FloatArray, owner: IntArray, q: int) -> IntArray:
@@ -163,8 +180,11 @@ def read_penalty(C: object, slack: str = "query", loss: str = "hinge") -> Penalt
     """
     if isinstance(C, bool) or not isinstance(C, (int, float, np.number)) or not 0 < float(C) < np.inf:
         raise ValueError(f"C must be None (hard margin) or a positive finite number, got {C!r}")
-    if slack not in get_args(SlackKind):
-        raise ValueError(f"slack must be one of {get_args(SlackKind)}, got {slack!r}")
-    if loss not in get_args(LossKind):
-        raise ValueError(f"loss must be one of {get_args(LossKind)}, got {loss!r}")
-    return Penalty(float(C), slack, loss)  # type: ignore[arg-type]  # both were just looked up
+    return Penalty(float(C), _one_of("slack", slack, _SLACKS), _one_of("loss", loss, _LOSSES))
+
+
+def _one_of(name: str, given: str, known: tuple[_Kind, ...]) -> _Kind:
+    for kind in known:
+        if kind == given:
+            return kind
+    raise ValueError(f"{name} must be one of {known}, got {given!r}")

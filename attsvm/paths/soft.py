@@ -15,7 +15,7 @@ from attsvm.row_builder import AttentionRows
 from attsvm.rows import rows_of_selection
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import SUPPORT_TOLERANCE, Solution
-from attsvm.solvers import MarginSolution
+from attsvm.solvers import MarginSolution, MarginSolutionBatch
 from attsvm.solvers.penalty import LossKind, PenaltyBatch, SlackKind, read_penalty
 from attsvm.solvers.soft_path import solve_soft_path
 from attsvm.solvers.solution import warn_if_inaccurate
@@ -35,7 +35,7 @@ class _Solutions(Sequence[Solution]):
         selection: Selection,
         rows: AttentionRows,
         penalty: PenaltyBatch,
-        results: Sequence[MarginSolution] | MarginSolution,
+        results: Sequence[MarginSolution] | MarginSolutionBatch,
         support_tolerance: float,
     ) -> None:
         self._problem, self._selection, self._rows, self._penalty = problem, selection, rows, penalty
@@ -53,7 +53,7 @@ class _Solutions(Sequence[Solution]):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         place = range(len(self))[index]
         if place not in self._read:
-            one = self._penalty.of_problems(place)
+            one = self._penalty.of_problem(place)
             rows, result = self._rows.soft(one.C, one.slack, one.loss), self._results[place]
             if result.problem.prior is None:
                 result = replace(result, problem=rows.margin_problem)

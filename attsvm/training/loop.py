@@ -127,7 +127,7 @@ def train(
     chosen = _read_options(parameterization, steps, options, settings)
     if chosen.parameterization == "prompt" and not (problem.dz == 1 and bool((problem.Z == 1).all())):
         raise ValueError("the prompt model has no queries: build the problem with Z = np.ones((n, 1))")
-    if chosen.optimizer == "polyak" and not (problem.head is not None and problem.head.is_linear):
+    if chosen.optimizer_name == "polyak" and not (problem.head is not None and problem.head.is_linear):
         raise ValueError("optimizer 'polyak' needs a LinearHead: the infimum of the loss is not known for other heads")
     data = tensor_problem(problem, chosen.device, chosen.dtype)
     method = make_method(problem, data, chosen)

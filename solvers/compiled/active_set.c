@@ -58,16 +58,16 @@ typedef struct {
 /* out = sum_i weights_i G[rows_i], where rows of G have m entries */
 #define DEFINE_COMBINE(NAME, REAL)                                                                            \
     static void NAME(int m, int count, const int *rows, const REAL *weights, const REAL *G, REAL *restrict out) { \
-        memset(out, 0, sizeof(REAL) * m);                                                                     \
+        memset(out, 0, sizeof(REAL) * (size_t)m);                                                             \
         int i = 0;                                                                                            \
         for (; i + 4 <= count; i += 4) {                                                                      \
-            const REAL *p = G + (long)rows[i] * m, *q = G + (long)rows[i + 1] * m;                            \
-            const REAL *r = G + (long)rows[i + 2] * m, *s = G + (long)rows[i + 3] * m;                        \
+            const REAL *p = G + (Size)rows[i] * m, *q = G + (Size)rows[i + 1] * m;                            \
+            const REAL *r = G + (Size)rows[i + 2] * m, *s = G + (Size)rows[i + 3] * m;                        \
             const REAL u = weights[i], v = weights[i + 1], w = weights[i + 2], z = weights[i + 3];            \
             for (int j = 0; j < m; j++) out[j] += (u * p[j] + v * q[j]) + (w * r[j] + z * s[j]);              \
         }                                                                                                     \
         for (; i < count; i++) {                                                                              \
-            const REAL *p = G + (long)rows[i] * m, u = weights[i];                                            \
+            const REAL *p = G + (Size)rows[i] * m, u = weights[i];                                            \
             for (int j = 0; j < m; j++) out[j] += u * p[j];                                                   \
         }                                                                                                     \
     }
@@ -78,18 +78,18 @@ DEFINE_COMBINE(combine4, float)
 /* Norms of the rows, unit left factors and right-hand sides. Squares stay in range: Python scales other problems first. */
 static void read_rows(Rows *s) {
     const int m = s->m, dx = s->dx, dz = s->dz;
-    for (int k = 0; k < s->q; k++) s->lengths[k] = sqrt(dot(dz, s->queries + (long)k * dz, s->queries + (long)k * dz));
+    for (int k = 0; k < s->q; k++) s->lengths[k] = sqrt(dot(dz, s->queries + (Size)k * dz, s->queries + (Size)k * dz));
     for (int i = 0; i < s->q; i++)
         for (int j = 0; j <= i; j++) {
             const double size = s->lengths[i] * s->lengths[j];
-            const double product = dot(dz, s->queries + (long)i * dz, s->queries + (long)j * dz);
-            s->between[i * s->q + j] = s->between[j * s->q + i] = size > 0.0 ? product / size : 0.0;
+            const double product = dot(dz, s->queries + (Size)i * dz, s->queries + (Size)j * dz);
+            s->between[(Size)i * s->q + j] = s->between[(Size)j * s->q + i] = size > 0.0 ? product / size : 0.0;
         }
     double largest = 0.0;
     for (int k = 0; k < m; k++) {
-        const double *a = s->a + (long)k * dx, length = sqrt(dot(dx, a, a));
+        const double *a = s->a + (Size)k * dx, length = sqrt(dot(dx, a, a));
         const double inverse = length > 0.0 ? 1.0 / length : 0.0;
-        for (int d = 0; d < dx; d++) s->left[(long)d * m + k] = a[d] * inverse;
+        for (int d = 0; d < dx; d++) s->left[(Size)d * m + k] = a[d] * inverse;
         s->norms[k] = length * s->lengths[s->owner[k]];
         s->c[k] = s->norms[k] > 0.0 ? (s->rhs ? s->rhs[k] : 1.0) / s->norms[k] : 0.0;
         if (fabs(s->c[k]) > largest) largest = fabs(s->c[k]);
@@ -101,22 +101,22 @@ static void read_rows(Rows *s) {
 static void form_gram(Rows *s) {
     const int m = s->m, dx = s->dx;
     for (int i = 0; i < m; i++) {
-        double *restrict out = s->G + (long)i * m;
+        double *restrict out = s->G + (Size)i * m;
         const double *between = s->between + s->owner[i] * s->q;
-        memset(out, 0, sizeof(double) * m);
+        memset(out, 0, doubles(m));
         int d = 0;
         for (; d + 4 <= dx; d += 4) {
-            const double *p = s->left + (long)d * m, *q = p + m, *r = q + m, *t = r + m;
+            const double *p = s->left + (Size)d * m, *q = p + m, *r = q + m, *t = r + m;
             const double u = p[i], v = q[i], w = r[i], z = t[i];
             for (int j = i; j < m; j++) out[j] += (u * p[j] + v * q[j]) + (w * r[j] + z * t[j]);
         }
         for (; d < dx; d++) {
-            const double *p = s->left + (long)d * m, u = p[i];
+            const double *p = s->left + (Size)d * m, u = p[i];
             for (int j = i; j < m; j++) out[j] += u * p[j];
         }
         for (int j = i + 1; j < m; j++) out[j] *= between[s->owner[j]];
         out[i] = 1.0; /* also of a row that does not exist: its multiplier is 0 */
-        for (int j = 0; j < i; j++) out[j] = s->G[(long)j * m + i];
+        for (int j = 0; j < i; j++) out[j] = s->G[(Size)j * m + i];
     }
 }
 
@@ -143,7 +143,7 @@ static void guess(Rows *s) {
     const int m = s->m;
     float *restrict c = s->c4, *restrict x = s->x4, *restrict point = s->point, *restrict product = s->product;
     float *restrict floor = s->floor4;
-    for (long k = 0; k < (long)m * m; k++) s->G4[k] = (float)s->G[k];
+    for (Size k = 0; k < (Size)m * m; k++) s->G4[k] = (float)s->G[k];
     for (int k = 0; k < m; k++) {
         c[k] = (float)s->c[k], floor[k] = is_free(s, k) ? -INFINITY : 0.0f;
         x[k] = 0.0f;
@@ -152,7 +152,7 @@ static void guess(Rows *s) {
     const double first = square4(m, point);
     times4(s, point, product);
     const double second = square4(m, product);
-    memset(point, 0, sizeof(float) * m);
+    memset(point, 0, sizeof(float) * (size_t)m);
     const float step = (float)(0.8 * sqrt(first / (second > 1e-30 ? second : 1e-30)));
     for (int round = 0; round < GUESS_STEPS; round++) {
         const float momentum = (float)round / ((float)round + 3.0f);
@@ -176,9 +176,9 @@ static int solve_active(Rows *s) {
         n += s->active[k];
     }
     double *F = s->factor, *inverse = s->slack, *share = s->weights;
-    const int wide = n + 1;
+    const Size wide = n + 1;
     for (int k = 0; k < n; k++) {
-        const double *row = s->G + (long)s->rows[k] * m;
+        const double *row = s->G + (Size)s->rows[k] * m;
         double *restrict out = F + k * wide;
         for (int j = k; j < n; j++) out[j] = row[s->rows[j]];
         out[n] = s->c[s->rows[k]];
@@ -199,7 +199,7 @@ static int solve_active(Rows *s) {
     double *x = s->weights;
     for (int i = n - 1; i >= 0; i--)
         x[i] = (F[i * wide + n] - dot(n - 1 - i, F + i * wide + i + 1, x + i + 1)) / F[i * wide + i];
-    memset(s->x, 0, sizeof(double) * m);
+    memset(s->x, 0, doubles(m));
     for (int i = 0; i < n; i++) s->x[s->rows[i]] = x[i];
     combine(m, n, s->rows, x, s->G, s->slack);
     return 1;
@@ -224,7 +224,7 @@ static int pivot(Rows *s, int most) {
         if (stalled > PATIENCE)
             s->active[last] ^= 1;
         else
-            memcpy(s->active, s->wanted, m);
+            memcpy(s->active, s->wanted, (size_t)m);
     }
     return -most;
 }
@@ -237,7 +237,7 @@ static void read_penalty(Rows *s, int by_row, double C) {
     const int m = s->m, hinge = s->loss == HINGE;
     s->groups = by_row ? m : s->q;
     s->C = hinge ? C / s->scale : C;
-    memset(s->begin, 0, sizeof(int) * (s->groups + 2));
+    memset(s->begin, 0, ints(s->groups + 2));
     for (int k = 0; k < m; k++) {
         s->group[k] = by_row ? k : (int)s->owner[k];
         s->weight[k] = s->norms[k] > 0.0 ? 1.0 / s->norms[k] : 0.0;
@@ -249,7 +249,7 @@ static void read_penalty(Rows *s, int by_row, double C) {
     for (int j = 0; j < s->groups && !hinge; j++)
         for (int i = s->begin[j]; i < s->begin[j + 1]; i++) {
             const int k = s->order[i];
-            double *row = s->G + (long)k * m;
+            double *row = s->G + (Size)k * m;
             for (int l = s->begin[j]; l < s->begin[j + 1]; l++)
                 row[s->order[l]] += 0.5 * s->weight[k] * s->weight[s->order[l]] / C;
         }
@@ -259,7 +259,7 @@ static void read_penalty(Rows *s, int by_row, double C) {
 static void project(const Rows *s, const double *u, double rounding, unsigned char *positive, unsigned char *tight,
                     double *x) {
     for (int k = 0; k < s->m; k++) positive[k] = 0;
-    if (x) memset(x, 0, sizeof(double) * s->m);
+    if (x) memset(x, 0, doubles(s->m));
     for (int j = 0; j < s->groups; j++) {
         const int *rows = s->order + s->begin[j], count = s->begin[j + 1] - s->begin[j];
         double load = 0.0, square = 0.0, level = 0.0;
@@ -298,8 +298,8 @@ static void approach(Rows *s, int steps) {
     combine(m, m, s->rows, point, s->G, product);
     second = dot(m, product, product);
     const double step = 0.8 * sqrt(first / fmax(second, 1e-300));
-    memcpy(point, s->x, sizeof(double) * m);
-    memcpy(was, s->x, sizeof(double) * m);
+    memcpy(point, s->x, doubles(m));
+    memcpy(was, s->x, doubles(m));
     for (int round = 0; round < steps; round++) {
         const double momentum = round / (round + 3.0);
         count = 0;
@@ -349,9 +349,9 @@ static int solve_face(Rows *s) {
     const int wide = n + 1;
     for (int k = 0; k < n; k++) {
         const int row = s->rows[k], lead = s->leader[s->group[row]];
-        const double *own = s->G + (long)row * m, *other = lead < 0 ? NULL : s->G + (long)lead * m;
+        const double *own = s->G + (Size)row * m, *other = lead < 0 ? NULL : s->G + (Size)lead * m;
         const double ratio = lead < 0 ? 0.0 : s->weight[row] / s->weight[lead];
-        double *restrict out = F + (long)k * wide;
+        double *restrict out = F + (Size)k * wide;
         for (int j = k; j < n; j++) {
             const int column = s->rows[j], its = s->leader[s->group[column]];
             double value = own[column] - (other ? ratio * other[column] : 0.0);
@@ -360,15 +360,15 @@ static int solve_face(Rows *s) {
         }
         out[n] = target[row] - (other ? ratio * target[lead] : 0.0);
         const double size = out[k];
-        for (int i = 0; i < k; i++) share[i] = F[(long)i * wide + k] * inverse[i];
+        for (int i = 0; i < k; i++) share[i] = F[(Size)i * wide + k] * inverse[i];
         int i = 0;
         for (; i + 4 <= k; i += 4) {
-            const double *p = F + (long)i * wide, *q = p + wide, *r = q + wide, *t = r + wide;
+            const double *p = F + (Size)i * wide, *q = p + wide, *r = q + wide, *t = r + wide;
             const double u = share[i], v = share[i + 1], w = share[i + 2], z = share[i + 3];
             for (int j = k; j <= n; j++) out[j] -= (u * p[j] + v * q[j]) + (w * r[j] + z * t[j]);
         }
         for (; i < k; i++) {
-            const double *p = F + (long)i * wide, u = share[i];
+            const double *p = F + (Size)i * wide, u = share[i];
             for (int j = k; j <= n; j++) out[j] -= u * p[j];
         }
         if (!(out[k] > PIVOT * size)) return 0;
@@ -376,8 +376,8 @@ static int solve_face(Rows *s) {
     }
     double *y = s->weights;
     for (int i = n - 1; i >= 0; i--)
-        y[i] = (F[(long)i * wide + n] - dot(n - 1 - i, F + (long)i * wide + i + 1, y + i + 1)) * inverse[i];
-    memset(s->x, 0, sizeof(double) * m);
+        y[i] = (F[(Size)i * wide + n] - dot(n - 1 - i, F + (Size)i * wide + i + 1, y + i + 1)) * inverse[i];
+    memset(s->x, 0, doubles(m));
     for (int j = 0; j < s->groups; j++)
         if (s->leader[j] >= 0) s->x[s->leader[j]] = s->C / s->weight[s->leader[j]];
     for (int i = 0; i < n; i++) {
@@ -413,12 +413,12 @@ static int pivot_hinge(Rows *s, int most) {
         if (stalled > PATIENCE + 2) {
             if (restarts == RESTARTS) return -round;
             project(s, s->x, 0.0, s->active, s->tight, s->weights);
-            memcpy(s->x, s->weights, sizeof(double) * m);
+            memcpy(s->x, s->weights, doubles(m));
             approach(s, RESTART_STEPS << restarts++);
             fewest = m + 1, stalled = 0;
         } else {
-            memcpy(s->active, s->wanted, m);
-            memcpy(s->tight, s->next_tight, s->groups);
+            memcpy(s->active, s->wanted, (size_t)m);
+            memcpy(s->tight, s->next_tight, (size_t)s->groups);
         }
     }
     return -most;
@@ -453,7 +453,7 @@ static int solve_soft(Rows *s, const double *start, double again, int most) {
         taken = (hinge ? pivot_hinge : pivot)(s, AGAIN_ROUNDS < most ? AGAIN_ROUNDS : most);
         if (taken > 0) return taken;
     }
-    memset(s->x, 0, sizeof(double) * m);
+    memset(s->x, 0, doubles(m));
     if (hinge) {
         if (start) {
             for (int k = 0; k < m; k++) s->target[k] = start[k] * s->norms[k] / s->scale;
@@ -485,27 +485,28 @@ static double write_multipliers(const Rows *s, double *out) {
 /* W = sum_k lam_k a_k b_k': first the sum over the rows of each query. */
 static void write_matrix(const Rows *s, const double *lam, double *restrict W) {
     const int dx = s->dx, dz = s->dz;
-    memset(s->sums, 0, sizeof(double) * s->q * dx);
+    memset(s->sums, 0, doubles((Size)s->q * dx));
     for (int k = 0; k < s->m; k++) {
         if (lam[k] == 0.0) continue;
         double *restrict sum = s->sums + s->owner[k] * dx;
-        const double *a = s->a + (long)k * dx;
+        const double *a = s->a + (Size)k * dx;
         for (int d = 0; d < dx; d++) sum[d] += lam[k] * a[d];
     }
-    memset(W, 0, sizeof(double) * dx * dz);
+    memset(W, 0, doubles((Size)dx * dz));
     for (int i = 0; i < s->q; i++)
         for (int d = 0; d < dx; d++) {
-            const double weight = s->sums[(long)i * dx + d], *b = s->queries + (long)i * dz;
-            for (int e = 0; e < dz; e++) W[(long)d * dz + e] += weight * b[e];
+            const double weight = s->sums[(Size)i * dx + d], *b = s->queries + (Size)i * dz;
+            for (int e = 0; e < dz; e++) W[(Size)d * dz + e] += weight * b[e];
         }
 }
 
 static void *rows_memory(Rows *s) {
-    const long m = s->m, q = s->q, dx = s->dx;
-    const long groups = s->loss == HARD ? 0 : m > q ? m : q, soft = s->loss == HARD ? 0 : m;
-    const long reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m + 2 * soft, singles = m * m + 6 * m;
-    const long whole = m + 2 * soft + 2 * groups + 2;
-    double *memory = malloc(sizeof(double) * reals + sizeof(float) * singles + sizeof(int) * whole + 2 * m + 2 * groups);
+    const Size m = s->m, q = s->q, dx = s->dx;
+    const Size groups = s->loss == HARD ? 0 : m > q ? m : q, soft = s->loss == HARD ? 0 : m;
+    const Size reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m + 2 * soft, singles = m * m + 6 * m;
+    const Size whole = m + 2 * soft + 2 * groups + 2;
+    double *memory =
+        malloc(doubles(reals) + sizeof(float) * (size_t)singles + ints(whole) + 2 * (size_t)m + 2 * (size_t)groups);
     if (!memory) return NULL;
     s->G = memory;
     s->factor = s->G + m * m; /* with a column for the right-hand side */
@@ -550,17 +551,17 @@ EXPORT int attsvm_active_set(int count, int m, int dx, int q, int dz, const doub
     Rows s = {.m = m, .dx = dx, .q = q, .dz = dz};
     void *memory = rows_memory(&s);
     if (!memory) return 0;
-    for (long i = 0; i < count; i++) {
+    for (Size i = 0; i < count; i++) {
         s.a = a + i * m * dx, s.queries = queries + i * q * dz, s.owner = shared ? owner : owner + i * m;
         s.rhs = rhs ? rhs + i * m : NULL, s.equality = equality ? equality + i * m : NULL;
         read_rows(&s);
         form_gram(&s);
         if (start)
-            memcpy(s.active, start + i * m, m);
+            memcpy(s.active, start + i * m, (size_t)m);
         else
             guess(&s);
         for (int k = 0; k < m; k++) s.active[k] = s.norms[k] > 0.0 && (s.active[k] || is_free(&s, k));
-        memset(s.x, 0, sizeof(double) * m); /* where the first equations have no solution */
+        memset(s.x, 0, doubles(m)); /* where the first equations have no solution */
         rounds[i] = pivot(&s, most);
         const double peak = write_multipliers(&s, lam + i * m);
         if (peaks) peaks[i] = peak;
@@ -579,8 +580,8 @@ EXPORT int attsvm_soft_active_set(int loss, int by_row, int same, int count, int
     Rows s = {.m = m, .dx = dx, .q = q, .dz = dz, .loss = loss};
     void *memory = rows_memory(&s);
     if (!memory) return 0;
-    for (long i = 0; i < count; i++) {
-        const long set = same ? 0 : i;
+    for (Size i = 0; i < count; i++) {
+        const Size set = same ? 0 : i;
         s.a = a + set * m * dx, s.queries = queries + set * q * dz, s.owner = shared ? owner : owner + set * m;
         s.rhs = rhs ? rhs + set * m : NULL;
         if (!same || !i || loss != HINGE) { /* a squared hinge changes the Gram matrix */

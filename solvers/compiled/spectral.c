@@ -65,14 +65,14 @@ static int svd(Cone *cone, int rows, int columns, double *A, double *values, dou
 /* [[diagonal I, -block], [-block', diagonal I]] for a flat block. */
 static void corners(const State *state, const double *block, double diagonal, double *out) {
     const int p = state->p, q = state->q, n = p + q;
-    memset(out, 0, sizeof(double) * n * n);
-    for (int i = 0; i < n; i++) out[i * (n + 1L)] = diagonal;
+    memset(out, 0, doubles((Size)n * n));
+    for (int i = 0; i < n; i++) out[i * ((Size)n + 1)] = diagonal;
     for (int i = 0; i < p; i++)
-        for (int j = 0; j < q; j++) out[i + (p + j) * (long)n] = out[p + j + i * (long)n] = -block[i * q + j];
+        for (int j = 0; j < q; j++) out[i + (p + j) * (Size)n] = out[p + j + i * (Size)n] = -block[i * q + j];
 }
 
 static void zero_above(int n, double *factor) {
-    for (int j = 1; j < n; j++) memset(factor + (long)j * n, 0, sizeof(double) * j);
+    for (int j = 1; j < n; j++) memset(factor + (Size)j * n, 0, doubles(j));
 }
 
 /* The start: t a little above the norm of W, Y as its D asks. */
@@ -80,12 +80,12 @@ static int cone_begin(Cone *cone, const State *state) {
     const int p = state->p, q = state->q, n = cone->n, least = p < q ? p : q;
     double sum = 0.0;
     /* Flat by rows is the transpose by columns: (q, p). */
-    memcpy(cone->one, state->W, sizeof(double) * state->N);
+    memcpy(cone->one, state->W, doubles(state->N));
     if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
     cone->t = 1.05 * cone->l[0];
     corners(state, state->W, cone->t, cone->one);
     if (!raised_cholesky(n, cone->one, cone->S_factor)) return 0;
-    memcpy(cone->one, state->D, sizeof(double) * state->N);
+    memcpy(cone->one, state->D, doubles(state->N));
     if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
     for (int k = 0; k < least; k++) sum += cone->l[k];
     const int soft = state->penalty.loss != HARD; /* then D may start outside of the dual ball */
@@ -96,11 +96,11 @@ static int cone_begin(Cone *cone, const State *state) {
         for (int j = 0; j < n; j++) {
             double entry = i == j ? (1.0 - sum) / n : 0.0;
             for (int k = 0; k < least; k++) {
-                const double one = i < p ? cone->Vt[k + i * (long)least] : cone->U[i - p + k * (long)q];
-                const double two = j < p ? cone->Vt[k + j * (long)least] : cone->U[j - p + k * (long)q];
+                const double one = i < p ? cone->Vt[k + i * (Size)least] : cone->U[i - p + k * (Size)q];
+                const double two = j < p ? cone->Vt[k + j * (Size)least] : cone->U[j - p + k * (Size)q];
                 entry += 0.5 * cone->l[k] * one * two;
             }
-            cone->two[i + (long)j * n] = entry;
+            cone->two[i + (Size)j * n] = entry;
         }
     if (!raised_cholesky(n, cone->two, cone->Y_factor)) return 0;
     zero_above(n, cone->S_factor);
@@ -114,9 +114,9 @@ static void curvature(const State *state, const double *T, double *H) {
     for (int i = 0; i < p; i++)
         for (int j = 0; j < q; j++)
             for (int k = 0; k < p; k++) {
-                const double first = 2.0 * T[i + (long)k * n], cross = 2.0 * T[k + (p + j) * (long)n];
-                const double *last = T + p + (p + j) * (long)n, *row = T + p + (long)i * n; /* T_12[i, l] = T[p + l, i] */
-                double *out = H + (i * q + j) * (long)state->N + k * q;
+                const double first = 2.0 * T[i + (Size)k * n], cross = 2.0 * T[k + (p + j) * (Size)n];
+                const double *last = T + p + (p + j) * (Size)n, *row = T + p + (Size)i * n; /* T_12[i, l] = T[p + l, i] */
+                double *out = H + (i * q + j) * (Size)state->N + k * q;
                 for (int l = 0; l < q; l++) out[l] = first * last[l] + cross * row[l];
             }
 }
@@ -125,12 +125,12 @@ static void curvature(const State *state, const double *T, double *H) {
 static void own_block(Cone *cone, const State *state) {
     const int p = state->p, q = state->q, n = cone->n;
     if (state->penalty.loss == HARD) {
-        memcpy(cone->own, state->D, sizeof(double) * state->N);
+        memcpy(cone->own, state->D, doubles(state->N));
         return;
     }
     multiply(cone, "N", "T", cone->Y_factor, cone->Y_factor, cone->one);
     for (int i = 0; i < p; i++)
-        for (int j = 0; j < q; j++) cone->own[i * q + j] = 2.0 * cone->one[i + (p + j) * (long)n];
+        for (int j = 0; j < q; j++) cone->own[i * q + j] = 2.0 * cone->one[i + (p + j) * (Size)n];
 }
 
 /* The scaling, H with its Cholesky factor, and M = F K F'; kappa, or 0 where there is none. */
@@ -149,25 +149,25 @@ static double cone_prepare(Cone *cone, State *state) {
     for (int j = 0; j < n; j++) cone->l[j] = sqrt(cone->l[j]);
     for (int j = 0; j < n; j++)
         for (int i = 0; i < n; i++) {
-            cone->R[i + (long)j * n] /= sqrt(cone->l[j]);
-            cone->R_inverse[i + (long)j * n] /= cone->l[i] * sqrt(cone->l[i]);
+            cone->R[i + (Size)j * n] /= sqrt(cone->l[j]);
+            cone->R_inverse[i + (Size)j * n] /= cone->l[i] * sqrt(cone->l[i]);
         }
     multiply(cone, "T", "N", cone->R_inverse, cone->R_inverse, cone->two);
     curvature(state, cone->two, cone->H);
     if (!raised_cholesky(N, cone->H, cone->H_factor)) return 0.0;
     own_block(cone, state);
-    memcpy(cone->f, cone->own, sizeof(double) * N);
+    memcpy(cone->f, cone->own, doubles(N));
     cholesky_solve(N, cone->H_factor, cone->f);
     for (int j = 0; j < N; j++) cone->side[j] = state->W[j] + cone->f[j];
     const double kappa = dot(n, cone->l, cone->l) - dot(N, cone->own, cone->f);
     if (state->by_entries) {
-        memcpy(state->P, cone->H, sizeof(double) * N * N);
+        memcpy(state->P, cone->H, doubles((Size)N * N));
         state->side = cone->side;
         state->kappa = kappa;
         lapack.symv("L", &N, &plus, cone->H, &N, cone->side, &one, &zero, state->side_up, &one);
         return kappa;
     }
-    memcpy(cone->half, state->F, sizeof(double) * N * m);
+    memcpy(cone->half, state->F, doubles((Size)N * m));
     lapack.trsm("L", "L", "N", "N", &N, &m, &plus, cone->H_factor, &N, cone->half, &N);
     lapack.syrk("L", "T", &m, &N, &plus, cone->half, &N, &zero, state->M, &m);
     margins(state, cone->side, cone->tip);
@@ -181,19 +181,19 @@ static void cone_direction(Cone *cone, State *state, double kappa, double lead) 
     const int N = state->N;
     double rate;
     if (state->by_entries) {
-        memcpy(state->pre, cone->pre, sizeof(double) * N);
+        memcpy(state->pre, cone->pre, doubles(N));
         state->lead = lead;
         solve_rows(state, NULL);
-        memcpy(cone->dW, state->y, sizeof(double) * N);
+        memcpy(cone->dW, state->y, doubles(N));
         rate = state->share;
     } else {
-        memcpy(cone->k, cone->pre, sizeof(double) * N);
+        memcpy(cone->k, cone->pre, doubles(N));
         cholesky_solve(N, cone->H_factor, cone->k);
         for (int j = 0; j < N; j++) cone->k[j] += cone->side[j] * (lead / kappa);
         solve_rows(state, cone->k);
         adjoint(state, state->dlam, cone->dD);
         const double more = dot(N, cone->side, cone->dD) / kappa;
-        memcpy(cone->dW, cone->dD, sizeof(double) * N);
+        memcpy(cone->dW, cone->dD, doubles(N));
         cholesky_solve(N, cone->H_factor, cone->dW);
         for (int j = 0; j < N; j++) cone->dW[j] += cone->k[j] + cone->side[j] * more;
         rate = lead / kappa + more;
@@ -209,7 +209,7 @@ static void cone_direction(Cone *cone, State *state, double kappa, double lead) 
 static int moved(const Cone *cone, double length, const double *change, double *out) {
     const int n = cone->n;
     for (int i = 0; i < n * n; i++) out[i] = length * change[i];
-    for (int i = 0; i < n; i++) out[i * (n + 1L)] += cone->l[i];
+    for (int i = 0; i < n; i++) out[i * ((Size)n + 1)] += cone->l[i];
     return cholesky(n, out);
 }
 
@@ -235,21 +235,21 @@ static double cone_aim(Cone *cone, State *state, double gained, int pairs) {
     const double primal = fmin(primal_length(cone, state), 1.0), dual = fmin(dual_length(cone, state), 1.0);
     const double both = dot(n, l, l);
     double ahead = both + row_products(state, primal, dual) + primal * dual * dot(n * n, cone->dS, cone->dY);
-    for (int i = 0; i < n; i++) ahead += l[i] * (primal * cone->dS[i * (n + 1L)] + dual * cone->dY[i * (n + 1L)]);
+    for (int i = 0; i < n; i++) ahead += l[i] * (primal * cone->dS[i * ((Size)n + 1)] + dual * cone->dY[i * ((Size)n + 1)]);
     const double target = aim(ahead, both + row_products(state, 0.0, 0.0), pairs, CENTRING);
     multiply(cone, "N", "N", cone->dS, cone->dY, cone->one);
     gained += both;
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++)
-            cone->E[i + (long)j * n] = -(cone->one[i + (long)j * n] + cone->one[j + (long)i * n]) / (l[i] + l[j]);
-        cone->E[i * (n + 1L)] += (target - l[i] * l[i]) / l[i];
-        gained += l[i] * cone->E[i * (n + 1L)]; /* <S, G> */
+            cone->E[i + (Size)j * n] = -(cone->one[i + (Size)j * n] + cone->one[j + (Size)i * n]) / (l[i] + l[j]);
+        cone->E[i * ((Size)n + 1)] += (target - l[i] * l[i]) / l[i];
+        gained += l[i] * cone->E[i * ((Size)n + 1)]; /* <S, G> */
     }
     multiply(cone, "T", "N", cone->R_inverse, cone->E, cone->one);
     multiply(cone, "N", "N", cone->one, cone->R_inverse, cone->two);
     for (int i = 0; i < p; i++)
         for (int j = 0; j < q; j++)
-            cone->pre[i * q + j] = state->D[i * q + j] - cone->own[i * q + j] - 2.0 * cone->two[i + (p + j) * (long)n];
+            cone->pre[i * q + j] = state->D[i * q + j] - cone->own[i * q + j] - 2.0 * cone->two[i + (p + j) * (Size)n];
     gained += dot(state->N, cone->f, cone->pre);
     aim_rows(state, target);
     return gained;
@@ -282,19 +282,19 @@ static double *cone_memory(Cone *cone, const State *state) {
     double **flat[] = {&cone->f, &cone->side, &cone->pre, &cone->k, &cone->dW, &cone->dD, &cone->own};
     cone->lwork = 4 * n * n + 8 * n + 64;
     cone->lwhole = 8 * n + 8;
-    double *memory = malloc(sizeof(double) * (11L * n * n + 2L * N * N + (state->by_entries ? 0 : (long)N * m) + m + 7L * N + n + cone->lwork));
+    double *memory = malloc(doubles(11 * (Size)n * n + 2 * (Size)N * N + (state->by_entries ? 0 : (Size)N * m) + m + 7 * (Size)N + n + cone->lwork));
     double *at = memory;
-    cone->whole = malloc(sizeof(int) * cone->lwhole);
+    cone->whole = malloc(ints(cone->lwhole));
     if (!memory || !cone->whole) {
         free(memory), free(cone->whole);
         return NULL;
     }
-    for (unsigned i = 0; i < sizeof square / sizeof *square; i++, at += (long)n * n) *square[i] = at;
+    for (unsigned i = 0; i < sizeof square / sizeof *square; i++, at += (Size)n * n) *square[i] = at;
     for (unsigned i = 0; i < sizeof flat / sizeof *flat; i++, at += N) *flat[i] = at;
     cone->H = at;
-    cone->H_factor = cone->H + (long)N * N;
-    cone->half = cone->H_factor + (long)N * N;
-    cone->tip = cone->half + (state->by_entries ? 0 : (long)N * m);
+    cone->H_factor = cone->H + (Size)N * N;
+    cone->half = cone->H_factor + (Size)N * N;
+    cone->tip = cone->half + (state->by_entries ? 0 : (Size)N * m);
     cone->l = cone->tip + m;
     cone->work = cone->l + n;
     return memory;
@@ -315,9 +315,9 @@ int minimize_spectral(State *state, int most, double goal) {
             if (!(kappa > 0.0) || !prepare_rows(state)) break;
             const double gained = dot(N, state->W, state->D) - cone.t;
             /* Without a target E is -diag(l) and G is -Y: what H answers to it is known. */
-            memset(cone.E, 0, sizeof(double) * cone.n * cone.n);
-            for (int i = 0; i < cone.n; i++) cone.E[i * (cone.n + 1L)] = -cone.l[i];
-            memcpy(cone.pre, state->D, sizeof(double) * N);
+            memset(cone.E, 0, doubles((Size)cone.n * cone.n));
+            for (int i = 0; i < cone.n; i++) cone.E[i * ((Size)cone.n + 1)] = -cone.l[i];
+            memcpy(cone.pre, state->D, doubles(N));
             cone_direction(&cone, state, kappa, gained + dot(N, cone.f, state->D));
             cone_direction(&cone, state, kappa, cone_aim(&cone, state, gained, pairs));
             if (!cone_move(&cone, state)) break;

@@ -11,7 +11,7 @@ through a working set: after each step those that W misses join, strictly inside
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -226,9 +226,9 @@ def _certified(unit: UnitProblem, norm: Norm, state: _Steps) -> MethodResult:
     x = np.zeros(unit.m)
     x[state.index] = state.lam
     W = state.W * unit.scale
-    values: Any = problem.margins(W)
-    if problem.is_plain and 0.0 < float(values.min()) < 1.0:
-        W = W / float(values.min())
+    least = float(problem.margins(W).min())
+    if problem.is_plain and 0.0 < least < 1.0:
+        W = W / least
     elif not problem.is_plain:
         W = least_change(problem, W)
     lam = unit.restore_multipliers(x)

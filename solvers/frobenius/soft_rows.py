@@ -51,7 +51,7 @@ class SoftMemory:
         return entries <= _LARGEST_SYSTEM and need <= self.left
 
 
-def plan_memory(problem: MarginProblem, limit: float | None) -> SoftMemory:
+def plan_memory(problem: MarginProblem, limit: object) -> SoftMemory:
     """Divide the memory that a solve may take; refuse one for which too little is left.
 
     Examples

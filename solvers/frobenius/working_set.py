@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["Progress", "WorkingSetSolve", "raised", "read_time_limit", "solve_working_set"]
+__all__ = ["Progress", "WorkingSetSolve", "raised", "read_progress", "read_time_limit", "solve_working_set"]
 
 # Proximal weights, relative to the squared row norms of a query: one to find the rows, one to settle them, and lower
 # ones for what is still open.
@@ -83,6 +82,13 @@ class Progress:
     seconds: float
 
 
+def read_progress(given: object) -> Callable[[Progress], object] | None:
+    """What is called after every round, if anything."""
+    if given is not None and not callable(given):
+        raise ValueError(f"progress must be None or a function that takes a Progress, got {given!r}")
+    return given
+
+
 def read_time_limit(given: object) -> float:
     """Seconds that a solve may take; infinite for None."""
     if given is None:
@@ -103,7 +109,7 @@ class WorkingSetSolve:
         self.best: MethodResult | None = None
         self.working_rows = self.products = self.factorizations = 0
         self.limit = request.max_iterations or _ROUNDS
-        self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
+        self.tell = read_progress(request.options.get("progress"))
         self.time_limit = read_time_limit(request.options.get("time_limit"))
 
     @cached_property

@@ -13,7 +13,13 @@ import attsvm
 from attsvm.solvers import MarginProblem, certify, get_norm, solve
 from attsvm.solvers.certify import feasible
 from attsvm.solvers.certify.feasible import correction_bound, feasibility_cost
-from attsvm.solvers.certify.ranks import PROVED_UP_TO, rank_certificate, spectra_of
+from attsvm.solvers.certify.ranks import (
+    PROVED_UP_TO,
+    rank_certificate,
+    rank_certificate_of_batch,
+    spectra_of,
+    spectra_of_batch,
+)
 from attsvm.solvers.certify.singular_values import decomposition_error, least_eigenvalue, proved_spectrum
 from attsvm.solvers.exact import ExactFarkas, exact_least_norm, exact_polyhedral, exact_rows, nuclear_enclosure, repair
 from attsvm.solvers.exact.measures import exact_rows_of, norm_enclosure
@@ -46,7 +52,7 @@ def test_singular_values_and_nuclear_norms_are_bounded_from_above(seed):
     U, s, Vt = np.linalg.svd(A, full_matrices=False)
     other_grow, other_residual = decomposition_error(A, U, s, Vt)
     found = spectra_of(A, A)
-    batch = spectra_of(np.stack([A, A]), np.stack([A, A]))
+    batch = spectra_of_batch(np.stack([A, A]), np.stack([A, A]))
     assumed = spectra_of(A, A, prove=False)
     with mpmath.workdps(50):
         for i, sigma in enumerate(truth):
@@ -104,7 +110,8 @@ def test_a_batch_has_the_rank_certificates_of_its_problems():
     # D = 0 proves nothing but that a 2 x 2 matrix has rank 2 at most.
     nothing = rank_certificate(spectra_of(np.eye(2), np.zeros((2, 2))), 0.0, 1.0, 1.0, None)
     assert (nothing.rank, nothing.resolution) == (2, 0.0)
-    many = rank_certificate(spectra_of(np.eye(2)[None], np.zeros((1, 2, 2))), 0.0, np.ones(1), np.ones(1), None)
+    dead = spectra_of_batch(np.eye(2)[None], np.zeros((1, 2, 2)))
+    many = rank_certificate_of_batch(dead, np.zeros(1), np.ones(1), np.ones(1), None)
     assert (many.rank.tolist(), many.resolution.tolist()) == ([2], [0.0])
 
 
