@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, deadline, solve, solve_batch
+from attsvm.solvers.compiled.batched_pivoting import pivot_soft_batch
 from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, require_time, seconds_left, watched, within
 from attsvm.solvers.frobenius.conflicts import find_conflict
+from attsvm.solvers.penalty import PenaltyBatch
 from attsvm.solvers.unit import UnitProblem
 
 
@@ -51,6 +53,12 @@ def test_the_search_for_a_contradiction_ends_at_the_deadline():
     unit, start = UnitProblem(random_rows(400, 5, 8)), np.zeros((5, 5))  # 16 rows per entry of W
     assert find_conflict(unit, start)[0] is not None
     assert within(1e-9, find_conflict, unit, start) == (None, None)
+
+
+def test_a_deadline_leaves_soft_margins_of_few_rows_unsettled():
+    batch = random_rows(200, 20, 25, 400)
+    lam, W, settled, rounds = within(1e-9, pivot_soft_batch, batch.pairs(), None, PenaltyBatch(np.ones(400)))
+    assert not settled[-1] and not lam[-1].any() and not W[-1].any() and rounds[-1] == 0
 
 
 def test_watched_work_is_stopped_and_its_exceptions_arrive():
