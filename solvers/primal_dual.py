@@ -31,6 +31,8 @@ MAX_ITERATIONS = 80
 _GOAL, _CHEAP_GOAL = 1e-2, 1e-3
 # Violations up to this are closed by a last step, and so many of these steps.
 _SMALL_SLACK, _LAST_STEPS = 1e-6, 3
+# Violations up to this are what a method may leave; larger ones are those of a problem that it did not solve.
+_CORRECTED = 1e-3
 # Rounding stops the gap of a nuclear or Frobenius problem about here.
 _LEAST_GOAL = 2e-11
 
@@ -113,7 +115,7 @@ def _certified(
     """One result with its certificate, and with the rows met that it misses by more than rounding."""
     certificate = certify(problem, W, lam, norm)
     found = MethodResult(W, lam, steps, certificate=certificate)
-    if certificate.primal_violation <= certificate.primal_error:
+    if certificate.primal_violation <= certificate.primal_error or certificate.primal_violation > _CORRECTED:
         return found
     met = least_change(problem, W)
     other = certify(problem, met, lam, norm)
