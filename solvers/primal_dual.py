@@ -77,18 +77,17 @@ def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Method
     >>> solve(problem.soft(C=0.5), solver="primal_dual").W.round(6).tolist()
     [[0.5, 0.0], [0.0, 0.5]]
     """
-    problem, vectors = unit.problem, norm.unitarily_invariant and min(unit.problem.shape) == 1
+    problem = unit.problem
     if problem.penalty is not None:
         return _solve_soft(unit, norm, request)
     if problem.batch:
         return _solve_batch(unit, norm, request)
-    if problem.is_plain and not vectors:  # equal multipliers are as good a start as any, and nearly always enough
+    if problem.is_plain:  # equal multipliers are as good a start as any, and nearly always enough
         found = _from(unit, norm, np.ones(unit.m), request)
         if request.max_iterations is not None or proved(found) <= request.tolerance:
             return found
-    # On vectors the norms of singular values are one.
-    first = solve_active_set(unit, norm if vectors else get_norm("frobenius"), Request(request.tolerance))
-    if first.farkas is not None or vectors:
+    first = solve_active_set(unit, get_norm("frobenius"), Request(request.tolerance))
+    if first.farkas is not None:
         return first
     if first.multipliers is None or first.W is None or not first.W.any():
         proof = find_farkas(problem)
