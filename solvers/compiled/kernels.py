@@ -31,7 +31,7 @@ Sense = npt.NDArray[np.int8]
 # In the order of `Routines` in steps.h.
 ROUTINES = {
     "scipy.linalg.cython_blas": ("dgemm", "dgemv", "dsyrk", "dsymv", "dtrsm"),
-    "scipy.linalg.cython_lapack": ("dpotrf", "dpotrs", "dsyevd", "dgesdd", "dgesv"),
+    "scipy.linalg.cython_lapack": ("dpotrf", "dpotrs", "dsyevd", "dgesdd", "dgesv", "dgeqrf", "dorgqr"),
 }
 # In the order of the kinds in minimize.c.
 _KINDS = ("spectral", "l1", "linf", "lp", "frobenius")
