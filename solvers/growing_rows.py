@@ -35,6 +35,8 @@ _ROUGH, _SHARPER = 1e-3, 0.1
 _NEAR = 0.2
 # Rows of the set that may be solved at once: more would take minutes a round.
 _MOST = 3000
+# Share of all rows beyond which the set becomes all of them.
+_SHARE = 0.5
 # Share of the tolerance by which a row must be violated to join.
 _VIOLATED = 0.1
 # A row whose margin exceeds its right-hand side by more than this multiple of the largest one leaves, if its multiplier
@@ -81,7 +83,9 @@ class _Growing:
         )
         self.best = MethodResult()
         self.steps = 0
-        self.accuracy = max(_ROUGH, 0.1 * request.tolerance)
+        self.accuracy = 0.1 * request.tolerance
+        if len(self.rows) < problem.m:
+            self.accuracy = max(_ROUGH, self.accuracy)
 
     def solve_rows(self) -> MethodResult:
         """Solve the rows of the set."""
@@ -123,6 +127,8 @@ class _Growing:
         far = beyond < -_FAR * side
         kept = self.rows[~(idle & far & ~problem.equality)[self.rows]]
         self.rows = np.union1d(kept, new)
+        if len(self.rows) > _SHARE * problem.m and problem.m <= _MOST:  # one round more instead of several
+            self.rows, self.accuracy = np.arange(problem.m), final
         return len(self.rows) <= _MOST
 
 

@@ -3,9 +3,9 @@
 Let ``b_k = beta_k u`` with ``|u| = 1`` in all rows. The rows see W through ``W u`` alone, as ``<a_k b_k', W> = beta_k
 a_k . W u``. Replacing W by ``W u u'`` keeps this and increases no unitarily invariant norm, since ``u u'`` is a
 projection. ``W u u'`` has one singular value, ``|W u|``, so its spectral, nuclear and Frobenius norms are this number.
-Hence the least norm is that of the vector ``w`` with rows ``beta_k a_k``, and ``W = w u'`` has it; a dual matrix ``(sum_k
-lam_k beta_k a_k) u'`` has one singular value as well, so the multipliers are the same. Left factors that are multiples
-of one vector: the same with both sides exchanged.
+Hence the least norm is that of the vector ``w`` with rows ``beta_k a_k``, and ``W = w u'`` has it; a dual matrix
+``(sum_k lam_k beta_k a_k) u'`` has one singular value as well, so the multipliers are the same. Left factors that are
+multiples of one vector: the same with both sides exchanged.
 """
 
 from __future__ import annotations
@@ -80,12 +80,13 @@ def vector_problem(problem: MarginProblem, norm: Norm) -> VectorProblem | None:
     rows = problem.rows
     if norm.name not in ("spectral", "nuclear") or problem.penalty is not None or not isinstance(rows, PairRows):
         return None
-    right = _direction(rows.queries) if _may_be_parallel(rows.queries) else None
-    left = _direction(rows.a) if right is None and _may_be_parallel(rows.a) else None
+    a, queries = rows.a.astype(np.float64, copy=False), rows.queries.astype(np.float64, copy=False)
+    right = _direction(queries) if _may_be_parallel(queries) else None
+    left = _direction(a) if right is None and _may_be_parallel(a) else None
     if right is not None:
-        vectors, direction = rows.a * (rows.queries @ right)[rows.owner][:, None], right
+        vectors, direction = a * (queries @ right)[rows.owner][:, None], right
     elif left is not None:
-        vectors, direction = rows.right * (rows.a @ left)[:, None], left
+        vectors, direction = queries[rows.owner] * (a @ left)[:, None], left
     else:
         return None
     one = PairRows(vectors, np.ones((1, 1)), np.zeros(problem.m, dtype=np.intp))
