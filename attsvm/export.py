@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import real_array, require_finite
+from attsvm._lazy import needs
 from attsvm.records import atomic_write
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def to_torch(W: npt.ArrayLike, rank: int | None = None, *, dtype: torch.dtype | 
     >>> module(torch.eye(2), torch.tensor([1.0, 1.0])).tolist()
     [1.0, 4.0]
     """
-    import torch
+    with needs("to_torch"):
+        import torch
 
     K, Q = factor(W, rank)
 
@@ -84,7 +86,8 @@ def save_factors(W: npt.ArrayLike, path: str | Path, rank: int | None = None) ->
 
     The names are those of the parameters of `to_torch`: its ``load_state_dict`` takes what the file holds.
     """
-    from safetensors.numpy import save
+    with needs("save_factors"):
+        from safetensors.numpy import save
 
     target = Path(path)
     if target.suffix != ".safetensors":
@@ -98,12 +101,10 @@ def save_factors(W: npt.ArrayLike, path: str | Path, rank: int | None = None) ->
 def to_onnx(W: npt.ArrayLike, path: str | Path, rank: int | None = None) -> Path:
     """Write the score as an ONNX graph with inputs ``tokens`` (n, T, dx) and ``queries`` (n, dz), output ``logits``.
 
-    Needs the package ``onnx``, nothing of torch.
+    Needs the package ``onnx`` (``pip install 'attsvm[onnx]'``), nothing of torch.
     """
-    try:
+    with needs("to_onnx"):
         from onnx import TensorProto, checker, helper, numpy_helper
-    except ImportError as error:
-        raise ImportError("to_onnx needs the package onnx: pip install onnx") from error
     K, Q = factor(W, rank)
 
     def tensor(name: str, value: Any) -> Any:

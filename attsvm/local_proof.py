@@ -16,15 +16,16 @@ Where neither is proved the readings may differ, and the answer is "undecided".
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm._arrays import BoolArray
 from attsvm.rows import AttentionRows
-from attsvm.solvers import MarginProblem, MarginSolution, MarginSolutionBatch, certify, solve, solve_batch
+from attsvm.solvers import Certificate, CertificateBatch, MarginProblem, MarginSolution, certify, solve, solve_batch
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm
+from attsvm.solvers.problem import EitherProblem, is_batch
+from attsvm.solvers.solution import EitherSolution, is_one
 from attsvm.support_proof import MarginBounds, carries_weight_outside, margin_bounds, solve_exactly, upper_norm
 
 __all__ = ["LocalProof", "prove_local"]
@@ -59,7 +60,7 @@ class LocalProof:
     exact: dict[int, ExactLeastNorm | ExactFarkas] = field(default_factory=dict)
 
 
-def prove_local(rows: AttentionRows, result: MarginSolution | MarginSolutionBatch, high: BoolArray) -> LocalProof:
+def prove_local(rows: AttentionRows, result: EitherSolution, high: BoolArray) -> LocalProof:
     """Decide Definition 2 / 4 for a solved Att-SVM, or for each of a batch.
 
     Parameters
@@ -80,7 +81,7 @@ def prove_local(rows: AttentionRows, result: MarginSolution | MarginSolutionBatc
     >>> prove_local(solution.rows, solution.result, attsvm.high_score_tokens(problem, [0, 0, 0])).local
     array([False])
     """
-    problem = rows.margin_problem
+    problem: EitherProblem = rows.margin_problem
     above = rows.pick(high) & (problem.rhs != 0)
     status = np.atleast_1d(np.asarray(result.status, dtype=object))
     optimal, infeasible = status == "optimal", status == "infeasible"
@@ -90,7 +91,7 @@ def prove_local(rows: AttentionRows, result: MarginSolution | MarginSolutionBatc
     if result.norm_kind.name == "frobenius":
         return _frobenius(problem, result, result.certificate, above, optimal, proof)
     if min(problem.shape) == 1 and result.norm_kind.unitarily_invariant:  # on vectors these norms are one
-        certificate = result.certificate
+        certificate: Certificate | CertificateBatch = result.certificate
         if optimal.any():
             # There may be no W; and squares that leave the range make error bounds infinite, which decide nothing.
             with np.errstate(over="ignore", invalid="ignore"):
@@ -99,11 +100,14 @@ def prove_local(rows: AttentionRows, result: MarginSolution | MarginSolutionBatc
     return _any_norm(problem, result, above, optimal, proof)
 
 
-def _one(result: Any, problem: MarginProblem, index: int) -> tuple[MarginProblem, Any]:
-    return (problem[index], result[index]) if problem.batch else (problem, result)
+def _one(result: EitherSolution, problem: EitherProblem, index: int) -> tuple[MarginProblem, MarginSolution]:
+    if is_one(result):
+        assert not is_batch(problem)
+        return problem, result
+    return problem[index], result[index]
 
 
-def _own_rows(problem: MarginProblem, values: npt.NDArray[Any], index: int) -> npt.NDArray[Any]:
+def _own_rows(problem: EitherProblem, values: BoolArray, index: int) -> BoolArray:
     """The entries of one problem of a batch, without its void rows."""
     if not problem.batch:
         return values
@@ -111,7 +115,12 @@ def _own_rows(problem: MarginProblem, values: npt.NDArray[Any], index: int) -> n
 
 
 def _frobenius(
-    problem: MarginProblem, result: Any, certificate: Any, above: BoolArray, optimal: BoolArray, proof: LocalProof
+    problem: EitherProblem,
+    result: EitherSolution,
+    certificate: Certificate | CertificateBatch,
+    above: BoolArray,
+    optimal: BoolArray,
+    proof: LocalProof,
 ) -> LocalProof:
     local, left = proof.local.copy(), proof.undecided.copy()
     bounds: MarginBounds | None = None
@@ -135,7 +144,9 @@ def _frobenius(
     return LocalProof(local, left, reasons, exact)
 
 
-def _refuted(problem: MarginProblem, result: Any, bounds: MarginBounds, above: BoolArray, some: BoolArray) -> BoolArray:
+def _refuted(
+    problem: EitherProblem, result: EitherSolution, bounds: MarginBounds, above: BoolArray, some: BoolArray
+) -> BoolArray:
     """Where the high-score rows are proved to carry a multiplier, shape (S,)."""
     out = np.zeros(len(some), dtype=bool)
     below = ~above & (problem.rhs != 0)
@@ -150,7 +161,12 @@ def _refuted(problem: MarginProblem, result: Any, bounds: MarginBounds, above: B
 
 
 def _why(
-    problem: MarginProblem, result: Any, bounds: MarginBounds | None, above: BoolArray, index: int, optimal: bool
+    problem: EitherProblem,
+    result: EitherSolution,
+    bounds: MarginBounds | None,
+    above: BoolArray,
+    index: int,
+    optimal: bool,
 ) -> str:
     """Why a selection stays undecided, with the resolution at which margins are known."""
     if not optimal or bounds is None:
@@ -167,7 +183,7 @@ def _why(
 
 
 def _any_norm(
-    problem: MarginProblem, result: Any, above: BoolArray, optimal: BoolArray, proof: LocalProof
+    problem: EitherProblem, result: EitherSolution, above: BoolArray, optimal: BoolArray, proof: LocalProof
 ) -> LocalProof:
     norm = result.norm_kind.name
     local, left = proof.local.copy(), proof.undecided.copy()
@@ -196,11 +212,11 @@ def _any_norm(
     return LocalProof(local, left, reasons)
 
 
-def _some(problem: MarginProblem, index: npt.NDArray[np.intp]) -> MarginProblem:
-    return problem.take(index) if problem.batch else problem
+def _some(problem: EitherProblem, index: npt.NDArray[np.intp]) -> EitherProblem:
+    return problem.take(index) if is_batch(problem) else problem
 
 
-def _least_without(problem: MarginProblem, high: BoolArray, norm: str) -> FloatArray:
+def _least_without(problem: EitherProblem, high: BoolArray, norm: str) -> FloatArray:
     """Upper bounds on the least norm over the rows that are not high, shape (S,)."""
     pair = problem.rows.gather(np.arange(problem.m))
     a, queries = np.asarray(pair.a), np.asarray(pair.queries)
@@ -216,12 +232,12 @@ def _least_without(problem: MarginProblem, high: BoolArray, norm: str) -> FloatA
     return out
 
 
-def _beyond_in_every_solution(problem: MarginProblem, high: BoolArray, most: FloatArray, norm: str) -> BoolArray:
+def _beyond_in_every_solution(problem: EitherProblem, high: BoolArray, most: FloatArray, norm: str) -> BoolArray:
     """Whether holding any high row at exactly 1 costs more than ``most``, shape (S,)."""
     if not problem.batch:
         for k in np.flatnonzero(high[0]):
-            held = solve(MarginProblem.from_rows(problem.rows, None, np.arange(problem.m) == k), norm)
-            if not _proved_least(held) > most[0]:
+            held: MarginProblem = MarginProblem.from_rows(problem.rows, None, np.arange(problem.m) == k)
+            if not _proved_least(solve(held, norm)) > most[0]:
                 return np.zeros(1, dtype=bool)
         return np.ones(1, dtype=bool)
     which, row = np.nonzero(high)
@@ -237,7 +253,7 @@ def _beyond_in_every_solution(problem: MarginProblem, high: BoolArray, most: Flo
     return out
 
 
-def _proved_least(found: MarginSolution | MarginSolutionBatch) -> FloatArray:
+def _proved_least(found: EitherSolution) -> FloatArray:
     """Proved lower bounds on the norm: infinite where infeasible, 0 where the solve failed."""
     failed = np.asarray(np.asarray(found.status, dtype=object) == "failed", dtype=bool)
     return np.where(failed, 0.0, found.certificate.lower_bound)

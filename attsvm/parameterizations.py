@@ -13,6 +13,10 @@ __all__ = ["Parameterization", "get_parameterization"]
 
 Name = Literal["W", "KQ", "prompt"]
 
+# How each is trained unless something else is asked for: the papers' update, and for (K, Q) the recipe that reaches
+# the nuclear direction, where the papers' update stops short of it.
+_OPTIMIZERS: dict[Name, str] = {"W": "normalized_gd", "KQ": "ridge_decay", "prompt": "normalized_gd"}
+
 
 @dataclass(frozen=True, eq=False)
 class Parameterization:
@@ -34,6 +38,11 @@ class Parameterization:
     def norm(self) -> str:
         """Norm whose SVM theory predicts for normalized gradient descent."""
         return "nuclear" if self.name == "KQ" else "frobenius"
+
+    @property
+    def optimizer(self) -> str:
+        """Name of the optimizer that trains it by default."""
+        return _OPTIMIZERS[self.name]
 
     def shapes(self, dx: int, dz: int, m: int) -> dict[str, tuple[int, ...]]:
         """Shape of each parameter; ``m`` is the inner dimension of (K, Q)."""

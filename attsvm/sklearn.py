@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
+from attsvm._lazy import needs
 from attsvm.editing.smallest import Edit, edit
 from attsvm.problem import AttentionProblem
 from attsvm.solvers import ConvergenceWarning as Inaccurate
@@ -24,6 +22,11 @@ from attsvm.solvers import Status
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.tasks import TasksLike, read_tasks
 from attsvm.trained_head import TrainedHead
+
+with needs("attsvm.sklearn"):
+    from sklearn.base import BaseEstimator
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.utils.validation import check_is_fitted
 
 __all__ = ["AttentionSelector", "TasksLike", "mean_reciprocal_rank", "read_tasks", "recall_at"]
 

@@ -86,7 +86,7 @@ def log_softmax(logits: npt.ArrayLike) -> Array:
     return np.asarray(shifted - np.log1p(rest.sum(axis=-1, keepdims=True)))
 
 
-def read_log_attention(attention: Any = None, log_attention: Any = None) -> Array:
+def read_log_attention(attention: npt.ArrayLike | None = None, log_attention: npt.ArrayLike | None = None) -> Array:
     """Normalized log-attention from either argument; zero attention becomes -inf.
 
     Parameters
@@ -132,7 +132,7 @@ def read_log_attention(attention: Any = None, log_attention: Any = None) -> Arra
     return log_softmax(given)
 
 
-def entropy(attention: Any = None, *, log_attention: Any = None) -> Array:
+def entropy(attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None) -> Array:
     """Shannon entropy in nats, ``-sum a log a``.
 
     Parameters
@@ -153,7 +153,9 @@ def entropy(attention: Any = None, *, log_attention: Any = None) -> Array:
     return np.asarray(-np.sum(np.exp(x) * np.where(np.isneginf(x), 0.0, x), axis=-1))
 
 
-def peakedness(attention: Any = None, *, log_attention: Any = None, log: bool = False) -> Array:
+def peakedness(
+    attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None, log: bool = False
+) -> Array:
     """Largest over smallest attention R, the sparsity ratio; 1 when uniform, infinite with a zero entry.
 
     Parameters
@@ -180,7 +182,9 @@ def peakedness(attention: Any = None, *, log_attention: Any = None, log: bool = 
         return np.asarray(ratio if log else np.exp(ratio))
 
 
-def jacobian_spectrum(attention: Any = None, *, log_attention: Any = None, log: bool = False) -> Array:
+def jacobian_spectrum(
+    attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None, log: bool = False
+) -> Array:
     """Eigenvalues of diag(a) - a a^T, ascending, from the secular equation sum_j a_j / (a_j - t) = 0.
 
     Parameters
@@ -217,7 +221,9 @@ def jacobian_spectrum(attention: Any = None, *, log_attention: Any = None, log: 
     return logs if log else np.exp(logs)
 
 
-def condition_number(attention: Any = None, *, log_attention: Any = None, log: bool = False) -> Array:
+def condition_number(
+    attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None, log: bool = False
+) -> Array:
     """Condition number of diag(a) - a a^T on the tangent space: largest over smallest nonzero eigenvalue.
 
     Only these two roots of the secular equation are computed, O(n) each.
@@ -254,7 +260,7 @@ def condition_number(attention: Any = None, *, log_attention: Any = None, log: b
 
 
 def condition_bounds(
-    attention: Any = None, *, log_attention: Any = None, log: bool = False
+    attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None, log: bool = False
 ) -> tuple[Array, Array, Array]:
     """Closed-form bounds on `condition_number`, and the printed proxy.
 

@@ -29,6 +29,7 @@ from attsvm._arrays import BoolArray
 from attsvm.solvers import Certificate, CertificateBatch, MarginProblem
 from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF, gamma
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm, exact_least_norm, exact_rows
+from attsvm.solvers.problem import EitherProblem, is_batch
 
 __all__ = ["MarginBounds", "carries_weight_outside", "margin_bounds", "on_margin", "solve_exactly", "upper_norm"]
 
@@ -105,7 +106,7 @@ def upper_norm(certificate: Certificate | CertificateBatch) -> FloatArray:
 
 
 def margin_bounds(
-    problem: MarginProblem, W: npt.ArrayLike, certificate: Certificate | CertificateBatch
+    problem: EitherProblem, W: npt.ArrayLike, certificate: Certificate | CertificateBatch
 ) -> MarginBounds:
     """Margins of rows at the exact solution of least Frobenius norm that a certified W stands for (1 of the text).
 
@@ -143,7 +144,7 @@ def margin_bounds(
     return MarginBounds(problem.margins(matrix), error, radius, size)
 
 
-def _unit_gram(problem: MarginProblem) -> tuple[FloatArray, FloatArray]:
+def _unit_gram(problem: EitherProblem) -> tuple[FloatArray, FloatArray]:
     """Row norms (1 where a row is zero) and the Gram matrix of the unit rows; NaN where products leave the range."""
     norms = np.where(problem.row_norms > 0, problem.row_norms, 1.0)
     gram = problem.gram() / norms[..., :, None] / norms[..., None, :]
@@ -160,13 +161,13 @@ def _restricted(gram: FloatArray, near: BoolArray) -> FloatArray:
     return out
 
 
-def _chunks(problem: MarginProblem) -> list[slice]:
+def _chunks(problem: EitherProblem) -> list[slice]:
     step = max(1, _GRAM_ELEMENTS // problem.m**2)
     return [slice(start, start + step) for start in range(0, len(problem), step)]
 
 
 def carries_weight_outside(
-    problem: MarginProblem, bounds: MarginBounds, multipliers: FloatArray, base: BoolArray
+    problem: EitherProblem, bounds: MarginBounds, multipliers: FloatArray, base: BoolArray
 ) -> BoolArray:
     """Proved: W* is no combination of rows of ``base``, so a row outside it lies exactly on the margin (2 of the text).
 
@@ -195,7 +196,7 @@ def carries_weight_outside(
     >>> bool(carries_weight_outside(rows, bounds, found.multipliers, np.array([True, False])))
     True
     """
-    if not problem.batch:
+    if not is_batch(problem):
         # Rows beyond the margin and without a multiplier play no part.
         rows = np.flatnonzero((base & ~bounds.beyond) | (multipliers > 0))
         if len(rows) > _GRAM_ROWS or not len(rows):
@@ -210,7 +211,7 @@ def carries_weight_outside(
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")  # what leaves the range proves nothing
-def _outside(problem: MarginProblem, bounds: MarginBounds, multipliers: FloatArray, base: BoolArray) -> BoolArray:
+def _outside(problem: EitherProblem, bounds: MarginBounds, multipliers: FloatArray, base: BoolArray) -> BoolArray:
     norms, gram = _unit_gram(problem)
     near = base & ~bounds.beyond & (problem.row_norms > 0)
     pull = np.where(base, 0.0, np.maximum(np.nan_to_num(multipliers), 0.0) * norms)
@@ -231,7 +232,7 @@ def _product(gram: FloatArray, vector: FloatArray) -> FloatArray:
     return np.asarray(np.matmul(gram, vector[..., None])[..., 0])
 
 
-def on_margin(problem: MarginProblem, bounds: MarginBounds) -> BoolArray:
+def on_margin(problem: EitherProblem, bounds: MarginBounds) -> BoolArray:
     """Rows proved to lie exactly on the margin: each carries a multiplier (2 of the module's text, row by row).
 
     Parameters
@@ -255,7 +256,7 @@ def on_margin(problem: MarginProblem, bounds: MarginBounds) -> BoolArray:
     array([False,  True])
     """
     out = np.zeros(bounds.margins.shape, dtype=bool)
-    if not problem.batch:
+    if not is_batch(problem):
         rows = np.flatnonzero(~bounds.beyond)
         if 0 < len(rows) <= _GRAM_ROWS:
             part = MarginBounds(bounds.margins[rows], bounds.error[rows], bounds.radius, bounds.size)
@@ -268,7 +269,7 @@ def on_margin(problem: MarginProblem, bounds: MarginBounds) -> BoolArray:
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
-def _each_on_margin(problem: MarginProblem, bounds: MarginBounds) -> BoolArray:
+def _each_on_margin(problem: EitherProblem, bounds: MarginBounds) -> BoolArray:
     norms, gram = _unit_gram(problem)
     near = ~bounds.beyond & (problem.row_norms > 0)
     # Column k holds the weights of a Y with <r_k, Y> = 1 that is orthogonal to the other rows near the margin.

@@ -19,7 +19,7 @@ from attsvm.selection import (
     read_selection,
 )
 from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
-from attsvm.solvers import solve
+from attsvm.solvers import get_norm, solve, solve_batch
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.solvers.solution import warn_if_inaccurate
 
@@ -49,10 +49,13 @@ def _solved(
     margins = rows.margin_problem
     if prior is not None:
         margins = margins.around(real_array("prior", prior))
-    result: Any = solve(margins, norm, solver, **options)
-    warn_if_inaccurate(result, stacklevel=4)
-    kind = Solution if problem.batch is None else SolutionBatch
-    return kind(formulation, problem, selection, rows, result, support_tolerance)
+    if problem.batch is None:
+        one = solve(margins, norm, solver, **options)
+        warn_if_inaccurate(one, stacklevel=4)
+        return Solution(formulation, problem, selection, rows, one, support_tolerance)
+    batch = solve_batch(margins, norm, solver, **options)
+    warn_if_inaccurate(batch, stacklevel=4)
+    return SolutionBatch(formulation, problem, selection, rows, batch, support_tolerance)
 
 
 def att_svm(
@@ -83,9 +86,9 @@ def att_svm(
     norm : str
         "frobenius" (the bias of W), "nuclear" (the bias of (K, Q)), "spectral", "l1", "linf", "l<p>".
     rank : int, optional
-        Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds. The
-        status is "optimal" only when the answer is proved global, "local" otherwise; ``result.extras.rank_limit`` has
-        the convex bound.
+        Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds (in
+        entrywise norms at least min(dx, dz)). The status is "optimal" only when the answer is proved global, "local"
+        otherwise; ``result.extras.rank_limit`` has the convex bound.
     prior : array_like, shape (dx, dz) or (batch, dx, dz), optional
         Stay close to this W0: minimize ``||W - W0||`` over the same W. ``sol.W`` is then the whole W and ``sol.change``
         what was added; norm, margin, rank, direction and certificate are those of the change. A W0 that separates
@@ -135,7 +138,7 @@ def att_svm(
     if warm_start is not None:
         options |= _warm_option(rows, warm_start, norm, solver)
     if rank is not None:
-        options |= _rank_option(rows, rank)
+        options |= _rank_option(rows, rank, norm)
     found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, prior, options)
     return found
 
@@ -168,10 +171,10 @@ def _warm_option(rows: AttentionRows, known: object, norm: str, solver: str) -> 
     return {"warm_start": np.take_along_axis(grid, place, axis=-1)}
 
 
-def _rank_option(rows: AttentionRows, rank: int) -> dict[str, int]:
+def _rank_option(rows: AttentionRows, rank: int, norm: str) -> dict[str, int]:
     if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
         raise ValueError(f"rank must be None or an integer >= 1, got {rank!r}")
-    bound = min(rows.margin_problem.q, *rows.margin_problem.shape)  # Lemma 1: never needed beyond min(n, d)
+    bound = get_norm(norm).rank_bound(rows.margin_problem.q, rows.margin_problem.shape)
     return {} if rank >= bound else {"rank": int(rank)}
 
 

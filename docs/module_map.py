@@ -43,7 +43,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "local optimality": ("optimality",),
     "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
-    "theory against training": ("comparison", "theory", "joint", "next_token"),
+    "theory against training": ("theory", "comparison", "joint", "next_token"),
     "sweeps and pages": ("sweeps", "reports", "probing"),
     "public names": ("attsvm",),
     "validation": (
@@ -53,6 +53,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "validation.fuzz_listing",
         "validation.matrix_reference",
         "validation.matrix",
+        "validation.matrix_calls",
         "validation.pictures",
         "validation.models",
         "validation.pretrained",

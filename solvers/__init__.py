@@ -8,7 +8,7 @@ from attsvm.solvers.ladder import SOLVERS, SolverSpec
 from attsvm.solvers.memory import MemoryLimitError
 from attsvm.solvers.norms import NORMS, Norm, get_norm
 from attsvm.solvers.penalty import Penalty
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import MarginProblem, MarginProblemBatch
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.protocol import Rows
 from attsvm.solvers.rows.shared import SharedRows
@@ -26,6 +26,7 @@ __all__ = [
     "FarkasCertificate",
     "InfeasibleError",
     "MarginProblem",
+    "MarginProblemBatch",
     "MarginSolution",
     "MarginSolutionBatch",
     "MemoryLimitError",

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "lazy", "real_array"]
+__all__ = ["Axis", "Batch", "BoolArray", "Count", "FloatArray", "IntArray", "Number", "One", "lazy", "real_array"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+
+class One:
+    """For type checkers: no batch axis. ``MarginProblem[One]``, or `MarginProblem` alone, is one problem."""
+
+
+class Batch:
+    """For type checkers: one leading batch axis. ``MarginProblem[Batch]`` is a batch of problems."""
+
+
+# What problems, certificates and solutions are generic over: the axis itself, and what stands for a number and for a
+# count of each problem. One problem is the default, so that only a batch is told apart.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Axis = TypeVar("Axis", One, Batch, default=One)
+    Number = TypeVar("Number", float, FloatArray, default=float)
+    Count = TypeVar("Count", int, IntArray, default=int)
+else:  # defaults of type variables came with Python 3.13, and nothing but type checkers reads them
+    from typing import TypeVar
+
+    Axis = TypeVar("Axis", One, Batch)
+    Number = TypeVar("Number", float, FloatArray)
+    Count = TypeVar("Count", int, IntArray)
+
 _Value = TypeVar("_Value")
 
 # Entries looked at or widened to float64 at once (32 MiB of float64).
@@ -29,7 +54,7 @@ class lazy(cached_property[_Value]):
             return self if instance is None else instance.__dict__.setdefault(self.attrname, self.func(instance))
 
 
-def to_numpy(value: Any) -> npt.NDArray[Any]:
+def to_numpy(value: object) -> npt.NDArray[Any]:
     """An array of anything array-like, torch tensors on any device included."""
     torch = sys.modules.get("torch")  # a tensor cannot exist before torch is imported
     if torch is not None and isinstance(value, torch.Tensor):
@@ -45,7 +70,7 @@ def _all_finite(array: npt.NDArray[np.floating[Any]]) -> bool:
     return bool(np.isfinite(array).all())
 
 
-def real_array(name: str, value: Any, axes: str, *, keep_float32: bool = True) -> npt.NDArray[np.floating[Any]]:
+def real_array(name: str, value: object, axes: str, *, keep_float32: bool = True) -> npt.NDArray[np.floating[Any]]:
     """A finite float array of two axes, or of three for a batch; float32 may be kept as given (no copy).
 
     Examples
@@ -71,7 +96,7 @@ def real_array(name: str, value: Any, axes: str, *, keep_float32: bool = True) -
     return np.ascontiguousarray(array)
 
 
-def per_row(name: str, value: Any, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
+def per_row(name: str, value: object, shape: tuple[int, ...], what: str) -> npt.NDArray[Any]:
     """One number per row, given for each problem of a batch or once for all of them; shape ``shape``."""
     array = to_numpy(value)
     if array.shape not in (shape, shape[-1:]):
@@ -80,8 +105,12 @@ def per_row(name: str, value: Any, shape: tuple[int, ...], what: str) -> npt.NDA
 
 
 def voided(
-    a: npt.NDArray[Any], owner: npt.NDArray[Any], rhs: Any, equality: Any, valid: Any
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Any, Any, BoolArray]:
+    a: npt.NDArray[Any],
+    owner: npt.NDArray[Any],
+    rhs: npt.ArrayLike | None,
+    equality: npt.ArrayLike | None,
+    valid: npt.ArrayLike,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.ArrayLike | None, npt.ArrayLike | None, BoolArray]:
     """The arguments with everything about rows that do not exist set to zero."""
     shape = a.shape[:-1]
     keep = per_row("valid", valid, shape, "booleans")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 __all__ = ["counted", "html_facts", "largest"]
 
 
-def largest(value: Any) -> str:
+def largest(value: float | npt.NDArray[np.float64]) -> str:
     """A number, or the largest of an array, to two digits.
 
     Examples

@@ -14,17 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from attsvm.solvers.compiled.kernels import is_built
+from attsvm.solvers.compiled.kernels import why_missing
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import EitherProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.solution import MethodResult
-from attsvm.solvers.unit import UnitProblem
+from attsvm.solvers.solution import BatchResult, MethodResult
+from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
-__all__ = ["SOLVERS", "Method", "SolverSpec", "rungs"]
+__all__ = ["SOLVERS", "BatchMethod", "Method", "SolverSpec", "rungs"]
 
 Method = Callable[[UnitProblem, Norm, Request], MethodResult]
+BatchMethod = Callable[[UnitProblemBatch, Norm, Request], BatchResult]
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class SolverSpec:
         One line for tables.
     soft_norms : frozenset of str or None
         Families of norms whose soft margins it solves; None means all.
-    batched : bool
-        Works on a whole batch; others are called problem by problem.
+    batched : str
+        ``"module:function"`` of a `BatchMethod`, where it works on a whole batch; others are called problem by problem.
     batch_budget : bool
         ``max_iterations`` are steps of each problem of a batch; otherwise a batch with a budget is solved one by one.
     ranks : bool
@@ -65,7 +66,7 @@ class SolverSpec:
     achievable: float
     summary: str
     soft_norms: frozenset[str] | None = frozenset()
-    batched: bool = False
+    batched: str = ""
     batch_budget: bool = False
     ranks: bool = False
     compiled: bool = False
@@ -76,7 +77,11 @@ class SolverSpec:
         """Import the method."""
         return _loaded(self.target)
 
-    def can(self, norm: Norm, rank: int | None = None, problem: MarginProblem | None = None) -> bool:
+    def load_batched(self) -> BatchMethod:
+        """Import the method of a whole batch."""
+        return _loaded_batched(self.batched)
+
+    def can(self, norm: Norm, rank: int | None = None, problem: EitherProblem | None = None) -> bool:
         """Whether it solves this kind of problem at all: a hard margin unless a problem is given."""
         soft = problem is not None and problem.penalty is not None
         able = self.soft_norms if soft else self.norms
@@ -90,6 +95,13 @@ def _loaded(target: str) -> Method:
     return method
 
 
+@cache
+def _loaded_batched(target: str) -> BatchMethod:
+    module, function = target.split(":")
+    method: BatchMethod = getattr(importlib.import_module(module), function)
+    return method
+
+
 _FROBENIUS, _NUCLEAR = frozenset({"frobenius"}), frozenset({"nuclear"})
 _OTHERS = frozenset({"spectral", "l1", "linf", "lp"})
 _LIMITS = frozenset({"progress", "time_limit", "memory_limit"})
@@ -100,8 +112,8 @@ SOLVERS = {
     for spec in (
         SolverSpec(
             "active_set", f"{_HOME}.frobenius.active_set:solve_active_set", _FROBENIUS, 1e-8,
-            "own: block pivoting on the Gram matrix, one problem or a batch", batched=True,
-            options=frozenset({"rescue"}),
+            "own: block pivoting on the Gram matrix, one problem or a batch",
+            batched=f"{_HOME}.frobenius.active_set:solve_active_sets", options=frozenset({"rescue"}),
         ),
         SolverSpec(
             "entries", f"{_HOME}.frobenius.entries:solve_entries", _FROBENIUS, 1e-8,
@@ -119,8 +131,8 @@ SOLVERS = {
         SolverSpec(
             "primal_dual", f"{_HOME}.primal_dual:solve_primal_dual", _OTHERS, 1e-7,
             "own: interior point in C, hard and soft, one problem or a batch",
-            soft_norms=_OTHERS | _FROBENIUS | _NUCLEAR, batched=True, batch_budget=True, compiled=True,
-            options=frozenset({"rescue"}),
+            soft_norms=_OTHERS | _FROBENIUS | _NUCLEAR, batched=f"{_HOME}.primal_dual:solve_primal_duals",
+            batch_budget=True, compiled=True, options=frozenset({"rescue"}),
         ),
         SolverSpec(
             "growing_rows", f"{_HOME}.growing_rows:solve_growing_rows", _OTHERS | _NUCLEAR, 1e-7,
@@ -128,9 +140,9 @@ SOLVERS = {
             soft_norms=_OTHERS | _NUCLEAR, compiled=True,
         ),
         SolverSpec(
-            "nuclear_batch", f"{_HOME}.nuclear.batch:solve_nuclear_batch", _NUCLEAR, 1e-7,
-            "own: interior point in C for batches", batched=True, batch_budget=True, compiled=True,
-            options=frozenset({"rescue"}),
+            "nuclear_batch", f"{_HOME}.nuclear.batch:solve_nuclear_alone", _NUCLEAR, 1e-7,
+            "own: interior point in C for batches", batched=f"{_HOME}.nuclear.batch:solve_nuclear_batch",
+            batch_budget=True, compiled=True, options=frozenset({"rescue"}),
         ),
         SolverSpec(
             "interior", f"{_HOME}.nuclear.interior:solve_interior", _NUCLEAR, 1e-7,
@@ -176,29 +188,29 @@ NUCLEAR_NUMBERS = 1_200_000
 REFERENCE_NUMBERS = 2_000_000
 
 
-def _entries(problem: MarginProblem) -> int:
+def _entries(problem: EitherProblem) -> int:
     return problem.shape[0] * problem.shape[1]
 
 
-def _compiled_fits(problem: MarginProblem) -> bool:
+def _compiled_fits(problem: EitherProblem) -> bool:
     """Whether a compiled interior point method is worth its systems and the memory for rows that are written out."""
     order = min(problem.m, _entries(problem))
     return problem.m * _entries(problem) <= WRITTEN_OUT and order <= COMPILED_ORDER
 
 
-def _nuclear_fits(problem: MarginProblem, numbers: int) -> bool:
+def _nuclear_fits(problem: EitherProblem, numbers: int) -> bool:
     """Whether the nuclear interior point method is worth its systems, of the order of the rows or of the entries."""
     m, entries = problem.m, _entries(problem)
     by_entries = NUCLEAR_ROWS_PER_ENTRY * entries < m and entries <= NUCLEAR_ORDER and m * entries <= numbers
     return m <= NUCLEAR_ORDER or by_entries
 
 
-def _last(problem: MarginProblem) -> tuple[str, ...]:
+def _last(problem: EitherProblem) -> tuple[str, ...]:
     """The reference, where it ends within a minute or so."""
     return ("cvxpy",) if problem.m * _entries(problem) <= REFERENCE_NUMBERS else ()
 
 
-def _frobenius(problem: MarginProblem) -> tuple[str, ...]:
+def _frobenius(problem: EitherProblem) -> tuple[str, ...]:
     """The ladder of the least Frobenius norm."""
     if problem.penalty is not None:
         small = ("primal_dual",) if problem.m <= GRAM_ROWS and _compiled_fits(problem) else ()
@@ -210,7 +222,7 @@ def _frobenius(problem: MarginProblem) -> tuple[str, ...]:
     return ("working_set",)
 
 
-def _nuclear(problem: MarginProblem) -> tuple[str, ...]:
+def _nuclear(problem: EitherProblem) -> tuple[str, ...]:
     """The ladder of the least nuclear norm."""
     if problem.penalty is not None:
         small = ("primal_dual",) if _nuclear_fits(problem, WRITTEN_OUT) else ()
@@ -223,7 +235,7 @@ def _nuclear(problem: MarginProblem) -> tuple[str, ...]:
     return ("interior", *large) if _nuclear_fits(problem, NUCLEAR_NUMBERS) else large
 
 
-def _other(problem: MarginProblem) -> tuple[str, ...]:
+def _other(problem: EitherProblem) -> tuple[str, ...]:
     """The ladder of the spectral, l_1, l_inf and l_p norms."""
     if not _compiled_fits(problem):
         return ("growing_rows", *_last(problem))
@@ -237,7 +249,7 @@ def _other(problem: MarginProblem) -> tuple[str, ...]:
     return ("primal_dual", "cvxpy")
 
 
-LADDERS: dict[str, Callable[[MarginProblem], tuple[str, ...]]] = {
+LADDERS: dict[str, Callable[[EitherProblem], tuple[str, ...]]] = {
     "frobenius": _frobenius,
     "nuclear": _nuclear,
     **dict.fromkeys(_OTHERS, _other),
@@ -245,9 +257,9 @@ LADDERS: dict[str, Callable[[MarginProblem], tuple[str, ...]]] = {
 
 
 def rungs(
-    problem: MarginProblem, norm: Norm, solver: str = "auto", rank: int | None = None
+    problem: EitherProblem, norm: Norm, solver: str = "auto", rank: int | None = None, warn: bool = True
 ) -> tuple[tuple[SolverSpec, ...], str]:
-    """The methods to try, in order, and the variant that was asked for.
+    """The methods to try, in order, and the variant that was asked for; a warning where compiled ones are missing.
 
     Examples
     --------
@@ -269,21 +281,23 @@ def rungs(
             raise ValueError(_why_none(norm, rank, problem.penalty is not None))
     else:
         names = LADDERS[norm.family](problem) if norm.family in LADDERS else _own_norm(problem, norm)
-    return _with_what_is_built(tuple(SOLVERS[name] for name in names)), ""
+    return _with_what_is_built(tuple(SOLVERS[name] for name in names), warn), ""
 
 
-def _own_norm(problem: MarginProblem, norm: Norm) -> tuple[str, ...]:
+def _own_norm(problem: EitherProblem, norm: Norm) -> tuple[str, ...]:
     """The ladder of a norm that a user defined: the solvers that name it, then the reference."""
     listed = ((s.soft_norms if problem.penalty is not None else s.norms, s.name) for s in SOLVERS.values())
     return (*(name for able, name in listed if able is not None and norm.family in able), "cvxpy")
 
 
-def _with_what_is_built(specs: tuple[SolverSpec, ...]) -> tuple[SolverSpec, ...]:
+def _with_what_is_built(specs: tuple[SolverSpec, ...], warn: bool) -> tuple[SolverSpec, ...]:
     """The rungs that can run where the compiled library is missing, with the reference at the end."""
-    if is_built() or not any(spec.compiled for spec in specs):
+    reason = why_missing() if any(spec.compiled for spec in specs) else ""
+    if not reason:
         return specs
-    text = "the compiled solvers of attsvm were not built: other methods, slower ones, take their place"
-    warnings.warn(text, RuntimeWarning, stacklevel=4)
+    text = f"the compiled solvers of attsvm are missing: {reason}; other methods, slower ones, take their place"
+    if warn:
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
     return (*(spec for spec in specs if not spec.compiled and spec.name != "cvxpy"), SOLVERS["cvxpy"])
 
 
@@ -294,7 +308,7 @@ def _why_none(norm: Norm, rank: int, soft: bool) -> str:
     return f"rank={rank} limits the nuclear-norm problem; use norm='nuclear', got norm={norm.name!r}"
 
 
-def _named(problem: MarginProblem, solver: str, norm: Norm, rank: int | None) -> tuple[SolverSpec, str]:
+def _named(problem: EitherProblem, solver: str, norm: Norm, rank: int | None) -> tuple[SolverSpec, str]:
     """What was asked for by name, and its variant, if it can do what is asked of it."""
     name, _, variant = solver.partition(":")
     spec = SOLVERS.get(name)

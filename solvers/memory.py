@@ -101,7 +101,7 @@ def working_memory(problem: MarginProblem, features: int | None = None) -> int:
     return 8 * (_VECTORS * problem.m + 6 * dx * dz) + 4 * features * (free + features) + 8 * 6 * free
 
 
-def require_memory(problem: MarginProblem, limit: float | None, products: bool = False) -> MemoryPlan:
+def require_memory(problem: MarginProblem, limit: object, products: bool = False) -> MemoryPlan:
     """The way that fits into the limit, or without one into 80% of what is available now; refused if none does.
 
     Parameters
@@ -131,7 +131,7 @@ def require_memory(problem: MarginProblem, limit: float | None, products: bool =
     raise too_large(problem, need, allowed, limit is not None)
 
 
-def allowed_memory(limit: float | None) -> float | None:
+def allowed_memory(limit: object) -> float | None:
     """Bytes that a solve may take: the limit, or 80% of what is available now; None where the system does not say.
 
     Examples

@@ -39,6 +39,14 @@ class Norm(ABC):
     unitarily_invariant: ClassVar[bool] = False
     """True when ``||U W V^T|| = ||W||`` for orthonormal U, V, so that both spans may be reduced."""
 
+    def rank_bound(self, queries: int, shape: tuple[int, int]) -> int:
+        """The rank that some solution does not exceed, whatever the rows: a limit from here on never binds.
+
+        Projecting W on the span of the queries changes no row. It does not raise a unitarily invariant norm, but may
+        raise others, whose solutions can have any rank.
+        """
+        return min(queries, *shape) if self.unitarily_invariant else min(shape)
+
     @property
     @abstractmethod
     def name(self) -> str:

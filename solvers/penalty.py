@@ -17,7 +17,7 @@ with the hinge it is reached at a finite C, if it exists.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ __all__ = ["LossKind", "Penalty", "SlackKind", "read_penalty"]
 
 SlackKind = Literal["query", "row"]
 LossKind = Literal["hinge", "squared_hinge"]
+_SLACKS: tuple[SlackKind, ...] = ("query", "row")
+_LOSSES: tuple[LossKind, ...] = ("hinge", "squared_hinge")
+_Kind = TypeVar("_Kind", bound=str)
 
 
 @dataclass(frozen=True)
@@ -81,15 +84,21 @@ class Penalty:
             return np.asarray(numbers[..., owner])
         return np.take_along_axis(numbers, owner, axis=-1)
 
-    def cost(self, slacks: FloatArray) -> Any:
-        """``C sum xi`` or ``C sum xi^2`` over the last axis; a Python number for one problem."""
-        total = self.C * (slacks.sum(axis=-1) if self.loss == "hinge" else np.vecdot(slacks, slacks))
-        return float(total) if slacks.ndim == 1 else total
+    def cost(self, slacks: FloatArray) -> float:
+        """``C sum xi`` or ``C sum xi^2`` of the slacks of one problem."""
+        return float(self.costs(slacks))
 
-    def conjugate(self, loads: FloatArray) -> Any:
-        """``h*`` of multipliers with these loads, which are taken to be admissible; over the last axis."""
-        value = np.vecdot(loads, loads) * (0.0 if self.loss == "hinge" else 0.25 / self.C)
-        return float(value) if loads.ndim == 1 else value
+    def costs(self, slacks: FloatArray) -> FloatArray:
+        """`cost` over the last axis, shape (*batch,)."""
+        return np.asarray(self.C * (slacks.sum(axis=-1) if self.loss == "hinge" else np.vecdot(slacks, slacks)))
+
+    def conjugate(self, loads: FloatArray) -> float:
+        """``h*`` of multipliers of one problem with these loads, which are taken to be admissible."""
+        return float(self.conjugates(loads))
+
+    def conjugates(self, loads: FloatArray) -> FloatArray:
+        """`conjugate` over the last axis, shape (*batch,)."""
+        return np.asarray(np.vecdot(loads, loads) * (0.0 if self.loss == "hinge" else 0.25 / self.C))
 
     def admissible(self, lam: FloatArray, owner: IntArray, q: int) -> FloatArray:
         """Multipliers scaled down, slack by slack, to loads of at most C (hinge); as they are otherwise."""
@@ -120,8 +129,11 @@ def read_penalty(C: object, slack: str = "query", loss: str = "hinge") -> Penalt
     """
     if isinstance(C, bool) or not isinstance(C, (int, float, np.number)) or not 0 < float(C) < np.inf:
         raise ValueError(f"C must be None (hard margin) or a positive finite number, got {C!r}")
-    if slack not in get_args(SlackKind):
-        raise ValueError(f"slack must be one of {get_args(SlackKind)}, got {slack!r}")
-    if loss not in get_args(LossKind):
-        raise ValueError(f"loss must be one of {get_args(LossKind)}, got {loss!r}")
-    return Penalty(float(C), slack, loss)  # type: ignore[arg-type]  # both were just looked up
+    return Penalty(float(C), _one_of("slack", slack, _SLACKS), _one_of("loss", loss, _LOSSES))
+
+
+def _one_of(name: str, given: str, known: tuple[_Kind, ...]) -> _Kind:
+    for kind in known:
+        if kind == given:
+            return kind
+    raise ValueError(f"{name} must be one of {known}, got {given!r}")

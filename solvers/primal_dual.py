@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.arrays import Axis, BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.compiled.kernels import GroupPenalty, Sense, minimize
 from attsvm.solvers.correction import least_change
-from attsvm.solvers.frobenius.active_set import proved, solve_active_set
+from attsvm.solvers.frobenius.active_set import proved, solve_active_set, solve_active_sets
 from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import EitherProblem, MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import MethodResult
-from attsvm.solvers.unit import UnitProblem
+from attsvm.solvers.solution import BatchResult, MethodResult
+from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
-__all__ = ["solve_primal_dual"]
+__all__ = ["solve_primal_dual", "solve_primal_duals"]
 
 MAX_ITERATIONS = 80
 # Share of the tolerance at which the method ends, and less where steps cost little.
@@ -37,7 +37,7 @@ _CORRECTED = 1e-3
 _LEAST_GOAL = 2e-11
 
 
-def _sense(unit: UnitProblem) -> Sense:
+def _sense(unit: UnitProblem[Axis]) -> Sense:
     sense = np.ones(unit.c.shape, dtype=np.int8)
     if unit.has_equalities:
         sense[unit.equality] = 0
@@ -46,7 +46,9 @@ def _sense(unit: UnitProblem) -> Sense:
     return sense
 
 
-def _run(unit: UnitProblem, norm: Norm, first: FloatArray, request: Request) -> tuple[FloatArray, FloatArray, IntArray]:
+def _run(
+    unit: UnitProblem[Axis], norm: Norm, first: FloatArray, request: Request
+) -> tuple[FloatArray, FloatArray, IntArray]:
     """W, multipliers and steps in the coordinates of the problem, from those of the least Frobenius norm."""
     a, b, left, right = unit.factors(reduced=norm.unitarily_invariant)
     goal = (_GOAL if norm.unitarily_invariant else _CHEAP_GOAL) * request.tolerance
@@ -55,7 +57,7 @@ def _run(unit: UnitProblem, norm: Norm, first: FloatArray, request: Request) -> 
     return _lifted(W, left, right, unit), unit.restore_multipliers(unit.problem.clipped(lam)), steps
 
 
-def _lifted(W: FloatArray, left: FloatArray | None, right: FloatArray | None, unit: UnitProblem) -> FloatArray:
+def _lifted(W: FloatArray, left: FloatArray | None, right: FloatArray | None, unit: UnitProblem[Axis]) -> FloatArray:
     """W of the unit rows in the coordinates and the scale of the problem."""
     W = W if left is None else left @ W
     W = W if right is None else W @ right.mT
@@ -80,8 +82,6 @@ def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Method
     problem = unit.problem
     if problem.penalty is not None:
         return _solve_soft(unit, norm, request)
-    if problem.batch:
-        return _solve_batch(unit, norm, request)
     if problem.is_plain:  # equal multipliers are as good a start as any, and nearly always enough
         found = _from(unit, norm, np.ones(unit.m), request)
         if request.max_iterations is not None or proved(found) <= request.tolerance:
@@ -103,7 +103,7 @@ def _from(unit: UnitProblem, norm: Norm, first: FloatArray, request: Request) ->
     return _certified(unit.problem, norm, W, lam, int(steps), request.tolerance)
 
 
-def _unit_multipliers(unit: UnitProblem, multipliers: FloatArray) -> FloatArray:
+def _unit_multipliers(unit: UnitProblem[Axis], multipliers: FloatArray) -> FloatArray:
     """Inverse of `UnitProblem.restore_multipliers`."""
     return np.asarray(unit.problem.clipped(multipliers) / np.where(unit.inverse > 0, unit.inverse, 1.0))
 
@@ -121,42 +121,63 @@ def _certified(
     return replace(found, W=met, certificate=other) if other.proved <= max(tolerance, certificate.proved) else found
 
 
-def _solve_batch(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
-    """A batch; problems without a solution of least Frobenius norm are left to one-by-one solves."""
-    first = solve_active_set(unit, get_norm("frobenius"), Request(request.tolerance))
-    W, lam = first.W, first.multipliers
-    steps: IntArray = np.array(first.iterations)
-    assert W is not None and lam is not None
-    usable: BoolArray = np.asarray(np.isfinite(lam).all(axis=-1) & np.isfinite(W).all(axis=(-2, -1)))
+def solve_primal_duals(unit: UnitProblemBatch, norm: Norm, request: Request) -> BatchResult:
+    """`solve_primal_dual` for a batch; problems without a least Frobenius norm are left to one-by-one solves.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> batch = MarginProblem(np.array([[[2.0]], [[4.0]]]), np.ones((2, 1, 1)), [0])
+    >>> solve(batch, "l1", "primal_dual").W.ravel().round(6).tolist()
+    [0.5, 0.25]
+    """
+    if unit.problem.penalty is not None:
+        return _solve_soft_batch(unit, norm, request)
+    first = solve_active_sets(unit, get_norm("frobenius"), Request(request.tolerance))
+    W, lam, steps = first.W, first.multipliers, first.iterations.copy()
+    usable = _usable(W, lam)
     ready = np.flatnonzero(usable & np.where(usable[:, None, None], W, 0.0).any(axis=(-2, -1)))
     if len(ready):
         some = unit if len(ready) == len(W) else UnitProblem(unit.problem.take(ready))
         start = _unit_multipliers(some, lam[ready])
         W[ready], lam[ready], steps[ready] = _run(some, norm, start, request)
-    return MethodResult(W, lam, steps, candidates=first.candidates)
+    return BatchResult(W, lam, steps, first.candidates)
+
+
+def _usable(W: FloatArray, lam: FloatArray) -> BoolArray:
+    """Where a result is finite, shape (*batch,)."""
+    return np.asarray(np.isfinite(W).all(axis=(-2, -1)) & np.isfinite(lam).all(axis=-1))
 
 
 # -- soft margins -------------------------------------------------------------------------------------
 
 
 def _solve_soft(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
-    """A soft margin of one problem or a batch, in any norm."""
+    """A soft margin of one problem, in any norm."""
     problem = unit.problem
     W, lam, steps = _run_soft(unit, norm, request)
-    usable = np.asarray(np.isfinite(W).all(axis=(-2, -1)) & np.isfinite(lam).all(axis=-1))
-    if norm.name != "frobenius":
-        W = _zero_where_optimal(problem, norm, np.where(usable[..., None, None], W, 0.0), lam, request.tolerance)
-    if problem.batch:
-        W[~usable] = np.nan
-        return MethodResult(W, lam, steps)
-    if not usable:
+    if not _usable(W, lam):
         return MethodResult(iterations=int(steps))
+    if norm.name != "frobenius":
+        W = _zero_where_optimal(problem, norm, W, lam, request.tolerance)
     found = MethodResult(W, lam, int(steps), certificate=certify(problem, W, lam, norm))
     for _ in range(_LAST_STEPS):
         if proved(found) <= request.tolerance:
             break
         found = _small_slacks_closed(problem, norm, found)
     return found
+
+
+def _solve_soft_batch(unit: UnitProblemBatch, norm: Norm, request: Request) -> BatchResult:
+    """Soft margins of a batch, in any norm."""
+    W, lam, steps = _run_soft(unit, norm, request)
+    usable = _usable(W, lam)
+    if norm.name != "frobenius":
+        W = np.where(usable[..., None, None], W, 0.0)
+        W = _zero_where_optimal(unit.problem, norm, W, lam, request.tolerance)
+    W[~usable] = np.nan
+    return BatchResult(W, lam, steps)
 
 
 def _small_slacks_closed(problem: MarginProblem, norm: Norm, found: MethodResult) -> MethodResult:
@@ -173,17 +194,19 @@ def _small_slacks_closed(problem: MarginProblem, norm: Norm, found: MethodResult
 
 
 def _zero_where_optimal(
-    problem: MarginProblem, norm: Norm, W: FloatArray, lam: FloatArray, tolerance: float
+    problem: EitherProblem, norm: Norm, W: FloatArray, lam: FloatArray, tolerance: float
 ) -> FloatArray:
     """W, and 0 where the multipliers prove that: a norm has a kink at 0, where small penalties end exactly."""
-    slacks = problem.penalty.cost(problem.penalty.slacks(problem.missed(-problem.rhs), problem.owner, problem.q))  # type: ignore[union-attr]
+    penalty = problem.penalty
+    assert penalty is not None
+    slacks = penalty.costs(penalty.slacks(problem.missed(-problem.rhs), problem.owner, problem.q))
     if not np.any(np.asarray(norm.values(W)) <= np.sqrt(tolerance) * slacks):
         return W
     zero = np.asarray(certify(problem, np.zeros_like(W), np.nan_to_num(lam), norm).proved) <= tolerance
     return np.where(zero[..., None, None], 0.0, W)
 
 
-def _run_soft(unit: UnitProblem, norm: Norm, request: Request) -> tuple[FloatArray, FloatArray, IntArray]:
+def _run_soft(unit: UnitProblem[Axis], norm: Norm, request: Request) -> tuple[FloatArray, FloatArray, IntArray]:
     """W, multipliers and steps in the coordinates of the problem.
 
     With W = scale V, unit rows u_k = row_k / |row_k| and slacks xi = scale eta, row k reads ``<u_k, V> + eta / |row_k|
@@ -221,7 +244,7 @@ def _run_soft(unit: UnitProblem, norm: Norm, request: Request) -> tuple[FloatArr
     return _lifted(W, left, right, unit), total, steps
 
 
-def _soft_start(unit: UnitProblem, norm: Norm, c: FloatArray, weight: FloatArray, request: Request) -> FloatArray:
+def _soft_start(unit: UnitProblem[Axis], norm: Norm, c: FloatArray, weight: FloatArray, request: Request) -> FloatArray:
     """Multipliers whose combination is roughly in the direction of W: known ones, or the rows' right-hand sides."""
     known = request.multipliers(unit.problem)
     plain = np.maximum(c, 0.0) * (weight > 0)
@@ -231,7 +254,7 @@ def _soft_start(unit: UnitProblem, norm: Norm, c: FloatArray, weight: FloatArray
     return known if float(c @ known) > 0 else plain
 
 
-def _group_penalty(unit: UnitProblem, norm: Norm, weight: FloatArray, equal: IntArray) -> GroupPenalty:
+def _group_penalty(unit: UnitProblem[Axis], norm: Norm, weight: FloatArray, equal: IntArray) -> GroupPenalty:
     """The penalty in the coordinates of unit rows; rows of ``equal`` stand twice."""
     problem, penalty = unit.problem, unit.problem.penalty
     assert penalty is not None

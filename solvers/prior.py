@@ -8,7 +8,7 @@ a proof of infeasibility never looks at W0: where the rows cancel, so do their v
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF, gamma, norm_bounds, settle
 
 if TYPE_CHECKING:
-    from attsvm.solvers.problem import MarginProblem
+    from attsvm.solvers.problem import EitherProblem
 
 __all__ = ["Prior", "shifted_sides", "stacked_priors"]
 
@@ -39,11 +39,11 @@ class Prior(NamedTuple):
     asked: FloatArray
     error: FloatArray
 
-    def of_rows(self, index: Any) -> Prior:
+    def of_rows(self, index: npt.NDArray[np.integer | np.bool_]) -> Prior:
         """Of some rows."""
         return Prior(self.W, self.asked[..., index], self.error[..., index])
 
-    def of_problems(self, index: Any) -> Prior:
+    def of_problems(self, index: int | npt.NDArray[np.integer | np.bool_]) -> Prior:
         """Of one problem of a batch, or of some."""
         return Prior(self.W[index], self.asked[index], self.error[index])
 
@@ -64,7 +64,7 @@ def stacked_priors(priors: list[Prior | None], rhs: FloatArray, shape: tuple[int
     return Prior(W, asked, error)
 
 
-def shifted_sides(problem: MarginProblem, W0: npt.ArrayLike) -> tuple[FloatArray, Prior]:
+def shifted_sides(problem: EitherProblem, W0: npt.ArrayLike) -> tuple[FloatArray, Prior]:
     """Right-hand sides for the change ``W - W0``, shape (*batch, m), and where they come from.
 
     A right-hand side that rounding cannot tell from 0 is 0: what W0 satisfies to the last digit asks for no change.

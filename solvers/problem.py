@@ -11,21 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, per_row, to_numpy, voided
+from attsvm.solvers.arrays import Axis, Batch, BoolArray, FloatArray, IntArray, One, per_row, to_numpy, voided
 from attsvm.solvers.penalty import Penalty, read_penalty
 from attsvm.solvers.prior import Prior, shifted_sides, stacked_priors
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.protocol import Rows
 
-__all__ = ["MarginProblem"]
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+__all__ = ["EitherProblem", "MarginProblem", "MarginProblemBatch", "is_batch"]
 
 
-class MarginProblem:
+class MarginProblem(Generic[Axis]):
     """Rank-one rows ``<a_k b_k^T, W>`` with a sense and a right-hand side.
 
     Parameters
@@ -95,7 +98,7 @@ class MarginProblem:
         rhs: npt.ArrayLike | None = None,
         equality: npt.ArrayLike | None = None,
         valid: npt.ArrayLike | None = None,
-    ) -> MarginProblem:
+    ) -> MarginProblem[Axis]:
         """A problem on any rows that follow the `Rows` protocol; rows that are not ``valid`` must be void already.
 
         Examples
@@ -109,7 +112,7 @@ class MarginProblem:
         problem._set(rows, rhs, equality, valid)
         return problem
 
-    def around(self, W0: npt.ArrayLike) -> MarginProblem:
+    def around(self, W0: npt.ArrayLike) -> MarginProblem[Axis]:
         """The same rows for the change ``D = W - W0``: its least norm is the least distance of a feasible W from W0.
 
         Parameters
@@ -124,24 +127,18 @@ class MarginProblem:
         (array([[0.25]]), array([[0.]]))
         """
         sides, prior = shifted_sides(self, W0)
-        return (
-            MarginProblem.from_rows(self.rows, sides, self.equality, self.valid)
-            ._with(prior)
-            ._with_penalty(self.penalty)
-        )
+        same: MarginProblem[Axis] = MarginProblem.from_rows(self.rows, sides, self.equality, self.valid)
+        return same._with(prior)._with_penalty(self.penalty)
 
-    def _with(self, prior: Prior | None) -> MarginProblem:
+    def _with(self, prior: Prior | None) -> MarginProblem[Axis]:
         self.prior = prior
         return self
 
-    def on_rows(self, scaled: Rows, power: int = 0) -> MarginProblem:
+    def on_rows(self, scaled: Rows, power: int = 0) -> MarginProblem[Axis]:
         """The problem with every row replaced by one that is ``2^power`` times as large, for W ``2^power`` smaller."""
         prior = None if self.prior is None else self.prior._replace(W=np.ldexp(self.prior.W, -power))
-        return (
-            MarginProblem.from_rows(scaled, self.rhs, self.equality, self.valid)
-            ._with(prior)
-            ._with_penalty(self.penalty)
-        )
+        same: MarginProblem[Axis] = MarginProblem.from_rows(scaled, self.rhs, self.equality, self.valid)
+        return same._with(prior)._with_penalty(self.penalty)
 
     @property
     def asked(self) -> FloatArray:
@@ -153,7 +150,13 @@ class MarginProblem:
         """What a violation is relative to: ``max(1, |asked|)``, shape (*batch, m)."""
         return np.maximum(1.0, np.abs(self.asked))
 
-    def _set(self, rows: Rows, rhs: Any, equality: Any, valid: Any) -> None:
+    def _set(
+        self,
+        rows: Rows,
+        rhs: npt.ArrayLike | None,
+        equality: npt.ArrayLike | None,
+        valid: npt.ArrayLike | None,
+    ) -> None:
         self.batch, self.m, self.q, self.shape = rows.batch, rows.m, rows.q, rows.shape
         shape = (*self.batch, self.m)
         if rhs is None:
@@ -179,7 +182,7 @@ class MarginProblem:
         self.is_plain = rhs is None and equality is None and valid is None
         self.valid = None if valid is None else np.asarray(valid, dtype=bool)
 
-    def soft(self, C: float | None, slack: str = "query", loss: str = "hinge") -> MarginProblem:
+    def soft(self, C: float | None, slack: str = "query", loss: str = "hinge") -> MarginProblem[Axis]:
         """The same rows, which may be violated at the penalty C (see `attsvm.solvers.penalty`); None: no row may be.
 
         Parameters
@@ -198,15 +201,15 @@ class MarginProblem:
         """
         return self._with_penalty(None if C is None else read_penalty(C, slack, loss))
 
-    def _with_penalty(self, penalty: Penalty | None) -> MarginProblem:
+    def _with_penalty(self, penalty: Penalty | None) -> MarginProblem[Axis]:
         if penalty is self.penalty:
             return self
         problem = copy(self)
         problem.penalty = penalty
         return problem
 
-    @classmethod
-    def stack(cls, problems: Sequence[MarginProblem]) -> MarginProblem:
+    @staticmethod
+    def stack(problems: Sequence[MarginProblem]) -> MarginProblem[Batch]:
         """Problems of equal ``shape`` as one batch; fewer rows or queries are filled with void ones.
 
         Examples
@@ -217,27 +220,27 @@ class MarginProblem:
         >>> batch.valid.tolist(), batch[0].m
         ([[True, False], [True, True]], 1)
         """
-        problems = list(problems)
-        if not problems:
+        ones: list[MarginProblem[One]] = list(problems)
+        if not ones:
             raise ValueError("problems must hold at least one MarginProblem, got an empty sequence")
-        shape = problems[0].shape
-        for i, problem in enumerate(problems):
-            if problem.shape != shape or problem.batch:
+        shape = ones[0].shape
+        for i, one in enumerate(ones):
+            if one.shape != shape or one.batch:
                 raise ValueError(
                     f"problems must be single problems with one shape of W: problem 0 has {shape}, "
-                    f"problem {i} {(*problem.batch, *problem.shape)}"
+                    f"problem {i} {one.batch + one.shape}"
                 )
-        parts = [problem.pairs() for problem in problems]
-        size, m, q = len(problems), max(p.m for p in parts), max(p.q for p in parts)
+        parts = [one.pairs() for one in ones]
+        size, m, q = len(ones), max(p.m for p in parts), max(p.q for p in parts)
         a = np.zeros((size, m, shape[0]), dtype=np.result_type(*(p.a.dtype for p in parts)))
         queries = np.zeros((size, q, shape[1]), dtype=np.result_type(*(p.queries.dtype for p in parts)))
         owner, rhs = np.zeros((size, m), dtype=np.int64), np.zeros((size, m))
         valid, equality = np.zeros((size, m), dtype=bool), np.zeros((size, m), dtype=bool)
-        for i, (part, problem) in enumerate(zip(parts, problems, strict=True)):
+        for i, (part, one) in enumerate(zip(parts, ones, strict=True)):
             a[i, : part.m], queries[i, : part.q], owner[i, : part.m] = part.a, part.queries, part.owner
-            rhs[i, : part.m], equality[i, : part.m], valid[i, : part.m] = problem.rhs, problem.equality, True
-        whole = cls(a, queries, owner, rhs, equality, valid)
-        return whole._with(stacked_priors([problem.prior for problem in problems], rhs, shape))
+            rhs[i, : part.m], equality[i, : part.m], valid[i, : part.m] = one.rhs, one.equality, True
+        whole: MarginProblem[Batch] = MarginProblem(a, queries, owner, rhs, equality, valid)
+        return whole._with(stacked_priors([one.prior for one in ones], rhs, shape))
 
     @property
     def owner(self) -> IntArray:
@@ -265,11 +268,12 @@ class MarginProblem:
         """Multipliers without the negative parts of inequality rows, shape (*batch, m)."""
         return np.asarray(np.where(self.equality, multipliers, np.maximum(multipliers, 0.0)))
 
-    def gather(self, index: npt.ArrayLike) -> MarginProblem:
+    def gather(self, index: npt.ArrayLike) -> MarginProblem[Axis]:
         """The problem made of the given rows (indices or boolean mask over m), with the same queries."""
         rows = np.asarray(index)
         valid = None if self.valid is None else self.valid[..., rows]
-        part = MarginProblem.from_rows(self.rows.gather(rows), self.rhs[..., rows], self.equality[..., rows], valid)
+        pairs, sides, equality = self.rows.gather(rows), self.rhs[..., rows], self.equality[..., rows]
+        part: MarginProblem[Axis] = MarginProblem.from_rows(pairs, sides, equality, valid)
         return part._with(None if self.prior is None else self.prior.of_rows(rows))._with_penalty(self.penalty)
 
     def pairs(self) -> PairRows:
@@ -289,28 +293,50 @@ class MarginProblem:
             raise TypeError("one margin problem has no length; a batch has")
         return self.batch[0]
 
-    def __getitem__(self, index: int) -> MarginProblem:
+    def __getitem__(self, index: int) -> MarginProblem[One]:
         if not self.batch:
             raise TypeError("one margin problem cannot be indexed; a batch can")
         if not -len(self) <= index < len(self):
             raise IndexError(f"problem {index} is out of range for a batch of {len(self)}")
         rows, rhs, equality = self.rows[index], self.rhs[index], self.equality[index]
+        part: MarginProblem[One]
         if self.is_plain:
-            return MarginProblem.from_rows(rows)._with_penalty(self.penalty)
+            part = MarginProblem.from_rows(rows)
+            return part._with_penalty(self.penalty)
         prior = None if self.prior is None else self.prior.of_problems(index)
         if self.valid is None or self.valid[index].all():
-            return MarginProblem.from_rows(rows, rhs, equality)._with(prior)._with_penalty(self.penalty)
+            part = MarginProblem.from_rows(rows, rhs, equality)
+            return part._with(prior)._with_penalty(self.penalty)
         keep = np.flatnonzero(self.valid[index])
         part = MarginProblem.from_rows(rows.gather(keep), rhs[keep], equality[keep])
         return part._with(None if prior is None else prior.of_rows(keep))._with_penalty(self.penalty)
 
-    def take(self, problems: npt.ArrayLike) -> MarginProblem:
+    def take(self, problems: npt.ArrayLike) -> MarginProblem[Batch]:
         """Some problems of a batch, as a batch."""
         index = np.asarray(problems)
         valid = None if self.valid is None else self.valid[index]
-        part = MarginProblem.from_rows(self.rows.take(index), self.rhs[index], self.equality[index], valid)
+        rows, sides, equality = self.rows.take(index), self.rhs[index], self.equality[index]
+        part: MarginProblem[Batch] = MarginProblem.from_rows(rows, sides, equality, valid)
         return part._with(None if self.prior is None else self.prior.of_problems(index))._with_penalty(self.penalty)
 
     def __repr__(self) -> str:
         many = f"{len(self)} problems, " if self.batch else ""
         return f"MarginProblem({many}{self.m} rows, {self.q} queries, W {self.shape[0]} x {self.shape[1]})"
+
+
+MarginProblemBatch: TypeAlias = MarginProblem[Batch]
+EitherProblem: TypeAlias = MarginProblem[One] | MarginProblem[Batch]
+
+
+def is_batch(problem: EitherProblem) -> TypeIs[MarginProblemBatch]:
+    """Whether a problem has a batch axis; type checkers then know as well.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.problem import is_batch
+    >>> one = MarginProblem([[1.0]], [[1.0]], [0])
+    >>> is_batch(one), is_batch(MarginProblem.stack([one, one]))
+    (False, True)
+    """
+    return bool(problem.batch)

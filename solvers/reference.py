@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +18,16 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.solution import MethodResult
 from attsvm.solvers.unit import UnitProblem, span
 
+if TYPE_CHECKING:
+    import cvxpy
+
 __all__ = ["ACHIEVABLE", "TIGHT", "solve_cvxpy"]
 
 # Accuracy that a solver's certificate can be expected to reach with the settings below.
 ACHIEVABLE = {"CLARABEL": 1e-7, "SCS": 1e-4, "OSQP": 1e-5}
 
 # Settings far tighter than the packages' defaults: an optimization geometry is read off the solution.
-TIGHT: dict[str, dict[str, Any]] = {
+TIGHT: dict[str, dict[str, object]] = {
     "CLARABEL": {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11, "max_iter": 200},
     "SCS": {"eps_abs": 1e-8, "eps_rel": 1e-8, "max_iters": 100_000},
     "OSQP": {
@@ -49,9 +52,9 @@ def _installed(name: str | None) -> str:
     return wanted
 
 
-def _settings(name: str, request: Request) -> dict[str, Any]:
+def _settings(name: str, request: Request) -> dict[str, object]:
     options = dict(request.options)
-    settings: dict[str, Any] = {} if options.pop("defaults", False) else dict(TIGHT.get(name, {}))
+    settings: dict[str, object] = {} if options.pop("defaults", False) else dict(TIGHT.get(name, {}))
     if request.max_iterations is not None:
         settings["max_iters" if name == "SCS" else "max_iter"] = request.max_iterations
     return {**settings, **options}
@@ -107,7 +110,7 @@ def _solve_soft(
     norm: Norm,
     reduced: tuple[FloatArray, tuple[int, int], FloatArray, FloatArray],
     name: str,
-    settings: dict[str, Any],
+    settings: dict[str, object],
 ) -> MethodResult:
     """Solve the soft margin of dense rows, in coordinates of their spans, with an installed cvxpy solver."""
     import cvxpy as cp
@@ -165,7 +168,7 @@ def _attempt(
     columns: FloatArray,
     rows: FloatArray,
     name: str,
-    settings: dict[str, Any],
+    settings: dict[str, object],
     known: MethodResult,
 ) -> MethodResult:
     """One run of the solver on scaled rows and columns: what it found, or what was known if that is better."""
@@ -200,7 +203,7 @@ def _attempt(
     return found
 
 
-def _run(program: Any, name: str, norm: Norm, settings: dict[str, Any]) -> str:
+def _run(program: cvxpy.Problem, name: str, norm: Norm, settings: dict[str, object]) -> str:
     """Let cvxpy solve; its status, or "solver_error"."""
     import cvxpy as cp
 
@@ -215,7 +218,9 @@ def _run(program: Any, name: str, norm: Norm, settings: dict[str, Any]) -> str:
     return str(program.status)
 
 
-def _multipliers(norm: Norm, problem: MarginProblem, constraints: list[Any], rows: FloatArray) -> FloatArray:
+def _multipliers(
+    norm: Norm, problem: MarginProblem, constraints: list[cvxpy.Constraint], rows: FloatArray
+) -> FloatArray:
     """Multipliers in norm form, in row order: whatever increasing function of the norm was minimized, ``N*(D) = 1``."""
     lam = np.zeros(problem.m)
     duals = iter(constraints)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.solution import MarginSolution
+from attsvm.solvers.problem import EitherProblem
+from attsvm.solvers.solution import EitherSolution, MarginSolution
 
 __all__ = ["Request"]
 
@@ -38,13 +37,13 @@ class Request:
 
     tolerance: float
     max_iterations: int | None = None
-    warm_start: MarginSolution | FloatArray | None = None
+    warm_start: EitherSolution | FloatArray | None = None
     rank: int | None = None
     solver: str = "auto"
     variant: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
-    def check(self, problem: MarginProblem) -> None:
+    def check(self, problem: EitherProblem) -> None:
         """Refuse a warm start that does not fit, whether or not the method will use it."""
         given, batch, m, shape = self.warm_start, problem.batch, problem.m, problem.shape
         if given is None:
@@ -61,7 +60,16 @@ class Request:
         elif not np.isfinite(given).all():
             raise ValueError("warm_start must be finite")
 
-    def multipliers(self, problem: MarginProblem) -> FloatArray | None:
+    def whole(self, name: str, default: int, least: int = 0) -> int:
+        """An option that is an integer of at least ``least``; refused by name if it is none."""
+        given = self.options.get(name)
+        if given is None:
+            return default
+        if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {given!r}")
+        return int(given)
+
+    def multipliers(self, problem: EitherProblem) -> FloatArray | None:
         """Multipliers to start from, negative inequality multipliers cut to 0; None when there are none to use."""
         given = self.warm_start
         if given is None:

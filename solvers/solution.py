@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Generic, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certify.certificate import Certificate, CertificateBatch, Source
+from attsvm.solvers.arrays import Axis, Batch, BoolArray, Count, FloatArray, IntArray, Number, One
+from attsvm.solvers.certify.certificate import (
+    Certificate,
+    CertificateBatch,
+    RankCertificate,
+    RankCertificateBatch,
+    Source,
+)
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.display import counted
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import MarginProblem, MarginProblemBatch
 from attsvm.solvers.status import ConvergenceWarning, InfeasibleError, NoSolutionError, Status
 
+StatusArray: TypeAlias = npt.NDArray[np.object_]
+
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from attsvm.solvers.certify.farkas import FarkasCertificate
     from attsvm.solvers.nuclear.uniqueness import UniquenessCertificate
 
 __all__ = [
+    "BatchExtras",
+    "BatchResult",
+    "EitherSolution",
     "Extras",
     "MarginSolution",
     "MarginSolutionBatch",
     "MethodResult",
     "RankLimit",
     "conclude",
+    "is_one",
     "warn_if_inaccurate",
 ]
 
@@ -97,19 +111,33 @@ NO_EXTRAS = Extras()
 
 
 @dataclass(frozen=True, eq=False)
-class MethodResult:
-    """What a method hands back, in the coordinates and the scale of the problem.
+class BatchExtras:
+    """What the solution of a batch adds.
 
     Attributes
     ----------
-    W : ndarray, shape (*batch, dx, dz), or None
-    multipliers : ndarray, shape (*batch, m), or None
-        In norm form. Entries of problems without a solution are NaN.
-    iterations : int or ndarray of int
+    rescued : ndarray of bool, shape (B,)
+        See `Extras`.
+    each : tuple of Extras
+        Of every problem, or empty where no problem was solved alone.
+    """
+
+    rescued: BoolArray
+    each: tuple[Extras, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class MethodResult:
+    """What a method hands back of one problem, in its coordinates and its scale.
+
+    Attributes
+    ----------
+    W : ndarray, shape (dx, dz), or None
+    multipliers : ndarray, shape (m,), or None
+        In norm form.
+    iterations : int
     farkas : Certificate or None
-        Proof of infeasibility of one problem; a batch gives candidates instead.
-    candidates : ndarray, shape (*batch, m), or None
-        Multipliers that may prove infeasibility, NaN elsewhere; the pipeline verifies them.
+        Proof of infeasibility.
     certificate : Certificate or None
         Of (W, multipliers), when the method needed it anyway.
     status : Status or None
@@ -119,9 +147,8 @@ class MethodResult:
 
     W: FloatArray | None = None
     multipliers: FloatArray | None = None
-    iterations: Any = 0
+    iterations: int = 0
     farkas: Certificate | None = None
-    candidates: FloatArray | None = None
     certificate: Certificate | None = None
     status: Status | None = None
     extras: Extras = NO_EXTRAS
@@ -132,7 +159,38 @@ class MethodResult:
 
 
 @dataclass(frozen=True, eq=False)
-class MarginSolution:
+class BatchResult:
+    """What a method hands back of a batch; certificates and proofs are worked out from it.
+
+    Attributes
+    ----------
+    W : ndarray, shape (B, dx, dz)
+    multipliers : ndarray, shape (B, m)
+        In norm form. Entries of problems without a solution are NaN.
+    iterations : ndarray of int, shape (B,)
+    candidates : ndarray, shape (B, m), or None
+        Multipliers that may prove infeasibility, NaN elsewhere.
+    """
+
+    W: FloatArray
+    multipliers: FloatArray
+    iterations: IntArray
+    candidates: FloatArray | None = None
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Outcome = TypeVar("Outcome", Status, StatusArray, default=Status)
+    Added = TypeVar("Added", Extras, BatchExtras, default=Extras)
+else:  # as in attsvm.solvers.arrays
+    from typing import TypeVar
+
+    Outcome, Added = TypeVar("Outcome", Status, StatusArray), TypeVar("Added", Extras, BatchExtras)
+
+
+@dataclass(frozen=True, eq=False)
+class MarginSolution(Generic[Axis, Number, Count, Outcome, Added]):
     """A solved margin problem with its certificate, or a batch of them: then index it to get one.
 
     Attributes
@@ -156,24 +214,22 @@ class MarginSolution:
         What a particular solver adds.
     """
 
-    problem: MarginProblem
+    problem: MarginProblem[Axis]
     norm_kind: Norm
-    status: Status
-    certificate: Certificate
+    status: Outcome
+    certificate: Certificate[Number, Count]
     multipliers: FloatArray
     solver: str
-    iterations: int
+    iterations: Count
     seconds: float
     tolerance: float
-    _W: FloatArray | None = field(repr=False, default=None)
-    extras: Extras = field(repr=False, default=NO_EXTRAS)
+    _W: FloatArray | None = field(repr=False)
+    extras: Added = field(repr=False)
     _proofs: dict[int, FarkasCertificate] = field(repr=False, default_factory=dict)
-    _each: tuple[Extras, ...] = field(repr=False, default=())
 
     def __repr__(self) -> str:
-        if self.problem.batch:
-            statuses: Any = self.status
-            return f"MarginSolution({self.norm_kind.name}, {len(self)} problems: {counted(statuses)}, {self.solver})"
+        if not isinstance(self.status, Status):
+            return f"MarginSolution({self.norm_kind.name}, {len(self)} problems: {counted(self.status)}, {self.solver})"
         found = f", norm={self.norm:.6g}, gap={self.certificate.gap:.1e}" if self.status.has_solution else ""
         return f"MarginSolution({self.norm_kind.name}, {self.status}{found}, {self.solver})"
 
@@ -188,10 +244,11 @@ class MarginSolution:
         farkas = self.certificate.farkas
         if farkas is not None:
             raise InfeasibleError(f"no W satisfies all rows; queries {farkas.owners.tolist()} conflict")
-        raise NoSolutionError(f"there is no W to read: status is {self.status}. {self.status.advice}")
+        advice = f" {self.status.advice}" if isinstance(self.status, Status) else ""
+        raise NoSolutionError(f"there is no W to read: status is {self.status}.{advice}")
 
     @property
-    def reason(self) -> str:
+    def reason(self: MarginSolution) -> str:
         """Why the status is what it is, with the resolution at which more is proved; one problem only."""
         if self.problem.batch:
             raise ValueError("reason is about one problem; index the batch first, e.g. solution[0].reason")
@@ -200,12 +257,12 @@ class MarginSolution:
         return self.certificate.reason(self.tolerance)
 
     @property
-    def norm(self) -> float:
+    def norm(self) -> Number:
         """N(W); infinite when there is no solution."""
         return self.certificate.norm
 
     @cached_property
-    def uniqueness(self) -> UniquenessCertificate:
+    def uniqueness(self: MarginSolution) -> UniquenessCertificate:
         """Whether a nuclear-norm solution is the only one (worked out at the first look); one problem only."""
         from attsvm.solvers.nuclear.uniqueness import certify_uniqueness
 
@@ -219,29 +276,28 @@ class MarginSolution:
     def __len__(self) -> int:
         return len(self.problem)
 
-    def __getitem__(self, index: int) -> MarginSolution:
+    def __getitem__(self: MarginSolutionBatch, index: int) -> MarginSolution:
         """The solution of one problem of a batch."""
         problem = self.problem[index]
         index %= len(self)
-        statuses: Any = self.status
-        counts: Any = self.iterations
-        status: Status = statuses[index]
-        keep = slice(None) if self.problem.valid is None else self.problem.valid[index]
-        W, lam = self.W[index] if status.has_solution else None, self.multipliers[index][keep]
+        status: Status = self.status[index]
+        keep = None if self.problem.valid is None else self.problem.valid[index]
+        lam = self.multipliers[index] if keep is None else self.multipliers[index][keep]
+        W = self.W[index] if status.has_solution else None
         certificate = self.certificate.of(index, Source(problem, W, lam, self.norm_kind))
         if index in self._proofs:
             certificate = replace(certificate, farkas=_narrowed(self._proofs[index], keep))
         if certificate.rank_certificate is not None and not status.has_solution:
             certificate = replace(certificate, rank_certificate=None)
-        rescued: Any = self.extras.rescued
-        extras = self._each[index] if self._each else Extras(rescued=bool(rescued[index]))
+        known = self.extras
+        extras = known.each[index] if known.each else Extras(rescued=bool(known.rescued[index]))
         return MarginSolution(
-            problem, self.norm_kind, status, certificate, lam, extras.answered_by or self.solver, int(counts[index]),
-            self.seconds / len(self), self.tolerance, W, extras,
+            problem, self.norm_kind, status, certificate, lam, extras.answered_by or self.solver,
+            self.iterations.item(index), self.seconds / len(self), self.tolerance, W, extras,
         )  # fmt: skip
 
     @staticmethod
-    def stack(solutions: list[MarginSolution], problem: MarginProblem) -> MarginSolution:
+    def stack(solutions: list[MarginSolution], problem: MarginProblemBatch) -> MarginSolutionBatch:
         """Solutions of the problems of a batch as the solution of the batch."""
         first = solutions[0]
         size, m = len(solutions), problem.m
@@ -258,47 +314,36 @@ class MarginSolution:
             for i, solution in enumerate(solutions)
             if solution.certificate.farkas is not None
         }
-        status: Any = np.array([solution.status for solution in solutions], dtype=object)
-        iterations: Any = np.array([solution.iterations for solution in solutions])
-        rescued: Any = np.array([solution.extras.rescued for solution in solutions])
-        certificate = _stacked([s.certificate for s in solutions])
-        certificate = replace(certificate, _source=Source(problem, W, multipliers, first.norm_kind))
+        each = tuple(
+            s.extras if s.solver in (first.solver, s.extras.answered_by) else replace(s.extras, answered_by=s.solver)
+            for s in solutions
+        )
         return MarginSolution(
-            problem, first.norm_kind, status, certificate, multipliers, first.solver, iterations,
-            sum(s.seconds for s in solutions), first.tolerance, W, Extras(rescued=rescued), proofs,
-            tuple(
-                s.extras if s.solver in (first.solver, s.extras.answered_by) else
-                replace(s.extras, answered_by=s.solver) for s in solutions
-            ),
-        )  # fmt: skip
+            problem,
+            first.norm_kind,
+            np.array([solution.status for solution in solutions], dtype=object),
+            _stacked([s.certificate for s in solutions], Source(problem, W, multipliers, first.norm_kind)),
+            multipliers,
+            first.solver,
+            np.array([solution.iterations for solution in solutions], dtype=np.int64),
+            sum(s.seconds for s in solutions),
+            first.tolerance,
+            W,
+            BatchExtras(np.array([one.rescued for one in each], dtype=bool), each),
+            proofs,
+        )
 
 
-class MarginSolutionBatch(Protocol):
-    """The face of a `MarginSolution` of a batch: the same names with a leading axis."""
-
-    problem: MarginProblem
-    norm_kind: Norm
-    status: npt.NDArray[np.object_]
-    certificate: CertificateBatch
-    multipliers: FloatArray
-    W: FloatArray
-    norm: FloatArray
-    iterations: IntArray
-    solver: str
-    seconds: float
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> MarginSolution: ...
+MarginSolutionBatch: TypeAlias = MarginSolution[Batch, FloatArray, IntArray, StatusArray, BatchExtras]
+EitherSolution: TypeAlias = MarginSolution[One, float, int, Status, Extras] | MarginSolutionBatch
 
 
-def _narrowed(farkas: FarkasCertificate, keep: Any) -> FarkasCertificate:
+def _narrowed(farkas: FarkasCertificate, keep: BoolArray | None) -> FarkasCertificate:
     """A proof in the numbering of the rows that exist."""
-    multipliers = farkas.multipliers[keep]
-    if len(multipliers) == len(farkas.multipliers):
+    if keep is None or keep.all():
         return farkas
     position = np.cumsum(keep) - 1
-    return replace(farkas, multipliers=multipliers, rows=position[farkas.rows])
+    return replace(farkas, multipliers=farkas.multipliers[keep], rows=position[farkas.rows])
 
 
 def _widened(farkas: FarkasCertificate | None, m: int, valid: BoolArray | None) -> FarkasCertificate:
@@ -312,27 +357,58 @@ def _widened(farkas: FarkasCertificate | None, m: int, valid: BoolArray | None) 
     return replace(farkas, multipliers=multipliers, rows=index[farkas.rows])
 
 
-def _stacked(certificates: list[Certificate]) -> Certificate:
+def _stacked(certificates: list[Certificate], source: Source) -> CertificateBatch:
     """Certificates of single problems as arrays over a batch."""
-    numbers: dict[str, Any] = {
-        part.name: np.array([getattr(c, part.name) for c in certificates])
-        for part in fields(Certificate)
-        if part.name not in ("rank_certificate", "farkas", "_source", "soft_objective")
-    }
-    values: Any = [c.soft_objective for c in certificates]
-    numbers["soft_objective"] = None if None in values else np.array(values)
-    ranks = [c.rank_certificate for c in certificates]
-    known = next((r for r in ranks if r is not None), None)
-    if known is None:
-        return Certificate(**numbers)
-    blank = type(known)(-1, np.inf, -1, np.inf, np.nan, np.nan, np.full_like(known.dual_singular_values, np.nan))
-    columns: list[Any] = [
-        np.stack([np.asarray(getattr(r or blank, part.name)) for r in ranks]) for part in fields(known)
-    ]
-    return Certificate(**numbers, rank_certificate=type(known)(*columns))
+    objectives = [c.soft_objective for c in certificates if c.soft_objective is not None]
+    return Certificate(
+        np.array([c.primal_violation for c in certificates]),
+        np.array([c.dual_violation for c in certificates]),
+        np.array([c.gap for c in certificates]),
+        np.array([c.complementarity for c in certificates]),
+        np.array([c.norm for c in certificates]),
+        np.array([c.lower_bound for c in certificates]),
+        np.array([c.primal_error for c in certificates]),
+        np.array([c.gap_error for c in certificates]),
+        _stacked_ranks(certificates),
+        None,
+        source,
+        np.array(objectives) if len(objectives) == len(certificates) else None,
+    )
 
 
-def warn_if_inaccurate(solution: MarginSolution, stacklevel: int = 3) -> None:
+def _stacked_ranks(certificates: list[Certificate]) -> RankCertificateBatch | None:
+    """Of the certificates that have one, with nothing proved for the others; None if none has."""
+    known = [c.rank_certificate for c in certificates if c.rank_certificate is not None]
+    if not known:
+        return None
+    nothing = np.full_like(known[0].dual_singular_values, np.nan)
+    blank = RankCertificate(-1, np.inf, -1, np.inf, np.nan, np.nan, nothing)
+    ranks = [c.rank_certificate or blank for c in certificates]
+    return RankCertificate(
+        np.array([r.rank for r in ranks]),
+        np.array([r.resolution for r in ranks]),
+        np.array([r.numerical_rank for r in ranks]),
+        np.array([r.tolerance for r in ranks]),
+        np.array([r.dual_gap for r in ranks]),
+        np.array([r.singular_gap for r in ranks]),
+        np.stack([r.dual_singular_values for r in ranks]),
+    )
+
+
+def is_one(solution: EitherSolution) -> TypeIs[MarginSolution]:
+    """Whether a solution is that of one problem; type checkers then know as well.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> from attsvm.solvers.solution import is_one
+    >>> is_one(solve(MarginProblem([[1.0]], [[1.0]], [0])))
+    True
+    """
+    return not solution.problem.batch
+
+
+def warn_if_inaccurate(solution: EitherSolution, stacklevel: int = 3) -> None:
     """Warn once where a solve, or problems of a batch, ended without the proof that the tolerance asks for.
 
     Examples
@@ -347,12 +423,12 @@ def warn_if_inaccurate(solution: MarginSolution, stacklevel: int = 3) -> None:
     >>> print(told[0].message.args[0].split(":")[0])
     the solve ended inaccurate
     """
-    if not solution.problem.batch:
+    if is_one(solution):
         if solution.status is Status.INACCURATE:
             text = f"the solve ended inaccurate: {solution.reason}. {Status.INACCURATE.advice}"
             warnings.warn(text, ConvergenceWarning, stacklevel=stacklevel)
         return
-    open_ones = np.flatnonzero(np.asarray(solution.status) == Status.INACCURATE)
+    open_ones = np.flatnonzero(solution.status == Status.INACCURATE)
     if len(open_ones):
         text = f"{len(open_ones)} of {len(solution)} problems ended inaccurate, the first is problem {open_ones[0]}: "
         text += f"{solution[int(open_ones[0])].reason}. {Status.INACCURATE.advice}"
@@ -367,7 +443,7 @@ def conclude(
     if found.farkas is not None:
         return MarginSolution(
             problem, norm, Status.INFEASIBLE, found.farkas, np.full(problem.m, np.nan), solver, iterations, seconds,
-            tolerance, extras=found.extras,
+            tolerance, None, found.extras,
         )  # fmt: skip
     W, lam, certificate = found.W, found.multipliers, found.certificate
     if W is not None and lam is not None and certificate is None:
@@ -377,7 +453,7 @@ def conclude(
         nothing = np.full(problem.m, np.nan)
         return MarginSolution(
             problem, norm, Status.FAILED, Certificate.unknown(source=Source(problem, None, nothing, norm)), nothing,
-            solver, iterations, seconds, tolerance, extras=found.extras,
+            solver, iterations, seconds, tolerance, None, found.extras,
         )  # fmt: skip
     closes = certificate.proved <= tolerance
     status = Status.OPTIMAL if closes else found.status or Status.INACCURATE

@@ -10,25 +10,33 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certify.certificate import Certificate, Source
+from attsvm.solvers.certify.certificate import Certificate, CertificateBatch, Source
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
 from attsvm.solvers.exact.settle import settle_exactly
 from attsvm.solvers.ladder import SolverSpec, rungs
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import EitherProblem, MarginProblem, MarginProblemBatch, is_batch
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import FEW_ROWS
-from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, MethodResult, conclude
+from attsvm.solvers.solution import (
+    BatchExtras,
+    EitherSolution,
+    MarginSolution,
+    MarginSolutionBatch,
+    MethodResult,
+    conclude,
+    is_one,
+)
 from attsvm.solvers.status import Status
 from attsvm.solvers.threads import blas_threads
-from attsvm.solvers.unit import UnitProblem, scaled_to_range
+from attsvm.solvers.unit import UnitProblem, UnitProblemBatch, scaled_to_range
 from attsvm.solvers.vectors import vector_problem
 
 __all__ = ["solve", "solve_batch"]
@@ -58,7 +66,7 @@ def _check(solver: object, tolerance: object, max_iterations: object, rank: obje
             raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
 
 
-def _warm(given: Any) -> Any:
+def _warm(given: EitherSolution | npt.ArrayLike | None) -> EitherSolution | FloatArray | None:
     """A solution as it is, anything else as an array of multipliers."""
     if given is None or isinstance(given, MarginSolution):
         return given
@@ -68,6 +76,7 @@ def _warm(given: Any) -> Any:
         raise TypeError(f"warm_start must be a MarginSolution or multipliers, got {type(given).__name__}") from error
 
 
+@overload
 def solve(
     problem: MarginProblem,
     norm: str | Norm = "frobenius",
@@ -76,9 +85,36 @@ def solve(
     rank: int | None = None,
     tolerance: float | None = None,
     max_iterations: int | None = None,
-    warm_start: MarginSolution | npt.ArrayLike | None = None,
-    **options: Any,
-) -> MarginSolution:
+    warm_start: EitherSolution | npt.ArrayLike | None = None,
+    **options: object,
+) -> MarginSolution: ...
+
+
+@overload
+def solve(
+    problem: MarginProblemBatch,
+    norm: str | Norm = "frobenius",
+    solver: str = "auto",
+    *,
+    rank: int | None = None,
+    tolerance: float | None = None,
+    max_iterations: int | None = None,
+    warm_start: EitherSolution | npt.ArrayLike | None = None,
+    **options: object,
+) -> MarginSolutionBatch: ...
+
+
+def solve(
+    problem: EitherProblem,
+    norm: str | Norm = "frobenius",
+    solver: str = "auto",
+    *,
+    rank: int | None = None,
+    tolerance: float | None = None,
+    max_iterations: int | None = None,
+    warm_start: EitherSolution | npt.ArrayLike | None = None,
+    **options: object,
+) -> MarginSolution | MarginSolutionBatch:
     """Solve a margin problem, or all problems of a batch.
 
     Parameters
@@ -120,13 +156,15 @@ def solve(
         tolerance or _achievable(specs[0], variant), max_iterations, _warm(warm_start), rank, solver, variant, options
     )
     request.check(problem)
-    if problem.m < FEW_ROWS and not problem.batch and norm.name == "frobenius" and not specs[0].foreign:
+    if problem.m < FEW_ROWS and not is_batch(problem) and norm.name == "frobenius" and not specs[0].foreign:
         return _solve_one(specs, problem, norm, request)  # products of so few rows are never shared between threads
     threads = _threads(specs[0], problem, norm)
     # Not a with statement: an interrupt at the first instruction of __exit__ would leave the threads as they are.
     try:
         threads.__enter__()
-        return (_solve_many if problem.batch else _solve_one)(specs, problem, norm, request)
+        if is_batch(problem):
+            return _solve_many(specs, problem, norm, request)
+        return _solve_one(specs, problem, norm, request)
     finally:
         try:
             threads.__exit__(None, None, None)
@@ -135,9 +173,17 @@ def solve(
 
 
 def solve_batch(
-    problem: MarginProblem, norm: str | Norm = "frobenius", solver: str = "auto", **options: Any
+    problem: EitherProblem,
+    norm: str | Norm = "frobenius",
+    solver: str = "auto",
+    *,
+    rank: int | None = None,
+    tolerance: float | None = None,
+    max_iterations: int | None = None,
+    warm_start: EitherSolution | npt.ArrayLike | None = None,
+    **options: object,
 ) -> MarginSolutionBatch:
-    """`solve` with the type of a batch: the same names with a leading axis.
+    """`solve` of what must be a batch, where type checkers cannot know that it is one.
 
     Examples
     --------
@@ -146,14 +192,15 @@ def solve_batch(
     >>> solve_batch(MarginProblem(np.ones((2, 1, 1)), np.ones((2, 1, 1)), [0])).norm
     array([1., 1.])
     """
-    if not problem.batch:
+    if not is_batch(problem):
         raise ValueError("solve_batch takes a batch of problems; use solve for one")
-    found: Any = solve(problem, norm, solver, **options)
-    face: MarginSolutionBatch = found
-    return face
+    return solve(
+        problem, norm, solver, rank=rank, tolerance=tolerance, max_iterations=max_iterations, warm_start=warm_start,
+        **options,
+    )  # fmt: skip
 
 
-def _check_options(specs: tuple[SolverSpec, ...], options: dict[str, Any]) -> None:
+def _check_options(specs: tuple[SolverSpec, ...], options: dict[str, object]) -> None:
     """Refuse options that neither the first method nor, on the ladder of "auto", another one takes; by name."""
     if not options or specs[0].options is None:
         return
@@ -172,7 +219,7 @@ def _achievable(spec: SolverSpec, variant: str) -> float:
     return spec.achievable
 
 
-def _threads(spec: SolverSpec, problem: MarginProblem, norm: Norm) -> AbstractContextManager[Any]:
+def _threads(spec: SolverSpec, problem: EitherProblem, norm: Norm) -> AbstractContextManager[object]:
     if spec.foreign:  # keeps its own habits
         return nullcontext()
     if "memory_limit" in (spec.options or ()) and not problem.batch:
@@ -247,7 +294,7 @@ def _climb(
     return best, answered
 
 
-def _is_sharp(problem: MarginProblem, norm: Norm) -> bool:
+def _is_sharp(problem: EitherProblem, norm: Norm) -> bool:
     """Whether more is wanted than the tolerance: hard nuclear margins, whose norms agree however they were solved."""
     return norm.name == "nuclear" and problem.penalty is None
 
@@ -345,7 +392,9 @@ def _solve_scaled(
 # -- a batch ------------------------------------------------------------------------------------------
 
 
-def _solve_many(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
+def _solve_many(
+    specs: tuple[SolverSpec, ...], problem: MarginProblemBatch, norm: Norm, request: Request
+) -> MarginSolutionBatch:
     """All problems of a batch: at once where the method can, else one by one."""
     if not len(problem):
         return _solved_nothing(specs[0], problem, norm, request.tolerance)
@@ -355,49 +404,51 @@ def _solve_many(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Nor
     return _solve_each(problem, norm, request)
 
 
-def _solved_nothing(spec: SolverSpec, problem: MarginProblem, norm: Norm, tolerance: float) -> MarginSolution:
+def _solved_nothing(spec: SolverSpec, problem: MarginProblemBatch, norm: Norm, tolerance: float) -> MarginSolutionBatch:
     """The solution of a batch without problems."""
-    status: Any = np.empty(0, dtype=object)
-    counts: Any = np.zeros(0, dtype=np.int64)
     return MarginSolution(
-        problem, norm, status, Certificate.unknown((0,)), np.zeros((0, problem.m)), spec.name, counts,
-        0.0, tolerance, np.zeros((0, *problem.shape)), _no_rescues(0),
+        problem, norm, np.empty(0, dtype=object), Certificate.unknown_batch(0), np.zeros((0, problem.m)), spec.name,
+        np.zeros(0, dtype=np.int64), 0.0, tolerance, np.zeros((0, *problem.shape)),
+        BatchExtras(np.zeros(0, dtype=bool)),
     )  # fmt: skip
 
 
-def _solve_each(problem: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
+def _solve_each(problem: MarginProblemBatch, norm: Norm, request: Request) -> MarginSolutionBatch:
     """One by one, each on its own ladder."""
     parts = []
     for i in range(len(problem)):
         one = problem[i]
-        mine = rungs(one, norm, request.solver, request.rank)[0]
+        mine = rungs(one, norm, request.solver, request.rank, warn=False)[0]  # the batch has warned
         start = _warm_part(request.warm_start, problem, i)
         parts.append(_solve_one(mine, one, norm, replace(request, warm_start=start)))
     return MarginSolution.stack(parts, problem)
 
 
-def _warm_part(known: MarginSolution | FloatArray | None, problem: MarginProblem, i: int) -> Any:
+def _warm_part(
+    known: EitherSolution | FloatArray | None, problem: MarginProblemBatch, i: int
+) -> MarginSolution | FloatArray | None:
     """The warm start of one problem of a batch: of a solution its part, unless that has other rows."""
-    if known is None:
-        return None
-    if isinstance(known, MarginSolution):
-        return known[i] if known.problem[i].m == problem[i].m else None
-    return known[i] if problem.valid is None else known[i][problem.valid[i]]
+    if known is None or not isinstance(known, MarginSolution):
+        return known if known is None else known[i] if problem.valid is None else known[i][problem.valid[i]]
+    if is_one(known):  # refused by `Request.check`
+        raise TypeError("the warm start of a batch must be the solution of a batch")
+    return known[i] if known.problem[i].m == problem[i].m else None
 
 
-def _solve_batched(specs: tuple[SolverSpec, ...], batch: MarginProblem, norm: Norm, request: Request) -> MarginSolution:
+def _solve_batched(
+    specs: tuple[SolverSpec, ...], batch: MarginProblemBatch, norm: Norm, request: Request
+) -> MarginSolutionBatch:
     """A method that works on a batch, then its certificates; what is left open is solved one by one."""
     begin, spec = time.perf_counter(), specs[0]
     unit = UnitProblem(batch)
     if unit.is_extreme:
         return _solve_each(batch, norm, request)
-    found = spec.load()(unit, norm, request)
-    assert found.W is not None and found.multipliers is not None
+    found = spec.load_batched()(unit, norm, request)
     usable = np.asarray(np.isfinite(found.W).all(axis=(-2, -1)) & np.isfinite(found.multipliers).all(axis=-1))
     W = np.where(usable[:, None, None], found.W, 0.0)
     lam = np.where(usable[:, None], found.multipliers, 0.0)
-    certificate: Any = certify(batch, W, lam, norm)
-    rescue = request.options.get("rescue", request.max_iterations is None)
+    certificate = certify(batch, W, lam, norm)
+    rescue = bool(request.options.get("rescue", request.max_iterations is None))
     hard = _is_hard(unit, norm) & rescue
     closes = usable & (certificate.proved <= request.tolerance) & ~hard
     if (
@@ -409,28 +460,23 @@ def _solve_batched(specs: tuple[SolverSpec, ...], batch: MarginProblem, norm: No
     code[list(proofs)] = 2
     not_sharp = _is_sharp(batch, norm) & (certificate.proved > _SHARP)
     open_ones = np.flatnonzero((code == 1) | (code == 3) | ((code == 0) & not_sharp))
-    status: Any = _CODES[code]
-    label = found.extras.answered_by or spec.name
-    result = MarginSolution(
-        batch, norm, status, _blanked(certificate, code), np.where(code[:, None] < 2, lam, np.nan), label,
+    result: MarginSolutionBatch = MarginSolution(
+        batch, norm, _CODES[code], _blanked(certificate, code), np.where(code[:, None] < 2, lam, np.nan), spec.name,
         found.iterations, 0.0, request.tolerance, np.where(code[:, None, None] < 2, W, np.nan),
-        _no_rescues(len(code)), proofs,
+        BatchExtras(np.zeros(len(code), dtype=bool)), proofs,
     )  # fmt: skip
     if len(open_ones) and rescue:
         result = _rescued(result, open_ones, norm, request, hard)
     return replace(result, seconds=time.perf_counter() - begin)
 
 
-def _no_rescues(size: int) -> Extras:
-    flags: Any = np.zeros(size, dtype=bool)
-    return Extras(rescued=flags)
-
-
-def _proofs(batch: MarginProblem, candidates: FloatArray | None, undecided: BoolArray) -> dict[int, FarkasCertificate]:
+def _proofs(
+    batch: MarginProblemBatch, candidates: FloatArray | None, undecided: BoolArray
+) -> dict[int, FarkasCertificate]:
     """Verified proofs of infeasibility by problem."""
     proofs: dict[int, FarkasCertificate] = {}
     for i in np.flatnonzero(undecided):
-        one = MarginProblem.from_rows(batch.rows[int(i)], batch.asked[i], batch.equality[i])
+        one: MarginProblem = MarginProblem.from_rows(batch.rows[int(i)], batch.asked[i], batch.equality[i])
         proof = zero_row_proof(one)
         if proof is None and candidates is not None and np.isfinite(candidates[i]).all():
             proof = certify_infeasible(one, candidates[i])
@@ -439,31 +485,39 @@ def _proofs(batch: MarginProblem, candidates: FloatArray | None, undecided: Bool
     return proofs
 
 
-def _blanked(certificate: Any, code: npt.NDArray[np.int64]) -> Any:
+def _blanked(certificate: CertificateBatch, code: npt.NDArray[np.int64]) -> CertificateBatch:
     """The certificate of a batch with infinities where there is no solution."""
     without = code >= 2
     if not without.any():
         return certificate
-    unknown: Any = Certificate.unknown((len(code),))
-    unknown = replace(unknown, lower_bound=np.where(code == 2, np.inf, 0.0))  # nothing is proved by a failure
-    parts = {
-        name: np.where(without, getattr(unknown, name), getattr(certificate, name))
-        for name in ("primal_violation", "dual_violation", "gap", "complementarity", "norm", "lower_bound",
-                     "primal_error", "gap_error")
-    }  # fmt: skip
+
+    def infinite(values: FloatArray) -> FloatArray:
+        return np.where(without, np.inf, values)
+
     ranks = certificate.rank_certificate
     if ranks is not None:
         ranks = replace(
             ranks,
             rank=np.where(without, -1, ranks.rank),
             numerical_rank=np.where(without, -1, ranks.numerical_rank),
-            resolution=np.where(without, np.inf, ranks.resolution),
-            tolerance=np.where(without, np.inf, ranks.tolerance),
+            resolution=infinite(ranks.resolution),
+            tolerance=infinite(ranks.tolerance),
         )
-    return replace(certificate, **parts, rank_certificate=ranks)
+    return replace(
+        certificate,
+        primal_violation=infinite(certificate.primal_violation),
+        dual_violation=infinite(certificate.dual_violation),
+        gap=infinite(certificate.gap),
+        complementarity=infinite(certificate.complementarity),
+        norm=infinite(certificate.norm),
+        lower_bound=np.where(code == 3, 0.0, infinite(certificate.lower_bound)),  # nothing is proved by a failure
+        primal_error=infinite(certificate.primal_error),
+        gap_error=infinite(certificate.gap_error),
+        rank_certificate=ranks,
+    )
 
 
-def _is_hard(unit: UnitProblem, norm: Norm) -> BoolArray:
+def _is_hard(unit: UnitProblemBatch, norm: Norm) -> BoolArray:
     """Where rows differ so much that what closes depends on the method: solved as they would be alone, shape (B,)."""
     if norm.name != "nuclear" or unit.problem.penalty is not None:
         return np.zeros(len(unit.problem), dtype=bool)
@@ -473,8 +527,8 @@ def _is_hard(unit: UnitProblem, norm: Norm) -> BoolArray:
 
 
 def _rescued(
-    batch: MarginSolution, open_ones: npt.NDArray[np.intp], norm: Norm, request: Request, hard: BoolArray
-) -> MarginSolution:
+    batch: MarginSolutionBatch, open_ones: npt.NDArray[np.intp], norm: Norm, request: Request, hard: BoolArray
+) -> MarginSolutionBatch:
     """The batch with its open problems solved one by one, from where they are, unless that proves less.
 
     Hard ones are solved as they would be alone, and stay so.
@@ -483,7 +537,7 @@ def _rescued(
     parts = [batch[i] for i in range(len(batch))]
     for i in open_ones:
         one, so_far = batch.problem[int(i)], parts[i]
-        specs, _ = rungs(one, norm)
+        specs, _ = rungs(one, norm, warn=False)
         near = so_far.status is Status.OPTIMAL and not hard[i]  # Newton finishes
         other = _solve_one(specs, one, norm, replace(alone, warm_start=so_far) if near else alone)
         if hard[i] or other.status.is_certified or other.certificate.proved < so_far.certificate.proved:

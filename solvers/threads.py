@@ -11,7 +11,7 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -116,7 +116,7 @@ class OneThread:
 _BLAS = ThreadSetting()  # one number of threads per process
 
 
-def blas_threads(elements: int) -> AbstractContextManager[Any]:
+def blas_threads(elements: int) -> AbstractContextManager[object]:
     """Context in which BLAS uses one thread, or every core when ``elements`` is large.
 
     The setting belongs to the process: other threads of the caller see it for as long as a solve lasts. Solves may

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.arrays import Axis, Batch, BoolArray, FloatArray, IntArray
+from attsvm.solvers.problem import EitherProblem, MarginProblem
 
-__all__ = ["UnitProblem", "UnitRows", "scaled_to_range", "span"]
+__all__ = ["UnitProblem", "UnitProblemBatch", "UnitRows", "scaled_to_range", "span"]
 
 # Columns of workspace per column of a factorization: enough for blocked code.
 _BLOCK = 64
@@ -26,7 +27,7 @@ _BLOCK = 64
 _SMALLEST, _LARGEST = 2.0**-400, 2.0**400
 
 
-class UnitProblem:
+class UnitProblem(Generic[Axis]):
     """A margin problem seen through unit rows; a batch has a leading axis everywhere.
 
     Attributes
@@ -50,8 +51,9 @@ class UnitProblem:
     (array([ 1., -0.]), array([2.]))
     """
 
-    def __init__(self, problem: MarginProblem) -> None:
-        self.problem, self.m = problem, problem.m
+    def __init__(self, problem: MarginProblem[Axis]) -> None:
+        self.problem: MarginProblem[Axis] = problem
+        self.m = problem.m
         self.equality = problem.equality
         self.has_equalities: bool = not problem.is_plain and self.equality.item(self.equality.argmax())
         self._norms, self.least_norm, self.largest_norm = _norms(problem)
@@ -127,7 +129,7 @@ class UnitProblem:
         return a if left is None else a @ left, b if right is None else b @ right, left, right
 
     @cached_property
-    def rows(self) -> UnitRows:
+    def rows(self: UnitProblem) -> UnitRows:
         """The nonzero rows written out in coordinates of their spans; one problem only."""
         index = np.flatnonzero(self.inverse > 0)
         pair = self.problem.rows.gather(index)
@@ -148,7 +150,10 @@ class UnitProblem:
         )
 
 
-def _norms(problem: MarginProblem) -> tuple[FloatArray, float, float]:
+UnitProblemBatch: TypeAlias = UnitProblem[Batch]
+
+
+def _norms(problem: EitherProblem) -> tuple[FloatArray, float, float]:
     """Row norms, the least and the largest of them."""
     norms = problem.rows.row_norms
     if problem.batch:
@@ -156,7 +161,7 @@ def _norms(problem: MarginProblem) -> tuple[FloatArray, float, float]:
     return norms, norms.item(norms.argmin()), norms.item(norms.argmax())  # a fifth of the time of a reduction
 
 
-def _leaves_range(problem: MarginProblem) -> bool:
+def _leaves_range(problem: EitherProblem) -> bool:
     """Whether some nonzero row is too large or too small for its square."""
     pair = problem.pairs()
     alive = pair.a.any(axis=-1) & pair.right.any(axis=-1)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import attsvm
+from attsvm._lazy import EXTRAS as EXTRA_OF
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -182,7 +183,8 @@ def test_wheel_holds_every_module_and_works_elsewhere(tmp_path):
             continue
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(path.read_bytes())
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]
+    # The source distribution, and the wheel from it: it must hold all that a build reads.
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(source)]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     wheel = next(tmp_path.glob("*.whl"))
@@ -194,10 +196,13 @@ def test_wheel_holds_every_module_and_works_elsewhere(tmp_path):
     expected |= {f"attsvm/solvers/{p.relative_to(ROOT / 'solvers')}" for p in (ROOT / "solvers").rglob("*.py")}
     expected |= {f"attsvm/validation/{p.relative_to(ROOT / 'validation')}" for p in (ROOT / "validation").rglob("*.py")}
     assert expected <= modules
-    assert "attsvm/py.typed" in names
+    assert {"attsvm/py.typed", "attsvm/reports/page.css", "attsvm/validation/ledger/coverage.toml"} <= set(names)
     assert not any(n.startswith("tests") for n in names)
-    assert "attsvm/solvers/compiled/_kernels.abi3.so" in names
-    assert "-cp311-abi3-" in wheel.name  # one file for every Python
+    assert [n for n in names if "_kernels" in n] == ["attsvm/solvers/compiled/_kernels.so"]
+    assert re.fullmatch(r"attsvm-[\d.]+-py3-none-(linux|macosx|win)\w+\.whl", wheel.name)  # one file for every Python
+    record = next(n for n in names if n.endswith(".dist-info/WHEEL"))
+    text = (tmp_path / "site" / record).read_text()
+    assert "Root-Is-Purelib: false" in text and f"Tag: {wheel.stem.split('-', 2)[2]}" in text
     code = "import attsvm; s = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4), norm='linf'); "
     code += "print(attsvm.__file__, s.status, s.result.solver)"
     result = subprocess.run(
@@ -214,7 +219,7 @@ def test_a_script_beside_the_clone_finds_the_package_of_the_default_install(tmp_
     mode = re.search(r"editable_mode=(\w+)", (ROOT / "Makefile").read_text())[1]
     clone, site = tmp_path / "attsvm", tmp_path / "site"
     clone.mkdir()
-    for name in ("attsvm", "validation", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("attsvm", "validation", "tools", "pyproject.toml", "README.md", "LICENSE"):
         (clone / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "solvers", clone / "solvers")  # its library is built in place
     settings = {"editable_mode": mode}
@@ -235,10 +240,70 @@ def test_a_script_beside_the_clone_finds_the_package_of_the_default_install(tmp_
     assert found.stdout.split() == [str(clone / "attsvm" / "__init__.py"), "2"]
 
 
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+
+def name_of(requirement: str) -> str:
+    """As indices write it."""
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+
+
 def test_all_means_every_extra_that_a_user_runs():
-    extras = PROJECT["project"]["optional-dependencies"]
-    named = set(re.search(r"\[(.*)\]", extras["all"][0])[1].split(","))
-    assert {"torch", "plot", "bench", "sweep"} <= named <= set(extras)
+    named = set(re.search(r"\[(.*)\]", EXTRAS["all"][0])[1].split(","))
+    assert named == set(EXTRAS) - {"all", "docs", "dev", "lightning"}
+
+
+def test_a_dependency_stands_once_and_the_version_that_is_tested_meets_its_floor():
+    listed = [PROJECT["project"]["dependencies"], *EXTRAS.values()]
+    wanted = [one for part in listed for one in part if name_of(one) != "attsvm"]
+    names = [name_of(one) for one in wanted]
+    assert sorted(names) == sorted(set(names))
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {name_of(line): line.split("==")[1] for line in lines if "==" in line}
+    for one, name in zip(wanted, names, strict=True):
+        floor = re.fullmatch(r"[\w.-]+>=([\d.]+)", one)[1]
+        assert [int(x) for x in re.findall(r"\d+", pinned[name])] >= [int(x) for x in floor.split(".")], one
+
+
+def test_messages_name_extras_that_exist():
+    named = set()
+    for path in SOURCES.values():
+        for group in re.findall(r"attsvm\[([a-z,]+)\]", path.read_text()):
+            named.update(group.split(","))
+    assert {"tables", "onnx"} <= named <= set(EXTRAS)
+
+
+def test_the_demo_installs_no_more_than_it_needs():
+    """The rule of the file that `make demo` waits for."""
+    rule = re.search(r"^\$\(VENV\)/\.installed: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)[1]
+    assert re.findall(r"'\.\[(.*)\]'", rule) == ["torch,plot"]
+
+
+@pytest.mark.parametrize(
+    ("browser", "said"),
+    [
+        ("none", "is NOT run"),
+        (sys.executable, sys.executable),
+        ("", "`apt-get install chromium` will run (ATTSVM_BROWSER=none"),
+    ],
+)
+def test_what_is_installed_for_the_tests_of_pages_is_said_before(browser, said, tmp_path):
+    for name in ("apt-get", "chromium"):  # of a machine that has the first and lacks the second: neither is called
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "apt-get").chmod(0o755)
+    (tmp_path / "id").write_text("#!/bin/sh\necho 0\n")
+    (tmp_path / "id").chmod(0o755)
+    told = subprocess.run(
+        ["/bin/sh", str(ROOT / "tools" / "get-browser"), "--say"], capture_output=True, text=True, check=True,
+        env={"PATH": str(tmp_path), "ATTSVM_BROWSER": browser},
+    ).stdout  # fmt: skip
+    assert told.startswith("browser: ") and said in told
+
+
+def test_an_error_names_an_extra_that_brings_the_package():
+    published = {"sklearn": "scikit-learn", "metric_learn": "metric-learn", "pytorch_lightning": "lightning"}
+    for module, extra in EXTRA_OF.items():
+        assert published.get(module, module) in {name_of(need) for need in EXTRAS[extra]}, module
 
 
 def test_every_python_that_is_promised_is_classified():

@@ -1,5 +1,7 @@
+import contextlib
 import dataclasses
 import enum
+import io
 import json
 import subprocess
 import sys
@@ -9,7 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attsvm.records import Interval, Raw, Table, console, mean_of, plain, render, share, share_of, versions, write_json
+from attsvm.records import (
+    Interval,
+    Raw,
+    Table,
+    console,
+    mean_of,
+    mean_share_of,
+    plain,
+    render,
+    share,
+    share_of,
+    versions,
+    write_json,
+)
 
 
 def test_values_become_json():
@@ -41,6 +56,36 @@ def test_the_share_has_wilsons_interval(pair):
         assert (p - end) ** 2 == pytest.approx(z2 * end * (1 - end) / total, rel=1e-6, abs=1e-14)
 
 
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=40))
+def test_the_interval_of_a_mean_of_shares_stays_between_0_and_1(values):
+    found = mean_share_of(values)
+    assert 0 <= found.low <= found.value + 1e-12 and found.value - 1e-12 <= found.high <= 1
+    assert found.value == pytest.approx(np.mean(values), abs=1e-12)
+
+
+def test_the_mean_of_shares_is_wilsons_where_each_is_one_count():
+    """Of zeros and ones the variance is p (1 - p) n / (n - 1), so the counts are n - 1, not n."""
+    flags = [1.0] * 3 + [0.0] * 38
+    found, known = mean_share_of(flags), share_of(flags)
+    assert found.low == pytest.approx(known.low, rel=0.02) and found.high == pytest.approx(known.high, rel=0.02)
+    rates = [0.0] * 7 + [0.125]  # the normal interval of these begins at -0.015
+    assert mean_of(rates).low < 0 < mean_share_of(rates).low
+    assert mean_share_of([0.0] * 8).high > 0.2  # eight zeros do not prove a zero
+    with pytest.raises(ValueError, match=r"shares must lie in \[0, 1\], got 0 to 2"):
+        mean_share_of([0.0, 2.0])
+
+
+def test_the_mean_of_shares_covers():
+    """Sequences of eight queries whose rates differ: the normal interval misses more often, by ending below 0."""
+    rng = np.random.default_rng(0)
+    inside = []
+    for _ in range(1500):
+        rates = rng.beta(0.5, 9.5, size=30)  # mean 0.05
+        found = mean_share_of(rng.binomial(8, rates) / 8)
+        inside.append(found.low <= 0.05 <= found.high)
+    assert 0.92 <= np.mean(inside) <= 0.98  # 95 %; a skewed distribution of 30 units costs a point or two
+
+
 def test_the_share_covers():
     rng = np.random.default_rng(0)
     true, total = 0.1, 200
@@ -48,6 +93,26 @@ def test_the_share_covers():
     inside = [interval.low <= true <= interval.high for interval in found]
     assert 0.93 <= np.mean(inside) <= 0.97  # 95 %, three standard errors of 0.5 points and the steps of a count
     assert share(50, 50).high == 1.0 and share(0, 50).low == 0.0
+
+
+def test_nothing_is_cut_in_a_file():
+    """As a grid and as blocks, also where a line is longer than the table may be."""
+    long = " ".join(f"word{k}" for k in range(200))
+    facts = [f"fact {k} of some length that stays short" for k in range(9)]
+    shown = Table(
+        "a title " * 40, ("id", *(f"c{k}" for k in range(9)), "long"), [("one", *facts, long)], align="L" * 11
+    )
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        console().print(shown)
+    said = " ".join(out.getvalue().split())
+    for text in (long, *facts, ("a title " * 40).strip()):
+        assert text in said
+    narrow = Table("", ("id", "text"), [("one", "word " * 60)], align="Ll")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        console().print(narrow)
+    assert out.getvalue().count("word") == 60 and "│" in out.getvalue()
 
 
 def test_plain_values_of_every_kind():

@@ -14,6 +14,15 @@ import torch
 
 import attsvm
 from attsvm.comparison.batch import BatchReport
+from attsvm.solvers import (
+    CertificateBatch,
+    MarginProblem,
+    MarginProblemBatch,
+    MarginSolution,
+    MarginSolutionBatch,
+    certify,
+    solve,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,6 +56,23 @@ def together() -> Floats:
     assert len(sets) == len(every) == len(finite) == 3 and repr(report)
     norms: Floats = sols.norm
     return norms
+
+
+def margin_problems() -> float:
+    one: MarginProblem = MarginProblem(np.eye(2), [[1.0]], [0, 0])
+    alone: MarginSolution = solve(one)
+    norm: float = alone.norm
+    steps: int = alone.iterations
+    reason: str = alone.reason
+    batch: MarginProblemBatch = MarginProblem.stack([one, one])
+    solved: MarginSolutionBatch = solve(batch, "nuclear")
+    norms: Floats = solved.norm
+    certificate: CertificateBatch = certify(batch, solved.W, solved.multipliers)
+    gaps: Floats = certificate.gap
+    rank: int | None = solved[0].certificate.rank
+    again = solve(batch[0].soft(C=1.0))
+    assert steps >= 0 and reason and gaps.shape == (2,) and rank == 1 and solved.extras.rescued.shape == (2,)
+    return norm + float(norms.sum()) + again.certificate.primal_value
 
 
 def listed(problem: attsvm.AttentionProblem) -> tuple[bool, int]:
@@ -118,6 +144,14 @@ def real(head: attsvm.TrainedHead, problem: attsvm.AttentionProblem) -> tuple[fl
     return relative, len(table) + len(monitor.history)
 
 
+def others(W: Floats) -> int:
+    score = attsvm.dynamics.polarization.sink_score(np.full((1, 1, 1, 5, 5), 0.2))
+    fitted = attsvm.sklearn.AttentionSelector(norm="nuclear")
+    K, Q = attsvm.export.factor(W)
+    assert float(score[0, 0]) > 0 and fitted is not None
+    return len(K) + len(Q)
+
+
 def main(folder: Path) -> None:
     problem = attsvm.AttentionProblem(
         np.eye(3)[None].repeat(2, axis=0), [1, -1], np.eye(2, 3), attsvm.LinearHead([1.0, 0.5, 0.2])
@@ -128,7 +162,7 @@ def main(folder: Path) -> None:
     except (attsvm.InfeasibleError, attsvm.NoSolutionError, attsvm.ConvergenceWarning) as error:
         raise AssertionError(str(error)) from error
     assert soft() == 2 and following_tokens() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
-    assert together().min() > 0
+    assert together().min() > 0 and margin_problems() > 0 and others(np.eye(2)) == 4
     rng = np.random.default_rng(0)
     head = attsvm.TrainedHead.from_weights(rng.normal(size=(2, 4)), rng.normal(size=(2, 4)))
     assert real(head, attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] == 3

@@ -39,7 +39,7 @@ def options(
 
     \b
     Example: attsvm new problem.npz && attsvm solve problem.npz
-    Exit codes: 0 done, 1 ran but the answer is negative or not proved, 2 bad input, 130 interrupted.
+    Exit codes: 0 done, 1 negative or not proved, 2 bad input, 130 interrupted.
     """  # noqa: D301
 
 

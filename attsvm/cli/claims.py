@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attsvm._lazy import need
 from attsvm.cli.arguments import Debug
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 
 def command(
-    ids: Annotated[list[str] | None, typer.Argument(help="Claims by id (default: all).")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Claims by id, or by how ids begin (default: all).")] = None,
     paper: Annotated[list[str] | None, typer.Option(help="svm, conditioning, polarization, ... (repeatable).")] = None,
     run: Annotated[bool, typer.Option("--run", help="Measure again and compare with the stored verdicts.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random instances; the first of several.")] = 0,
@@ -55,8 +55,8 @@ def command(
     """  # noqa: D301
     from attsvm.validation.ledger.run import find_claims
 
-    if run and find_spec("torch") is None:
-        raise ImportError("--run needs torch: pip install 'attsvm[torch]'")
+    if run:
+        need("--run", "torch")
     claims = find_claims(ids or [], paper)
     if markdown or wrong or readings or coverage:
         print(_page(claims, wrong=wrong, readings=readings, coverage=coverage))

@@ -18,7 +18,7 @@ def command(
     parameterization: Annotated[
         list[Parameterization] | None, typer.Option("--parameterization", "-p", help="Train W, KQ [both].")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps.")] = 5000,
+    steps: Annotated[int, typer.Option(help="Steps.")] = 2000,
     lr: Annotated[float | None, typer.Option(help="Step size [0.1].")] = None,
     optimizer: Annotated[str | None, typer.Option(help="See attsvm train.")] = None,
     selection: Tokens = None,
@@ -70,7 +70,7 @@ def command(
             screen.print(table)
         if out is not None:
             screen.print(f"wrote {out}", markup=False)
-        words = ("Global, Local", "margin", "Att-SVM", "Att-SVM*", "1 - corr", "rate")
+        words = ("Global, Local", "margin", "Att-SVM", "Att-SVM*", "degrees", "1 - corr", "rate")
         ranks = () if many else ("effective rank",)
         close(screen, words + ranks, f"attsvm report {file} -o report.html", f"attsvm diagnose {file}")
     if not all(_is_local(report, many) for report in reports):

@@ -42,8 +42,8 @@ def make_demo(n: int, T: int, d: int, seed: int, steps: int, progress: bool = Fa
     solutions = {norm: attsvm.att_svm(problem, norm=norm) for norm in NORMS}
     reports = []
     if steps:
-        for parameterization, optimizer in RUNS.items():
-            run = attsvm.train(problem, parameterization, steps=steps, optimizer=optimizer, progress=progress)
+        for parameterization in RUNS:
+            run = attsvm.train(problem, parameterization, steps=steps, progress=progress)
             reports.append(attsvm.compare(run, *solutions.values()))
     return Demo(problem, seed, solutions, reports)
 
@@ -123,10 +123,11 @@ def command(
     elif missing and steps:
         screen.print("Training was left out: it needs torch (pip install 'attsvm[torch]').", markup=False)
     screen.print(f"[dim]{environment(record['versions'])}[/dim]")
-    words = ("support", "margin", "gap", "Global, Local", "1 - corr", "rate", "effective rank")
-    close(screen, words if demo.reports else words[:3],
-          f"wrote {page}: open it in a browser" if page else "attsvm demo --open",
-          "attsvm new problem.npz && attsvm report problem.npz")  # fmt: skip
+    if page:
+        screen.print(f"wrote {page}: open it in a browser", markup=False)
+    words = ("support", "margin", "gap", "Global, Local", "degrees", "1 - corr", "rate", "effective rank")
+    more = () if page else ("attsvm demo --open",)
+    close(screen, words if demo.reports else words[:3], *more, "attsvm new problem.npz && attsvm report problem.npz")
 
 
 def _write_page(demo: Demo, steps: int, out: Path | None, show: bool) -> Path | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attsvm._lazy import need
 from attsvm.cli.arguments import Debug, File, Index, Json, Quiet, Seed
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def _check_graph(graph: Path | None, file: Path, problems: int) -> None:
         return
     if problems > 1:
         raise ValueError(f"--graph draws one problem of the batch in {file}: add --index 0")
-    if graph.suffix != ".graphml" and find_spec("matplotlib") is None:
-        raise ImportError(f"--graph {graph} needs matplotlib: pip install 'attsvm[plot]'")
+    if graph.suffix != ".graphml":
+        need(f"--graph {graph}", "matplotlib")
 
 
 def _listing(

@@ -28,11 +28,8 @@ def command(
     ),
     sequences: Annotated[int, typer.Option(help="Sequences to use, from the beginning of the text.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens per sequence, at most.")] = 128,
-    svm: Annotated[bool, typer.Option("--svm/--no-svm", help="Solve the SVMs of every head.")] = True,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="SVMs on every sequence and 16 queries; says how long first."),
-    ] = False,
+    svm: Annotated[bool, typer.Option("--svm/--no-svm", help="Solve the SVMs, too; says first how long.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="As --svm, on every sequence and 16 queries.")] = False,
     svm_sequences: Annotated[int, typer.Option(hidden=True, help="Sequences of the SVMs.")] = 8,
     svm_queries: Annotated[int, typer.Option(hidden=True, help="Queries per sequence of the SVMs.")] = 4,
     removal: Annotated[int, typer.Option(help="Sequences on which heads are removed; 0 leaves it out.")] = 4,
@@ -49,9 +46,7 @@ def command(
     \b
     Example: attsvm probe path/to/model --text notes.txt -o atlas.html
     """  # noqa: D301
-    from rich.progress import BarColumn
-
-    from attsvm.cli.support import check_out, print_json, progress_bar
+    from attsvm.cli.support import check_out, print_json, told_progress
     from attsvm.probing import SvmBudget, probe
     from attsvm.records import console
 
@@ -59,20 +54,18 @@ def command(
     for name, value in (("--sequences", sequences), ("--length", length)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    source = _check_text(text)
     budget = SvmBudget(sequences=svm_sequences, queries=svm_queries)
     if full:
         budget = SvmBudget(sequences=sequences, held_out=max(1, sequences // 4), queries=16)
     loaded = _model(model)
-    texts = _texts(text, sequences, loaded)
-    if full and svm:
-        _announce(loaded, texts, length, budget, seed)
-    with progress_bar(quiet, BarColumn()) as bar:
-        task = bar.add_task("reading", total=None)
+    texts = _texts(source, sequences, loaded)
+    with told_progress(quiet) as told:
         table = probe(
-            loaded.model, texts, tokenizer=loaded.tokenizer, svm=budget if svm else None, removal=removal,
+            loaded.model, texts, tokenizer=loaded.tokenizer, svm=budget if svm or full else None, removal=removal,
             pruning=pruning, max_length=length, store=":memory:" if store is None else store, workers=workers,
             seed=seed, name=loaded.name,
-            progress=lambda label, done, total: bar.update(task, description=label, completed=done, total=total),
+            progress=told,
         )  # fmt: skip
     write: Any = getattr(table, f"to_{out.suffix[1:]}")
     write(out)
@@ -86,12 +79,23 @@ def command(
         shown.print(f"wrote {out} ({out.stat().st_size // 1024} KiB)", markup=False)
 
 
+def _check_text(path: Path | None) -> Path:
+    """Refuse a text that cannot be read before a model is loaded."""
+    if path is None:
+        raise ValueError("--text is missing: a file whose lines the model reads")
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"--text {path} {what}: expected a text file, each line (or paragraph) a sequence")
+    return path
+
+
 def _model(name: str) -> Any:
-    from attsvm.probing.models import load_model, need_transformers
+    from attsvm._lazy import need
+    from attsvm.probing.models import load_model
 
     if Path(name).exists():
         return load_model(name)
-    need_transformers(f"probing {name}")
+    need(f"probing {name}", "torch", "transformers")
     from attsvm.validation.pretrained.transformer_models import INSTALLED, installed_model
 
     if name not in INSTALLED:
@@ -99,10 +103,8 @@ def _model(name: str) -> Any:
     return installed_model(name)
 
 
-def _texts(path: Path | None, count: int, loaded: Any) -> list[str]:
+def _texts(path: Path, count: int, loaded: Any) -> list[str]:
     """Sequences of a text file: lines, or paragraphs where lines are short."""
-    if path is None:
-        raise ValueError("--text is missing: a file whose lines the model reads")
     try:
         whole = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -116,26 +118,3 @@ def _texts(path: Path | None, count: int, loaded: Any) -> list[str]:
     if len(found) < 2:
         raise ValueError(f"{path} must hold at least two sequences (lines, or paragraphs between empty lines)")
     return found
-
-
-def _announce(loaded: Any, texts: list[str], length: int, budget: Any, seed: int) -> None:
-    """How long the full solve will take, from one head."""
-    import time
-
-    from attsvm.probing import capture
-    from attsvm.probing.inputs import read_inputs
-    from attsvm.probing.measures.svm import SvmBudget, svm_measures
-    from attsvm.records import console
-
-    layers = capture(loaded.model, read_inputs(texts, loaded.tokenizer, max_length=length).batches)
-    small = SvmBudget(sequences=4, held_out=1, queries=2)
-    start = time.perf_counter()
-    svm_measures(layers[-1][0], small, seed)
-    seconds = time.perf_counter() - start
-    ratio = budget.sequences * budget.queries / (small.sequences * small.queries)
-    heads = sum(layer.heads for layer in layers)
-    guess = seconds * ratio**1.5 * heads  # rows grow with the queries, steps a little too
-    console(stderr=True).print(
-        f"--full: {heads} heads, {budget.sequences} sequences, {budget.queries} queries each: about "
-        f"{guess / 60:.0f} minutes of one core (one head at a small budget took {seconds:.1f} s)"
-    )

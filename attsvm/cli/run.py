@@ -6,9 +6,11 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import typer
 
+from attsvm._lazy import needs
 from attsvm.cli.messages import in_options
 
 __all__ = ["EXIT_CODES", "run_app"]
@@ -21,12 +23,6 @@ EXIT_CODES = {
     130: "interrupted",
     141: "the reader of the output went away",
 }
-# Packages that an installation may lack, and the extra that brings them.
-_EXTRAS = {
-    "torch": "torch", "matplotlib": "plot", "distributed": "sweep", "sklearn": "sklearn", "qpsolvers": "bench",
-    "highspy": "bench", "metric_learn": "bench", "rdkit": "bench",
-    "gguf": "probe", "safetensors": "probe", "tokenizers": "probe", "transformers": "probe",
-}  # fmt: skip
 # The base class of "No such option", "Missing argument", ...: typer exports only what is derived from it, and its
 # home differs between versions.
 _UsageError = typer.BadParameter.__bases__[0]
@@ -37,7 +33,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     _progress_to_stderr()
     try:
-        code = app(args=given, prog_name="attsvm", standalone_mode=False)
+        code = _run(app, given)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         code = 130
@@ -46,12 +42,23 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     except SystemExit as error:  # some versions of typer end the process themselves when nobody reads on
         code = 141 if isinstance(error.__context__, BrokenPipeError) else error.code
     except Exception as error:
-        code = _explain(error, "--debug" in given, _options(app, given))
+        code = _explain(error, "--debug" in given, _called(app, given))
     if code == 130:
         _fail("interrupted", 130, False)
     if code == 141:  # `attsvm ... | head`: what is left in the buffer has nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run(app: typer.Typer, given: Sequence[str]) -> object:
+    """Run the command; of an import that failed without a word about the extra, name the extra."""
+    try:
+        return app(args=list(given), prog_name="attsvm", standalone_mode=False)
+    except ModuleNotFoundError as error:
+        if "pip install" in str(error):
+            raise
+        with needs("this"):
+            raise
 
 
 def _progress_to_stderr() -> None:
@@ -61,14 +68,22 @@ def _progress_to_stderr() -> None:
     rich.reconfigure(stderr=True)
 
 
-def _options(app: typer.Typer, given: Sequence[str]) -> set[str]:
-    """Long options of the command that was called."""
+class _Called(NamedTuple):
+    """The command that was called: its long options, and whether it reads a problem file."""
+
+    options: set[str]
+    reads_problem: bool
+
+
+def _called(app: typer.Typer, given: Sequence[str]) -> _Called:
     commands = getattr(typer.main.get_command(app), "commands", {})
-    command = next((commands[word] for word in given if word in commands), None)
-    return {name for parameter in getattr(command, "params", ()) for name in parameter.opts if name.startswith("--")}
+    name = next((word for word in given if word in commands), None)
+    parameters = getattr(commands.get(name), "params", ())
+    options = {option for parameter in parameters for option in parameter.opts if option.startswith("--")}
+    return _Called(options, name != "new" and any(parameter.name == "file" for parameter in parameters))
 
 
-def _explain(error: Exception, debug: bool, options: set[str]) -> int:
+def _explain(error: Exception, debug: bool, called: _Called) -> int:
     if isinstance(error, _UsageError):
         context = getattr(error, "ctx", None)
         text = getattr(error, "format_message", lambda: str(error))()
@@ -79,13 +94,12 @@ def _explain(error: Exception, debug: bool, options: set[str]) -> int:
         return _fail(f"{text.rstrip('.')} ({path} --help shows what there is)", 2, debug)
     written = isinstance(error, OSError) and isinstance(error.__cause__, OSError)  # renamed by atomic_write
     if isinstance(error, FileNotFoundError) and error.filename is not None and not written:
-        return _fail(f"no such file: {error.filename} (attsvm new writes an example)", 2, debug)
+        hint = " (attsvm new writes an example)" if called.reads_problem else ""
+        return _fail(f"no such file: {error.filename}{hint}", 2, debug)
     if isinstance(error, OSError):
         return _fail(("cannot write " if written else "") + _of_file(error), 2, debug)
-    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
-        return _fail(f"this needs {error.name}: pip install 'attsvm[{_EXTRAS[error.name]}]'", 2, debug)
     if isinstance(error, (ValueError, ImportError)):
-        return _fail(in_options(str(error), options), 2, debug)
+        return _fail(in_options(str(error), called.options), 2, debug)
     return _fail(f"internal error, {type(error).__name__}: {error} (--debug shows where)", 70, debug)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from attsvm._lazy import need
 from attsvm.files import ProblemFile, read_problem_file
 from attsvm.problem import AttentionProblem
 from attsvm.records import plain
@@ -27,6 +29,7 @@ __all__ = [
     "progress_bar",
     "read_tokens",
     "show_progress",
+    "told_progress",
     "working",
 ]
 
@@ -128,10 +131,7 @@ def check_device(device: str | None) -> None:
     """Refuse a device that torch does not have, in one line."""
     if device is None:
         return
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise ImportError("--device needs torch: pip install 'attsvm[torch]'")
+    need("--device", "torch")
     from attsvm.training.devices import torch_device
 
     try:
@@ -149,6 +149,29 @@ def progress_bar(quiet: bool, *columns: ProgressColumn) -> Progress:
     """Bars on stderr that go away at the end, each after its description."""
     shown = TextColumn("{task.description}"), *columns, TimeElapsedColumn()
     return Progress(*shown, console=Console(stderr=True), transient=True, disable=not show_progress(quiet))
+
+
+@contextmanager
+def told_progress(quiet: bool) -> Iterator[Callable[[str, int, int], object]]:
+    """Progress of work that says where it is, ``progress(label, done, total)``, on stderr.
+
+    On a terminal it is a bar; in a file a line for each label and for each tenth of what it counts.
+    """
+    if quiet or sys.stderr.isatty():
+        with progress_bar(quiet, BarColumn()) as bar:
+            task = bar.add_task("reading", total=None)
+            yield lambda label, done, total: bar.update(task, description=label, completed=done, total=total)
+        return
+    start, last = time.perf_counter(), ("", -1)
+
+    def say(label: str, done: int, total: int) -> None:
+        nonlocal last
+        tenth = 10 * done // max(total, 1)
+        if (label, tenth) != last:
+            last = label, tenth
+            print(f"{time.perf_counter() - start:.0f} s: {label}: {done} of {total}", file=sys.stderr, flush=True)
+
+    yield say
 
 
 @contextmanager

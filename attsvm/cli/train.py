@@ -33,15 +33,13 @@ def train_problem(
     quiet: bool,
     **options: Any,
 ) -> Run:
-    """Train with the default optimizer of the parameterization and progress on stderr."""
+    """Train with progress on stderr."""
     import attsvm
     from attsvm.cli.support import check_device, show_progress
-    from attsvm.reports.content import RUNS
 
     check_device(device)
-    chosen = optimizer or RUNS[parameterization]
     return attsvm.train(
-        problem, parameterization, optimizer=chosen, device=device, progress=show_progress(quiet), **options
+        problem, parameterization, optimizer=optimizer, device=device, progress=show_progress(quiet), **options
     )
 
 
@@ -91,7 +89,7 @@ def command(
         print_json({"problem": problem_record(read.problem), "run": run_record(run), "versions": versions("torch")})
     elif not quiet:
         screen = console()
-        title = f"{file}: {run.parameterization}, {run.options.optimizer}, seed {seed}"
+        title = f"{file}: {run.parameterization}, {run.options.optimizer_name}, seed {seed}"
         if run.batch is None:
             advice = run.status.advice.replace("lower lr", "lower --lr")
             screen.print(f"{run.status} after {int(run.steps)} steps: {advice}", style="bold", markup=False)

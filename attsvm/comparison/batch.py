@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.comparison.metrics import angle
 from attsvm.comparison.report import Comparison, Report, build_report
 from attsvm.comparison.tables import batch_table
 from attsvm.optimality import Convergence, convergence_of
@@ -108,8 +109,8 @@ class BatchReport:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{name} {count}" for name, count in self.convergence_counts().items())
-        errors = ", ".join(f"{label!r} {self.summary(label)['median']:.1e}" for label in self.labels)
-        return f"BatchReport({len(self)} runs of {self.run.parameterization}, {counts}; median 1 - corr: {errors})"
+        errors = ", ".join(f"{label!r} {float(angle(self.summary(label)['median'])):.2g}" for label in self.labels)
+        return f"BatchReport({len(self)} runs of {self.run.parameterization}, {counts}; median degrees: {errors})"
 
     def __str__(self) -> str:
         return str(batch_table(self))

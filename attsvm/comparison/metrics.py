@@ -10,7 +10,7 @@ from attsvm.rows import selection_rows
 from attsvm.selection import SelectionLike
 from attsvm.solvers import get_norm
 
-__all__ = ["correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin"]
+__all__ = ["angle", "correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -38,6 +38,19 @@ def misalignment(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
         a = a / np.linalg.norm(a, axis=(-2, -1), keepdims=True)
         b = b / np.linalg.norm(b, axis=(-2, -1), keepdims=True)
         return np.asarray(0.5 * np.square(a - b).sum(axis=(-2, -1)))
+
+
+def angle(misalignment: npt.ArrayLike) -> FloatArray:
+    """The angle in degrees of two directions with ``1 - correlation = misalignment``, exact also where it is tiny.
+
+    Examples
+    --------
+    >>> from attsvm.comparison import angle
+    >>> angle([0.0, 0.0002, 1.0]).round(2).tolist()
+    [0.0, 1.15, 90.0]
+    """
+    half = np.sqrt(np.clip(np.asarray(misalignment, dtype=np.float64) / 2, 0.0, 1.0))
+    return np.asarray(np.degrees(2 * np.arcsin(half)))
 
 
 def numerical_rank(W: npt.ArrayLike, tolerance: float = 1e-3) -> npt.NDArray[np.int64]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attsvm._lazy import needs
 from attsvm.attention import probabilities
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ __all__ = ["attention_map", "plot_attention", "plot_batch", "plot_report", "plot
 
 
 def _axes(count: int, width: float) -> Sequence[Axes]:
-    import matplotlib.pyplot as plt
+    with needs("plotting a report"):
+        import matplotlib.pyplot as plt
 
     axes = plt.subplots(1, count, figsize=(width * count, 3.8), layout="constrained", squeeze=False)[1]
     return list(axes[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.comparison.metrics import (
+    angle,
     correlation,
     effective_rank,
     fitted_rate,
@@ -64,15 +64,20 @@ class Comparison:
     selection_match: npt.NDArray[np.bool_]
     rate: float
 
+    @property
+    def angle(self) -> FloatArray:
+        """Degrees between the iterate and the solution, shape (S,); NaN when the solution is infeasible."""
+        return angle(self.misalignment)
+
     def at(self, snapshot: int) -> dict[str, Any]:
         """The numbers of one snapshot as plain data."""
-        names = ("correlation", "misalignment", "margin", "selection_match")
+        names = ("correlation", "misalignment", "angle", "margin", "selection_match")
         return {name: getattr(self, name)[snapshot].item() for name in names}
 
     def __repr__(self) -> str:
         if not self.solution.status.has_solution:
             return f"Comparison({self.label!r}, {self.solution.status})"
-        return f"Comparison({self.label!r}, 1 - corr {self.misalignment[-1]:.1e})"
+        return f"Comparison({self.label!r}, {self.angle[-1]:.2g} degrees)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,6 +94,8 @@ class Report:
         Of W at the end.
     comparisons : tuple of Comparison
         The first is with the SVM of the run's own selection and norm.
+    uncovered : str
+        Why no theorem is about a run with this head; empty where one is.
     """
 
     run: Run
@@ -96,6 +103,7 @@ class Report:
     rank: int
     effective_rank: float
     comparisons: tuple[Comparison, ...]
+    uncovered: str = ""
 
     @property
     def steps(self) -> npt.NDArray[np.int64]:
@@ -120,6 +128,7 @@ class Report:
             "steps": int(self.run.steps),
             "status": str(self.run.status),
             "convergence": str(self.convergence),
+            "uncovered": self.uncovered,
             "selection": self.run.selection.indices.tolist(),
             "W_norm": float(h.norm[-1]),
             "loss": float(h.loss[-1]),
@@ -149,10 +158,13 @@ class Report:
     def __repr__(self) -> str:
         run = self.run
         found = ", ".join(map(repr, self.shown))
-        return f"Report({run.parameterization}, {int(run.steps)} steps, {self.convergence}, rank {self.rank}, {found})"
+        ends = f"{self.convergence} (no theorem)" if self.uncovered else self.convergence
+        return f"Report({run.parameterization}, {int(run.steps)} steps, {ends}, rank {self.rank}, {found})"
 
     def __str__(self) -> str:
-        return str(report_table([self]))
+        return "\n".join(
+            [str(report_table([self])), *([f"No theorem applies: {self.uncovered}."] if self.uncovered else [])]
+        )
 
     def _repr_html_(self) -> str:
         return report_table([self]).html()
@@ -181,6 +193,14 @@ def _compare_one(run: Run, solution: Solution, own: bool) -> Comparison:
         margin = reached_margin(run.problem, h.W, chosen, solution.norm_name) / solution.margin
     error = misalignment(h.W, solution.W)
     return Comparison(label, solution, correlation(h.W, solution.W), error, margin, match, fitted_rate(h.steps, error))
+
+
+def _is_run(given: object) -> bool:
+    try:
+        from attsvm.training.run import Run
+    except ModuleNotFoundError:  # without torch there are no runs
+        return False
+    return isinstance(given, Run)
 
 
 @overload
@@ -216,8 +236,7 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
     >>> str(report.convergence), bool(report.comparisons[1].correlation[-1] > 0.99)
     ('Global', True)
     """
-    training = sys.modules.get("attsvm.training.run")  # where a run exists this is loaded, and torch with it
-    if training is None or not isinstance(run, training.Run):
+    if not _is_run(run):
         raise TypeError(f"compare takes a Run first, as train returns it, got {type(run).__name__}")
     if run.batch is not None:
         from attsvm.comparison.batch import compare_batch
@@ -229,6 +248,8 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
 
 def build_report(run: Run, own: Solution, *solutions: object, kind: Convergence | None = None) -> Report:
     """A report from solved pieces; the class of convergence is worked out if not given."""
+    from attsvm.theory.prediction import why_uncovered
+
     comparisons = [_compare_one(run, own, True)]
     for solution in solutions:
         if not isinstance(solution, Solution):
@@ -240,4 +261,5 @@ def build_report(run: Run, own: Solution, *solutions: object, kind: Convergence 
             )
         comparisons.append(_compare_one(run, solution, False))
     rank, effective = int(numerical_rank(run.W)), float(effective_rank(run.W))
-    return Report(run, kind or convergence_of(own), rank, effective, tuple(comparisons))
+    uncovered = why_uncovered(run.trained_problem, run.selection)
+    return Report(run, kind or convergence_of(own), rank, effective, tuple(comparisons), uncovered)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attsvm.comparison.metrics import angle
 from attsvm.records import Table
 
 if TYPE_CHECKING:
@@ -32,23 +33,25 @@ def report_table(reports: Sequence[Report]) -> Table:
     """One line per run and solution.
 
     Columns: parameterization and steps; class of convergence; numerical and effective rank of W; solution;
-    1 - correlation with it; margin reached relative to its margin; fitted rate of 1 - correlation; whether the run
-    selects the solution's tokens.
+    angle to it in degrees, 1 - correlation with it; margin reached relative to its margin; fitted rate of
+    1 - correlation; whether the run selects the solution's tokens.
     """
     rows: list[tuple[Any, ...]] = []
     for report in reports:
         run = report.run
-        ends = report.convergence if run.status == "finished" else f"{report.convergence} ({run.status})"
+        notes = [run.status] * (run.status != "finished") + ["no theorem"] * bool(report.uncovered)
+        ends = f"{report.convergence} ({', '.join(notes)})" if notes else report.convergence
         first = (f"{run.parameterization}, {int(run.steps)}", ends, f"{report.rank} ({report.effective_rank:.1f})")
         for c in report.shown:
-            error = f"{c.misalignment[-1]:.1e}" if c.solution.status.has_solution else str(c.solution.status)
+            solved = c.solution.status.has_solution
+            error = (f"{c.angle[-1]:.2g}", f"{c.misalignment[-1]:.1e}") if solved else (str(c.solution.status), None)
             rate = None if np.isnan(c.rate) else f"{c.rate:.2f}"
             tokens = "same" if c.selection_match[-1] else "other"
-            rows.append((*first, c.label, error, _percent(c.margin[-1]), rate, tokens))
+            rows.append((*first, c.label, *error, _percent(c.margin[-1]), rate, tokens))
             first = ("", "", "")
         rows.append(())
-    columns = ("run", "ends", "rank", "solution", "1 - corr", "margin", "rate", "tokens")
-    return Table("Training against theory", columns, rows, align="LLLLRRRL")
+    columns = ("run", "ends", "rank", "solution", "degrees", "1 - corr", "margin", "rate", "tokens")
+    return Table("Training against theory", columns, rows, align="LLLLRRRRL")
 
 
 def _percent(share: float) -> str | None:
@@ -63,8 +66,9 @@ def batch_table(report: BatchReport) -> Table:
         s = report.summary(label)
         spread = f"{s['q10']:.1e} to {s['q90']:.1e}"
         shares = (f"{100 * s[name]:.0f} %" for name in ("selection_match", "solved"))
-        rows.append((label, f"{s['median']:.1e}", spread, _percent(s["margin"]), f"{s['rate']:.2f}", *shares))
-    columns = ("solution", "1 - corr", "10 % to 90 %", "margin", "rate", "same tokens", "solved")
+        degrees = f"{float(angle(s['median'])):.2g}"
+        rows.append((label, degrees, f"{s['median']:.1e}", spread, _percent(s["margin"]), f"{s['rate']:.2f}", *shares))
+    columns = ("solution", "degrees", "1 - corr", "10 % to 90 %", "margin", "rate", "same tokens", "solved")
     return Table(
-        f"{report.run.batch} runs of {report.run.parameterization}, medians: {counts}", columns, rows, "lRRRRrR"
+        f"{report.run.batch} runs of {report.run.parameterization}, medians: {counts}", columns, rows, "lRRRRRrR"
     )

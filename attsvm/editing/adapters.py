@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attsvm._lazy import needs
 from attsvm.records import atomic_write, write_json
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def write_adapter(
     Path
         The folder.
     """
-    from safetensors.numpy import save
+    with needs("save_adapter"):
+        from safetensors.numpy import save
 
     if edit.of == "W" or edit.before is None:
         raise ValueError("an adapter changes one layer: edit of='K' or of='Q', not of='W'")

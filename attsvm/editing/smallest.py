@@ -20,7 +20,7 @@ from attsvm.editing.demands import Demand, Demands, KeepLike, read_demands, rows
 from attsvm.problem import AttentionProblem
 from attsvm.selection import Selection
 from attsvm.solution import ResultView
-from attsvm.solvers import InfeasibleError, MarginSolution, solve
+from attsvm.solvers import InfeasibleError, MarginSolution, get_norm, solve
 from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.solvers.solution import warn_if_inaccurate
@@ -305,7 +305,8 @@ def edit(
     near = rows.around(base)
     if C is not None:
         near = near.soft(C, slack, loss)
-    limit: dict[str, Any] = {} if rank is None or rank >= min(near.q, *near.shape) else {"rank": rank}
+    bound = get_norm(norm).rank_bound(near.q, near.shape)
+    limit: dict[str, Any] = {} if rank is None or rank >= bound else {"rank": rank}
     solved = solve(near, norm, solver, **limit, **options)
     warn_if_inaccurate(solved)
     if not limit:  # what must be kept is kept to rounding, not to the tolerance of a method

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._lazy import needs
 from attsvm.records import atomic_write
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def apply_to(
     inplace: bool = False,
 ) -> torch.nn.Module | dict[str, torch.Tensor]:
     """The edit in a module or a state dict (see `Edit.apply_to`)."""
-    import torch
+    with needs("apply_to"):
+        import torch
 
     if isinstance(target, torch.nn.Module):
         module = target if inplace else copy.deepcopy(target)
@@ -192,8 +194,9 @@ def edit_file(
     if origin.suffix != target.suffix:
         raise ValueError(f"destination must end in {origin.suffix!r} as the source does, got {target.name!r}")
     if origin.suffix == ".safetensors":
-        from safetensors import safe_open
-        from safetensors.torch import load_file, save
+        with needs("edit_file"):
+            from safetensors import safe_open
+            from safetensors.torch import load_file, save
 
         with safe_open(origin, framework="pt") as file:
             metadata = file.metadata()
@@ -202,7 +205,8 @@ def edit_file(
         with atomic_write(target) as out:
             out.write(content)
         return target
-    import torch
+    with needs("edit_file"):
+        import torch
 
     state = torch.load(origin, map_location="cpu", weights_only=True)
     if not isinstance(state, Mapping):

@@ -14,6 +14,7 @@ import numpy as np
 
 from attsvm._arrays import BoolArray, IntArray
 from attsvm._checks import require_choice
+from attsvm._lazy import needs
 from attsvm.enumeration.evaluate import Verdicts, full_verdicts
 from attsvm.enumeration.space import SelectionSpace
 from attsvm.problem import AttentionProblem
@@ -210,7 +211,7 @@ def write_graphml(graph: nx.DiGraph, path: str | Path) -> None:
 # How nodes of each kind are drawn, in this order.
 _STYLES: dict[str, dict[str, Any]] = {
     "leads to several ends": {"color": "w", "edgecolor": "0.3", "s": 26},
-    "leads to the sink of its colour only": {"s": 26},
+    "leads to the local optimum of its colour only": {"s": 26},
     "leads to infeasible selections only": {"color": "0.3", "marker": "v", "s": 26},
     "infeasible": {"color": "0.3", "marker": "x", "s": 30},
     "locally optimal": {"marker": "s", "s": 70, "edgecolor": "k"},
@@ -232,7 +233,7 @@ def _by_kind(graph: nx.DiGraph) -> dict[str, list[Node]]:
         elif found.dead_end[node]:
             kind = "leads to infeasible selections only"
         else:
-            kind = "leads to the sink of its colour only"
+            kind = "leads to the local optimum of its colour only"
         kinds[kind].append(node)
     return {kind: nodes for kind, nodes in kinds.items() if nodes}
 
@@ -262,7 +263,8 @@ def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels:
     >>> axis = draw_selection_graph(graph)  # doctest: +SKIP
     """
     if axis is None:
-        import matplotlib.pyplot as plt
+        with needs("draw_selection_graph"):
+            import matplotlib.pyplot as plt
 
         axis = plt.subplots(figsize=(7.5, 5.5), layout="constrained")[1]
     place = {node: (data["margin"], data["score"]) for node, data in graph.nodes(data=True)}

@@ -77,9 +77,10 @@ class Swaps(Engine):
         from attsvm.training import train
 
         parameterization = "KQ" if self.norm == "nuclear" else "W"
-        run = train(
-            self.space.problem.repeat(self.starts), parameterization, steps=_DESCENT_STEPS, seed=self.seed, snapshots=2
-        )
+        run = train(  # normalized_gd: short runs are to come far, not close to a direction
+            self.space.problem.repeat(self.starts), parameterization, steps=_DESCENT_STEPS, optimizer="normalized_gd",
+            seed=self.seed, snapshots=2,
+        )  # fmt: skip
         return np.asarray(run.selection.indices.reshape(self.starts, -1), dtype=np.int64)
 
     def _first(self, rng: np.random.Generator) -> IntArray:

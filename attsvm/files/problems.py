@@ -6,14 +6,13 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from attsvm.files.errors import MAX_BYTES, ProblemFileError
 from attsvm.files.npz import read_npz, write_npz
 from attsvm.files.schema import Content, to_content, to_problem
 from attsvm.files.tensors import read_safetensors, write_safetensors
 from attsvm.problem import AttentionProblem, require_problem
-from attsvm.selection import Selection, read_selection
+from attsvm.selection import Selection, SelectionLike, read_selection
 
 __all__ = ["ProblemFile", "load_problem", "read_problem_file", "save_problem"]
 
@@ -110,7 +109,7 @@ def load_problem(path: str | Path, *, max_bytes: int = MAX_BYTES) -> AttentionPr
     return read_problem_file(path, max_bytes=max_bytes).problem
 
 
-def save_problem(problem: AttentionProblem, path: str | Path, *, selection: Any = None) -> None:
+def save_problem(problem: AttentionProblem, path: str | Path, *, selection: SelectionLike = None) -> None:
     """Write a problem (or a batch) to a `.npz` or `.safetensors` file, atomically.
 
     Parameters

@@ -1,6 +1,6 @@
 """Next-token prediction: priority graphs of tokens, the SVM that training follows, and the finite part beside it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attsvm._lazy import load
 from attsvm.next_token.composition import CyclicSubspace, SoftComposition, soft_composition
@@ -11,14 +11,14 @@ from attsvm.next_token.graphs import TokenGraphs, token_graphs
 from attsvm.next_token.linear import linear_finite_part, linear_problem, linear_svm
 from attsvm.next_token.sequences import Corpus, read_embeddings, read_sequences
 
-if TYPE_CHECKING:
-    from attsvm.next_token.training import NextTokenRun, train
-
 _LAZY = {"NextTokenRun": "attsvm.next_token.training", "train": "attsvm.next_token.training"}  # these load torch
 
+if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name
+    from attsvm.next_token.training import NextTokenRun, train
+else:
 
-def __getattr__(name: str) -> Any:
-    return load(__name__, _LAZY, name)
+    def __getattr__(name: str) -> object:
+        return load(__name__, _LAZY, name)
 
 
 __all__ = [

@@ -114,4 +114,6 @@ def linear_finite_part(
     3.0
     """
     problem, p = linear_problem(contexts, distributions)
+    if ((p > 0).sum(axis=1) < 2).all():
+        raise ValueError("distributions give every context one token only: there are no log odds to match")
     return finite_part(problem, p, p > 0, norm=norm, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from attsvm.paths.ball_search import BallSearch, Form, PathStatus, Point
 from attsvm.paths.log_excess import LogExcess
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table
-from attsvm.selection import Selection, read_selection
+from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
 
@@ -101,7 +100,7 @@ def regularization_path(
     radii: npt.ArrayLike,
     parameterization: str = "W",
     *,
-    selection: Any = None,
+    selection: SelectionLike = None,
     m: int | None = None,
     loss: str | Loss = "logistic",
     solution: Solution | None = None,

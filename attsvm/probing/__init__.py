@@ -3,7 +3,7 @@
 `probe` is the way in; `heads_from_arrays` the one without torch.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from attsvm._lazy import load
 from attsvm.probing.data import HeadData, LayerData
@@ -32,6 +32,15 @@ __all__ = [
     "probe",
 ]
 
+if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name
+    from attsvm.probing.hooks import capture
+    from attsvm.probing.measures.catalog import MEASURES
+    from attsvm.probing.measures.svm import SvmBudget
+    from attsvm.probing.monitor import Monitor
+    from attsvm.probing.projections import ProbeError
+    from attsvm.probing.run import probe
+    from attsvm.probing.table import ProbeTable
+else:
 
-def __getattr__(name: str) -> Any:
-    return load(__name__, _LAZY, name)
+    def __getattr__(name: str) -> object:
+        return load(__name__, _LAZY, name)

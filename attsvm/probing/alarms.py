@@ -49,7 +49,7 @@ class AlarmRules:
     --------
     >>> from attsvm.probing.alarms import AlarmRules
     >>> rules = AlarmRules()
-    >>> calm, wild = {"max_logit": 5.0, "sink_first": 0.1}, {"max_logit": 500.0, "sink_first": 0.1}
+    >>> calm, wild = {"max_logit": 5.0, "sink_share_first": 0.1}, {"max_logit": 500.0, "sink_share_first": 0.1}
     >>> [str(alarm) for alarm in rules.crossings(7, 0, 3, calm, wild)]
     ['step 7: exploding logit in layer 0, head 3 (500)']
     >>> list(rules.crossings(8, 0, 3, wild, wild))
@@ -69,7 +69,7 @@ class AlarmRules:
             ("entropy collapse", "entropy_share", -self.entropy_share, -1.0),
             ("saturation", "noise", self.saturation, 1.0),
             ("exploding logit", "max_logit", self.max_logit, 1.0),
-            ("new sink", "sink_first", self.sink, 1.0),
+            ("new sink", "sink_share_first", self.sink, 1.0),
         )
         for kind, name, limit, sign in watched:
             if name not in now or not sign * now[name] > limit:

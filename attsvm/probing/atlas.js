@@ -247,7 +247,7 @@
 
   options(byId("measure"), byTheory(numeric));
   for (const [key, title] of Object.entries(data.theories)) byId("theory").appendChild(node("option", { value: key }, title));
-  byId("measure").value = numeric.includes("sink_first") ? "sink_first" : numeric[0];
+  byId("measure").value = numeric.includes("sink_share_first") ? "sink_share_first" : numeric[0];
   byId("measure").addEventListener("change", paintGrid);
   byId("against").addEventListener("change", paintGrid);
   byId("theory").addEventListener("change", buildTable);

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from attsvm._lazy import installed, needs
+
 if TYPE_CHECKING:
     from attsvm.probing.monitor import Monitor
 
@@ -13,10 +15,8 @@ __all__ = ["lightning_callback", "trainer_callback"]
 
 def trainer_callback(monitor: Monitor) -> Any:
     """What ``transformers.Trainer(callbacks=[...])`` takes."""
-    try:
+    with needs("trainer_callback"):
         from transformers import TrainerCallback
-    except ImportError as error:
-        raise ImportError("trainer_callback needs transformers: pip install 'attsvm[probe]'") from error
     base: Any = TrainerCallback
 
     class AttentionCallback(base):  # type: ignore[misc]
@@ -33,14 +33,9 @@ def trainer_callback(monitor: Monitor) -> Any:
 
 def lightning_callback(monitor: Monitor) -> Any:
     """What ``lightning.Trainer(callbacks=[...])`` takes."""
-    for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
-        try:
-            base: Any = import_module(name).Callback
-            break
-        except ImportError:
-            continue
-    else:
-        raise ImportError("lightning_callback needs lightning: pip install lightning")
+    older = not installed("lightning") and installed("pytorch_lightning")
+    with needs("lightning_callback"):
+        base: Any = import_module("pytorch_lightning.callbacks" if older else "lightning.pytorch.callbacks").Callback
 
     class AttentionCallback(base):  # type: ignore[misc]
         """Calls the monitor after every training batch."""

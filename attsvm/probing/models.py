@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LoadedModel", "load_model", "need_transformers"]
+from attsvm._lazy import need
+
+__all__ = ["LoadedModel", "load_model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,18 +18,6 @@ class LoadedModel:
     model: Any
     tokenizer: Any
     name: str
-
-
-def need_transformers(what: str) -> None:
-    """Say which extra is missing.
-
-    Examples
-    --------
-    >>> from attsvm.probing.models import need_transformers
-    >>> need_transformers("this")
-    """
-    if find_spec("transformers") is None or find_spec("torch") is None:
-        raise ImportError(f"{what} needs torch and transformers: pip install 'attsvm[torch,probe]'")
 
 
 def load_model(path: str | Path) -> LoadedModel:
@@ -41,7 +30,7 @@ def load_model(path: str | Path) -> LoadedModel:
     ValueError
         In one line, if it is no such folder or file, or is damaged.
     """
-    need_transformers(f"probing {path}")
+    need(f"probing {path}", "torch", "transformers")
     place = Path(path)
     if not place.exists():
         raise FileNotFoundError(2, "no such file", str(place))

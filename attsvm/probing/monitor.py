@@ -225,7 +225,7 @@ def head_scalars(again: Recomputed) -> dict[str, Tensor]:
     >>> logits = torch.zeros(1, 2, 3, 3)
     >>> flat = Recomputed(logits, logits, None, torch.ones(1, 3, 3, dtype=torch.bool), None, logits, logits.softmax(-1))
     >>> found = head_scalars(flat)
-    >>> found["entropy_share"].tolist(), round(found["sink_first"][0].item(), 4)
+    >>> found["entropy_share"].tolist(), round(found["sink_share_first"][0].item(), 4)
     ([1.0, 1.0], 0.3333)
     """
     logits, dtype = again.logits.float(), again.q.dtype
@@ -252,7 +252,7 @@ def head_scalars(again: Recomputed) -> dict[str, Tensor]:
         "entropy": mean(entropy),
         "entropy_share": mean(entropy / seen.clamp_min(2).log()),
         "sparsity": mean(top),
-        "sink_first": on_first.sum((0, 2)) / elsewhere.sum((0, 2)).clamp_min(1),
+        "sink_share_first": on_first.sum((0, 2)) / elsewhere.sum((0, 2)).clamp_min(1),
         "max_logit": peak,
         "noise": mean((rest < torch.finfo(dtype).eps / 2).float()),
     }

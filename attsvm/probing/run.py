@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._lazy import needs
 from attsvm.probing.data import LayerData
 from attsvm.probing.measures.cheap import add_interval, cheap_measures
 from attsvm.probing.measures.context import Context
 from attsvm.probing.measures.redundancy import redundancy
 from attsvm.probing.measures.svm import DEFAULT_BUDGET, SvmBudget
-from attsvm.probing.svm_runs import svm_columns
+from attsvm.probing.svm_runs import estimate, svm_columns
 from attsvm.probing.table import ProbeTable
 from attsvm.records import versions
 
@@ -23,12 +24,18 @@ __all__ = ["probe"]
 Progress = Callable[[str, int, int], object]
 
 
-def _check(counts: dict[str, int], svm: object) -> None:
+def _budget(svm: SvmBudget | bool | None) -> SvmBudget | None:
+    if svm is None or isinstance(svm, bool | np.bool_):
+        return DEFAULT_BUDGET if svm else None
+    if not isinstance(svm, SvmBudget):
+        raise ValueError(f"svm must be an SvmBudget, True or False, got {type(svm).__name__}")
+    return svm
+
+
+def _check(counts: dict[str, int]) -> None:
     for label, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{label} must be an integer >= 0, got {value!r}")
-    if svm is not None and not isinstance(svm, SvmBudget):
-        raise ValueError(f"svm must be an SvmBudget or None, got {type(svm).__name__}")
 
 
 def probe(
@@ -36,7 +43,7 @@ def probe(
     inputs: Any = None,
     *,
     tokenizer: Any = None,
-    svm: SvmBudget | None = DEFAULT_BUDGET,
+    svm: SvmBudget | bool | None = None,
     removal: int = 4,
     pruning: int = 12,
     baselines: int = 8,
@@ -65,8 +72,9 @@ def probe(
     inputs : optional
         Texts (with ``tokenizer``), encodings, tensors, or a list of batches of them.
     tokenizer : callable, optional
-    svm : SvmBudget or None
-        Sample and accuracy of the SVM solves; None leaves them out.
+    svm : SvmBudget or bool, optional
+        Solve the SVMs of every head, which takes minutes where all else takes seconds: True, or an SvmBudget that says
+        on which sample and how accurately. They are left out by default.
     removal : int
         Sequences on which heads are removed one by one (two runs of the model per head); 0 leaves it out.
     pruning : int
@@ -89,7 +97,8 @@ def probe(
     name : str, optional
         What the page calls the model.
     progress : callable, optional
-        Called with a label, the parts done and their number.
+        Called with a label, the parts done and their number. Before the SVMs the label says about how long they take,
+        from one small solve.
 
     Returns
     -------
@@ -105,11 +114,12 @@ def probe(
     >>> import torch
     >>> import attsvm
     >>> layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
-    >>> table = attsvm.probe(torch.nn.TransformerEncoder(layer, 2), torch.randn(4, 6, 16), svm=None)
+    >>> table = attsvm.probe(torch.nn.TransformerEncoder(layer, 2), torch.randn(4, 6, 16))
     >>> len(table), table.about["error"] < 1e-5
     (8, True)
     """
-    _check({"removal": removal, "pruning": pruning, "baselines": baselines, "show": show}, svm)
+    svm = _budget(svm)
+    _check({"removal": removal, "pruning": pruning, "baselines": baselines, "show": show})
     say: Progress = progress or (lambda label, done, total: None)
     remover: Any = None
     ids: npt.NDArray[np.int64] | None = None
@@ -128,6 +138,7 @@ def probe(
     if remover is not None and remover.possible:
         pruned = _removals(remover, records, pruning, say)
     if svm is not None:
+        say(f"solving SVMs, {estimate(layers, svm, workers=workers, seed=seed)}", 0, len(records))
         columns, extra = svm_columns(
             layers, svm, seed=seed, store=store, workers=workers, executor=executor,
             progress=lambda done, total: say("solving SVMs", done, total),
@@ -164,14 +175,10 @@ def _captured(
     removal: int,
     say: Progress,
 ) -> tuple[list[LayerData], Any, Any, Any]:
-    try:
+    with needs("probing a model (heads_from_arrays does without)"):
         from attsvm.probing.hooks import capture
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError("probing a model needs torch: pip install 'attsvm[torch]'; arrays do not") from error
-    from attsvm.probing.inputs import read_inputs
-    from attsvm.probing.measures.removal import HeadRemover
+        from attsvm.probing.inputs import read_inputs
+        from attsvm.probing.measures.removal import HeadRemover
 
     device = getattr(model, "device", None)
     read = read_inputs(inputs, tokenizer, batch_size=batch_size, max_length=max_length, device=device)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,11 @@ import numpy as np
 
 from attsvm.probing.data import HeadData, LayerData
 from attsvm.probing.measures.baselines import random_spectrum
-from attsvm.probing.measures.svm import Sample, SvmBudget, draw_sample, sample_measures
+from attsvm.probing.measures.svm import Sample, SvmBudget, draw_sample, sample_measures, svm_measures
 from attsvm.records import atomic_write
 from attsvm.sweeps import sweep
 
-__all__ = ["svm_columns", "svm_task"]
+__all__ = ["estimate", "svm_columns", "svm_task"]
 
 _DETAILS = ("support", "curve")
 _PARTS = ("fitted", "tested", "random_fitted", "random_tested")
@@ -37,6 +40,25 @@ def svm_task(trials: int, seed: int, *, data: str, budget: str) -> dict[str, lis
         for name, value in sample_measures(drawn, samples["random_tested"], asked, baseline=True).items():
             found[f"{name}_random"] = value
     return {"found": [json.dumps(_plain(found))] * trials}
+
+
+def estimate(layers: Sequence[LayerData], budget: SvmBudget, *, workers: int | None = 0, seed: int = 0) -> str:
+    """About how long `svm_columns` will take, in words, from the solve of one head on a small sample.
+
+    The sizes of rows decide: with twice the queries a solve takes about three times as long, so this is right within a
+    factor of about three, not more.
+    """
+    heads = sum(layer.heads for layer in layers)
+    small = replace(budget, sequences=min(2, budget.sequences), held_out=min(1, budget.held_out), queries=2, shares=())
+    start = time.perf_counter()
+    svm_measures(layers[-1][0], small, seed)
+    seconds = time.perf_counter() - start
+    n = len(layers[0].q)
+    ratio = min(budget.sequences, n) * budget.queries / (min(small.sequences, n) * small.queries)
+    cores = min(heads, (os.cpu_count() or 1) if workers is None else max(1, workers))
+    total = seconds * max(1.0, ratio) ** 1.5 * heads / cores
+    about = f"{total:.0f} s" if total < 100 else f"{total / 60:.0f} minutes"
+    return f"about {about} for {heads} heads in {cores} process{'es' if cores > 1 else ''}"
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._lazy import needs
 from attsvm.probing.measures.catalog import MEASURES
 from attsvm.records import Interval, Table, atomic_write, plain, write_json
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ProbeTable"]
 
 _SHOWN = (
-    "kind", "sink_first", "entropy", "margin_median_frobenius", "margin_ratio_frobenius", "correlation_frobenius",
+    "kind", "sink_share_first", "entropy", "margin_median_frobenius", "margin_ratio_frobenius", "correlation_frobenius",
     "log10_kappa", "noise_bfloat16", "site", "max_logit", "redundancy", "importance",
 )  # fmt: skip
 
@@ -104,11 +105,9 @@ class ProbeTable:
         return [{name: plain(record.get(name)) for name in self.columns} for record in self.records]
 
     def to_frame(self) -> pandas.DataFrame:
-        """As a DataFrame of pandas."""
-        try:
+        """As a DataFrame of pandas (the extra ``attsvm[tables]``)."""
+        with needs("to_frame"):
             import pandas
-        except ModuleNotFoundError as error:
-            raise ImportError("to_frame needs pandas: pip install pandas") from error
         return pandas.DataFrame(self.to_records(), columns=list(self.columns))
 
     def to_csv(self, path: str | Path) -> None:
@@ -121,12 +120,10 @@ class ProbeTable:
             file.write(out.getvalue().encode())
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write a Parquet file (needs pyarrow)."""
-        try:
+        """Write a Parquet file (needs pyarrow, the extra ``attsvm[tables]``)."""
+        with needs("to_parquet"):
             import pyarrow
             import pyarrow.parquet
-        except ModuleNotFoundError as error:
-            raise ImportError("to_parquet needs pyarrow: pip install pyarrow") from error
         made = pyarrow.Table.from_pylist(self.to_records(), metadata={"attsvm": json.dumps(plain(self.about))})
         with atomic_write(path) as file:
             pyarrow.parquet.write_table(made, file)
@@ -187,5 +184,5 @@ def _cell(record: Mapping[str, Any], name: str) -> Any:
     low, high = record.get(f"{name}_low"), record.get(f"{name}_high")
     value = record.get(name)
     if isinstance(value, float) and isinstance(low, float) and isinstance(high, float):
-        return Interval(value, low, high)
+        return Interval(value, low, high, skewed=name in MEASURES and MEASURES[name].share)
     return value

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from attsvm._lazy import needs
 from attsvm.probing.alarms import Alarm
 from attsvm.records import plain
 
@@ -96,10 +97,8 @@ class TensorBoardWriter:
     """Scalars ``attention/LAYER.HEAD/NAME`` and alarms as text, in a folder that TensorBoard reads."""
 
     def __init__(self, folder: str | Path) -> None:
-        try:
+        with needs("TensorBoardWriter"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ImportError("TensorBoard files need tensorboard: pip install 'attsvm[probe]'") from error
         make: Any = SummaryWriter
         self._writer: Any = make(str(folder))
 

@@ -4,7 +4,7 @@ What the command line, reports, comparisons, figures and the ledger print or sto
 """
 
 from attsvm.records.data import atomic_write, environment, plain, versions, write_json
-from attsvm.records.intervals import Interval, mean_of, median_of, share, share_of
+from attsvm.records.intervals import Interval, mean_of, mean_share_of, median_of, share, share_of
 from attsvm.records.tables import Raw, Table, console, html_table, render
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "environment",
     "html_table",
     "mean_of",
+    "mean_share_of",
     "median_of",
     "plain",
     "render",

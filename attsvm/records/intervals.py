@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Interval", "mean_of", "median_of", "share", "share_of"]
+__all__ = ["Interval", "mean_of", "mean_share_of", "median_of", "share", "share_of"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,40 @@ def mean_of(values: Any) -> Interval:
     half = 1.96 * float(x.std(ddof=1)) / float(np.sqrt(len(x))) if len(x) > 1 else float("nan")
     mean = float(x.mean())
     return Interval(mean, mean - half, mean + half)
+
+
+def mean_share_of(values: Any) -> Interval:
+    """Mean of finite shares, numbers in [0, 1], with an interval that stays in [0, 1], after Wilson.
+
+    The shares may differ in how many things they count and in how alike these are, so the mean has the spread of the
+    shares themselves, not that of a single count: Wilson's interval is taken for the number of independent counts
+    whose share would spread as much. Where all shares are equal it is taken for as many counts as there are shares.
+
+    Parameters
+    ----------
+    values : array_like
+        One share per independent unit: a sequence, a run, a head.
+
+    Examples
+    --------
+    >>> from attsvm.records import mean_share_of
+    >>> str(mean_share_of([0.0, 0.0, 0.0, 0.125])), str(mean_share_of([0.0, 0.0, 0.0]))
+    ('0.031 [0.0054, 0.16]', '0 [0, 0.56]')
+    """
+    x = np.asarray(values, dtype=np.float64).ravel()
+    x = x[np.isfinite(x)]
+    if len(x) and (x.min() < -1e-9 or x.max() > 1 + 1e-9):
+        raise ValueError(f"shares must lie in [0, 1], got {x.min():.3g} to {x.max():.3g}")
+    if len(x) < 2:
+        return mean_of(x)
+    mean = min(1.0, max(0.0, float(x.mean())))
+    variance = float(x.var(ddof=1)) / len(x)
+    # Of shares that spread as widely as they can, each is one count; they cannot spread more than that.
+    counts = max(float(len(x) - 1), mean * (1 - mean) / variance) if variance > 0 else float(len(x))
+    z2 = 1.96**2 / counts
+    middle = (mean + z2 / 2) / (1 + z2)
+    half = float(np.sqrt(z2 * mean * (1 - mean) + z2**2 / 4)) / (1 + z2)
+    return Interval(mean, max(0.0, middle - half), min(1.0, middle + half), skewed=True)
 
 
 def median_of(values: Any) -> Interval:

@@ -6,7 +6,7 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,8 @@ __all__ = ["Raw", "Table", "console", "html_table", "render"]
 
 # Lines that a cell may wrap into before a table is better read as blocks; length of what blocks put side by side.
 _TOWER = 4
+# Of tables where no terminal says how wide it is: in files, in notebooks' plain text, in documents.
+WIDTH = 120
 _SHORT_FACT = 48
 
 
@@ -85,7 +87,7 @@ class Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """As a grid where every word has room, else one block of lines per row."""
         widths = self._widths(options.max_width)
-        yield self._blocks() if widths is None else self._grid(widths)
+        yield self._blocks(whole=console.soft_wrap) if widths is None else self._grid(widths)
 
     def _widths(self, width: int) -> list[int] | None:
         """Columns of a grid that breaks no word and makes no tower of short lines of a cell; None without room."""
@@ -110,7 +112,7 @@ class Table:
 
         shown = RichTable(title=self.title and Text(self.title))
         for name, letter, width in zip(self.columns, self.align, widths, strict=True):
-            justify: Any = "left" if letter in "lL" else "right"
+            justify: Literal["left", "right"] = "left" if letter in "lL" else "right"
             shown.add_column(Text(name), justify=justify, no_wrap=letter.isupper(), width=width)
         for row in self.texts():
             if row:
@@ -119,8 +121,8 @@ class Table:
                 shown.add_section()
         return shown
 
-    def _blocks(self) -> RenderableType:
-        """One block per row: its first cell, then the others by name, each wrapped at words and indented."""
+    def _blocks(self, whole: bool) -> RenderableType:
+        """One block per row: its first cell, then the others by name, indented and wrapped at words unless whole."""
         from rich.console import Group
         from rich.padding import Padding
         from rich.text import Text
@@ -136,7 +138,10 @@ class Table:
             said = [fact for fact in facts if not fact.endswith((": -", ": "))]
             short = "; ".join(fact for fact in said if len(fact) <= _SHORT_FACT)
             long = [fact for fact in said if len(fact) > _SHORT_FACT]
-            lines += [Padding(Text(text), (0, 0, 0, 2)) for text in (short, *long) if text]
+            # In a file lines stay whole: what is padded there is cut at the width instead of wrapped.
+            lines += [
+                Text(f"  {text}") if whole else Padding(Text(text), (0, 0, 0, 2)) for text in (short, *long) if text
+            ]
         return Group(*lines)
 
     def __str__(self) -> str:
@@ -201,7 +206,7 @@ def html_table(title: str, facts: Mapping[str, object]) -> str:
     return Table(title, ("", ""), [(name, str(value)) for name, value in facts.items()], align="ll").html()
 
 
-def render(shown: RenderableType, width: int = 120) -> str:
+def render(shown: RenderableType, width: int = WIDTH) -> str:
     """What a terminal would show, as plain text."""
     from rich.console import Console
 
@@ -210,8 +215,8 @@ def render(shown: RenderableType, width: int = 120) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def console(width: int = 120, *, stderr: bool = False) -> Console:
-    """Where tables and lines go; in a file tables have this width and lines are left whole."""
+def console(width: int = WIDTH, *, stderr: bool = False) -> Console:
+    """Where tables and lines go; in a file tables have this width, and lines are left whole: nothing is cut."""
     from rich.console import Console
 
     out = Console(highlight=False, stderr=stderr)

@@ -26,8 +26,7 @@ __all__ = ["NORMS", "RUNS", "Progress", "ReportOptions", "build_content"]
 Progress = Callable[[str, int, int], object]
 
 NORMS = ("frobenius", "nuclear")
-# How each parameterization is trained: the papers' update, and the recipe that reaches the nuclear direction.
-RUNS = {"W": "normalized_gd", "KQ": "ridge_decay"}
+RUNS = ("W", "KQ")
 
 
 class ReportOptions(TypedDict, total=False):
@@ -92,7 +91,7 @@ def build_content(
             raise ValueError(f"{name_} must be {kind}>= 0, got {value}")
     chosen = read_selection(problem, selection)
     skipped = _why_not_trained(problem, steps)
-    forms = RUNS if skipped is None else {}
+    forms = RUNS if skipped is None else ()
     labels = [*(f"solving ({norm})" for norm in NORMS), "diagnosing", *(f"training {p}" for p in forms), "local optima"]
     announce = _announcer(labels, progress)
     solutions: list[Solution] = []
@@ -145,7 +144,7 @@ def _why_not_trained(problem: AttentionProblem, steps: int) -> str | None:
 def _trained(problem: AttentionProblem, form: str, **options: Any) -> Run:
     from attsvm.training import train
 
-    return train(problem, form, optimizer=RUNS[form], **options)
+    return train(problem, form, **options)
 
 
 def _diagnosis(problem: AttentionProblem, chosen: Selection, seed: int) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def graph_content(problem: AttentionProblem, norm: str, limit: int) -> dict[str,
         "nodes": nodes,
         "edges": edges,
         "edge_count": graph.number_of_edges(),
-        "sinks": len(sinks),
+        "local_optima": len(sinks),
         "optima": [_optimum(graph, found, node) | {"colour": colour[node]} for node in sinks[:_LISTED]],
     }
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from attsvm.records import Raw, Table, atomic_write, environment
 from attsvm.reports.markup import badge, document, escape, section
-from attsvm.reports.sections import words
-from attsvm.reports.verdict import ends_in_words, form_name, own_misalignment
+from attsvm.reports.sections import degrees, words
+from attsvm.reports.verdict import ends_in_words, form_name, own_misalignment, some_uncovered
 
 __all__ = ["batch_page_verdict", "overview_record", "page_of", "render_overview", "write_overview"]
 
@@ -48,10 +48,10 @@ def overview_record(content: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "runs": [
             {"parameterization": run["parameterization"], "status": run["status"], "convergence": run["convergence"],
-             "misalignment": own_misalignment(run)}
+             "uncovered": run["uncovered"], "misalignment": own_misalignment(run)}
             for run in content["runs"]
         ],
-        "local_optima": content["graph"].get("sinks"),
+        "local_optima": content["graph"].get("local_optima"),
         "applies": list(content["diagnosis"]["applies"]),
         "versions": content["versions"],
         "settings": content["settings"],
@@ -72,7 +72,8 @@ def batch_page_verdict(records: Sequence[Mapping[str, Any]]) -> str:
     said = [f"One W selects these tokens, proved optimal, in {proved} of {len(records)} problems."]
     for k, run in enumerate(records[0]["runs"]):
         ends = Counter(str(record["runs"][k]["convergence"]) for record in records)
-        said.append(f"Training {form_name(run['parameterization'])} {ends_in_words(ends)}.")
+        why = some_uncovered(record["runs"][k]["uncovered"] for record in records)
+        said.append(f"Training {form_name(run['parameterization'])} {ends_in_words(ends, why)}.")
     return " ".join(said)
 
 
@@ -81,23 +82,19 @@ def _table(records: Sequence[Mapping[str, Any]], links: Sequence[str]) -> Table:
     columns = [
         "problem",
         *(f"{s['norm_name']} margin" for s in first["solutions"]),
-        *(head for run in first["runs"] for head in (f"{run['parameterization']} ends", "1 - corr")),
+        *(head for run in first["runs"] for head in (f"{run['parameterization']} ends", "degrees")),
         "local optima",
         "applies",
     ]
     rows = []
     for k, (record, link) in enumerate(zip(records, links, strict=True)):
         margins = [f"{s['margin']:.4f}" if s["margin"] is not None else badge(s["status"]) for s in record["solutions"]]
-        runs = [cell for run in record["runs"] for cell in (badge(run["convergence"]), _power(run["misalignment"]))]
+        runs = [cell for run in record["runs"] for cell in (badge(run["convergence"]), degrees(run["misalignment"]))]
         optima = "-" if record["local_optima"] is None else record["local_optima"]
         name = Raw(f'<a href="{escape(link)}">{k}</a>')
         rows.append((name, *margins, *runs, optima, ", ".join(record["applies"]) or "no theorem"))
     align = "r" + "r" * len(first["solutions"]) + "lr" * len(first["runs"]) + "rl"
     return Table("One line per problem; its number opens its own page", columns, rows, align=align)
-
-
-def _power(misalignment: float | None) -> str:
-    return "-" if misalignment is None else f"{misalignment:.1e}"
 
 
 def render_overview(name: str, records: Sequence[Mapping[str, Any]], links: Sequence[str]) -> str:

@@ -155,7 +155,10 @@
     const rows = [["loss", short(run.loss[s])], ["norm of W", short(run.norm[s])],
       ["attention off the selected tokens", run.rest[s] === null ? "–" : power(run.rest[s])],
       ["tokens as in the solutions", run.selection[s].filter((t, q) => t === chosen[q]).length + " of " + chosen.length]];
-    for (const c of solved(run)) rows.push(["1 − correlation, " + c.label, short(c.misalignment[s])]);
+    for (const c of solved(run)) {
+      const m = c.misalignment[s];
+      rows.push(["degrees, " + c.label, m === null ? "–" : short(360 / Math.PI * Math.asin(Math.sqrt(Math.min(1, m / 2))))]);
+    }
     byId("readout").replaceChildren(...rows.map((pair) => {
       const box = node("div");
       box.append(node("dt", {}, pair[0]), node("dd", {}, pair[1]));

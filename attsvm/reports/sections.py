@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from attsvm.comparison import angle
 from attsvm.comparison.tables import svm_name
 from attsvm.records import Raw, Table
 from attsvm.reports.markup import badge, escape
@@ -12,7 +13,7 @@ from attsvm.reports.solved import farkas_line, solutions_table
 from attsvm.reports.trajectory import MOST_QUERIES, MOST_TOKENS
 from attsvm.reports.words import WORDS
 
-__all__ = ["diagnosis", "graph", "solutions", "summary", "training", "words"]
+__all__ = ["degrees", "diagnosis", "graph", "solutions", "summary", "training", "words"]
 
 # Rows of a table that are looked at; longer ones open with a summary and a click. And rows that a page holds at all.
 _FEW_ROWS, _MOST_ROWS = 12, 2000
@@ -20,6 +21,11 @@ _FEW_ROWS, _MOST_ROWS = 12, 2000
 
 def _number(value: float | None, form: str = ".6g") -> str:
     return "-" if value is None else format(value, form)
+
+
+def degrees(misalignment: float | None) -> str:
+    """An angle as tables show it."""
+    return "-" if misalignment is None else f"{float(angle(misalignment)):.2g}"
 
 
 def _name(record: dict[str, Any]) -> str:
@@ -157,11 +163,12 @@ def training(content: dict[str, Any]) -> str:
     rows = [
         (f"{run['parameterization']} ({run['optimizer']})", badge(run["convergence"]),
          f"{run['rank']} ({_number(run['effective_rank'], '.1f')})", c["label"],
-         _number(c["misalignment"][-1], ".1e"), _number(c["margin"][-1], ".4f"), _number(c["rate"], ".2f"))
+         degrees(c["misalignment"][-1]), _number(c["misalignment"][-1], ".1e"),
+         _number(c["margin"][-1], ".4f"), _number(c["rate"], ".2f"))
         for run in runs
         for c in run["comparisons"]
     ]  # fmt: skip
-    heads = ["run", "ends", "rank (effective)", "against", "1 - correlation", "margin reached", "rate"]
+    heads = ["run", "ends", "rank (effective)", "against", "degrees", "1 - correlation", "margin reached", "rate"]
     choice = "".join(
         f'<label><input type="radio" name="run" value="{i}"{" checked" if i == 0 else ""}> '
         f"{run['parameterization']}</label>"
@@ -178,7 +185,7 @@ def training(content: dict[str, Any]) -> str:
         "<p>Gradient descent against the SVMs. Global means that the run ends on the tokens of highest score, Local "
         "on other tokens that are locally optimal. &ldquo;Own tokens&rdquo; is the SVM of the tokens that the run "
         "selects itself, which theory says it follows.</p>"
-        + Table("Where the runs end", heads, rows, align="llllrrr").html()
+        + Table("Where the runs end", heads, rows, align="llllrrrr").html()
         + "<noscript><p>The plots below need JavaScript, which is part of this file.</p></noscript>"
         f'<div class="controls"><fieldset><legend>Run</legend>{choice}</fieldset>'
         '<button type="button" id="play">Play</button><label for="scrubber">Step</label>'
@@ -197,8 +204,7 @@ def diagnosis(content: dict[str, Any]) -> str:
     said = "".join(
         f"<p><strong>{escape(name)}</strong>: {escape(text)}</p>" for name, text in found["prediction"].items()
     )
-    words = {"holds": "applies", "fails": "does not apply"}
-    theorems = [(t["name"], badge(words.get(t["verdict"], t["verdict"])), t["detail"]) for t in found["theorems"]]
+    theorems = [(t["name"], badge(t["verdict"]), t["detail"]) for t in found["theorems"]]
     checks = [(c["name"], badge(c["verdict"]), c["detail"]) for c in found["checks"]]
     judged = Table("Theorems, with corrected hypotheses", ("statement", "verdict", "because"), theorems, align="lll")
     assumed = Table(f"Assumptions ({found['norm']} norm)", ("assumption", "verdict", "because"), checks, align="lll")
@@ -220,8 +226,8 @@ def graph(content: dict[str, Any]) -> str:
         for item in found["optima"]
     ]  # fmt: skip
     caption = "Locally optimal selections by margin"
-    if found["sinks"] > len(rows):
-        caption += f" (the first {len(rows)} of {found['sinks']})"
+    if found["local_optima"] > len(rows):
+        caption += f" (the first {len(rows)} of {found['local_optima']})"
     heads = ["tokens", "margin", "mean score", "highest scores", "selections that can reach it", "and nothing else"]
     drawn = ""
     if len(found["edges"]) < found["edge_count"]:

@@ -50,9 +50,10 @@ def run_content(report: Report) -> dict[str, Any]:
     maps = probabilities(run.problem, h.W).reshape(len(h), -1, run.problem.T)[:, :MOST_QUERIES, columns]
     return {
         "parameterization": run.parameterization,
-        "optimizer": run.options.optimizer,
+        "optimizer": run.options.optimizer_name,
         "status": str(run.status),
         "convergence": report.convergence,
+        "uncovered": report.uncovered,
         "rank": report.rank,
         "effective_rank": _number(report.effective_rank, 3),
         "steps": h.steps.tolist(),

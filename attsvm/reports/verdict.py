@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from attsvm.comparison import angle
 
 if TYPE_CHECKING:
     from attsvm.comparison import BatchReport, Report
@@ -20,21 +22,29 @@ __all__ = [
     "run_verdict",
     "runs_verdict",
     "solution_verdict",
+    "some_uncovered",
 ]
 
 _ENDS = {
     "Global": "ends at the predicted tokens, those of highest score",
     "Local": "ends at other tokens than those of highest score, which are locally optimal",
+    "Not local": "ends at tokens that are not locally optimal: train longer",
+    "Undecided": "ends at tokens of which it is not decided whether they are locally optimal",
+}
+# The same without a theorem: nothing was predicted, and nothing says that longer training leads elsewhere.
+_ENDS_UNCOVERED = _ENDS | {
+    "Global": "ends at the tokens of highest score, which are locally optimal",
+    "Not local": "ends at tokens that are not locally optimal",
 }
 _MACHINE = {"frobenius": "max-margin", "nuclear": "nuclear-norm max-margin"}
 
 
-def _percent(share: float) -> str:
-    """A share in words that do not pretend: few digits, and never a zero that is none."""
-    value = 100 * share
-    if value < 1e-4:
-        return "less than 0.0001 %"
-    return f"{value:.2g} %" if value < 10 else f"{value:.0f} %"
+def _degrees(misalignment: float) -> str:
+    """An angle in words that do not pretend: few digits, and never a zero that is none."""
+    value = float(angle(misalignment))
+    if value < 1e-3:
+        return "less than 0.001 degrees"
+    return f"{value:.2g} degrees" if value < 10 else f"{value:.0f} degrees"
 
 
 def form_name(parameterization: str) -> str:
@@ -42,8 +52,19 @@ def form_name(parameterization: str) -> str:
     return "(K, Q)" if parameterization == "KQ" else parameterization
 
 
-def run_verdict(name: str, convergence: str, status: str, norm: str | None, misalignment: float | None) -> str:
-    """One sentence about a training run and the SVM of the tokens that it selects.
+def run_verdict(
+    name: str, convergence: str, status: str, norm: str | None, misalignment: float | None, uncovered: str = ""
+) -> str:
+    """One or two sentences about a training run and the SVM of the tokens that it selects.
+
+    Parameters
+    ----------
+    name, convergence, status, norm
+        Of the run: its parameterization, where and how it ended, and the norm of its SVM.
+    misalignment : float or None
+        1 - correlation with the SVM of its own tokens.
+    uncovered : str
+        Why no theorem is about this run (`Report.uncovered`).
 
     Examples
     --------
@@ -51,25 +72,30 @@ def run_verdict(name: str, convergence: str, status: str, norm: str | None, misa
     >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[:64]
     'Training W ends at the predicted tokens, those of highest score;'
     >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[64:]
-    ' its direction is 0.02 % away from the max-margin one.'
+    ' it is 1.1 degrees from the max-margin direction.'
     """
     form = form_name(name)
     if status == "not finite":
         return f"Training {form} left the range of floating point: lower the step size."
-    ends = _ENDS.get(convergence, f"ends at tokens that are not locally optimal ({convergence}): train longer")
+    ends = (_ENDS_UNCOVERED if uncovered else _ENDS)[convergence]
     if misalignment is None or math.isnan(misalignment):
-        return f"Training {form} {ends}; there is no max-margin direction to compare with."
-    return (
-        f"Training {form} {ends}; its direction is {_percent(misalignment)} away from the "
-        f"{_MACHINE.get(str(norm), norm)} one."
-    )
+        where = "there is no max-margin direction to compare with"
+    else:
+        where = f"it is {_degrees(misalignment)} from the {_MACHINE.get(str(norm), norm)} direction"
+    why = f" No theorem applies, so nothing is predicted: {uncovered}." if uncovered else ""
+    return f"Training {form} {ends}; {where}.{why}"
 
 
-_PLACES = {"Global": "at the predicted tokens", "Local": "at other locally optimal tokens"}
+_PLACES = {
+    "Global": "at the predicted tokens",
+    "Local": "at other locally optimal tokens",
+    "Not local": "at no local optimum (Not local)",
+    "Undecided": "at tokens that are not decided (Undecided)",
+}
 
 
-def ends_in_words(counts: Mapping[str, int]) -> str:
-    """Where the runs of a batch end, from the number of runs per kind of end.
+def ends_in_words(counts: Mapping[str, int], uncovered: str = "") -> str:
+    """Where the runs of a batch end, from the number of runs per kind of end; why no theorem predicts it.
 
     Examples
     --------
@@ -79,8 +105,17 @@ def ends_in_words(counts: Mapping[str, int]) -> str:
     """
     total = sum(counts.values())
     often = sorted((-count, name) for name, count in counts.items() if count)
-    places = [f"{_PLACES.get(name, f'at no local optimum ({name})')} in {-fewer}" for fewer, name in often]
-    return f"ends {', '.join([f'{places[0]} of {total} problems', *places[1:]])}"
+    words = _PLACES | ({"Global": "at the tokens of highest score"} if uncovered else {})
+    places = [f"{words[name]} in {-fewer}" for fewer, name in often]
+    why = f" (no theorem applies: {uncovered})" if uncovered else ""
+    return f"ends {', '.join([f'{places[0]} of {total} problems', *places[1:]])}{why}"
+
+
+def some_uncovered(reasons: Iterable[str]) -> str:
+    """Why no theorem is about some runs of a batch: the first reason, and of how many; empty if all are covered."""
+    given = list(reasons)
+    missing = [reason for reason in given if reason]
+    return f"{missing[0]}, in {len(missing)} of {len(given)} problems" if missing else ""
 
 
 def runs_verdict(reports: Sequence[Report]) -> str:
@@ -90,7 +125,8 @@ def runs_verdict(reports: Sequence[Report]) -> str:
         own = report.comparisons[0]
         error = float(own.misalignment[-1]) if own.solution.status.has_solution else None
         run = report.run
-        sentences.append(run_verdict(run.parameterization, str(report.convergence), str(run.status), run.norm, error))
+        ends = str(report.convergence), str(run.status)
+        sentences.append(run_verdict(run.parameterization, *ends, run.norm, error, report.uncovered))
     return " ".join(sentences)
 
 
@@ -100,8 +136,9 @@ def batch_verdict(reports: Sequence[BatchReport]) -> str:
     for report in reports:
         name = form_name(report.run.parameterization)
         median = report.summary(report.labels[0])["median"]
-        away = "" if math.isnan(median) else f"; half of them are within {_percent(median)} of their own direction"
-        sentences.append(f"Training {name} {ends_in_words(report.convergence_counts())}{away}.")
+        away = "" if math.isnan(median) else f"; half of them are within {_degrees(median)} of their own direction"
+        uncovered = some_uncovered(one.uncovered for one in report.reports)
+        sentences.append(f"Training {name} {ends_in_words(report.convergence_counts(), uncovered)}{away}.")
     return " ".join(sentences)
 
 
@@ -148,7 +185,7 @@ def page_verdict(content: Mapping[str, Any]) -> str:
     sentences = [solution_verdict(content["solutions"], content["problem"]["n"])]
     for run in content["runs"]:
         form, norm, error = run["parameterization"], _norm_of(run), own_misalignment(run)
-        sentences.append(run_verdict(form, run["convergence"], run["status"], norm, error))
+        sentences.append(run_verdict(form, run["convergence"], run["status"], norm, error, run["uncovered"]))
     if content["diagnosis"] is not None:
         sentences.append(diagnosis_verdict(content["diagnosis"]))
     return " ".join(sentences)
@@ -165,13 +202,24 @@ def diagnosis_verdict(found: Diagnosis | Mapping[str, Any]) -> str:
     'Training W is predicted to reach the tokens of highest score fr'
     """
     applies = tuple(found["applies"]) if isinstance(found, Mapping) else found.applies
-    said = ", ".join(applies)
+    said = f"{', '.join(applies)} {'applies' if len(applies) == 1 else 'apply'}"
     if "Conjecture 5.2" in applies:
-        return f"Training W is predicted to reach the tokens of highest score from almost any start ({said} apply)."
+        return f"Training W is predicted to reach the tokens of highest score from almost any start ({said})."
     if "Theorem 4" in applies:
-        return f"Training W is predicted to reach the tokens of highest score from W = 0 ({said} apply)."
+        return f"Training W is predicted to reach the tokens of highest score from W = 0 ({said})."
     if "Theorem 5" in applies:
-        return f"Where training W ends depends on its start; near this selection it stays ({said} apply)."
+        return f"Where training W ends depends on its start; near this selection it stays ({said})."
     if applies:
-        return f"The best W of growing norm is predicted, but not where descent goes ({said} apply)."
+        return f"The best W of growing norm is predicted, but not where descent goes ({said})."
+    if local := _attracting(found.to_dict() if not isinstance(found, Mapping) else found):
+        return f"No theorem applies to this selection; Theorem 5 applies near the {local} that are locally optimal."
     return "No theorem applies to these data: nothing is predicted."
+
+
+def _attracting(found: Mapping[str, Any]) -> int:
+    """Locally optimal selections that descent on W goes to from nearby: any, where the loss and the head allow it."""
+    checks = {check["name"]: check for check in found["checks"]}
+    stated = all(checks.get(name, {}).get("verdict") == "holds" for name in ("A", "linear head"))
+    if not stated or found["norm"] != "frobenius":
+        return 0
+    return int(checks["D"]["values"].get("locally optimal") or 0)

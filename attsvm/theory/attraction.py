@@ -17,6 +17,8 @@ from attsvm.selection import Selection
 from attsvm.solvers import get_norm
 
 if TYPE_CHECKING:
+    import torch
+
     from attsvm.training.run import Run
 
 __all__ = ["Attraction", "Reached", "attraction"]
@@ -162,7 +164,7 @@ def attraction(
     parameterization: str = "W",
     seed: int | np.random.Generator = 0,
     norm: str | None = None,
-    device: Any = None,
+    device: str | torch.device | None = None,
     graph: bool = False,
     **options: Any,
 ) -> Attraction:

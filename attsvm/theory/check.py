@@ -10,7 +10,8 @@ from attsvm.records import plain
 
 __all__ = ["Check", "Verdict", "all_of", "verdict_of"]
 
-Verdict = Literal["holds", "fails", "unknown", "not applicable"]
+Verdict = Literal["holds", "fails", "unknown", "not applicable", "applies", "does not apply"]
+"""A hypothesis holds or fails; a theorem applies or does not apply, since its hypotheses fail, not the theorem."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Check:
     Attributes
     ----------
     name : str
-    verdict : {"holds", "fails", "unknown", "not applicable"}
+    verdict : {"holds", "fails", "unknown", "not applicable"} or {"applies", "does not apply", "unknown"}
+        Of a hypothesis, or of a theorem.
     values : mapping
         The numbers behind the verdict.
     detail : str
@@ -42,7 +44,7 @@ class Check:
         return f"Check({self.name!r}, {self.verdict!r}, values of {', '.join(self.values) or 'nothing'})"
 
     def __bool__(self) -> bool:
-        return self.verdict == "holds"
+        return self.verdict in ("holds", "applies")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; numbers that are not finite become None."""

@@ -11,7 +11,7 @@ from attsvm._checks import generator
 from attsvm.losses import Loss, get_loss
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table, plain
-from attsvm.selection import Selection, read_selection
+from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.theory.assumptions import (
     check_equal_scores,
     check_feasible,
@@ -116,7 +116,7 @@ def _check_linear(problem: AttentionProblem) -> Check:
 
 def diagnose(
     problem: AttentionProblem,
-    selection: Any = None,
+    selection: SelectionLike = None,
     *,
     loss: str | Loss = "logistic",
     norm: str = "frobenius",
@@ -198,7 +198,7 @@ def diagnose(
     return Diagnosis(problem, chosen, norm, tuple(checks), theorems, predict(named, theorems, is_optimal, norm))
 
 
-def _without_labels(problem: AttentionProblem, selection: Any, norm: str) -> Diagnosis:
+def _without_labels(problem: AttentionProblem, selection: SelectionLike, norm: str) -> Diagnosis:
     """What can be said of a selection when nothing scores the tokens."""
     if selection is None:
         raise ValueError(

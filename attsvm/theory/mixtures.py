@@ -8,11 +8,10 @@ they bend, those of the library among them, are therefore judged exactly; any ot
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._arrays import BoolArray
 from attsvm._checks import generator
 from attsvm.optimality import low_score_tokens
 from attsvm.problem import AttentionProblem
@@ -114,20 +113,20 @@ def check_head(problem: AttentionProblem, selection: Selection, name: str = "E",
     return _sampled(problem, selection, low, name, seed)
 
 
-def _vertex_constant(problem: AttentionProblem, selection: Selection, low: Any) -> tuple[float, int, int]:
+def _vertex_constant(problem: AttentionProblem, selection: Selection, low: BoolArray) -> tuple[float, int, int]:
     """Smallest lead in score of a selected token over a lower one, and where."""
     scores = problem.scores().reshape(-1, problem.T)
     lead = np.take_along_axis(scores, selection.indices.reshape(-1, 1), axis=1) - np.where(low, scores, -np.inf)
     return _smallest(lead, low)
 
 
-def _smallest(values: FloatArray, where: Any) -> tuple[float, int, int]:
+def _smallest(values: FloatArray, where: BoolArray) -> tuple[float, int, int]:
     kept = np.where(where, values, np.inf)
     q, t = (int(j) for j in np.unravel_index(int(kept.argmin()), kept.shape))
     return float(kept[q, t]), q, t
 
 
-def _exact(problem: AttentionProblem, selection: Selection, low: Any, name: str, seed: int) -> Check:
+def _exact(problem: AttentionProblem, selection: Selection, low: BoolArray, name: str, seed: int) -> Check:
     head = problem.head
     assert head is not None
     chosen = selection.indices.reshape(-1, 1)
@@ -165,7 +164,7 @@ def _best_on_segment(problem: AttentionProblem, anchor: FloatArray, q: int, t: i
     return {"weight": float(weight[k]), "gain": float(gain[k])}
 
 
-def _sampled(problem: AttentionProblem, selection: Selection, low: Any, name: str, seed: int) -> Check:
+def _sampled(problem: AttentionProblem, selection: Selection, low: BoolArray, name: str, seed: int) -> Check:
     assert problem.head is not None
     rng = generator(seed)
     X, labels, chosen = query_tokens(problem), problem.Y.reshape(-1), selection.indices.reshape(-1)

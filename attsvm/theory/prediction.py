@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from attsvm.problem import AttentionProblem
+from attsvm.selection import Selection
 from attsvm.theory.check import Check, Verdict, all_of
+from attsvm.theory.mixtures import check_head
 
-__all__ = ["judge_theorems", "predict"]
+__all__ = ["judge_theorems", "predict", "why_uncovered"]
 
 # Hypotheses, corrected, and conclusion of each statement. Queries count as sequences: K queries of one sequence enter
 # the loss like K sequences with the same tokens.
@@ -38,6 +41,9 @@ _STATEMENTS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
+_APPLIES: dict[Verdict, Verdict] = {"holds": "applies", "fails": "does not apply"}
+
+
 def _either(name: str, checks: list[Check]) -> Check:
     if any(check for check in checks):
         return Check(name, "holds")
@@ -64,16 +70,40 @@ def judge_theorems(checks: Mapping[str, Check], norm: str) -> tuple[Check, ...]:
     found = []
     for name, (needs, says) in _STATEMENTS.items():
         if norm != "frobenius" and name in ("Theorem 5", "Conjecture 5.2"):
-            text = "about descent on W, so about Frobenius supports; ask with norm='frobenius'"
-            found.append(Check(name, "not applicable", {}, text))
+            text = "about descent on W, so about Frobenius supports; see norm='frobenius'"
+            found.append(Check(name, "does not apply", {}, text))
             continue
         hypotheses = [known[need] for need in needs]
         verdict = all_of(hypotheses)
         by = {check.name: check.verdict for check in hypotheses}
         missing = [f"{check.name} ({check.verdict})" for check in hypotheses if not check]
-        text = says if verdict == "holds" else f"missing: {', '.join(missing)}"
-        found.append(Check(name, verdict, by, text))
+        text = f"missing: {', '.join(missing)}" if missing else says
+        found.append(Check(name, _APPLIES.get(verdict, verdict), by, text))
     return tuple(found)
+
+
+def why_uncovered(problem: AttentionProblem, selection: Selection, seed: int = 0) -> str:
+    """Why no theorem says where training with this head goes; empty where one does.
+
+    The theorems are about linear heads, or about heads for which mixtures of tokens cost score (Assumption E).
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.theory.prediction import why_uncovered
+    >>> problem = attsvm.random_problem(n=2, T=3, d=4, seed=0)
+    >>> why_uncovered(problem, problem.optimal_tokens())
+    ''
+    """
+    if problem.head is None or problem.head.is_linear:
+        return ""
+    mixtures = check_head(problem, selection, seed=seed)
+    return "" if mixtures else _uncovered(problem.head.name, mixtures)
+
+
+def _uncovered(head: str, mixtures: Check) -> str:
+    known = "fails" if mixtures.verdict == "fails" else "is not known to hold"
+    return f"{head} is not linear, and Assumption E {known} for these tokens"
 
 
 def predict(checks: Mapping[str, Check], theorems: tuple[Check, ...], is_optimal: bool, norm: str) -> dict[str, str]:
@@ -84,11 +114,32 @@ def predict(checks: Mapping[str, Check], theorems: tuple[Check, ...], is_optimal
 
 def _predict_W(checks: Mapping[str, Check], applies: set[str], is_optimal: bool, norm: str) -> list[str]:
     if not checks["A"]:
-        return ["Nothing: the loss does not satisfy Assumption A with l' < 0."]
-    return _about_optimal_tokens(checks, applies) + _about_selection(checks, applies, is_optimal, norm)
+        return [_NO_LOSS]
+    if not checks["linear head"]:
+        return _without_linear_head(checks, applies)
+    return _about_optimal_tokens(checks, applies, norm) + _about_selection(checks, applies, is_optimal, norm)
 
 
-def _about_optimal_tokens(checks: Mapping[str, Check], applies: set[str]) -> list[str]:
+_NO_LOSS = "Nothing is predicted: the loss does not satisfy Assumption A with l' < 0, so no theorem applies."
+
+
+def _without_linear_head(checks: Mapping[str, Check], applies: set[str]) -> list[str]:
+    """Theorems 3 to 5 and the conjecture do not apply; those about paths may."""
+    head = str(checks["linear head"].detail).partition(":")[0]
+    out = [f"Nothing is predicted for descent: Theorems 3, 4 and 5 do not apply, as {head} is not linear."]
+    if "Theorem 2" in applies:
+        out.append("The best W of growing norm turns towards Att-SVM of the optimal tokens (Theorem 2).")
+    if "Theorem 7" in applies:
+        out.append("Within its cone, it turns towards Att-SVM of the selection (Theorem 7).")
+    if not applies & {"Theorem 2", "Theorem 7"}:
+        out.append("Theorems 2 and 7 do not apply either.")
+    local = checks["D"].values.get("locally optimal")
+    if local:
+        out.append(f"Selections that are locally optimal: {local}; no theorem says that W goes to one of them.")
+    return out
+
+
+def _about_optimal_tokens(checks: Mapping[str, Check], applies: set[str], norm: str) -> list[str]:
     out = []
     feasible = checks["feasible"]
     margin = f"margin {feasible.values['margin']:.4g}" if feasible else ""
@@ -113,7 +164,10 @@ def _about_optimal_tokens(checks: Mapping[str, Check], applies: set[str]) -> lis
         elif local == 1 and checks["unique optimal tokens"] and feasible:
             out.append("The optimal tokens are the only locally optimal selection, so the only proved direction.")
         else:
-            out.append(f"Selections that are locally optimal: {local}; the start decides which of them W goes to.")
+            where = "started near one of them, W goes there (Theorem 5)"
+            if norm != "frobenius":
+                where = "no theorem says that (K, Q) goes to one of them"
+            out.append(f"Selections that are locally optimal: {local}; {where}.")
     if "Theorem 4" in applies:
         out.append(
             f"From W = 0 with a long first step W goes to Att-SVM of the optimal tokens ({margin}) if all iterates "
@@ -140,9 +194,9 @@ def _about_selection(checks: Mapping[str, Check], applies: set[str], is_optimal:
 
 def _predict_KQ(checks: Mapping[str, Check], applies: set[str]) -> list[str]:
     if not checks["A"]:
-        return ["Nothing: the loss does not satisfy Assumption A with l' < 0."]
+        return [_NO_LOSS]
     if "Theorem 2" not in applies:
-        return ["Nothing is proved: Theorem 2 does not apply, and descent on (K, Q) has no theorem of its own."]
+        return ["Nothing is predicted: Theorem 2 does not apply, and descent on (K, Q) has no theorem of its own."]
     return [
         "Descent on (K, Q) has no theorem of its own. Its regularization path goes to Att-SVM* (nuclear norm) of the "
         "optimal tokens when the inner dimension m reaches the rank of a solution, m >= min(queries, dx, dz) at the "

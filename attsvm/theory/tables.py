@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,12 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["attraction_text", "diagnosis_tables", "diagnosis_text"]
 
 _WIDTH = 118
-# A theorem does not fail: its hypotheses do.
-_APPLIES = {"holds": "applies", "fails": "does not apply"}
 
 
-def _check_table(title: str, first: str, checks: tuple[Check, ...], words: Mapping[str, str]) -> Table:
-    rows = [(check.name, words.get(check.verdict, check.verdict), check.detail) for check in checks]
+def _check_table(title: str, first: str, checks: tuple[Check, ...]) -> Table:
+    rows = [(check.name, check.verdict, check.detail) for check in checks]
     return Table(title, (first, "verdict", "because"), rows, align="LLl")
 
 
@@ -39,9 +36,9 @@ def diagnosis_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
     where = chosen if len(chosen) <= 40 else "given"
     title = f"Assumptions ({size}, {diagnosis.norm} norm, selection {where})"
     return (
-        _check_table(title, "assumption", diagnosis.checks, {}),
+        _check_table(title, "assumption", diagnosis.checks),
         *(
-            [_check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems, _APPLIES)]
+            [_check_table("Theorems, with corrected hypotheses", "statement", diagnosis.theorems)]
             if diagnosis.theorems
             else []
         ),

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from attsvm._lazy import needs
 from attsvm.solvers.threads import OneThread, ThreadPool, ThreadSetting, keep_freed_memory
 
 if TYPE_CHECKING:
@@ -39,10 +40,8 @@ def torch_device(device: torch.device | str | int | None) -> torch.device:
     ...
     ValueError: device 'meta' cannot be used here: it holds no numbers
     """
-    try:
+    with needs("device="):
         import torch
-    except ImportError as error:
-        raise ImportError("device= needs torch: pip install 'attsvm[torch]'") from error
     try:
         place = torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError) as error:

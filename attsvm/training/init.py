@@ -49,10 +49,27 @@ def cone_init(
     rng = generator(seed)
     axes = (-2, -1)
     D = D / np.linalg.norm(D, axis=axes, keepdims=True)
-    noise = rng.standard_normal(D.shape)
-    noise -= (noise * D).sum(axis=axes, keepdims=True) * D
-    noise /= np.linalg.norm(noise, axis=axes, keepdims=True)
+    if correlation < 1 and D.shape[-1] * D.shape[-2] < 2:
+        raise ValueError(f"direction has one entry: nothing is at correlation {correlation} with it")
+    noise = _orthogonal(rng, D) if correlation < 1 else np.zeros_like(D)
     return np.asarray(radius * (correlation * D + np.sqrt(1 - correlation**2) * noise))
+
+
+def _orthogonal(rng: np.random.Generator, D: np.ndarray) -> np.ndarray:
+    """Random matrices of norm 1 orthogonal to those of D, which have norm 1.
+
+    Drawn again while little more than rounding is left: a direction drawn from the same seed is the first draw itself.
+    """
+    axes = (-2, -1)
+    noise = np.zeros_like(D)
+    short = np.ones(D.shape[:-2], dtype=bool)
+    while short.any():
+        drawn = rng.standard_normal(D.shape)
+        left = drawn - (drawn * D).sum(axis=axes, keepdims=True) * D
+        noise = np.where(short[..., None, None], left, noise)
+        short &= np.linalg.norm(left, axis=axes) < 1e-3 * np.linalg.norm(drawn, axis=axes)
+    noise -= (noise * D).sum(axis=axes, keepdims=True) * D
+    return np.asarray(noise / np.linalg.norm(noise, axis=axes, keepdims=True))
 
 
 def separating_init(data: TensorProblem, loss: Loss, radius: float) -> Tensor:

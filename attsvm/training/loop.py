@@ -53,7 +53,9 @@ def _look(
     state = state.stop(~finite, RunStatus.NOT_FINITE, k)
     state = state.stop(snapshot["log_gradient"] == -torch.inf, RunStatus.STATIONARY, k)
     if stop_direction is not None and kept:
-        state = state.stop(_same_direction(kept[-1]["W"], snapshot["W"], stop_direction), RunStatus.CONVERGED, k)
+        # A trained head that still turns will turn W: from v = 0 the first steps move v alone.
+        both = [_same_direction(kept[-1][n], snapshot[n], stop_direction) for n in ("W", "v") if n in snapshot]
+        state = state.stop(torch.stack(both).all(0), RunStatus.CONVERGED, k)
     kept.append(snapshot)
     return state
 
@@ -127,7 +129,7 @@ def train(
     chosen = _read_options(parameterization, steps, options, settings)
     if chosen.parameterization == "prompt" and not (problem.dz == 1 and bool((problem.Z == 1).all())):
         raise ValueError("the prompt model has no queries: build the problem with Z = np.ones((n, 1))")
-    if chosen.optimizer == "polyak" and not (problem.head is not None and problem.head.is_linear):
+    if chosen.optimizer_name == "polyak" and not (problem.head is not None and problem.head.is_linear):
         raise ValueError("optimizer 'polyak' needs a LinearHead: the infimum of the loss is not known for other heads")
     data = tensor_problem(problem, chosen.device, chosen.dtype)
     method = make_method(problem, data, chosen)

@@ -26,7 +26,7 @@ class TrainSettings(TypedDict, total=False):
     """Keywords of `attsvm.train`: the fields of `TrainOptions` but for the first two, which may also go by position."""
 
     lr: float | None
-    optimizer: str
+    optimizer: str | None
     init: Any
     m: int | None
     device: torch.device | str | None
@@ -71,12 +71,12 @@ class TrainOptions:
     lr : float, optional
         0.1 by default; for ``optimizer="gd"`` the largest step of the descent lemma, ``1 / L_W``; for "polyak" the
         factor of its step, 0.5.
-    optimizer : str
-        "normalized_gd" (the papers'), "gd", "polyak" (step ``lr (L - L*) / |gradient|^2``, linear heads), "adam",
-        "muon" (spectral steps on a running mean of gradients),
-        "spectral", "sign", "steepest:<norm>", "mirror:l<p>", or "ridge_decay": the recipe for (K, Q), normalized
-        descent with a ridge of e^-200 and a step that
-        decays as 1/k after a quarter of the steps.
+    optimizer : str, optional
+        By default "normalized_gd" for W and the prompt model, "ridge_decay" for (K, Q) ("normalized_gd" if the head is
+        trained, too). There are "normalized_gd" (the papers'), "gd", "polyak" (step ``lr (L - L*) / |gradient|^2``,
+        linear heads), "adam", "muon" (spectral steps on a running mean of gradients), "spectral", "sign",
+        "steepest:<norm>", "mirror:l<p>", and "ridge_decay": normalized descent with a ridge of e^-200 and a step that
+        decays as 1/k after a quarter of the steps, which brings (K, Q) closer to Att-SVM*.
     init : str or arrays
         "uniform" (+-1/sqrt(fan_in)), "zero", "separating" (Theorem 4's first step), or W / (K, Q) / p.
     m : int, optional
@@ -99,7 +99,7 @@ class TrainOptions:
     stop_norm : float, optional
         Stop a problem when ``|W|_F`` reaches this.
     stop_direction : float, optional
-        Stop a problem when ``1 - corr`` between consecutive snapshots falls below this.
+        Stop a problem when ``1 - corr`` between consecutive snapshots falls below this, for W and for a trained v.
     snapshots : int or sequence of int
         About how many log-spaced snapshots to keep, or the steps to keep (0 and the last are always kept).
     progress : bool
@@ -129,7 +129,7 @@ class TrainOptions:
     parameterization: str = "W"
     steps: int = 2000
     lr: float | None = None
-    optimizer: str = "normalized_gd"
+    optimizer: str | None = None
     init: Any = "uniform"
     m: int | None = None
     device: torch.device | str | None = None
@@ -192,7 +192,7 @@ class TrainOptions:
         if self.stop_norm != np.inf:
             require_number("stop_norm", self.stop_norm, "a positive number", low=0.0, optional=True)
         require_number("stop_direction", self.stop_direction, "a number between 0 and 1", 0.0, 1.0, optional=True)
-        if not isinstance(self.optimizer, str):
+        if not isinstance(self.optimizer, str | None):
             raise ValueError(f"optimizer must be a name such as 'normalized_gd', got {self.optimizer!r}")
         if not (isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point):
             raise ValueError(f"dtype must be a floating torch dtype such as torch.float64, got {self.dtype!r}")
@@ -219,9 +219,16 @@ class TrainOptions:
         """Steps at which a snapshot is taken."""
         return snapshot_steps(self.steps, self.snapshots)
 
+    @property
+    def optimizer_name(self) -> str:
+        """The optimizer, or the default one of the parameterization."""
+        if self.optimizer is not None:
+            return self.optimizer
+        return "normalized_gd" if self.train_head else get_parameterization(self.parameterization).optimizer
+
     def recipe(self) -> Recipe:
         """The update rule with its ridge and its decay."""
-        name, log_ridge, decay_after = self.optimizer, self.log_ridge, self.decay_after
+        name, log_ridge, decay_after = self.optimizer_name, self.log_ridge, self.decay_after
         if name == "ridge_decay":  # for (K, Q): see the table in docs/training.md
             name = "normalized_gd"
             log_ridge = -200.0 if log_ridge is None else log_ridge
@@ -236,7 +243,7 @@ class TrainOptions:
             "parameterization": self.parameterization,
             "steps": int(self.steps),
             "lr": self.lr,
-            "optimizer": self.optimizer,
+            "optimizer": self.optimizer_name,
             "loss": get_loss(self.loss).name,
             "m": self.m,
             "dtype": str(self.dtype),

@@ -186,13 +186,13 @@ class Run:
     def __repr__(self) -> str:
         many = "" if self.batch is None else f"batch of {self.batch}, "
         size = f"|W|={self._last('norm')}, loss={self._last('loss')}"
-        return f"Run({many}{self.parameterization}, {self.options.optimizer}, {self._ends()}, {size})"
+        return f"Run({many}{self.parameterization}, {self.options.optimizer_name}, {self._ends()}, {size})"
 
     def _repr_html_(self) -> str:
         rows = {
             "problem": repr(self.problem),
             "parameterization": self.parameterization,
-            "optimizer": self.options.optimizer,
+            "optimizer": self.options.optimizer_name,
             "head": "trained" if "v" in self.parameters else "given",
             "loss function": get_loss(self.options.loss).name,
             "ended": self._ends(),

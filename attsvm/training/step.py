@@ -108,8 +108,10 @@ def _gradient(data: TensorProblem, parameters: Parameters, method: Method) -> tu
     if method.log_ridge is None:
         return pulled, scaled.log_scale
     # grad + e^log_ridge * parameters, with the larger of the two scales factored out.
-    log_scale = scaled.log_scale.clamp(min=method.log_ridge)
-    data_part = scale_each(pulled, (scaled.log_scale - log_scale).exp())
+    # A gradient that is exactly zero has no scale, and beside the one it is given the ridge would underflow in float32.
+    own = scaled.log_scale.masked_fill((scaled.direction == 0).flatten(1).all(1), -torch.inf)
+    log_scale = own.clamp(min=method.log_ridge)
+    data_part = scale_each(pulled, (own - log_scale).exp())
     ridge = scale_each(parameters, (method.log_ridge - log_scale).exp())
     return {name: g + ridge[name] for name, g in data_part.items()}, log_scale
 

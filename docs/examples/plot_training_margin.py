@@ -18,7 +18,7 @@ problem = attsvm.random_problem(n=6, T=8, d=10, seed=3)
 runs = {
     "W": attsvm.train(problem, "W", steps=4_000),
     "W, published arithmetic": attsvm.train(problem, "W", steps=4_000, arithmetic="naive"),
-    "(K, Q)": attsvm.train(problem, "KQ", steps=4_000, optimizer="ridge_decay"),
+    "(K, Q)": attsvm.train(problem, "KQ", steps=4_000),
 }
 reports = {label: attsvm.compare(run) for label, run in runs.items()}
 for label, report in reports.items():

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray, IntArray, lazy
+from attsvm.solvers.arrays import Count, FloatArray, IntArray, Number, lazy
 from attsvm.solvers.display import html_facts, largest
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import EitherProblem
 
 if TYPE_CHECKING:
     from attsvm.solvers.certify.farkas import FarkasCertificate
     from attsvm.solvers.exact.measures import ExactCertificate
 
-__all__ = ["Certificate", "CertificateBatch", "RankCertificate", "Source"]
-
-
-def _pick(value: Any, index: int) -> Any:
-    """Entry of an array over the batch as a plain number; other things know how to be indexed themselves."""
-    if value is None:
-        return None
-    entry = value[index]
-    return entry.item() if isinstance(entry, np.generic) else entry
+__all__ = ["Certificate", "CertificateBatch", "RankCertificate", "RankCertificateBatch", "Source"]
 
 
 @dataclass(frozen=True, eq=False)
-class RankCertificate:
+class RankCertificate(Generic[Number, Count]):
     """What the dual matrix proves about the rank of every nuclear-norm solution.
 
     Let D be the dual matrix divided by its largest singular value. Every feasible W has
@@ -58,29 +50,36 @@ class RankCertificate:
         Of D.
     """
 
-    rank: int
-    resolution: float
-    numerical_rank: int
-    tolerance: float
-    dual_gap: float
-    singular_gap: float
+    rank: Count
+    resolution: Number
+    numerical_rank: Count
+    tolerance: Number
+    dual_gap: Number
+    singular_gap: Number
     dual_singular_values: FloatArray
 
     def __repr__(self) -> str:
-        if np.ndim(self.rank):
-            return f"RankCertificate(of {len(np.asarray(self.rank))} problems)"
+        if not isinstance(self.resolution, float):
+            return f"RankCertificate(of {len(self.resolution)} problems)"
         found = f"rank={self.rank}, resolution={self.resolution:.1e}, numerical_rank={self.numerical_rank}"
         return f"RankCertificate({found}, dual_gap={self.dual_gap:.1e})"
 
-    def __getitem__(self, index: int) -> RankCertificate:
+    def __getitem__(self: RankCertificateBatch, index: int) -> RankCertificate:
         """Of one problem of a batch."""
-        return RankCertificate(*(_pick(getattr(self, part.name), index) for part in fields(self)))
+        return RankCertificate(
+            self.rank.item(index), self.resolution.item(index), self.numerical_rank.item(index),
+            self.tolerance.item(index), self.dual_gap.item(index), self.singular_gap.item(index),
+            self.dual_singular_values[index],
+        )  # fmt: skip
+
+
+RankCertificateBatch: TypeAlias = RankCertificate[FloatArray, IntArray]
 
 
 class Source(NamedTuple):
     """What a certificate was computed from."""
 
-    problem: MarginProblem
+    problem: EitherProblem
     W: FloatArray | None
     multipliers: FloatArray
     norm: Norm | None
@@ -94,7 +93,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate:
+class Certificate(Generic[Number, Count]):
     """Optimality measures of a pair (W, multipliers); every field is recomputed from the data.
 
     For a batch every field is an array over the batch; index it to get the certificate of one problem.
@@ -126,26 +125,26 @@ class Certificate:
         then: what W misses is paid for.
     """
 
-    primal_violation: float
-    dual_violation: float
-    gap: float
-    complementarity: float
-    norm: float
-    lower_bound: float
-    primal_error: float = 0.0
-    gap_error: float = 0.0
-    rank_certificate: RankCertificate | None = None
+    primal_violation: Number
+    dual_violation: Number
+    gap: Number
+    complementarity: Number
+    norm: Number
+    lower_bound: Number
+    primal_error: Number
+    gap_error: Number
+    rank_certificate: RankCertificate[Number, Count] | None = None
     farkas: FarkasCertificate | None = None
     _source: Source | None = field(default=None, repr=False)
-    soft_objective: float | None = None
+    soft_objective: Number | None = None
 
     @property
-    def primal_value(self) -> float:
+    def primal_value(self) -> Number:
         """What was minimized: the norm, or the objective of a soft margin."""
         return self.norm if self.soft_objective is None else self.soft_objective
 
     @property
-    def dual_value(self) -> float:
+    def dual_value(self) -> Number:
         """`lower_bound`: what every other W has at least."""
         return self.lower_bound
 
@@ -176,7 +175,7 @@ class Certificate:
             return {"proof": f"infeasible, by {self.farkas.proof}", "rows": f"{len(self.farkas.rows)}"}
         measures = ("gap", "primal_violation", "dual_violation")
         facts = {name: largest(getattr(self, name)) for name in measures}
-        if np.ndim(self.norm):
+        if not isinstance(self.norm, float):
             return facts
         facts |= {"norm": f"{self.norm:.6g}", "lower_bound": f"{self.lower_bound:.6g}"}
         return facts if self.rank is None else facts | {"rank": f"{self.rank}"}
@@ -188,26 +187,26 @@ class Certificate:
     def _repr_html_(self) -> str:
         return html_facts("Certificates, the largest" if np.ndim(self.gap) else "Certificate", self._facts())
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_source": None}  # rows may hold functions, which cannot be written
 
     @property
-    def rank(self) -> int | None:
+    def rank(self) -> Count | None:
         """Certified rank (nuclear norm only)."""
         return None if self.rank_certificate is None else self.rank_certificate.rank
 
     @property
-    def worst(self) -> float:
+    def worst(self) -> Number:
         """Largest of gap, primal violation and dual violation, as computed."""
         return _largest(self.gap, self.primal_violation, self.dual_violation)
 
     @lazy
-    def proved(self) -> float:
+    def proved(self) -> Number:
         """`worst` with the rounding errors added: what may be compared with a tolerance to claim optimality."""
         violation, gap = self.primal_violation + self.primal_error, self.gap + self.gap_error
         return _largest(gap, violation, self.dual_violation)
 
-    def reason(self, tolerance: float) -> str:
+    def reason(self: Certificate, tolerance: float) -> str:
         """What keeps one solve from being called optimal at a tolerance, and at which tolerance it could be.
 
         Examples
@@ -233,50 +232,38 @@ class Certificate:
         only = " only" if found else ""
         return f"{'; '.join(found)}{': ' if found else ''}proved at a tolerance of {self.proved:.1e}{only}"
 
-    def __getitem__(self, index: int) -> Certificate:
+    def __getitem__(self: CertificateBatch, index: int) -> Certificate:
         """Of one problem of a batch."""
         return self.of(index, None if self._source is None else self._source.of(index))
 
-    def of(self, index: int, source: Source | None) -> Certificate:
+    def of(self: CertificateBatch, index: int, source: Source | None) -> Certificate:
         """Of one problem of a batch, with what it was computed from."""
-        numbers = {name: _pick(getattr(self, name), index) for name in _NUMBERS}
-        return Certificate(**numbers, _source=source)
+        ranks, objective = self.rank_certificate, self.soft_objective
+        return Certificate(
+            self.primal_violation.item(index), self.dual_violation.item(index), self.gap.item(index),
+            self.complementarity.item(index), self.norm.item(index), self.lower_bound.item(index),
+            self.primal_error.item(index), self.gap_error.item(index), None if ranks is None else ranks[index], None,
+            source, None if objective is None else objective.item(index),
+        )  # fmt: skip
 
     @staticmethod
     def unknown(
-        batch: tuple[int, ...] = (),
-        farkas: FarkasCertificate | None = None,
-        bound: float = 0.0,
-        source: Source | None = None,
+        farkas: FarkasCertificate | None = None, bound: float = 0.0, source: Source | None = None
     ) -> Certificate:
         """Of a solve that ended without W: infinite, never 0; ``bound`` is what is proved of the norm all the same."""
-        inf: Any = np.full(batch, np.inf) if batch else float("inf")
-        lower: Any = np.inf if farkas is not None else np.full(batch, bound) if batch else bound
+        inf = float("inf")
+        lower = bound if farkas is None else inf
         return Certificate(inf, inf, inf, inf, inf, lower, inf, inf, farkas=farkas, _source=source)
 
-
-_NUMBERS = tuple(part.name for part in fields(Certificate) if part.name != "_source")
-
-
-class CertificateBatch(Protocol):
-    """The face of a `Certificate` of a batch: the same names, arrays of shape (B,)."""
-
-    primal_violation: FloatArray
-    dual_violation: FloatArray
-    gap: FloatArray
-    complementarity: FloatArray
-    norm: FloatArray
-    lower_bound: FloatArray
-    primal_error: FloatArray
-    gap_error: FloatArray
-    rank: IntArray | None
-    worst: FloatArray
-    proved: FloatArray
-
-    def __getitem__(self, index: int) -> Certificate:
-        """Of one problem."""
-        ...
+    @staticmethod
+    def unknown_batch(size: int) -> CertificateBatch:
+        """`unknown` for each of so many problems."""
+        inf = np.full(size, np.inf)
+        return Certificate(inf, inf, inf, inf, inf, np.zeros(size), inf, inf)
 
 
-def _largest(x: float, y: float, z: float) -> float:
-    return max(x, y, z) if isinstance(x, float) else np.maximum.reduce((x, y, z))
+CertificateBatch: TypeAlias = Certificate[FloatArray, IntArray]
+
+
+def _largest(x: Number, y: Number, z: Number) -> Number:
+    return max(x, y, z) if isinstance(x, float) else np.asarray(np.maximum.reduce((x, y, z)))

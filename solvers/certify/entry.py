@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.certify.certificate import Certificate
-from attsvm.solvers.certify.hard import measure
+from attsvm.solvers.arrays import Count, FloatArray, Number
+from attsvm.solvers.certify.certificate import Certificate, CertificateBatch
+from attsvm.solvers.certify.hard import MANY, ONE, Arithmetic, measure
 from attsvm.solvers.certify.soft import measure_soft
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import EitherProblem, MarginProblem, MarginProblemBatch
 
 __all__ = ["certify"]
 
 
+@overload
 def certify(
     problem: MarginProblem,
     W: npt.ArrayLike,
     multipliers: npt.ArrayLike,
     norm: str | Norm = "frobenius",
     rank_tolerance: float | None = None,
-) -> Certificate:
+) -> Certificate: ...
+
+
+@overload
+def certify(
+    problem: MarginProblemBatch,
+    W: npt.ArrayLike,
+    multipliers: npt.ArrayLike,
+    norm: str | Norm = "frobenius",
+    rank_tolerance: float | None = None,
+) -> CertificateBatch: ...
+
+
+def certify(
+    problem: EitherProblem,
+    W: npt.ArrayLike,
+    multipliers: npt.ArrayLike,
+    norm: str | Norm = "frobenius",
+    rank_tolerance: float | None = None,
+) -> Certificate | CertificateBatch:
     """Certificate of a pair (W, multipliers), whoever computed it; over the leading axis for a batch.
 
     Parameters
@@ -42,6 +65,19 @@ def certify(
     0.0
     """
     matrix, lam = np.asarray(W, dtype=np.float64), np.asarray(multipliers, dtype=np.float64)
+    if problem.batch:
+        return _measured(MANY, problem, matrix, lam, get_norm(norm), rank_tolerance)
+    return _measured(ONE, problem, matrix, lam, get_norm(norm), rank_tolerance)
+
+
+def _measured(
+    arithmetic: Arithmetic[Number, Count],
+    problem: EitherProblem,
+    W: FloatArray,
+    lam: FloatArray,
+    norm: Norm,
+    rank_tolerance: float | None,
+) -> Certificate[Number, Count]:
     if problem.penalty is not None:
-        return measure_soft(problem, problem.penalty, matrix, lam, get_norm(norm), rank_tolerance)
-    return measure(problem, matrix, lam, get_norm(norm), rank_tolerance, problem.adjoint(lam))
+        return measure_soft(arithmetic, problem, problem.penalty, W, lam, norm, rank_tolerance)
+    return measure(arithmetic, problem, W, lam, norm, rank_tolerance, problem.adjoint(lam))

@@ -21,11 +21,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Certificate, Source
 from attsvm.solvers.certify.rounding import dot_error, dual_bound, gamma, norm_bounds
-from attsvm.solvers.certify.singular_values import singular_value_bounds
+from attsvm.solvers.certify.singular_values import factor_bound, singular_value_bounds
 from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
+from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["FarkasCertificate", "certify_infeasible", "farkas_certificate", "zero_row_proof"]
 
@@ -36,9 +38,14 @@ _PROMISING = 1e-6
 # Right-hand sides that cancel down to this share of their terms may owe the rest to their own rounding (the equality
 # rows of a W that satisfies them all, say): no proof.
 _ROUNDED = 1e-12
-# Largest matrix (rows times columns) for which the rational proof is tried, and for the one by rounding bounds.
+# Largest matrix (rows times columns) for which the rational proof is tried, and for the one by singular values.
 _RATIONAL_ENTRIES = 40_000
 _DENSE_ENTRIES = 4_000_000
+# Numbers from which on such a matrix is not written out at first: its normal matrix takes a fraction of the time, and
+# proves less only of nearly dependent rows. Largest order of that matrix.
+_NORMAL_ENTRIES, _NORMAL_ORDER = 100_000, 5000
+# Solves with the normal matrix, each of which takes away what is left over but for rounding; inverse iterations.
+_CORRECTIONS, _INVERSE_ITERATIONS = 3, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,59 +178,114 @@ def certify_infeasible(problem: MarginProblem, multipliers: npt.ArrayLike) -> Ce
     weight = np.abs(lam[rows]) * norms[rows]
     if float(np.linalg.norm(problem.adjoint(np.where(np.abs(lam) > 0, lam, 0.0)))) > _PROMISING * float(weight.sum()):
         return None
-    found = _by_rounding_bounds(problem, rows, lam[rows])
-    if found is not None:
-        return found
-    return _by_rationals(problem, rows, lam)
+    for part in (_of_one_query(problem, rows, lam[rows]), rows):
+        if part is not None:
+            found = _by_rounding_bounds(problem, part, lam[part]) or _by_rationals(problem, part, lam)
+            if found is not None:
+                return found
+    return None
 
 
-def _coordinates(problem: MarginProblem, rows: IntArray) -> FloatArray:
-    """The rows in coordinates in which it is enough that they cancel, shape (len(rows), columns).
+def _of_one_query(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> IntArray | None:
+    """Rows of a query that cancel by themselves, the fewest of such: a smaller proof; None without one."""
+    pair = problem.rows.gather(rows)
+    used, position = np.unique(pair.owner, return_inverse=True)
+    if len(used) < 2:
+        return None
+    a = pair.a.astype(np.float64, copy=False)
+    order = np.argsort(position, kind="stable")
+    begin = np.searchsorted(position[order], np.arange(len(used)))
+    sums = np.add.reduceat(lam[order, None] * a[order], begin, axis=0)
+    weight = np.bincount(position, np.abs(lam) * np.sqrt(np.vecdot(a, a)))
+    gained = np.bincount(position, lam * problem.asked[rows])
+    good = (np.sqrt(np.vecdot(sums, sums)) <= _PROMISING * weight) & (gained > 0)
+    if not good.any():
+        return None
+    counts = np.where(good, np.bincount(position), len(rows) + 1)
+    return np.asarray(rows[position == counts.argmin()])
+
+
+def _coordinates(problem: MarginProblem, rows: IntArray) -> PairRows:
+    """The rows in coordinates in which it is enough that they cancel, each of norm about 1, times powers of two.
 
     With fewer queries than dimensions: one copy of the left factor's space per query (the sums over the rows of each
     query vanish separately), else the space of W.
     """
     pair = problem.rows.gather(rows)
-    a = pair.a.astype(np.float64, copy=False)
     used, position = np.unique(pair.owner, return_inverse=True)
-    dx, dz = problem.shape
-    if len(used) > dz:
-        return pair.features()
-    out = np.zeros((len(rows), len(used), dx))
-    out[np.arange(len(rows)), position] = a
-    return out.reshape(len(rows), -1)
+    queries = pair.queries[used].astype(np.float64, copy=False)
+    if len(used) <= problem.shape[1]:
+        queries = np.eye(len(used))
+    return PairRows.trusted(pair.a.astype(np.float64, copy=False), queries, position)
 
 
 def _by_rounding_bounds(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Certificate | None:
     """The second way of the module's text."""
-    dx, dz = problem.shape
-    columns = dx * min(dz, len(np.unique(problem.owner[rows])))
-    if len(rows) <= columns or len(rows) * columns > _DENSE_ENTRIES:
+    pair = _coordinates(problem, rows)
+    columns = pair.shape[0] * pair.shape[1]
+    if len(rows) <= columns:
         return None
-    matrix = _coordinates(problem, rows)
     # Powers of two change nothing but the scale: rows of norm about 1, multipliers to match.
-    exponent = np.frexp(np.abs(matrix).max(axis=1))[1]
-    matrix, y = np.ldexp(matrix, -exponent[:, None]), np.ldexp(lam, exponent)
-    rhs, equality = np.ldexp(problem.asked[rows], -exponent), problem.equality[rows]
-    sizes = norm_bounds(matrix)[1]
-    U, singular, Vt = np.linalg.svd(matrix, full_matrices=False)
+    exponent = np.frexp(np.abs(pair.a).max(axis=1) * np.abs(pair.queries).max(axis=1)[pair.owner])[1]
+    pair = PairRows.trusted(np.ldexp(pair.a, -exponent[:, None]), pair.queries, pair.owner)
+    y = np.ldexp(lam, exponent)
     y = y / float(np.abs(y).max())
+    rhs, equality = np.ldexp(problem.asked[rows], -exponent), problem.equality[rows]
+    numbers = len(rows) * columns
+    for attempt, fits in (
+        (_through_normal_matrix, numbers >= _NORMAL_ENTRIES and columns <= _NORMAL_ORDER),
+        (_through_singular_values, numbers <= _DENSE_ENTRIES),
+    ):
+        if fits:
+            corrected, smallest = attempt(pair, y)
+            if _is_proof(pair, rhs, equality, corrected, smallest):
+                full = np.zeros(problem.m)
+                full[rows] = np.ldexp(corrected, -exponent)
+                return farkas_certificate(problem, full, "rounding bounds")
+    return None
+
+
+def _through_singular_values(pair: PairRows, y: FloatArray) -> tuple[FloatArray, float]:
+    """Multipliers that cancel up to rounding, and a lower bound on the least singular value of their rows."""
+    matrix = pair.features()
+    U, singular, Vt = np.linalg.svd(matrix, full_matrices=False)
     y = y - U @ ((Vt @ (y @ matrix)) / np.maximum(singular, 1e-300))  # removes what is left over, up to rounding
-    if (y[~equality] < 0).any():
-        return None
-    # Entries may be rounded differences or products of two factors: two roundings each.
-    blur = gamma(3) * float(norm_bounds(matrix, 2)[1])
-    smallest = float(singular_value_bounds(matrix, (U, singular, Vt))[0][-1]) - blur
-    if smallest <= 0:
-        return None
-    left_over = float(norm_bounds(y @ matrix)[1]) + gamma(len(rows) + 4) * 1.01 * float(np.abs(y) @ sizes)
-    change = 1.01 * left_over / smallest
+    # Entries are rounded products of two factors.
+    blur = gamma(2) * float(norm_bounds(matrix, 2)[1])
+    return y, float(singular_value_bounds(matrix, (U, singular, Vt))[0][-1]) - blur
+
+
+def _through_normal_matrix(pair: PairRows, y: FloatArray) -> tuple[FloatArray, float]:
+    """The same from two Cholesky factors of the normal matrix: for many rows."""
+    from scipy.linalg.lapack import dpotrf, dpotrs
+
+    blocks, _ = by_query(pair, np.ones(pair.m))
+    normal = normal_matrix(blocks, np.ones(pair.m), ridge=0.0)
+    factor, failed = dpotrf(normal.T, lower=1)
+    if failed:
+        return y, 0.0
+    for _ in range(_CORRECTIONS):
+        left_over = pair.adjoint(y)
+        y = y - pair.margins(dpotrs(factor, left_over.ravel(), lower=1)[0].reshape(left_over.shape))
+    flat = np.ones(len(normal))
+    for _ in range(_INVERSE_ITERATIONS):
+        flat = flat / float(np.linalg.norm(flat))
+        flat = dpotrs(factor, flat, lower=1)[0]
+    error = gamma(int(blocks.counts.max()) + 2 * pair.q + 8) * 1.01 * float(pair.row_norms @ pair.row_norms)
+    return y, max(factor_bound(normal, 0.5 / float(np.linalg.norm(flat))) - error, 0.0) ** 0.5 * (1.0 - 1e-15)
+
+
+def _is_proof(pair: PairRows, rhs: FloatArray, equality: BoolArray, y: FloatArray, smallest: float) -> bool:
+    """Whether a change of the multipliers that makes them cancel exactly leaves signs and right-hand side positive."""
+    sizes = pair.row_norms
+    # Left factors may be rounded differences: one rounding each.
+    smallest -= gamma(2) * 1.01 * float(np.sqrt(sizes @ sizes))
+    if (y[~equality] < 0).any() or not smallest > 0:
+        return False
+    rounding = gamma(pair.m + pair.q + 4) * 1.01 * float(np.abs(y) @ sizes)
+    change = 1.01 * (float(norm_bounds(pair.adjoint(y), 2)[1]) + rounding) / smallest
     least = float(rhs @ y) - float(dot_error(rhs, y)) - change * float(norm_bounds(rhs)[1])
-    if not (y[~equality].min(initial=np.inf) > change and least > 0):
-        return None
-    full = np.zeros(problem.m)
-    full[rows] = np.ldexp(y, -exponent)
-    return farkas_certificate(problem, full, "rounding bounds")
+    return bool(y[~equality].min(initial=np.inf) > change and least > 0)
 
 
 def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Certificate | None:

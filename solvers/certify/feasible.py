@@ -15,14 +15,12 @@ Where H is dependent nothing is proved and the cost is infinite; `attsvm.solvers
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, Number
 from attsvm.solvers.certify.rounding import gamma
 from attsvm.solvers.certify.singular_values import least_eigenvalue
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import EitherProblem
 
 __all__ = ["correction_bound", "feasibility_cost"]
 
@@ -39,8 +37,8 @@ _CHUNK_NUMBERS = 1 << 22
 
 
 def feasibility_cost(
-    problem: MarginProblem, W: FloatArray, slack: FloatArray, violation: Any, error: Any, value: Any
-) -> Any:
+    problem: EitherProblem, W: FloatArray, slack: FloatArray, violation: Number, error: Number, value: Number
+) -> Number:
     """By how much the nuclear norm grows at most when W is made feasible; infinite where nothing is proved.
 
     Parameters
@@ -66,7 +64,7 @@ def feasibility_cost(
     """
     if problem.is_plain:
         return _scaling(violation + error, value)
-    if not problem.batch:
+    if isinstance(error, float):
         return float(_prices(problem, slack, np.asarray(error), np.asarray(value)))
     # As many at a time as keep the Gram matrices small.
     size = max(1, _CHUNK_NUMBERS // problem.m**2)
@@ -76,7 +74,7 @@ def feasibility_cost(
     return np.concatenate([_prices(problem.take(i), slack[i], error[i], value[i]) for i in parts])
 
 
-def _scaling(share: Any, value: Any) -> Any:
+def _scaling(share: Number, value: Number) -> Number:
     """``value (1 / (1 - share) - 1)``."""
     if isinstance(share, float):
         return share * value / (1.0 - share) * _SLACK if share < 1.0 else float("inf")
@@ -84,7 +82,7 @@ def _scaling(share: Any, value: Any) -> Any:
     return np.where(small, share * value / np.where(small, 1.0 - share, 1.0) * _SLACK, np.inf)
 
 
-def _prices(problem: MarginProblem, slack: FloatArray, error: FloatArray, value: FloatArray) -> FloatArray:
+def _prices(problem: EitherProblem, slack: FloatArray, error: FloatArray, value: FloatArray) -> FloatArray:
     """Prices of problems that are not plain, shape (*batch,)."""
     rhs, equality = problem.rhs, problem.equality
     hidden = error[..., None] * problem.allowance  # what rounding may hide from each row
@@ -104,7 +102,7 @@ def _prices(problem: MarginProblem, slack: FloatArray, error: FloatArray, value:
     return np.asarray(np.where(hopeless, np.inf, cost))
 
 
-def correction_bound(problem: MarginProblem, slack: FloatArray, hidden: FloatArray) -> FloatArray:
+def correction_bound(problem: EitherProblem, slack: FloatArray, hidden: FloatArray) -> FloatArray:
     """Upper bound on the Frobenius distance of W to a matrix that satisfies every row; infinite where none is proved.
 
     Parameters
@@ -150,7 +148,7 @@ def correction_bound(problem: MarginProblem, slack: FloatArray, hidden: FloatArr
     return distance
 
 
-def _least_eigenvalues(problem: MarginProblem, held: BoolArray) -> FloatArray:
+def _least_eigenvalues(problem: EitherProblem, held: BoolArray) -> FloatArray:
     """Lower bounds on the least eigenvalues of the Gram matrices of the held rows, each divided by its norm.
 
     Rows that only other problems hold stand in a problem's matrix as rows of the identity: no bound grows by them.

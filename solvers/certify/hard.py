@@ -12,20 +12,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certify.certificate import Certificate, Source
+from attsvm.solvers.arrays import Count, FloatArray, IntArray, Number
+from attsvm.solvers.certify.certificate import Certificate, RankCertificate, Source
 from attsvm.solvers.certify.feasible import feasibility_cost
-from attsvm.solvers.certify.ranks import Spectra, rank_certificate, spectra_of
+from attsvm.solvers.certify.ranks import (
+    Spectra,
+    rank_certificate,
+    rank_certificate_of_batch,
+    spectra_of,
+    spectra_of_batch,
+)
 from attsvm.solvers.certify.rounding import SLACK, UNIT_ROUNDOFF, gamma, margin_error_by_entries
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import EitherProblem
 from attsvm.solvers.rows.pairs import PairRows
 
-__all__ = ["error_bounds", "frobenius_of", "measure"]
+__all__ = ["MANY", "ONE", "Arithmetic", "error_bounds", "frobenius_of", "frobenius_of_batch", "measure"]
 
 # Bounds below are computed from computed norms; this covers their own roundings for any size that fits in memory.
 _SLACK = 1.0 + 1e-6
@@ -35,38 +41,68 @@ _SLACK = 1.0 + 1e-6
 _COARSE, _BY_ENTRIES = 1e-11, 100_000
 
 
-class _Arithmetic(NamedTuple):
+def frobenius_of(matrix: FloatArray) -> float:
+    """Frobenius norm of one matrix."""
+    entries = matrix.ravel()
+    return math.sqrt(entries.dot(entries))
+
+
+def frobenius_of_batch(matrices: FloatArray) -> FloatArray:
+    """Frobenius norms over the last two axes, shape (B,)."""
+    flat = matrices.reshape(len(matrices), -1)
+    return np.asarray(np.sqrt(np.vecdot(flat, flat)))
+
+
+class Arithmetic(NamedTuple, Generic[Number, Count]):
     """The same formulas for one problem and for a batch: Python numbers are ten times faster than 0-d arrays."""
 
-    dot: Callable[..., Any]
-    least: Callable[..., Any]
-    most: Callable[..., Any]
-    larger: Callable[..., Any]
-    smaller: Callable[..., Any]
-    count: Callable[..., Any]
-    scale: Callable[..., Any]  # the number if it is positive, else 1
-    share: Callable[..., Any]  # of a positive number what it is in such scales, else 0
+    dot: Callable[[FloatArray, FloatArray], Number]
+    least: Callable[[FloatArray], Number]
+    most: Callable[[FloatArray], Number]
+    larger: Callable[[Number | float, Number | float], Number]
+    smaller: Callable[[Number, float], Number]
+    nonzero: Callable[[FloatArray], Number]
+    scale: Callable[[Number], Number]  # the number if it is positive, else 1
+    share: Callable[[Number, Number], Number]  # of a positive number what it is in such scales, else 0
+    positive: Callable[[Number], bool]  # whether some number is
+    plain: Callable[[FloatArray], Number]
+    whole: Callable[[IntArray], Count]
+    frobenius: Callable[[FloatArray], Number]
+    spectra: Callable[[FloatArray, FloatArray], Spectra[Number]]
+    ranks: Callable[[Spectra[Number], Number, Number, Number, float | None], RankCertificate[Number, Count]]
 
 
-_ONE = _Arithmetic(
+ONE: Arithmetic[float, int] = Arithmetic(
     dot=lambda x, y: float(x.dot(y)),
     least=lambda x: x.item(x.argmin()),  # a fifth of the time of a reduction, and NaN comes first in both
     most=lambda x: x.item(x.argmax()),
     larger=max,
     smaller=min,
-    count=lambda x: x.nonzero()[0].size,
+    nonzero=lambda x: x.nonzero()[0].size,
     scale=lambda x: x if x > 0 else 1.0,
     share=lambda x, y: (x / y if y > 0 else x) if x > 0 else 0.0,
+    positive=lambda x: x > 0.0,
+    plain=float,
+    whole=int,
+    frobenius=frobenius_of,
+    spectra=spectra_of,
+    ranks=rank_certificate,
 )
-_MANY = _Arithmetic(
+MANY: Arithmetic[FloatArray, IntArray] = Arithmetic(
     dot=np.vecdot,
     least=lambda x: np.minimum.reduce(x, axis=-1),
     most=lambda x: np.maximum.reduce(x, axis=-1),
     larger=np.maximum,
     smaller=np.minimum,
-    count=lambda x: np.count_nonzero(x, axis=-1),
+    nonzero=lambda x: np.add.reduce(x != 0.0, axis=-1, dtype=np.float64),
     scale=lambda x: np.where(x > 0, x, 1.0),
     share=lambda x, y: np.where(x > 0, x / np.where(y > 0, y, 1.0), 0.0),
+    positive=lambda x: bool((x > 0.0).any()),
+    plain=np.asarray,
+    whole=np.asarray,
+    frobenius=frobenius_of_batch,
+    spectra=spectra_of_batch,
+    ranks=rank_certificate_of_batch,
 )
 
 
@@ -94,10 +130,16 @@ def error_bounds(shape: tuple[int, int], norm: Norm) -> _Bounds:
 
 
 def measure(
-    problem: MarginProblem, W: FloatArray, lam: FloatArray, norm: Norm, cut: float | None, dual: FloatArray
-) -> Certificate:
+    arithmetic: Arithmetic[Number, Count],
+    problem: EitherProblem,
+    W: FloatArray,
+    lam: FloatArray,
+    norm: Norm,
+    cut: float | None,
+    dual: FloatArray,
+) -> Certificate[Number, Count]:
     """`certify` of arrays and a hard margin; ``dual`` is ``problem.adjoint(lam)``, which methods have."""
-    dot, least, most, larger, smaller, count, scale_of, share = _MANY if problem.batch else _ONE
+    dot, least, most, larger, smaller, nonzero, scale_of, share, positive, _, _, frobenius, _, ranks = arithmetic
     rows, rhs = problem.rows, problem.rhs
     error_norms, bounds = rows.error_norms, error_bounds(problem.shape, norm)
     slack = rows.margins(W) - rhs
@@ -110,33 +152,36 @@ def measure(
         violation = larger(most(missed), 0.0)
         negative = larger(0.0, -least(np.where(problem.equality, 0.0, lam)))
     # `rounding.margin_error`: every computed margin is within this of the true one; and the roundings of the slack.
-    size = frobenius_of(W)
+    size = frobenius(W)
     primal_error = bounds.margin * size * most(allowed) + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
-    if not problem.batch and primal_error > _COARSE:
+    if isinstance(primal_error, float) and primal_error > _COARSE:
         primal_error = min(primal_error, _error_by_entries(problem, W, allowance, violation))
     if problem.prior is not None:  # right-hand sides that are themselves rounded
         primal_error = primal_error + most(problem.prior.error / problem.allowance)
 
-    if negative.any() if problem.batch else negative > 0.0:  # the worst times its row, and none of them in the bound
+    if positive(negative):  # the worst times its row, and none of them in the bound
         negative = most(np.where(problem.equality, 0.0, np.maximum(-lam, 0.0)) * rows.row_norms)
         lam = problem.clipped(lam)
         dual = rows.adjoint(lam)
     weights = lam if problem.is_plain else np.abs(lam)
-    value, dual_norm, spectra = (size, frobenius_of(dual), None) if norm.name == "frobenius" else _norms(norm, W, dual)
+    if norm.name == "frobenius":
+        value, dual_norm, spectra = size, frobenius(dual), None
+    else:
+        value, dual_norm, spectra = _norms(arithmetic, norm, W, dual)
     dual_violation = larger(larger(0.0, dual_norm - 1.0), negative)
 
     # The bound on every feasible norm, with everything that rounding may have done to it.
     # Entry by entry the dual matrix errs by at most gamma(depth) times sum_k |lam_k| |a_k| |b_k|' (lemma 1, and lemma 2
     # for rounded differences), and the Frobenius norm of a sum of outer products is at most the sum of theirs; the
     # objective as in `dot_error`. Adding an exact zero rounds nothing: only rows with a multiplier count.
-    terms = count(weights)
-    dual_error = bounds.dual * (terms + smaller(terms, rows.q) + 4) * dot(weights, error_norms)
+    terms = nonzero(weights)
+    dual_error = bounds.dual * dot(weights, error_norms) * (terms + smaller(terms, rows.q) + 4)
     if spectra is None:
         value_most, dual_most = value * (1.0 + bounds.value), (dual_norm + dual_error) * (1.0 + bounds.dual_value)
     else:
         value_most, dual_most = spectra.norm_most, (dual_norm * spectra.grow + spectra.residual + dual_error) * SLACK
     objective = dot(rhs, lam)
-    sure = objective - bounds.objective * (terms + 2) * (objective if sides is None else dot(sides, weights))
+    sure = objective - bounds.objective * (objective if sides is None else dot(sides, weights)) * (terms + 2)
     if problem.prior is not None:
         sure = sure - dot(problem.prior.error, weights) * _SLACK
     lower = share(objective * (dual_norm > 0), dual_norm)
@@ -150,23 +195,25 @@ def measure(
     if spectra is not None:
         # The best norm is at most that of W made feasible.
         cost = feasibility_cost(problem, W, slack, violation, primal_error, value_most)
-        rank = rank_certificate(spectra, dual_error, gap, excess + cost, cut)
+        rank = ranks(spectra, dual_error, gap, excess + cost, cut)
     source = Source(problem, W, lam, norm)
     return Certificate(
         violation, dual_violation, gap, complementarity, value, proved, primal_error, gap_error, rank, None, source
     )
 
 
-def _norms(norm: Norm, W: FloatArray, dual: FloatArray) -> tuple[Any, Any, Spectra | None]:
+def _norms(
+    arithmetic: Arithmetic[Number, Count], norm: Norm, W: FloatArray, dual: FloatArray
+) -> tuple[Number, Number, Spectra[Number] | None]:
     """The norm of W, the dual norm of the dual matrix, and the singular values that these rest on, if they do."""
-    plain = float if W.ndim == 2 else np.asarray
+    plain = arithmetic.plain
     if norm.name != "nuclear":
         return plain(norm.values(W)), plain(norm.dual.values(dual)), None
-    spectra = spectra_of(W, dual)  # one decomposition of each serves the norms and the ranks
+    spectra = arithmetic.spectra(W, dual)  # one decomposition of each serves the norms and the ranks
     return plain(np.add.reduce(spectra.values, axis=-1)), plain(spectra.dual_values[..., 0]), spectra
 
 
-def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArray | None, violation: float) -> float:
+def _error_by_entries(problem: EitherProblem, W: FloatArray, allowance: FloatArray | None, violation: float) -> float:
     """Largest error of a margin of one problem, relative to the allowance: the second, sharper bound, where it holds.
 
     It is about left factors that are at hand, not about differences of products.
@@ -177,12 +224,3 @@ def _error_by_entries(problem: MarginProblem, W: FloatArray, allowance: FloatArr
     error = margin_error_by_entries(rows.a, W, rows.queries, rows.owner)
     largest = float(np.max(error if allowance is None else error / allowance)) * _SLACK
     return largest + 2.0 * UNIT_ROUNDOFF * (1.0 + violation)
-
-
-def frobenius_of(matrix: FloatArray) -> Any:
-    """Frobenius norms over the last two axes, a Python number for one matrix."""
-    if matrix.ndim == 2:
-        entries = matrix.ravel()
-        return math.sqrt(entries.dot(entries))
-    flat = matrix.reshape(len(matrix), -1)
-    return np.sqrt(np.vecdot(flat, flat))

@@ -13,23 +13,30 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.certify.certificate import RankCertificate
+from attsvm.solvers.arrays import FloatArray, Number
+from attsvm.solvers.certify.certificate import RankCertificate, RankCertificateBatch
 from attsvm.solvers.certify.rounding import SLACK, gamma
 from attsvm.solvers.certify.singular_values import decomposition_error, proved_spectrum, singular_value_error
 
-__all__ = ["PROVED_UP_TO", "Spectra", "rank_certificate", "spectra_of"]
+__all__ = [
+    "PROVED_UP_TO",
+    "Spectra",
+    "rank_certificate",
+    "rank_certificate_of_batch",
+    "spectra_of",
+    "spectra_of_batch",
+]
 
 # Up to this smaller side singular values are proved from the singular vectors; beyond it, where vectors cost several
 # times the values alone, the error of LAPACK's values is assumed (`singular_value_error`).
 PROVED_UP_TO = 16
 
 
-class Spectra(NamedTuple):
+class Spectra(NamedTuple, Generic[Number]):
     """Singular values of W and of the dual matrix; arrays over the batch for a batch.
 
     Attributes
@@ -44,9 +51,9 @@ class Spectra(NamedTuple):
 
     values: FloatArray
     dual_values: FloatArray
-    norm_most: Any
-    grow: Any
-    residual: Any
+    norm_most: Number
+    grow: Number
+    residual: Number
 
 
 @lru_cache(maxsize=256)
@@ -59,7 +66,7 @@ def spectra_of(W: FloatArray, dual: FloatArray, *, prove: bool | None = None) ->
 
     Parameters
     ----------
-    W, dual : ndarray, shape (*batch, dx, dz)
+    W, dual : ndarray, shape (dx, dz)
     prove : bool, optional
         From singular vectors, whatever the size; where the smaller side is at most `PROVED_UP_TO` by default.
 
@@ -71,32 +78,42 @@ def spectra_of(W: FloatArray, dual: FloatArray, *, prove: bool | None = None) ->
     >>> bool(7.0 <= found.norm_most < 7.0 + 1e-13), bool(found.grow + found.residual >= 1.0)
     (True, True)
     """
-    shape = W.shape[-2:]
-    r = min(shape)
-    proved = r <= PROVED_UP_TO if prove is None else prove
-    if proved and W.ndim == 2:
+    r = min(W.shape)
+    if r <= PROVED_UP_TO if prove is None else prove:
         (values, size, rest), (dual_values, grow, residual) = proved_spectrum(W), proved_spectrum(dual)
         most = (math.fsum(values.tolist()) * size + math.sqrt(r) * rest) * SLACK
         return Spectra(values, dual_values, most, grow, residual)
-    pair = np.array((W, dual))
-    if proved:
+    values, dual_values = np.linalg.svd(np.array((W, dual)), compute_uv=False)
+    error = _assumed((W.shape[0], W.shape[1]))
+    most = (math.fsum(values.tolist()) * (1.0 + gamma(r)) + r * error * values.item(0)) * SLACK
+    return Spectra(values, dual_values, most, 1.0, error * dual_values.item(0))
+
+
+def spectra_of_batch(W: FloatArray, dual: FloatArray, *, prove: bool | None = None) -> Spectra[FloatArray]:
+    """`spectra_of` over the leading axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.certify.ranks import spectra_of_batch
+    >>> found = spectra_of_batch(np.diag([3.0, 4.0])[None], np.eye(2)[None])
+    >>> bool(7.0 <= found.norm_most[0] < 7.0 + 1e-13), found.dual_values
+    (True, array([[1., 1.]]))
+    """
+    r, pair = min(W.shape[-2:]), np.array((W, dual))
+    if r <= PROVED_UP_TO if prove is None else prove:
         U, s, Vt = np.linalg.svd(pair, full_matrices=False)
         grown, rests = decomposition_error(pair, U, s, Vt)
         most = (s[0].sum(axis=-1) * grown[0] * (1.0 + gamma(r)) + math.sqrt(r) * rests[0]) * SLACK
         return Spectra(s[0], s[1], most, grown[1], rests[1])
     s = np.linalg.svd(pair, compute_uv=False)
-    error, first = _assumed(shape), s[..., 0].tolist() if W.ndim == 2 else s[..., 0]
-    most = (_sum(s[0]) * (1.0 + gamma(r)) + r * error * first[0]) * SLACK
-    return Spectra(s[0], s[1], most, 1.0, error * first[1])
-
-
-def _sum(values: FloatArray) -> Any:
-    """Sums over the last axis, a Python number for one matrix."""
-    return math.fsum(values.tolist()) if values.ndim == 1 else np.add.reduce(values, axis=-1)
+    error, first = _assumed((W.shape[-2], W.shape[-1])), s[..., 0]
+    most = (np.add.reduce(s[0], axis=-1) * (1.0 + gamma(r)) + r * error * first[0]) * SLACK
+    return Spectra(s[0], s[1], most, np.ones(len(W)), error * first[1])
 
 
 def rank_certificate(
-    spectra: Spectra, dual_error: Any, gap: Any, excess: Any, tolerance: float | None
+    spectra: Spectra, dual_error: float, gap: float, excess: float, tolerance: float | None
 ) -> RankCertificate:
     """The one rank rule.
 
@@ -120,8 +137,6 @@ def rank_certificate(
     >>> found.rank, bool(2e-9 <= found.resolution < 2.1e-9)
     (1, True)
     """
-    if spectra.values.ndim > 1:
-        return _of_batch(spectra, dual_error, gap, excess, tolerance)
     # An interior point has sigma_j(W) (1 - sigma_j(D)) of the order of the gap for each pair, so under
     # strict complementarity one of the two factors exceeds sqrt(gap): that is where to cut.
     tol = max(1e-8, float(gap) ** 0.5) if tolerance is None else float(tolerance)
@@ -146,9 +161,20 @@ def rank_certificate(
     )
 
 
-def _of_batch(spectra: Spectra, dual_error: Any, gap: Any, excess: Any, tolerance: float | None) -> RankCertificate:
-    """`rank_certificate` over the leading axis."""
-    gap, singular, dual = np.asarray(gap), spectra.values, spectra.dual_values
+def rank_certificate_of_batch(
+    spectra: Spectra[FloatArray], dual_error: FloatArray, gap: FloatArray, excess: FloatArray, tolerance: float | None
+) -> RankCertificateBatch:
+    """`rank_certificate` over the leading axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.certify.ranks import rank_certificate_of_batch, spectra_of_batch
+    >>> spectra = spectra_of_batch(np.diag([2.0, 0.0])[None], np.diag([1.0, 0.5])[None])
+    >>> rank_certificate_of_batch(spectra, np.zeros(1), np.zeros(1), np.full(1, 1e-9), None).rank
+    array([1])
+    """
+    singular, dual = spectra.values, spectra.dual_values
     tol = np.maximum(1e-8, np.sqrt(gap)) if tolerance is None else np.full(gap.shape, tolerance)
     top = np.where(dual[..., :1] > 0, dual[..., :1], 1.0)
     nothing = (singular[..., 0] == 0) & (dual[..., 0] == 0)
@@ -166,5 +192,4 @@ def _of_batch(spectra: Spectra, dual_error: Any, gap: Any, excess: Any, toleranc
         proved = np.where((room > 0) & (most > 0), excess / np.where(room > 0, room / SLACK, 1.0), np.inf)
         resolution = np.where(nothing, excess, np.where(rank == singular.shape[-1], 0.0, proved))
         singular_gap = np.where((numerical > 0) & (following > 0), last / following, np.inf)
-    numbers: list[Any] = [rank, resolution, numerical, tol, 1.0 - next_dual / top[..., 0], singular_gap, dual / top]
-    return RankCertificate(*numbers)
+    return RankCertificate(rank, resolution, numerical, tol, 1.0 - next_dual / top[..., 0], singular_gap, dual / top)

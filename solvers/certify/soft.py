@@ -10,51 +10,57 @@ Everything works over the leading axes of a batch: one problem is the case witho
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.arrays import Count, FloatArray, Number
 from attsvm.solvers.certify.certificate import Certificate, RankCertificate, Source
-from attsvm.solvers.certify.hard import error_bounds, frobenius_of
-from attsvm.solvers.certify.ranks import Spectra, rank_certificate, spectra_of
+from attsvm.solvers.certify.hard import Arithmetic, error_bounds
+from attsvm.solvers.certify.ranks import Spectra
 from attsvm.solvers.certify.rounding import SLACK, UNIT_ROUNDOFF, gamma
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import EitherProblem
 
 __all__ = ["measure_soft"]
 
 
-class _Primal(NamedTuple):
-    """The value of W, an upper bound that includes rounding, and the violations of W; arrays over a batch."""
+_Spectra: TypeAlias = Spectra[float] | Spectra[FloatArray]
 
-    norm: Any
-    objective: Any
-    most: Any
+
+class _Primal(NamedTuple):
+    """The value of W, an upper bound that includes rounding, both of shape (*batch,), and the violations of W."""
+
+    norm: FloatArray
+    objective: FloatArray
+    most: FloatArray
     violation: FloatArray
     short: FloatArray
 
 
 class _Dual(NamedTuple):
-    """The value of admissible multipliers, what of it is sure, and how far they were from admissible."""
+    """The value of admissible multipliers, what of it is sure, and how far they were from admissible; (*batch,)."""
 
-    value: Any
-    proved: Any
-    violation: Any
-    multiple: Any
-    error: Any
+    value: FloatArray
+    proved: FloatArray
+    violation: FloatArray
+    multiple: FloatArray
+    error: FloatArray
 
 
-def _primal(problem: MarginProblem, penalty: Penalty, W: FloatArray, norm: Norm, spectra: Spectra | None) -> _Primal:
+def _primal(
+    problem: EitherProblem, penalty: Penalty, W: FloatArray, size: FloatArray, norm: Norm, spectra: _Spectra | None
+) -> _Primal:
+    """Value and error of W, whose Frobenius norms are ``size``."""
     owner, q, rhs = problem.owner, problem.q, problem.rhs
-    bounds, size = error_bounds(problem.shape, norm), np.asarray(frobenius_of(W))
+    bounds = error_bounds(problem.shape, norm)
     if norm.name == "frobenius":
         value = size
         regular, regular_most = 0.5 * value * value, 0.5 * value * value * (1.0 + 2.5 * bounds.value)
     elif spectra is not None:
         value = np.add.reduce(spectra.values, axis=-1)
-        regular, regular_most = value, spectra.norm_most
+        regular, regular_most = value, np.asarray(spectra.norm_most)
     else:
         value = np.asarray(norm.values(W))
         regular, regular_most = value, value * (1.0 + bounds.value)
@@ -64,8 +70,8 @@ def _primal(problem: MarginProblem, penalty: Penalty, W: FloatArray, norm: Norm,
     error = error + 2.0 * UNIT_ROUNDOFF * (np.abs(rhs) + violation)
     if problem.prior is not None:  # right-hand sides that are themselves rounded
         error = error + problem.prior.error
-    objective = regular + penalty.cost(penalty.slacks(violation, owner, q))
-    most = regular_most + penalty.cost(penalty.slacks(violation + error, owner, q))
+    objective = regular + penalty.costs(penalty.slacks(violation, owner, q))
+    most = regular_most + penalty.costs(penalty.slacks(violation + error, owner, q))
     return _Primal(value, objective, most * (1.0 + 4.0 * gamma(problem.m + 4)), violation, short)
 
 
@@ -76,7 +82,7 @@ def _multiple(gained: FloatArray, curve: FloatArray, room: FloatArray) -> FloatA
     return np.where((gained > 0) & np.isfinite(best), np.where(near, 1.0, best * (1.0 - 4.0 * UNIT_ROUNDOFF)), 0.0)
 
 
-def _admissible(problem: MarginProblem, penalty: Penalty, lam: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _admissible(problem: EitherProblem, penalty: Penalty, lam: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Multipliers made admissible beyond rounding, and how far they were from it."""
     owner, q = problem.owner, problem.q
     negative = np.maximum(np.where(problem.equality, 0.0, -lam) * problem.row_norms, 0.0).max(axis=-1, initial=0.0)
@@ -89,21 +95,19 @@ def _admissible(problem: MarginProblem, penalty: Penalty, lam: FloatArray) -> tu
 
 
 def _dual(
-    problem: MarginProblem, penalty: Penalty, lam: FloatArray, norm: Norm, matrix: FloatArray, spectra: Spectra | None
+    problem: EitherProblem, penalty: Penalty, lam: FloatArray, norm: Norm, size: FloatArray, spectra: _Spectra | None
 ) -> _Dual:
-    """Value and error of admissible multipliers, with ``matrix = W(lam)``."""
+    """Value and error of admissible multipliers, with ``size`` the dual norms of ``W(lam)``."""
     rhs, sizes, weights = problem.rhs, problem.rows.error_norms, np.abs(lam)
     bounds, squared = error_bounds(problem.shape, norm), norm.name == "frobenius"
     loads = penalty.loads(lam, problem.owner, problem.q)
     terms = np.count_nonzero(weights, axis=-1)
     error = bounds.dual * (terms + np.minimum(terms, problem.q) + 4) * np.vecdot(weights, sizes)
     if spectra is not None:
-        size = spectra.dual_values[..., 0]
         most = (size * spectra.grow + spectra.residual + error) * SLACK
     else:
-        size = np.asarray(frobenius_of(matrix) if squared else norm.dual.values(matrix))
         most = (size + error) * (1.0 + bounds.dual_value)
-    gained, lost = np.vecdot(rhs, lam), np.asarray(penalty.conjugate(loads))
+    gained, lost = np.vecdot(rhs, lam), penalty.conjugates(loads)
     room = np.full(np.shape(gained), np.inf)
     if penalty.loss == "hinge":
         room = penalty.C / np.maximum(loads.max(axis=-1, initial=0.0), 1e-300)
@@ -119,37 +123,56 @@ def _dual(
     return _Dual(value, proved, np.zeros_like(size) if squared else np.maximum(0.0, size - 1.0), t, error)
 
 
-def _rank(spectra: Spectra, dual: _Dual, gap: Any, excess: Any, tolerance: float | None) -> RankCertificate:
+def _rank(
+    arithmetic: Arithmetic[Number, Count],
+    spectra: Spectra[Number],
+    dual: _Dual,
+    gap: FloatArray,
+    excess: FloatArray,
+    tolerance: float | None,
+) -> RankCertificate[Number, Count]:
     """The rank rule for admissible multipliers: ``sum_i (1 - sigma_i(t D)) sigma_i(W) <= excess`` for every optimal W.
 
     Where no singular value of ``t D`` comes near 1 this alone makes W vanish; otherwise the rule of hard margins, which
     divides by the largest of them, claims less.
     """
-    found = rank_certificate(spectra, dual.error, gap, excess, tolerance)
+    plain = arithmetic.plain
+    found = arithmetic.ranks(spectra, plain(dual.error), plain(gap), plain(excess), tolerance)
     top = dual.multiple * (spectra.dual_values[..., 0] * spectra.grow + spectra.residual + dual.error) * SLACK
     vanishes = top < 1.0 - found.tolerance
     if not np.any(vanishes):
         return found
     bound = excess / np.where(vanishes, 1.0 - top, 1.0) * SLACK
-    changed: dict[str, Any] = {
-        "rank": np.where(vanishes, 0, found.rank),
-        "resolution": np.where(vanishes, bound, found.resolution),
-        "dual_gap": np.where(vanishes, 1.0 - top, found.dual_gap),
-    }
-    if np.ndim(top) == 0:
-        changed = {"rank": 0, "resolution": float(bound), "dual_gap": float(1.0 - top)}
-    return replace(found, **changed)
+    return replace(
+        found,
+        rank=arithmetic.whole(np.where(vanishes, 0, found.rank)),
+        resolution=plain(np.where(vanishes, bound, found.resolution)),
+        dual_gap=plain(np.where(vanishes, 1.0 - top, found.dual_gap)),
+    )
 
 
 def measure_soft(
-    problem: MarginProblem, penalty: Penalty, W: FloatArray, lam: FloatArray, norm: Norm, rank_tolerance: float | None
-) -> Certificate:
+    arithmetic: Arithmetic[Number, Count],
+    problem: EitherProblem,
+    penalty: Penalty,
+    W: FloatArray,
+    lam: FloatArray,
+    norm: Norm,
+    rank_tolerance: float | None,
+) -> Certificate[Number, Count]:
     """Certificate of a pair for a soft margin, of one problem or a batch; see `attsvm.solvers.certify.entry`."""
+    plain, size = arithmetic.plain, np.asarray(arithmetic.frobenius(W))
     lam, violation = _admissible(problem, penalty, lam)
     matrix = problem.adjoint(lam)
-    spectra = spectra_of(W, matrix) if norm.name == "nuclear" else None
-    primal = _primal(problem, penalty, W, norm, spectra)
-    dual = _dual(problem, penalty, lam, norm, matrix, spectra)
+    spectra = arithmetic.spectra(W, matrix) if norm.name == "nuclear" else None
+    if spectra is not None:
+        dual_size = spectra.dual_values[..., 0]
+    elif norm.name == "frobenius":
+        dual_size = np.asarray(arithmetic.frobenius(matrix))
+    else:
+        dual_size = norm.dual.values(matrix)
+    primal = _primal(problem, penalty, W, size, norm, spectra)
+    dual = _dual(problem, penalty, lam, norm, dual_size, spectra)
     scale = np.where(primal.objective > 0, primal.objective, 1.0)
     gap = np.abs(primal.objective - dual.value) / scale
     excess = np.maximum(0.0, primal.most - dual.proved)
@@ -157,13 +180,17 @@ def measure_soft(
     slacks = penalty.of_rows(penalty.slacks(primal.violation, problem.owner, problem.q), problem.owner)
     beyond = np.where(problem.equality, np.abs(primal.short), primal.short) - slacks
     complementarity = (np.abs(lam) * np.abs(beyond)).max(axis=-1, initial=0.0) / scale
-    rank = None if spectra is None else _rank(spectra, dual, gap, excess, rank_tolerance)
     zero = np.zeros_like(scale)
-    numbers: dict[str, Any] = {
-        "primal_violation": zero, "dual_violation": np.maximum(violation, dual.violation), "gap": gap,
-        "complementarity": complementarity, "norm": primal.norm, "lower_bound": dual.proved, "primal_error": zero,
-        "gap_error": gap_error, "soft_objective": primal.objective,
-    }  # fmt: skip
-    if not problem.batch:
-        numbers = {name: float(number) for name, number in numbers.items()}
-    return Certificate(**numbers, rank_certificate=rank, _source=Source(problem, W, lam, norm))
+    return Certificate(
+        primal_violation=plain(zero),
+        dual_violation=plain(np.maximum(violation, dual.violation)),
+        gap=plain(gap),
+        complementarity=plain(complementarity),
+        norm=plain(primal.norm),
+        lower_bound=plain(dual.proved),
+        primal_error=plain(zero),
+        gap_error=plain(gap_error),
+        rank_certificate=None if spectra is None else _rank(arithmetic, spectra, dual, gap, excess, rank_tolerance),
+        _source=Source(problem, W, lam, norm),
+        soft_objective=plain(primal.objective),
+    )

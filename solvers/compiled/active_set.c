@@ -40,16 +40,16 @@ typedef struct {
 /* out = sum_i weights_i G[rows_i], where rows of G have m entries */
 #define DEFINE_COMBINE(NAME, REAL)                                                                            \
     static void NAME(int m, int count, const int *rows, const REAL *weights, const REAL *G, REAL *restrict out) { \
-        memset(out, 0, sizeof(REAL) * m);                                                                     \
+        memset(out, 0, sizeof(REAL) * (size_t)m);                                                             \
         int i = 0;                                                                                            \
         for (; i + 4 <= count; i += 4) {                                                                      \
-            const REAL *p = G + (long)rows[i] * m, *q = G + (long)rows[i + 1] * m;                            \
-            const REAL *r = G + (long)rows[i + 2] * m, *s = G + (long)rows[i + 3] * m;                        \
+            const REAL *p = G + (Size)rows[i] * m, *q = G + (Size)rows[i + 1] * m;                            \
+            const REAL *r = G + (Size)rows[i + 2] * m, *s = G + (Size)rows[i + 3] * m;                        \
             const REAL u = weights[i], v = weights[i + 1], w = weights[i + 2], z = weights[i + 3];            \
             for (int j = 0; j < m; j++) out[j] += (u * p[j] + v * q[j]) + (w * r[j] + z * s[j]);              \
         }                                                                                                     \
         for (; i < count; i++) {                                                                              \
-            const REAL *p = G + (long)rows[i] * m, u = weights[i];                                            \
+            const REAL *p = G + (Size)rows[i] * m, u = weights[i];                                            \
             for (int j = 0; j < m; j++) out[j] += u * p[j];                                                   \
         }                                                                                                     \
     }
@@ -60,18 +60,18 @@ DEFINE_COMBINE(combine4, float)
 /* Norms of the rows, unit left factors and right-hand sides. Squares stay in range: Python scales other problems first. */
 static void read_rows(Rows *s) {
     const int m = s->m, dx = s->dx, dz = s->dz;
-    for (int k = 0; k < s->q; k++) s->lengths[k] = sqrt(dot(dz, s->queries + (long)k * dz, s->queries + (long)k * dz));
+    for (int k = 0; k < s->q; k++) s->lengths[k] = sqrt(dot(dz, s->queries + (Size)k * dz, s->queries + (Size)k * dz));
     for (int i = 0; i < s->q; i++)
         for (int j = 0; j <= i; j++) {
             const double size = s->lengths[i] * s->lengths[j];
-            const double product = dot(dz, s->queries + (long)i * dz, s->queries + (long)j * dz);
-            s->between[i * s->q + j] = s->between[j * s->q + i] = size > 0.0 ? product / size : 0.0;
+            const double product = dot(dz, s->queries + (Size)i * dz, s->queries + (Size)j * dz);
+            s->between[(Size)i * s->q + j] = s->between[(Size)j * s->q + i] = size > 0.0 ? product / size : 0.0;
         }
     double largest = 0.0;
     for (int k = 0; k < m; k++) {
-        const double *a = s->a + (long)k * dx, length = sqrt(dot(dx, a, a));
+        const double *a = s->a + (Size)k * dx, length = sqrt(dot(dx, a, a));
         const double inverse = length > 0.0 ? 1.0 / length : 0.0;
-        for (int d = 0; d < dx; d++) s->left[(long)d * m + k] = a[d] * inverse;
+        for (int d = 0; d < dx; d++) s->left[(Size)d * m + k] = a[d] * inverse;
         s->norms[k] = length * s->lengths[s->owner[k]];
         s->c[k] = s->norms[k] > 0.0 ? (s->rhs ? s->rhs[k] : 1.0) / s->norms[k] : 0.0;
         if (fabs(s->c[k]) > largest) largest = fabs(s->c[k]);
@@ -83,22 +83,22 @@ static void read_rows(Rows *s) {
 static void form_gram(Rows *s) {
     const int m = s->m, dx = s->dx;
     for (int i = 0; i < m; i++) {
-        double *restrict out = s->G + (long)i * m;
+        double *restrict out = s->G + (Size)i * m;
         const double *between = s->between + s->owner[i] * s->q;
-        memset(out, 0, sizeof(double) * m);
+        memset(out, 0, doubles(m));
         int d = 0;
         for (; d + 4 <= dx; d += 4) {
-            const double *p = s->left + (long)d * m, *q = p + m, *r = q + m, *t = r + m;
+            const double *p = s->left + (Size)d * m, *q = p + m, *r = q + m, *t = r + m;
             const double u = p[i], v = q[i], w = r[i], z = t[i];
             for (int j = i; j < m; j++) out[j] += (u * p[j] + v * q[j]) + (w * r[j] + z * t[j]);
         }
         for (; d < dx; d++) {
-            const double *p = s->left + (long)d * m, u = p[i];
+            const double *p = s->left + (Size)d * m, u = p[i];
             for (int j = i; j < m; j++) out[j] += u * p[j];
         }
         for (int j = i + 1; j < m; j++) out[j] *= between[s->owner[j]];
         out[i] = 1.0; /* also of a row that does not exist: its multiplier is 0 */
-        for (int j = 0; j < i; j++) out[j] = s->G[(long)j * m + i];
+        for (int j = 0; j < i; j++) out[j] = s->G[(Size)j * m + i];
     }
 }
 
@@ -125,7 +125,7 @@ static void guess(Rows *s) {
     const int m = s->m;
     float *restrict c = s->c4, *restrict x = s->x4, *restrict point = s->point, *restrict product = s->product;
     float *restrict floor = s->floor4;
-    for (long k = 0; k < (long)m * m; k++) s->G4[k] = (float)s->G[k];
+    for (Size k = 0; k < (Size)m * m; k++) s->G4[k] = (float)s->G[k];
     for (int k = 0; k < m; k++) {
         c[k] = (float)s->c[k], floor[k] = is_free(s, k) ? -INFINITY : 0.0f;
         x[k] = 0.0f;
@@ -134,7 +134,7 @@ static void guess(Rows *s) {
     const double first = square4(m, point);
     times4(s, point, product);
     const double second = square4(m, product);
-    memset(point, 0, sizeof(float) * m);
+    memset(point, 0, sizeof(float) * (size_t)m);
     const float step = (float)(0.8 * sqrt(first / (second > 1e-30 ? second : 1e-30)));
     for (int round = 0; round < GUESS_STEPS; round++) {
         const float momentum = (float)round / ((float)round + 3.0f);
@@ -158,9 +158,9 @@ static int solve_active(Rows *s) {
         n += s->active[k];
     }
     double *F = s->factor, *inverse = s->slack, *share = s->weights;
-    const int wide = n + 1;
+    const Size wide = n + 1;
     for (int k = 0; k < n; k++) {
-        const double *row = s->G + (long)s->rows[k] * m;
+        const double *row = s->G + (Size)s->rows[k] * m;
         double *restrict out = F + k * wide;
         for (int j = k; j < n; j++) out[j] = row[s->rows[j]];
         out[n] = s->c[s->rows[k]];
@@ -181,7 +181,7 @@ static int solve_active(Rows *s) {
     double *x = s->weights;
     for (int i = n - 1; i >= 0; i--)
         x[i] = (F[i * wide + n] - dot(n - 1 - i, F + i * wide + i + 1, x + i + 1)) / F[i * wide + i];
-    memset(s->x, 0, sizeof(double) * m);
+    memset(s->x, 0, doubles(m));
     for (int i = 0; i < n; i++) s->x[s->rows[i]] = x[i];
     combine(m, n, s->rows, x, s->G, s->slack);
     return 1;
@@ -206,7 +206,7 @@ static int pivot(Rows *s, int most) {
         if (stalled > PATIENCE)
             s->active[last] ^= 1;
         else
-            memcpy(s->active, s->wanted, m);
+            memcpy(s->active, s->wanted, (size_t)m);
     }
     return -most;
 }
@@ -225,25 +225,25 @@ static double write_multipliers(const Rows *s, double *out) {
 /* W = sum_k lam_k a_k b_k': first the sum over the rows of each query. */
 static void write_matrix(const Rows *s, const double *lam, double *restrict W) {
     const int dx = s->dx, dz = s->dz;
-    memset(s->sums, 0, sizeof(double) * s->q * dx);
+    memset(s->sums, 0, doubles((Size)s->q * dx));
     for (int k = 0; k < s->m; k++) {
         if (lam[k] == 0.0) continue;
         double *restrict sum = s->sums + s->owner[k] * dx;
-        const double *a = s->a + (long)k * dx;
+        const double *a = s->a + (Size)k * dx;
         for (int d = 0; d < dx; d++) sum[d] += lam[k] * a[d];
     }
-    memset(W, 0, sizeof(double) * dx * dz);
+    memset(W, 0, doubles((Size)dx * dz));
     for (int i = 0; i < s->q; i++)
         for (int d = 0; d < dx; d++) {
-            const double weight = s->sums[(long)i * dx + d], *b = s->queries + (long)i * dz;
-            for (int e = 0; e < dz; e++) W[(long)d * dz + e] += weight * b[e];
+            const double weight = s->sums[(Size)i * dx + d], *b = s->queries + (Size)i * dz;
+            for (int e = 0; e < dz; e++) W[(Size)d * dz + e] += weight * b[e];
         }
 }
 
 static void *rows_memory(Rows *s) {
-    const long m = s->m, q = s->q, dx = s->dx;
-    const long reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m, singles = m * m + 6 * m;
-    double *memory = malloc(sizeof(double) * reals + sizeof(float) * singles + sizeof(int) * m + 2 * m);
+    const Size m = s->m, q = s->q, dx = s->dx;
+    const Size reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m, singles = m * m + 6 * m;
+    double *memory = malloc(doubles(reals) + sizeof(float) * (size_t)singles + ints(m) + 2 * (size_t)m);
     if (!memory) return NULL;
     s->G = memory;
     s->factor = s->G + m * m; /* with a column for the right-hand side */
@@ -280,17 +280,17 @@ EXPORT int attsvm_active_set(int count, int m, int dx, int q, int dz, const doub
     Rows s = {.m = m, .dx = dx, .q = q, .dz = dz};
     void *memory = rows_memory(&s);
     if (!memory) return 0;
-    for (long i = 0; i < count; i++) {
+    for (Size i = 0; i < count; i++) {
         s.a = a + i * m * dx, s.queries = queries + i * q * dz, s.owner = shared ? owner : owner + i * m;
         s.rhs = rhs ? rhs + i * m : NULL, s.equality = equality ? equality + i * m : NULL;
         read_rows(&s);
         form_gram(&s);
         if (start)
-            memcpy(s.active, start + i * m, m);
+            memcpy(s.active, start + i * m, (size_t)m);
         else
             guess(&s);
         for (int k = 0; k < m; k++) s.active[k] = s.norms[k] > 0.0 && (s.active[k] || is_free(&s, k));
-        memset(s.x, 0, sizeof(double) * m); /* where the first equations have no solution */
+        memset(s.x, 0, doubles(m)); /* where the first equations have no solution */
         rounds[i] = pivot(&s, most);
         const double peak = write_multipliers(&s, lam + i * m);
         if (peaks) peaks[i] = peak;

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.compiled.kernels import _begin, _for_all, _path
+from attsvm.solvers.compiled.kernels import _begin, _check_sizes, _for_all, _MissingError, _opened
 from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["MOST_ROWS", "Pivoted", "is_available", "pivot_batch", "pivot_one"]
@@ -50,26 +50,21 @@ class Pivoted(NamedTuple):
 
 
 @cache
-def _entry() -> _Entry | None:
-    path = _path()
-    if path is None:
-        return None
-    entry = ctypes.CDLL(path).attsvm_active_set
+def _loaded() -> _Entry:
+    entry = _opened().attsvm_active_set
     whole, array = ctypes.c_int, ctypes.c_void_p
     entry.argtypes = [*5 * [whole], *3 * [array], whole, *7 * [array], whole]
     return entry
 
 
+@cache
 def is_available() -> bool:
     """Whether the compiled library is there."""
-    return _entry() is not None
-
-
-def _loaded() -> _Entry:
-    entry = _entry()
-    if entry is None:
-        raise ImportError("the compiled solvers of attsvm are not there: they are built when it is installed")
-    return entry
+    try:
+        _loaded()
+    except _MissingError:
+        return False
+    return True
 
 
 def pivot_one(
@@ -93,6 +88,7 @@ def pivot_one(
     (array([0. , 0.5]), True)
     """
     m, (dx, dz) = rows.m, rows.shape
+    _check_sizes(m, rows.q, dx * dz)
     out, rounds = np.empty(m), ctypes.c_int()
     a, queries = rows.a.astype(np.float64, copy=False), rows.queries.astype(np.float64, copy=False)
     # Bytes are the cheapest way of handing over small arrays: reading an address takes longer than copying them.
@@ -139,6 +135,7 @@ def pivot_batch(
     (array([0.5 , 0.25]), array([ True,  True]))
     """
     entry, B, m, (dx, dz) = _loaded(), rows.batch[0], rows.m, rows.shape
+    _check_sizes(B, m, rows.q, dx * dz)
     most, shared = 50 + 2 * m if limit is None else limit, rows.owner.ndim == 1
     a, queries = (np.ascontiguousarray(part, dtype=np.float64) for part in (rows.a, rows.queries))
     owner = np.ascontiguousarray(rows.owner)

@@ -12,6 +12,7 @@
    S. S. Keerthi, S. Sundararajan, K.-W. Chang, C.-J. Hsieh, C.-J. Lin, "A sequential dual method for large scale
    multi-class linear SVMs", KDD 2008. */
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,8 +33,8 @@ static const double ROUNDING = 1e-14;
 #define LANES 16
 
 /* out_k = x_k . y for the rows x_k (count, n) */
-VECTORIZED static void products(long count, int n, const double *x, const double *y, double *out) {
-    for (long k = 0; k < count; k++, x += n) {
+VECTORIZED static void products(Size count, int n, const double *x, const double *y, double *out) {
+    for (Size k = 0; k < count; k++, x += n) {
         double sum[LANES] = {0.0}, rest = 0.0;
         int i = 0;
         for (; i + LANES <= n; i += LANES)
@@ -71,12 +72,12 @@ typedef struct {
 /* Some rows of one query, with their Gram matrix. */
 typedef struct {
     int n;
-    long row[MOST + 1];
+    Size row[MOST + 1];
     double lam[MOST + 1], g[MOST + 1], Q[(MOST + 1) * (MOST + 1)];
 } Block;
 
-static unsigned long long next_random(unsigned long long *state) {
-    unsigned long long x = *state;
+static uint64_t next_random(uint64_t *state) {
+    uint64_t x = *state;
     x ^= x << 13;
     x ^= x >> 7;
     x ^= x << 17;
@@ -95,13 +96,13 @@ static void extremes(const Block *part, int *up, int *down) {
 
 static double pair_curve(const Block *part, int up, int down) {
     int n = part->n;
-    return part->Q[(long)up * n + up] + part->Q[(long)down * n + down] - 2.0 * part->Q[(long)up * n + down];
+    return part->Q[(Size)up * n + up] + part->Q[(Size)down * n + down] - 2.0 * part->Q[(Size)up * n + down];
 }
 
 /* From one multiplier to another, whose gradient is larger by `miss`: as far as is best, or all of it. */
 static void move_pair(Block *part, int up, int down, double miss) {
     int n = part->n;
-    const double *of_up = part->Q + (long)up * n, *of_down = part->Q + (long)down * n;
+    const double *of_up = part->Q + (Size)up * n, *of_down = part->Q + (Size)down * n;
     double curve = pair_curve(part, up, down);
     int whole = !(curve * part->lam[down] > miss);
     double length = whole ? part->lam[down] : miss / curve;
@@ -132,7 +133,7 @@ static void move_either(Block *part, double goal) {
         int one = rise >= fall ? up : down;
         double alone = rise >= fall ? rise : fall, miss = down < 0 ? 0.0 : part->g[up] - part->g[down];
         if (!(alone > goal)) return;
-        double own = part->Q[(long)one * n + one], curve = down < 0 ? INFINITY : pair_curve(part, up, down);
+        double own = part->Q[(Size)one * n + one], curve = down < 0 ? INFINITY : pair_curve(part, up, down);
         if (miss * miss * own > alone * alone * curve) {
             move_pair(part, up, down, miss);
             continue;
@@ -141,7 +142,7 @@ static void move_either(Block *part, double goal) {
         double length = (to > 0.0 ? to : 0.0) - part->lam[one];
         if (length == 0.0) return; /* below rounding */
         part->lam[one] = to > 0.0 ? to : 0.0;
-        for (int k = 0; k < n; k++) part->g[k] -= length * part->Q[(long)one * n + k];
+        for (int k = 0; k < n; k++) part->g[k] -= length * part->Q[(Size)one * n + k];
     }
 }
 
@@ -160,7 +161,7 @@ static void move_single(Block *part, double cap, double goal) {
             }
         }
         if (best < 0) return;
-        const double *of = part->Q + (long)best * n;
+        const double *of = part->Q + (Size)best * n;
         double to = of[best] > 0.0 ? part->lam[best] + part->g[best] / of[best] : part->g[best] > 0.0 ? cap : 0.0;
         to = to < 0.0 ? 0.0 : to > cap ? cap : to;
         double length = to - part->lam[best];
@@ -174,12 +175,12 @@ static void move_single(Block *part, double cap, double goal) {
 }
 
 /* The rows of a query that matter, and by how much the worst of them misses its optimality condition. */
-static double choose(const Descent *d, long count, const double *lam, Block *part) {
+static double choose(const Descent *d, Size count, const double *lam, Block *part) {
     const double *g = d->g;
     double top = 0.0, low = INFINITY, sum = 0.0, miss = 0.0;
     double wishes[MOST];
     int shared = d->joint && d->cap < INFINITY;
-    for (long k = 0; k < count; k++) {
+    for (Size k = 0; k < count; k++) {
         sum += lam[k];
         if (g[k] > top) top = g[k];
         if (lam[k] > 0.0 && g[k] < low) low = g[k];
@@ -187,7 +188,7 @@ static double choose(const Descent *d, long count, const double *lam, Block *par
     if (shared && sum < d->cap * (1.0 - ROUNDING) && low > 0.0) low = 0.0; /* what is left of the bound has gradient 0 */
     part->n = 0;
     double middle = shared && low < INFINITY ? 0.5 * (top + low) : 0.0;
-    for (long k = 0; k < count; k++) {
+    for (Size k = 0; k < count; k++) {
         double wish; /* how much the row is wanted: the largest and the least gradients are those that move */
         int wanted;
         if (shared) {
@@ -222,7 +223,7 @@ static void fill_gram(const Descent *d, const double *a, double square, Block *p
         for (int j = 0; j <= i; j++) {
             double q = square * dot(d->dx, a + part->row[i] * d->dx, a + part->row[j] * d->dx);
             if (d->ridge > 0.0 && (d->joint || i == j)) q += d->ridge;
-            part->Q[(long)i * n + j] = part->Q[(long)j * n + i] = q;
+            part->Q[(Size)i * n + j] = part->Q[(Size)j * n + i] = q;
         }
 }
 
@@ -232,10 +233,10 @@ static void add_rest(double cap, double fixed, Block *part) {
     double sum = fixed;
     for (int k = n - 1; k >= 0; k--) { /* a column more for every row of the matrix */
         sum += part->lam[k];
-        memmove(part->Q + (long)k * (n + 1), part->Q + (long)k * n, sizeof(double) * n);
-        part->Q[(long)k * (n + 1) + n] = 0.0;
+        memmove(part->Q + (Size)k * (n + 1), part->Q + (Size)k * n, doubles(n));
+        part->Q[(Size)k * (n + 1) + n] = 0.0;
     }
-    memset(part->Q + (long)n * (n + 1), 0, sizeof(double) * (n + 1));
+    memset(part->Q + (Size)n * (n + 1), 0, doubles(n + 1));
     part->row[n] = -1;
     part->lam[n] = sum < cap * (1.0 - ROUNDING) ? cap - sum : 0.0;
     part->g[n] = 0.0;
@@ -243,7 +244,7 @@ static void add_rest(double cap, double fixed, Block *part) {
 }
 
 /* Improve the multipliers of one query; by how much it missed its optimality conditions. */
-static double visit(Descent *d, long count, const double *a, const double *b, const double *rhs, double *lam,
+static double visit(Descent *d, Size count, const double *a, const double *b, const double *rhs, double *lam,
                     double goal, Block *part) {
     int dx = d->dx, dz = d->dz;
     double square = dot(dz, b, b), load = 0.0;
@@ -253,9 +254,9 @@ static double visit(Descent *d, long count, const double *a, const double *b, co
         products(dx, dz, d->W, b, d->u);
     d->moved = NULL;
     if (d->joint && d->ridge > 0.0)
-        for (long k = 0; k < count; k++) load += lam[k];
+        for (Size k = 0; k < count; k++) load += lam[k];
     products(count, dx, a, d->u, d->g);
-    for (long k = 0; k < count; k++) d->g[k] = rhs[k] - d->g[k] - d->ridge * (d->joint ? load : lam[k]);
+    for (Size k = 0; k < count; k++) d->g[k] = rhs[k] - d->g[k] - d->ridge * (d->joint ? load : lam[k]);
     double miss = choose(d, count, lam, part);
     if (!(miss > goal) || !part->n) return miss;
     fill_gram(d, a, square, part);
@@ -263,7 +264,7 @@ static double visit(Descent *d, long count, const double *a, const double *b, co
     int rows = part->n;
     if (d->joint && d->cap < INFINITY) {
         double fixed = 0.0;
-        for (long k = 0; k < count; k++) fixed += lam[k];
+        for (Size k = 0; k < count; k++) fixed += lam[k];
         for (int k = 0; k < rows; k++) fixed -= part->lam[k];
         add_rest(d->cap, fixed > 0.0 && rows == MOST ? fixed : 0.0, part);
         move_pairs(part, left);
@@ -272,7 +273,7 @@ static double visit(Descent *d, long count, const double *a, const double *b, co
     } else {
         move_single(part, d->cap, left);
     }
-    memset(d->move, 0, sizeof(double) * dx);
+    memset(d->move, 0, doubles(dx));
     for (int k = 0; k < rows; k++) {
         double change = part->lam[k] - lam[part->row[k]];
         if (change == 0.0) continue;
@@ -287,14 +288,14 @@ static double visit(Descent *d, long count, const double *a, const double *b, co
 /* Sweeps over the queries, in random order: lam and W = W(lam) move, `rest` and `slept` (q,) and `seed` carry on. Rows
    a (m, dx) are sorted by query, those of query j from begin[j] to begin[j + 1]. `goal` is the violation that is left
    alone; `misses` (q,) are the violations that the last visits found. Returns the visits made, or -1 without memory. */
-EXPORT long attsvm_descend(int q, int dx, int dz, const long long *begin, const double *a, const double *b,
+EXPORT Size attsvm_descend(int q, int dx, int dz, const int64_t *begin, const double *a, const double *b,
                            const double *rhs, int joint, int squared, double C, double goal, int sweeps, double *lam,
-                           double *W, double *misses, int *rest, int *slept, unsigned long long *seed) {
-    long longest = 1, visits = 0;
+                           double *W, double *misses, int *rest, int *slept, uint64_t *seed) {
+    Size longest = 1, visits = 0;
     for (int j = 0; j < q; j++)
-        if (begin[j + 1] - begin[j] > longest) longest = (long)(begin[j + 1] - begin[j]);
-    double *memory = malloc(sizeof(double) * (2 * (size_t)dx + (size_t)longest));
-    int *order = malloc(sizeof(int) * (size_t)q);
+        if (begin[j + 1] - begin[j] > longest) longest = (Size)(begin[j + 1] - begin[j]);
+    double *memory = malloc(doubles(2 * (Size)dx + longest));
+    int *order = malloc(ints((Size)q + 1)); /* not of 0 bytes, which may be NULL */
     Block *part = malloc(sizeof(Block));
     if (!memory || !order || !part) {
         free(memory);
@@ -316,15 +317,15 @@ EXPORT long attsvm_descend(int q, int dx, int dz, const long long *begin, const 
         }
         double idle = 0.01 * worst > goal ? 0.01 * worst : goal;
         for (int i = n - 1; i > 0; i--) {
-            int k = (int)(next_random(seed) % (unsigned long long)(i + 1)), kept = order[i];
+            int k = (int)(next_random(seed) % (uint64_t)(i + 1)), kept = order[i];
             order[i] = order[k];
             order[k] = kept;
         }
         for (int i = 0; i < n; i++) {
             int j = order[i];
-            long first = (long)begin[j], count = (long)(begin[j + 1] - begin[j]);
+            Size first = (Size)begin[j], count = (Size)(begin[j + 1] - begin[j]);
             if (!count) continue;
-            misses[j] = visit(&d, count, a + first * dx, b + (long)j * dz, rhs + first, lam + first, goal, part);
+            misses[j] = visit(&d, count, a + first * dx, b + (Size)j * dz, rhs + first, lam + first, goal, part);
             visits++;
             if (misses[j] > idle) {
                 rest[j] = 0;

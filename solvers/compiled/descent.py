@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.compiled.kernels import _begin, _library
+from attsvm.solvers.compiled.kernels import _begin, _check_sizes, _library
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.rows.pairs import PairRows
 
@@ -54,6 +54,7 @@ class DualDescent:
 
     def __init__(self, pair: PairRows, rhs: FloatArray, penalty: Penalty, lam: FloatArray) -> None:
         self.penalty, q = penalty, pair.q
+        _check_sizes(q, *pair.shape)
         self.order: IntArray = np.argsort(pair.owner, kind="stable")
         owner = pair.owner[self.order]
         a = np.ascontiguousarray(pair.a if _is_sorted(self.order) else pair.a[self.order], dtype=np.float64)
@@ -67,7 +68,7 @@ class DualDescent:
         self._sweep = _library().attsvm_descend
         whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
         self._sweep.argtypes = [*3 * [whole], *4 * [array], *2 * [whole], *2 * [real], whole, *6 * [array]]
-        self._sweep.restype = ctypes.c_long
+        self._sweep.restype = ctypes.c_ssize_t
 
     def move_to(self, lam: FloatArray) -> None:
         """Go on from other multipliers, shape (m,): every query is visited again."""

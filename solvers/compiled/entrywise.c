@@ -37,13 +37,13 @@ typedef struct {
     double kappa;        /* weight of the rank-one part */
 } Bounds;
 
-static long bounds_numbers(const State *s) { return 19L * s->N + (s->by_entries ? 0 : (s->N + 1L) * s->m); }
+static Size bounds_numbers(const State *s) { return 19 * (Size)s->N + (s->by_entries ? 0 : ((Size)s->N + 1) * s->m); }
 
 static void bounds_begin(Bounds *b, const State *state, double *memory) {
     const int N = state->N;
     double **wide[] = {&b->x, &b->z, &b->dx, &b->dz, &b->ratio, &b->aimed};
     double **narrow[] = {&b->r, &b->K, &b->way, &b->k, &b->dr, &b->dW, &b->dD};
-    for (int i = 0; i < 6; i++, memory += 2L * N) *wide[i] = memory;
+    for (int i = 0; i < 6; i++, memory += 2 * (Size)N) *wide[i] = memory;
     for (int i = 0; i < 7; i++, memory += N) *narrow[i] = memory;
     b->half = memory;
     double most = 0.0, sum = 0.0, top = 0.0;
@@ -82,16 +82,16 @@ static void bounds_prepare(Bounds *b, State *state) {
         b->k[j] = sqrt(b->K[j]);
     }
     if (state->by_entries) {
-        memset(state->P, 0, sizeof(double) * N * N);
-        for (int j = 0; j < N; j++) state->P[j * (N + 1L)] = 1.0 / b->K[j];
+        memset(state->P, 0, doubles((Size)N * N));
+        for (int j = 0; j < N; j++) state->P[j * ((Size)N + 1)] = 1.0 / b->K[j];
         state->side = b->shared ? b->way : NULL;
         state->kappa = b->kappa;
         for (int j = 0; j < N; j++) state->side_up[j] = b->way[j] / b->K[j];
         return;
     }
     for (int i = 0; i < m; i++) {
-        const double *row = state->F + (long)i * N;
-        double *half = b->half + (long)i * rank;
+        const double *row = state->F + (Size)i * N;
+        double *half = b->half + (Size)i * rank;
         for (int j = 0; j < N; j++) half[j] = row[j] * b->k[j];
         if (b->shared) half[N] = dot(N, row, b->way) / sqrt(b->kappa);
     }
@@ -189,9 +189,9 @@ static int bounds_move(Bounds *b, State *state) {
 
 int minimize_bounds(State *state, int shared, int most, double goal) {
     const int N = state->N, m = state->m, pairs = 2 * N + pairs_of_rows(state);
-    const long own = bounds_numbers(state);
-    double *memory = malloc(sizeof(double) * (own + vertex_numbers(m, N)));
-    int *pivots = malloc(sizeof(int) * (2L * m + N + 1));
+    const Size own = bounds_numbers(state);
+    double *memory = malloc(doubles(own + vertex_numbers(m, N)));
+    int *pivots = malloc(ints(2 * (Size)m + N + 1));
     Bounds b = {.shared = shared};
     if (!memory || !pivots) {
         free(memory), free(pivots);

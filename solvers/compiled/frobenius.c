@@ -11,19 +11,19 @@ enum { CENTRING = 3 };
 
 /* F F', or the identity: what the system starts from in every step. */
 static void fill_system(const State *state, const double *gram) {
-    const long N = state->N, m = state->m;
+    const Size N = state->N, m = state->m;
     if (!state->by_entries) {
-        memcpy(state->M, gram, sizeof(double) * m * m);
+        memcpy(state->M, gram, doubles((Size)m * m));
         return;
     }
-    memset(state->P, 0, sizeof(double) * N * N);
-    for (long j = 0; j < N; j++) state->P[j * (N + 1)] = 1.0;
+    memset(state->P, 0, doubles((Size)N * N));
+    for (Size j = 0; j < N; j++) state->P[j * (N + 1)] = 1.0;
 }
 
 /* The change of W: that of D and what is between the two, or as the system of the entries gives it. */
 static void change_of_W(const State *state, const double *k, double *dW) {
     if (state->by_entries) {
-        memcpy(dW, state->y, sizeof(double) * state->N);
+        memcpy(dW, state->y, doubles(state->N));
         return;
     }
     adjoint(state, state->dlam, dW);
@@ -32,9 +32,9 @@ static void change_of_W(const State *state, const double *k, double *dW) {
 
 int minimize_frobenius(State *state, int most, double goal) {
     const int N = state->N, m = state->m, pairs = pairs_of_rows(state);
-    const long square = state->by_entries ? 0 : (long)m * m;
+    const Size square = state->by_entries ? 0 : (Size)m * m;
     const double one = 1.0, zero = 0.0;
-    double *memory = malloc(sizeof(double) * (square + 2L * N));
+    double *memory = malloc(doubles(square + 2 * (Size)N));
     if (!memory) return 0;
     double *dW = memory, *k = dW + N, *gram = k + N;
     if (square) lapack.syrk("L", "T", &m, &N, &one, state->F, &N, &zero, gram, &m);
@@ -45,7 +45,7 @@ int minimize_frobenius(State *state, int most, double goal) {
         fill_system(state, gram);
         if (!prepare_rows(state)) break;
         for (int j = 0; j < N; j++) k[j] = state->D[j] - state->W[j];
-        if (state->by_entries) memcpy(state->pre, k, sizeof(double) * N);
+        if (state->by_entries) memcpy(state->pre, k, doubles(N));
         for (int second = 0; second < 2; second++) {
             solve_rows(state, k);
             length = fmax(primal_slope(state), dual_slope(state)); /* W = D: one length for both */

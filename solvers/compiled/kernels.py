@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,61 +24,119 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.norms import Entrywise, Norm
 
-__all__ = ["GroupPenalty", "Measures", "NuclearSteps", "Sense", "is_built", "minimize"]
+__all__ = ["GroupPenalty", "Measures", "NuclearSteps", "Sense", "minimize", "why_missing"]
 
 Sense = npt.NDArray[np.int8]
 """Of a row: 1 for an inequality, 0 for an equality, -1 where there is no row."""
 
-# In the order of `Routines` in steps.h.
+# In the order of `Routines` in steps.h, each with what its arguments point to: c for char, i for int, d for double.
 ROUTINES = {
-    "scipy.linalg.cython_blas": ("dgemm", "dgemv", "dsyrk", "dsymv", "dtrsm"),
-    "scipy.linalg.cython_lapack": ("dpotrf", "dpotrs", "dsyevd", "dgesdd", "dgesv", "dgeqrf", "dorgqr"),
-}
+    "scipy.linalg.cython_blas": {
+        "dgemm": "cciiiddididdi", "dgemv": "ciiddididdi", "dsyrk": "cciiddiddi", "dsymv": "ciddididdi",
+        "dtrsm": "cccciiddidi",
+    },
+    "scipy.linalg.cython_lapack": {
+        "dpotrf": "cidii", "dpotrs": "ciididii", "dsyevd": "ccididdiiii", "dgesdd": "ciididdididiii",
+        "dgesv": "iidiidii", "dgeqrf": "iididdii", "dorgqr": "iiididdii",
+    },
+}  # fmt: skip
+_POINTED_TO = {"c": "char", "i": "int", "d": "double"}
 # In the order of the kinds in minimize.c.
 _KINDS = ("spectral", "l1", "linf", "lp", "frobenius")
 # In the order of the losses in steps.h.
 _LOSSES = ("hard", "hinge", "squared_hinge")
 # Numbers in the rows of a batch, written out, from which on its problems are shared between threads.
 _SHARED = 1 << 15
+# Of rows, of entries of W and of problems: C counts them in int, and bytes of a matrix of that order in 63 bits.
+_LARGEST = 1 << 27
+# Of p + q where singular values are involved: LAPACK counts the 4 (p + q)^2 numbers that it works with in int.
+_WIDEST = 20_000
 
 
-def is_built() -> bool:
-    """Whether the compiled library is there."""
-    return _path() is not None
+class _MissingError(ImportError):
+    """The compiled library, or what it calls, is not there."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the compiled solvers of attsvm are missing: {reason}; solver='cvxpy' does without")
+        self.reason = reason
+
+
+# Not through the import system: the library is no module, and one file serves every Python.
+_PATH = Path(__file__).with_name("_kernels.dll" if os.name == "nt" else "_kernels.so")
 
 
 @cache
-def _path() -> str | None:
-    found = find_spec(f"{__package__}._kernels")
-    return None if found is None else found.origin
+def _opened() -> ctypes.CDLL:
+    """The library as the linker loads it: what calls no BLAS may be called."""
+    if not _PATH.exists():
+        raise _MissingError("they were not built ('pip install' builds them, also from a checkout)")
+    try:
+        return ctypes.CDLL(str(_PATH))
+    except OSError as error:  # of another machine or system
+        raise _MissingError(f"{_PATH.name} cannot be loaded: {error}") from error
 
 
-def _address(module: str, name: str) -> int:
-    """Where a routine of SciPy's BLAS or LAPACK begins; SciPy exports them for use from C."""
-    capsule = import_module(module).__pyx_capi__[name]
+def _signature(name: bytes) -> str:
+    """Of a capsule: Cython writes the C type of the function there, with a typedef of its own for double."""
+    return re.sub(r"\b__pyx_t_\w+_d \*", "double *", name.decode())
+
+
+def _address(module: str, name: str, arguments: str) -> int:
+    """Where a routine of SciPy's BLAS or LAPACK begins; SciPy exports them for use from C.
+
+    A SciPy that was built for 64-bit integers (ILP64) would read and write beyond our 32-bit ones.
+    """
+    capsule = import_module(module).__pyx_capi__.get(name)
+    if capsule is None:
+        raise _MissingError(f"{module} exports no {name}")
     of_name, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     of_name.restype, of_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return int(pointer(capsule, of_name(capsule)))
+    found, expected = of_name(capsule), f"void ({', '.join(f'{_POINTED_TO[kind]} *' for kind in arguments)})"
+    if _signature(found) != expected:
+        raise _MissingError(
+            f"they call a SciPy of 32-bit integers (LP64), as its wheels are, but {module}.{name} is "
+            f"{_signature(found)!r} here, not {expected!r}"
+        )
+    return int(pointer(capsule, found))
+
+
+@cache
+def why_missing() -> str:
+    """Why the compiled methods cannot be called here; empty where they can.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.compiled.kernels import why_missing
+    >>> why_missing()
+    ''
+    """
+    try:
+        _library()
+    except _MissingError as error:
+        return error.reason
+    return ""
 
 
 @cache
 def _library() -> ctypes.CDLL:
     """The library, bound to its routines."""
-    path = _path()
-    if path is None:
-        raise ImportError(
-            "the compiled solvers of attsvm are built when it is installed, and are not there: install it with "
-            "'pip install', also from a checkout, or use norm='frobenius' or solver='cvxpy'"
-        )
-    library = ctypes.CDLL(path)
-    addresses = [_address(module, name) for module, names in ROUTINES.items() for name in names]
+    library = _opened()
+    addresses = [_address(module, *each) for module, routines in ROUTINES.items() for each in routines.items()]
     library.attsvm_bind((ctypes.c_void_p * len(addresses))(*addresses))
     whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
     library.attsvm_minimize.argtypes = [whole, real, *7 * [whole], *10 * [array], whole, real]
     library.attsvm_nuclear.argtypes = [*6 * [whole], *11 * [array], whole, real]
     library.attsvm_nuclear_step.argtypes = [*3 * [whole], *8 * [array]]
     return library
+
+
+def _check_sizes(*sizes: int, width: int = 0) -> None:
+    """Refuse what int does not hold: ctypes would cut it off."""
+    if max(sizes) > _LARGEST:
+        raise MemoryError(f"the compiled solvers take at most {_LARGEST} rows or entries of W, got {max(sizes)}")
+    if width > _WIDEST:
+        raise MemoryError(f"the compiled solvers take dx + dz of at most {_WIDEST} in this norm, got {width}")
 
 
 def _begin(array: npt.NDArray[Any]) -> int:
@@ -167,17 +226,19 @@ def minimize(
     library, nuclear = _library(), norm.name == "nuclear"
     *batch, m, p = left.shape
     q, B = right.shape[-1], batch[0] if batch else 1
+    groups = 0 if penalty is None else penalty.groups
+    _check_sizes(B, m, p * q, groups, width=p + q if norm.name in ("nuclear", "spectral") else 0)
     left, right, c = (np.ascontiguousarray(x, dtype=np.float64) for x in (left, right, c))
     W, lam, taken = np.empty((*batch, p, q)), np.array(first, dtype=np.float64, order="C"), np.zeros(batch, np.intc)
-    senses, loss, groups = np.ascontiguousarray(sense), 0, 0
+    senses, loss = np.ascontiguousarray(sense), 0
     soft: tuple[npt.NDArray[Any], ...] = (np.zeros(B, dtype=np.intc), np.zeros(B), np.zeros(B))  # nothing is read
     if penalty is not None:
-        loss, groups = _LOSSES.index(penalty.loss), penalty.groups
+        loss = _LOSSES.index(penalty.loss)
         soft = tuple(np.ascontiguousarray(x) for x in (penalty.group, penalty.weight, penalty.C))
     wide = np.ones_like(c) if room is None else np.ascontiguousarray(room, dtype=np.float64)
     small = _by_entries(m, p * q, norm.name == "frobenius", penalty is not None, senses)
     arrays: tuple[npt.NDArray[Any], ...] = (left, right, c, senses, *soft, W, lam, taken)
-    entry: Callable[..., Any]
+    entry: Callable[..., int]
     if nuclear:
         arrays, entry = (left, right, c, wide, senses, *soft, W, lam, taken), partial(library.attsvm_nuclear, loss)
     else:
@@ -290,6 +351,7 @@ class NuclearSteps:
         self.measures = Measures(np.inf, np.inf, np.nan, np.inf)
         if not (X.flags.c_contiguous and lam.flags.c_contiguous and slack.flags.c_contiguous):
             raise ValueError("X, lam and slack are moved in place: they must be in C order")
+        _check_sizes(len(rhs), a.shape[1] * b.shape[1], width=len(X))
         fixed = (np.ascontiguousarray(x) for x in (a, b, rhs, sense))
         self._arrays = (*fixed, X, lam, slack)  # their addresses are held: they must live as long
         self._step = _library().attsvm_nuclear_step

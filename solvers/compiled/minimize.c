@@ -22,7 +22,7 @@ static double singular(const Norm *norm, const State *state, const double *W, in
     const int rows = state->q, columns = state->p, least = rows < columns ? rows : columns, one = 1;
     double *A = norm->room, *values = A + state->N, *work = values + least, sum = 0.0;
     int failed, *whole = (int *)(work + norm->lwork);
-    memcpy(A, W, sizeof(double) * state->N);
+    memcpy(A, W, doubles(state->N));
     lapack.gesdd("N", &rows, &columns, A, &rows, values, NULL, &one, NULL, &one, work, &norm->lwork, whole, &failed);
     if (failed) return NAN;
     for (int k = 0; k < least; k++) sum += values[k];
@@ -61,7 +61,7 @@ static double begin(const Norm *norm, State *state, const double *c, double *sid
     adjoint(state, first, state->W);
     const double square = dot(N, state->W, state->W), size = norm_of(norm, state, state->W);
     const double scale = dot(m, c, first) / square; /* c . x is |W|^2 at the least Frobenius norm, whatever the scale of x */
-    memset(state->lam, 0, sizeof(double) * m);
+    memset(state->lam, 0, doubles(m));
     for (int k = 0; k < m; k++) {
         sides[k] = c[k] / (size * scale);
         even[k] = state->sense[k] == INEQUALITY;
@@ -107,7 +107,7 @@ static void begin_penalty(State *state, const double *sides, double even) {
     const Penalty *penalty = &state->penalty;
     double violation = 0.0;
     int rows = 0;
-    memset(state->load, 0, sizeof(double) * penalty->groups);
+    memset(state->load, 0, doubles(penalty->groups));
     for (int k = 0; k < state->m; k++) {
         if (state->sense[k] != INEQUALITY) continue;
         state->load[penalty->group[k]] += 1.0;
@@ -121,7 +121,7 @@ static void begin_penalty(State *state, const double *sides, double even) {
         state->lam[k] = ordered ? fmin(0.5 * penalty->C / (state->load[penalty->group[k]] * w), LARGEST * even) : 0.0;
         state->slack[k] = ordered ? fmax(state->slack[k] + w * violation - sides[k], 0.1) : 0.0;
     }
-    memset(state->load, 0, sizeof(double) * penalty->groups);
+    memset(state->load, 0, doubles(penalty->groups));
     for (int k = 0; k < state->m; k++) state->load[penalty->group[k]] += penalty->weight[k] * state->lam[k];
     for (int j = 0; j < penalty->groups; j++) {
         state->t[j] = penalty->C - state->load[j];
@@ -136,7 +136,7 @@ static void begin_frobenius(State *state, const double *c, double *sides, const 
     const double scale = dot(state->m, c, first) / dot(state->N, state->W, state->W);
     for (int j = 0; j < state->N; j++) state->W[j] *= scale;
     margins(state, state->W, state->slack);
-    memcpy(sides, c, sizeof(double) * state->m);
+    memcpy(sides, c, doubles(state->m));
     for (int k = 0; k < state->m; k++) even += scale * first[k] / state->m;
     begin_penalty(state, sides, even);
 }
@@ -159,8 +159,8 @@ static int minimize_one(const Norm *norm, State *state, const double *c, double 
     if (frobenius) begin_frobenius(state, c, sides, lam);
     if (!frobenius && soft) begin_soft(state, sides, size);
     state->c = sides;
-    memcpy(state->best_W, state->W, sizeof(double) * state->N);
-    memcpy(state->best_lam, state->lam, sizeof(double) * state->m);
+    memcpy(state->best_W, state->W, doubles(state->N));
+    memcpy(state->best_lam, state->lam, doubles(state->m));
     if (frobenius)
         done = minimize_frobenius(state, most, goal);
     else if (norm->kind == SPECTRAL)
@@ -172,7 +172,7 @@ static int minimize_one(const Norm *norm, State *state, const double *c, double 
     if (!done) return 0;
     if (frobenius || soft) {
         for (int j = 0; j < state->N; j++) W[j] = state->best_W[j] * size;
-        memcpy(lam, state->best_lam, sizeof(double) * state->m);
+        memcpy(lam, state->best_lam, doubles(state->m));
         return 1;
     }
     adjoint(state, state->best_lam, state->D);
@@ -182,10 +182,6 @@ static int minimize_one(const Norm *norm, State *state, const double *c, double 
     for (int k = 0; k < state->m; k++) lam[k] = state->best_lam[k] / dual;
     return 1;
 }
-
-#ifdef _WIN32
-EXPORT void *PyInit__kernels(void) { return NULL; } /* the linker asks for it; ctypes does not */
-#endif
 
 EXPORT void attsvm_bind(void *const *routines) { memcpy(&lapack, routines, sizeof lapack); }
 
@@ -199,14 +195,14 @@ EXPORT int attsvm_minimize(int kind, double power, int loss, int by_entries, int
                            int most, double goal) {
     const int N = p * q, least = p < q ? p : q;
     Norm norm = {.kind = kind, .power = power, .lwork = 16 * (p + q) + 7 * least + 64};
-    const long room = N + least + norm.lwork + 8L * least;
+    const Size room = N + least + norm.lwork + 8 * (Size)least;
     State state = {.m = m, .N = N, .p = p, .q = q, .by_entries = by_entries, .penalty = {.loss = loss, .groups = groups}};
-    const long own = state_numbers(&state);
-    double *memory = malloc(sizeof(double) * (own + room + m + (long)m * N) + sizeof(int) * (m + groups + 2L));
+    const Size own = state_numbers(&state);
+    double *memory = malloc(doubles(own + room + m + (Size)m * N) + ints((Size)m + groups + 2));
     int done = 0;
     if (!memory) return 0;
-    double *F = memory, *sides = F + (long)m * N, *rest = sides + m;
-    state.order = (int *)(memory + own + room + m + (long)m * N);
+    double *F = memory, *sides = F + (Size)m * N, *rest = sides + m;
+    state.order = (int *)(memory + own + room + m + (Size)m * N);
     state.begin = state.order + m;
     norm.room = rest + own;
     for (; done < count; done++) {
@@ -215,10 +211,10 @@ EXPORT int attsvm_minimize(int kind, double power, int loss, int by_entries, int
         state_begin(&state, rest);
         for (int k = 0; k < m; k++)
             for (int i = 0; i < p; i++)
-                for (int j = 0; j < q; j++) F[(long)k * N + i * q + j] = left[k * (long)p + i] * right[k * (long)q + j];
+                for (int j = 0; j < q; j++) F[(Size)k * N + i * q + j] = left[k * (Size)p + i] * right[k * (Size)q + j];
         if (!minimize_one(&norm, &state, c, sides, W, lam, most, goal)) break;
         *steps++ = state.steps;
-        left += (long)m * p, right += (long)m * q, c += m, sense += m, W += N, lam += m;
+        left += (Size)m * p, right += (Size)m * q, c += m, sense += m, W += N, lam += m;
         if (loss != HARD) group += m, weight += m;
     }
     free(memory);

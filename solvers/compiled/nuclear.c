@@ -27,7 +27,7 @@ static void start_penalty(Step *s, const double *sides, double size) {
     double violation = 0.0, even = 0.0;
     if (penalty->loss == HARD) return;
     if (penalty->loss == SQUARED) penalty->C *= size; /* in units in which the least Frobenius norm is 1 */
-    memset(s->load, 0, sizeof(double) * penalty->groups);
+    memset(s->load, 0, doubles(penalty->groups));
     for (int k = 0; k < s->m; k++) {
         s->load[penalty->group[k]] += penalty->weight[k] > 0.0;
         violation += penalty->weight[k] > 0.0 ? fmax(sides[k] - s->h[k], 0.1) / penalty->weight[k] / s->m : 0.0;
@@ -39,7 +39,7 @@ static void start_penalty(Step *s, const double *sides, double size) {
         s->lam[k] = fmin(0.5 * penalty->C / (s->load[penalty->group[k]] * w), LARGEST * even);
         s->slack[k] = fmax(s->h[k] + w * violation - sides[k], 0.1);
     }
-    memset(s->load, 0, sizeof(double) * penalty->groups);
+    memset(s->load, 0, doubles(penalty->groups));
     for (int k = 0; k < s->m; k++) s->load[penalty->group[k]] += penalty->weight[k] * s->lam[k];
     for (int j = 0; j < penalty->groups; j++) {
         s->t[j] = penalty->C - s->load[j];
@@ -67,19 +67,19 @@ static double start(Step *s, Run *run, const double *c, const double *first) {
     if (failed) return 0.0;
     const double top = run->sigma[0], mu = START_MU * MULTIPLE * top;
     /* With P = U h U' + 2 mu (I - U U') and Q alike, mu X^{-1} has the diagonal blocks I/2 of Z. */
-    memset(s->X, 0, sizeof(double) * n * n);
+    memset(s->X, 0, doubles((Size)n * n));
     for (int k = 0; k < r; k++) {
         const double sigma = MULTIPLE * run->sigma[k], h = sqrt(mu * mu + sigma * sigma) - mu;
         for (int j = 0; j < n; j++)
             for (int i = 0; i < n; i++) {
-                const double left = i < p ? run->U[i + (long)k * p] : run->Vt[k + (i - p) * (long)r];
-                const double right = j < p ? run->U[j + (long)k * p] : run->Vt[k + (j - p) * (long)r];
-                s->X[i + (long)j * n] += ((i < p) == (j < p) ? h : sigma) * left * right;
+                const double left = i < p ? run->U[i + (Size)k * p] : run->Vt[k + (i - p) * (Size)r];
+                const double right = j < p ? run->U[j + (Size)k * p] : run->Vt[k + (j - p) * (Size)r];
+                s->X[i + (Size)j * n] += ((i < p) == (j < p) ? h : sigma) * left * right;
             }
     }
-    for (int i = 0; i < n; i++) s->X[i * (n + 1L)] += 2.0 * mu;
+    for (int i = 0; i < n; i++) s->X[i * ((Size)n + 1)] += 2.0 * mu;
     for (int k = 0; k < m; k++) run->sides[k] = c[k] / size;
-    values_of(s, s->X + (long)p * n, n, s->h);
+    values_of(s, s->X + (Size)p * n, n, s->h);
     for (int k = 0; k < m; k++) {
         const int ordered = s->sense[k] == INEQUALITY;
         s->slack[k] = ordered ? fmax(s->h[k] - run->sides[k], LEAST_SLACK) : 0.0;
@@ -98,8 +98,8 @@ static int iterate(Step *s, Run *run, int most, double goal) {
     const int m = s->m, n = s->n;
     double best = INFINITY, mu;
     int steps = 0, waited = 0;
-    memcpy(run->best_X, s->X, sizeof(double) * n * n);
-    memcpy(run->best_lam, s->lam, sizeof(double) * m);
+    memcpy(run->best_X, s->X, doubles((Size)n * n));
+    memcpy(run->best_lam, s->lam, doubles(m));
     while (steps < most && best > goal && waited < PATIENCE && (waited < PAUSE || best >= NEAR)) {
         Measures found;
         steps++;
@@ -116,17 +116,17 @@ static int iterate(Step *s, Run *run, int most, double goal) {
         if (isfinite(sum) && worst < best) {
             best = worst;
             waited = 0;
-            memcpy(run->best_X, s->X, sizeof(double) * n * n);
-            memcpy(run->best_lam, s->lam, sizeof(double) * m);
+            memcpy(run->best_X, s->X, doubles((Size)n * n));
+            memcpy(run->best_lam, s->lam, doubles(m));
         }
     }
     return steps;
 }
 
 static void *run_memory(Run *run, const Step *s) {
-    const long n = s->n, m = s->m, p = s->p, q = s->q, r = p < q ? p : q;
+    const Size n = s->n, m = s->m, p = s->p, q = s->q, r = p < q ? p : q;
     run->lwork = 4 * (int)(r * r) + 8 * (int)(p + q) + 64;
-    double *memory = malloc(sizeof(double) * (p * r + r + r * q + run->lwork + 3 * m + n * n) + sizeof(int) * 8 * r);
+    double *memory = malloc(doubles(p * r + r + r * q + run->lwork + 3 * m + n * n) + ints(8 * r));
     if (!memory) return NULL;
     run->U = memory;
     run->sigma = run->U + p * r;
@@ -153,10 +153,10 @@ EXPORT int attsvm_nuclear(int loss, int count, int m, int p, int q, int groups, 
     Step s = {.m = m, .p = p, .q = q, .n = n, .sense = sense, .penalty = {.loss = loss, .groups = groups}};
     Run run;
     double *memory = step_memory(&s, count), *other = run_memory(&run, &s);
-    double *point = malloc(sizeof(double) * ((long)n * n + 2L * m));
+    double *point = malloc(doubles((Size)n * n + 2 * (Size)m));
     s.X = point;
     if (memory && other && point) {
-        s.lam = s.X + (long)n * n;
+        s.lam = s.X + (Size)n * n;
         s.slack = s.lam + m;
         s.rhs = run.sides;
         for (; done < count; done++) {
@@ -167,9 +167,9 @@ EXPORT int attsvm_nuclear(int loss, int count, int m, int p, int q, int groups, 
             for (int k = 0; k < m; k++) run.room[k] = room[k] / size;
             *steps++ = size > 0.0 ? iterate(&s, &run, most, goal) : 0;
             for (int i = 0; i < p; i++)
-                for (int j = 0; j < q; j++) W[i * q + j] = size > 0.0 ? run.best_X[i + (p + j) * (long)n] * size : NAN;
-            if (size > 0.0) memcpy(lam, run.best_lam, sizeof(double) * m);
-            a += (long)m * p, b += (long)m * q, c += m, room += m, sense += m, W += (long)p * q, lam += m;
+                for (int j = 0; j < q; j++) W[i * q + j] = size > 0.0 ? run.best_X[i + (p + j) * (Size)n] * size : NAN;
+            if (size > 0.0) memcpy(lam, run.best_lam, doubles(m));
+            a += (Size)m * p, b += (Size)m * q, c += m, room += m, sense += m, W += (Size)p * q, lam += m;
             if (loss != HARD) group += m, weight += m;
         }
     }

@@ -66,7 +66,7 @@ void measure(Step *s, Measures *out);
 void place_groups(Step *s);      /* once for each problem, after its penalty is set */
 int prepare_entries(Step *s);    /* 0 where there is no factor */
 void solve_entries(Step *s);     /* d_lam from h */
-long entries_numbers(const Step *s);
+Size entries_numbers(const Step *s);
 void entries_memory(Step *s, double *memory);
 
 #endif

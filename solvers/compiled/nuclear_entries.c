@@ -38,10 +38,10 @@ static void multiply(const char *left, const char *right, int rows, int columns,
 /* K: dW = (P dD Y22 + Y11 dD Q + W dD' Y12 + Y12 dD' W) / 4, for matrices by columns. */
 static void fill_K(Step *s) {
     const int p = s->p, q = s->q;
-    const long n = s->n, N = (long)p * q;
+    const Size n = s->n, N = (Size)p * q;
     for (int l = 0; l < q; l++)
         for (int k = 0; k < p; k++) {
-            double *column = s->entries.K + (k + (long)l * p) * N;
+            double *column = s->entries.K + (k + (Size)l * p) * N;
             const double *P = s->X + k * n, *Y11 = s->Y + k * n, *W = s->X + (p + l) * n, *Y12 = s->Y + (p + l) * n;
             for (int j = 0; j < q; j++) {
                 const double Y22_jl = s->Y[p + j + (p + l) * n], Q_jl = s->X[p + j + (p + l) * n];
@@ -56,12 +56,12 @@ static void fill_K(Step *s) {
 static int factor_K(Step *s) {
     const int N = s->p * s->q;
     double top = 0.0, *L = s->entries.L;
-    for (int i = 0; i < N; i++) top = fmax(top, s->entries.K[i * (N + 1L)]);
+    for (int i = 0; i < N; i++) top = fmax(top, s->entries.K[i * ((Size)N + 1)]);
     for (unsigned k = 0; k < sizeof SHIFTS / sizeof *SHIFTS; k++) {
-        memcpy(L, s->entries.K, sizeof(double) * N * N);
-        for (int i = 0; i < N; i++) L[i * (N + 1L)] += SHIFTS[k] * top;
+        memcpy(L, s->entries.K, doubles((Size)N * N));
+        for (int i = 0; i < N; i++) L[i * ((Size)N + 1)] += SHIFTS[k] * top;
         if (!cholesky(N, L)) continue;
-        for (long j = 1; j < N; j++) memset(L + j * N, 0, sizeof(double) * j);
+        for (Size j = 1; j < N; j++) memset(L + j * N, 0, doubles(j));
         return 1;
     }
     return 0;
@@ -71,12 +71,12 @@ static int factor_K(Step *s) {
 static void diagonal_of_rows(Step *s, double *out) {
     const double one = 1.0, zero = 0.0;
     const int m = s->m, p = s->p, q = s->q, n = s->n;
-    const long corner = p * (n + 1L);
+    const Size corner = p * ((Size)n + 1);
     lapack.gemm("N", "N", &n, &m, &p, &one, s->X, &n, s->a, &p, &zero, s->aX, &n);
     lapack.gemm("N", "N", &n, &m, &p, &one, s->Y, &n, s->a, &p, &zero, s->aY, &n);
     lapack.gemm("N", "N", &q, &m, &q, &one, s->X + corner, &n, s->b, &q, &zero, s->bX, &q);
     lapack.gemm("N", "N", &q, &m, &q, &one, s->Y + corner, &n, s->b, &q, &zero, s->bY, &q);
-    for (long k = 0; k < m; k++) {
+    for (Size k = 0; k < m; k++) {
         const double *a = s->a + k * p, *b = s->b + k * q, *aX = s->aX + k * n, *aY = s->aY + k * n;
         out[k] = 0.25 * (dot(p, a, aX) * dot(q, b, s->bY + k * q) + dot(p, a, aY) * dot(q, b, s->bX + k * q)
                          + 2.0 * dot(q, aX + p, b) * dot(q, aY + p, b));
@@ -85,7 +85,7 @@ static void diagonal_of_rows(Step *s, double *out) {
 
 /* Row k, written out. */
 static void write_row(const Step *s, int k, double *out) {
-    const double *a = s->a + k * (long)s->p, *b = s->b + k * (long)s->q;
+    const double *a = s->a + k * (Size)s->p, *b = s->b + k * (Size)s->q;
     for (int j = 0; j < s->q; j++)
         for (int i = 0; i < s->p; i++) out[i + j * s->p] = a[i] * b[j];
 }
@@ -94,15 +94,15 @@ static void write_row(const Step *s, int k, double *out) {
 static void write_changed_row(Step *s, int k, double *out) {
     const Entries *e = &s->entries;
     const int lead = e->lead[k];
-    const long N = (long)s->p * s->q;
+    const Size N = (Size)s->p * s->q;
     write_row(s, k, out);
     if (lead < 0) return;
     if (lead == k) {
-        for (long i = 0; i < N; i++) out[i] /= s->penalty.weight[k];
+        for (Size i = 0; i < N; i++) out[i] /= s->penalty.weight[k];
         return;
     }
     const double share = s->penalty.weight[k] / s->penalty.weight[lead];
-    const double *a = s->a + lead * (long)s->p, *b = s->b + lead * (long)s->q;
+    const double *a = s->a + lead * (Size)s->p, *b = s->b + lead * (Size)s->q;
     for (int j = 0; j < s->q; j++)
         for (int i = 0; i < s->p; i++) out[i + j * s->p] -= share * a[i] * b[j];
 }
@@ -134,7 +134,7 @@ void place_groups(Step *s) {
     const Penalty *penalty = &s->penalty;
     e->shared = 0;
     if (!s->by_entries || penalty->loss == HARD) return;
-    memset(e->place, 0, sizeof(int) * penalty->groups);
+    memset(e->place, 0, ints(penalty->groups));
     for (int k = 0; k < s->m; k++) e->place[penalty->group[k]] += penalty->weight[k] > 0.0;
     for (int j = 0; j < penalty->groups; j++) e->place[j] = e->place[j] > 1 ? e->shared++ : -1;
 }
@@ -202,8 +202,8 @@ static void choose_rows(Step *s, const double *size) {
         many += ratio[k] > least;
     }
     if (many > e->most) {
-        memcpy(s->rest, ratio, sizeof(double) * m);
-        qsort(s->rest, m, sizeof(double), falling);
+        memcpy(s->rest, ratio, doubles(m));
+        qsort(s->rest, (size_t)m, sizeof(double), falling);
         least = s->rest[e->most];
     }
     e->kept = 0;
@@ -221,28 +221,28 @@ static void fill_S(Step *s, double *S) {
     const double one = 1.0, zero = 0.0;
     const int N = s->p * s->q;
     int count = 0;
-    memset(e->square, 0, sizeof(double) * e->shared);
-    memset(e->sums, 0, sizeof(double) * e->shared * N);
+    memset(e->square, 0, doubles(e->shared));
+    memset(e->sums, 0, doubles((Size)e->shared * N));
     for (int k = 0; k < s->m; k++) {
         if (e->at[k] >= 0) continue;
-        double *row = e->half + (long)N * count++;
+        double *row = e->half + (Size)N * count++;
         const int j = e->of[k];
         write_changed_row(s, k, row);
         if (j < 0) continue;
         const double share = e->weight[k] / e->diagonal[k];
-        double *sums = e->sums + (long)N * j;
+        double *sums = e->sums + (Size)N * j;
         e->square[j] += e->weight[k] * share;
         for (int i = 0; i < N; i++) sums[i] += share * row[i];
     }
     count = 0;
     for (int k = 0; k < s->m; k++) {
         if (e->at[k] >= 0) continue;
-        double *row = e->half + (long)N * count++;
+        double *row = e->half + (Size)N * count++;
         const double scale = 1.0 / sqrt(e->diagonal[k]);
         const int j = e->of[k];
         if (j >= 0) {
             const double grown = e->variance[j] * e->square[j], root = sqrt(1.0 + grown);
-            const double share = e->variance[j] / (root * (1.0 + root)) * e->weight[k], *sums = e->sums + (long)N * j;
+            const double share = e->variance[j] / (root * (1.0 + root)) * e->weight[k], *sums = e->sums + (Size)N * j;
             for (int i = 0; i < N; i++) row[i] -= share * sums[i];
         }
         for (int i = 0; i < N; i++) row[i] *= scale;
@@ -254,13 +254,13 @@ static void fill_S(Step *s, double *S) {
 /* A = I + L' S L and its factor, in place of S. */
 static int factor_A(Step *s) {
     Entries *e = &s->entries;
-    const long N = (long)s->p * s->q;
+    const int N = s->p * s->q;
     fill_S(s, e->A);
-    for (long i = 0; i < N; i++)
-        for (long j = 0; j < i; j++) e->A[j + i * N] = e->A[i + j * N];
+    for (Size i = 0; i < N; i++)
+        for (Size j = 0; j < i; j++) e->A[j + i * N] = e->A[i + j * N];
     multiply("N", "N", N, N, N, e->A, e->L, e->room);
     multiply("T", "N", N, N, N, e->L, e->room, e->A);
-    for (long i = 0; i < N; i++) e->A[i * (N + 1)] += 1.0;
+    for (Size i = 0; i < N; i++) e->A[i * ((Size)N + 1)] += 1.0;
     return cholesky(N, e->A);
 }
 
@@ -271,10 +271,10 @@ static void fill_M(Step *s) {
     const int N = s->p * s->q, kept = e->kept;
     for (int i = 0; i < kept; i++) {
         const int k = e->rows[i], j = e->of[k];
-        double *row = e->half + (long)N * i; /* the rows that are eliminated are in S by now */
+        double *row = e->half + (Size)N * i; /* the rows that are eliminated are in S by now */
         write_changed_row(s, k, row);
         if (j < 0) continue;
-        const double share = e->weight[k] * e->left[j], *sums = e->sums + (long)N * j;
+        const double share = e->weight[k] * e->left[j], *sums = e->sums + (Size)N * j;
         for (int l = 0; l < N; l++) row[l] -= share * sums[l];
     }
     multiply("T", "N", N, kept, N, e->L, e->half, e->image);
@@ -282,9 +282,9 @@ static void fill_M(Step *s) {
     lapack.syrk("L", "T", &kept, &N, &one, e->image, &N, &zero, s->M, &kept);
     for (int i = 0; i < kept; i++) {
         const int k = e->rows[i], j = e->of[k];
-        s->M[i * (kept + 1L)] += e->diagonal[k];
+        s->M[i * ((Size)kept + 1)] += e->diagonal[k];
         for (int l = i; l < kept && j >= 0; l++)
-            if (e->of[e->rows[l]] == j) s->M[l + (long)i * kept] += e->left[j] * e->weight[k] * e->weight[e->rows[l]];
+            if (e->of[e->rows[l]] == j) s->M[l + (Size)i * kept] += e->left[j] * e->weight[k] * e->weight[e->rows[l]];
     }
 }
 
@@ -328,18 +328,18 @@ static void changed_values(Step *s, const double *W, double *out) {
 static void answer(Step *s, double *x, double *seen) {
     Entries *e = &s->entries;
     const int N = s->p * s->q;
-    memset(e->pull, 0, sizeof(double) * e->shared);
+    memset(e->pull, 0, doubles(e->shared));
     for (int k = 0; k < s->m && e->shared; k++)
         if (e->of[k] >= 0) e->pull[e->of[k]] += e->weight[k] * x[k];
     changed_adjoint(s, x, e->vector);
     for (int j = 0; j < e->shared; j++) {
-        const double share = e->left[j] * e->pull[j], *sums = e->sums + (long)N * j;
+        const double share = e->left[j] * e->pull[j], *sums = e->sums + (Size)N * j;
         for (int i = 0; i < N; i++) e->vector[i] -= share * sums[i];
     }
     apply_K1(s, e->vector);
     changed_values(s, e->vector, seen);
     for (int j = 0; j < e->shared; j++)
-        e->pull[j] = e->left[j] * (e->pull[j] - dot(N, e->sums + (long)N * j, e->vector));
+        e->pull[j] = e->left[j] * (e->pull[j] - dot(N, e->sums + (Size)N * j, e->vector));
     for (int k = 0; k < s->m && e->shared; k++)
         if (e->of[k] >= 0) seen[k] += e->weight[k] * e->pull[e->of[k]];
 }
@@ -349,7 +349,7 @@ static void solve_once(Step *s, const double *right, double *x) {
     Entries *e = &s->entries;
     const int m = s->m;
     double *r = e->right, *seen = e->seen;
-    memcpy(r, right, sizeof(double) * m);
+    memcpy(r, right, doubles(m));
     change_sides(s, r);
     for (int k = 0; k < m; k++) x[k] = e->at[k] >= 0 ? 0.0 : r[k] / e->diagonal[k];
     if (e->kept) {
@@ -398,15 +398,15 @@ void solve_entries(Step *s) {
 }
 
 /* Numbers of working memory, and the memory given out. */
-long entries_numbers(const Step *s) {
-    const long N = (long)s->p * s->q, m = s->m, groups = s->penalty.groups, most = s->entries.most;
+Size entries_numbers(const Step *s) {
+    const Size N = (Size)s->p * s->q, m = s->m, groups = s->penalty.groups, most = s->entries.most;
     return 4 * N * N + N * m + N + N * most + N * (groups < m / 2 ? groups : m / 2) + 6 * m + 4 * groups + most
            + 2 * most * most + (3 * m + 2 * most + 2 * groups) / 2 + 1; /* whole numbers take half the room */
 }
 
 void entries_memory(Step *s, double *at) {
     Entries *e = &s->entries;
-    const long N = (long)s->p * s->q, m = s->m, groups = s->penalty.groups, most = e->most;
+    const Size N = (Size)s->p * s->q, m = s->m, groups = s->penalty.groups, most = e->most;
     double **square[] = {&e->K, &e->L, &e->A, &e->room};
     double **rows[] = {&e->diagonal, &e->weight, &e->scale, &e->right, &e->seen, &e->change};
     double **shared[] = {&e->variance, &e->square, &e->left, &e->pull};

@@ -26,17 +26,17 @@ static void multiply(const char *left, const char *right, int rows, int columns,
 /* [[diagonal I, -D/2], [-D'/2, diagonal I]] for a block D. */
 static void with_corners(const Step *s, const double *block, double diagonal, double *out) {
     const int p = s->p, q = s->q, n = s->n;
-    memset(out, 0, sizeof(double) * n * n);
-    for (int i = 0; i < n; i++) out[i * (n + 1L)] = diagonal;
+    memset(out, 0, doubles((Size)n * n));
+    for (int i = 0; i < n; i++) out[i * ((Size)n + 1)] = diagonal;
     for (int j = 0; j < q; j++)
         for (int i = 0; i < p; i++)
-            out[i + (p + j) * (long)n] = out[p + j + i * (long)n] = -0.5 * block[i + j * (long)p];
+            out[i + (p + j) * (Size)n] = out[p + j + i * (Size)n] = -0.5 * block[i + j * (Size)p];
 }
 
 void combine_rows(Step *s, const double *lam, double *out) {
     const int m = s->m, p = s->p, q = s->q;
     for (int k = 0; k < m; k++)
-        for (int i = 0; i < p; i++) s->scaled[k * (long)p + i] = s->a[k * (long)p + i] * lam[k];
+        for (int i = 0; i < p; i++) s->scaled[k * (Size)p + i] = s->a[k * (Size)p + i] * lam[k];
     multiply("N", "T", p, q, m, s->scaled, p, s->b, q, out, p);
 }
 
@@ -49,21 +49,21 @@ void bordered(Step *s, const double *lam, double diagonal, double *out) {
 void values_of(Step *s, const double *W, int ld, double *out) {
     const int m = s->m, p = s->p, q = s->q;
     multiply("T", "N", q, m, p, W, ld, s->a, p, s->bX, q);
-    for (int k = 0; k < m; k++) out[k] = dot(q, s->bX + k * (long)q, s->b + k * (long)q);
+    for (int k = 0; k < m; k++) out[k] = dot(q, s->bX + k * (Size)q, s->b + k * (Size)q);
 }
 
 /* Values of the rows at the upper right block of a symmetric matrix. */
 static void values_at(Step *s, const double *matrix, double *out) {
-    values_of(s, matrix + (long)s->p * s->n, s->n, out);
+    values_of(s, matrix + (Size)s->p * s->n, s->n, out);
 }
 
 /* The inverse of the Cholesky factor; 0 without one. */
 static int inverse_root(int n, const double *A, double *factor, double *out) {
     const double one = 1.0;
-    memcpy(factor, A, sizeof(double) * n * n);
+    memcpy(factor, A, doubles((Size)n * n));
     if (!cholesky(n, factor)) return 0;
-    memset(out, 0, sizeof(double) * n * n);
-    for (int i = 0; i < n; i++) out[i * (n + 1L)] = 1.0;
+    memset(out, 0, doubles((Size)n * n));
+    for (int i = 0; i < n; i++) out[i * ((Size)n + 1)] = 1.0;
     lapack.trsm("L", "L", "N", "N", &n, &n, &one, factor, &n, out, &n);
     return 1;
 }
@@ -71,34 +71,34 @@ static int inverse_root(int n, const double *A, double *factor, double *out) {
 /* M without what the slacks add. */
 static void schur(Step *s) {
     const int m = s->m, p = s->p, q = s->q, n = s->n;
-    const long corner = p * (n + 1L), square = (long)m * m;
+    const Size corner = p * ((Size)n + 1), square = (Size)m * m;
     multiply("N", "N", n, m, p, s->X, n, s->a, p, s->aX, n);
     multiply("N", "N", n, m, p, s->Y, n, s->a, p, s->aY, n);
     multiply("N", "N", q, m, q, s->X + corner, n, s->b, q, s->bX, q);
     multiply("N", "N", q, m, q, s->Y + corner, n, s->b, q, s->bY, q);
     multiply("T", "N", m, m, p, s->aX, n, s->a, p, s->M, m);
     multiply("T", "N", m, m, q, s->b, q, s->bY, q, s->other, m);
-    for (long k = 0; k < square; k++) s->M[k] *= s->other[k];
+    for (Size k = 0; k < square; k++) s->M[k] *= s->other[k];
     multiply("T", "N", m, m, p, s->aY, n, s->a, p, s->factor, m);
     multiply("T", "N", m, m, q, s->b, q, s->bX, q, s->other, m);
-    for (long k = 0; k < square; k++) s->M[k] += s->factor[k] * s->other[k];
+    for (Size k = 0; k < square; k++) s->M[k] += s->factor[k] * s->other[k];
     multiply("T", "N", m, m, q, s->aX + p, n, s->b, q, s->factor, m);
     multiply("T", "N", m, m, q, s->b, q, s->aY + p, n, s->other, m);
-    for (long k = 0; k < square; k++) s->factor[k] *= s->other[k];
+    for (Size k = 0; k < square; k++) s->factor[k] *= s->other[k];
     for (int i = 0; i < m; i++)
         for (int j = 0; j <= i; j++) {
-            const long low = i + (long)j * m, high = j + (long)i * m;
+            const Size low = i + (Size)j * m, high = j + (Size)i * m;
             s->M[low] = s->M[high] = 0.25 * (s->M[low] + s->factor[low] + s->factor[high]);
         }
 }
 
 int factor_schur(Step *s, int m, const signed char *sense) {
     double top = 0.0;
-    for (int k = 0; k < m; k++) top = fmax(top, s->M[k * (m + 1L)]);
+    for (int k = 0; k < m; k++) top = fmax(top, s->M[k * ((Size)m + 1)]);
     for (int try = 0; try < 5; try++) {
-        memcpy(s->factor, s->M, sizeof(double) * m * m);
+        memcpy(s->factor, s->M, doubles((Size)m * m));
         for (int k = 0; k < m; k++) {
-            double *diagonal = s->factor + k * (m + 1L);
+            double *diagonal = s->factor + k * ((Size)m + 1);
             const double shift = sense[k] == EQUALITY ? fmax(SHIFTS[try], EQUAL_SHIFT) : SHIFTS[try];
             *diagonal += try ? top * shift : ROUNDING * *diagonal;
         }
@@ -109,7 +109,7 @@ int factor_schur(Step *s, int m, const signed char *sense) {
 }
 
 void loads(const Step *s, const double *x, double *out) {
-    memset(out, 0, sizeof(double) * s->penalty.groups);
+    memset(out, 0, doubles(s->penalty.groups));
     for (int k = 0; k < s->m && s->penalty.groups; k++) out[s->penalty.group[k]] += s->penalty.weight[k] * x[k];
 }
 
@@ -126,7 +126,7 @@ static void add_penalty(Step *s) {
     for (int k = 0; k < m && !s->by_entries; k++) {
         const double share = s->e1[penalty->group[k]] * penalty->weight[k];
         for (int l = 0; l < m; l++)
-            if (penalty->group[l] == penalty->group[k]) s->M[l + (long)k * m] += share * penalty->weight[l];
+            if (penalty->group[l] == penalty->group[k]) s->M[l + (Size)k * m] += share * penalty->weight[l];
     }
 }
 
@@ -152,7 +152,7 @@ static void fill_shift(Step *s) {
     multiply("N", "N", n, n, n, s->X, n, s->d_Z, n, s->one, n);
     multiply("N", "N", n, n, n, s->one, n, s->Y, n, s->two, n);
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) s->one[i + (long)j * n] = 0.5 * (s->two[i + (long)j * n] + s->two[j + (long)i * n]);
+        for (int j = 0; j < n; j++) s->one[i + (Size)j * n] = 0.5 * (s->two[i + (Size)j * n] + s->two[j + (Size)i * n]);
     values_at(s, s->one, s->shift);
 }
 
@@ -160,10 +160,10 @@ static void fill_shift(Step *s) {
 static void solve_by_rows(Step *s) {
     const double one = 1.0, minus = -1.0;
     const int m = s->m, unit = 1;
-    memcpy(s->d_lam, s->h, sizeof(double) * m);
+    memcpy(s->d_lam, s->h, doubles(m));
     cholesky_solve(m, s->factor, s->d_lam);
     for (int k = 0; k < s->refinements; k++) {
-        memcpy(s->rest, s->h, sizeof(double) * m);
+        memcpy(s->rest, s->h, doubles(m));
         lapack.symv("L", &m, &minus, s->M, &m, s->d_lam, &unit, &one, s->rest, &unit);
         cholesky_solve(m, s->factor, s->rest);
         for (int i = 0; i < m; i++) s->d_lam[i] += s->rest[i];
@@ -186,7 +186,7 @@ static void direction(Step *s) {
     multiply("N", "N", n, n, n, s->one, n, s->Y, n, s->two, n);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
-            s->d_X[i + (long)j * n] = s->target[i + (long)j * n] - 0.5 * (s->two[i + (long)j * n] + s->two[j + (long)i * n]);
+            s->d_X[i + (Size)j * n] = s->target[i + (Size)j * n] - 0.5 * (s->two[i + (Size)j * n] + s->two[j + (Size)i * n]);
     for (int k = 0; k < m; k++)
         s->d_slack[k] = (s->complement[k] - s->slack[k] * s->d_lam[k]) * s->inverse_lam[k] - s->slack[k];
     loads(s, s->d_lam, s->d_load);
@@ -245,8 +245,8 @@ static void correct(Step *s, double target) {
     multiply("N", "N", n, n, n, s->one, n, s->Y, n, s->two, n);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) {
-            const long at = i + (long)j * n;
-            s->target[at] = target * s->Y[at] - 0.5 * (s->two[at] + s->two[j + (long)i * n]);
+            const Size at = i + (Size)j * n;
+            s->target[at] = target * s->Y[at] - 0.5 * (s->two[at] + s->two[j + (Size)i * n]);
         }
     values_at(s, s->target, s->h);
     for (int k = 0; k < m; k++) s->h[k] = s->rhs[k] - s->h[k] + s->complement[k] * s->inverse_lam[k];
@@ -258,25 +258,25 @@ static void correct(Step *s, double target) {
 
 /* Entries where rows are many more, as far as equality rows, which are all kept, leave the system that small. */
 static void choose_system(Step *s, int count) {
-    const long N = (long)s->p * s->q;
+    const Size N = (Size)s->p * s->q;
     s->entries.most = (int)(2 * N);
     s->by_entries = s->m > ROWS_PER_ENTRY * N;
     for (int i = 0; i < count && s->by_entries; i++) {
-        long equal = 0;
-        for (int k = 0; k < s->m; k++) equal += s->sense[i * (long)s->m + k] == EQUALITY;
+        Size equal = 0;
+        for (int k = 0; k < s->m; k++) equal += s->sense[i * (Size)s->m + k] == EQUALITY;
         s->by_entries = equal <= N;
     }
 }
 
 double *step_memory(Step *s, int count) {
     choose_system(s, count);
-    const long n = s->n, m = s->m, p = s->p, q = s->q;
+    const Size n = s->n, m = s->m, p = s->p, q = s->q;
     double **square[] = {&s->Z, &s->Y, &s->Z_root, &s->d_Z, &s->d_X, &s->target, &s->one, &s->two};
     double **rows[] = {&s->M, &s->factor, &s->other};
-    const long system = s->by_entries ? entries_numbers(s) : 3 * m * m;
+    const Size system = s->by_entries ? entries_numbers(s) : 3 * m * m;
     double **flat[] = {&s->inverse_lam, &s->inverse_slack, &s->d_lam, &s->d_slack, &s->h, &s->rest, &s->complement};
-    double *memory = malloc(sizeof(double) * (8 * n * n + 2 * n * m + (2 * q + p) * m + system + 7 * m + p * q
-                                              + 7L * s->penalty.groups + 2 * p * q + m));
+    double *memory = malloc(doubles(8 * n * n + 2 * n * m + (2 * q + p) * m + system + 7 * m + p * q
+                                              + 7 * (Size)s->penalty.groups + 2 * p * q + m));
     double *at = memory;
     if (!memory) return NULL;
     for (int i = 0; i < 8; i++, at += n * n) *square[i] = at;
@@ -305,7 +305,7 @@ double *step_memory(Step *s, int count) {
 void measure(Step *s, Measures *out) {
     const Penalty *penalty = &s->penalty;
     double primal = 0.0;
-    for (int i = 0; i < s->n; i++) primal += 0.5 * s->X[i * (s->n + 1L)];
+    for (int i = 0; i < s->n; i++) primal += 0.5 * s->X[i * ((Size)s->n + 1)];
     out->objective = dot(s->m, s->rhs, s->lam);
     if (penalty->loss != HARD) loads(s, s->lam, s->load);
     for (int j = 0; j < penalty->groups; j++) {
@@ -325,7 +325,7 @@ int nuclear_step(Step *s, double *mu) {
     const int m = s->m, n = s->n;
     int weights = n;
     fill_Z(s);
-    memcpy(s->one, s->X, sizeof(double) * n * n);
+    memcpy(s->one, s->X, doubles((Size)n * n));
     if (!cholesky(n, s->one) || !inverse_root(n, s->Z, s->one, s->Z_root)) return STALLED;
     multiply("T", "N", n, n, n, s->Z_root, n, s->Z_root, n, s->Y, n);
     for (int k = 0; k < m; k++) weights += s->sense[k] == INEQUALITY;
@@ -342,13 +342,13 @@ int nuclear_step(Step *s, double *mu) {
         const int ordered = s->sense[k] == INEQUALITY;
         s->inverse_lam[k] = ordered ? 1.0 / s->lam[k] : 0.0;
         s->inverse_slack[k] = ordered ? 1.0 / s->slack[k] : 0.0;
-        if (!s->by_entries) s->M[k * (m + 1L)] += s->slack[k] * s->inverse_lam[k];
+        if (!s->by_entries) s->M[k * ((Size)m + 1)] += s->slack[k] * s->inverse_lam[k];
         s->complement[k] = 0.0;
     }
     add_penalty(s);
     if (!(s->by_entries ? prepare_entries(s) : factor_schur(s, m, s->sense))) return STALLED;
     /* Predictor: all products aim at 0. */
-    memcpy(s->h, s->rhs, sizeof(double) * m);
+    memcpy(s->h, s->rhs, doubles(m));
     complete_side(s);
     for (int k = 0; k < n * n; k++) s->target[k] = -s->X[k];
     direction(s);

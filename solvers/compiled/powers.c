@@ -59,7 +59,7 @@ static double power_norm(int n, const double *x, double power) {
 int minimize_power(State *state, double power, int most, double goal) {
     const int N = state->N, m = state->m, pairs = pairs_of_rows(state);
     const double one = 1.0, zero = 0.0;
-    double *memory = malloc(sizeof(double) * (4L * N + (state->by_entries ? 0 : (long)N * m)));
+    double *memory = malloc(doubles(4 * (Size)N + (state->by_entries ? 0 : (Size)N * m)));
     if (!memory) return 0;
     double *K = memory, *k = K + N, *root = k + N, *dD = root + N, *half = dD + N;
     measure_rows(state);
@@ -70,16 +70,16 @@ int minimize_power(State *state, double power, int most, double goal) {
         if (state->by_entries) {
             double most_K = 0.0;
             for (int j = 0; j < N; j++) most_K = fmax(most_K, K[j]);
-            memset(state->P, 0, sizeof(double) * N * N);
+            memset(state->P, 0, doubles((Size)N * N));
             for (int j = 0; j < N; j++) { /* entries that do not move are held by a large number, not by an infinite one */
                 K[j] = fmax(K[j], HELD * most_K);
-                state->P[j * (N + 1L)] = 1.0 / K[j];
+                state->P[j * ((Size)N + 1)] = 1.0 / K[j];
                 state->pre[j] = k[j] / K[j];
             }
         } else {
             for (int j = 0; j < N; j++) root[j] = sqrt(K[j]);
             for (int i = 0; i < m; i++)
-                for (int j = 0; j < N; j++) half[(long)i * N + j] = state->F[(long)i * N + j] * root[j];
+                for (int j = 0; j < N; j++) half[(Size)i * N + j] = state->F[(Size)i * N + j] * root[j];
             lapack.syrk("L", "T", &m, &N, &one, half, &N, &zero, state->M, &m);
         }
         if (!prepare_rows(state)) break;
@@ -94,7 +94,7 @@ int minimize_power(State *state, double power, int most, double goal) {
         }
         length = 1.0 / fmax(length / BACK_OFF, 1.0);
         if (state->by_entries) {
-            memcpy(dD, state->y, sizeof(double) * N);
+            memcpy(dD, state->y, doubles(N));
         } else {
             adjoint(state, state->dlam, dD);
             for (int j = 0; j < N; j++) dD[j] = k[j] + K[j] * dD[j]; /* dW */
@@ -158,9 +158,9 @@ static void smooth_prepare(Smooth *s, State *state) {
     double lead = 0.0;
     for (int j = 0; j < N; j++) lead += s->side[j] * (state->D[j] - s->g[j]);
     if (state->by_entries) {
-        memset(state->P, 0, sizeof(double) * N * N);
+        memset(state->P, 0, doubles((Size)N * N));
         for (int j = 0; j < N; j++) {
-            state->P[j * (N + 1L)] = s->h[j];
+            state->P[j * ((Size)N + 1)] = s->h[j];
             state->pre[j] = state->D[j] - s->g[j];
             state->side_up[j] = s->g[j];
         }
@@ -169,8 +169,8 @@ static void smooth_prepare(Smooth *s, State *state) {
     }
     for (int j = 0; j < N; j++) s->k[j] = (state->D[j] - s->g[j]) / s->h[j] + s->side[j] * (lead / s->kappa);
     for (int i = 0; i < m; i++) {
-        const double *row = state->F + (long)i * N;
-        double *half = s->half + (long)i * rank;
+        const double *row = state->F + (Size)i * N;
+        double *half = s->half + (Size)i * rank;
         for (int j = 0; j < N; j++) half[j] = row[j] / sqrt(s->h[j]);
         half[N] = dot(N, row, s->side) / sqrt(s->kappa);
     }
@@ -180,7 +180,7 @@ static void smooth_prepare(Smooth *s, State *state) {
 static void smooth_change(Smooth *s, const State *state) {
     adjoint(state, state->dlam, s->dD);
     if (state->by_entries) {
-        memcpy(s->dW, state->y, sizeof(double) * state->N);
+        memcpy(s->dW, state->y, doubles(state->N));
         return;
     }
     const double share = dot(state->N, s->side, s->dD) / s->kappa;
@@ -203,10 +203,10 @@ static int smooth_move(Smooth *s, State *state) {
 
 int minimize_soft_power(State *state, double power, int most, double goal) {
     const int N = state->N, m = state->m, pairs = pairs_of_rows(state);
-    double *memory = malloc(sizeof(double) * (6L * N + (state->by_entries ? 0 : (N + 1L) * m)));
+    double *memory = malloc(doubles(6 * (Size)N + (state->by_entries ? 0 : ((Size)N + 1) * m)));
     if (!memory) return 0;
-    Smooth s = {.power = power, .eps = FIRST_EPS, .h = memory, .g = memory + N, .side = memory + 2L * N,
-                .k = memory + 3L * N, .dW = memory + 4L * N, .dD = memory + 5L * N, .half = memory + 6L * N};
+    Smooth s = {.power = power, .eps = FIRST_EPS, .h = memory, .g = memory + N, .side = memory + 2 * (Size)N,
+                .k = memory + 3 * (Size)N, .dW = memory + 4 * (Size)N, .dD = memory + 5 * (Size)N, .half = memory + 6 * (Size)N};
     measure_rows(state);
     while (goes_on(state, most, goal)) {
         state->steps++;

@@ -72,14 +72,14 @@ static int svd(Cone *cone, int rows, int columns, double *A, double *values, dou
 /* [[diagonal I, -block], [-block', diagonal I]] for a flat block. */
 static void corners(const State *state, const double *block, double diagonal, double *out) {
     const int p = state->p, q = state->q, n = p + q;
-    memset(out, 0, sizeof(double) * n * n);
-    for (int i = 0; i < n; i++) out[i * (n + 1L)] = diagonal;
+    memset(out, 0, doubles((Size)n * n));
+    for (int i = 0; i < n; i++) out[i * ((Size)n + 1)] = diagonal;
     for (int i = 0; i < p; i++)
-        for (int j = 0; j < q; j++) out[i + (p + j) * (long)n] = out[p + j + i * (long)n] = -block[i * q + j];
+        for (int j = 0; j < q; j++) out[i + (p + j) * (Size)n] = out[p + j + i * (Size)n] = -block[i * q + j];
 }
 
 static void zero_above(int n, double *factor) {
-    for (int j = 1; j < n; j++) memset(factor + (long)j * n, 0, sizeof(double) * j);
+    for (int j = 1; j < n; j++) memset(factor + (Size)j * n, 0, doubles(j));
 }
 
 /* The start: t a little above the norm of W, Y as its D asks. */
@@ -87,12 +87,12 @@ static int cone_begin(Cone *cone, const State *state) {
     const int p = state->p, q = state->q, n = cone->n, least = p < q ? p : q;
     double sum = 0.0;
     /* Flat by rows is the transpose by columns: (q, p). */
-    memcpy(cone->one, state->W, sizeof(double) * state->N);
+    memcpy(cone->one, state->W, doubles(state->N));
     if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
     cone->t = 1.05 * cone->l[0];
     corners(state, state->W, cone->t, cone->one);
     if (!raised_cholesky(n, cone->one, cone->S_factor)) return 0;
-    memcpy(cone->one, state->D, sizeof(double) * state->N);
+    memcpy(cone->one, state->D, doubles(state->N));
     if (!svd(cone, q, p, cone->one, cone->l, cone->U, cone->Vt)) return 0;
     for (int k = 0; k < least; k++) sum += cone->l[k];
     const int soft = state->penalty.loss != HARD; /* then D may start outside of the dual ball */
@@ -103,11 +103,11 @@ static int cone_begin(Cone *cone, const State *state) {
         for (int j = 0; j < n; j++) {
             double entry = i == j ? (1.0 - sum) / n : 0.0;
             for (int k = 0; k < least; k++) {
-                const double one = i < p ? cone->Vt[k + i * (long)least] : cone->U[i - p + k * (long)q];
-                const double two = j < p ? cone->Vt[k + j * (long)least] : cone->U[j - p + k * (long)q];
+                const double one = i < p ? cone->Vt[k + i * (Size)least] : cone->U[i - p + k * (Size)q];
+                const double two = j < p ? cone->Vt[k + j * (Size)least] : cone->U[j - p + k * (Size)q];
                 entry += 0.5 * cone->l[k] * one * two;
             }
-            cone->two[i + (long)j * n] = entry;
+            cone->two[i + (Size)j * n] = entry;
         }
     if (!raised_cholesky(n, cone->two, cone->Y_factor)) return 0;
     zero_above(n, cone->S_factor);
@@ -121,9 +121,9 @@ static void curvature(const State *state, const double *T, double *H) {
     for (int i = 0; i < p; i++)
         for (int j = 0; j < q; j++)
             for (int k = 0; k < p; k++) {
-                const double first = 2.0 * T[i + (long)k * n], cross = 2.0 * T[k + (p + j) * (long)n];
-                const double *last = T + p + (p + j) * (long)n, *row = T + p + (long)i * n; /* T_12[i, l] = T[p + l, i] */
-                double *out = H + (i * q + j) * (long)state->N + k * q;
+                const double first = 2.0 * T[i + (Size)k * n], cross = 2.0 * T[k + (p + j) * (Size)n];
+                const double *last = T + p + (p + j) * (Size)n, *row = T + p + (Size)i * n; /* T_12[i, l] = T[p + l, i] */
+                double *out = H + (i * q + j) * (Size)state->N + k * q;
                 for (int l = 0; l < q; l++) out[l] = first * last[l] + cross * row[l];
             }
 }
@@ -131,7 +131,7 @@ static void curvature(const State *state, const double *T, double *H) {
 /* out += H V for flat V, which is V' by columns: 2 (T_22 V' T_11 + T_21 V T_21). */
 static void add_curved(const Cone *cone, const State *state, const double *V, double *out) {
     const int p = state->p, q = state->q, n = cone->n;
-    const double one = 1.0, zero = 0.0, two = 2.0, *T11 = cone->T, *T12 = T11 + (long)p * n, *T22 = T12 + p;
+    const double one = 1.0, zero = 0.0, two = 2.0, *T11 = cone->T, *T12 = T11 + (Size)p * n, *T22 = T12 + p;
     lapack.gemm("N", "N", &q, &p, &q, &one, T22, &n, V, &q, &zero, cone->one, &q);
     lapack.gemm("N", "N", &q, &p, &p, &two, cone->one, &q, T11, &n, &one, out, &q);
     lapack.gemm("T", "T", &q, &q, &p, &one, T12, &n, V, &q, &zero, cone->one, &q);
@@ -144,10 +144,10 @@ static int orthonormal(Cone *cone, int first, int columns, double *basis, double
     double *scales = cone->work, *work = cone->work + n;
     const int lwork = cone->lwork - n;
     int failed;
-    memcpy(basis, cone->R_inverse + (long)first * n, sizeof(double) * n * columns);
+    memcpy(basis, cone->R_inverse + (Size)first * n, doubles((Size)n * columns));
     lapack.geqrf(&n, &columns, basis, &n, scales, work, &lwork, &failed);
     if (failed) return 0;
-    for (int j = 0; j < columns; j++) memcpy(triangle + (long)j * columns, basis + (long)j * n, sizeof(double) * (j + 1));
+    for (int j = 0; j < columns; j++) memcpy(triangle + (Size)j * columns, basis + (Size)j * n, doubles(j + 1));
     lapack.orgqr(&n, &columns, &columns, basis, &n, scales, work, &lwork, &failed);
     return !failed;
 }
@@ -170,7 +170,7 @@ static int canonical(Cone *cone, const State *state) {
     lapack.gemm("T", "N", &p, &least, &n, &one, left, &n, cross, &n, &zero, cone->work, &p);
     lapack.gemm("N", "N", &n, &least, &p, &minus, left, &n, cone->work, &p, &one, cross, &n);
     for (int i = 0; i < least; i++) {
-        const double *outside = cross + (long)i * n;
+        const double *outside = cross + (Size)i * n;
         cone->rest[i] = cone->c[i] < 0.5 ? 1.0 - cone->c[i] : dot(n, outside, outside) / (1.0 + cone->c[i]);
         if (!(cone->rest[i] > 0.0)) return 0;
     }
@@ -192,12 +192,12 @@ static void straightened(const Cone *cone, const State *state, double *Z) {
     lapack.gemm("N", "N", &q, &p, &p, &one, cone->one, &q, cone->A, &p, &zero, X, &q);
     for (int i = 0; i < p; i++)
         for (int j = i < least ? i : 0; j < q; j++) {
-            double *x = X + (long)i * q + j;
+            double *x = X + (Size)i * q + j;
             if (i >= least || j >= least) {
                 *x *= 0.5;
                 continue;
             }
-            double *y = X + (long)j * q + i;
+            double *y = X + (Size)j * q + i;
             const double tie = cone->c[i] * cone->c[j];
             const double sum = 0.25 * (*x + *y) / (1.0 + tie), difference = 0.25 * (*x - *y) / untied(cone, i, j);
             *x = sum + difference;
@@ -221,8 +221,8 @@ static void rooted_half(Cone *cone, const State *state) {
             minus[i * least + j] = 0.5 / sqrt(untied(cone, i, j));
         }
     for (int k = 0; k < m; k++) {
-        const double *a = cone->alpha + (long)k * p, *b = cone->beta + (long)k * q;
-        double *out = cone->half + (long)k * state->N;
+        const double *a = cone->alpha + (Size)k * p, *b = cone->beta + (Size)k * q;
+        double *out = cone->half + (Size)k * state->N;
         for (int i = 0; i < least; i++) {
             const double *up = plus + i * least, *down = minus + i * least;
             *out++ = up[i] * a[i] * b[i];
@@ -241,12 +241,12 @@ static void rooted_half(Cone *cone, const State *state) {
 static void own_block(Cone *cone, const State *state) {
     const int p = state->p, q = state->q, n = cone->n;
     if (state->penalty.loss == HARD) {
-        memcpy(cone->own, state->D, sizeof(double) * state->N);
+        memcpy(cone->own, state->D, doubles(state->N));
         return;
     }
     multiply(cone, "N", "T", cone->Y_factor, cone->Y_factor, cone->one);
     for (int i = 0; i < p; i++)
-        for (int j = 0; j < q; j++) cone->own[i * q + j] = 2.0 * cone->one[i + (p + j) * (long)n];
+        for (int j = 0; j < q; j++) cone->own[i * q + j] = 2.0 * cone->one[i + (p + j) * (Size)n];
 }
 
 /* The scaling, the canonical bases, and M = F K F'; kappa, or 0 where there is none. */
@@ -265,12 +265,12 @@ static double cone_prepare(Cone *cone, State *state) {
     for (int j = 0; j < n; j++) cone->l[j] = sqrt(cone->l[j]);
     for (int j = 0; j < n; j++)
         for (int i = 0; i < n; i++) {
-            cone->R[i + (long)j * n] /= sqrt(cone->l[j]);
-            cone->R_inverse[i + (long)j * n] /= cone->l[i] * sqrt(cone->l[i]);
+            cone->R[i + (Size)j * n] /= sqrt(cone->l[j]);
+            cone->R_inverse[i + (Size)j * n] /= cone->l[i] * sqrt(cone->l[i]);
         }
     if (!canonical(cone, state)) return 0.0;
     own_block(cone, state);
-    memcpy(cone->f, cone->own, sizeof(double) * N);
+    memcpy(cone->f, cone->own, doubles(N));
     straightened(cone, state, cone->f);
     for (int j = 0; j < N; j++) cone->side[j] = state->W[j] + cone->f[j];
     const double kappa = dot(n, cone->l, cone->l) - dot(N, cone->own, cone->f);
@@ -278,7 +278,7 @@ static double cone_prepare(Cone *cone, State *state) {
         curvature(state, cone->T, state->P);
         state->side = cone->side;
         state->kappa = kappa;
-        memset(state->side_up, 0, sizeof(double) * N);
+        memset(state->side_up, 0, doubles(N));
         add_curved(cone, state, cone->side, state->side_up);
         return kappa;
     }
@@ -295,19 +295,19 @@ static void cone_direction(Cone *cone, State *state, double kappa, double lead) 
     const int N = state->N;
     double rate;
     if (state->by_entries) {
-        memcpy(state->pre, cone->pre, sizeof(double) * N);
+        memcpy(state->pre, cone->pre, doubles(N));
         state->lead = lead;
         solve_rows(state, NULL);
-        memcpy(cone->dW, state->y, sizeof(double) * N);
+        memcpy(cone->dW, state->y, doubles(N));
         rate = state->share;
     } else {
-        memcpy(cone->k, cone->pre, sizeof(double) * N);
+        memcpy(cone->k, cone->pre, doubles(N));
         straightened(cone, state, cone->k);
         for (int j = 0; j < N; j++) cone->k[j] += cone->side[j] * (lead / kappa);
         solve_rows(state, cone->k);
         adjoint(state, state->dlam, cone->dD);
         const double more = dot(N, cone->side, cone->dD) / kappa;
-        memcpy(cone->dW, cone->dD, sizeof(double) * N);
+        memcpy(cone->dW, cone->dD, doubles(N));
         straightened(cone, state, cone->dW);
         for (int j = 0; j < N; j++) cone->dW[j] += cone->k[j] + cone->side[j] * more;
         rate = lead / kappa + more;
@@ -323,7 +323,7 @@ static void cone_direction(Cone *cone, State *state, double kappa, double lead) 
 static int moved(const Cone *cone, double length, const double *change, double *out) {
     const int n = cone->n;
     for (int i = 0; i < n * n; i++) out[i] = length * change[i];
-    for (int i = 0; i < n; i++) out[i * (n + 1L)] += cone->l[i];
+    for (int i = 0; i < n; i++) out[i * ((Size)n + 1)] += cone->l[i];
     return cholesky(n, out);
 }
 
@@ -349,21 +349,21 @@ static double cone_aim(Cone *cone, State *state, double gained, int pairs) {
     const double primal = fmin(primal_length(cone, state), 1.0), dual = fmin(dual_length(cone, state), 1.0);
     const double both = dot(n, l, l);
     double ahead = both + row_products(state, primal, dual) + primal * dual * dot(n * n, cone->dS, cone->dY);
-    for (int i = 0; i < n; i++) ahead += l[i] * (primal * cone->dS[i * (n + 1L)] + dual * cone->dY[i * (n + 1L)]);
+    for (int i = 0; i < n; i++) ahead += l[i] * (primal * cone->dS[i * ((Size)n + 1)] + dual * cone->dY[i * ((Size)n + 1)]);
     const double target = aim(ahead, both + row_products(state, 0.0, 0.0), pairs, CENTRING);
     multiply(cone, "N", "N", cone->dS, cone->dY, cone->one);
     gained += both;
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++)
-            cone->E[i + (long)j * n] = -(cone->one[i + (long)j * n] + cone->one[j + (long)i * n]) / (l[i] + l[j]);
-        cone->E[i * (n + 1L)] += (target - l[i] * l[i]) / l[i];
-        gained += l[i] * cone->E[i * (n + 1L)]; /* <S, G> */
+            cone->E[i + (Size)j * n] = -(cone->one[i + (Size)j * n] + cone->one[j + (Size)i * n]) / (l[i] + l[j]);
+        cone->E[i * ((Size)n + 1)] += (target - l[i] * l[i]) / l[i];
+        gained += l[i] * cone->E[i * ((Size)n + 1)]; /* <S, G> */
     }
     multiply(cone, "T", "N", cone->R_inverse, cone->E, cone->one);
     multiply(cone, "N", "N", cone->one, cone->R_inverse, cone->two);
     for (int i = 0; i < p; i++)
         for (int j = 0; j < q; j++)
-            cone->pre[i * q + j] = state->D[i * q + j] - cone->own[i * q + j] - 2.0 * cone->two[i + (p + j) * (long)n];
+            cone->pre[i * q + j] = state->D[i * q + j] - cone->own[i * q + j] - 2.0 * cone->two[i + (p + j) * (Size)n];
     gained += dot(state->N, cone->f, cone->pre);
     aim_rows(state, target);
     return gained;
@@ -394,27 +394,27 @@ static double *cone_memory(Cone *cone, const State *state) {
     double **square[] = {&cone->S_factor, &cone->Y_factor, &cone->R, &cone->R_inverse, &cone->dS, &cone->dY, &cone->E,
                          &cone->one,      &cone->two,      &cone->U, &cone->Vt,        &cone->T,  &cone->A,  &cone->Bt};
     double **flat[] = {&cone->f, &cone->side, &cone->pre, &cone->k, &cone->dW, &cone->dD, &cone->own};
-    const long squares = sizeof square / sizeof *square, flats = sizeof flat / sizeof *flat;
-    const long rows = state->by_entries ? 0 : (long)(N + n + 1) * m;
+    const Size squares = sizeof square / sizeof *square, flats = sizeof flat / sizeof *flat;
+    const Size rows = state->by_entries ? 0 : ((Size)N + n + 1) * m;
     cone->lwork = 4 * n * n + 8 * n + 64;
     cone->lwhole = 8 * n + 8;
-    double *memory = malloc(sizeof(double) * (squares * n * n + flats * N + rows + 3L * n + cone->lwork));
+    double *memory = malloc(doubles(squares * n * n + flats * N + rows + 3 * (Size)n + cone->lwork));
     double *at = memory;
-    cone->whole = malloc(sizeof(int) * cone->lwhole);
+    cone->whole = malloc(ints(cone->lwhole));
     if (!memory || !cone->whole) {
         free(memory), free(cone->whole);
         return NULL;
     }
-    for (int i = 0; i < squares; i++, at += (long)n * n) *square[i] = at;
+    for (int i = 0; i < squares; i++, at += (Size)n * n) *square[i] = at;
     for (int i = 0; i < flats; i++, at += N) *flat[i] = at;
     cone->l = at;
     cone->c = cone->l + n;
     cone->rest = cone->c + n;
     cone->work = cone->rest + n;
     cone->half = cone->work + cone->lwork;
-    cone->alpha = cone->half + (long)N * m;
-    cone->beta = cone->alpha + (long)state->p * m;
-    cone->tip = cone->beta + (long)state->q * m;
+    cone->alpha = cone->half + (Size)N * m;
+    cone->beta = cone->alpha + (Size)state->p * m;
+    cone->tip = cone->beta + (Size)state->q * m;
     return memory;
 }
 
@@ -433,9 +433,9 @@ int minimize_spectral(State *state, int most, double goal) {
             if (!(kappa > 0.0) || !prepare_rows(state)) break;
             const double gained = dot(N, state->W, state->D) - cone.t;
             /* Without a target E is -diag(l) and G is -Y: what H answers to it is known. */
-            memset(cone.E, 0, sizeof(double) * cone.n * cone.n);
-            for (int i = 0; i < cone.n; i++) cone.E[i * (cone.n + 1L)] = -cone.l[i];
-            memcpy(cone.pre, state->D, sizeof(double) * N);
+            memset(cone.E, 0, doubles((Size)cone.n * cone.n));
+            for (int i = 0; i < cone.n; i++) cone.E[i * ((Size)cone.n + 1)] = -cone.l[i];
+            memcpy(cone.pre, state->D, doubles(N));
             cone_direction(&cone, state, kappa, gained + dot(N, cone.f, state->D));
             cone_direction(&cone, state, kappa, cone_aim(&cone, state, gained, pairs));
             if (!cone_move(&cone, state)) break;

@@ -17,13 +17,13 @@ static const double NEAR = 1e-6;
 /* Order up to which a factorization of our own is quicker than a call of LAPACK. */
 enum { SMALL = 24 };
 
-long state_numbers(const State *state) {
-    const long m = state->m, N = state->N;
-    const long system = state->by_entries ? 2L * N * N + N * m + 5L * N + 4L * m : 2L * m * m;
-    return system + 12L * m + 3L * N + 8L * state->penalty.groups;
+Size state_numbers(const State *state) {
+    const Size m = state->m, N = state->N;
+    const Size system = state->by_entries ? 2 * N * N + N * m + 5 * N + 4 * m : 2 * m * m;
+    return system + 12 * m + 3 * N + 8 * (Size)state->penalty.groups;
 }
 
-static double *take(double **memory, long numbers) {
+static double *take(double **memory, Size numbers) {
     double *part = *memory;
     *memory += numbers;
     return part;
@@ -34,7 +34,7 @@ static void order_groups(State *state) {
     const Penalty *penalty = &state->penalty;
     int *begin = state->begin;
     if (penalty->loss == HARD) return;
-    memset(begin, 0, sizeof(int) * (penalty->groups + 2));
+    memset(begin, 0, ints(penalty->groups + 2));
     for (int k = 0; k < state->m; k++)
         if (state->sense[k] != VOID) begin[penalty->group[k] + 2]++;
     for (int j = 0; j < penalty->groups; j++) begin[j + 2] += begin[j + 1];
@@ -43,7 +43,7 @@ static void order_groups(State *state) {
 }
 
 void state_begin(State *state, double *memory) {
-    const long m = state->m, N = state->N;
+    const Size m = state->m, N = state->N;
     double **rows[] = {&state->lam, &state->slack, &state->residual, &state->ridge, &state->inverse, &state->aimed,
                        &state->pull, &state->right, &state->dlam, &state->dslack, &state->best_lam};
     double **groups[] = {&state->eta, &state->t, &state->load, &state->deta, &state->dload, &state->aimed_eta,
@@ -100,12 +100,12 @@ void adjoint(const State *state, const double *lam, double *out) {
 /* Column by column: each is taken off those to its right. */
 static int small_cholesky(int n, double *A) {
     for (int j = 0; j < n; j++) {
-        double *column = A + (long)j * n;
+        double *column = A + (Size)j * n;
         if (!(column[j] > 0.0)) return 0;
         const double root = sqrt(column[j]);
         for (int i = j; i < n; i++) column[i] /= root;
         for (int k = j + 1; k < n; k++) {
-            double *other = A + (long)k * n;
+            double *other = A + (Size)k * n;
             const double weight = column[k];
             for (int i = k; i < n; i++) other[i] -= weight * column[i];
         }
@@ -122,8 +122,8 @@ int cholesky(int n, double *A) {
 
 int raised_cholesky(int n, const double *A, double *factor) {
     for (unsigned k = 0; k < sizeof SHIFTS / sizeof *SHIFTS; k++) {
-        memcpy(factor, A, sizeof(double) * n * n);
-        for (int i = 0; i < n && k; i++) factor[i * (n + 1L)] *= 1.0 + SHIFTS[k];
+        memcpy(factor, A, doubles((Size)n * n));
+        for (int i = 0; i < n && k; i++) factor[i * ((Size)n + 1)] *= 1.0 + SHIFTS[k];
         if (cholesky(n, factor)) return 1;
     }
     return 0;
@@ -143,7 +143,7 @@ int pairs_of_rows(const State *state) {
 /* E x for one number per row. */
 static void loads(const State *state, const double *x, double *out) {
     const Penalty *penalty = &state->penalty;
-    memset(out, 0, sizeof(double) * penalty->groups);
+    memset(out, 0, doubles(penalty->groups));
     for (int k = 0; k < state->m && penalty->groups; k++) out[penalty->group[k]] += penalty->weight[k] * x[k];
 }
 
@@ -180,7 +180,7 @@ static void prepare_penalty(State *state) {
 /* The blocks e1 w w' of the penalty, in the lower triangle of M. */
 static void add_blocks(State *state) {
     const Penalty *penalty = &state->penalty;
-    const long m = state->m;
+    const Size m = state->m;
     if (penalty->groups == m) { /* one row each, in the order of the rows */
         for (int k = 0; k < m; k++)
             state->M[k * (m + 1)] += state->e1[penalty->group[k]] * penalty->weight[k] * penalty->weight[k];
@@ -200,9 +200,9 @@ static void add_blocks(State *state) {
    loses no digits, where Delta^-1 itself would: near the end its parts are large and cancel. */
 static void rooted_rows(State *state) {
     const Penalty *penalty = &state->penalty;
-    const long N = state->N;
+    const Size N = state->N;
     double *sum = state->e0, *scale = state->pull;
-    memset(sum, 0, sizeof(double) * penalty->groups);
+    memset(sum, 0, doubles(penalty->groups));
     for (int k = 0; k < state->m; k++) {
         const double diagonal = own_diagonal(state, k, 1.0);
         scale[k] = state->sense[k] == VOID ? 0.0 : 1.0 / sqrt(diagonal);
@@ -211,20 +211,20 @@ static void rooted_rows(State *state) {
             const double v = penalty->weight[k] * scale[k];
             sum[penalty->group[k]] += v * v;
         }
-        for (long j = 0; j < N; j++) state->half[k * N + j] = scale[k] * state->F[k * N + j];
+        for (Size j = 0; j < N; j++) state->half[k * N + j] = scale[k] * state->F[k * N + j];
     }
     if (penalty->loss == HARD) return;
     /* Group by group: rows of a group need not be neighbours, so the sums of their rows are kept in P_factor by chunks. */
     for (int first = 0; first < penalty->groups; first += state->N) {
         const int last = first + state->N < penalty->groups ? first + state->N : penalty->groups;
         double *sums = state->P_factor;
-        memset(sums, 0, sizeof(double) * N * (last - first));
+        memset(sums, 0, doubles((Size)N * (last - first)));
         for (int k = 0; k < state->m; k++) {
             const int j = penalty->group[k];
             if (j < first || j >= last) continue;
             const double v = penalty->weight[k] * scale[k], *row = state->half + k * N;
             double *into = sums + (j - first) * N;
-            for (long i = 0; i < N; i++) into[i] += v * row[i];
+            for (Size i = 0; i < N; i++) into[i] += v * row[i];
         }
         for (int k = 0; k < state->m; k++) {
             const int j = penalty->group[k];
@@ -233,7 +233,7 @@ static void rooted_rows(State *state) {
             const double beta = grown / (root * (1.0 + root)) / sum[j]; /* (1 - 1 / root) / |v|^2 */
             const double share = beta * penalty->weight[k] * scale[k], *from = sums + (j - first) * N;
             double *row = state->half + k * N;
-            for (long i = 0; i < N; i++) row[i] -= share * from[i];
+            for (Size i = 0; i < N; i++) row[i] -= share * from[i];
         }
     }
 }
@@ -284,7 +284,7 @@ static void rows_answer(State *state, const double *right, const double *y, doub
 
 /* How W and the multipliers answer to the part of K of rank one. */
 static void prepare_side(State *state) {
-    memcpy(state->side_W, state->side_up, sizeof(double) * state->N);
+    memcpy(state->side_W, state->side_up, doubles(state->N));
     cholesky_solve(state->N, state->P_factor, state->side_W);
     margins(state, state->side, state->tip);
     rows_answer(state, NULL, state->side_W, state->side_lam);
@@ -304,7 +304,7 @@ int prepare_rows(State *state) {
         return 1;
     }
     for (int k = 0; k < m; k++) {
-        double *diagonal = state->M + k * (m + 1L);
+        double *diagonal = state->M + k * ((Size)m + 1);
         *diagonal += own_diagonal(state, k, *diagonal);
     }
     if (state->penalty.loss != HARD) add_blocks(state);
@@ -313,7 +313,7 @@ int prepare_rows(State *state) {
 
 /* dW and dlam from `pre` and the right side, by the system of the order of the entries. */
 static void solve_by_entries(State *state) {
-    memcpy(state->dlam, state->right, sizeof(double) * state->m);
+    memcpy(state->dlam, state->right, doubles(state->m));
     divide_by_delta(state, state->dlam);
     adjoint(state, state->dlam, state->y);
     for (int j = 0; j < state->N; j++) state->y[j] += state->pre[j];
@@ -331,7 +331,7 @@ static void solve_by_rows(State *state) {
     const int m = state->m;
     int tied = 0;
     for (int i = 0; i < m; i++) tied |= state->ridge[i] != 0.0;
-    memcpy(state->dlam, state->right, sizeof(double) * m);
+    memcpy(state->dlam, state->right, doubles(m));
     cholesky_solve(m, state->factor, state->dlam);
     if (!tied) return;
     for (int i = 0; i < m; i++) state->right[i] += state->ridge[i] * state->dlam[i]; /* what the ridges took */
@@ -441,8 +441,8 @@ void offer(State *state, double gap) {
     if (isfinite(sum) && measure < state->best) { /* fmax passes over what is not a number */
         state->best = measure;
         state->waited = 0;
-        memcpy(state->best_W, state->W, sizeof(double) * state->N);
-        memcpy(state->best_lam, state->lam, sizeof(double) * state->m);
+        memcpy(state->best_W, state->W, doubles(state->N));
+        memcpy(state->best_lam, state->lam, doubles(state->m));
     }
 }
 

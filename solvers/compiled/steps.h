@@ -32,6 +32,15 @@
 #ifndef ATTSVM_STEPS_H
 #define ATTSVM_STEPS_H
 
+#include <stddef.h>
+
+/* Of sizes and of places in arrays: as wide as an address. `long` has 32 bits on Windows. */
+typedef ptrdiff_t Size;
+
+/* Bytes of so many numbers. */
+static inline size_t doubles(Size count) { return sizeof(double) * (size_t)count; }
+static inline size_t ints(Size count) { return sizeof(int) * (size_t)count; }
+
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #else
@@ -106,7 +115,7 @@ typedef struct {
 } State;
 
 /* Numbers of working memory that a state takes, and the state on such memory; sizes, penalty and by_entries must be set. */
-long state_numbers(const State *state);
+Size state_numbers(const State *state);
 void state_begin(State *state, double *memory);
 
 double dot(int n, const double *x, const double *y);
@@ -141,7 +150,7 @@ int minimize_spectral(State *state, int most, double goal);
 
 /* From an interior point of the l_1 or (shared bounds) l_inf norm to its vertex: 1 where that is the best point now. `room`
    are r - W and r + W, `dual` their multipliers. */
-long vertex_numbers(int m, int N);
+Size vertex_numbers(int m, int N);
 int find_vertex(State *state, int shared, double gap, const double *room, const double *dual, double *memory,
                 int *pivots);
 

@@ -28,9 +28,9 @@ typedef struct {
     double *V, *D, *lam, *values;   /* N, N, m, m */
 } Vertex;
 
-long vertex_numbers(int m, int N) {
-    const long most = m < N + 1 ? m : N + 1;
-    return 2 * most * most + 2 * most + 2L * N + 2L * m; /* more than the m + N that the weights take before */
+Size vertex_numbers(int m, int N) {
+    const Size most = m < N + 1 ? m : N + 1;
+    return 2 * most * most + 2 * most + 2 * (Size)N + 2 * (Size)m; /* more than the m + N that the weights take before */
 }
 
 /* The largest numbers of each kind. */
@@ -103,10 +103,10 @@ static int solve_vertex(const State *state, int shared, Vertex *v) {
     for (int j = 0; j < N; j++) v->V[j] = shared ? (state->W[j] > 0.0) - (state->W[j] < 0.0) : 0.0;
     for (int j = 0; j < n - shared; j++) v->V[v->J[j]] = 0.0;
     for (int i = 0; i < n; i++) {
-        const double *row = state->F + (long)v->A[i] * N;
-        for (int j = 0; j < n - shared; j++) v->matrix[i + (long)j * n] = v->other[j + (long)i * n] = row[v->J[j]];
+        const double *row = state->F + (Size)v->A[i] * N;
+        for (int j = 0; j < n - shared; j++) v->matrix[i + (Size)j * n] = v->other[j + (Size)i * n] = row[v->J[j]];
         if (shared) {
-            v->matrix[i + (n - 1L) * n] = v->other[n - 1 + (long)i * n] = -state->c[v->A[i]];
+            v->matrix[i + ((Size)n - 1) * n] = v->other[n - 1 + (Size)i * n] = -state->c[v->A[i]];
             v->solved[i] = -dot(N, row, v->V);
             v->own[i] = i == n - 1 ? -1.0 : 0.0;
         } else {
@@ -125,7 +125,7 @@ static int solve_vertex(const State *state, int shared, Vertex *v) {
 /* The largest amount by which the rows are missed at V for right-hand sides t c, or a multiplier has the wrong sign. */
 static double missed_rows(const State *state, Vertex *v, double t) {
     double missed = 0.0;
-    memset(v->lam, 0, sizeof(double) * state->m);
+    memset(v->lam, 0, doubles(state->m));
     for (int i = 0; i < v->n; i++) {
         const int ordered = state->sense[v->A[i]] == INEQUALITY;
         if (ordered) missed = fmax(missed, -v->own[i]);
@@ -147,8 +147,8 @@ int find_vertex(State *state, int shared, double gap, const double *room, const 
     v.n = gap < LARGEST_GAP ? sets(state, shared, room, dual, v.A, v.J, memory) : 0;
     if (!v.n) return 0;
     v.matrix = memory;
-    v.other = v.matrix + (long)v.n * v.n;
-    v.solved = v.other + (long)v.n * v.n;
+    v.other = v.matrix + (Size)v.n * v.n;
+    v.solved = v.other + (Size)v.n * v.n;
     v.own = v.solved + v.n;
     v.V = v.own + v.n;
     v.D = v.V + N;
@@ -174,7 +174,7 @@ int find_vertex(State *state, int shared, double gap, const double *room, const 
         missed = fmax(missed, state->W[v.J[j]] > 0.0 ? -v.V[v.J[j]] : v.V[v.J[j]]);
     if (!(isfinite(sum + dot(N, v.V, v.V)) && t > 0.0 && fmax(missed, most - 1.0) <= ROUNDING)) return 0;
     for (int j = 0; j < N; j++) state->best_W[j] = v.V[j] / t;
-    memcpy(state->best_lam, v.lam, sizeof(double) * m);
+    memcpy(state->best_lam, v.lam, doubles(m));
     state->best = 0.0;
     return 1;
 }

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +108,7 @@ class _State:
     lam: dict[int, fmpq]
     pivots: int = 0
 
-    def solve(self, right: Sequence[Any]) -> list[fmpq]:
+    def solve(self, right: Sequence[fmpq] | Sequence[fmpz]) -> list[fmpq]:
         """``G_SS^{-1}`` times a vector."""
         from flint import fmpq_mat
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.norms import Entrywise, Norm, Schatten
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import MarginProblem, is_batch
 from attsvm.solvers.status import Status
 
 if TYPE_CHECKING:
-    from flint import arb, fmpq_mat
+    from flint import arb, fmpq, fmpq_mat
 
     from attsvm.solvers.certify.certificate import Source
     from attsvm.solvers.certify.farkas import FarkasCertificate
@@ -134,7 +134,7 @@ def root_bounds(value: Fraction) -> tuple[float, float]:
     return float(np.nextafter(float(lower), 0.0)), float(np.nextafter(float(upper), np.inf))
 
 
-def _fraction(value: Any) -> Fraction:
+def _fraction(value: fmpq) -> Fraction:
     return Fraction(int(value.p), int(value.q))
 
 
@@ -180,7 +180,7 @@ def norm_enclosure(matrix: fmpq_mat, norm: Norm) -> arb:
     return sum((arb(x) ** power for x in sizes if x != 0), start=arb(0)) ** (1 / power)
 
 
-def _frobenius(rows: ExactRows, matrix: fmpq_mat, weights: list[Any]) -> tuple[float, tuple[float, float]]:
+def _frobenius(rows: ExactRows, matrix: fmpq_mat, weights: list[fmpq]) -> tuple[float, tuple[float, float]]:
     """Bound on the gap and bounds on the optimal norm, all rational up to the last rounding."""
     from attsvm.solvers.exact import repair
     from attsvm.solvers.exact.rows import rational
@@ -202,7 +202,7 @@ def _frobenius(rows: ExactRows, matrix: fmpq_mat, weights: list[Any]) -> tuple[f
     return rounded_up(gap), (root_bounds(lower_square)[0], upper)
 
 
-def _general(rows: ExactRows, matrix: fmpq_mat, weights: list[Any], norm: Norm) -> tuple[float, tuple[float, float]]:
+def _general(rows: ExactRows, matrix: fmpq_mat, weights: list[fmpq], norm: Norm) -> tuple[float, tuple[float, float]]:
     """The same for any norm, by balls."""
     from flint import arb, ctx
 
@@ -272,7 +272,7 @@ def exact_from_source(
     problem, W, multipliers, norm = source
     if problem.penalty is not None:
         raise ValueError("exact() proves hard margins; a soft one has the bounds of its certificate")
-    if problem.batch:
+    if is_batch(problem):
         raise ValueError("exact arithmetic goes one problem at a time; index the batch first, e.g. solution[0]")
     size = problem.m * problem.shape[0] * problem.shape[1]
     if size > EXACT_ENTRIES:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -176,7 +176,7 @@ def _checked(rows: ExactRows, proof: dict[int, fmpq]) -> ExactFarkas:
 
 def norm_of(entries: list[fmpq], norm: str) -> fmpq:
     """The l1 or linf norm of rationals."""
-    sizes: list[Any] = [abs(x) for x in entries]
+    sizes = [abs(x) for x in entries]
     return max(sizes) if norm == "linf" else sum(sizes, start=rational(0))
 
 

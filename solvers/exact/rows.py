@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,14 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from flint import fmpq, fmpq_mat
+    from flint import fmpq, fmpq_mat, fmpz
+
+    Real: TypeAlias = float | int | Fraction | np.floating[Any] | fmpq | fmpz
 
 __all__ = ["ExactFarkas", "ExactRows", "as_fractions", "exact_rows", "rational", "rational_matrix", "to_float"]
 
 
-def rational(value: Any) -> fmpq:
+def rational(value: Real) -> fmpq:
     """A real number (float, integer, Fraction, fmpq) as ``flint.fmpq``.
 
     Examples
@@ -99,12 +101,12 @@ def to_float(value: fmpq) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def _ratio(value: Any) -> tuple[int, int]:
+def _ratio(value: Real) -> tuple[int, int]:
     number = rational(value)
     return int(number.p), int(number.q)
 
 
-def _primitive(values: Sequence[Any]) -> tuple[list[int], fmpq]:
+def _primitive(values: Sequence[Real]) -> tuple[list[int], fmpq]:
     """Integers without common factor and the positive scale that turns them back into the values."""
     from flint import fmpq
 
@@ -256,7 +258,7 @@ class ExactRows:
         used = range(self.m) if rows is None else rows
         weight = fmpq_mat(1, len(used), [y * self.scale[k] for y, k in zip(values, used, strict=True)])
         numerator, denominator = weight.numer_denom()
-        per_query: dict[int, list[Any]] = {}
+        per_query: dict[int, list[fmpz | int]] = {}
         for place, k in enumerate(used):
             w = numerator[0, place]
             total = per_query.setdefault(int(self.owner[k]), [0] * dx)

@@ -12,19 +12,19 @@ import math
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.arrays import Axis, BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
-from attsvm.solvers.certify.hard import frobenius_of, measure
+from attsvm.solvers.certify.hard import ONE, frobenius_of, frobenius_of_batch, measure
 from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS, is_available, pivot_batch, pivot_one
 from attsvm.solvers.frobenius.least_distance import least_distance
-from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, SmallResult, by_daqp, solve_active, solve_small
+from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, by_daqp, solve_active, solve_small, solve_small_batch
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import MethodResult
-from attsvm.solvers.unit import UnitProblem
+from attsvm.solvers.solution import BatchResult, MethodResult
+from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
-__all__ = ["by_distance", "in_norm_form", "proved", "solve_active_set"]
+__all__ = ["by_distance", "in_norm_form", "proved", "solve_active_set", "solve_active_sets"]
 
 # Certificates of well-posed problems are as good as rounding allows; anything above is worth refining.
 _ROUNDING = 1e-13
@@ -40,7 +40,7 @@ _DENSE_ENTRIES = 4_000_000
 _STACK_ENTRIES = 100_000
 
 
-def in_norm_form(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArray, FloatArray]:
+def in_norm_form(unit: UnitProblem[Axis], x: FloatArray, W: FloatArray) -> tuple[FloatArray, FloatArray]:
     """W and multipliers of the problem from W and multipliers of the unit rows, ``W = W(x)`` up to refinement.
 
     Examples
@@ -54,10 +54,11 @@ def in_norm_form(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[Float
     (array([[0.5]]), array([0.5]))
     """
     x = unit.problem.clipped(x) if unit.has_equalities else np.maximum(x, 0.0)
-    size = frobenius_of(W)
     if W.ndim == 2:
+        size = frobenius_of(W)
         return W * unit.scale, x * (unit.inverse * (1.0 / size if size > 0 else 0.0))
-    return W * unit.scale[..., None], x * unit.inverse / np.where(size > 0, size, np.inf)[:, None]
+    sizes = frobenius_of_batch(W)
+    return W * unit.scale[..., None], x * unit.inverse / np.where(sizes > 0, sizes, np.inf)[:, None]
 
 
 def _refined(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -85,7 +86,7 @@ def _refined(unit: UnitProblem, x: FloatArray, W: FloatArray) -> tuple[FloatArra
 
 
 def _refined_stack(
-    unit: UnitProblem, problems: IntArray, x: FloatArray, W: FloatArray
+    unit: UnitProblemBatch, problems: IntArray, x: FloatArray, W: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """`_refined` for some problems of a batch at once; ``x`` and ``W`` are theirs."""
     part = UnitProblem(unit.problem.take(problems))
@@ -138,21 +139,16 @@ def proved(found: MethodResult | None) -> float:
     return np.inf if found is None or found.certificate is None else found.certificate.proved
 
 
-def _can_be_independent(unit: UnitProblem) -> bool:
+def _can_be_independent(unit: UnitProblem[Axis]) -> bool:
     """Whether there are no more rows than dimensions: otherwise every Gram matrix is singular."""
     dx, dz = unit.problem.shape
     return unit.m <= dx * min(dz, unit.problem.q)
 
 
-def _pivot(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> SmallResult:
-    start = None if known is None else known != 0
-    equality = unit.equality if unit.has_equalities else None
-    return solve_small(unit.gram, unit.c, equality, start, limit)
-
-
 def _pivoted(unit: UnitProblem, norm: Norm, known: FloatArray | None, limit: int | None) -> MethodResult | None:
     """One problem by pivoting, as far as the limit lets it get; None where rows turn out dependent."""
-    result = _pivot(unit, known, limit)
+    start, equality = None if known is None else known != 0, unit.equality if unit.has_equalities else None
+    result = solve_small(unit.gram, unit.c, equality, start, limit)
     rounds = int(result.iterations)
     if result.settled:
         return _polished(unit, norm, result.x, unit.adjoint(result.x), rounds)
@@ -162,7 +158,7 @@ def _pivoted(unit: UnitProblem, norm: Norm, known: FloatArray | None, limit: int
     return _certified(unit, norm, x, unit.adjoint(x), rounds)
 
 
-def _fits_compiled(unit: UnitProblem) -> bool:
+def _fits_compiled(unit: UnitProblem[Axis]) -> bool:
     """Whether the rows are few enough for the compiled pivoting, if that is there."""
     return unit.m <= MOST_ROWS and is_available()
 
@@ -197,24 +193,25 @@ def _solve_directly(unit: UnitProblem, norm: Norm) -> MethodResult | None:
     lam = x * (1.0 / size)
     dual = problem.adjoint(lam)
     W = dual * size
-    certificate = measure(problem, W, lam, norm, None, dual)
+    certificate = measure(ONE, problem, W, lam, norm, None, dual)
     return MethodResult(W, lam, steps, certificate=certificate) if certificate.worst <= _ROUNDING else None
 
 
 def _pivoted_stack(
-    unit: UnitProblem, known: FloatArray | None, limit: int | None
+    unit: UnitProblemBatch, known: FloatArray | None, limit: int | None
 ) -> tuple[FloatArray, FloatArray, BoolArray, IntArray]:
     """Multipliers and W of the unit rows of a batch by pivoting, where these are meant, and rounds."""
-    problem = unit.problem
+    problem, start = unit.problem, None if known is None else known != 0
+    equality = unit.equality if unit.has_equalities else None
     if _fits_compiled(unit):
-        sides, equality = None if problem.is_plain else problem.rhs, unit.equality if unit.has_equalities else None
-        done = pivot_batch(problem.pairs(), sides, equality, None if known is None else known != 0, limit)
+        sides = None if problem.is_plain else problem.rhs
+        done = pivot_batch(problem.pairs(), sides, equality, start, limit)
         x, W = done.multipliers * problem.row_norms, done.W
         x /= unit.scale
         W /= unit.scale[..., None]
         settled, rounds, peaks = done.settled, done.rounds, done.peaks
     else:
-        found = _pivot(unit, known, limit)
+        found = solve_small_batch(unit.gram, unit.c, equality, start, limit)
         x = problem.clipped(found.x)
         settled, rounds, peaks = found.settled, found.iterations, np.abs(x).max(axis=-1)
         W = unit.adjoint(x)
@@ -225,8 +222,17 @@ def _pivoted_stack(
     return x, W, settled | (limit is not None), rounds
 
 
-def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None) -> MethodResult:
-    """A batch: pivoting where the rows can be independent, least distances for the others that are small enough."""
+def solve_active_sets(unit: UnitProblemBatch, norm: Norm, request: Request) -> BatchResult:
+    """`solve_active_set` for a batch: pivoting where the rows can be independent, else least distances if small enough.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> batch = MarginProblem.stack([MarginProblem([[2.0]], [[1.0]], [0]), MarginProblem([[4.0]], [[1.0]], [0])])
+    >>> solve(batch, solver="active_set").W.ravel()
+    array([0.5 , 0.25])
+    """
+    known, limit = request.multipliers(unit.problem), request.max_iterations
     dx, dz = unit.problem.shape
     size, m = unit.equality.shape
     if _can_be_independent(unit):
@@ -248,11 +254,11 @@ def _solve_stack(unit: UnitProblem, known: FloatArray | None, limit: int | None)
         candidates[left] = np.where(result.ray[:, None], result.x * unit.inverse[left], np.nan)
     solution, lam = in_norm_form(unit, x, W)
     lam[~settled] = np.nan
-    return MethodResult(solution, lam, iterations, candidates=candidates)
+    return BatchResult(solution, lam, iterations, candidates)
 
 
 def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
-    """Least Frobenius norm by active-set methods: exact, for up to a few thousand rows, one problem or a batch.
+    """Least Frobenius norm by active-set methods: exact, for up to a few thousand rows.
 
     ``max_iterations`` limits the rounds of pivoting, ``50 + 2 m`` by default; what it stops is returned as it is.
 
@@ -265,8 +271,6 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodR
            [1. ]])
     """
     known, limit = request.multipliers(unit.problem), request.max_iterations
-    if unit.problem.batch:
-        return _solve_stack(unit, known, limit)
     # A warm start would save the guess of the active rows, a third of a call in C, and may take more rounds than that.
     best = _solve_directly(unit, norm) if limit is None and (known is None or _fits_compiled(unit)) else None
     if best is not None:

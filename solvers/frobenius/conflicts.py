@@ -12,20 +12,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Certificate
-from attsvm.solvers.certify.farkas import certify_infeasible, zero_row_proof
+from attsvm.solvers.certify.farkas import certify_infeasible, farkas_certificate, zero_row_proof
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.exact.settle import exact_proof
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rows.chosen import ChosenRows
+from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
+from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["exact_step", "find_conflict", "find_farkas", "purify_farkas"]
 
-_ROUNDS = 60
+_ROUNDS = 200
 _CG_STEPS = 400
+# Entries of W up to which Newton steps come from a factor of their order; its ridge relative to unit rows, and the
+# solves with it that remove the effect of the ridge.
+_FACTOR_ENTRIES, _RIDGE, _REFINEMENTS = 4200, 1e-9, 2
+# A shortfall cancels when this share of it is left over; a step that gains less than this share of h is rounding.
+_CANCELS, _NO_GAIN = 1e-6, 1e-14
+# Rows per dimension that a proof is first tried with.
+_PROOF_ROWS = 4
+# Rows with this share of the largest shortfall stand out; at most so many are tried as a proof before the search ends.
+_STANDS_OUT, _FEW = 0.1, 64
+# Steps of conjugate gradients, at least, before a factor takes over, and what a step costs beside its arithmetic.
+_FEWEST_STEPS, _STEP_OVERHEAD = 20, 2e7
 
 
 def _floored_inverse(moment: FloatArray) -> FloatArray:
@@ -34,20 +47,73 @@ def _floored_inverse(moment: FloatArray) -> FloatArray:
     return np.asarray((vectors / np.maximum(values, 1e-6 * values[-1])) @ vectors.T)
 
 
-def _newton_direction(unit: UnitProblem, short: BoolArray, shortfall: FloatArray, accuracy: float) -> FloatArray:
-    """Least-squares change of W that removes the shortfall, by conjugate gradients in the space of W."""
-    index = np.flatnonzero(short)
-    rows = ChosenRows(unit.problem.rows, index, weights=unit.inverse[index])
-    left, right = _floored_inverse(rows.a.T @ rows.a), _floored_inverse(rows.queries.T @ rows.queries)
+class _Directions:
+    """Least-squares changes of W that remove a shortfall: Newton steps on h.
 
-    def product(direction: FloatArray) -> FloatArray:
-        return rows.adjoint(rows.margins(direction))
+    By conjugate gradients as long as these take less arithmetic than a Cholesky factor of the order of W, by such a
+    factor from then on, if W has not too many entries.
+    """
 
-    def precondition(residual: FloatArray) -> FloatArray:
-        return np.asarray(left @ residual @ right)
+    def __init__(self, unit: UnitProblem) -> None:
+        self.unit = unit
+        entries = unit.problem.shape[0] * unit.problem.shape[1]
+        self.can_factor = entries <= _FACTOR_ENTRIES
+        self.factors = False
+        self._arithmetic = entries**3 / 3.0
 
-    target = rows.adjoint(shortfall[index])
-    return conjugate_gradient(product, precondition, target, accuracy, _CG_STEPS, flat=0.0).x
+    def __call__(self, short: BoolArray, shortfall: FloatArray, accuracy: float) -> FloatArray:
+        """For the rows that are missed, shape (dx, dz)."""
+        index = np.flatnonzero(short)
+        if not self.factors:
+            direction, solved = self._descended(index, shortfall[index], accuracy)
+            if solved or not self.can_factor:
+                return direction
+            self.factors = True
+        factored = _factored_direction(self.unit, index, shortfall[index])
+        if factored is not None:
+            return factored
+        self.can_factor = self.factors = False
+        return self._descended(index, shortfall[index], accuracy)[0]
+
+    def _descended(self, index: IntArray, shortfall: FloatArray, accuracy: float) -> tuple[FloatArray, bool]:
+        """By conjugate gradients in the space of W, and whether they came to an end."""
+        problem = self.unit.problem
+        rows = ChosenRows(problem.rows, index, weights=self.unit.inverse[index])
+        left, right = _floored_inverse(rows.moments()), _floored_inverse(rows.queries.T @ rows.queries)
+        most = _CG_STEPS
+        if self.can_factor:
+            (dx, dz), q = problem.shape, len(rows.queries)
+            each = 4.0 * dx * (len(index) + q * dz) + 2.0 * dx * dz * (dx + dz) + _STEP_OVERHEAD
+            most = min(max(int(self._arithmetic / each), _FEWEST_STEPS), _CG_STEPS)
+
+        def product(direction: FloatArray) -> FloatArray:
+            return rows.adjoint(rows.margins(direction))
+
+        def precondition(residual: FloatArray) -> FloatArray:
+            return np.asarray(left @ residual @ right)
+
+        found = conjugate_gradient(product, precondition, rows.adjoint(shortfall), accuracy, most, flat=0.0)
+        return found.x, found.ending == "solved"
+
+
+def _factored_direction(unit: UnitProblem, index: IntArray, shortfall: FloatArray) -> FloatArray | None:
+    """The same from a Cholesky factor of ``F'F`` plus a small ridge; None where there is none."""
+    from scipy.linalg import lapack
+
+    blocks, order = by_query(unit.problem.rows.gather(index), unit.inverse[index])
+    owner = np.repeat(np.arange(len(blocks.counts)), blocks.counts)
+    rows = PairRows.trusted(blocks.a, blocks.queries, owner)
+    matrix = normal_matrix(blocks, np.full(len(index), 1.0 / _RIDGE))
+    factor, failed = lapack.dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
+    if failed:
+        return None
+    left, direction = shortfall[order], np.zeros(unit.problem.shape)
+    for _ in range(_REFINEMENTS):
+        right = rows.adjoint(left)
+        change = lapack.dpotrs(factor, right.ravel(), lower=1)[0].reshape(right.shape) / _RIDGE
+        direction += change
+        left = left - rows.margins(change)
+    return direction
 
 
 def exact_step(
@@ -108,6 +174,7 @@ def find_conflict(unit: UnitProblem, W: FloatArray) -> tuple[Certificate | None,
     """
     W = W / unit.scale
     gaps = unit.c - unit.margins(W)
+    direction, proofs = _Directions(unit), _Proofs(unit)
     accuracy, before = 1e-2, -1
     for _ in range(_ROUNDS):
         short = (gaps > 0) | unit.equality
@@ -115,22 +182,74 @@ def find_conflict(unit: UnitProblem, W: FloatArray) -> tuple[Certificate | None,
         worst = float(np.abs(lam).max())
         if worst <= 1e-13:
             return None, W * unit.scale
+        gradient = unit.adjoint(lam)
         # A shortfall at the level of rounding cancels for no reason but its smallness.
-        proof = certify_infeasible(unit.problem, lam * unit.inverse) if worst > 1e-9 else None
+        proof = proofs.attempt(lam, W, float(np.linalg.norm(gradient))) if worst > 1e-9 else None
         if proof is not None:
             return proof, None
         count = int(np.count_nonzero(short))
         if count == before:
             accuracy = max(1e-2 * accuracy, 1e-10)
         before = count
-        D = _newton_direction(unit, short, lam, accuracy)
+        D = direction(short, lam, accuracy)
         change = unit.margins(D)
         step = exact_step(gaps, change, unit.equality)
-        if step < 1e-10:  # no descent left but rounding
+        gain = step * float(np.vdot(gradient, D))  # twice what a Newton step takes off h
+        if step < 1e-10 or gain <= _NO_GAIN * float(lam @ lam):  # no descent left but rounding
             return None, None
         W = W + step * D
         gaps = unit.c - unit.margins(W)
     return None, None
+
+
+class _Proofs:
+    """What was tried as a proof on the way to the least shortfall."""
+
+    def __init__(self, unit: UnitProblem) -> None:
+        self.unit = unit
+        self._left = np.inf
+        self._few = np.zeros(0, dtype=np.int64)
+
+    def attempt(self, lam: FloatArray, W: FloatArray, left_over: float) -> Certificate | None:
+        """A proof from the few rows that stand out, or from all once their shortfall cancels."""
+        size = np.abs(lam)
+        rows = np.flatnonzero(size > _STANDS_OUT * float(size.max()))
+        if len(rows) <= _FEW and not np.array_equal(rows, self._few):
+            self._few = rows
+            part = UnitProblem(self.unit.problem.gather(rows))
+            if not (part.has_zero_rows or part.trivial):
+                proof = self._lifted(_cancel(part.rows, lam[rows]), rows)
+                if proof is not None:
+                    return proof
+        share = left_over / float(size.sum())
+        if share > min(_CANCELS, 1e-2 * self._left):
+            return None
+        self._left = share
+        return self._whole(lam, W)
+
+    def _whole(self, lam: FloatArray, W: FloatArray) -> Certificate | None:
+        """From the rows with most of a shortfall that cancels, if these contradict each other, else from all.
+
+        A few times as many rows as dimensions take as long to search as one step, and make a proof that is shorter.
+        """
+        problem = self.unit.problem
+        few = _PROOF_ROWS * problem.shape[0] * min(problem.shape[1], problem.q)
+        rows = np.flatnonzero(lam)
+        top = rows if len(rows) <= few else rows[np.argpartition(-lam[rows], few)[:few]]
+        part = np.union1d(top, np.flatnonzero(self.unit.equality))
+        if 2 * len(rows) > 3 * len(part):
+            proof, _ = find_conflict(UnitProblem(problem.gather(part)), W * self.unit.scale)
+            if proof is not None:
+                return self._lifted(proof, part)
+        return certify_infeasible(problem, lam * self.unit.inverse)
+
+    def _lifted(self, proof: Certificate | None, rows: IntArray) -> Certificate | None:
+        """The proof of some rows as one of all."""
+        if proof is None or proof.farkas is None:
+            return None
+        lam = np.zeros(self.unit.m)
+        lam[rows] = proof.farkas.multipliers
+        return farkas_certificate(self.unit.problem, lam, proof.farkas.proof, rows[proof.farkas.rows])
 
 
 def find_farkas(problem: MarginProblem) -> Certificate | None:

@@ -1,30 +1,30 @@
 """Least Frobenius norm of very many rows on few entries: interior-point steps whose linear systems are of W's order.
 
-    minimize |W|_F^2 / 2   subject to  F W - s = c,  s >= 0
+    minimize |W|_F^2 / 2   subject to  F W - s = c,  s >= 0,   E W = e
 
-Eliminating s and its multipliers from a step leaves ``(I + F' diag(lam / s) F) dW = right side``, of order dx dz. Rows
-of one query share their right factor, so the matrix is a sum over queries of ``(sum_k w_k a_k a_k') (x) (b b')``: with
-the upper triangles of both factors as vectors it is one product of two matrices with a column per query. Rows enter
-through a working set: after each step those that W misses join, strictly inside.
+Eliminating s and its multipliers from a step leaves ``(I + F' diag(lam / s) F) dW = right side``, of order dx dz
+(`normal_matrix`). Rows enter through a working set: after each step those that W misses join, strictly inside. Equality
+rows E take part from the first step on, without those that depend on others, through a second factor of their order.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.correction import least_change
+from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
+from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["BACK_OFF", "CHUNK_NUMBERS", "by_query", "normal_matrix", "solve_entries"]
+__all__ = ["BACK_OFF", "solve_entries"]
 
 # Entries of W up to which systems of their order are worth it.
 _MOST_ENTRIES = 4200
@@ -32,68 +32,43 @@ _MOST_ENTRIES = 4200
 _FIRST, _LOOK = 4, 0.5
 _STEPS = 200
 BACK_OFF = 0.99
-# Numbers of working memory per chunk of queries.
-CHUNK_NUMBERS = 1 << 23
+# Bounds this many times as large as the norm of W: multipliers diverge. On the way to a solution they are within 2.
+_DIVERGED = 8.0
+# Numbers in the equality rows, written out, and directions of theirs that count as combinations of others.
+_TIE_NUMBERS, _DEPENDENT = 8_000_000, 1e-10
 
 
-class _Triangles(NamedTuple):
-    """Upper triangles of symmetric matrices as vectors, and where their entries belong."""
+class _Ties:
+    """The equality rows of the unit problem, ``E W = e``, without those that depend on others.
 
-    i: IntArray
-    j: IntArray
-    place: IntArray
+    Attributes
+    ----------
+    index : ndarray of int, shape (p,)
+    matrix : ndarray, shape (p, dx dz)
+        Written out.
+    """
 
+    def __init__(self, unit: UnitProblem) -> None:
+        from scipy.linalg import qr
 
-@lru_cache(maxsize=4)
-def _triangles(d: int) -> _Triangles:
-    i, j = np.triu_indices(d)
-    place = np.zeros((d, d), dtype=np.int64)
-    place[i, j] = place[j, i] = np.arange(len(i))
-    return _Triangles(i, j, place)
+        index = np.flatnonzero(unit.equality)
+        matrix = unit.problem.rows.gather(index).features() * unit.inverse[index, None]
+        factor, order = qr(matrix.T, mode="r", pivoting=True)
+        sizes = np.abs(factor.diagonal())
+        keep = np.sort(order[: np.count_nonzero(sizes > _DEPENDENT * sizes[0])])
+        self.index, self.matrix, self.sides = index[keep], matrix[keep], unit.c[index[keep]]
 
+    def left_over(self, W: FloatArray) -> FloatArray:
+        """``e - E W``, shape (p,)."""
+        return np.asarray(self.sides - self.matrix @ W.ravel())
 
-class _Blocks(NamedTuple):
-    """Rows sorted by query, with where each query's rows begin."""
-
-    a: FloatArray
-    begin: IntArray
-    counts: IntArray
-    queries: FloatArray
-
-
-def by_query(rows: PairRows, scale: FloatArray) -> tuple[_Blocks, IntArray]:
-    """Unit rows by query, and the order that brought them there."""
-    order = np.argsort(rows.owner, kind="stable")
-    used, begin, counts = np.unique(rows.owner[order], return_index=True, return_counts=True)
-    a = rows.a[order].astype(np.float64, copy=False) * scale[order, None]
-    return _Blocks(a, begin, counts, rows.queries[used].astype(np.float64, copy=False)), order
-
-
-def normal_matrix(blocks: _Blocks, weights: FloatArray) -> FloatArray:
-    """``I + F' diag(w) F`` of the order of W's entries."""
-    dx, dz = blocks.a.shape[1], blocks.queries.shape[1]
-    left, right = _triangles(dx), _triangles(dz)
-    total = np.zeros((len(left.i), len(right.i)))
-    longest = int(blocks.counts.max())
-    step = max(1, CHUNK_NUMBERS // (longest * dx + len(left.i) + len(right.i)))
-    for start in range(0, len(blocks.counts), step):
-        part = slice(start, start + step)
-        counts, begin = blocks.counts[part], blocks.begin[part]
-        rows = slice(begin[0], begin[-1] + counts[-1])
-        padded = np.zeros((len(counts), int(counts.max()), dx))
-        inside = np.arange(padded.shape[1]) < counts[:, None]
-        padded[inside] = blocks.a[rows] * np.sqrt(weights[rows])[:, None]
-        squares = padded.mT @ padded
-        b = blocks.queries[part]
-        total += squares[:, left.i, left.j].T @ (b[:, right.i] * b[:, right.j])
-    whole = total[left.place][:, :, right.place]  # (i, k, j, l)
-    H = np.ascontiguousarray(whole.transpose(0, 2, 1, 3)).reshape(dx * dz, dx * dz)
-    H.ravel()[:: len(H) + 1] += 1.0
-    return H
+    def adjoint(self, mu: FloatArray) -> FloatArray:
+        """``E' mu``, flat."""
+        return np.asarray(mu @ self.matrix)
 
 
 class _Steps:
-    """Predictor-corrector steps on a growing set of rows.
+    """Predictor-corrector steps on a growing set of inequality rows, with all equality rows.
 
     Attributes
     ----------
@@ -102,11 +77,17 @@ class _Steps:
     W : ndarray, shape (dx, dz)
         Of the unit rows.
     s, lam : ndarray, shape (k,)
+    mu : ndarray, shape (p,)
+        Multipliers of the equality rows.
     steps : int
+    watches : bool
+        Whether `run` ends where the multipliers diverge.
     """
 
     def __init__(self, unit: UnitProblem, index: IntArray) -> None:
-        self.unit, self.W, self.steps = unit, np.zeros(unit.problem.shape), 0
+        self.unit, self.W, self.steps, self.watches = unit, np.zeros(unit.problem.shape), 0, True
+        self.ties = _Ties(unit) if unit.has_equalities else None
+        self.mu = np.zeros(0 if self.ties is None else len(self.ties.index))
         self._take(index, np.ones(len(index)), np.ones(len(index)))
 
     def _take(self, index: IntArray, s: FloatArray, lam: FloatArray) -> None:
@@ -117,13 +98,13 @@ class _Steps:
             self.blocks.a, self.blocks.queries, np.repeat(np.arange(len(self.blocks.counts)), self.blocks.counts)
         )
         self.c = unit.c[self.index]
-        self.inside = np.zeros(unit.m, dtype=bool)
-        self.inside[self.index] = True
+        self.outside = ~unit.equality
+        self.outside[self.index] = False
 
     def admit(self) -> int:
         """Take in the rows that W misses; how many."""
         short = self.unit.margins(self.W) - self.unit.c
-        new = np.flatnonzero((short < 0.0) & ~self.inside)
+        new = np.flatnonzero((short < 0.0) & self.outside)
         if len(new):
             mu = float(self.s @ self.lam) / len(self.s)
             room = np.maximum(np.sqrt(mu), -short[new])
@@ -134,21 +115,58 @@ class _Steps:
             )
         return len(new)
 
-    def gap(self) -> float:
-        """Relative distance of the norms of W and of the dual bound, or the residual of the rows."""
+    def _dual(self) -> FloatArray:
+        """``W(lam, mu)``, shape (dx, dz)."""
         dual = self.rows.adjoint(self.lam)
-        value, size = float(np.linalg.norm(self.W)), float(np.linalg.norm(dual))
-        bound = float(self.c @ self.lam) / size if size > 0 else 0.0
-        missed = float(np.abs(self.c + self.s - self.rows.margins(self.W)).max())
-        return max(1.0 - bound / value if value > 0 else np.inf, missed)
+        return dual if self.ties is None else dual + self.ties.adjoint(self.mu).reshape(dual.shape)
 
-    def run(self, goal: float, most: int) -> None:
-        """Steps until the gap is below the goal and no row is missed, or until rounding or the budget stops them."""
+    def measures(self) -> tuple[float, float]:
+        """The gap (of the norm of W to the dual bound, or the residual of the rows), and the bound over the norm."""
+        value, size = float(np.linalg.norm(self.W)), float(np.linalg.norm(self._dual()))
+        gain = float(self.c @ self.lam)
+        missed = float(np.abs(self.c + self.s - self.rows.margins(self.W)).max())
+        if self.ties is not None:
+            gain += float(self.ties.sides @ self.mu)
+            missed = max(missed, float(np.abs(self.ties.left_over(self.W)).max()))
+        bound = gain / size if size > 0 else 0.0
+        if not value > 0:
+            return np.inf, 0.0
+        return max(1.0 - bound / value, missed), bound / value
+
+    def run(self, goal: float, most: int) -> bool:
+        """Steps until the gap is below the goal and no row is missed, or until rounding or the budget stops them.
+
+        False where the multipliers diverge, as they do where rows contradict each other.
+        """
         while self.steps < most:
-            gap = self.gap()
+            gap, ratio = self.measures()
+            if self.watches and ratio > _DIVERGED:
+                return False
             joined = self.admit() if gap < _LOOK else 0
             if (gap <= goal and not joined) or not self._step():
-                return
+                return True
+        return True
+
+    def _solver(self, factor: FloatArray) -> Callable[[FloatArray], tuple[FloatArray, FloatArray]] | None:
+        """The change of W and of the multipliers of equality rows for a right-hand side; None without one."""
+        from scipy.linalg import lapack
+
+        ties = self.ties
+        if ties is None:
+            return lambda right: (lapack.dpotrs(factor, right.ravel(), lower=1)[0].reshape(right.shape), self.mu)
+        short = ties.left_over(self.W)
+        half, _ = lapack.dtrtrs(factor, ties.matrix.T, lower=1)
+        inner, failed = lapack.dpotrf(half.T @ half, lower=1)
+        if failed:
+            return None
+
+        def solve(right: FloatArray) -> tuple[FloatArray, FloatArray]:
+            free = lapack.dpotrs(factor, right.ravel(), lower=1)[0]
+            change = lapack.dpotrs(inner, short - ties.matrix @ free, lower=1)[0]
+            tied = lapack.dtrtrs(factor, half @ change, lower=1, trans=1)[0]
+            return (free + tied).reshape(right.shape), change
+
+        return solve
 
     def _step(self) -> bool:
         from scipy.linalg import lapack
@@ -156,49 +174,60 @@ class _Steps:
         s, lam, m = self.s, self.lam, len(self.s)
         weights = lam / s
         factor, failed = lapack.dpotrf(normal_matrix(self.blocks, weights).T, lower=1, clean=0, overwrite_a=1)
-        if failed:
+        solve = None if failed else self._solver(factor)
+        if solve is None:
             return False
         residual = self.c + s - self.rows.margins(self.W)
-        off = self.rows.adjoint(lam) - self.W
+        off = self._dual() - self.W
         mu = float(s @ lam) / m
 
-        def direction(aimed: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-            right = off + self.rows.adjoint(aimed / s + weights * residual)
-            dW = lapack.dpotrs(factor, right.ravel(), lower=1)[0].reshape(self.W.shape)
+        def direction(aimed: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+            dW, tied = solve(off + self.rows.adjoint(aimed / s + weights * residual))
             ds = self.rows.margins(dW) - residual
-            return dW, ds, (aimed - lam * ds) / s
+            return dW, tied, ds, (aimed - lam * ds) / s
 
         def longest(ds: FloatArray, dlam: FloatArray) -> tuple[float, float]:
             primal, dual = float((-ds / s).max()), float((-dlam / lam).max())
             return 1.0 / max(primal, BACK_OFF), 1.0 / max(dual, BACK_OFF)
 
-        _, ds, dlam = direction(-s * lam)
+        _, _, ds, dlam = direction(-s * lam)
         primal, dual = (min(1.0, x) for x in longest(ds, dlam))
         ahead = float((s + primal * ds) @ (lam + dual * dlam)) / m
         target = mu * min(1.0, max(ahead / mu, 1e-4)) ** 3
-        dW, ds, dlam = direction(target - s * lam - ds * dlam)
+        dW, tied, ds, dlam = direction(target - s * lam - ds * dlam)
         # One length: W and the multipliers are tied.
         length = BACK_OFF * min(longest(ds, dlam))
         if not length > 1e-8:  # also catches NaN
             return False
         self.W, self.s, self.lam = self.W + length * dW, s + length * ds, lam + length * dlam
+        if self.ties is not None:
+            self.mu = self.mu + length * tied
         self.steps += 1
         return True
 
 
 def _first_rows(unit: UnitProblem) -> IntArray:
-    """The rows of each query with the least values along the sum of all rows."""
-    values = unit.margins(unit.adjoint(np.ones(unit.m)))
-    owner = unit.problem.owner
+    """The inequality rows of each query with the least values along the sum of all rows."""
+    some = np.flatnonzero(~unit.equality)
+    values = unit.margins(unit.adjoint(np.where(unit.equality, 0.0, 1.0)))[some]
+    owner = unit.problem.owner[some]
     order = np.lexsort((values, owner))
     begin = np.searchsorted(owner[order], np.arange(unit.problem.q))
-    return np.sort(order[np.arange(unit.m) - begin[owner[order]] < _FIRST])
+    return np.sort(some[order[np.arange(len(some)) - begin[owner[order]] < _FIRST]])
+
+
+def _fits(unit: UnitProblem) -> bool:
+    """Whether W has few entries, the equality rows may be written out, and there is something to do."""
+    problem = unit.problem
+    entries, ties = problem.shape[0] * problem.shape[1], int(np.count_nonzero(unit.equality))
+    return entries <= _MOST_ENTRIES and ties * entries <= _TIE_NUMBERS and ties < unit.m and not unit.has_zero_rows
 
 
 def solve_entries(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least Frobenius norm of many more rows than entries; ``max_iterations`` are steps, 200 by default.
 
-    Equality rows, and W of more entries than its systems are worth, are left to other methods.
+    Where multipliers diverge a proof of infeasibility is looked for. W of more entries than its systems are worth, and
+    zero rows, are left to other methods.
 
     Examples
     --------
@@ -212,11 +241,16 @@ def solve_entries(unit: UnitProblem, norm: Norm, request: Request) -> MethodResu
     >>> print(found.status, abs(found.norm / solve(rows, solver="active_set").norm - 1) < 1e-6)
     optimal True
     """
-    problem = unit.problem
-    if unit.has_equalities or unit.has_zero_rows or problem.shape[0] * problem.shape[1] > _MOST_ENTRIES:
+    if not _fits(unit):
         return MethodResult()
     state = _Steps(unit, _first_rows(unit))
-    state.run(max(0.1 * request.tolerance, 1e-9), request.max_iterations or _STEPS)
+    goal, most = max(0.1 * request.tolerance, 1e-9), request.max_iterations or _STEPS
+    if not state.run(goal, most):
+        proof, _ = find_conflict(unit, np.zeros(unit.problem.shape))  # nearer to its minimum than what diverges
+        if proof is not None:
+            return MethodResult(farkas=proof, iterations=state.steps)
+        state.watches = False
+        state.run(goal, most)
     return _certified(unit, norm, state)
 
 
@@ -225,10 +259,12 @@ def _certified(unit: UnitProblem, norm: Norm, state: _Steps) -> MethodResult:
     problem = unit.problem
     x = np.zeros(unit.m)
     x[state.index] = state.lam
+    if state.ties is not None:
+        x[state.ties.index] = state.mu
     W = state.W * unit.scale
-    values: Any = problem.margins(W)
-    if problem.is_plain and 0.0 < float(values.min()) < 1.0:
-        W = W / float(values.min())
+    least = float(problem.margins(W).min())
+    if problem.is_plain and 0.0 < least < 1.0:
+        W = W / least
     elif not problem.is_plain:
         W = least_change(problem, W)
     lam = unit.restore_multipliers(x)

@@ -131,19 +131,19 @@ class FaceSystem:
         n = len(k)
         if not n:
             return 0
-        kind: Any = np.float32 if self.single else np.float64
-        gram = np.empty((n, n), dtype=kind)
-        a_right, b_right = (a, b) if self.metric is None else (a @ self.metric.left, b @ self.metric.right)
-        narrow: list[npt.NDArray[Any]] = [x.astype(kind, copy=False) for x in (a, b, a_right, b_right)]
-        a, b, a_right, b_right = narrow
+        kind: type[np.floating[Any]] = np.float32 if self.single else np.float64
+        gram: npt.NDArray[np.floating[Any]] = np.empty((n, n), dtype=kind)
+        pair = (a, b) if self.metric is None else (a @ self.metric.left, b @ self.metric.right)
+        left, right = a.astype(kind, copy=False), b.astype(kind, copy=False)
+        a_right, b_right = pair[0].astype(kind, copy=False), pair[1].astype(kind, copy=False)
         for start in range(0, n, _BLOCK):
             rows = slice(start, min(start + _BLOCK, n))
             part = gram[rows, : rows.stop]
-            np.matmul(a_right[rows], a[: rows.stop].T, out=part)
-            part *= b[rows] @ b[: rows.stop].T
+            np.matmul(a_right[rows], left[: rows.stop].T, out=part)
+            part *= right[rows] @ right[: rows.stop].T
             if self.metric is not None:
-                other = a[rows] @ a[: rows.stop].T
-                other *= b_right[rows] @ b[: rows.stop].T
+                other = left[rows] @ left[: rows.stop].T
+                other *= b_right[rows] @ right[: rows.stop].T
                 part += other
                 part *= 0.5
             if self.curvature and self.joint:
@@ -155,7 +155,7 @@ class FaceSystem:
         self.factor, fault = (spotrf if self.single else dpotrf)(gram.T, lower=0, overwrite_a=1, clean=0)
         return int(fault)
 
-    def _add_ridge_of_heads(self, gram: FloatArray, sign: FloatArray) -> None:
+    def _add_ridge_of_heads(self, gram: npt.NDArray[np.floating[Any]], sign: FloatArray) -> None:
         """The eliminated rows' own diagonal, which rows of the same query now share."""
         order = np.argsort(self.follows, kind="stable")
         place, head, s = self.followers[order], self.follows[order], sign[order]

@@ -24,7 +24,7 @@ class DistanceResult(NamedTuple):
     Attributes
     ----------
     x : ndarray, shape (*batch, m)
-        Multipliers of the unit rows; where ``ray``, of a combination of rows that cancels.
+        Multipliers of the unit rows; where ``ray``, of a combination of rows that cancels; 0 where there is neither.
     w : ndarray, shape (*batch, D)
         The nearest point, usually more accurate than ``F'x``; 0 where there is none.
     settled, ray : ndarray of bool, shape (*batch,)
@@ -79,7 +79,7 @@ def least_distance(rows: FloatArray, c: FloatArray, equality: BoolArray | None =
         x[i], count[i] = info["lam"], info["iterations"]
     np.negative(x, out=x)  # multipliers of lower bounds are negative there
     settled, ray = flag == 1, flag == -1
-    w[~settled] = 0.0  # what DAQP returns there was never written
+    w[~settled], x[~(settled | ray)] = 0.0, 0.0  # what DAQP returns there was never written
     if not batch:
         return DistanceResult(x[0], w[0], settled[0], ray[0], count[0])
     return DistanceResult(x, w, settled, ray, count)

@@ -17,15 +17,16 @@ References: Júdice and Pires (1994), Kim and Park (2011) for block principal pi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["DAQP_ROWS", "SmallResult", "by_daqp", "solve_active", "solve_small"]
+__all__ = ["DAQP_ROWS", "SmallResult", "SmallResults", "by_daqp", "solve_active", "solve_small", "solve_small_batch"]
 
 # Rounds without a new smallest number of misplaced rows before only one row changes sides at a time, which cannot
 # cycle (Murty's rule).
@@ -45,6 +46,8 @@ _FEW = 12
 # Numbers in the Gram matrices worked on at a time.
 _CHUNK_NUMBERS = 1 << 21
 _EMPTY: FloatArray = np.zeros((1, 0))
+# x, objective, exit flag and what else it knows.
+_Daqp = Callable[..., tuple[FloatArray, float, int, dict[str, int]]]
 
 
 class SmallResult(NamedTuple):
@@ -52,17 +55,25 @@ class SmallResult(NamedTuple):
 
     Attributes
     ----------
-    x : ndarray, shape (*batch, m)
+    x : ndarray, shape (m,)
         Multipliers of the unit rows.
-    settled : bool, or ndarray of bool, shape (B,)
+    settled : bool
         Every row is on its side to within rounding; False for dependent rows.
-    iterations : int, or ndarray of int, shape (B,)
+    iterations : int
         Rounds of pivoting.
     """
 
     x: FloatArray
-    settled: Any
-    iterations: Any
+    settled: bool
+    iterations: int
+
+
+class SmallResults(NamedTuple):
+    """What `solve_small_batch` found: as `SmallResult`, with a leading axis."""
+
+    x: FloatArray
+    settled: BoolArray
+    iterations: IntArray
 
 
 def solve_small(
@@ -76,13 +87,13 @@ def solve_small(
 
     Parameters
     ----------
-    gram : ndarray, shape (*batch, m, m)
-        Gram matrices of rows of norm 1.
-    c : ndarray, shape (*batch, m)
-        Right-hand sides of the unit rows, the largest of each problem of size 1.
-    equality : ndarray of bool, shape (*batch, m), optional
+    gram : ndarray, shape (m, m)
+        Gram matrix of rows of norm 1.
+    c : ndarray, shape (m,)
+        Right-hand sides of the unit rows, the largest of size 1.
+    equality : ndarray of bool, shape (m,), optional
         Rows whose multiplier may have either sign; none by default.
-    start : ndarray of bool, shape (*batch, m), optional
+    start : ndarray of bool, shape (m,), optional
         Rows believed to be active.
     limit : int, optional
         Rounds of pivoting; ``50 + 2 m`` by default.
@@ -96,34 +107,50 @@ def solve_small(
     >>> solve_small(np.array([[1.0, 0.5], [0.5, 1.0]]), np.array([1.0, 0.25])).x
     array([1., 0.])
     """
-    most = 50 + 2 * c.shape[-1] if limit is None else limit
-    if gram.ndim == 2:
-        if start is None and limit is None and len(c) <= DAQP_ROWS:
-            x, ended, rounds = by_daqp(gram, c, equality)
-        else:
-            if start is None and len(c) >= _GUESS_ROWS:
-                free = np.zeros(len(c), dtype=bool) if equality is None else equality
-                start = _guess(gram[None], c[None], free[None])[0]
-            x, ended, rounds = _pivot_one(gram, c, equality, start, most)
-        if ended:
-            return SmallResult(x, True, rounds)
-        many = solve_small(gram[None], c[None], None if equality is None else equality[None], None, limit)
-        return SmallResult(many.x[0], many.settled[0], many.iterations[0])
+    if start is None and limit is None and len(c) <= DAQP_ROWS:
+        x, ended, rounds = by_daqp(gram, c, equality)
+    else:
+        if start is None and len(c) >= _GUESS_ROWS:
+            free = np.zeros(len(c), dtype=bool) if equality is None else equality
+            start = _guess(gram[None], c[None], free[None])[0]
+        x, ended, rounds = _pivot_one(gram, c, equality, start, 50 + 2 * len(c) if limit is None else limit)
+    if ended:
+        return SmallResult(x, True, rounds)
+    many = solve_small_batch(gram[None], c[None], None if equality is None else equality[None], None, limit)
+    return SmallResult(many.x[0], bool(many.settled[0]), int(many.iterations[0]))
+
+
+def solve_small_batch(
+    gram: FloatArray,
+    c: FloatArray,
+    equality: BoolArray | None = None,
+    start: BoolArray | None = None,
+    limit: int | None = None,
+) -> SmallResults:
+    """`solve_small` over a leading axis of every array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.frobenius.pivoting import solve_small_batch
+    >>> solve_small_batch(np.array([[[1.0, 0.5], [0.5, 1.0]]]), np.array([[1.0, 0.25]])).x
+    array([[1., 0.]])
+    """
     size, m = c.shape
-    out = SmallResult(np.zeros((size, m)), np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64))
+    most = 50 + 2 * m if limit is None else limit
+    out = SmallResults(np.zeros((size, m)), np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64))
     free = np.zeros((size, m), dtype=bool) if equality is None else equality
     step = max(1, _CHUNK_NUMBERS // (m * m))
     for k in range(0, size, step):
         part = slice(k, k + step)
         active = _guess(gram[part], c[part], free[part]) if start is None else start[part]
         found = _pivot_stack(gram[part], c[part], free[part], active | free[part], most)
-        for field, value in zip(out, found, strict=True):
-            field[part] = value
+        out.x[part], out.settled[part], out.iterations[part] = found
     return out
 
 
 @lru_cache(maxsize=64)
-def _daqp(m: int) -> tuple[Any, FloatArray, FloatArray, FloatArray, npt.NDArray[np.intc]]:
+def _daqp(m: int) -> tuple[_Daqp, FloatArray, FloatArray, FloatArray, npt.NDArray[np.intc]]:
     """DAQP and what it wants beside the data: no general rows, and bounds 0 <= x."""
     import daqp  # once for all calls: looking it up again takes longer than the rest of this
 
@@ -207,10 +234,10 @@ def _times(G: FloatArray, x: FloatArray) -> FloatArray:
     return np.asarray(np.matmul(G, x[:, :, None])[:, :, 0])
 
 
-def _pivot_stack(G: FloatArray, c: FloatArray, equality: BoolArray, active: BoolArray, limit: int) -> SmallResult:
+def _pivot_stack(G: FloatArray, c: FloatArray, equality: BoolArray, active: BoolArray, limit: int) -> SmallResults:
     """Block pivoting in lockstep; problems leave the stack when they settle or their rows turn out dependent."""
     size, m = c.shape
-    out = SmallResult(np.zeros((size, m)), np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64))
+    out = SmallResults(np.zeros((size, m)), np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64))
     live, index = np.arange(size), np.arange(m)
     fewest, stalled = np.full(size, m + 1), np.zeros(size, dtype=np.int64)
     for count in range(1, limit + 1):

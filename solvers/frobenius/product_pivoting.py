@@ -6,7 +6,8 @@ then rows with negative multipliers leave S and the most violated rows of every 
 method). One row of every query joins at first. On generic data hardly any multiplier comes out negative: then ever more
 rows join at once, and S settles within ten rounds. Products run in float32 with residuals in float64.
 
-Two preconditioners (`row_features`) make a few products enough: features with blocks, or, where conjugate gradients
+Three preconditioners (`row_features`) make a few products enough: blocks of the rows of each query where products are
+cheap and rows generic, features with larger blocks, or, where conjugate gradients
 with these took several times the arithmetic of a Cholesky factor of the whole matrix in float32, that factor. Copies
 of a row (tokens repeat) never join together.
 
@@ -26,21 +27,23 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.frobenius.face_system import Metric
-from attsvm.solvers.frobenius.row_features import FeatureBasis, RowPreconditioner
+from attsvm.solvers.frobenius.row_features import FeatureBasis, QueryPreconditioner, RowPreconditioner
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.rows.chosen import chosen
+from attsvm.solvers.rows.chosen import ChosenRows, chosen
 from attsvm.solvers.rows.shared import SharedRows
 
 __all__ = ["ProductPivoting"]
 
 # Features of the preconditioner, at least and at most, and free rows for each; what a feature must carry.
-FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 2.0
+FEATURES, _MOST_FEATURES, _ROWS_PER_FEATURE, _LEAST_FEATURE = 256, 1024, 8, 0.5
 # Rows of a block of the preconditioner: at least, at most, and products whose arithmetic the blocks may take.
 _BLOCK, _MOST_BLOCK, _BLOCK_PRODUCTS = 128, 512, 2.0
+# Products of one round that the rows of each query alone may take as the preconditioner.
+_LEAN_PRODUCTS = 40
 # Accuracy of the equations while rows change sides: at first, where many multipliers come out negative, and at most
 # when rows keep going round. What one run of conjugate gradients in float32 can gain, and what is wanted of it where a
 # factor of the matrix makes it cheap.
-_ROUGH, _CLOSE, _LEAST_ROUGH, _SINGLE, _FACTORED = 0.1, 1e-2, 1e-4, 1e-5, 1e-5
+_ROUGH, _CLOSE, _LEAST_ROUGH, _SINGLE, _FACTORED = 0.1, 3e-2, 1e-4, 1e-5, 1e-5
 _PRODUCTS = 300
 # Conjugate gradients give way to the factor after this multiple of its arithmetic, and never before so many products.
 _OVERSPEND, _FEWEST_PRODUCTS = 3.0, 20
@@ -55,6 +58,8 @@ _PATIENCE = 12
 # Values this many times as large as the right-hand sides: multipliers diverge, as they do where rows contradict each
 # other.
 _DIVERGED = 1e12
+# Rows missed by this multiple of the largest right-hand side: worth a look whether they contradict each other.
+_FAR = 100.0
 # Values that differ by no more than this share of their rounding scale belong to copies of one row.
 _SAME = 1e-14
 # Rows join that are missed by more than this multiple of the error of the free rows.
@@ -93,6 +98,9 @@ class ProductPivoting:
         A lower bound on the norm, from the multipliers that are not negative; the best so far.
     changed : int
         Rows that change sides next.
+    diverges : bool
+        Rows are missed by much more than they ask for, or their equations take too many products: as it is where rows
+        contradict each other.
     products, factorizations : int
 
     Examples
@@ -129,13 +137,15 @@ class ProductPivoting:
         self.free = np.zeros(0, dtype=np.int64)
         self.bound, self.changed, self.rounds = 0.0, problem.m, 0
         self.products = self.factorizations = 0
-        self.stalled, self.norm, self._last = False, 0.0, 0.0
+        self.stalled, self.diverges, self.norm, self._last = False, False, 0.0, 0.0
         self._basis: FeatureBasis | None = None
         self._based_on = 0
         self._fewest, self._waited, self._rough = problem.m + 1, 0, _ROUGH
         self._accuracy, self._each, self._more = self._rough, 1, _MORE
         # Whether rows have much in common, so that even one row of each query is too many.
         self._alike = False
+        # Whether rows of a query, each query by itself, are all that the preconditioner needs where products are cheap.
+        self._lean = True
         # Products that a round is expected to take without the factor of its matrix.
         self._expected = 0.0
 
@@ -237,6 +247,7 @@ class ProductPivoting:
                 return
             v = v + change
         self._move(free, v)
+        self.diverges = self.diverges or self.short > _FAR * self.side
         negative = free[(v < 0) & ~equal]
         kept = np.setdiff1d(free, negative, assume_unique=True)
         share = len(negative) / max(len(free), 1)
@@ -261,15 +272,33 @@ class ProductPivoting:
     def _solve(self, free: IntArray, rest: FloatArray, accuracy: float) -> FloatArray | None:
         """Multipliers of the free rows whose values are ``rest``; None where rows are dependent.
 
-        The leaner preconditioner first, unless the last rounds took more products than the factor of the matrix is
-        worth; what it leaves, if it takes too many, is left to the factor.
+        The leaner preconditioners first, unless the last rounds took more products than the factor of the matrix is
+        worth; what they leave, if they take too many, is left to the factor.
         """
+        if self._is_lean(free):
+            precondition = QueryPreconditioner(self.rows, free)
+            found, ending = self._descend(self.kind, precondition, free, rest, accuracy, _LEAN_PRODUCTS)
+            if ending == "solved" or self._out_of_time:
+                return found
+            self._lean = False  # rows of different queries have much in common
+        return self._solve_in_blocks(free, rest, accuracy)
+
+    def _is_lean(self, free: IntArray) -> bool:
+        """Whether products are so cheap that features and blocks would take longer to make than they save."""
+        if not self._lean or self.metric is not None or self._budget(len(free)) >= _BLOCK:
+            return False
+        counts = np.bincount(self.rows.owner[free])
+        return int(np.count_nonzero(counts)) * int(counts.max()) ** 2 <= max(len(free) * self.problem.shape[0], 1 << 16)
+
+    def _solve_in_blocks(self, free: IntArray, rest: FloatArray, accuracy: float) -> FloatArray | None:
+        """With features and blocks, or with the factor of the whole matrix."""
         worth, ending, found = self._worth(len(free)), "limit", None
         precondition = None
         if self._expected <= worth:
             precondition = RowPreconditioner(self.rows, free, self._features(free), self._block(len(free)), self.metric)
             limit = int(min(_PRODUCTS, max(_OVERSPEND * worth, _FEWEST_PRODUCTS)))
             found, ending = self._descend(self.kind, precondition, free, rest, accuracy, limit)
+            self.diverges = self.diverges or (ending == "limit" and limit == _PRODUCTS)
             if ending == "limit" and limit < _PRODUCTS:
                 self._expected = float(limit)
         if found is not None and (ending == "solved" or (ending == "limit" and worth == np.inf) or self._out_of_time):
@@ -290,7 +319,7 @@ class ProductPivoting:
     def _descend(
         self,
         kind: type[np.floating[Any]],
-        precondition: RowPreconditioner,
+        precondition: Callable[[FloatArray], FloatArray],
         free: IntArray,
         rest: FloatArray,
         accuracy: float,
@@ -303,6 +332,8 @@ class ProductPivoting:
             ridge *= metric.scale
 
         def product(y: FloatArray) -> FloatArray:
+            if metric is None and isinstance(products, ChosenRows):
+                return products.gram_product(y) + ridge * y
             dual = products.adjoint(y)
             return products.margins(dual if metric is None else metric.apply(dual)) + ridge * y
 
@@ -321,10 +352,13 @@ class ProductPivoting:
             return np.inf
         return (size**2 * sum(self.problem.shape) + size**3 / 3.0) / self._arithmetic(size)
 
+    def _budget(self, size: int) -> float:
+        """Rows of a block of the preconditioner whose making takes the arithmetic of a few products."""
+        return _BLOCK_PRODUCTS * self._arithmetic(size) / max(2.0 * size * sum(self.problem.shape), 1.0)
+
     def _block(self, size: int) -> int:
         """Rows of a block of the preconditioner."""
-        each = 2.0 * size * sum(self.problem.shape)
-        return int(np.clip(_BLOCK_PRODUCTS * self._arithmetic(size) / max(each, 1.0), _BLOCK, _MOST_BLOCK))
+        return int(np.clip(self._budget(size), _BLOCK, _MOST_BLOCK))
 
     def _features(self, free: IntArray) -> FeatureBasis:
         """The basis of the preconditioner for these rows; made again when there are many more of them."""

@@ -18,7 +18,7 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.rows.protocol import Rows
 
-__all__ = ["FeatureBasis", "RowPreconditioner"]
+__all__ = ["FeatureBasis", "QueryPreconditioner", "RowPreconditioner"]
 
 SingleArray = npt.NDArray[np.float32]
 
@@ -112,6 +112,51 @@ def _directions(moments: FloatArray, metric: FloatArray | None) -> tuple[FloatAr
     if metric is None:
         return values, np.ones(len(values)), vectors.astype(np.float32)
     return np.maximum(np.einsum("di,di->i", vectors, moments @ vectors), 0.0), values, vectors.astype(np.float32)
+
+
+class QueryPreconditioner:
+    """Inverses of the Gram matrices of the rows of each query, in float32: what generic rows need, for little.
+
+    Parameters
+    ----------
+    rows : Rows
+    index : ndarray of int, shape (p,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import PairRows
+    >>> from attsvm.solvers.frobenius.row_features import QueryPreconditioner
+    >>> rows = PairRows([[1.0, 0.0], [1.0, 1.0]], [[2.0]], [0, 0])
+    >>> QueryPreconditioner(rows, np.arange(2))(np.array([4.0, 8.0])).round(2)  # of [[4, 4], [4, 8]]
+    array([0., 1.])
+    """
+
+    def __init__(self, rows: Rows, index: IntArray) -> None:
+        pair = rows.gather(index)
+        used, segment, counts = np.unique(pair.owner, return_inverse=True, return_counts=True)
+        widest, order = int(counts.max()), np.argsort(segment, kind="stable")
+        self._place = np.empty(len(index), dtype=np.int64)
+        self._place[order] = np.arange(len(index)) + np.repeat(
+            np.arange(len(used)) * widest - np.cumsum(counts) + counts, counts
+        )
+        norms = rows.row_norms[index]
+        self._scale = 1.0 / np.where(norms > 0, norms, 1.0)
+        lengths = np.sqrt(np.vecdot(pair.queries, pair.queries))[pair.owner]
+        padded = np.zeros((len(used) * widest, rows.shape[0]), dtype=np.float32)
+        padded[self._place] = pair.a * (lengths * self._scale)[:, None]
+        unit = padded.reshape(len(used), widest, -1)
+        blocks = unit @ unit.mT
+        corner = np.arange(widest)
+        blocks[:, corner, corner] = 1.0 + _FEATURE_RIDGE
+        self._inverse = np.linalg.inv(blocks)
+
+    def __call__(self, y: FloatArray) -> FloatArray:
+        """The inverses applied to y, shape (p,)."""
+        padded = np.zeros(self._inverse.shape[0] * self._inverse.shape[1], dtype=np.float32)
+        padded[self._place] = self._scale * y
+        solved = np.matmul(self._inverse, padded.reshape(len(self._inverse), -1, 1)).reshape(-1)
+        return np.asarray(self._scale * solved[self._place], dtype=np.float64)
 
 
 class RowPreconditioner:

@@ -14,8 +14,9 @@ from collections.abc import Callable
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.frobenius.entries import BACK_OFF, by_query, normal_matrix
+from attsvm.solvers.frobenius.entries import BACK_OFF
 from attsvm.solvers.penalty import Penalty
+from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["soft_interior"]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.soft_entries import soft_interior
 from attsvm.solvers.frobenius.soft_rows import FIRST_ROWS, BothSigns, largest_of_each, plan_memory
-from attsvm.solvers.frobenius.working_set import Progress, read_time_limit
+from attsvm.solvers.frobenius.working_set import Progress, read_progress, read_time_limit
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
 from attsvm.solvers.problem import MarginProblem
@@ -72,7 +71,7 @@ class _SoftSolve:
         self.problem, self.penalty, self.norm, self.request = problem, penalty, norm, request
         self.plan = plan_memory(problem, request.options.get("memory_limit"))
         self.time_limit = read_time_limit(request.options.get("time_limit"))
-        self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
+        self.tell = read_progress(request.options.get("progress"))
         self.begin, self.limit = time.perf_counter(), request.max_iterations or _SWEEPS
         self.sweeps = self.steps = self.rounds = self.runs = 0
         self.interior_done = False

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.frobenius.entries import CHUNK_NUMBERS
 from attsvm.solvers.memory import allowed_memory, too_large
 from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.rows.normal_matrix import CHUNK_NUMBERS
 from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["FIRST_ROWS", "BothSigns", "SoftMemory", "largest_of_each", "plan_memory"]
@@ -51,7 +51,7 @@ class SoftMemory:
         return entries <= _LARGEST_SYSTEM and need <= self.left
 
 
-def plan_memory(problem: MarginProblem, limit: float | None) -> SoftMemory:
+def plan_memory(problem: MarginProblem, limit: object) -> SoftMemory:
     """Divide the memory that a solve may take; refuse one for which too little is left.
 
     Examples

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["Progress", "WorkingSetSolve", "raised", "read_time_limit", "solve_working_set"]
+__all__ = ["Progress", "WorkingSetSolve", "raised", "read_progress", "read_time_limit", "solve_working_set"]
 
 # Proximal weights, relative to the squared row norms of a query: one to find the rows, one to settle them, and lower
 # ones for what is still open.
@@ -83,6 +82,13 @@ class Progress:
     seconds: float
 
 
+def read_progress(given: object) -> Callable[[Progress], object] | None:
+    """What is called after every round, if anything."""
+    if given is not None and not callable(given):
+        raise ValueError(f"progress must be None or a function that takes a Progress, got {given!r}")
+    return given
+
+
 def read_time_limit(given: object) -> float:
     """Seconds that a solve may take; infinite for None."""
     if given is None:
@@ -101,9 +107,10 @@ class WorkingSetSolve:
         self.plan = require_memory(problem, request.options.get("memory_limit"), self.pivots)
         self.rounds, self.begin = 0, time.perf_counter()
         self.best: MethodResult | None = None
+        self.proof: Certificate | None = None
         self.working_rows = self.products = self.factorizations = 0
         self.limit = request.max_iterations or _ROUNDS
-        self.tell: Callable[[Progress], Any] | None = request.options.get("progress")
+        self.tell = read_progress(request.options.get("progress"))
         self.time_limit = read_time_limit(request.options.get("time_limit"))
 
     @cached_property
@@ -121,8 +128,11 @@ class WorkingSetSolve:
         """Whether the budget of rounds or of time is used up."""
         return self.rounds >= self.limit or self.late
 
-    def pivot(self, goal: float, known: FloatArray | None) -> ProductPivoting:
-        """Rounds of pivoting until no row changes sides and rows are missed by at most ``goal``."""
+    def pivot(self, goal: float, known: FloatArray | None, *, search: bool = False) -> ProductPivoting:
+        """Rounds of pivoting until no row changes sides and rows are missed by at most ``goal``.
+
+        With ``search`` a proof of infeasibility is looked for, once, when multipliers diverge; `proof` ends the rounds.
+        """
         matrix_rows = int(2**0.5 * system_rows(self.problem)) if self.plan.matrix else 0  # in float32
         pivoting = ProductPivoting(self.problem, self.metric, self.plan.features, lambda: self.late, matrix_rows)
         pivoting.begin(known)
@@ -135,6 +145,11 @@ class WorkingSetSolve:
             if self.tell is not None:
                 size = len(pivoting.free)
                 self._report(size, size, pivoting.values, pivoting.norm, pivoting.bound)
+            if search and (pivoting.diverges or pivoting.stalled):
+                search = False
+                self.proof, _ = find_conflict(UnitProblem(self.problem), np.zeros(self.problem.shape))
+                if self.proof is not None:
+                    break
             if not pivoting.changed:
                 short = pivoting.short
                 if short <= goal or short > 0.5 * before:  # done, or as exact as float64 lets it be
@@ -244,7 +259,11 @@ class WorkingSetSolve:
             problem, goal, side = self.problem, self.request.tolerance, _side(self.problem)
             # Rows that are missed by little are met by a longer W, unless some ask for nothing or for equality.
             lifts = not problem.equality.any() and float(problem.rhs.min()) >= 0.1 * side
-            pivoting = self.pivot((0.1 * goal if lifts else 1e-13) * side, self.request.multipliers(problem))
+            pivoting = self.pivot(
+                (0.1 * goal if lifts else 1e-13) * side, self.request.multipliers(problem), search=True
+            )
+            if self.proof is not None:
+                return MethodResult(farkas=self.proof, iterations=self.rounds, extras=self.extras())
             x = problem.clipped(pivoting.x)
             proved = self._certified(raised(problem, pivoting.W), x)
             if proved > goal and self.spent:  # negative multipliers are left out of the bound, not of W

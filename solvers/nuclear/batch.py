@@ -9,15 +9,15 @@ import numpy as np
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.compiled.kernels import minimize
-from attsvm.solvers.frobenius.active_set import proved, solve_active_set
+from attsvm.solvers.frobenius.active_set import proved, solve_active_sets
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.newton import polish_pair, report
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.problem import MarginProblem, MarginProblemBatch
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, MethodResult
-from attsvm.solvers.unit import UnitProblem
+from attsvm.solvers.solution import BatchResult, Extras, MethodResult
+from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
-__all__ = ["solve_nuclear_batch"]
+__all__ = ["solve_nuclear_alone", "solve_nuclear_batch"]
 
 MAX_ITERATIONS = 60
 # Near here the Newton matrix runs out of digits; a problem also stops when it no longer improves.
@@ -26,7 +26,7 @@ _GOAL = 8e-11
 _ROWS_PER_ENTRY = 2
 
 
-def _compiled(unit: UnitProblem, x: FloatArray, most: int) -> tuple[FloatArray, FloatArray, IntArray]:
+def _compiled(unit: UnitProblemBatch, x: FloatArray, most: int) -> tuple[FloatArray, FloatArray, IntArray]:
     """W and multipliers of unit rows, and steps, from those of the least Frobenius norm."""
     a, b, left, right = unit.factors(reduced=True)
     live = unit.inverse > 0
@@ -39,8 +39,8 @@ def _compiled(unit: UnitProblem, x: FloatArray, most: int) -> tuple[FloatArray, 
     return W if right is None else W @ right.mT, np.where(live, lam, 0.0), steps
 
 
-def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
-    """Least nuclear norm for a batch of small problems, or for one, which Newton's method then finishes.
+def solve_nuclear_batch(unit: UnitProblemBatch, norm: Norm, request: Request) -> BatchResult:
+    """Least nuclear norm for a batch of small problems.
 
     ``max_iterations`` are interior-point steps, 60 by default (typical problems need 10 to 15).
 
@@ -52,13 +52,10 @@ def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Meth
     >>> solve(batch, "nuclear", "nuclear_batch").W.ravel().round(6).tolist()
     [0.5, 0.25]
     """
-    if not unit.problem.batch:
-        return _solve_alone(unit, norm, request)
     if _has_many_rows(unit.problem) and not unit.has_equalities:
         return _solve_many_rows(unit, request)
-    first = solve_active_set(unit, norm, Request(request.tolerance))
-    W, lam, iterations = first.W, first.multipliers, np.array(first.iterations)
-    assert W is not None and lam is not None
+    first = solve_active_sets(unit, norm, Request(request.tolerance))
+    W, lam, iterations = first.W, first.multipliers, first.iterations.copy()
     ready = np.isfinite(lam).all(axis=-1) & (np.abs(W).max(axis=(-2, -1)) > 0)  # W = 0 cannot be improved
     # Rows that even the least Frobenius norm misses may contradict each other: left to one-by-one solves.
     doubtful = ready & _misses_rows(unit, W)
@@ -72,25 +69,31 @@ def solve_nuclear_batch(unit: UnitProblem, norm: Norm, request: Request) -> Meth
         found, multipliers, steps = _compiled(some, x, request.max_iterations or MAX_ITERATIONS)
         W[picked], lam[picked] = found * some.scale[..., None], multipliers * some.inverse
         iterations[picked] += steps
-    return MethodResult(W, lam, iterations, candidates=first.candidates)
+    return BatchResult(W, lam, iterations, candidates=first.candidates)
 
 
-def _has_many_rows(problem: MarginProblem) -> bool:
+def _has_many_rows(problem: MarginProblemBatch) -> bool:
     """Whether pivoting for the least Frobenius norm would take longer than the steps that its start saves."""
     return problem.m > _ROWS_PER_ENTRY * problem.shape[0] * problem.shape[1]
 
 
-def _solve_many_rows(unit: UnitProblem, request: Request) -> MethodResult:
+def _solve_many_rows(unit: UnitProblemBatch, request: Request) -> BatchResult:
     """A batch from the right-hand sides; problems that may be infeasible stay open, for one-by-one solves."""
     W, lam, steps = _compiled(unit, np.maximum(unit.c, 0.0), request.max_iterations or MAX_ITERATIONS)
-    return MethodResult(W * unit.scale[..., None], lam * unit.inverse, steps)
+    return BatchResult(W * unit.scale[..., None], lam * unit.inverse, steps)
 
 
-def _solve_alone(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
-    """One problem as a batch of one, and what Newton's method makes of that, whichever proves more."""
+def solve_nuclear_alone(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
+    """One problem as a batch of one, and what Newton's method makes of that, whichever proves more.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> round(solve(MarginProblem([[2.0]], [[1.0]], [0]), "nuclear", "nuclear_batch").norm, 9)
+    0.5
+    """
     stacked = UnitProblem(MarginProblem.stack([unit.problem]))
     many = solve_nuclear_batch(stacked, norm, replace(request, warm_start=None))
-    assert many.W is not None and many.multipliers is not None
     W, lam, steps = many.W[0], many.multipliers[0], int(many.iterations[0])
     if not (np.isfinite(lam).all() and np.isfinite(W).all()):
         return MethodResult(iterations=steps)
@@ -102,7 +105,7 @@ def _solve_alone(unit: UnitProblem, norm: Norm, request: Request) -> MethodResul
     return min(found, last, key=proved)
 
 
-def _misses_rows(unit: UnitProblem, W: FloatArray) -> BoolArray:
+def _misses_rows(unit: UnitProblemBatch, W: FloatArray) -> BoolArray:
     """Where a least-norm solution misses a row by more than rounding, shape (B,)."""
     problem = unit.problem
     missed = problem.missed(problem.margins(W) - problem.rhs) * unit.inverse

@@ -204,9 +204,9 @@ def solve_factored(unit: UnitProblem, norm: Norm, request: Request) -> MethodRes
     if warm is not None:
         return report(rows, warm, 0, Extras(newton_steps=warm.steps, warm_started=True))
     smaller = min(rows.shape)
-    width = min(smaller, request.options.get("columns") or -(-35 * smaller // 100) + 2)
+    width = min(smaller, request.whole("columns", -(-35 * smaller // 100) + 2, least=1))
     driver: Driver[Polished] = Driver(request.max_iterations or 20)
-    proof, point = _descend(rows, width, request.options.get("seed", 0), driver)
+    proof, point = _descend(rows, width, request.whole("seed", 0), driver)
     interior: Driver[Polished] = Driver(request.max_iterations or 100)
     if proof is None and driver.measure > 1e-9:
         near = rows.equality | (point.lam > 0) | (rows.values(point.W) - rows.rhs < 0.05)

@@ -24,7 +24,7 @@ from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.nuclear.spectra import pair_gap, schur_matrix, singular_triples, singular_values
 from attsvm.solvers.nuclear.symmetric_matrices import active_map, symmetric, triangle
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, MarginSolution, MethodResult
+from attsvm.solvers.solution import Extras, MarginSolution, MethodResult, is_one
 from attsvm.solvers.unit import UnitRows
 
 __all__ = [
@@ -280,7 +280,7 @@ def warm_polish(rows: UnitRows, request: Request, *, goal: float = 1e-11) -> Pol
     known = request.warm_start
     if known is None:
         return None
-    if not isinstance(known, MarginSolution):
+    if not isinstance(known, MarginSolution) or not is_one(known):
         raise ValueError(
             "warm_start must be a solution for the nuclear norm: Newton needs its W, not multipliers alone"
         )

@@ -199,12 +199,6 @@ def _is_feasible(problem: MarginProblem, W: FloatArray) -> bool:
     return float(missed.max()) <= _FEASIBLE and _meets_small_sides(problem, W)
 
 
-def _read_starts(starts: int) -> int:
-    if starts < 1:
-        raise ValueError(f"starts must be at least 1, got {starts}")
-    return starts
-
-
 def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least nuclear norm over matrices of limited rank.
 
@@ -231,7 +225,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Metho
     >>> print(solve(signs, "nuclear", rank=1).status)
     failed
     """
-    rank, starts = request.rank or 1, _read_starts(request.options.get("starts", 8))
+    rank, starts = request.rank or 1, request.whole("starts", 8, least=1)
     begin, allowed = time.perf_counter(), read_time_limit(request.options.get("time_limit"))
     convex = _convex(unit, norm, request, allowed)
     if convex.farkas is not None or convex.W is None or convex.multipliers is None:
@@ -242,7 +236,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Metho
     bound = certify(problem, convex.W, convex.multipliers, norm).lower_bound
     found: list[tuple[float, FloatArray, float]] = []
     evaluations = tried = 0
-    for initial in _starts(rows, rows.reduce(convex.W), min(rank, *rows.shape), starts, request.options.get("seed", 0)):
+    for initial in _starts(rows, rows.reduce(convex.W), min(rank, *rows.shape), starts, request.whole("seed", 0)):
         if found and time.perf_counter() - begin > allowed:
             break
         point = _improved(rows, initial, request.max_iterations or 60, begin + allowed)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -203,7 +202,7 @@ def _rounds(problem: MarginProblem, request: Request) -> int:
     return request.max_iterations or (_ROUNDS if problem.m <= _FEW else _MANY_ROUNDS)
 
 
-def _within(options: dict[str, Any], left: float, limit: float) -> dict[str, Any]:
+def _within(options: dict[str, object], left: float, limit: float) -> dict[str, object]:
     """Options with what is left of the time, and a little more: a W of some kind is always found."""
     return options if limit == np.inf else {**options, "time_limit": max(left, 0.05 * limit)}
 

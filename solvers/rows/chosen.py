@@ -13,8 +13,9 @@ from attsvm.solvers.rows.shared import SharedRows
 
 __all__ = ["ChosenRows", "RowProducts", "chosen"]
 
-# With fewer rows per query than this, whole-array operations beat one small product per query.
-_LOOP_ROWS = 4
+# Rows of a query up to which one batched product for all queries beats one product per query, and how many times the
+# memory of the rows it may take.
+_WIDEST, _PADDING = 64, 2.5
 
 
 class RowProducts(Protocol):
@@ -30,7 +31,10 @@ class RowProducts(Protocol):
 
 
 class ChosenRows:
-    """Some rows written out once, sorted by query, with one small product per query.
+    """Some rows written out once, by query.
+
+    Queries of about as many rows each, and not too many, stand in one array with zeros behind the rows of the shorter
+    ones: one batched product for all. Otherwise there is one product per query.
 
     Parameters
     ----------
@@ -44,8 +48,6 @@ class ChosenRows:
 
     Attributes
     ----------
-    a : ndarray, shape (p, dx)
-        Left factors, sorted by query.
     queries : ndarray, shape (used, dz)
         The queries that own one of the rows.
 
@@ -55,8 +57,8 @@ class ChosenRows:
     >>> from attsvm.solvers import PairRows
     >>> from attsvm.solvers.rows.chosen import ChosenRows
     >>> rows = ChosenRows(PairRows(2 * np.eye(3), [[1.0], [4.0]], [1, 0, 0]), np.array([0, 2]))
-    >>> rows.margins(np.ones((3, 1))), rows.adjoint([1.0, 3.0]).ravel()
-    (array([8., 2.]), array([8., 0., 6.]))
+    >>> rows.margins(np.ones((3, 1))), rows.adjoint([1.0, 3.0]).ravel(), rows.gram_product(np.array([1.0, 3.0]))
+    (array([8., 2.]), array([8., 0., 6.]), array([64., 12.]))
     """
 
     def __init__(
@@ -67,54 +69,78 @@ class ChosenRows:
         weights: FloatArray | None = None,
     ) -> None:
         owner = rows.owner[index]
-        self.order: IntArray | None = None
+        order = None
         if (owner[1:] < owner[:-1]).any():
-            self.order = np.argsort(owner, kind="stable")
-            index, owner = index[self.order], owner[self.order]
-            weights = None if weights is None else weights[self.order]
+            order = np.argsort(owner, kind="stable")
+            index, owner = index[order], owner[order]
+            weights = None if weights is None else weights[order]
         self.shape, self.kind = rows.shape, kind
-        self.a: npt.NDArray[np.floating[Any]] = np.empty((len(index), rows.shape[0]), dtype=kind)
         used, starts, counts = np.unique(owner, return_index=True, return_counts=True)
+        widest = int(counts.max(initial=0))
+        self._together = widest <= _WIDEST and len(used) * widest <= _PADDING * len(index)
+        place = np.arange(len(index))
+        ends = np.cumsum(counts)
+        if self._together:  # where the sorted rows stand among zeros
+            segment = np.repeat(np.arange(len(used)), counts)
+            place = segment * widest + place - starts[segment]
+            starts = np.arange(len(used)) * widest
+            ends = starts + widest
+        self._a: npt.NDArray[np.floating[Any]] = np.zeros((int(ends[-1]) if len(ends) else 0, rows.shape[0]), kind)
         step = max(1, CHUNK_ELEMENTS // rows.shape[0])
         for low in range(0, max(len(index), 1), step):  # only a part is ever held twice
-            pair = rows.gather(index[low : low + step])
-            self.a[low : low + step] = pair.a
-            if weights is not None:
-                self.a[low : low + step] *= weights[low : low + step, None].astype(kind)
+            part = slice(low, low + step)
+            pair = rows.gather(index[part])
+            a = pair.a if weights is None else pair.a * weights[part, None]
+            self._a[place[part]] = a
         self.queries = pair.queries[used].astype(kind, copy=False)
-        self._starts, self._segment = starts, np.repeat(np.arange(len(used)), counts)
-        self._pieces = [
-            (i, slice(s, s + n)) for i, (s, n) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True))
-        ]
-        self._loops = len(index) >= _LOOP_ROWS * len(used)
+        self._place = place  # of the rows as they were given
+        if order is not None:
+            self._place = np.empty_like(place)
+            self._place[order] = place
+        self._blocks = self._a.reshape(len(used), -1, rows.shape[0]) if self._together else None
+        self._pieces = [] if self._together else list(map(slice, starts.tolist(), ends.tolist()))
+        q, dz = self.queries.shape
+        self._kernel = self.queries @ self.queries.T if self._together and q <= 2 * dz else None
+
+    def moments(self) -> FloatArray:
+        """``sum_k a_k a_k'``, shape (dx, dx)."""
+        return np.asarray(self._a.T @ self._a, dtype=np.float64)
+
+    def _scores(self, keys: npt.NDArray[Any]) -> FloatArray:
+        """``a_k . keys[query of k]``, shape (p,)."""
+        if self._blocks is not None:
+            out = np.matmul(self._blocks, keys[:, :, None]).reshape(-1)
+        else:
+            out = np.empty(len(self._a), dtype=self.kind)
+            for i, rows in enumerate(self._pieces):
+                np.dot(self._a[rows], keys[i], out=out[rows])
+        return np.asarray(out[self._place], dtype=np.float64)
+
+    def _combined(self, multipliers: npt.ArrayLike) -> npt.NDArray[Any]:
+        """``sum_k lam_k a_k`` over the rows of each query, shape (used, dx)."""
+        lam = np.zeros(len(self._a), dtype=self.kind)
+        lam[self._place] = multipliers
+        if self._blocks is not None:
+            return np.asarray(np.matmul(lam.reshape(len(self._blocks), 1, -1), self._blocks)[:, 0])
+        combined = np.zeros((len(self.queries), self.shape[0]), dtype=self.kind)
+        for i, rows in enumerate(self._pieces):
+            np.dot(lam[rows], self._a[rows], out=combined[i])
+        return combined
 
     def margins(self, W: npt.ArrayLike) -> FloatArray:
         """Values of the rows at W of shape (dx, dz), shape (p,)."""
-        keys = self.queries @ np.asarray(W, dtype=self.kind).T
-        if self._loops:
-            out = np.empty(len(self.a), dtype=self.kind)
-            for i, rows in self._pieces:
-                np.dot(self.a[rows], keys[i], out=out[rows])
-        else:
-            out = np.einsum("kd,kd->k", self.a, keys[self._segment])
-        values = out.astype(np.float64, copy=False)
-        if self.order is None:
-            return values
-        restored = np.empty_like(values)
-        restored[self.order] = values
-        return restored
+        return self._scores(self.queries @ np.asarray(W, dtype=self.kind).T)
 
     def adjoint(self, multipliers: npt.ArrayLike) -> FloatArray:
         """``sum_k lam_k a_k b_k^T``, shape (dx, dz)."""
-        lam = np.asarray(multipliers, dtype=self.kind)
-        lam = lam if self.order is None else lam[self.order]
-        combined = np.zeros((len(self.queries), self.shape[0]), dtype=self.kind)
-        if self._loops:
-            for i, rows in self._pieces:
-                np.dot(lam[rows], self.a[rows], out=combined[i])
-        elif len(lam):
-            np.add.reduceat(lam[:, None] * self.a, self._starts, axis=0, out=combined)
-        return np.asarray(combined.T @ self.queries, dtype=np.float64)
+        return np.asarray(self._combined(multipliers).T @ self.queries, dtype=np.float64)
+
+    def gram_product(self, multipliers: npt.ArrayLike) -> FloatArray:
+        """Values of the rows at their combination, shape (p,); by the products of queries where that is cheaper."""
+        combined = self._combined(multipliers)
+        if self._kernel is not None:
+            return self._scores(self._kernel @ combined)
+        return self._scores(self.queries @ (self.queries.T @ combined))
 
 
 def chosen(rows: Rows, index: IntArray, kind: type[np.floating[Any]]) -> RowProducts:

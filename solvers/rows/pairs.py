@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import CHUNK_ELEMENTS, FloatArray, IntArray, lazy, real_array, to_numpy
 
 __all__ = ["PairRows", "Remainder"]
+
+_Entry = TypeVar("_Entry", bound=np.generic)
 
 Remainder: TypeAlias = Callable[[IntArray], FloatArray]
 """What rounding took from the left factors of the rows of an index, shape (len(index), dx)."""
@@ -141,7 +143,7 @@ class PairRows:
             return None
         return np.asarray(self.a.reshape(*self.batch, self.q, self.block, -1), dtype=np.float64)
 
-    def _of_rows(self, per_query: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _of_rows(self, per_query: npt.NDArray[_Entry]) -> npt.NDArray[_Entry]:
         """From one vector per query to one per row."""
         if self.owner.ndim == 1:
             return per_query.take(self.owner, axis=-2)
@@ -302,7 +304,7 @@ class PairRows:
         block = self.block if self.owner.ndim == 1 else None
         return PairRows.trusted(self.a[problems], self.queries[problems], owner, inner, block)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_remainder_of": None}  # a function: rows that were stored know their rounded factors
 
     def features(self) -> FloatArray:

@@ -233,7 +233,14 @@ class SharedRows:
         raise IndexError("these rows belong to one problem; only a batch of rows can be taken from")
 
 
-def _check(vectors: Any, queries: Any, block: Any, anchor: Any, owner: Any, place: Any) -> None:
+def _check(
+    vectors: npt.NDArray[np.floating[Any]],
+    queries: npt.NDArray[np.floating[Any]],
+    block: IntArray,
+    anchor: IntArray,
+    owner: IntArray,
+    place: IntArray,
+) -> None:
     """Refuse arrays that do not fit together, by name."""
     for name, array, axes in (("vectors", vectors, 3), ("queries", queries, 2)):
         if not isinstance(array, np.ndarray) or array.ndim != axes or not array.size:
@@ -241,18 +248,18 @@ def _check(vectors: Any, queries: Any, block: Any, anchor: Any, owner: Any, plac
         if array.dtype not in (np.float32, np.float64):
             raise ValueError(f"{name} must be float32 or float64, got {array.dtype}")
     n, T, q = int(vectors.shape[0]), int(vectors.shape[1]), len(queries)
-    for name, array, most, size in (
+    for name, index, most, size in (
         ("block", block, n, q),
         ("anchor", anchor, T, q),
         ("owner", owner, q, len(owner)),
         ("place", place, T, len(owner)),
     ):
-        if array.shape != (size,) or not np.issubdtype(array.dtype, np.integer):
-            raise ValueError(f"{name} must be {size} integers, got shape {array.shape} and dtype {array.dtype}")
-        if size and (array.min() < 0 or array.max() >= most):
-            raise ValueError(f"{name} must lie in [0, {most}), got {array.min()} to {array.max()}")
+        if index.shape != (size,) or not np.issubdtype(index.dtype, np.integer):
+            raise ValueError(f"{name} must be {size} integers, got shape {index.shape} and dtype {index.dtype}")
+        if size and (index.min() < 0 or index.max() >= most):
+            raise ValueError(f"{name} must lie in [0, {most}), got {index.min()} to {index.max()}")
     if not len(owner):
         raise ValueError("owner must name at least one row")
-    for name, array in (("block", block), ("owner", owner)):
-        if (np.diff(array) < 0).any():
+    for name, index in (("block", block), ("owner", owner)):
+        if (np.diff(index) < 0).any():
             raise ValueError(f"{name} must be in nondecreasing order")

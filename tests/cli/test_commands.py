@@ -349,4 +349,4 @@ def test_claims_and_validate_still_work(attsvm_command):
     assert "svm:thm1" in attsvm_command("claims", "svm:thm1").out
     refused = attsvm_command("claims", "nonsense")
     assert refused.code == 2
-    assert "no claim is called nonsense" in refused.err
+    assert "no id begins with nonsense" in refused.err

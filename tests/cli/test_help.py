@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,7 @@ def test_the_example_runs(attsvm_command, command):
         assert len(choose_figures([name], False)) == 1
         assert option == "--quick"
     if command == "probe":  # it names a model that only the reader has
+        Path("notes.txt").write_text("a line\nanother\n")
         refused = attsvm_command(*shlex.split(lines.pop())[1:])
         assert refused.code == 2 and "path/to/model" in refused.err
     for line in lines:

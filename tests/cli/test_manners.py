@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import attsvm
+from attsvm.cli import app
 from attsvm.files import save_problem
 from attsvm.records import Table, render
 from attsvm.validation.figures.registry import choose_figures
@@ -145,6 +148,22 @@ def test_write_errors_name_the_file_that_was_asked_for(attsvm_command, files, tm
     done = attsvm_command("new", "/proc/mine.npz")
     assert done.code == 2 and "cannot write /proc/mine.npz: " in done.err and ".partial" not in done.err
     assert "attsvm new writes an example" not in done.err
+
+
+def test_the_help_fits_80_columns(monkeypatch):
+    """Lines that are printed as they stand, such as those of exit codes and examples, do not wrap."""
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [command.name for command in app.registered_commands]
+    for arguments in ([], *([name] for name in names)):
+        said = CliRunner().invoke(app, [*arguments, "--help"]).output
+        assert "Usage" in said and [line for line in said.splitlines() if len(line) > 80] == []
+
+
+def test_what_a_command_writes_by_default_is_ignored_by_git():
+    root = Path(attsvm.__file__).parents[1]
+    for name in ("attsvm-demo.html", "atlas.html"):
+        asked = subprocess.run(["git", "check-ignore", "-q", name], cwd=root)
+        assert asked.returncode in (0, 128), name  # 128: not a clone
 
 
 @pytest.mark.timeout(90)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.comparison import correlation, effective_rank, fitted_rate, numerical_rank, reached_margin
+from attsvm.comparison import angle, correlation, effective_rank, fitted_rate, numerical_rank, reached_margin
 from attsvm.comparison.metrics import misalignment
 
 mpl.use("Agg")
@@ -181,10 +181,53 @@ def test_bad_arguments_are_named(report, problem):
 
 
 def test_reprs_are_short_and_notebooks_see_a_table(report, batch_report):
-    assert repr(report).startswith("Report(W, 3000 steps, Global, rank 5, Comparison('Att-SVM', 1 - corr ")
+    assert repr(report).startswith("Report(W, 3000 steps, Global, rank 5, Comparison('Att-SVM', 1.4 degrees)")
     assert repr(batch_report).startswith("BatchReport(8 runs of W, ")
     for thing in (report, batch_report, report.comparisons[0]):
         assert "\n" not in repr(thing) and len(repr(thing)) < 300
     page = report._repr_html_()
     assert page.count("<tr>") == 1 + len(report.shown) and "Training against theory" in page
     assert "Att-SVM, own tokens" in batch_report._repr_html_()
+
+
+def relu_problem(batch=None):
+    base = attsvm.random_problem(n=4, T=5, d=4, seed=0, batch=batch)
+    head = attsvm.ReluHead(np.random.default_rng(0).standard_normal((4, 4)))
+    return attsvm.AttentionProblem(base.X, base.Y, base.Z, head)
+
+
+def test_a_head_that_no_theorem_covers_gets_no_advice_to_train_longer():
+    from attsvm.reports.verdict import batch_verdict, runs_verdict
+
+    report = attsvm.compare(attsvm.train(relu_problem(), steps=200))
+    why = "ReluHead is not linear, and Assumption E fails for these tokens"
+    assert report.uncovered == why == report.to_dict()["uncovered"]
+    assert report.convergence == "Not local" and "(no theorem)" in repr(report)
+    assert str(report).endswith(f"No theorem applies: {why}.")
+    for said in (str(report), runs_verdict([report])):
+        assert "train longer" not in said and why in said
+    batch = attsvm.compare(attsvm.train(relu_problem(batch=2), steps=50))
+    said = batch_verdict([batch])
+    assert "train longer" not in said and "no theorem applies: ReluHead" in said and "of 2 problems)" in said
+
+
+def test_a_head_that_a_theorem_covers_is_told_to_train_longer(report):
+    from attsvm.reports.verdict import run_verdict, runs_verdict
+
+    assert report.uncovered == "" and "theorem" not in str(report)
+    assert "it is 1.4 degrees from the max-margin direction" in runs_verdict([report])
+    assert "train longer" in run_verdict("W", "Not local", "finished", "frobenius", 0.1)
+    assert "not decided" in run_verdict("W", "Undecided", "finished", "frobenius", 0.1)
+    # E holds for a concave head that bends little: Theorems 2 and 7 are about its paths.
+    base = attsvm.random_problem(n=3, T=4, d=6, seed=0)
+    slight = attsvm.AttentionProblem(base.X, base.Y, base.Z, attsvm.ConcaveHead(base.head.v, lam=1e-3))
+    assert attsvm.compare(attsvm.train(slight, steps=1000)).uncovered == ""
+
+
+def test_angles_are_those_of_the_cosines(report):
+    """arccos of the correlation, which loses digits where the angle is small, and so is no better than 1e-7 there."""
+    for c in report.comparisons:
+        np.testing.assert_allclose(np.cos(np.radians(c.angle)), c.correlation, atol=1e-12)
+    assert angle(5e-19) == pytest.approx(np.degrees(1e-9), rel=1e-6)  # where arccos(1 - 5e-19) is 0
+    assert np.isnan(angle(np.nan)) and angle(2.0) == pytest.approx(180.0)
+    assert report.records()[-1]["angle"] == report.comparisons[-1].angle[-1]

@@ -263,7 +263,7 @@ def test_regression_limit_is_where_the_flow_ends(rng):
 def test_rows_stay_equal_from_zero_and_sink_at_the_largest_projection():
     flow = pol.row_flow([0.1, 0.3, 0.2, -0.1, 0.0, 0.05])
     assert np.ptp(flow.log_scores, axis=1).max() < 1e-12
-    assert flow.sinks.tolist() == [1] * 6
+    assert flow.selected_tokens.tolist() == [1] * 6
     assert flow.loss[-1] < 1e-11
     causal = pol.row_flow([0.1, 0.3, 0.2], causal=True, t_end=1e6)
     assert np.isneginf(causal.log_scores[:, 0, 1:]).all()
@@ -319,7 +319,7 @@ def test_one_token_is_the_trivial_limit():
     assert flow.m[-1] + np.exp(flow.m[-1]) == pytest.approx(0.3 + np.exp(0.3) + 1e6, rel=1e-8)
     assert pol.regression_limit([0.0], b=2.0).tau == pytest.approx(1.0)
     assert pol.gap_flow([0.3], end=1e6).m[-1] == pytest.approx(flow.m[-1], abs=1e-8)
-    assert pol.row_flow([0.2]).sinks.tolist() == [0]
+    assert pol.row_flow([0.2]).selected_tokens.tolist() == [0]
 
 
 BAD = [

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.next_token import graph_svm
+from attsvm.next_token import graph_svm, random_corpus
 from attsvm.validation.bench.graphs import all_pairs_model
 from corpora import draw
+from kkt import assert_infeasible, assert_optimal
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
@@ -46,3 +47,22 @@ def test_the_proof_is_exact_although_differences_are_rounded():
     svm = graph_svm(sequences, embeddings)
     proof = svm.certificate.exact()
     assert proof.gap <= 1e-12
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
+def test_large_corpora_that_contradict_themselves_come_with_a_proof(norm):
+    sequences, embeddings = random_corpus(900, 10, 120, 16, seed=0)
+    svm = graph_svm(sequences, embeddings, norm=norm)
+    assert svm.status == "infeasible" and svm.equality.any() and len(svm.pairs) > 5000
+    assert_infeasible(svm.result.problem, svm.certificate.farkas.multipliers)
+
+
+def test_large_corpora_whose_ties_leave_an_order_are_solved():
+    # Next tokens that a hidden W prefers, and one context again with another of its tokens next: the two are tied.
+    sequences, embeddings = random_corpus(500, 10, 60, 8, labels="realizable", seed=1)
+    first = sequences[0]
+    other = next(token for token in first[:-1] if token != first[-1])
+    svm = graph_svm([*sequences, [*first[:-1], other]], embeddings)
+    assert svm.status == "optimal" and svm.equality.any() and len(svm.pairs) > 3000
+    # Interior point steps end at a gap of 1e-9: multipliers and slacks are right to about its square root at worst.
+    assert_optimal(svm.result.problem, svm.W, svm.result.multipliers, "frobenius", 3e-5)

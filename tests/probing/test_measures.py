@@ -42,7 +42,7 @@ def test_scores_by_loops(causal):
             seen = q + 1 if causal else length
             A[q, :seen] = np.exp(logits[q, :seen]) / np.exp(logits[q, :seen]).sum()
         rows = [q for q in range(length) if (q + 1 if causal else length) > 1]
-        assert found["sink_first"][i] == pytest.approx(A[1:, 0].mean())
+        assert found["sink_share_first"][i] == pytest.approx(A[1:, 0].mean())
         assert found["sparsity"][i] == pytest.approx(A.max(axis=1).mean())
         entropy = [-(a[a > 0] * np.log(a[a > 0])).sum() for a in A[rows]]
         assert found["entropy"][i] == pytest.approx(np.mean(entropy))

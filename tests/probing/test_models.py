@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+import attsvm
+from attsvm.probing import ProbeTable, SvmBudget, heads_from_arrays
 from attsvm.probing.models import load_model
 
 transformers = pytest.importorskip("transformers")
@@ -105,7 +107,7 @@ def test_arrays_need_neither_torch_nor_transformers():
 
 
 def test_the_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr("attsvm.probing.models.find_spec", lambda name: None)
+    monkeypatch.setattr("attsvm._lazy.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"attsvm\[torch,probe\]"):
         load_model("anything")
 
@@ -131,3 +133,40 @@ def test_ctranslate2_files(tmp_path):
     (tmp_path / "model.bin").write_bytes(b"\xff" * 40)
     with pytest.raises(ValueError, match="is no CTranslate2 model"):
         read_ctranslate2(tmp_path / "model.bin")
+
+
+def test_the_svms_are_left_out_unless_asked_for_and_announced(folder, tmp_path, monkeypatch, capsys):
+    """Piped, every step is a line on stderr, and the SVMs say how long they take before they start."""
+    from attsvm.cli import app
+    from attsvm.cli.run import run_app
+
+    (tmp_path / "text.txt").write_text("a b c d e f\nb c d e f g h i\nx y z a b c\n")
+    monkeypatch.chdir(tmp_path)
+    columns, said = {}, {}
+    for name, options in (("without", []), ("with", ["--svm", "--workers", "0"]), ("quiet", ["-q"])):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run_app(app, ["probe", str(folder), "--text", "text.txt", "-o", "heads.json", "--removal", "1", *options])
+        assert ended.value.code == 0
+        said[name] = capsys.readouterr().err.splitlines()
+        columns[name] = set(ProbeTable.read("heads.json").columns)
+    assert "margin_ratio_frobenius" not in columns["without"] and "margin_ratio_frobenius" in columns["with"]
+    steps = [line.split(": ")[1] for line in said["with"]]
+    for step in ("running the model", "measuring heads", "removing heads", "solving SVMs"):
+        assert step in steps
+    announced = next(k for k, step in enumerate(steps) if step.startswith("solving SVMs, about "))
+    assert announced < steps.index("solving SVMs") and " heads in 1 process" in steps[announced]
+    assert not any("SVM" in line for line in said["without"]) and len(said["without"]) > 3
+    assert said["quiet"] == []
+
+
+def test_the_function_leaves_the_svms_out_unless_asked_for():
+    rng = np.random.default_rng(0)
+    layers = heads_from_arrays(
+        rng.normal(size=(6, 5, 4)), [attsvm.TrainedHead.from_weights(*rng.normal(size=(2, 2, 4)))]
+    )
+    told = []
+    assert "margin_ratio_frobenius" not in attsvm.probe(layers).columns
+    asked = attsvm.probe(layers, svm=True, progress=lambda label, done, total: told.append(label))
+    assert "margin_ratio_frobenius" in asked.columns and asked.about["svm"] == SvmBudget().record()
+    assert any(label.startswith("solving SVMs, about ") for label in told)

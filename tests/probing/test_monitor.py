@@ -29,7 +29,7 @@ def test_scalars_are_those_of_the_probe():
     for layer in layers:
         for head in layer:
             mine, theirs = found[layer.layer, head.head], polarization_measures(head, Context(layer))
-            for name in ("entropy", "sparsity", "sink_first"):
+            for name in ("entropy", "sparsity", "sink_share_first"):
                 assert mine[name] == pytest.approx(np.nanmean(theirs[name]), abs=1e-5), name
             assert mine["max_logit"] == pytest.approx(head.logits.max(), abs=1e-4)
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -75,7 +75,7 @@ def test_alarms_ring_once(factor, kind):
 
 def test_a_new_sink_is_told():
     rules = AlarmRules()
-    told = list(rules.crossings(4, 1, 2, {"sink_first": 0.2}, {"sink_first": 0.7}))
+    told = list(rules.crossings(4, 1, 2, {"sink_share_first": 0.2}, {"sink_share_first": 0.7}))
     assert [alarm.kind for alarm in told] == ["new sink"]
 
 

@@ -23,7 +23,7 @@ def planted(seed=0):
     first[0, V] = 1.0
     make = TrainedHead.from_weights
     heads = {
-        "sink": make(np.zeros((1, V + T)), first, [BETA], [0.0], scale=1.0),
+        "first token": make(np.zeros((1, V + T)), first, [BETA], [0.0], scale=1.0),
         "own token": make(BETA * place, place, np.zeros(T), np.zeros(T), scale=1.0),
         "previous token": make(BETA * before, place, np.zeros(T), np.zeros(T), scale=1.0),
         "same token": make(BETA * not_me, same, np.zeros(V + T), np.zeros(V + T), scale=1.0),
@@ -43,19 +43,19 @@ def table():
     return {kind: cheap_measures(layer[k], context)[0] for k, kind in enumerate(heads)}
 
 
-@pytest.mark.parametrize("kind", ["sink", "own token", "previous token", "same token", "uniform"])
+@pytest.mark.parametrize("kind", ["first token", "own token", "previous token", "same token", "uniform"])
 def test_the_kind_is_recognized(table, kind):
     assert table[kind]["kind"] == kind
 
 
 def test_sink(table):
-    sink = table["sink"]
-    assert sink["sink_first"] > 0.999 and sink["sink_any"] > 0.999 and sink["selects_first"] == 1.0
+    sink = table["first token"]
+    assert sink["sink_share_first"] > 0.999 and sink["sink_share_any"] > 0.999 and sink["selects_first"] == 1.0
     assert sink["entropy"] < 1e-3 and sink["sparsity"] > 0.999 and sink["effective_rank"] == pytest.approx(1.0)
-    assert sink["sink_first_shuffled"] < 0.5  # the place was what it looked at
+    assert sink["sink_share_first_shuffled"] < 0.5  # the place was what it looked at
     assert sink["max_logit"] == pytest.approx(BETA)
     for kind in ("own token", "previous token", "uniform"):
-        assert table[kind]["sink_first"] < 0.25
+        assert table[kind]["sink_share_first"] < 0.25
 
 
 def test_uniform(table):
@@ -67,7 +67,7 @@ def test_uniform(table):
 
 
 def test_peaked_heads_lose_their_gradient_in_bfloat16_only(table):
-    for kind in ("sink", "own token"):  # the rest of the attention is 9 e^-30 = 8e-13
+    for kind in ("first token", "own token"):  # the rest of the attention is 9 e^-30 = 8e-13
         assert table[kind]["noise_bfloat16"] == 1.0 and table[kind]["noise_float32"] == 1.0
         assert table[kind]["underflow_float32"] == 0.0
         assert table[kind]["delta"] == pytest.approx(BETA) and table[kind]["gamma"] == 0.0
@@ -90,7 +90,7 @@ def test_margins_are_scale_free():
 
 
 def test_the_flip_rate_knows_who_looks_at_one_token(table):
-    assert table["sink"]["flip_rate"] > 0.7  # two sequences that begin with the same token give the same output
+    assert table["first token"]["flip_rate"] > 0.7  # two sequences that begin with the same token give the same output
     assert table["uniform"]["flip_rate"] < 0.2  # one token of ten moves a mean by a tenth
 
 
@@ -98,7 +98,7 @@ def test_copies_are_redundant():
     hidden, _, heads = planted()
     from attsvm.probing.measures.redundancy import redundancy
 
-    layer = heads_from_arrays(hidden, [heads["sink"], heads["own token"], heads["sink"]])
+    layer = heads_from_arrays(hidden, [heads["first token"], heads["own token"], heads["first token"]])
     found = redundancy([layer])
     assert found.nearest(0)[0] == pytest.approx(1.0) and found.nearest(0)[2] == (0, 2)
     assert found.nearest(1)[0] < 0.5

@@ -83,7 +83,7 @@ def test_a_zero_solution_is_certified_when_it_is_feasible():
 
 
 def test_a_certificate_without_errors_proves_what_it_measures():
-    exact = Certificate(1e-9, 2e-9, 3e-9, 0.0, 1.0, 1.0)
+    exact = Certificate(1e-9, 2e-9, 3e-9, 0.0, 1.0, 1.0, 0.0, 0.0)
     assert exact.proved == exact.worst == 3e-9
 
 

@@ -101,7 +101,7 @@ def test_every_entry_is_on_a_ladder_and_described():
 def test_no_method_imports_another_to_finish_its_work():
     """Fallbacks stand in the ladder alone: what a method imports of others, it uses as a part."""
     home = Path(ladder_module.__file__).parent
-    entries = {spec.target.split(":")[1] for spec in SOLVERS.values()}
+    entries = {target.split(":")[1] for spec in SOLVERS.values() for target in (spec.target, spec.batched) if target}
     uses = {
         (path.stem, name)
         for path in home.rglob("*.py")
@@ -109,7 +109,8 @@ def test_no_method_imports_another_to_finish_its_work():
         if name in entries
     }
     assert uses == {
-        ("batch", "solve_active_set"), ("primal_dual", "solve_active_set"),  # where the method starts
+        ("batch", "solve_active_sets"), ("primal_dual", "solve_active_set"),  # where the method starts
+            ("primal_dual", "solve_active_sets"),
         ("growing_rows", "solve_interior"), ("growing_rows", "solve_primal_dual"),
         ("rank_limited", "solve_factored"), ("rank_limited", "solve_interior"), ("rank_limited", "solve_reweighted"),
     }  # fmt: skip

@@ -13,8 +13,14 @@ import attsvm
 from attsvm.solvers import MarginProblem, certify, get_norm, solve
 from attsvm.solvers.certify import feasible
 from attsvm.solvers.certify.feasible import correction_bound, feasibility_cost
-from attsvm.solvers.certify.ranks import PROVED_UP_TO, rank_certificate, spectra_of
-from attsvm.solvers.certify.singular_values import decomposition_error, least_eigenvalue, proved_spectrum
+from attsvm.solvers.certify.ranks import (
+    PROVED_UP_TO,
+    rank_certificate,
+    rank_certificate_of_batch,
+    spectra_of,
+    spectra_of_batch,
+)
+from attsvm.solvers.certify.singular_values import decomposition_error, factor_bound, least_eigenvalue, proved_spectrum
 from attsvm.solvers.exact import ExactFarkas, exact_least_norm, exact_polyhedral, exact_rows, nuclear_enclosure, repair
 from attsvm.solvers.exact.measures import exact_rows_of, norm_enclosure
 from attsvm.solvers.exact.rows import rational, to_float
@@ -46,7 +52,7 @@ def test_singular_values_and_nuclear_norms_are_bounded_from_above(seed):
     U, s, Vt = np.linalg.svd(A, full_matrices=False)
     other_grow, other_residual = decomposition_error(A, U, s, Vt)
     found = spectra_of(A, A)
-    batch = spectra_of(np.stack([A, A]), np.stack([A, A]))
+    batch = spectra_of_batch(np.stack([A, A]), np.stack([A, A]))
     assumed = spectra_of(A, A, prove=False)
     with mpmath.workdps(50):
         for i, sigma in enumerate(truth):
@@ -104,7 +110,8 @@ def test_a_batch_has_the_rank_certificates_of_its_problems():
     # D = 0 proves nothing but that a 2 x 2 matrix has rank 2 at most.
     nothing = rank_certificate(spectra_of(np.eye(2), np.zeros((2, 2))), 0.0, 1.0, 1.0, None)
     assert (nothing.rank, nothing.resolution) == (2, 0.0)
-    many = rank_certificate(spectra_of(np.eye(2)[None], np.zeros((1, 2, 2))), 0.0, np.ones(1), np.ones(1), None)
+    dead = spectra_of_batch(np.eye(2)[None], np.zeros((1, 2, 2)))
+    many = rank_certificate_of_batch(dead, np.zeros(1), np.ones(1), np.ones(1), None)
     assert (many.rank.tolist(), many.resolution.tolist()) == ([2], [0.0])
 
 
@@ -255,3 +262,16 @@ def test_norm_enclosures_contain_the_norm(norm):
     floats = np.array([to_float(x) for x in matrix.entries()]).reshape(3, 4)
     assert float(norm_enclosure(matrix, get_norm(norm))) == pytest.approx(get_norm(norm)(floats), rel=1e-12)
     assert rational(0.5) == rational(Fraction(1, 2))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_factors_bound_least_eigenvalues_from_below(seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((60, 20))
+    gram = rows.T @ rows
+    least = float(np.linalg.eigvalsh(gram)[0])
+    bound = factor_bound(gram, 0.9 * least)
+    assert 0.89 * least < bound <= 0.9 * least
+    assert factor_bound(gram, 1.1 * least) == 0.0
+    assert factor_bound(rows[:10].T @ rows[:10], 1e-20) == 0.0  # of rank 10: rounding alone may let it pass
+    assert factor_bound(np.full((2, 2), np.nan), 1e-3) == 0.0

@@ -150,6 +150,8 @@ def test_memory_is_refused_before_the_start():
             attsvm.satt_svm(problem, selection, solver="working_set", memory_limit=bad)
     with pytest.raises(ValueError, match="time_limit must be"):
         attsvm.satt_svm(problem, selection, solver="working_set", time_limit=-1)
+    with pytest.raises(ValueError, match="progress must be None or a function"):
+        attsvm.satt_svm(problem, selection, solver="working_set", progress="yes")
 
 
 def test_bad_arrays():

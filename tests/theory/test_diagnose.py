@@ -1,4 +1,5 @@
 import json
+import re
 from itertools import product
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import attsvm
 from attsvm import AttentionProblem, ConcaveHead, LinearHead, Loss, ReluHead
 from attsvm.enumeration import count_selections, locally_optimal_selections, solve_every_selection
+from attsvm.reports.verdict import diagnosis_verdict
 from attsvm.rows import selection_rows
 from attsvm.theory import Diagnosis, diagnose
 from attsvm.theory.assumptions import gradient_at_zero
@@ -400,7 +402,7 @@ def test_E_of_any_callable_is_sampled():
     diagnosis = diagnose(bowl)
     assert diagnosis["E"].verdict == "unknown"
     assert diagnosis["Theorem 7"].verdict == "unknown"
-    assert diagnosis["Theorem 3"].verdict == "fails"
+    assert diagnosis["Theorem 3"].verdict == "does not apply"
     assert diagnose(bowl).to_dict() == diagnosis.to_dict()  # the same seed, the same mixtures
 
 
@@ -463,8 +465,8 @@ def test_a_wide_problem_satisfies_everything_and_gd_does_as_predicted():
 
 def test_nuclear_supports_leave_statements_about_W_aside():
     diagnosis = diagnose(wide_problem(), norm="nuclear")
-    assert diagnosis["Theorem 5"].verdict == "not applicable"
-    assert diagnosis["Conjecture 5.2"].verdict == "not applicable"
+    assert diagnosis["Theorem 5"].verdict == "does not apply"
+    assert diagnosis["Conjecture 5.2"].verdict == "does not apply"
     assert diagnosis["selection feasible"].values["norm"] >= diagnosis["feasible"].values["norm"]
 
 
@@ -508,6 +510,46 @@ def test_print_and_json():
     assert isinstance(diagnosis, Diagnosis)
     with pytest.raises(KeyError, match="no check is named 'Z'"):
         diagnosis["Z"]
+
+
+def relu_problem():
+    base = attsvm.random_problem(n=4, T=5, d=4, seed=0)
+    return AttentionProblem(base.X, base.Y, base.Z, attsvm.ReluHead(np.random.default_rng(0).standard_normal((4, 4))))
+
+
+def test_without_a_theorem_nothing_is_predicted_in_any_sentence():
+    diagnosis = diagnose(relu_problem())
+    assert diagnosis.applies == ()
+    assert diagnosis_verdict(diagnosis) == "No theorem applies to these data: nothing is predicted."
+    for text in diagnosis.prediction.values():
+        assert text.startswith("Nothing is predicted")
+        assert "start decides" not in text and "goes there" not in text
+    assert diagnosis["D"].values["locally optimal"] == 5
+    assert "no theorem says that W goes to one of them" in diagnosis.prediction["W"]
+
+
+def test_theorems_apply_or_do_not_wherever_they_are_shown():
+    """A theorem does not fail: its hypotheses do. Tables, notebooks, JSON and attributes use the same words."""
+    diagnosis = diagnose(attsvm.random_problem(n=3, T=4, d=5, seed=0))
+    assert diagnosis["Theorem 3"].verdict == "does not apply" and not diagnosis["Theorem 3"]
+    assert diagnosis["Theorem 5"].verdict == "applies" and diagnosis["Theorem 5"]
+    said = {check["name"]: check["verdict"] for check in diagnosis.to_dict()["theorems"]}
+    notebook = dict(re.findall(r'<th scope="row">([^<]*)</th><td>([^:<]*)', diagnosis._repr_html_()))
+    printed = dict(re.findall(r"│ (Theorem \d|Conjecture 5.2) +│ ([a-z ]*?) +│", str(diagnosis)))
+    assert {name: notebook[name] for name in said} == printed == said
+    assert set(said.values()) == {"applies", "does not apply"}
+    assert "Theorem 3 does not apply" in diagnosis.prediction["W"]
+
+
+def test_the_first_sentence_agrees_with_the_rest_where_only_other_selections_attract():
+    """The optimal tokens are infeasible and the selection is not locally optimal, but six others are."""
+    diagnosis = diagnose(attsvm.random_problem(n=4, T=3, d=2, seed=2), [0, 0, 0, 0])
+    assert diagnosis.applies == () and diagnosis["D"].values["locally optimal"] == 6
+    said = "No theorem applies to this selection; Theorem 5 applies near the 6 that are locally optimal."
+    assert diagnosis_verdict(diagnosis) == diagnosis_verdict(diagnosis.to_dict()) == said
+    assert "6; started near one of them, W goes there (Theorem 5)" in diagnosis.prediction["W"]
+    nuclear = diagnose(diagnosis.problem, [0, 0, 0, 0], norm="nuclear")
+    assert "(Theorem 5)" not in nuclear.prediction["W"] and "Theorem 5" not in diagnosis_verdict(nuclear)
 
 
 def test_bad_arguments():

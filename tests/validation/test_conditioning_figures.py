@@ -9,8 +9,23 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+import pytest
+from figure_outcomes import check_picture, column, outcome_of
+
 from attsvm.validation.bench.softmax import spectrum_speed
-from attsvm.validation.figures.conditioning import fig01, fig02, fig03, fig07, images, students, table1, text
+from attsvm.validation.figures.conditioning import (
+    fig01,
+    fig02,
+    fig03,
+    fig04,
+    fig06,
+    fig07,
+    fig08,
+    images,
+    students,
+    table1,
+    text,
+)
 from attsvm.validation.figures.framework import Context
 
 SMALL = {
@@ -160,3 +175,30 @@ def test_benchmark_of_the_spectrum():
     assert found["difference"] < 1e-10
     with pytest.raises(ValueError, match="sample must be between"):
         spectrum_speed(3, 8, sample=4)
+
+
+def test_training_w_moves_it_and_its_first_losses_are_those_of_a_frozen_one():
+    outcome = outcome_of(fig06.FIGURE, N=12, widths=(5,), steps=120)
+    moved = column(outcome, 0, "|W - I|_F / sqrt(d)")
+    assert [x > 0 for x in moved] == [False, True, False, True]
+    runs = list(outcome.curves["runs"].values())
+    np.testing.assert_allclose(runs[0]["loss"][:, 0], runs[1]["loss"][:, 0])
+    check_picture(fig06.FIGURE, outcome)
+
+
+def test_maps_are_attention_over_the_patches():
+    outcome = outcome_of(fig04.FIGURE, limit=64, epochs=1, patch=4, dim=8, layers=1)
+    assert [abs(row[1].value - float(row[0])) < 0.01 for row in outcome.tables[0].rows] == [True, True]
+    for name in ("1.3", "7"):
+        attention = np.asarray(outcome.curves[name]["map"])
+        assert attention.shape == (1, 4, 2, 2) and (attention >= 0).all() and (attention.sum(axis=(2, 3)) < 1).all()
+    check_picture(fig04.FIGURE, outcome)
+
+
+def test_the_final_layer_reports_heads_and_where_sampling_underestimates():
+    outcome = outcome_of(fig08.FIGURE, limit=200, epochs=1, dim=16, layers=1, test=30)
+    exact, sampled = (
+        np.array(column(outcome, 0, f"rho_U {name}, median"), dtype=float) for name in ("exact", "sampled")
+    )
+    assert len(exact) == 4 and (np.isnan(exact) | (sampled <= exact * (1 + 1e-9))).all()
+    check_picture(fig08.FIGURE, outcome)

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from attsvm.cli import app
+from attsvm.validation.figures.registry import LEDGER
 from attsvm.validation.ledger import Claim, Measurement, Verdict
 from attsvm.validation.ledger import run as ledger_run
 from attsvm.validation.ledger.record import Check, count
-from attsvm.validation.ledger.run import all_claims, audit
+from attsvm.validation.ledger.run import all_claims, audit, find_claims
 from attsvm.validation.ledger.table import claim_record, claims_markdown
 
 RUNNER = CliRunner()
@@ -175,6 +176,33 @@ def test_the_command_lists_claims() -> None:
     assert "svm:thm1" in result.output
 
 
+def test_the_beginning_of_ids_finds_all_of_them() -> None:
+    result = RUNNER.invoke(app, ["claims", "svm:thm4", "localization:1", "--json"])
+    assert result.exit_code == 0
+    found = [record["id"] for record in json.loads(result.stdout)]
+    assert found == ["svm:thm4-limit", "svm:thm4-unique", "localization:1"]  # and not localization:10
+    assert [claim.id for claim in find_claims(["svm:thm9"])] == ["svm:thm9", "svm:thm9-nuclear"]
+    for wanted in ("svm:", "svm:lemma1", "polar"):
+        every = {claim.id for claim in all_claims() if claim.id.startswith(wanted)}
+        assert {claim.id for claim in find_claims([wanted])} == every and every
+    with pytest.raises(ValueError, match="no id begins with thm4; near it are svm:thm4-limit, svm:thm4-unique; "):
+        find_claims(["thm4"])
+    with pytest.raises(ValueError, match="no id begins with zzz; attsvm claims lists them all"):
+        find_claims(["zzz"])
+
+
+@pytest.mark.parametrize("paper", LEDGER)
+def test_no_statement_is_cut_when_the_list_is_piped(paper) -> None:
+    """Every word of every claim, in its order; in a grid the words of a cell stand in its column."""
+    out = RUNNER.invoke(app, ["claims", "--paper", paper]).output
+    lines = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    columns = zip(*(line for line in lines if len(line) == 6), strict=True)
+    texts = [" ".join(out.split()), *(" ".join(" ".join(column).split()) for column in columns)]
+    for claim in all_claims([paper]):
+        for told in (claim.statement, claim.correction):
+            assert any(" ".join((told or "").split()) in text for text in texts), (claim.id, told)
+
+
 def test_the_command_prints_records_of_named_claims() -> None:
     result = RUNNER.invoke(app, ["claims", "svm:eq10", "svm:thm9-nuclear", "--json"])
     assert result.exit_code == 0
@@ -216,4 +244,6 @@ def test_unknown_papers_and_ids_are_refused() -> None:
     paper = RUNNER.invoke(app, ["claims", "--paper", "algebra"])
     assert isinstance(paper.exception, ValueError) and "got 'algebra'" in str(paper.exception)
     claim = RUNNER.invoke(app, ["claims", "svm:thm99"])
-    assert isinstance(claim.exception, ValueError) and "no claim is called svm:thm99" in str(claim.exception)
+    assert isinstance(
+        claim.exception, ValueError
+    ) and "no id begins with svm:thm99; near it are svm:thm9, svm:thm9-nuclear" in str(claim.exception)

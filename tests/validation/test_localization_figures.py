@@ -7,29 +7,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
+from figure_outcomes import check_picture, column, outcome_of
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome
-from attsvm.validation.figures.localization import fig02, fig03, fig05, fig06
+from attsvm.validation.figures.localization import fig01, fig02, fig03, fig05, fig06, fig08
 from attsvm.validation.figures.registry import all_figures
 
 matplotlib.use("Agg", force=False)
-
-
-def outcome_of(figure: Figure, **settings: Any) -> Outcome:
-    return figure.run(Context(settings={**figure.quick, **settings}))
-
-
-def column(outcome: Outcome, table: int, name: str) -> list[Any]:
-    t = outcome.tables[table]
-    return [row[t.columns.index(name)] for row in t.rows]
-
-
-def check_picture(figure: Figure, outcome: Outcome, axes: int) -> None:
-    picture = figure.draw(outcome)
-    assert len(picture.axes) == axes
-    assert all(axis.lines or axis.collections or axis.images for axis in picture.axes)
-    plt.close(picture)
 
 
 def test_the_figures_are_found() -> None:
@@ -116,3 +99,19 @@ def test_figure_6_reads_wikitext(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     assert "WikiText-2" in outcome.tables[0].title
     assert all(found.endswith("(one model)") for found in column(outcome, 1, "found"))
     assert all(isinstance(cell, float) for cell in column(outcome, 0, "perplexity"))  # one model: no interval
+
+
+def test_the_clipped_softmax_is_exact_at_zero_and_worst_where_it_is_clipped() -> None:
+    outcome = outcome_of(fig01.FIGURE)
+    largest = column(outcome, 0, "largest")
+    assert largest[0] < 0.002 and 0.119 < max(largest) < 0.12  # 1 - 1/(1 + e^-2) at a difference of 2
+    assert "at a difference of 2.00" in outcome.notes[0]
+    check_picture(fig01.FIGURE, outcome)
+
+
+def test_deeper_language_models_are_tabulated_with_published_directions() -> None:
+    outcome = outcome_of(fig08.FIGURE, shapes=((8, 1), (8, 2)), steps=2, tokens=500, T=5, trials=2)
+    assert column(outcome, 0, "layers") == [1, 1, 1, 2, 2, 2]
+    agrees = column(outcome, 1, "agrees")
+    assert outcome.notes[0].startswith(f"{agrees.count('yes')} of 6 published directions")
+    check_picture(fig08.FIGURE, outcome)

@@ -1,27 +1,48 @@
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from figure_outcomes import outcome_of
 
-from attsvm.validation.figures.framework import Context, Options
-from attsvm.validation.figures.own import agreement, assumptions, floor, fuzz, geometry, paths, ranks, search
+import attsvm
+from attsvm.records import median_of
+from attsvm.validation.figures.framework import Options
+from attsvm.validation.figures.own import (
+    agreement,
+    assumptions,
+    floor,
+    fuzz,
+    geometry,
+    joint,
+    paths,
+    ranks,
+    search,
+    steps,
+    variants,
+)
 from attsvm.validation.figures.registry import all_figures, choose_figures
 from attsvm.validation.figures.run import run_figure
 from attsvm.validation.fuzz_families import FAMILIES, draw_group
 from attsvm.validation.fuzz_judge import KINDS
 from attsvm.validation.fuzz_listing import against_listings
-
-
-def tiny(module, **settings):
-    return module.FIGURE.run(Context(settings={**module.FIGURE.quick, **settings}))
+from attsvm.validation.models.attention_variants import FINITE_MAPS, SUMMED, descend_finite, summed_gradient
+from attsvm.validation.pictures import picture_faults
 
 
 def test_they_are_listed_and_chosen_by_name():
     names = [figure.name for figure in all_figures("own")]
     folder = Path(agreement.__file__).parent
-    modules = [path.stem for path in folder.glob("*.py") if "FIGURE = Figure(" in path.read_text(encoding="utf-8")]
-    assert sorted(names) == names == sorted(modules) and {"agreement", "edits", "fuzz", "graphs"} <= set(names)
+    stated = [
+        re.findall(r"^FIGURE\w* = Figure\(", path.read_text(encoding="utf-8"), re.M) for path in folder.glob("*.py")
+    ]
+    assert (
+        sorted(names) == names
+        and len(names) == sum(map(len, stated))
+        and {"agreement", "edits", "fuzz", "graphs"} <= set(names)
+    )
     assert [(f.paper, f.name) for f in choose_figures(["own", "floor"])] == [("own", "floor")]
 
 
@@ -51,25 +72,25 @@ def test_theorem_1_on_random_sizes(kind):
 
 
 def test_agreement_has_a_row_per_backend_and_refutes_an_infeasible_draw(monkeypatch):
-    outcome = tiny(agreement, trials=1)
+    outcome = outcome_of(agreement.FIGURE, trials=1)
     assert [row[:2] for row in outcome.tables[0].rows] == agreement.PAIRS
     assert all(sum(row[2:5]) == 6 for row in outcome.tables[0].rows) and not outcome.refuted
     monkeypatch.setattr(agreement, "feasible_draws", lambda trials, seed, kind: {"feasible": [kind == "self"] * trials})
-    assert tiny(agreement, trials=1).refuted == ["Theorem 1, cross-attention: every draw is feasible"]
+    assert outcome_of(agreement.FIGURE, trials=1).refuted == ["Theorem 1, cross-attention: every draw is feasible"]
 
 
 def test_published_ranks_exceed_certified_ones():
     found = ranks.rank_trials(3, 0, draw=0, n=8, T=4, d=10)
     rows = zip(found["certified"], found["numerical"], found["published_scs"], strict=True)
     assert all(certified == numerical < scs <= 8 for certified, numerical, scs in rows)
-    outcome = tiny(ranks, trials=2)
+    outcome = outcome_of(ranks.FIGURE, trials=2)
     assert outcome.tables[0].rows[-1][0] == "certified rank (dual singular values equal to 1)"
     with pytest.raises(ValueError, match="every draw was infeasible"):
-        tiny(ranks, trials=1, n=6, T=6, d=2)
+        outcome_of(ranks.FIGURE, trials=1, n=6, T=6, d=2)
 
 
 def test_fuzz_counts_every_problem_and_finds_nothing():
-    outcome = tiny(fuzz, trials=2)
+    outcome = outcome_of(fuzz.FIGURE, trials=2)
     statuses, kinds = outcome.tables
     assert [row[0] for row in statuses.rows] == [*FAMILIES, "all"] and not outcome.refuted
     for row in statuses.rows:
@@ -117,7 +138,7 @@ def test_fuzz_finds_what_is_wrong(monkeypatch):
 
 
 def test_floor_has_both_tables():
-    outcome = tiny(floor, trials=2, steps=1000, factor_trials=1, factor_steps=50)
+    outcome = outcome_of(floor.FIGURE, trials=2, steps=1000, factor_trials=1, factor_steps=50)
     weights, factors = outcome.tables
     assert [row[0] for row in weights.rows] == [500, 1000]
     assert [row[0] for row in factors.rows] == list(floor.FACTOR_VARIANTS)
@@ -136,13 +157,13 @@ def test_geometry_prefers_the_own_norm(monkeypatch):
             assert found[optimizer][k] > found["normalized_gd"][k]
         assert (found[optimizer] <= 1 + 1e-6).all()
     monkeypatch.setattr(geometry, "OPTIMIZERS", {name: geometry.OPTIMIZERS[name] for name in ("muon", "adam")})
-    margin, angle, own = tiny(geometry, trials=1, steps=20).tables
+    margin, angle, own = outcome_of(geometry.FIGURE, trials=1, steps=20).tables
     assert margin.columns == angle.columns == ("optimizer", *geometry.NORMS)
     assert len(margin.rows) == len(own.rows) == len(geometry.OPTIMIZERS)
 
 
 def test_search_lists_with_proof_and_checks_the_list(monkeypatch):
-    outcome = tiny(search)
+    outcome = outcome_of(search.FIGURE)
     assert not outcome.refuted and "the same list" in outcome.notes[0]
     assert [row[7] for row in outcome.tables[0].rows] == ["complete"] * 4
     real = search.listing
@@ -152,11 +173,11 @@ def test_search_lists_with_proof_and_checks_the_list(monkeypatch):
         return found if cell["mode"] == "exhaustive" else {**found, "tokens": [[]]}
 
     monkeypatch.setattr(search, "listing", wrong)
-    assert tiny(search).refuted == ["search and exhaustive list agree at n=5, T=4, d=5, seed 0"]
+    assert outcome_of(search.FIGURE).refuted == ["search and exhaustive list agree at n=5, T=4, d=5, seed 0"]
 
 
 def test_paths_have_a_row_per_theorem_and_loss():
-    outcome = tiny(paths)
+    outcome = outcome_of(paths.FIGURE)
     labels = [row[0] for row in outcome.tables[0].rows]
     assert len(labels) == 8 and "Theorem 2: W, logistic" in labels and "Theorem 7: KQ, local nuclear" in labels
     for label, found in outcome.curves.items():
@@ -187,7 +208,7 @@ def test_ends_outside_the_list_are_counted_with_examples():
 
 def test_assumptions_have_both_tables_and_a_violation_refutes(monkeypatch):
     small = {"trials": 2, "starts": 8, "steps": 200}
-    outcome = tiny(assumptions, **small)
+    outcome = outcome_of(assumptions.FIGURE, **small)
     assert "D implies one local optimum: 0 violations" in outcome.notes[0]
     assert "Ends outside the list: 0 of 8" in outcome.notes[1] and not outcome.refuted
     assert [row[0] for row in outcome.tables[0].rows] == [4, 12] and len(outcome.tables[1].rows) == 1
@@ -197,10 +218,128 @@ def test_assumptions_have_both_tables_and_a_violation_refutes(monkeypatch):
         return real(trials, seed, **cell) | {"violation": [True] * trials}
 
     monkeypatch.setattr(assumptions, "assumption_flags", wrong)
-    assert tiny(assumptions, **small).refuted[0].startswith("4 problems satisfy D but have another number")
+    assert outcome_of(assumptions.FIGURE, **small).refuted[0].startswith("4 problems satisfy D but have another number")
 
 
 def test_listings_of_numbers_that_leave_the_range():
     """Found by the full run: squares of W overflow on the way to a proof of local optimality."""
     (case,) = draw_group("extreme scales", 8939239939111179512, 10)[:1]
     assert list(against_listings(case)) == []
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+
+
+def test_joint_has_a_row_per_model_and_prints_its_exceptions(monkeypatch):
+    monkeypatch.setattr(joint, "MODELS", {"(v, p), equal steps": joint.MODELS["(v, p), equal steps"]})
+    monkeypatch.setattr(joint, "_AWAY", 0.0)
+    outcome = outcome_of(joint.FIGURE, trials=2, steps=200, radii=(80.0,))
+    assert [row[0] for row in outcome.tables[0].rows] == ["(v, p), equal steps"]
+    assert sum("exception" in note for note in outcome.notes) == 2
+    assert not picture_faults(joint.draw(_two(outcome)))
+
+
+def _two(outcome):
+    """The picture wants at least two panels."""
+    curves = dict(outcome.curves)
+    curves["models"] = curves["models"] * 2
+    curves |= {name: list(curves[name]) * 2 for name in ("head", "attention", "plain", "relaxed")}
+    return type(outcome)(outcome.tables, curves)
+
+
+def test_steps_measure_normalized_faster_than_constant():
+    outcome = outcome_of(steps.FIGURE, trials=3, steps=300)
+    ends = {rule: np.nanmedian(outcome.curves["distance"][k][:, -1]) for k, rule in enumerate(steps.STEPS)}
+    assert ends["normalized, 1"] < ends["normalized, 0.1"] < ends["constant, 1 / L_W"]
+    assert len(outcome.tables[0].rows) == len(steps.STEPS)
+    assert not picture_faults(steps.draw(outcome))
+
+
+def test_variants_have_rows_of_their_own():
+    outcome = outcome_of(variants.FIGURE, trials=2, steps=200, finite_steps=300)
+    assert [row[0] for row in outcome.tables[0].rows] == list(SUMMED)
+    own = np.asarray(outcome.curves["own"]["sigmoid"])
+    assert (own[:, -1] < own[:, 0]).all()
+    assert not picture_faults(variants.draw(outcome))
+
+
+def plain_prediction(name, batch, W, v):
+    """Variants written from their definitions, by one-line formulas."""
+    h = torch.einsum("bntd,bde,bne->bnt", X := torch.tensor(batch.X), W, torch.tensor(batch.Z))
+    if name == "softmax-1":
+        s = h.exp() / (1 + h.exp().sum(-1, keepdim=True))
+    else:
+        s = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid}[name](h)
+    return torch.einsum("bnt,bntd,bd->bn", s, X, torch.tensor(v))
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax-1", "sigmoid"])
+def test_gradients_of_the_sums_equal_autograd(name):
+    batch = attsvm.random_problem(n=3, T=4, d=5, batch=2, seed=1)
+    W = torch.randn(2, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    value = torch.tensor(batch.Y) * plain_prediction(name, batch, W, batch.head.v.copy())
+    (reference,) = torch.autograd.grad(torch.nn.functional.softplus(-value).sum() / 3, W)
+    found = summed_gradient(SUMMED[name](batch, np.random.default_rng(0)).data, W.detach())
+    torch.testing.assert_close(
+        found.direction * found.log_scale.exp()[:, None, None], reference, rtol=1e-10, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("own_weights", [True, False])
+def test_two_heads_are_the_sum_of_two_layers(own_weights):
+    batch = attsvm.random_problem(n=3, T=4, d=5, batch=2, seed=1)
+    layer = SUMMED["2 heads, own W" if own_weights else "2 heads, one W"](batch, np.random.default_rng(3))
+    rng = np.random.default_rng(3)  # what the layer drew
+    v = rng.standard_normal((2, 2, 5))
+    v /= np.linalg.norm(v, axis=-1, keepdims=True)
+    turns = np.linalg.qr(rng.standard_normal((2, 2, 5, 5)))[0]
+    W = torch.randn(2, 5, 10 if own_weights else 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    W.requires_grad_()
+    total = 0
+    for h in range(2):
+        part = W[..., 5 * h : 5 * h + 5] if own_weights else W @ torch.tensor(turns[:, h])
+        total = total + plain_prediction("softmax", batch, part, v[:, h])
+    (reference,) = torch.autograd.grad(torch.nn.functional.softplus(-torch.tensor(batch.Y) * total).sum() / 3, W)
+    found = summed_gradient(layer.data, W.detach())
+    torch.testing.assert_close(
+        found.direction * found.log_scale.exp()[:, None, None], reference, rtol=1e-10, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", FINITE_MAPS)
+def test_finite_maps_are_projections_and_their_derivatives_are_right(name):
+    mapped, lead = FINITE_MAPS[name]
+    h = torch.randn(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    p, weights = mapped(h)
+    torch.testing.assert_close(p.sum(-1), torch.ones(50, dtype=torch.float64))
+    direction = torch.randn(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    slope = weights * (direction - (weights * direction).sum(-1, keepdim=True) / weights.sum(-1, keepdim=True))
+    step = 1e-6
+    differences = (mapped(h + step * direction)[0] - mapped(h - step * direction)[0]) / (2 * step)
+    same = ((mapped(h + step * direction)[0] > 0) == (mapped(h - step * direction)[0] > 0)).all(-1)  # no kink between
+    torch.testing.assert_close(slope[same], differences[same], rtol=1e-4, atol=1e-5)
+    assert (
+        mapped(torch.tensor([lead, 0.0]))[0].tolist()
+        == [1.0, 0.0]
+        != mapped(torch.tensor([0.99 * lead, 0.0]))[0].tolist()
+    )
+
+
+def test_finite_maps_stop_where_every_token_leads():
+    batch = attsvm.random_problem(n=3, T=4, d=8, batch=5, seed=0)
+    W, last, stopped = descend_finite(batch, "sparsemax", 2000, 0.02, seed=0)
+    ranked = np.sort(attsvm.attention.logits(batch, W), axis=-1)
+    assert stopped.all() and (last < 2000).all()
+    assert (ranked[..., -1] - ranked[..., -2]).min() >= 1.0
+
+
+def test_the_interval_of_a_median_covers_it():
+    rng = np.random.default_rng(0)
+    covered = [(i := median_of(rng.exponential(size=25))).low <= np.log(2) <= i.high for _ in range(400)]
+    assert 0.95 <= np.mean(covered) <= 0.995  # order statistics 8 and 18 of 25: 95.7 % by the binomial law
+    assert str(median_of([])) == "-"

@@ -2,33 +2,12 @@
 
 import numpy as np
 import pytest
+from figure_outcomes import check_picture, column, outcome_of
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.framework import Context
-from attsvm.validation.figures.polarization import fig02, fig03, fig04, fig06, fig10, fig11, fig13
+from attsvm.validation.figures.polarization import fig02, fig03, fig04, fig05, fig06, fig10, fig11, fig13, fig14, fig20
 from attsvm.validation.figures.polarization._protocols import KINDS, figure_12
 from attsvm.validation.figures.registry import all_figures, choose_figures
-
-
-def outcome_of(figure, **settings):
-    return figure.run(Context(settings={**figure.quick, **settings}))
-
-
-def column(outcome, table, name):
-    t = outcome.tables[table]
-    return [row[t.columns.index(name)] for row in t.rows]
-
-
-def check_picture(figure, outcome, axes):
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    from matplotlib import pyplot as plt
-
-    picture = figure.draw(outcome)
-    assert len(picture.axes) == axes
-    assert all(axis.lines or axis.patches or axis.images for axis in picture.axes)
-    plt.close(picture)
 
 
 def test_the_figures_are_found():
@@ -106,3 +85,20 @@ def test_figure_6_runs_and_says_what_is_reduced():
     assert all(0 <= cell.value <= 1 for cell in column(outcome, 0, "flip rate"))
     assert "REDUCED" in outcome.notes[0]
     check_picture(fig06.FIGURE, outcome, 2)
+
+
+def test_attention_of_the_class_token_is_followed_over_training():
+    outcome = outcome_of(fig05.FIGURE, dim=8, records=(1, 4))
+    scores = np.asarray(outcome.curves["softmax"])
+    assert scores.shape == (2, 2, 10) and (scores.sum(axis=-1) <= 1 + 1e-6).all()
+    check_picture(fig05.FIGURE, outcome)
+
+
+@pytest.mark.parametrize("figure", [fig14.FIGURE, fig20.FIGURE])
+def test_grids_name_their_reduction_and_count_their_runs(figure):
+    outcome = outcome_of(figure, steps=2, dim=8)
+    assert any(note.startswith("REDUCED") for note in outcome.notes)
+    if figure is fig14.FIGURE:
+        assert "nothing to compare" in outcome.notes[0]
+        assert column(outcome, 0, "learned") == ["0 of 1"] * 4
+    check_picture(figure, outcome)

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from figure_outcomes import check_picture, outcome_of
 
 from attsvm.validation.bench.specialization import reduced_gradient_ratio
 from attsvm.validation.figures.framework import Context
 from attsvm.validation.figures.registry import all_figures
+from attsvm.validation.figures.specialization import fig12
 from attsvm.validation.figures.specialization.fig03 import directions, sign_patterns
 from attsvm.validation.figures.specialization.runs import make_prior, sgd_beside_flow
 
@@ -82,3 +84,11 @@ def test_the_benchmark_compares_equal_numbers(activation):
     found = reduced_gradient_ratio(activation, H=3, n=500, repeats=1)
     assert found["difference"] < 1e-13
     assert found["terms_ratio"] > 0
+
+
+def test_two_heads_split_when_the_flipping_direction_is_strong():
+    outcome = outcome_of(fig12.FIGURE, activations=("softmax",), samples=400)
+    cosines = {row[1:3]: row[3].value for row in outcome.tables[0].rows}
+    assert cosines[0.5, 8.0] < 0 < cosines[8.0, 0.5]
+    assert len(outcome.notes) == 1 and "rises with nu1" in outcome.notes[0]
+    check_picture(fig12.FIGURE, outcome)

@@ -6,18 +6,14 @@ import csv
 
 import numpy as np
 import pytest
+from figure_outcomes import outcome_of
 
 import attsvm
-from attsvm.validation.figures.framework import Context
 from attsvm.validation.figures.own import atoms, edits, retrieval
 from attsvm.validation.pretrained import retrieval_peers
 from attsvm.validation.pretrained.packages import is_installed
 from attsvm.validation.pretrained.reactions import read_reactions, tokenize
 from attsvm.validation.pretrained.rxnmapper import Tasks
-
-
-def tiny(module, **settings):
-    return module.FIGURE.run(Context(settings={**module.FIGURE.quick, **settings}))
 
 
 def test_reactions_become_tokens_candidates_and_truth():
@@ -57,7 +53,7 @@ def test_a_file_of_reactions(tmp_path):
 
 
 def test_edits_are_confirmed_on_a_few():
-    outcome = tiny(edits, trials=6)
+    outcome = outcome_of(edits.FIGURE, trials=6)
     assert not outcome.refuted and [row[1] for row in outcome.tables[0].rows] == [1] * 6
 
 
@@ -73,7 +69,7 @@ def test_retrieval_has_a_row_per_way_and_a_picture(monkeypatch):
     pairs = [(f"m{i % 9}", f"q{i}", f"d{i}") for i in range(45)]
     monkeypatch.setattr(retrieval, "embed", fake)
     monkeypatch.setattr(retrieval, "docstring_pairs", lambda limit: pairs)
-    outcome = tiny(retrieval, steps=3, negatives=3)
+    outcome = outcome_of(retrieval.FIGURE, steps=3, negatives=3)
     labels = [row[0] for row in outcome.tables[0].rows]
     assert labels[0] == "cosine" and len(labels) == 10
     found = outcome.curves["found"]
@@ -140,7 +136,7 @@ def test_a_study_says_what_is_missing():
 @pytest.mark.skipif(not is_installed("rxnmapper") or not is_installed("transformers"), reason="make models")
 def test_the_head_that_maps_atoms():
     """Figures of the docs: 98 of 118, repaired by 9.1 % of the keys, 117 when the whole network runs again."""
-    outcome = tiny(atoms, leave_one_out=[], sizes=[], heads=["K"])
+    outcome = outcome_of(atoms.FIGURE, leave_one_out=[], sizes=[], heads=["K"])
     selected, smallest = outcome.tables
     assert [row[1] for row in selected.rows] == [98, 118, 117]
     assert smallest.rows[0][3] == "9.1 %" and not outcome.refuted

@@ -207,6 +207,13 @@ CASES: tuple[Case, ...] = (
         slow=True,
     ),
     DrawCase(
+        "growth-all",
+        "every function with a size, each size growing alone up to 10x",
+        later("growth_all:growth_all"),
+        slow=True,
+        opt_in=True,
+    ),
+    DrawCase(
         "selector",
         "soft selector, 2,000 tasks of 32 candidates, d = 384",
         _selector,

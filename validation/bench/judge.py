@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Line", "Result", "Spread", "Verdict", "at_least", "at_most", "missed"]
+__all__ = ["Line", "Numbers", "Result", "Spread", "Verdict", "at_least", "at_most", "missed"]
+
+Numbers = dict[str, dict[str, float]]  # what one draw of a case measures: by line of its table, then by name
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,11 @@ def training_throughput(seed: int, *, batch: int = 500, steps: int = 300) -> dic
 
 
 def _throughput(problem: attsvm.AttentionProblem, parameterization: str, batch: int, steps: int) -> dict[str, float]:
-    attsvm.train(problem, parameterization, steps=5, snapshots=2)
-    ours = measure(lambda p: attsvm.train(p, parameterization, steps=steps, snapshots=3), lambda: problem).seconds
+    def run(p: attsvm.AttentionProblem, steps: int) -> attsvm.Run:
+        return attsvm.train(p, parameterization, steps=steps, optimizer="normalized_gd", snapshots=3)
+
+    run(problem, 5)
+    ours = measure(lambda p: run(p, steps), lambda: problem).seconds
     peer = _literature_loop(problem[0], steps)
     return {
         "seconds": ours / steps / batch,

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attsvm.records import Interval, Table, mean_of, share_of
+from attsvm.records import Interval, Table, mean_of, mean_share_of, share_of
 from attsvm.sweeps import Sweep, sweep
 from attsvm.sweeps.plan import Grid, Task
 
@@ -34,6 +34,7 @@ __all__ = [
     "Table",
     "finish",
     "mean_of",
+    "mean_share_of",
     "read_settings",
     "share_of",
     "subplots",

@@ -6,6 +6,7 @@ import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -82,19 +83,46 @@ def _checks(paper: str) -> dict[str, Check]:
 
 
 def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list[Claim]:
-    """The claims of these ids, in the order of the ledger; all of them without ids.
+    """The claims whose ids begin with one of these, in the order of the ledger; all of them without ids.
+
+    A whole id stands for its claim and the parts of it (``svm:thm9`` for ``svm:thm9-nuclear``, too), not for every id
+    that happens to go on (``localization:1`` is not ``localization:10``).
+
+    Raises
+    ------
+    ValueError
+        Where no id begins so; the message names near ones.
 
     Examples
     --------
     >>> from attsvm.validation.ledger.run import find_claims
     >>> [claim.id for claim in find_claims(["svm:thm1"])]
     ['svm:thm1']
+    >>> [claim.id for claim in find_claims(["svm:thm4"])]
+    ['svm:thm4-limit', 'svm:thm4-unique']
     """
     claims = all_claims(papers or None)
-    unknown = set(ids) - {claim.id for claim in claims}
-    if unknown:
-        raise ValueError(f"claims: no claim is called {', '.join(sorted(unknown))}; attsvm claims lists them all")
-    return [claim for claim in claims if claim.id in ids] if ids else claims
+    if not ids:
+        return claims
+    known = [claim.id for claim in claims]
+    found: set[str] = set()
+    for wanted in ids:
+        start = f"{wanted}-" if wanted in known else wanted
+        same = [name for name in known if name == wanted or name.startswith(start)]
+        if not same:
+            raise ValueError(f"claims: no id begins with {wanted}; {_near(wanted, known)}attsvm claims lists them all")
+        found |= set(same)
+    return [claim for claim in claims if claim.id in found]
+
+
+def _near(wanted: str, known: Sequence[str]) -> str:
+    """The ids that hold these letters, that begin alike, or that are spelt alike; three at most."""
+    inside = [name for name in known if wanted.lower() in name.lower()]
+    paper = len(wanted.partition(":")[0]) + 1
+    stems = (wanted[:length] for length in range(len(wanted) - 1, paper + 1, -1))
+    begin = next((same for stem in stems if (same := [name for name in known if name.startswith(stem)])), [])
+    alike = dict.fromkeys([*inside, *begin, *get_close_matches(wanted, known)])
+    return f"near it are {', '.join(list(alike)[:3])}; " if alike else ""
 
 
 def audit(claim: Claim, seed: int = 0, trials: int | None = None) -> Audit:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from attsvm._lazy import needs
+
 __all__ = ["DigitReader", "load_digits"]
 
 
@@ -27,9 +29,7 @@ class DigitReader(nn.Module):
 
 def load_digits(count: int) -> tuple[Tensor, Tensor]:
     """Images (n, 8, 8) in [0, 1] and labels of scikit-learn's digits."""
-    try:
+    with needs("this study, which reads the digits of scikit-learn,"):
         from sklearn.datasets import load_digits as read
-    except ImportError as error:
-        raise ImportError("this study reads the digits of scikit-learn: pip install 'attsvm[bench]'") from error
     data = read()
     return torch.tensor(data.images[:count] / 16.0, dtype=torch.float32), torch.tensor(data.target[:count])

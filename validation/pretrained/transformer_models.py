@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attsvm.probing.models import LoadedModel, load_model, need_transformers
+from attsvm._lazy import need
+from attsvm.probing.models import LoadedModel, load_model
 from attsvm.validation.pretrained.packages import MODELS, read_json, read_state
 
 __all__ = ["INSTALLED", "english_paragraphs", "installed_model", "rxnfp_model", "whisper_model"]
@@ -54,7 +55,7 @@ def _smollm2() -> LoadedModel:
 
 def rxnfp_model(checkpoint: str = "bert_pretrained") -> LoadedModel:
     """A checkpoint of rxnfp, a BERT on reactions: ``bert_pretrained``, ``bert_ft`` or ``bert_ft_10k_25s``."""
-    need_transformers("rxnfp")
+    need("rxnfp", "torch", "transformers")
     from tokenizers import Regex, Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Split
@@ -90,7 +91,7 @@ _BERT = (
 
 def whisper_model() -> LoadedModel:
     """Whisper tiny.en from its CTranslate2 file, as a model of transformers."""
-    need_transformers("Whisper")
+    need("Whisper", "torch", "transformers")
     from transformers import PreTrainedTokenizerFast, WhisperConfig, WhisperModel
 
     from attsvm.validation.pretrained.ctranslate2 import read_ctranslate2, whisper_state

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.dynamics.conditioning.model import Array
 from attsvm.softmax import condition_bounds, condition_number, log_softmax
@@ -38,7 +38,7 @@ class KappaReport:
         return self.proxy - self.exact
 
 
-def kappa_report(attention: Any = None, *, log_attention: Any = None) -> KappaReport:
+def kappa_report(attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None) -> KappaReport:
     """Condition numbers of J^2, their bounds and the proxy for attention of shape (..., n).
 
     Examples
@@ -52,7 +52,7 @@ def kappa_report(attention: Any = None, *, log_attention: Any = None) -> KappaRe
     return KappaReport(2 * exact, 2 * lower, 2 * upper, 2 * proxy)
 
 
-def dominant_token(n: int, eps: Any) -> Array:
+def dominant_token(n: int, eps: npt.ArrayLike) -> Array:
     """Log-attention ``(1 - eps, eps / (n - 1), ...)``: kappa(J) = n (1 - eps) for n >= 3, while max / min ~ n / eps.
 
     Parameters

@@ -3,6 +3,8 @@
 Everything but the regularizer runs on NumPy; that one loads torch at first use.
 """
 
+from typing import TYPE_CHECKING
+
 from attsvm._lazy import attach
 from attsvm.dynamics.localization.entropy import attention_entropy, entropy_lower_bound
 
@@ -67,4 +69,7 @@ __all__ = [
     "vanishing_rate",
 ]
 
-__getattr__, __dir__ = attach(__name__, _LAZY, __all__)
+if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name
+    from attsvm.dynamics.localization.regularizer import locater, locater_penalty, qk_trace, qk_weights
+else:
+    __getattr__, __dir__ = attach(__name__, _LAZY, __all__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -237,9 +237,21 @@ def norm_below_scale(W: Any, covariance: Any = None) -> Inequality:
 
 
 def entropy_bound(
-    X: Any, W: Any, temperature: float | None = None, form: str = "tight", *, query: Any = "all"
+    X: Any,
+    W: Any,
+    temperature: float | None = None,
+    form: Literal["tight", "asymptotic", "printed"] = "tight",
+    *,
+    query: Literal["all", "last"] = "all",
 ) -> Inequality:
     """The entropy of the attention (not causal) is at least `entropy_lower_bound` at `logit_radius`.
+
+    Parameters
+    ----------
+    X, W, temperature, query
+        As for `attention_entropy`; X of shape (T, d).
+    form : {"tight", "asymptotic", "printed"}
+        As for `entropy_lower_bound`.
 
     Examples
     --------
@@ -250,7 +262,7 @@ def entropy_bound(
     (True, False)
     """
     nu = logit_radius(X, W, temperature)
-    left = float(entropy_lower_bound(nu, len(np.asarray(X)), form=form))  # type: ignore[arg-type]
+    left = float(entropy_lower_bound(nu, len(np.asarray(X)), form=form))
     return Inequality(f"entropy bound ({form})", left, float(attention_entropy(X, W, temperature, query=query)))
 
 

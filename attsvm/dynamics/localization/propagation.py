@@ -22,7 +22,13 @@ import numpy.typing as npt
 
 from attsvm._checks import require_choice, require_count
 from attsvm.dynamics.localization.law import interval_probability
-from attsvm.dynamics.localization.moments import position_coefficients, read_spectrum, require_tokens, signal_moments
+from attsvm.dynamics.localization.moments import (
+    MomentForm,
+    position_coefficients,
+    read_spectrum,
+    require_tokens,
+    signal_moments,
+)
 from attsvm.dynamics.localization.piecewise import linear_softmax
 from attsvm.dynamics.localization.profile import normal_interval
 from attsvm.dynamics.localization.spectrum import QKSpectrum, read_qk
@@ -122,7 +128,7 @@ def signal_propagation(
         value, error = interval_probability(weights, low, 1.0 + low, tolerance)
         return Propagation(theta, value, error, method)
     require_choice("method", method, *METHODS)
-    form: Any = "exact" if method == "gaussian" else method
+    form: MomentForm = "exact" if method == "gaussian" else method
     moments = signal_moments(spectrum, T, temperature=temperature, form=form)
     return Propagation(theta, normal_interval(moments.mean, moments.variance), np.full(T, np.nan), method)
 

@@ -4,6 +4,8 @@ The flows are NumPy and SciPy; plain gradient descent (`descent`) and the attent
 are torch and are loaded at first use.
 """
 
+from typing import TYPE_CHECKING
+
 from attsvm._lazy import attach
 from attsvm.dynamics.polarization.asymptotics import measure_asymptotics, score_constants
 
@@ -88,4 +90,9 @@ __all__ = [
     "two_token_drift",
 ]
 
-__getattr__, __dir__ = attach(__name__, _LAZY, __all__)
+if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name
+    from attsvm.dynamics.polarization.attention import ATTENTION_KINDS
+    from attsvm.dynamics.polarization.attention import AttentionKind as AttentionKind
+    from attsvm.dynamics.polarization.descent import descend, descend_tied
+else:
+    __getattr__, __dir__ = attach(__name__, _LAZY, __all__)

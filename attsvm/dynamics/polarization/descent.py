@@ -108,7 +108,7 @@ def _snapshot_steps(steps: int, snapshots: int | Sequence[int]) -> list[int]:
     return chosen
 
 
-def _tensor(name: str, value: Any, axes: int, dtype: torch.dtype, device: Any) -> Tensor:
+def _tensor(name: str, value: Any, axes: int, dtype: torch.dtype, device: str | torch.device | None) -> Tensor:
     tensor = torch.as_tensor(value, dtype=dtype, device=device).clone()
     if tensor.ndim == axes:
         tensor = tensor[None]
@@ -129,7 +129,7 @@ def descend(
     steps: int = 10_000,
     snapshots: int | Sequence[int] = 100,
     dtype: torch.dtype = torch.float64,
-    device: Any = None,
+    device: str | torch.device | None = None,
 ) -> Descent:
     """Gradient descent on ``l(V s(a))``.
 
@@ -191,7 +191,7 @@ def descend_tied(
     steps: int = 10_000,
     snapshots: int | Sequence[int] = 100,
     dtype: torch.dtype = torch.float64,
-    device: Any = None,
+    device: str | torch.device | None = None,
 ) -> Descent:
     """Gradient descent on the logistic loss of ``R softmax(R a)`` (``R^T softmax(R a)`` when transposed).
 

@@ -45,7 +45,7 @@ class RowFlow(LogTimeFlow):
         return np.exp(self.log_scores)
 
     @property
-    def sinks(self) -> npt.NDArray[np.int64]:
+    def selected_tokens(self) -> npt.NDArray[np.int64]:
         """The token that each row attends to most at the end, shape (T,)."""
         return np.asarray(self.log_scores[-1].argmax(axis=-1))
 
@@ -89,7 +89,7 @@ def row_flow(
     Examples
     --------
     >>> from attsvm.dynamics.polarization import row_flow
-    >>> row_flow([0.1, 0.3, 0.2]).sinks.tolist()
+    >>> row_flow([0.1, 0.3, 0.2]).selected_tokens.tolist()
     [1, 1, 1]
     """
     u = finite_array("u0", u0, ("T",))

@@ -128,11 +128,11 @@ underflow_bfloat16: gradient underflows, bfloat16 (share)
     The same in bfloat16.
 
 [polarization]
-sink_first: sink score, first token (share)
+sink_share_first: sink share, first token (share)
     Share of attention on the first token, from queries elsewhere.
-sink_last: sink score, last token (share)
+sink_share_last: sink share, last token (share)
     Share of attention on the last token, from queries elsewhere.
-sink_any: sink score, any token (share)
+sink_share_any: sink share, any token (share)
     Share of attention on the token that gets most of it.
 entropy: entropy
     Mean entropy of the attention in nats.

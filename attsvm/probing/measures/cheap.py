@@ -14,7 +14,7 @@ from attsvm.probing.measures.context import Context, per_sequence
 from attsvm.probing.measures.localization import localization_curve, localization_measures
 from attsvm.probing.measures.polarization import polarization_measures
 from attsvm.probing.measures.selection import head_gaps, selection_measures
-from attsvm.records import mean_of
+from attsvm.records import mean_of, mean_share_of
 
 __all__ = ["HISTOGRAM_BINS", "add_interval", "cheap_measures", "softmax_one_factors"]
 
@@ -40,8 +40,8 @@ def _measured(head: HeadData, context: Context, seed: int) -> dict[str, Any]:
 
 
 def add_interval(record: dict[str, Any], name: str, values: Any) -> None:
-    """Mean over sequences with its 95 % interval, as three columns."""
-    found = mean_of(values)
+    """Mean over sequences with its 95 % interval, as three columns; that of a share stays in [0, 1]."""
+    found = (mean_share_of if name in MEASURES and MEASURES[name].share else mean_of)(values)
     record[name], record[f"{name}_low"], record[f"{name}_high"] = found.value, found.low, found.high
 
 

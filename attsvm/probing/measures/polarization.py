@@ -20,13 +20,13 @@ Float64 = npt.NDArray[np.float64]
 def polarization_measures(head: HeadData, context: Context, *, seed: int = 0) -> dict[str, Any]:
     """Sink scores, entropy, sparsity and the one-token flip rate, one number per sequence.
 
-    ``sink_first`` and ``sink_last`` are the shares of attention on the first and last token from queries elsewhere;
-    ``sink_any`` that of the token with the largest share, whichever it is.
+    ``sink_share_first`` and ``sink_share_last`` are the shares of attention on the first and last token from queries
+    elsewhere; ``sink_share_any`` that of the token with the largest share, whichever it is.
     """
     logs = head.log_attention
     attention = np.exp(logs)
     found: dict[str, Any] = {
-        name: np.full(head.n, np.nan) for name in ("sink_first", "sink_last", "sink_any", "sparsity")
+        name: np.full(head.n, np.nan) for name in ("sink_share_first", "sink_share_last", "sink_share_any", "sparsity")
     }
     for group in _alike(head, context):
         one = group[0]
@@ -35,11 +35,11 @@ def polarization_measures(head: HeadData, context: Context, *, seed: int = 0) ->
             continue
         # Sequences take the axis of heads, so that each gets a score of its own.
         part = attention[np.ix_(np.array(group), rows, places)][None, :, None]
-        found["sink_first"][group] = sink_score(part, sink=0, queries=slice(1, None))[0]
-        found["sink_last"][group] = sink_score(part, sink=len(places) - 1, queries=slice(0, -1))[0]
+        found["sink_share_first"][group] = sink_score(part, sink=0, queries=slice(1, None))[0]
+        found["sink_share_last"][group] = sink_score(part, sink=len(places) - 1, queries=slice(0, -1))[0]
         received = part[0, :, 0].mean(axis=1)  # every token's share, its own query included
         best = received.argmax(axis=-1)
-        found["sink_any"][group] = np.take_along_axis(received, best[:, None], axis=-1)[:, 0]
+        found["sink_share_any"][group] = np.take_along_axis(received, best[:, None], axis=-1)[:, 0]
         found["sparsity"][group] = sparsity_score(part)[0]
     found["entropy"] = per_sequence(entropy(log_attention=logs), head, head.seen > 1)
     found["flip_rate"] = flip_rate(head, seed=seed)

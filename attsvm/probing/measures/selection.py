@@ -73,13 +73,15 @@ def _same(head: HeadData, context: Context) -> Float64:
 
 
 def head_kind(means: dict[str, Any]) -> str:
-    """One word for what a head does most of the time.
+    """What a head selects for most of its queries: where their highest logits are, not how much attention is there.
+
+    The share of attention that a token gets is its sink share, ``sink_share_first`` and the like.
 
     Examples
     --------
     >>> from attsvm.probing.measures.selection import head_kind
     >>> head_kind({"entropy_share": 0.3, "selects_first": 0.9}), head_kind({"entropy_share": 0.99})
-    ('sink', 'uniform')
+    ('first token', 'uniform')
     """
     if means.get("entropy_share", 0.0) >= _UNIFORM:
         return "uniform"
@@ -88,8 +90,8 @@ def head_kind(means: dict[str, Any]) -> str:
         "selects_next": "next token",
         "selects_self": "own token",
         "selects_same": "same token",
-        "selects_first": "sink",
-        "selects_last": "sink (last token)",
+        "selects_first": "first token",
+        "selects_last": "last token",
     }
     best = max(words, key=lambda name: means.get(name, 0.0))
     return words[best] if means.get(best, 0.0) > 0.5 else "mixed"

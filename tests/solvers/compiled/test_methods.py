@@ -151,26 +151,6 @@ def test_larger_problems(norm: str) -> None:
     assert_optimal(found.problem, found.W, found.multipliers, norm, 1e-7)
 
 
-def test_a_library_that_was_not_built_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = random_rows(np.random.default_rng(0), 2, 3, 4)
-    known = solve(problem, "linf")
-    kernels._library.cache_clear()
-    monkeypatch.setattr(kernels, "_path", lambda: None)
-    for norm, answer in (("linf", "cvxpy"), ("nuclear", "cvxpy")):
-        with pytest.warns(RuntimeWarning, match="compiled solvers of attsvm were not built"):
-            found = solve(problem, norm)
-        assert (found.status, found.solver) == (Status.OPTIMAL, answer)
-        with pytest.raises(ImportError, match=r"compiled solvers .* 'pip install'.* solver='cvxpy'"):
-            solve(problem, norm, "primal_dual" if norm == "linf" else "interior")
-    with pytest.warns(RuntimeWarning, match="compiled solvers of attsvm were not built"):
-        assert solve(problem.soft(C=1.0)).status is Status.OPTIMAL
-    assert solve(problem).status is Status.OPTIMAL
-    assert solve(problem, "linf", "cvxpy").norm == pytest.approx(known.norm, rel=2e-7)
-    monkeypatch.undo()
-    kernels._library.cache_clear()
-    assert solve(problem, "linf").solver == "primal_dual"
-
-
 def test_importing_the_package_loads_no_library() -> None:
     import subprocess
 

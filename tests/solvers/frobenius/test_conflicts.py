@@ -6,7 +6,7 @@ import pytest
 from attsvm.solvers import InfeasibleError, MarginProblem, Status, solve
 from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.unit import UnitProblem
-from kkt import dense_rows, random_rows
+from kkt import assert_infeasible, dense_rows, random_rows
 from planted_optima import on_grid
 from solver_api import replaced
 
@@ -84,3 +84,51 @@ def test_the_feasible_matrix_is_in_the_scale_of_the_problem(asked):
     proof, W = find_conflict(UnitProblem(problem), np.zeros((2, 1)))
     assert proof is None
     np.testing.assert_allclose(W, [[0.5 * asked], [0.0]], rtol=1e-9)
+
+
+def contradicted(rng, queries, rows, d, conflicts):
+    """Rows on the positive side of a hidden W, some of them once more with the other sign."""
+    b, owner = rng.standard_normal((queries, d)), np.repeat(np.arange(queries), rows)
+    a = rng.standard_normal((len(owner), d))
+    a *= np.sign(np.vecdot(a @ rng.standard_normal((d, d)), b[owner]))[:, None]
+    again = rng.choice(len(a), conflicts, replace=False)
+    return MarginProblem(np.vstack([a, -a[again]]), b, np.append(owner, owner[again]))
+
+
+@pytest.mark.parametrize(("queries", "d", "conflicts"), [(60, 40, 1), (60, 40, 6), (6, 40, 1), (60, 8, 1)])
+def test_few_contradictions_among_many_rows_are_proved(rng, queries, d, conflicts):
+    problem = contradicted(rng, queries, 2400 // queries, d, conflicts)
+    found = solve(problem)
+    assert found.status is Status.INFEASIBLE
+    assert_infeasible(problem, found.certificate.farkas.multipliers)
+
+
+@pytest.mark.parametrize("ties", [0, 20])
+@pytest.mark.parametrize("d", [6, 20])
+def test_many_random_rows_are_proved_infeasible_by_few_of_them(rng, d, ties):
+    equality = np.zeros(3000, dtype=bool)
+    equality[rng.choice(3000, ties, replace=False)] = True
+    a, queries = rng.standard_normal((3000, d)), rng.standard_normal((100, d))
+    problem = MarginProblem(a, queries, np.repeat(np.arange(100), 30), np.where(equality, 0.0, 1.0), equality)
+    found = solve(problem)
+    assert found.status is Status.INFEASIBLE
+    assert_infeasible(problem, found.certificate.farkas.multipliers)
+    assert found.certificate.farkas.proof == "rounding bounds"
+    if d == 6:  # far more rows than a proof needs: a few times as many as dimensions
+        assert len(found.certificate.farkas.rows) <= 6 * d * d
+
+
+def test_large_proofs_agree_with_linear_programming(rng):
+    # One and a half to two and a half rows per dimension: the first can be satisfied, the last cannot.
+    from scipy.optimize import linprog
+
+    verdicts = set()
+    for count in (6, 7, 8, 9):
+        rows = rng.standard_normal((40 * count, 12))
+        problem = MarginProblem(rows, rng.standard_normal((40, 12)), np.repeat(np.arange(40), count))
+        proof, W = find_conflict(UnitProblem(problem), np.zeros(problem.shape))
+        dense = dense_rows(problem)
+        known = linprog(np.zeros(dense.shape[1]), A_ub=-dense, b_ub=-problem.rhs, bounds=(None, None)).status == 0
+        assert (W is not None) == known and (proof is not None) == (not known)
+        verdicts.add(known)
+    assert verdicts == {True, False}

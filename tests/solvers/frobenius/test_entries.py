@@ -67,3 +67,23 @@ def test_a_soft_margin_is_refused():
     problem = MarginProblem(np.ones((40, 2)), np.ones((1, 2)), np.zeros(40, dtype=int)).soft(C=1.0)
     with pytest.raises(ValueError, match="'entries' does not support norm 'frobenius' with a soft margin"):
         solve(problem, solver="entries")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equality_rows_take_part_also_where_they_depend_on_each_other(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    hidden, queries = rng.normal(size=(6, 6)), rng.normal(size=(40, 6))
+    owner = np.repeat(np.arange(40), 15)
+    a, keys = rng.normal(size=(600, 6)), queries[owner] @ hidden.T
+    a *= np.sign(np.vecdot(a, keys))[:, None]
+    tied = np.arange(0, 600, 60)
+    a[tied] -= (np.vecdot(a[tied], keys[tied]) / np.vecdot(keys[tied], keys[tied]))[:, None] * keys[tied]
+    # Multiples of two equality rows: they follow from these.
+    a, owner = np.vstack([a, 2.0 * a[0], -a[60]]), np.append(owner, [owner[0], owner[60]])
+    equality = np.isin(np.arange(602), [*tied, 600, 601])
+    problem = MarginProblem(a, queries, owner, np.where(equality, 0.0, 1.0), equality)
+    found, known = solve(problem, solver="entries"), solve(problem, solver="active_set")
+    assert found.status is known.status is Status.OPTIMAL
+    assert found.solver == "entries"
+    assert_optimal(problem, found.W, found.multipliers, "frobenius", 1e-7)
+    assert found.norm == pytest.approx(known.norm, rel=2e-8)  # twice what either certificate proves

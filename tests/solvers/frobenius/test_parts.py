@@ -6,7 +6,7 @@ import pytest
 from attsvm.solvers import MarginProblem, solve
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.frobenius.least_distance import least_distance
-from attsvm.solvers.frobenius.pivoting import solve_small
+from attsvm.solvers.frobenius.pivoting import solve_small, solve_small_batch
 from attsvm.solvers.unit import UnitProblem
 from kkt import random_rows
 
@@ -56,7 +56,7 @@ def test_dependent_rows_leave_the_pivoting() -> None:
     a[:2, 3:] = a[:2, :3]  # repeated rows
     a[2:, 3] = -a[2:, 0]  # contradicting rows
     unit = UnitProblem(MarginProblem(a, np.ones((4, 1, 2)), np.zeros(6, dtype=int)))
-    assert not solve_small(unit.gram, unit.c).settled[2:].any()
+    assert not solve_small_batch(unit.gram, unit.c).settled[2:].any()
     features = unit.problem.features() * unit.inverse[..., None]
     found = least_distance(features, unit.c)
     assert found.settled.tolist() == [True, True, False, False]
@@ -69,12 +69,20 @@ def test_dependent_rows_leave_the_pivoting() -> None:
     assert np.abs(left_over).max() <= 1e-9 * found.x[2:].max()  # an exact cancellation, up to rounding
 
 
+def test_equalities_that_contradict_each_other_have_no_multipliers() -> None:
+    """DAQP ends before it writes any: what stands in its memory must not be read."""
+    for side in (0.5, 1e-3, -1.0):
+        found = least_distance(np.ones((3, 1)), np.array([1.0, side, 1.0]), np.ones(3, dtype=bool))
+        assert not found.settled
+        assert found.ray or not found.x.any()
+
+
 @pytest.mark.parametrize("size", [1, 5, 40])
 def test_pivoting_of_one_problem_and_of_stacks(rng, size) -> None:
     """The same complementarity conditions whichever way the rows are found; equality rows have free multipliers."""
     problems = [random_rows(rng, 5, 6, 9, equalities=k % 3) for k in range(size)]
     unit = UnitProblem(MarginProblem.stack(problems))
-    many = solve_small(unit.gram, unit.c, unit.equality)
+    many = solve_small_batch(unit.gram, unit.c, unit.equality)
     assert many.settled.all()
     for i in range(size):
         one = solve_small(unit.gram[i], unit.c[i], unit.equality[i], start=many.x[i] != 0)

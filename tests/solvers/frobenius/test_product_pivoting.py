@@ -175,8 +175,10 @@ def test_copies_of_rows_do_not_stall_it(matrix_rows):
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_chosen_rows_multiply_as_rows_do(rng, monkeypatch, shuffled):
+@pytest.mark.parametrize("widest", [64, 0])
+def test_chosen_rows_multiply_as_rows_do(rng, monkeypatch, shuffled, widest):
     monkeypatch.setattr(chosen_rows, "CHUNK_ELEMENTS", 30)  # several chunks
+    monkeypatch.setattr(chosen_rows, "_WIDEST", widest)  # all queries at once, or one after another
     problem = random_rows(rng, 7, 9, 12, 10)
     problem = problem.gather(rng.permutation(problem.m)) if shuffled else problem
     for kept in (np.arange(problem.m), np.sort(rng.permutation(problem.m)[:31]), np.arange(5)):
@@ -186,7 +188,9 @@ def test_chosen_rows_multiply_as_rows_do(rng, monkeypatch, shuffled):
         full = np.zeros(problem.m)
         full[kept] = lam
         np.testing.assert_allclose(whole.adjoint(lam), problem.adjoint(full), atol=1e-11)
-        assert half.a.dtype == np.float32
+        np.testing.assert_allclose(whole.gram_product(lam), problem.margins(problem.adjoint(full))[kept], atol=1e-10)
+        np.testing.assert_allclose(whole.moments(), (a := problem.rows.gather(kept).a).T @ a, atol=1e-11)
+        assert half.queries.dtype == np.float32
         # A few dozen terms with 24 bits each.
         np.testing.assert_allclose(half.margins(W), whole.margins(W), atol=1e-4)
         np.testing.assert_allclose(half.adjoint(lam), whole.adjoint(lam), atol=1e-4)

@@ -110,7 +110,8 @@ def test_equality_rows() -> None:
         ({"rank": 0}, "rank must be an integer of at least 1, got 0"),
         ({"rank": True}, "rank must be an integer of at least 1, got True"),
         ({"rank": 1.0}, "rank must be an integer of at least 1, got 1.0"),
-        ({"rank": 1, "starts": 0}, "starts must be at least 1, got 0"),
+        ({"rank": 1, "starts": 0}, "starts must be an integer of at least 1, got 0"),
+        ({"rank": 1, "starts": "8"}, "starts must be an integer of at least 1, got '8'"),
         ({"rank": 1, "norm": "frobenius"}, "rank=1 limits the nuclear-norm problem; use norm='nuclear', got"),
         (
             {"rank": 1, "solver": "interior"},

@@ -21,7 +21,7 @@ def run(context: Context) -> Outcome:
     tables = [probed(loaded, texts, context, seed=context.seed + k) for k in range(s["trials"])]
     first = tables[0]
     names = [name for name in ("correlation_frobenius", "correlation_frobenius_random") if name in first.columns]
-    curves = {"grids": {name: first.grid(name) for name in (*names, "sink_any")}, "names": names}
+    curves = {"grids": {name: first.grid(name) for name in (*names, "sink_share_any")}, "names": names}
     gaps = {name.removeprefix("gap_"): first.column(name) for name in first.columns if name.startswith("gap_")}
     worst = ", ".join(f"{name.replace('_', ' ')} {float(np.nanmax(g)):.1e}" for name, g in gaps.items())
     notes = [
@@ -41,7 +41,7 @@ def run(context: Context) -> Outcome:
 def draw(outcome: Outcome) -> Picture:
     """Sinks, and correlations with the SVM beside the random baseline."""
     picture, axes = subplots(1, 2, (10, 4))
-    grid = np.array(outcome.curves["grids"]["sink_any"], dtype=float)
+    grid = np.array(outcome.curves["grids"]["sink_share_any"], dtype=float)
     shown = axes[0].imshow(grid, vmin=0, vmax=1, aspect="auto", cmap="viridis")
     axes[0].set(xlabel="head", ylabel="layer", title="share of attention on one token")
     picture.colorbar(shown, ax=axes[0])

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.probing import ProbeTable, SvmBudget, probe
-from attsvm.records import Table, mean_of
+from attsvm.probing import MEASURES, ProbeTable, SvmBudget, probe
+from attsvm.records import Interval, Table, mean_of, mean_share_of
 from attsvm.validation.figures.framework import Context
 
 __all__ = ["kinds_table", "measures_table", "paired_table", "probed"]
 
 _MEASURES = (
-    "sink_first", "sink_any", "entropy_share", "sparsity", "flip_rate", "margin_median_frobenius", "log10_kappa",
-    "noise_bfloat16", "max_logit", "redundancy", "importance", "softmax_one",
+    "sink_share_first", "sink_share_any", "entropy_share", "sparsity", "flip_rate", "margin_median_frobenius",
+    "log10_kappa", "noise_bfloat16", "max_logit", "redundancy", "importance", "softmax_one",
 )  # fmt: skip
 _PAIRED = (
     "correlation_frobenius", "correlation_seen_frobenius", "correlation_nuclear", "correlation_seen_nuclear",
@@ -53,16 +53,21 @@ def kinds_table(title: str, table: ProbeTable) -> Table:
     return Table(title, ("", "", "heads"), rows, align="llr")
 
 
+def _mean(name: str, values: Any) -> Interval:
+    known = MEASURES.get(name)
+    return (mean_share_of if known is not None and known.share else mean_of)(values)
+
+
 def measures_table(title: str, table: ProbeTable) -> Table:
     """Means over heads, beside the two baselines."""
     rows = []
     for name in _MEASURES:
         if name in table.columns:
             beside = [
-                mean_of(table.column(f"{name}_{kind}")) if f"{name}_{kind}" in table.columns else None
+                _mean(name, table.column(f"{name}_{kind}")) if f"{name}_{kind}" in table.columns else None
                 for kind in ("random", "shuffled")
             ]
-            rows.append((name, mean_of(table.column(name)), *beside))
+            rows.append((name, _mean(name, table.column(name)), *beside))
     return Table(title, ("mean over heads", "model", "random W", "shuffled tokens"), rows)
 
 
@@ -78,8 +83,8 @@ def paired_table(title: str, tables: list[ProbeTable]) -> Table:
         rows.append(
             (
                 name,
-                mean_of(own),
-                mean_of(drawn),
+                _mean(name, own),
+                _mean(name, drawn),
                 mean_of(own - drawn),
                 f"{int((own > drawn)[above].sum())} of {int(above.sum())}",
             )

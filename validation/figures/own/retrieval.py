@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 
 from attsvm.validation.figures.folders import folder_beside
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, mean_of, subplots
+from attsvm.validation.figures.framework import (
+    Context,
+    Figure,
+    Outcome,
+    Picture,
+    Table,
+    finish,
+    mean_of,
+    mean_share_of,
+    subplots,
+)
 from attsvm.validation.pretrained.docstrings import docstring_pairs
 from attsvm.validation.pretrained.minilm import embed
 from attsvm.validation.pretrained.retrieval_ways import Asked, Split, measured, ways
@@ -72,8 +82,8 @@ def _outcome(found: dict[str, dict[str, list[Any]]], n: int, modules: int, s: di
         gain = {name: mean_of(np.array(entry[name]) - base[name]) for name in base}
         gains[label] = gain
         rows.append((
-            label, mean_of(entry["recall"]), mean_of(entry["mrr"]),
-            *(("", "") if label == "cosine" else (gain["recall"], gain["mrr"])), mean_of(entry["train"]),
+            label, mean_share_of(entry["recall"]), mean_share_of(entry["mrr"]),
+            *(("", "") if label == "cosine" else (gain["recall"], gain["mrr"])), mean_share_of(entry["train"]),
             max(entry.get("rank", []), default=""), max(entry.get("gap", []), default=""),
             float(np.median(entry["seconds"])),
         ))  # fmt: skip

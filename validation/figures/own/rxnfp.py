@@ -9,7 +9,7 @@ import numpy as np
 from attsvm.probing import LayerData, SvmBudget
 from attsvm.probing.inputs import read_inputs
 from attsvm.probing.measures.svm import draw_sample
-from attsvm.records import mean_of
+from attsvm.records import mean_of, mean_share_of
 from attsvm.svm import att_svm
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, finish, subplots
 from attsvm.validation.pretrained.transformer_models import rxnfp_model
@@ -112,7 +112,7 @@ def _summary(name: str, rows: list[dict[str, Any]]) -> Table:
     change = np.array([row["after"] - row["before"] for row in known])
     cells = [
         ("relative change of W", mean_of([row["moved"] for row in rows])),
-        ("same token selected", mean_of([row["same_selection"] for row in rows])),
+        ("same token selected", mean_share_of([row["same_selection"] for row in rows])),
         ("cosine with Att-SVM, pretrained", mean_of([row["before"] for row in known])),
         ("cosine with Att-SVM, fine-tuned", mean_of([row["after"] for row in known])),
         ("change of the cosine", mean_of(change)),

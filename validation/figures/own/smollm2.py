@@ -10,7 +10,7 @@ from attsvm.probing import LayerData
 from attsvm.probing.inputs import read_inputs
 from attsvm.probing.measures.context import Context as LayerContext
 from attsvm.probing.measures.polarization import polarization_measures
-from attsvm.records import mean_of
+from attsvm.records import mean_share_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, subplots
 from attsvm.validation.figures.own.real_heads import kinds_table, measures_table, paired_table, probed
 from attsvm.validation.pretrained.transformer_models import english_paragraphs, installed_model
@@ -30,7 +30,7 @@ PROMPTS = (
 def first_token_sinks(layers: list[LayerData]) -> Any:
     """Sink score of the first token, shape (layers, heads, sequences)."""
     return np.array([
-        [polarization_measures(head, LayerContext(layer))["sink_first"] for head in layer] for layer in layers
+        [polarization_measures(head, LayerContext(layer))["sink_share_first"] for head in layer] for layer in layers
     ])  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def run(context: Context) -> Outcome:
     ]
     if s["svm"]:
         told.append(paired_table("Against their own SVM in head space (W = I)", [table]))
-    share = mean_of([float((found > 0.5).mean()) for found in scores])
+    share = mean_share_of([float((found > 0.5).mean()) for found in scores])
     notes = [
         f"Sinks in {share} of the heads over {len(scores)} prompts; measured before on a short prompt: 181 of 270.",
         f"Recomputed attention within {table.about['error']:.0e} of the model's own.",

@@ -9,7 +9,7 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.sweeps import columns_of
 from attsvm.validation import models
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_share_of, subplots
 from attsvm.validation.figures.polarization._protocols import legacy_seeds
 
 __all__ = ["FIGURE", "draw", "run", "trajectories"]
@@ -72,8 +72,8 @@ def run(context: Context) -> Outcome:
         scores = np.asarray(columns["scores"].tolist(), dtype=float)  # (trials, records, 2, tokens)
         largest = scores.max(axis=-1) / np.maximum(scores.sum(axis=-1), 1e-12)
         share[kind] = largest[:, -1].mean(axis=1)
-        rows.append((kind, mean_of(largest[:, 0].mean(axis=1)), mean_of(share[kind]),
-                     mean_of((largest[:, -1] > 0.9).mean(axis=1))))  # fmt: skip
+        rows.append((kind, mean_share_of(largest[:, 0].mean(axis=1)), mean_share_of(share[kind]),
+                     mean_share_of((largest[:, -1] > 0.9).mean(axis=1))))  # fmt: skip
         curves[kind] = scores[0]
     return Outcome(
         tables=[

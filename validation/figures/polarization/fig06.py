@@ -9,7 +9,7 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.sweeps import columns_of
 from attsvm.validation import models
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_share_of, subplots
 from attsvm.validation.figures.polarization._protocols import KINDS, legacy_seeds
 
 __all__ = ["FIGURE", "draw", "flips", "run"]
@@ -68,17 +68,23 @@ def run(context: Context) -> Outcome:
         mine = [cell for cell in kinds if cell["kind"] == kind]
         rate = cells(mine, "rate")
         by_kind.append(
-            (kind, len(rate), mean_of(rate), mean_of(cells(mine, "control")), float(cells(mine, "accuracy").min()))
+            (
+                kind,
+                len(rate),
+                mean_share_of(rate),
+                mean_share_of(cells(mine, "control")),
+                float(cells(mine, "accuracy").min()),
+            )
         )
         curves["rates"].append(rate)
     by_shape = []
     for cell in shapes:
         rate = cells([cell], "rate")
-        by_shape.append((cell["layers"], cell["heads"], mean_of(rate), float(cells([cell], "accuracy").min())))
+        by_shape.append((cell["layers"], cell["heads"], mean_share_of(rate), float(cells([cell], "accuracy").min())))
         curves["shapes"].append(f"L{cell['layers']} H{cell['heads']}")
         curves["shape_rates"].append(float(rate.mean()))
     rest = [
-        (cell["kind"], cell["vocabulary"], cell["scale"], mean_of(cells([cell], "rate")),
+        (cell["kind"], cell["vocabulary"], cell["scale"], mean_share_of(cells([cell], "rate")),
          float(cells([cell], "accuracy").min()))
         for cell in others
     ]  # fmt: skip

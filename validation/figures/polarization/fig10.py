@@ -8,7 +8,16 @@ import numpy as np
 
 from attsvm.dynamics import polarization as pol
 from attsvm.sweeps import columns_of
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.figures.framework import (
+    Context,
+    Figure,
+    Outcome,
+    Picture,
+    Table,
+    mean_of,
+    mean_share_of,
+    subplots,
+)
 from attsvm.validation.figures.polarization._protocols import figure_10, legacy_seeds
 
 __all__ = ["FIGURE", "draw", "kl_runs", "run"]
@@ -81,7 +90,14 @@ def run(context: Context) -> Outcome:
             Table(
                 f"Random instances at t = {s['t_end']:g}",
                 ("instances", "largest score", "entropy / log p", "KL divergence"),
-                ((len(got["top"]), mean_of(got["top"]), mean_of(got["entropy"]), mean_of(got["divergence"])),),
+                (
+                    (
+                        len(got["top"]),
+                        mean_share_of(got["top"]),
+                        mean_share_of(got["entropy"]),
+                        mean_of(got["divergence"]),
+                    ),
+                ),
             ),
             Table(
                 "The loss as printed, -<p, log(V s)>, unbounded below",

@@ -9,7 +9,7 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.sweeps import columns_of
 from attsvm.validation import models
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_share_of, subplots
 from attsvm.validation.figures.polarization._protocols import legacy_seeds
 
 __all__ = ["FIGURE", "draw", "grid_cell", "run"]
@@ -66,8 +66,8 @@ def run(context: Context) -> Outcome:
         table[key] = (accuracy, share, learned)
         rows.append((
             cell["auxiliary"], cell["positions"], "t' != t" if cell["shifted"] else "t' = t", cell["kind"],
-            mean_of(accuracy),
-            f"{int(learned.sum())} of {len(learned)}", mean_of(share[learned]) if learned.any() else float("nan"),
+            mean_share_of(accuracy),
+            f"{int(learned.sum())} of {len(learned)}", mean_share_of(share[learned]) if learned.any() else float("nan"),
             float(top.mean()),
         ))  # fmt: skip
     columns_ = ("lambda", "positions", "task", "attention", "induction accuracy", "learned", "share of sink heads",

@@ -9,7 +9,7 @@ import numpy as np
 from attsvm.dynamics import polarization as pol
 from attsvm.sweeps import columns_of
 from attsvm.validation import models
-from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_of, subplots
+from attsvm.validation.figures.framework import Context, Figure, Outcome, Picture, Table, mean_share_of, subplots
 from attsvm.validation.figures.polarization._protocols import legacy_seeds
 
 __all__ = ["FIGURE", "draw", "flip_cell", "run"]
@@ -60,7 +60,7 @@ def run(context: Context) -> Outcome:
         rate, control, accuracy = (np.asarray(columns[name], dtype=float) for name in ("rate", "control", "accuracy"))
         rates.append(rate)
         rows.append((cell["vocabulary"], "yes" if cell["mlp"] else "no", "yes" if cell["layer_norm"] else "no",
-                     cell["kind"], mean_of(rate), mean_of(control), float(accuracy.min())))  # fmt: skip
+                     cell["kind"], mean_share_of(rate), mean_share_of(control), float(accuracy.min())))  # fmt: skip
     pairs = [
         (np.mean(rates[i]), np.mean(rates[i + 1]))
         for i in range(0, len(cells), len(s["kinds"]))

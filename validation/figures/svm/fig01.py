@@ -18,8 +18,8 @@ _EPS = float(np.log(np.finfo(np.float64).eps))
 METHODS: dict[str, dict[str, Any]] = {
     "W": {},
     "W, published arithmetic": {"arithmetic": "naive"},
-    "(K, Q), ridge 2.2e-16": {"normalization": "factor", "log_ridge": _EPS},
-    "(K, Q), ridge e^-300": {"normalization": "factor", "log_ridge": -300.0},
+    "(K, Q), ridge 2.2e-16": {"optimizer": "normalized_gd", "normalization": "factor", "log_ridge": _EPS},
+    "(K, Q), ridge e^-300": {"optimizer": "normalized_gd", "normalization": "factor", "log_ridge": -300.0},
 }
 _SHOWN = {"W": "(a) W", "(K, Q), ridge 2.2e-16": "(b) (K, Q)"}
 

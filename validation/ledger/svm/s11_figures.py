@@ -14,7 +14,11 @@ from attsvm.validation.ledger.svm._common import Rng, cosine, seed_of
 __all__ = ["CHECKS"]
 
 
-_PUBLISHED_KQ: dict[str, Any] = {"log_ridge": float(np.log(2.22e-16)), "normalization": "factor"}
+_PUBLISHED_KQ: dict[str, Any] = {
+    "optimizer": "normalized_gd",
+    "log_ridge": float(np.log(2.22e-16)),
+    "normalization": "factor",
+}
 
 
 @each(0.0, "difference from the certified rank; n = T = 5, d = 10")

@@ -6,34 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from figure_outcomes import check_picture, column, outcome_of
 
 import attsvm
-from attsvm.validation.figures.framework import Context, Figure, Outcome
+from attsvm.validation.figures.framework import Figure
 from attsvm.validation.figures.svm import fig04, fig06, fig08, fig11
 from attsvm.validation.figures.svm.convergence import PUBLISHED_KQ
 from attsvm.validation.figures.svm.ranks_published import optimal_differences, published_rank, published_ranks
 from attsvm.validation.figures.svm.span_training import in_query_span, train_in_span
-
-
-def outcome_of(figure: Figure, **settings: Any) -> Outcome:
-    return figure.run(Context(settings={**figure.quick, **settings}))
-
-
-def column(outcome: Outcome, table: int, name: str) -> list[Any]:
-    t = outcome.tables[table]
-    return [row[t.columns.index(name)] for row in t.rows]
-
-
-def check_picture(figure: Figure, outcome: Outcome, axes: int) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    from matplotlib import pyplot as plt
-
-    picture = figure.draw(outcome)
-    assert len(picture.axes) == axes
-    assert all(axis.lines or axis.patches for axis in picture.axes)
-    plt.close(picture)
 
 
 @pytest.mark.parametrize("figure", [fig04.FIGURE, fig06.FIGURE, fig08.FIGURE, fig11.FIGURE])
