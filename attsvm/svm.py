@@ -31,6 +31,13 @@ __all__ = ["att_svm", "finite_part", "gen_svm", "satt_svm"]
 Solved = TypeVar("Solved", Solution, SolutionBatch)
 
 
+def read_support_tolerance(given: object) -> float:
+    """A tolerance for support tokens, or an error."""
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not given >= 0:
+        raise ValueError(f"support_tolerance must be a number >= 0, got {given!r}")
+    return float(given)
+
+
 def _solved(
     formulation: str,
     problem: AttentionProblem,
@@ -43,9 +50,7 @@ def _solved(
     options: dict[str, Any],
 ) -> Any:
     """Solve rows that were built, for one problem or a batch."""
-    tolerance = support_tolerance
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float, np.number)) or not tolerance >= 0:
-        raise ValueError(f"support_tolerance must be a number >= 0, got {support_tolerance!r}")
+    read_support_tolerance(support_tolerance)
     margins = rows.margin_problem
     if prior is not None:
         margins = margins.around(real_array("prior", prior))

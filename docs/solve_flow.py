@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from attsvm.solvers import SOLVERS, MarginProblem, SolverSpec, get_norm
+from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
 from attsvm.solvers.ladder import (
     BATCH_ROWS,
     COMPILED_ORDER,
@@ -85,7 +86,9 @@ def _cases() -> tuple[Case, ...]:
             "frobenius", "hard", f"more; {ROWS_PER_ENTRY} rows per entry of W, up to {MOST_ENTRIES:,} entries", 1600, 20
         ),
         Case("frobenius", "hard", "more; fewer rows per entry", GRAM_ROWS + 1, 40),
-        Case("frobenius", "soft", f"up to {GRAM_ROWS:,} rows", GRAM_ROWS),
+        Case("frobenius", "soft", f"up to {MOST_ROWS} inequality rows, at most one per entry of W", MOST_ROWS, 20),
+        Case("frobenius", "soft", f"up to {GRAM_ROWS:,} rows, few entries of W", GRAM_ROWS),
+        Case("frobenius", "soft", f"up to {GRAM_ROWS:,} rows, more entries", GRAM_ROWS, 20),
         Case("frobenius", "soft", "more", GRAM_ROWS + 1),
         Case("nuclear", "hard", f"batch, up to {BATCH_ROWS} rows", BATCH_ROWS, batch=2),
         Case("nuclear", "hard", f"up to {BATCH_ROWS} rows", BATCH_ROWS),

@@ -8,10 +8,13 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.hard import error_bounds, frobenius_of
+from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF
+from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.solution import MarginSolution
+from attsvm.solvers.solution import MarginSolution, MethodResult
 
-__all__ = ["least_change", "with_rows_met"]
+__all__ = ["least_change", "lengthened", "with_rows_met"]
 
 # Rows within this of their right-hand side take part; more of them than that are left as they are.
 _NEAR, _MOST_ROWS = 1e-5, 2000
@@ -46,6 +49,37 @@ def _moved(problem: MarginProblem, W: FloatArray, slack: FloatArray, rows: IntAr
         return W + np.linalg.lstsq(part.features() / norms[:, None], missing, rcond=1e-13)[0].reshape(W.shape)
     gram = part.gram() / norms[:, None] / norms
     return W + part.adjoint(np.linalg.lstsq(gram, missing, rcond=1e-13)[0] / norms)
+
+
+def lengthened(problem: MarginProblem, W: FloatArray, multipliers: FloatArray, norm: Norm) -> MethodResult | None:
+    """W of a soft margin made so much longer that rows with no slack but rounding have none for sure; None if not so.
+
+    A large C multiplies the errors of the rows that hold with equality; a longer W costs little beside that.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, get_norm
+    >>> from attsvm.solvers.correction import lengthened
+    >>> row = MarginProblem([[3.0]], [[1.0]], [0]).soft(C=1e6)
+    >>> found = lengthened(row, np.array([[1.0 / 3.0]]), np.array([1.0 / 9.0]), get_norm("frobenius"))
+    >>> bool(found.certificate.proved < 1e-12)
+    True
+    """
+    sides, margins = problem.rhs, problem.margins(W)
+    error = error_bounds(problem.shape, norm).margin * frobenius_of(W) * problem.rows.error_norms
+    error = error + 4.0 * UNIT_ROUNDOFF * (1.0 + np.abs(sides))
+    if problem.prior is not None:
+        error = error + problem.prior.error
+    near = (np.abs(margins - sides) <= _NEAR * problem.allowance) & (sides > 0.0) & ~problem.equality
+    if not near.any():
+        return None
+    more = float(((sides + 2.0 * error - margins)[near] / sides[near]).max())
+    if not 0.0 < more <= _NEAR:
+        return None
+    longer = W * (1.0 + more)
+    certificate = certify(problem, longer, multipliers, norm)
+    return MethodResult(longer, multipliers, certificate=certificate)
 
 
 def with_rows_met(solution: MarginSolution, goal: float = 1e-12) -> MarginSolution:

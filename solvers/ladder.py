@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
 from attsvm.solvers.compiled.kernels import why_missing
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.problem import EitherProblem
@@ -112,7 +113,7 @@ SOLVERS = {
     for spec in (
         SolverSpec(
             "active_set", f"{_HOME}.frobenius.active_set:solve_active_set", _FROBENIUS, 1e-8,
-            "own: block pivoting on the Gram matrix, one problem or a batch",
+            "own: block pivoting on the Gram matrix, hard and soft, one problem or a batch", soft_norms=_FROBENIUS,
             batched=f"{_HOME}.frobenius.active_set:solve_active_sets", options=frozenset({"rescue"}),
         ),
         SolverSpec(
@@ -172,6 +173,9 @@ SOLVERS = {
 
 # Rows up to which pivoting on the Gram matrix is the quickest way to the least Frobenius norm.
 GRAM_ROWS = 1500
+# Operations of a step of the interior point method, rows times entries times whichever are fewer, up to which it is
+# quicker for soft margins than coordinate descent.
+SOFT_OPERATIONS = 6_000_000
 # Rows per entry of W from which on systems of the order of W are smaller, and entries up to which they are worth it.
 ROWS_PER_ENTRY, MOST_ENTRIES = 4, 4200
 # Numbers in the rows of one problem, written out, up to which the compiled interior point methods take all rows; rows
@@ -213,8 +217,13 @@ def _last(problem: EitherProblem) -> tuple[str, ...]:
 def _frobenius(problem: EitherProblem) -> tuple[str, ...]:
     """The ladder of the least Frobenius norm."""
     if problem.penalty is not None:
-        small = ("primal_dual",) if problem.m <= GRAM_ROWS and _compiled_fits(problem) else ()
-        return (*small, "soft_large", *_last(problem))
+        m, entries = problem.m, _entries(problem)
+        ordered = problem.is_plain or not problem.equality.any()
+        few = ("active_set",) if m <= min(MOST_ROWS, entries) and ordered else ()
+        if m <= GRAM_ROWS and m * entries * min(m, entries) <= SOFT_OPERATIONS:
+            return (*few, "primal_dual", "soft_large", *_last(problem))
+        fits = ("primal_dual",) if m <= GRAM_ROWS and _compiled_fits(problem) else ()
+        return (*few, "soft_large", *fits, *_last(problem))
     if problem.m <= GRAM_ROWS:  # dependent equality rows and what pivoting leaves open go to the working set
         return ("active_set", "working_set")
     if problem.m >= ROWS_PER_ENTRY * _entries(problem) and _entries(problem) <= MOST_ENTRIES:

@@ -17,13 +17,14 @@ with the hinge it is reached at a finite C, if it exists.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.arrays import FloatArray, IntArray, Number
 
-__all__ = ["LossKind", "Penalty", "SlackKind", "read_penalty"]
+__all__ = ["EitherPenalty", "LossKind", "Penalty", "PenaltyBatch", "SlackKind", "read_penalty"]
 
 SlackKind = Literal["query", "row"]
 LossKind = Literal["hinge", "squared_hinge"]
@@ -33,31 +34,17 @@ _Kind = TypeVar("_Kind", bound=str)
 
 
 @dataclass(frozen=True)
-class Penalty:
-    """What violated rows cost.
+class _Slacks(Generic[Number]):
+    """What slacks and multipliers of a penalty are, whether or not the problems of a batch share C."""
 
-    Attributes
-    ----------
-    C : float
-        Weight of the slacks, positive and finite.
-    slack : {"query", "row"}
-        One slack for all rows of a query, or one per row.
-    loss : {"hinge", "squared_hinge"}
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.solvers import Penalty
-    >>> owner, missed = np.array([0, 0, 1]), np.array([0.5, 2.0, 0.0])
-    >>> Penalty(3.0).cost(Penalty(3.0).slacks(missed, owner, 2))
-    6.0
-    >>> Penalty(3.0, "row", "squared_hinge").cost(missed)
-    12.75
-    """
-
-    C: float
+    C: Number
     slack: SlackKind = "query"
     loss: LossKind = "hinge"
+
+    @property
+    def _of_slacks(self) -> float | FloatArray:
+        """C beside numbers per slack."""
+        return self.C[:, None] if isinstance(self.C, np.ndarray) else self.C
 
     def slacks(self, violation: FloatArray, owner: IntArray, q: int) -> FloatArray:
         """Slack of each query (*batch, q) or row (*batch, m) from the violations of the rows, shape (*batch, m)."""
@@ -84,31 +71,95 @@ class Penalty:
             return np.asarray(numbers[..., owner])
         return np.take_along_axis(numbers, owner, axis=-1)
 
-    def cost(self, slacks: FloatArray) -> float:
-        """``C sum xi`` or ``C sum xi^2`` of the slacks of one problem."""
-        return float(self.costs(slacks))
-
     def costs(self, slacks: FloatArray) -> FloatArray:
-        """`cost` over the last axis, shape (*batch,)."""
+        """``C sum xi`` or ``C sum xi^2`` over the last axis, shape (*batch,)."""
         return np.asarray(self.C * (slacks.sum(axis=-1) if self.loss == "hinge" else np.vecdot(slacks, slacks)))
 
-    def conjugate(self, loads: FloatArray) -> float:
-        """``h*`` of multipliers of one problem with these loads, which are taken to be admissible."""
-        return float(self.conjugates(loads))
-
     def conjugates(self, loads: FloatArray) -> FloatArray:
-        """`conjugate` over the last axis, shape (*batch,)."""
+        """``h*`` of multipliers with these loads, taken to be admissible; over the last axis, shape (*batch,)."""
         return np.asarray(np.vecdot(loads, loads) * (0.0 if self.loss == "hinge" else 0.25 / self.C))
 
     def admissible(self, lam: FloatArray, owner: IntArray, q: int) -> FloatArray:
         """Multipliers scaled down, slack by slack, to loads of at most C (hinge); as they are otherwise."""
         if self.loss != "hinge":
             return lam
+        bound = self._of_slacks
         if self.slack == "row":
-            return np.clip(lam, -self.C, self.C)
+            return np.clip(lam, -bound, bound)
         loads = self.loads(lam, owner, q)
-        share = np.where(loads > self.C, self.C / np.where(loads > 0, loads, 1.0), 1.0)
+        share = np.where(loads > bound, bound / np.where(loads > 0, loads, 1.0), 1.0)
         return np.asarray(lam * self.of_rows(share, owner))
+
+
+@dataclass(frozen=True)
+class Penalty(_Slacks[float]):
+    """What violated rows cost.
+
+    Attributes
+    ----------
+    C : float
+        Weight of the slacks, positive and finite.
+    slack : {"query", "row"}
+        One slack for all rows of a query, or one per row.
+    loss : {"hinge", "squared_hinge"}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import Penalty
+    >>> owner, missed = np.array([0, 0, 1]), np.array([0.5, 2.0, 0.0])
+    >>> Penalty(3.0).cost(Penalty(3.0).slacks(missed, owner, 2))
+    6.0
+    >>> Penalty(3.0, "row", "squared_hinge").cost(missed)
+    12.75
+    """
+
+    def cost(self, slacks: FloatArray) -> float:
+        """``C sum xi`` or ``C sum xi^2`` of the slacks of one problem."""
+        return float(self.costs(slacks))
+
+    def conjugate(self, loads: FloatArray) -> float:
+        """``h*`` of multipliers of one problem with these loads, which are taken to be admissible."""
+        return float(self.conjugates(loads))
+
+    def of_problem(self, index: int) -> Penalty:
+        """That of one problem of a batch."""
+        return self
+
+    def of_problems(self, index: npt.NDArray[np.integer | np.bool_]) -> Penalty:
+        """That of some problems of a batch."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class PenaltyBatch(_Slacks[FloatArray]):
+    """A penalty of a batch whose problems differ in C.
+
+    Attributes
+    ----------
+    C : ndarray, shape (B,)
+    slack, loss : str
+        As of `Penalty`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.penalty import PenaltyBatch
+    >>> both = PenaltyBatch(np.array([1.0, 3.0]), "row")
+    >>> both.costs(np.array([[0.5, 2.0], [0.5, 2.0]])), both.of_problem(1)
+    (array([2.5, 7.5]), Penalty(C=3.0, slack='row', loss='hinge'))
+    """
+
+    def of_problem(self, index: int) -> Penalty:
+        """That of one problem."""
+        return Penalty(self.C.item(index), self.slack, self.loss)
+
+    def of_problems(self, index: npt.NDArray[np.integer | np.bool_]) -> PenaltyBatch:
+        """That of some problems."""
+        return PenaltyBatch(self.C[index], self.slack, self.loss)
+
+
+EitherPenalty: TypeAlias = Penalty | PenaltyBatch
 
 
 def _slots(per_row: FloatArray, owner: IntArray, q: int) -> IntArray:

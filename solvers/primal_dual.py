@@ -159,7 +159,7 @@ def _solve_soft(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult
     W, lam, steps = _run_soft(unit, norm, request)
     if not _usable(W, lam):
         return MethodResult(iterations=int(steps))
-    if norm.name != "frobenius":
+    if norm.name != "frobenius" and W.any():
         W = _zero_where_optimal(problem, norm, W, lam, request.tolerance)
     found = MethodResult(W, lam, int(steps), certificate=certify(problem, W, lam, norm))
     for _ in range(_LAST_STEPS):
@@ -173,7 +173,7 @@ def _solve_soft_batch(unit: UnitProblemBatch, norm: Norm, request: Request) -> B
     """Soft margins of a batch, in any norm."""
     W, lam, steps = _run_soft(unit, norm, request)
     usable = _usable(W, lam)
-    if norm.name != "frobenius":
+    if norm.name != "frobenius" and W.any():
         W = np.where(usable[..., None, None], W, 0.0)
         W = _zero_where_optimal(unit.problem, norm, W, lam, request.tolerance)
     W[~usable] = np.nan

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import Axis, Batch, BoolArray, FloatArray, IntArray, One, per_row, to_numpy, voided
-from attsvm.solvers.penalty import Penalty, read_penalty
+from attsvm.solvers.penalty import EitherPenalty, Penalty, PenaltyBatch, read_penalty
 from attsvm.solvers.prior import Prior, shifted_sides, stacked_priors
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.protocol import Rows
@@ -74,7 +74,7 @@ class MarginProblem(Generic[Axis]):
     """Set by `around`: the problem is about the change of a given matrix."""
     is_plain: bool
     """Every row asks for at least 1 and exists: the usual case, for which much is simpler."""
-    penalty: Penalty | None = None
+    penalty: EitherPenalty | None = None
     """What it costs to miss rows; None for a hard margin, where none may be missed."""
 
     def __init__(
@@ -201,12 +201,19 @@ class MarginProblem(Generic[Axis]):
         """
         return self._with_penalty(None if C is None else read_penalty(C, slack, loss))
 
-    def _with_penalty(self, penalty: Penalty | None) -> MarginProblem[Axis]:
+    def _with_penalty(self, penalty: EitherPenalty | None) -> MarginProblem[Axis]:
         if penalty is self.penalty:
             return self
         problem = copy(self)
         problem.penalty = penalty
         return problem
+
+    @property
+    def single_penalty(self: MarginProblem[One]) -> Penalty | None:
+        """`penalty` of one problem, where C is a number."""
+        if isinstance(self.penalty, PenaltyBatch):
+            raise TypeError("the problems of a batch have penalties of their own; index the batch first")
+        return self.penalty
 
     @staticmethod
     def stack(problems: Sequence[MarginProblem]) -> MarginProblem[Batch]:
@@ -260,9 +267,12 @@ class MarginProblem(Generic[Axis]):
         """``sum_k lam_k a_k b_k^T``, shape (*batch, dx, dz)."""
         return self.rows.adjoint(multipliers)
 
-    def missed(self, slack: FloatArray) -> FloatArray:
-        """Amount by which each row is missed, given ``margins - rhs``: both signs count on equality rows."""
-        return np.asarray(np.where(self.equality, np.abs(slack), np.maximum(-slack, 0.0)))
+    def missed(self, slack: FloatArray, error: FloatArray | float = 0.0) -> FloatArray:
+        """Amount by which each row is missed, given ``margins - rhs``: both signs count on equality rows.
+
+        With a bound on the errors of these numbers: the amount by which it may be missed.
+        """
+        return np.asarray(np.where(self.equality, np.abs(slack) + error, np.maximum(error - slack, 0.0)))
 
     def clipped(self, multipliers: FloatArray) -> FloatArray:
         """Multipliers without the negative parts of inequality rows, shape (*batch, m)."""
@@ -299,17 +309,18 @@ class MarginProblem(Generic[Axis]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"problem {index} is out of range for a batch of {len(self)}")
         rows, rhs, equality = self.rows[index], self.rhs[index], self.equality[index]
+        penalty = None if self.penalty is None else self.penalty.of_problem(index)
         part: MarginProblem[One]
         if self.is_plain:
             part = MarginProblem.from_rows(rows)
-            return part._with_penalty(self.penalty)
+            return part._with_penalty(penalty)
         prior = None if self.prior is None else self.prior.of_problems(index)
         if self.valid is None or self.valid[index].all():
             part = MarginProblem.from_rows(rows, rhs, equality)
-            return part._with(prior)._with_penalty(self.penalty)
+            return part._with(prior)._with_penalty(penalty)
         keep = np.flatnonzero(self.valid[index])
         part = MarginProblem.from_rows(rows.gather(keep), rhs[keep], equality[keep])
-        return part._with(None if prior is None else prior.of_rows(keep))._with_penalty(self.penalty)
+        return part._with(None if prior is None else prior.of_rows(keep))._with_penalty(penalty)
 
     def take(self, problems: npt.ArrayLike) -> MarginProblem[Batch]:
         """Some problems of a batch, as a batch."""
@@ -317,7 +328,8 @@ class MarginProblem(Generic[Axis]):
         valid = None if self.valid is None else self.valid[index]
         rows, sides, equality = self.rows.take(index), self.rhs[index], self.equality[index]
         part: MarginProblem[Batch] = MarginProblem.from_rows(rows, sides, equality, valid)
-        return part._with(None if self.prior is None else self.prior.of_problems(index))._with_penalty(self.penalty)
+        penalty = None if self.penalty is None else self.penalty.of_problems(index)
+        return part._with(None if self.prior is None else self.prior.of_problems(index))._with_penalty(penalty)
 
     def __repr__(self) -> str:
         many = f"{len(self)} problems, " if self.batch else ""

@@ -89,8 +89,9 @@ def solve_cvxpy(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult
     settings = _settings(name, request)
     reduced = _reduced(problem, norm)
     features = reduced[0]
-    if problem.penalty is not None:
-        return _solve_soft(problem, problem.penalty, norm, reduced, name, settings)
+    penalty = problem.single_penalty
+    if penalty is not None:
+        return _solve_soft(problem, penalty, norm, reduced, name, settings)
     # Rows of size 1, so that tolerances mean the same at any scale.
     plain = np.full(features.shape[1], 1.0 / (float(problem.row_norms.max()) or 1.0))
     found = MethodResult()

@@ -19,6 +19,7 @@ from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify.certificate import Certificate, CertificateBatch, Source
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
+from attsvm.solvers.correction import lengthened
 from attsvm.solvers.exact.settle import settle_exactly
 from attsvm.solvers.ladder import SolverSpec, rungs
 from attsvm.solvers.norms import Norm, get_norm
@@ -284,6 +285,7 @@ def _climb(
         if place and spec.foreign and proved(best) <= request.tolerance:
             break  # good enough: the reference is for what is open
         found = _measured(spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None)), unit, norm)
+        found = _with_sure_rows(unit.problem, norm, found, request.tolerance)
         steps += int(found.iterations)
         if not place or found.farkas is not None or proved(found) < proved(best):
             best, answered = found, spec
@@ -304,6 +306,17 @@ def _measured(found: MethodResult, unit: UnitProblem, norm: Norm) -> MethodResul
     if found.certificate is not None or found.W is None or found.multipliers is None:
         return found
     return replace(found, certificate=certify(unit.problem, found.W, found.multipliers, norm))
+
+
+def _with_sure_rows(problem: MarginProblem, norm: Norm, found: MethodResult, tolerance: float) -> MethodResult:
+    """A result of a soft margin that is open, with a W whose rows hold in spite of rounding if that proves more."""
+    if problem.penalty is None or not tolerance < proved(found) < np.inf:
+        return found
+    assert found.W is not None and found.multipliers is not None
+    other = lengthened(problem, found.W, found.multipliers, norm)
+    if other is None or not proved(other) < proved(found):
+        return found
+    return replace(found, W=other.W, certificate=other.certificate)
 
 
 def _of_rung(spec: SolverSpec, norm: Norm, request: Request, before: MethodResult | None) -> Request:

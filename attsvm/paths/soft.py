@@ -1,42 +1,84 @@
-"""Soft margins along prices: from paying for everything to the hard margin, each solve started from the last."""
+"""Soft margins along penalties: from W near 0 to the hard margin, on the same rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from attsvm._arrays import real_array
 from attsvm.problem import AttentionProblem, require_problem
-from attsvm.selection import SelectionLike
-from attsvm.solution import Solution
-from attsvm.solvers.penalty import LossKind, SlackKind
-from attsvm.svm import att_svm
+from attsvm.row_builder import AttentionRows
+from attsvm.rows import rows_of_selection
+from attsvm.selection import Selection, SelectionLike, read_selection
+from attsvm.solution import SUPPORT_TOLERANCE, Solution
+from attsvm.solvers import MarginSolution, MarginSolutionBatch
+from attsvm.solvers.penalty import LossKind, PenaltyBatch, SlackKind, read_penalty
+from attsvm.solvers.soft_path import solve_soft_path
+from attsvm.solvers.solution import warn_if_inaccurate
+from attsvm.svm import read_support_tolerance
 
 __all__ = ["SoftPath", "soft_path"]
 
 FloatArray = npt.NDArray[np.float64]
 
 
+class _Solutions(Sequence[Solution]):
+    """Solutions in the language of tokens, put together when they are read; everything is solved and certified."""
+
+    def __init__(
+        self,
+        problem: AttentionProblem,
+        selection: Selection,
+        rows: AttentionRows,
+        penalty: PenaltyBatch,
+        results: Sequence[MarginSolution] | MarginSolutionBatch,
+        support_tolerance: float,
+    ) -> None:
+        self._problem, self._selection, self._rows, self._penalty = problem, selection, rows, penalty
+        self._results, self._tolerance, self._read = results, support_tolerance, dict[int, Solution]()
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @overload
+    def __getitem__(self, index: int) -> Solution: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Solution, ...]: ...
+    def __getitem__(self, index: int | slice) -> Solution | tuple[Solution, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        place = range(len(self))[index]
+        if place not in self._read:
+            one = self._penalty.of_problem(place)
+            rows, result = self._rows.soft(one.C, one.slack, one.loss), self._results[place]
+            if result.problem.prior is None:
+                result = replace(result, problem=rows.margin_problem)
+            name = "SAtt-SVM" if self._problem.multi_query else "Att-SVM"
+            self._read[place] = Solution(name, self._problem, self._selection, rows, result, self._tolerance)
+        return self._read[place]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftPath:
-    """Solutions along prices.
+    """Solutions along penalties.
 
     Attributes
     ----------
     Cs : ndarray, shape (P,)
         In the order of the solutions.
-    solutions : tuple of Solution
+    solutions : sequence of Solution
     """
 
     Cs: FloatArray
-    solutions: tuple[Solution, ...]
+    solutions: Sequence[Solution]
 
     @property
     def norms(self) -> FloatArray:
-        """Norms of W, shape (P,); they rise with the price."""
+        """Norms of W, shape (P,); they rise with C."""
         return np.array([solution.norm for solution in self.solutions])
 
     @property
@@ -51,7 +93,7 @@ class SoftPath:
 
     @property
     def slacks(self) -> FloatArray:
-        """Total slack, shape (P,); it falls with the price."""
+        """Total slack, shape (P,); it falls with C."""
         return np.array([float(solution.slacks.sum()) for solution in self.solutions])
 
     @property
@@ -61,7 +103,7 @@ class SoftPath:
 
     def __repr__(self) -> str:
         ends = f"C {self.Cs[0]:.3g}..{self.Cs[-1]:.3g}, norms {self.norms[0]:.3g}..{self.norms[-1]:.3g}"
-        return f"SoftPath({len(self)} prices, {ends}, gap <= {self.gaps.max():.1e})"
+        return f"SoftPath({len(self)} penalties, {ends}, gap <= {self.gaps.max():.1e})"
 
     def __len__(self) -> int:
         return len(self.solutions)
@@ -83,18 +125,18 @@ def soft_path(
     loss: LossKind = "hinge",
     **options: object,
 ) -> SoftPath:
-    """Solve the soft margin for several prices, in rising order, each from the multipliers of the one before.
+    """Solve the soft margin for several penalties on the same rows, most of them together or from one another.
 
     Parameters
     ----------
     problem : AttentionProblem
         A single one.
     Cs : sequence of float
-        Positive prices; they are sorted.
+        Positive weights of the slacks; they are sorted.
     selection : Selection or array_like of int, optional
         The optimal tokens by default.
     norm, slack, loss, **options
-        As for `attsvm.att_svm`.
+        As for `attsvm.att_svm`, without ``rank`` and ``warm_start``.
 
     Examples
     --------
@@ -107,12 +149,20 @@ def soft_path(
     given = require_problem(problem)
     if given.batch is not None:
         raise ValueError("soft_path takes one problem at a time; index the batch first, e.g. problem[0]")
-    prices = np.sort(np.atleast_1d(np.asarray(Cs, dtype=np.float64)))
-    if prices.ndim != 1 or not len(prices) or not (np.isfinite(prices) & (prices > 0)).all():
+    penalties = np.sort(np.atleast_1d(np.asarray(Cs, dtype=np.float64)))
+    if penalties.ndim != 1 or not len(penalties) or not (np.isfinite(penalties) & (penalties > 0)).all():
         raise ValueError(f"Cs must be positive finite numbers, at least one, got {Cs!r}")
-    found: list[Solution] = []
-    asked: dict[str, Any] = {"norm": norm, "slack": slack, "loss": loss, **options}
-    for C in prices.tolist():
-        start = found[-1] if found and norm == "frobenius" else None
-        found.append(att_svm(given, selection, C=C, warm_start=start, **asked))
-    return SoftPath(prices, tuple(found))
+    for name in ("C", "rank", "warm_start"):
+        if name in options:
+            raise TypeError(f"soft_path does not take {name}=: it solves for every C of Cs, from its own solutions")
+    asked: dict[str, Any] = dict(options)
+    chosen = read_selection(given, selection)
+    tolerance = read_support_tolerance(asked.pop("support_tolerance", SUPPORT_TOLERANCE))
+    plain = rows_of_selection(given, chosen, asked.pop("offset", None))
+    prior = asked.pop("prior", None)
+    margins = plain.margin_problem if prior is None else plain.margin_problem.around(real_array("prior", prior))
+    penalty = PenaltyBatch(penalties, read_penalty(penalties[0], slack, loss).slack, loss)
+    results = solve_soft_path(margins, penalty, norm, **asked)
+    for result in [results] if isinstance(results, MarginSolution) else results:
+        warn_if_inaccurate(result)
+    return SoftPath(penalties, _Solutions(given, chosen, plain, penalty, results, tolerance))

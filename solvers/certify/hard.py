@@ -60,7 +60,7 @@ class Arithmetic(NamedTuple, Generic[Number, Count]):
     least: Callable[[FloatArray], Number]
     most: Callable[[FloatArray], Number]
     larger: Callable[[Number | float, Number | float], Number]
-    smaller: Callable[[Number, float], Number]
+    smaller: Callable[[Number, Number | float], Number]
     nonzero: Callable[[FloatArray], Number]
     scale: Callable[[Number], Number]  # the number if it is positive, else 1
     share: Callable[[Number, Number], Number]  # of a positive number what it is in such scales, else 0

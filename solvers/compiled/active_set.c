@@ -8,6 +8,12 @@
    and every row on the wrong side changes sides, one at a time where that stalls (Murty's rule). Dependent active rows
    leave a problem unsettled.
 
+   Soft margins: rows of a group j (a query, or a row alone) may be violated by w_k eta_j, w_k the inverse norm of row k. A
+   squared hinge adds w_k w_l / (2 C) to the products of rows of one group, and nothing else changes. A hinge bounds the
+   multipliers of a group, sum of w_k x_k <= C. Its method is Newton's for x = P(x + c - Gx), where P projects on what is
+   admissible: it tells which rows have a multiplier and which groups are at their bound. On these the equations are solved,
+   with one row of each group at its bound, the leader, standing for what the others leave of the bound.
+
    For so few rows loops without calls are faster than LAPACK. They run along rows of G and add several multiples of
    them at once, so that a compiler can use vector instructions without changing the order of a sum. */
 #include <math.h>
@@ -22,6 +28,11 @@
 #define PATIENCE 3
 #define GUESS_STEPS 22
 #define PIVOT 1e-11
+/* Gradient steps between two rounds of a soft margin that stalls, twice as many each time, and how often. */
+#define RESTART_STEPS 100
+#define RESTARTS 3
+/* Rounds from the face of another C. */
+#define AGAIN_ROUNDS 8
 
 typedef struct {
     int m, dx, q, dz;
@@ -35,6 +46,13 @@ typedef struct {
     float *G4, *c4, *x4, *floor4, *point, *weights4, *product;
     int *rows;
     unsigned char *active, *wanted;
+    /* Soft margins only: the loss, groups and the group of each row, C in units of the unit rows; rows by group, those of
+       group j from begin[j]; inverse norms (m,); whether a group is at its bound, now and next; its leader. */
+    int loss, groups;
+    double C;
+    int *group, *order, *begin, *leader;
+    double *weight, *target;
+    unsigned char *tight, *next_tight;
 } Rows;
 
 /* out = sum_i weights_i G[rows_i], where rows of G have m entries */
@@ -211,6 +229,248 @@ static int pivot(Rows *s, int most) {
     return -most;
 }
 
+/* -- soft margins ------------------------------------------------------------------------------------------------ */
+
+/* Groups, weights and the penalty in units of the unit rows; squared hinges enter the Gram matrix. Rows that do not exist
+   are in no group. */
+static void read_penalty(Rows *s, int by_row, double C) {
+    const int m = s->m, hinge = s->loss == HINGE;
+    s->groups = by_row ? m : s->q;
+    s->C = hinge ? C / s->scale : C;
+    memset(s->begin, 0, ints(s->groups + 2));
+    for (int k = 0; k < m; k++) {
+        s->group[k] = by_row ? k : (int)s->owner[k];
+        s->weight[k] = s->norms[k] > 0.0 ? 1.0 / s->norms[k] : 0.0;
+        if (s->norms[k] > 0.0) s->begin[s->group[k] + 2]++;
+    }
+    for (int j = 0; j < s->groups; j++) s->begin[j + 2] += s->begin[j + 1];
+    for (int k = 0; k < m; k++)
+        if (s->norms[k] > 0.0) s->order[s->begin[s->group[k] + 1]++] = k;
+    for (int j = 0; j < s->groups && !hinge; j++)
+        for (int i = s->begin[j]; i < s->begin[j + 1]; i++) {
+            const int k = s->order[i];
+            double *row = s->G + (Size)k * m;
+            for (int l = s->begin[j]; l < s->begin[j + 1]; l++)
+                row[s->order[l]] += 0.5 * s->weight[k] * s->weight[s->order[l]] / C;
+        }
+}
+
+/* Project u on the admissible multipliers: which rows are positive and which groups at their bound; x, unless NULL. */
+static void project(const Rows *s, const double *u, double rounding, unsigned char *positive, unsigned char *tight,
+                    double *x) {
+    for (int k = 0; k < s->m; k++) positive[k] = 0;
+    if (x) memset(x, 0, doubles(s->m));
+    for (int j = 0; j < s->groups; j++) {
+        const int *rows = s->order + s->begin[j], count = s->begin[j + 1] - s->begin[j];
+        double load = 0.0, square = 0.0, level = 0.0;
+        for (int i = 0; i < count; i++) {
+            const int k = rows[i];
+            if (!(u[k] > rounding)) continue;
+            positive[k] = 1;
+            load += s->weight[k] * u[k], square += s->weight[k] * s->weight[k];
+        }
+        tight[j] = load > s->C;
+        for (int fallen = tight[j]; fallen;) { /* rows fall below a rising level until the bound is met */
+            level = (load - s->C) / square;
+            fallen = 0;
+            for (int i = 0; i < count; i++) {
+                const int k = rows[i];
+                if (!positive[k] || u[k] > level * s->weight[k]) continue;
+                positive[k] = 0, fallen = 1;
+                load -= s->weight[k] * u[k], square -= s->weight[k] * s->weight[k];
+            }
+            if (!(square > 0.0)) break; /* rounding alone leaves a group without a row */
+        }
+        if (tight[j] && !(square > 0.0)) tight[j] = 0;
+        for (int i = 0; i < count && x; i++)
+            if (positive[rows[i]]) x[rows[i]] = u[rows[i]] - level * s->weight[rows[i]];
+    }
+}
+
+/* Accelerated projected gradient steps from admissible x, whose support and bounds are the guess. */
+static void approach(Rows *s, int steps) {
+    const int m = s->m;
+    double *point = s->target, *product = s->slack, *moved = s->weights, *was = s->factor, first = 0.0, second = 0.0;
+    int count = 0;
+    for (int k = 0; k < m; k++) s->rows[k] = k;
+    combine(m, m, s->rows, s->c, s->G, point);
+    first = dot(m, point, point);
+    combine(m, m, s->rows, point, s->G, product);
+    second = dot(m, product, product);
+    const double step = 0.8 * sqrt(first / fmax(second, 1e-300));
+    memcpy(point, s->x, doubles(m));
+    memcpy(was, s->x, doubles(m));
+    for (int round = 0; round < steps; round++) {
+        const double momentum = round / (round + 3.0);
+        count = 0;
+        for (int k = 0; k < m; k++) {
+            s->rows[count] = k, moved[count] = point[k];
+            count += point[k] != 0.0;
+        }
+        combine(m, count, s->rows, moved, s->G, product);
+        for (int k = 0; k < m; k++) moved[k] = point[k] + step * (s->c[k] - product[k]);
+        project(s, moved, 0.0, s->active, s->tight, s->x);
+        for (int k = 0; k < m; k++) {
+            point[k] = s->x[k] + momentum * (s->x[k] - was[k]);
+            was[k] = s->x[k];
+        }
+    }
+}
+
+/* The row of each group at its bound that stands for the others: the one of the largest weight. */
+static void choose_leaders(Rows *s) {
+    for (int j = 0; j < s->groups; j++) {
+        s->leader[j] = -1;
+        for (int i = s->begin[j]; i < s->begin[j + 1] && s->tight[j]; i++) {
+            const int k = s->order[i];
+            if (s->active[k] && (s->leader[j] < 0 || s->weight[k] > s->weight[s->leader[j]])) s->leader[j] = k;
+        }
+        if (s->leader[j] < 0) s->tight[j] = 0;
+    }
+}
+
+/* x of the equations of the face and slack = G x; 0 for dependent rows. As `solve_active`, on rows less multiples of their
+   leaders. */
+static int solve_face(Rows *s) {
+    const int m = s->m;
+    double *F = s->factor, *inverse = s->slack, *share = s->weights, *target = s->target;
+    int n = 0, count = 0;
+    choose_leaders(s);
+    for (int j = 0; j < s->groups; j++) {
+        if (s->leader[j] < 0) continue;
+        s->rows[count] = s->leader[j], share[count++] = s->C / s->weight[s->leader[j]];
+    }
+    combine(m, count, s->rows, share, s->G, target); /* what the leaders alone give */
+    for (int k = 0; k < m; k++) target[k] = s->c[k] - target[k];
+    for (int k = 0; k < m; k++) {
+        s->rows[n] = k;
+        n += s->active[k] && s->leader[s->group[k]] != k;
+    }
+    const int wide = n + 1;
+    for (int k = 0; k < n; k++) {
+        const int row = s->rows[k], lead = s->leader[s->group[row]];
+        const double *own = s->G + (Size)row * m, *other = lead < 0 ? NULL : s->G + (Size)lead * m;
+        const double ratio = lead < 0 ? 0.0 : s->weight[row] / s->weight[lead];
+        double *restrict out = F + (Size)k * wide;
+        for (int j = k; j < n; j++) {
+            const int column = s->rows[j], its = s->leader[s->group[column]];
+            double value = own[column] - (other ? ratio * other[column] : 0.0);
+            if (its >= 0) value -= s->weight[column] / s->weight[its] * (own[its] - (other ? ratio * other[its] : 0.0));
+            out[j] = value;
+        }
+        out[n] = target[row] - (other ? ratio * target[lead] : 0.0);
+        const double size = out[k];
+        for (int i = 0; i < k; i++) share[i] = F[(Size)i * wide + k] * inverse[i];
+        int i = 0;
+        for (; i + 4 <= k; i += 4) {
+            const double *p = F + (Size)i * wide, *q = p + wide, *r = q + wide, *t = r + wide;
+            const double u = share[i], v = share[i + 1], w = share[i + 2], z = share[i + 3];
+            for (int j = k; j <= n; j++) out[j] -= (u * p[j] + v * q[j]) + (w * r[j] + z * t[j]);
+        }
+        for (; i < k; i++) {
+            const double *p = F + (Size)i * wide, u = share[i];
+            for (int j = k; j <= n; j++) out[j] -= u * p[j];
+        }
+        if (!(out[k] > PIVOT * size)) return 0;
+        inverse[k] = 1.0 / out[k];
+    }
+    double *y = s->weights;
+    for (int i = n - 1; i >= 0; i--)
+        y[i] = (F[(Size)i * wide + n] - dot(n - 1 - i, F + (Size)i * wide + i + 1, y + i + 1)) * inverse[i];
+    memset(s->x, 0, doubles(m));
+    for (int j = 0; j < s->groups; j++)
+        if (s->leader[j] >= 0) s->x[s->leader[j]] = s->C / s->weight[s->leader[j]];
+    for (int i = 0; i < n; i++) {
+        const int k = s->rows[i], lead = s->leader[s->group[k]];
+        s->x[k] = y[i];
+        if (lead >= 0) s->x[lead] -= s->weight[k] / s->weight[lead] * y[i];
+    }
+    count = 0;
+    for (int k = 0; k < m; k++) {
+        s->rows[count] = k, y[count] = s->x[k];
+        count += s->x[k] != 0.0;
+    }
+    combine(m, count, s->rows, y, s->G, s->slack);
+    return 1;
+}
+
+/* Rounds of Newton's method from a face; negative where they end without one that is its own projection. Where they stall,
+   gradient steps find another face. */
+static int pivot_hinge(Rows *s, int most) {
+    const int m = s->m;
+    int fewest = m + 1, stalled = 0, restarts = 0;
+    for (int round = 1; round <= most; round++) {
+        if (!solve_face(s)) return -round;
+        const double rounding = fmax(1e-14, 1e-15 * sqrt(dot(m, s->x, s->x)));
+        int misplaced = 0;
+        for (int k = 0; k < m; k++) s->target[k] = s->x[k] + (s->c[k] - s->slack[k]);
+        project(s, s->target, rounding, s->wanted, s->next_tight, NULL);
+        for (int k = 0; k < m; k++) misplaced += s->wanted[k] != s->active[k];
+        for (int j = 0; j < s->groups; j++) misplaced += s->next_tight[j] != s->tight[j];
+        if (!misplaced) return round;
+        stalled = misplaced < fewest ? 0 : stalled + 1;
+        if (misplaced < fewest) fewest = misplaced;
+        if (stalled > PATIENCE + 2) {
+            if (restarts == RESTARTS) return -round;
+            project(s, s->x, 0.0, s->active, s->tight, s->weights);
+            memcpy(s->x, s->weights, doubles(m));
+            approach(s, RESTART_STEPS << restarts++);
+            fewest = m + 1, stalled = 0;
+        } else {
+            memcpy(s->active, s->wanted, (size_t)m);
+            memcpy(s->tight, s->next_tight, (size_t)s->groups);
+        }
+    }
+    return -most;
+}
+
+/* Whether `again` times the last x is its own projection for this C, up to rounding: then x is that. */
+static int holds(Rows *s, double again) {
+    const int m = s->m;
+    int count = 0;
+    double most = 1.0, off = 0.0;
+    for (int k = 0; k < m; k++) {
+        s->rows[count] = k, s->weights[count] = again * s->x[k];
+        count += s->x[k] != 0.0;
+        most = fmax(most, again * s->x[k]);
+    }
+    combine(m, count, s->rows, s->weights, s->G, s->slack);
+    for (int k = 0; k < m; k++) s->target[k] = again * s->x[k] + (s->c[k] - s->slack[k]);
+    project(s, s->target, 1e-14 * most, s->wanted, s->next_tight, s->weights);
+    for (int k = 0; k < m; k++) off = fmax(off, fabs(s->weights[k] - again * s->x[k]));
+    if (!(off <= 1e-12 * most)) return 0;
+    for (int k = 0; k < m; k++) s->x[k] *= again;
+    return 1;
+}
+
+/* Rounds of pivoting of a soft margin, from multipliers of the rows as they are or from a guess; negative if unsettled. The
+   last face, of a C that was smaller by the factor `again`, is tried before a guess. */
+static int solve_soft(Rows *s, const double *start, double again, int most) {
+    const int m = s->m, hinge = s->loss == HINGE;
+    int taken = 0;
+    if (again > 0.0) {
+        if (hinge && (holds(s, 1.0) || holds(s, again))) return 1;
+        taken = (hinge ? pivot_hinge : pivot)(s, AGAIN_ROUNDS < most ? AGAIN_ROUNDS : most);
+        if (taken > 0) return taken;
+    }
+    memset(s->x, 0, doubles(m));
+    if (hinge) {
+        if (start) {
+            for (int k = 0; k < m; k++) s->target[k] = start[k] * s->norms[k] / s->scale;
+            project(s, s->target, 0.0, s->active, s->tight, s->x);
+        }
+        approach(s, GUESS_STEPS);
+    } else if (start) {
+        for (int k = 0; k < m; k++) s->active[k] = start[k] > 0.0;
+    } else {
+        guess(s);
+    }
+    for (int k = 0; k < m; k++) s->active[k] = s->norms[k] > 0.0 && s->active[k];
+    return (hinge ? pivot_hinge : pivot)(s, most);
+}
+
+/* -- results ------------------------------------------------------------------------------------------------------- */
+
 /* Multipliers of the rows as they are, without the negative ones that a last round may leave; the largest of unit rows. */
 static double write_multipliers(const Rows *s, double *out) {
     double peak = 0.0;
@@ -242,8 +502,11 @@ static void write_matrix(const Rows *s, const double *lam, double *restrict W) {
 
 static void *rows_memory(Rows *s) {
     const Size m = s->m, q = s->q, dx = s->dx;
-    const Size reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m, singles = m * m + 6 * m;
-    double *memory = malloc(doubles(reals) + sizeof(float) * (size_t)singles + ints(m) + 2 * (size_t)m);
+    const Size groups = s->loss == HARD ? 0 : m > q ? m : q, soft = s->loss == HARD ? 0 : m;
+    const Size reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m + 2 * soft, singles = m * m + 6 * m;
+    const Size whole = m + 2 * soft + 2 * groups + 2;
+    double *memory =
+        malloc(doubles(reals) + sizeof(float) * (size_t)singles + ints(whole) + 2 * (size_t)m + 2 * (size_t)groups);
     if (!memory) return NULL;
     s->G = memory;
     s->factor = s->G + m * m; /* with a column for the right-hand side */
@@ -256,7 +519,9 @@ static void *rows_memory(Rows *s) {
     s->x = s->c + m;
     s->slack = s->x + m;
     s->weights = s->slack + m;
-    s->G4 = (float *)(s->weights + m);
+    s->weight = s->weights + m;
+    s->target = s->weight + soft;
+    s->G4 = (float *)(s->target + soft);
     s->c4 = s->G4 + m * m;
     s->x4 = s->c4 + m;
     s->floor4 = s->x4 + m;
@@ -264,8 +529,14 @@ static void *rows_memory(Rows *s) {
     s->weights4 = s->point + m;
     s->product = s->weights4 + m;
     s->rows = (int *)(s->product + m);
-    s->active = (unsigned char *)(s->rows + m);
+    s->group = s->rows + m;
+    s->order = s->group + soft;
+    s->leader = s->order + soft;
+    s->begin = s->leader + groups;
+    s->active = (unsigned char *)(s->begin + groups + 2);
     s->wanted = s->active + m;
+    s->tight = s->wanted + m;
+    s->next_tight = s->tight + groups;
     return memory;
 }
 
@@ -295,6 +566,33 @@ EXPORT int attsvm_active_set(int count, int m, int dx, int q, int dz, const doub
         const double peak = write_multipliers(&s, lam + i * m);
         if (peaks) peaks[i] = peak;
         if (W) write_matrix(&s, lam + i * m, W + i * dx * dz);
+    }
+    free(memory);
+    return count;
+}
+
+/* Soft margins: as `attsvm_active_set`, without equality rows. `loss` and `by_row` (a slack for each row, not for each query)
+   are those of all problems, C (count,) is not; rows that are zero have no slack. `start` (m,) are multipliers to begin
+   with, or NULL. With `same` all problems have the rows of the first, and each begins with the face of the one before. */
+EXPORT int attsvm_soft_active_set(int loss, int by_row, int same, int count, int m, int dx, int q, int dz, const double *a,
+                                  const double *queries, const int64_t *owner, int shared, const double *rhs,
+                                  const double *C, const double *start, double *lam, double *W, int *rounds, int most) {
+    Rows s = {.m = m, .dx = dx, .q = q, .dz = dz, .loss = loss};
+    void *memory = rows_memory(&s);
+    if (!memory) return 0;
+    for (Size i = 0; i < count; i++) {
+        const Size set = same ? 0 : i;
+        s.a = a + set * m * dx, s.queries = queries + set * q * dz, s.owner = shared ? owner : owner + set * m;
+        s.rhs = rhs ? rhs + set * m : NULL;
+        if (!same || !i || loss != HINGE) { /* a squared hinge changes the Gram matrix */
+            read_rows(&s);
+            form_gram(&s);
+        }
+        read_penalty(&s, by_row, C[i]);
+        const double again = same && i && rounds[i - 1] > 0 ? C[i] / C[i - 1] : 0.0;
+        rounds[i] = solve_soft(&s, start ? start + i * m : NULL, again, most);
+        write_multipliers(&s, lam + i * m);
+        write_matrix(&s, lam + i * m, W + i * dx * dz);
     }
     free(memory);
     return count;

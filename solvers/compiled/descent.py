@@ -64,7 +64,8 @@ class DualDescent:
         self.lam = np.array(lam[self.order], dtype=np.float64)
         self._seed = np.array([_SEED], dtype=np.uint64)
         self._misses, self._rest, self._slept = np.zeros(q), np.zeros(q, dtype=np.int32), np.zeros(q, dtype=np.int32)
-        self.W = self.rows.adjoint(self.lam)
+        self._moved = True
+        self.refresh()
         self._sweep = _library().attsvm_descend
         whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
         self._sweep.argtypes = [*3 * [whole], *4 * [array], *2 * [whole], *2 * [real], whole, *6 * [array]]
@@ -72,20 +73,21 @@ class DualDescent:
 
     def move_to(self, lam: FloatArray) -> None:
         """Go on from other multipliers, shape (m,): every query is visited again."""
-        self.lam = np.array(lam, dtype=np.float64)
+        self.lam, self._moved = np.array(lam, dtype=np.float64), True
         self.refresh()
         self._rest[:] = self._slept[:] = 0
 
     def refresh(self) -> None:
-        """Sum W up again: updates leave rounding in it."""
-        self.W = np.ascontiguousarray(self.rows.adjoint(self.lam))
+        """Sum W up again, if something moved: updates leave rounding in it."""
+        if self._moved:
+            self.W, self._moved = np.ascontiguousarray(self.rows.adjoint(self.lam)), False
 
     def sweep(self, count: int, goal: float = 0.0) -> int:
         """Sweeps over all queries but those at rest; how many queries were visited.
 
         Optimality conditions that are missed by at most ``goal`` are left alone.
         """
-        (dx, dz), rows, penalty = self.rows.shape, self.rows, self.penalty
+        (dx, dz), rows, penalty, self._moved = self.rows.shape, self.rows, self.penalty, True
         fixed: list[npt.NDArray[Any]] = [self._begin, rows.a, rows.queries, self.rhs]
         moved: list[npt.NDArray[Any]] = [self.lam, self.W, self._misses, self._rest, self._slept, self._seed]
         visits = self._sweep(

@@ -44,7 +44,7 @@ _POINTED_TO = {"c": "char", "i": "int", "d": "double"}
 # In the order of the kinds in minimize.c.
 _KINDS = ("spectral", "l1", "linf", "lp", "frobenius")
 # In the order of the losses in steps.h.
-_LOSSES = ("hard", "hinge", "squared_hinge")
+LOSSES = ("hard", "hinge", "squared_hinge")
 # Numbers in the rows of a batch, written out, from which on its problems are shared between threads.
 _SHARED = 1 << 15
 # Of rows, of entries of W and of problems: C counts them in int, and bytes of a matrix of that order in 63 bits.
@@ -233,7 +233,7 @@ def minimize(
     senses, loss = np.ascontiguousarray(sense), 0
     soft: tuple[npt.NDArray[Any], ...] = (np.zeros(B, dtype=np.intc), np.zeros(B), np.zeros(B))  # nothing is read
     if penalty is not None:
-        loss = _LOSSES.index(penalty.loss)
+        loss = LOSSES.index(penalty.loss)
         soft = tuple(np.ascontiguousarray(x) for x in (penalty.group, penalty.weight, penalty.C))
     wide = np.ones_like(c) if room is None else np.ascontiguousarray(room, dtype=np.float64)
     small = _by_entries(m, p * q, norm.name == "frobenius", penalty is not None, senses)

@@ -8,6 +8,8 @@
 
 /* Multipliers of a soft margin start at most so many times as large as those of W. */
 static const double LARGEST = 100.0;
+/* Sweeps over the groups that look for multipliers which prove that W = 0 is best. */
+enum { ZERO_SWEEPS = 12 };
 enum { SPECTRAL, L1, LINF, POWER, FROBENIUS };
 
 typedef struct {
@@ -150,11 +152,85 @@ static void begin_soft(State *state, const double *sides, double size) {
     begin_penalty(state, sides, even);
 }
 
+/* Slacks of W = 0 in eta, and equal multipliers of the rows that need them, whose loads are in `load`; the rows that need
+   less have none. */
+static void begin_at_zero(State *state, const double *c) {
+    const Penalty *penalty = &state->penalty;
+    double *slack = state->eta, *rows = state->deta;
+    for (int j = 0; j < penalty->groups; j++) slack[j] = rows[j] = 0.0;
+    for (int k = 0; k < state->m; k++)
+        if (state->sense[k] == INEQUALITY) slack[penalty->group[k]] = fmax(slack[penalty->group[k]], c[k] / penalty->weight[k]);
+    for (int k = 0; k < state->m; k++) {
+        const int j = penalty->group[k];
+        const int needs = state->sense[k] == INEQUALITY && slack[j] > 0.0 && c[k] >= penalty->weight[k] * slack[j] * (1.0 - 1e-14);
+        state->lam[k] = needs ? 1.0 / penalty->weight[k] : 0.0;
+        rows[j] += needs;
+    }
+    for (int j = 0; j < penalty->groups; j++)
+        state->load[j] = slack[j] > 0.0 ? (penalty->loss == HINGE ? penalty->C : 2.0 * penalty->C * slack[j]) : 0.0;
+    for (int k = 0; k < state->m; k++)
+        if (state->lam[k] > 0.0) state->lam[k] *= state->load[penalty->group[k]] / rows[penalty->group[k]];
+}
+
+/* Within each group, a multiplier moves from the row that is most along D to the one that is least: |D| falls. Rows that
+   need slack are those with a mark in `right`. */
+static void shorten(State *state) {
+    const Penalty *penalty = &state->penalty;
+    const int N = state->N;
+    for (int j = 0; j < penalty->groups; j++) {
+        int least = -1, most = -1;
+        double low = 0.0, high = 0.0, curve = 0.0;
+        for (int i = state->begin[j]; i < state->begin[j + 1]; i++) {
+            const int k = state->order[i];
+            if (state->right[k] == 0.0) continue;
+            const double along = dot(N, state->F + (Size)k * N, state->D) / penalty->weight[k];
+            if (least < 0 || along < low) least = k, low = along;
+            if (state->lam[k] > 0.0 && (most < 0 || along > high)) most = k, high = along;
+        }
+        if (least < 0 || most < 0 || !(high > low)) continue;
+        const double *to = state->F + (Size)least * N, *from = state->F + (Size)most * N;
+        const double u = 1.0 / penalty->weight[least], v = 1.0 / penalty->weight[most];
+        for (int i = 0; i < N; i++) curve += (u * to[i] - v * from[i]) * (u * to[i] - v * from[i]);
+        const double length = fmin((high - low) / fmax(curve, 1e-300), state->lam[most] * penalty->weight[most]);
+        state->lam[least] += length * u;
+        state->lam[most] = fmax(state->lam[most] - length * v, 0.0);
+        for (int i = 0; i < N; i++) state->D[i] += length * (u * to[i] - v * from[i]);
+    }
+}
+
+/* Whether W = 0 is proved best, where small penalties end: by multipliers (left in lam) with the loads of its slacks whose
+   dual matrix is in the dual ball. No such matrix is there if along D all of them are longer than N(D). */
+static int zero_is_best(const Norm *norm, State *state, const double *c) {
+    const Penalty *penalty = &state->penalty;
+    begin_at_zero(state, c);
+    for (int k = 0; k < state->m; k++) state->right[k] = state->lam[k] > 0.0;
+    for (int sweep = 0; sweep < ZERO_SWEEPS; sweep++) {
+        double along = 0.0;
+        adjoint(state, state->lam, state->D);
+        if (dual_norm_of(norm, state, state->D) <= 1.0) return 1;
+        margins(state, state->D, state->dlam);
+        for (int j = 0; j < penalty->groups; j++) state->deta[j] = INFINITY;
+        for (int k = 0; k < state->m; k++)
+            if (state->right[k] != 0.0)
+                state->deta[penalty->group[k]] = fmin(state->deta[penalty->group[k]], state->dlam[k] / penalty->weight[k]);
+        for (int j = 0; j < penalty->groups; j++)
+            if (state->load[j] > 0.0) along += state->load[j] * state->deta[j];
+        if (!(along <= norm_of(norm, state, state->D))) return 0;
+        shorten(state);
+    }
+    return 0;
+}
+
 /* One problem; 0 where memory is short. */
 static int minimize_one(const Norm *norm, State *state, const double *c, double *sides, double *W, double *lam, int most,
                         double goal) {
     const int soft = state->penalty.loss != HARD, frobenius = norm->kind == FROBENIUS;
     int done;
+    if (soft && !frobenius && zero_is_best(norm, state, c)) {
+        memset(W, 0, doubles(state->N));
+        memcpy(lam, state->lam, doubles(state->m));
+        return 1;
+    }
     const double size = frobenius ? 1.0 : begin(norm, state, c, sides, lam);
     if (frobenius) begin_frobenius(state, c, sides, lam);
     if (!frobenius && soft) begin_soft(state, sides, size);

@@ -60,13 +60,13 @@ void state_begin(State *state, double *memory) {
         state->side_lam = take(&memory, m);
         state->diagonal = take(&memory, m);
         state->room = take(&memory, m);
-        order_groups(state);
         state->M = state->factor = NULL;
     } else {
         state->M = take(&memory, m * m);
         state->factor = take(&memory, m * m);
         state->P = state->P_factor = state->half = state->y = NULL;
     }
+    order_groups(state);
     state->W = take(&memory, N);
     state->D = take(&memory, N);
     state->best_W = take(&memory, N);

@@ -16,10 +16,18 @@ from attsvm.solvers.arrays import Axis, BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
 from attsvm.solvers.certify.hard import ONE, frobenius_of, frobenius_of_batch, measure
-from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS, is_available, pivot_batch, pivot_one
+from attsvm.solvers.compiled.batched_pivoting import (
+    MOST_ROWS,
+    is_available,
+    pivot_batch,
+    pivot_one,
+    pivot_soft,
+    pivot_soft_batch,
+)
 from attsvm.solvers.frobenius.least_distance import least_distance
 from attsvm.solvers.frobenius.pivoting import DAQP_ROWS, by_daqp, solve_active, solve_small, solve_small_batch
 from attsvm.solvers.norms import Norm
+from attsvm.solvers.penalty import EitherPenalty, Penalty
 from attsvm.solvers.request import Request
 from attsvm.solvers.solution import BatchResult, MethodResult
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
@@ -222,6 +230,40 @@ def _pivoted_stack(
     return x, W, settled | (limit is not None), rounds
 
 
+def _fits_soft(unit: UnitProblem[Axis]) -> bool:
+    """Whether the compiled pivoting takes a soft margin: few rows, no equalities, and none that is zero but exists."""
+    if not _fits_compiled(unit) or unit.has_equalities:
+        return False
+    if not unit.has_zero_rows:
+        return True
+    exists = np.ones(unit.inverse.shape, dtype=bool) if unit.problem.valid is None else unit.problem.valid
+    return not (exists & (unit.inverse == 0)).any()  # such a row has its slack
+
+
+def _solve_soft(unit: UnitProblem, norm: Norm, penalty: Penalty, request: Request) -> MethodResult:
+    """A soft margin of few rows in C; nothing where pivoting does not settle, or cannot be tried."""
+    if not _fits_soft(unit):
+        return MethodResult()
+    problem, limit = unit.problem, request.max_iterations
+    sides = None if problem.is_plain else problem.rhs
+    lam, W, settled, rounds = pivot_soft(problem.pairs(), sides, penalty, request.multipliers(problem), limit)
+    if not settled and limit is None:
+        return MethodResult(iterations=rounds)
+    return MethodResult(W, lam, rounds, certificate=certify(problem, W, lam, norm))
+
+
+def _solve_soft_batch(unit: UnitProblemBatch, penalty: EitherPenalty, request: Request) -> BatchResult:
+    """`_solve_soft` for a batch."""
+    problem = unit.problem
+    if not _fits_soft(unit):
+        nothing = np.full((len(problem), *problem.shape), np.nan)
+        return BatchResult(nothing, np.full(problem.rhs.shape, np.nan), np.zeros(len(problem), dtype=np.int64))
+    sides, known = None if problem.is_plain else problem.rhs, request.multipliers(problem)
+    lam, W, settled, rounds = pivot_soft_batch(problem.pairs(), sides, penalty, known, request.max_iterations)
+    lam[~settled] = np.nan
+    return BatchResult(W, lam, rounds)
+
+
 def solve_active_sets(unit: UnitProblemBatch, norm: Norm, request: Request) -> BatchResult:
     """`solve_active_set` for a batch: pivoting where the rows can be independent, else least distances if small enough.
 
@@ -232,6 +274,9 @@ def solve_active_sets(unit: UnitProblemBatch, norm: Norm, request: Request) -> B
     >>> solve(batch, solver="active_set").W.ravel()
     array([0.5 , 0.25])
     """
+    penalty = unit.problem.penalty
+    if penalty is not None:
+        return _solve_soft_batch(unit, penalty, request)
     known, limit = request.multipliers(unit.problem), request.max_iterations
     dx, dz = unit.problem.shape
     size, m = unit.equality.shape
@@ -260,7 +305,8 @@ def solve_active_sets(unit: UnitProblemBatch, norm: Norm, request: Request) -> B
 def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
     """Least Frobenius norm by active-set methods: exact, for up to a few thousand rows.
 
-    ``max_iterations`` limits the rounds of pivoting, ``50 + 2 m`` by default; what it stops is returned as it is.
+    Soft margins of a few hundred inequality rows are solved, too. ``max_iterations`` limits the rounds of pivoting,
+    ``50 + 2 m`` by default; what it stops is returned as it is.
 
     Examples
     --------
@@ -270,6 +316,9 @@ def solve_active_set(unit: UnitProblem, norm: Norm, request: Request) -> MethodR
     array([[0.5],
            [1. ]])
     """
+    penalty = unit.problem.single_penalty
+    if penalty is not None:
+        return _solve_soft(unit, norm, penalty, request)
     known, limit = request.multipliers(unit.problem), request.max_iterations
     # A warm start would save the guess of the active rows, a third of a call in C, and may take more rounds than that.
     best = _solve_directly(unit, norm) if limit is None and (known is None or _fits_compiled(unit)) else None

@@ -66,7 +66,7 @@ class ProximalNewton:
 
     def __init__(self, problem: MarginProblem, metric: Metric | None = None) -> None:
         self.problem, self.rows, self.metric = problem, problem.rows, metric
-        penalty = problem.penalty
+        penalty = problem.single_penalty
         self.penalty = penalty
         self.squared = penalty is not None and penalty.loss == "squared_hinge"
         # One squared slack per row is a proximal term around 0 by itself: no other is needed.

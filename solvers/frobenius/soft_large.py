@@ -40,6 +40,8 @@ __all__ = ["solve_soft_large"]
 
 # Sweeps in all; between two looks at all rows: sweeps, those at first after a warm start, the most, and operations.
 _SWEEPS, _CHUNK, _WARM_CHUNK, _LONGEST_CHUNK, _OPERATIONS = 20_000, 10, 2, 40, 4e9
+# Gap from which on a warm start is one from far away.
+_FAR = 1e-4
 # Operations per second of sweeps and of factorizations on a usual machine: they decide between the two.
 _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
 # Newton steps that a run is expected to take, those after which sweeps may be left for them, those of one proximal
@@ -78,6 +80,7 @@ class _SoftSolve:
         self.rows = BothSigns(problem)
         self.best_W, self.least, self.bound = np.zeros(problem.shape), np.inf, 0.0
         self.gap = self.checked = np.inf  # now, and when all rows were looked at last
+        self.goal, self.looks = 0.0, [(0, np.inf), (0, np.inf)]  # sweeps and gap at the last two looks
         # Estimated seconds of sweeps since the last Newton steps, and (these, gap) at every look since then.
         self.since, self.history = 0.0, list[tuple[float, float]]()
         known = request.multipliers(problem)
@@ -103,11 +106,18 @@ class _SoftSolve:
         ratio = new.C / old.C
         bound = old.loads(lam, owner, q) >= old.C * (1.0 - 1e-6)
         at_bound = bound if old.slack == "row" else bound[owner]
-        trials = [lam, ratio * lam, np.where(at_bound, ratio, 1.0) * lam if new.loss == "hinge" else lam]
+        W = problem.adjoint(lam)
+        trials = [(lam, W), (ratio * lam, ratio * W)]
+        if new.loss == "hinge" and at_bound.any() and not at_bound.all():
+            mixed = np.where(at_bound, ratio, 1.0) * lam
+            trials.append((mixed, problem.adjoint(mixed)))
         best, kept = -np.inf, lam
-        for trial in (new.admissible(trial, owner, q) for trial in trials):
-            W = problem.adjoint(trial)
-            value = float(problem.rhs @ trial) - 0.5 * float(np.vdot(W, W)) - new.conjugate(new.loads(trial, owner, q))
+        for trial, matrix in trials:
+            if new.loss == "hinge" and float(new.loads(trial, owner, q).max()) > new.C * (1.0 + 1e-9):
+                trial = new.admissible(trial, owner, q)
+                matrix = problem.adjoint(trial)
+            value = float(problem.rhs @ trial) - 0.5 * float(np.vdot(matrix, matrix))
+            value -= new.conjugate(new.loads(trial, owner, q))
             if value > best:
                 best, kept = value, trial
         return kept
@@ -215,12 +225,21 @@ class _SoftSolve:
         rows = self.descent.rows
         visit = 4.0 * dx * dz + 2.0 * dx * rows.m / rows.q + 1000.0
         count = min(self.chunk, max(1, int(_OPERATIONS / (visit * rows.q))), self.limit - self.sweeps)
+        count = min(count, self._expected())
         visits = self.descent.sweep(count)
         self.sweeps += count
         # Where most queries rest, sweeps are cheaper than looks: more of them fit in between.
         look = 8.0 * (rows.m * dx + rows.q * dx * dz) * count / max(visit * visits, 1.0)
         self.chunk = int(min(2 * self.chunk, max(_CHUNK, min(look, _LONGEST_CHUNK))))
         self.since += visit * visits / _SWEEP_RATE + _PER_LOOK
+
+    def _expected(self) -> int:
+        """Sweeps to the goal at the rate between the last two looks, and a few more."""
+        (then, before), (now, gap) = self.looks
+        if not (before > gap > self.goal > 0.0 and now > then and before < np.inf):
+            return _LONGEST_CHUNK
+        left = np.log(gap / self.goal) / (np.log(before / gap) / (now - then))
+        return int(min(1.1 * left + 2.0, _LONGEST_CHUNK))
 
     def _newton_cost(self) -> float:
         """Estimated seconds of one Newton step; infinite where its system is too large."""
@@ -308,9 +327,11 @@ class _SoftSolve:
     def approach(self, goal: float) -> None:
         """Sweeps and steps until the gap is at most ``goal``, until rounding stops them or the budget does."""
         best, idle = -np.inf, 0
+        self.goal = goal
         while not self.spent and idle < _PATIENCE:
             self._sweep()
             joined = self._look(goal)
+            self.looks = [self.looks[1], (self.sweeps, self.gap)]
             if self.gap <= goal and not joined:
                 return
             idle = 0 if joined or self.bound > best + _RISE * abs(best) else idle + 1
@@ -327,6 +348,8 @@ class _SoftSolve:
         goal = max(_SHARE * tolerance, _LEAST_GAP)
         if self.problem.m:
             self._look(goal)
+        if self.gap > _FAR:  # a start from far away gains nothing from looks after every second sweep
+            self.chunk = _CHUNK
         while True:
             if self.gap > goal:
                 self.approach(goal)
@@ -353,6 +376,6 @@ def solve_soft_large(unit: UnitProblem, norm: Norm, request: Request) -> MethodR
     array([[0.5],
            [0.5]])
     """
-    penalty = unit.problem.penalty
+    penalty = unit.problem.single_penalty
     assert penalty is not None
     return _SoftSolve(unit.problem, penalty, norm, request).run()

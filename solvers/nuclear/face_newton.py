@@ -136,7 +136,7 @@ def polish_face(
     """
     pair = problem.rows.gather(np.arange(problem.m))
     a, b = pair.a.astype(np.float64, copy=False), pair.queries.astype(np.float64)[pair.owner]
-    admissible = MultiplierSet(problem.owner, problem.q, problem.equality, problem.penalty)
+    admissible = MultiplierSet(problem.owner, problem.q, problem.equality, problem.single_penalty)
     norm, best = get_norm("nuclear"), None
     primal, dual = singular_values(W), singular_values(problem.adjoint(lam))
     if not 0 < primal[0] < np.inf:

@@ -12,6 +12,7 @@ import pytest
 
 from attsvm.solvers import NORMS, SOLVERS, MarginProblem, SolverSpec, get_norm, solve
 from attsvm.solvers import ladder as ladder_module
+from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
 from attsvm.solvers.ladder import BATCH_ROWS, GRAM_ROWS, GROWING_ORDER, NUCLEAR_ORDER, rungs
 from attsvm.solvers.solution import MethodResult
 from kkt import seeded_rows, sphere_rows
@@ -36,7 +37,11 @@ LADDERS = [
     ("working_set", {"m": GRAM_ROWS + 1, "batch": 2, "d": 20}),
     ("primal_dual soft_large cvxpy", {"m": 42, "C": 1.0}),
     ("primal_dual soft_large cvxpy", {"m": 42, "batch": 5, "C": 1.0}),
-    ("primal_dual soft_large", {"m": GRAM_ROWS, "C": 1.0, "d": 38}),
+    ("active_set primal_dual soft_large cvxpy", {"m": 42, "C": 1.0, "d": 10}),
+    ("active_set primal_dual soft_large cvxpy", {"m": 42, "batch": 5, "C": 1.0, "d": 10}),
+    ("active_set soft_large primal_dual cvxpy", {"m": MOST_ROWS, "C": 1.0, "d": 16}),
+    ("soft_large primal_dual cvxpy", {"m": MOST_ROWS + 1, "C": 1.0, "d": 17}),
+    ("soft_large primal_dual", {"m": GRAM_ROWS, "C": 1.0, "d": 38}),
     ("soft_large", {"m": GRAM_ROWS + 1, "C": 1.0, "d": 40}),
     ("interior nuclear_batch", {"m": BATCH_ROWS, "norm": "nuclear"}),
     ("interior", {"m": BATCH_ROWS + 1, "norm": "nuclear"}),

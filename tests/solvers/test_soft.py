@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -139,7 +141,7 @@ def test_bad_words():
     with pytest.raises(ValueError, match="loss must be one of"):
         drawn(0).soft(1.0, "row", "huber")
     with pytest.raises(ValueError, match="does not support norm 'frobenius' with a soft margin"):
-        solve(drawn(0).soft(1.0), solver="active_set")
+        solve(drawn(0).soft(1.0), solver="working_set")
     with pytest.raises(ValueError, match="soft margin"):
         solve(drawn(0).soft(1.0), "nuclear", rank=1)
     with pytest.raises(ValueError, match="hard margins"):
@@ -150,3 +152,47 @@ def test_penalty_is_kept_by_parts_of_a_problem():
     rows = drawn(0).soft(2.0, "row")
     assert rows.gather([0, 1]).penalty == Penalty(2.0, "row")
     assert rows.soft(None).penalty is None
+
+
+@pytest.mark.parametrize("norm", ["spectral", "l1", "linf", "l1.5", "l3"])
+@pytest.mark.parametrize("slack", ["query", "row"])
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_a_small_penalty_ends_at_zero_before_the_first_step(norm, slack, loss):
+    solved = solve(drawn(6, m=30).soft(1e-4, slack, loss), norm)
+    assert solved.status == "optimal" and not solved.W.any() and solved.iterations == 0
+
+
+@pytest.mark.parametrize("norm", ["spectral", "l1", "linf", "l1.5", "l3"])
+def test_zero_is_claimed_only_where_it_is_best(norm):
+    rows = drawn(6, m=30)
+    found = [solve(rows.soft(C), norm) for C in np.geomspace(1e-3, 1.0, 12)]
+    assert all(one.status == "optimal" for one in found)
+    zero = [not one.W.any() for one in found]
+    assert zero == sorted(zero, reverse=True) and zero[0] and not zero[-1]
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear", "l1"])
+@pytest.mark.parametrize("slack", ["query", "row"])
+@pytest.mark.parametrize("C", [1e4, 1e6])
+def test_large_penalties_of_large_rows_are_proved(norm, slack, C):
+    rng = np.random.default_rng(5)
+    rows = MarginProblem(30.0 * rng.normal(size=(20, 8)), rng.normal(size=(5, 8)), np.repeat(np.arange(5), 4))
+    solved = solve(rows.soft(C, slack), norm)
+    assert solved.status == "optimal"
+    # The exact objective, in fractions, is no larger than what the certificate claims.
+    exact = sum((Fraction(x) ** 2 for x in solved.W.ravel().tolist()), Fraction(0)) / 2
+    if norm == "frobenius":
+        missed = _exact_slacks(rows, solved.W, slack)
+        claimed = Fraction(solved.certificate.lower_bound) * (1 + Fraction(solved.certificate.proved) * 2)
+        assert exact + Fraction(C) * sum(missed, Fraction(0)) <= claimed
+
+
+def _exact_slacks(rows: MarginProblem, W: np.ndarray, slack: str) -> list[Fraction]:
+    pair, matrix = rows.pairs(), [[Fraction(x) for x in row] for row in W.tolist()]
+    worst: dict[int, Fraction] = {}
+    for k, j in enumerate(pair.owner.tolist()):
+        a, b = pair.a[k].tolist(), pair.queries[j].tolist()
+        value = sum(Fraction(x) * matrix[r][c] * Fraction(y) for r, x in enumerate(a) for c, y in enumerate(b))
+        place = j if slack == "query" else k
+        worst[place] = max(worst.get(place, Fraction(0)), 1 - value)
+    return list(worst.values())

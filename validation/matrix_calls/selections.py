@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from attsvm.enumeration import (
     solve_selections,
     write_graphml,
 )
+from attsvm.theory.check import Verdict
 from attsvm.validation.matrix_calls.axes import Row
 from attsvm.validation.matrix_calls.case import FORMS, Call, case, close
 from attsvm.validation.matrix_reference import VALUES, FloatArray, Instance, Margin, constraints_of, reference
@@ -25,7 +26,7 @@ from attsvm.validation.matrix_reference import VALUES, FloatArray, Instance, Mar
 # A margin within this of 1 is that of a support token; the reference is accurate to about 1e-8. A token between the
 # two is left out of the comparison.
 _ON, _OFF = 1e-6, 1e-4
-_VERDICTS = ("holds", "fails", "undecided", "not applicable")
+_VERDICTS = get_args(Verdict)
 # Norms whose selections are listed; others are refused by these functions.
 _LISTED = ("frobenius", "nuclear")
 

@@ -7,9 +7,10 @@ import numpy.typing as npt
 import pytest
 
 import attsvm
-from attsvm.solvers import MarginProblem, PairRows, solve, solve_batch
-from attsvm.solvers.compiled.batched_pivoting import Pivoted, pivot_batch, pivot_one
+from attsvm.solvers import MarginProblem, PairRows, Penalty, solve, solve_batch
+from attsvm.solvers.compiled.batched_pivoting import Pivoted, pivot_batch, pivot_one, pivot_soft, pivot_soft_batch
 from attsvm.solvers.frobenius.pivoting import solve_small_batch
+from attsvm.solvers.penalty import LossKind, PenaltyBatch, SlackKind
 from attsvm.solvers.unit import UnitProblem
 from kkt import assert_optimal, random_rows, sphere_rows
 
@@ -219,3 +220,89 @@ def test_ragged_attention_batches_agree_with_their_problems(seed: int) -> None:
         alone = attsvm.att_svm(one)
         np.testing.assert_allclose(together.W[i], alone.W, rtol=0.0, atol=ROUNDING * np.abs(alone.W).max())
         assert_optimal(alone.rows.margin_problem, together.W[i], alone.result.multipliers, "frobenius", 1e-12)
+
+
+# -- soft margins -----------------------------------------------------------------------------------------------
+
+
+def soft_rows(seed: int, size: int, m: int = 18, q: int = 5, d: int = 6) -> MarginProblem:
+    """A batch of inequality rows of norms around 0.3 to 3, right-hand sides of both signs, some rows void."""
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((size, m, d)) * 10.0 ** rng.uniform(-0.5, 0.5, (size, m, 1))
+    valid = rng.random((size, m)) < 0.9
+    valid[:, 0] = True
+    owner = rng.permuted(np.tile(np.arange(m) % q, (size, 1)), axis=1)
+    return MarginProblem(a, rng.standard_normal((size, q, d)), owner, rng.uniform(-0.5, 2.0, (size, m)), valid=valid)
+
+
+def assert_soft_optimal(problem: MarginProblem, penalty: Penalty, x: Array, W: Array) -> None:
+    """W = F'x with admissible x, and with the slacks xi that x implies: every row holds, complementary, dense sums."""
+    rows = problem.features()
+    short = problem.rhs - rows @ W.ravel()
+    scale = ROUNDING * (1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(W)) * 10.0
+    group = problem.owner if penalty.slack == "query" else np.arange(problem.m)
+    assert (x >= 0.0).all() and (np.abs(rows.T @ x - W.ravel()) <= 10.0 * ROUNDING * (1.0 + np.linalg.norm(W))).all()
+    for j in np.unique(group):
+        mine = group == j
+        load, slack = float(x[mine].sum()), max(0.0, float(short[mine].max()))
+        if penalty.loss == "hinge":
+            assert load <= penalty.C * (1.0 + ROUNDING)
+            assert slack <= scale[mine].max() or load >= penalty.C * (1.0 - 1e-10)
+        else:
+            assert abs(slack - 0.5 * load / penalty.C) <= scale[mine].max()
+        assert (np.abs(short[mine] - slack)[x[mine] > 0] <= scale[mine][x[mine] > 0]).all()
+
+
+@pytest.mark.parametrize("slack", ["query", "row"])
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("C", [1e-2, 0.3, 10.0, 1e3])
+def test_soft_margins_meet_the_optimality_conditions(slack: SlackKind, loss: LossKind, C: float) -> None:
+    problem, penalty = soft_rows(3, 12), Penalty(C, slack, loss)
+    lam, W, settled, _ = pivot_soft_batch(problem.pairs(), problem.rhs, penalty)
+    assert settled.all()
+    for i in range(len(problem)):
+        assert problem.valid is not None
+        assert_soft_optimal(problem[i], penalty, lam[i][problem.valid[i]], W[i])
+        assert not lam[i][~problem.valid[i]].any()
+
+
+def test_one_soft_problem_is_a_batch_of_one() -> None:
+    batch, penalty = soft_rows(4, 3), Penalty(0.5)
+    many = pivot_soft_batch(batch.pairs(), batch.rhs, penalty)
+    for i in range(3):
+        one = pivot_soft(batch.pairs()[i], batch.rhs[i], penalty)
+        assert np.array_equal(one[0], many[0][i]) and np.array_equal(one[1], many[1][i]) and one[3] == many[3][i]
+
+
+@pytest.mark.parametrize("slack", ["query", "row"])
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_views_of_one_set_of_rows_give_what_copies_do(slack: SlackKind, loss: LossKind) -> None:
+    one, C = soft_rows(5, 1)[0], np.geomspace(1e-3, 1e3, 25)
+    penalty, pair = PenaltyBatch(C, slack, loss), one.pairs()
+    views = [np.broadcast_to(x, (len(C), *x.shape)) for x in (pair.a, pair.queries, one.rhs)]
+    again = pivot_soft_batch(PairRows.trusted(views[0], views[1], pair.owner), views[2], penalty)
+    copies = pivot_soft_batch(PairRows.trusted(views[0].copy(), views[1].copy(), pair.owner), views[2].copy(), penalty)
+    assert again[2].all() and copies[2].all()
+    assert np.allclose(again[1], copies[1], rtol=0.0, atol=1e-11)  # two orders of the same sums
+    for i in range(len(C)):
+        single = penalty.of_problem(i)
+        assert_soft_optimal(one, single, again[0][i], again[1][i])
+
+
+def test_soft_rows_that_are_dependent_stay_unsettled_and_the_ladder_goes_on() -> None:
+    rng = np.random.default_rng(6)
+    a = np.repeat(rng.standard_normal((3, 4)), 2, axis=0)  # every row twice
+    problem = MarginProblem(a, np.eye(4)[:3], np.repeat(np.arange(3), 2)).soft(100.0)
+    assert not pivot_soft(problem.pairs(), None, Penalty(100.0))[2]
+    assert solve(problem).status == "optimal"
+
+
+def test_soft_equalities_and_zero_rows_are_left_to_the_next_rung() -> None:
+    a = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    zero = MarginProblem(a, [[1.0, 2.0]], [0, 0, 0]).soft(1.0)
+    equal = MarginProblem(a[:2], [[1.0, 2.0]], [0, 0], equality=[True, False]).soft(1.0)
+    for problem in (zero, equal):
+        found = solve(problem, solver="active_set")
+        assert found.status == "optimal" and found.solver != "active_set"
+    both = MarginProblem.stack([zero.soft(None), MarginProblem(a[:2], [[1.0, 2.0]], [0, 0])]).soft(1.0)
+    assert (np.asarray(solve(both, solver="active_set").status) == "optimal").all()

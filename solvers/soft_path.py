@@ -1,0 +1,199 @@
+"""Soft margins of the same rows for several C: what one solution proves of the others is not solved again.
+
+With the hinge a solution without bounds that are reached is that of every larger C, and where all bounds are reached,
+or W = 0, multipliers grow in proportion to C. Certificates tell where that is so. The others are solved as one batch
+where their method works on batches; else one after another, each from the multipliers of the one before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.certify.certificate import Source
+from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.ladder import rungs
+from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.penalty import PenaltyBatch
+from attsvm.solvers.prior import Prior
+from attsvm.solvers.problem import MarginProblem, MarginProblemBatch
+from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.solution import MarginSolution, MarginSolutionBatch, MethodResult, conclude
+from attsvm.solvers.solve import solve
+
+__all__ = ["solve_soft_path"]
+
+# Share of its bound by which a sum of multipliers may fall short and still be at it.
+_NEAR = 1e-6
+_Entry = TypeVar("_Entry", bound=np.generic)
+
+
+class _Asked(NamedTuple):
+    """What the caller asks of every solve."""
+
+    norm: Norm
+    solver: str
+    tolerance: float | None
+    max_iterations: int | None
+    options: dict[str, object]
+
+    def one(self, problem: MarginProblem, start: MarginSolution | None = None) -> MarginSolution:
+        """Of one problem."""
+        return solve(
+            problem, self.norm, self.solver, rank=None, tolerance=self.tolerance, max_iterations=self.max_iterations,
+            warm_start=start, **self.options,
+        )  # fmt: skip
+
+    def many(self, batch: MarginProblemBatch) -> MarginSolutionBatch:
+        """Of a batch."""
+        return solve(
+            batch, self.norm, self.solver, rank=None, tolerance=self.tolerance, max_iterations=self.max_iterations,
+            warm_start=None, **self.options,
+        )  # fmt: skip
+
+
+def solve_soft_path(
+    problem: MarginProblem,
+    penalty: PenaltyBatch,
+    norm: str | Norm = "frobenius",
+    solver: str = "auto",
+    *,
+    tolerance: float | None = None,
+    max_iterations: int | None = None,
+    **options: object,
+) -> Sequence[MarginSolution] | MarginSolutionBatch:
+    """Solutions for several penalties: a list of them, or that of a batch of as many problems.
+
+    Parameters
+    ----------
+    problem : MarginProblem
+        One problem; its own penalty does not count.
+    penalty : PenaltyBatch
+        In rising order of C.
+    norm, solver, tolerance, max_iterations, **options
+        As for `attsvm.solvers.solve`.
+
+    Examples
+    --------
+    ``min W^2 / 2 + C (2 - W)_+`` has W = min(C, 2):
+
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.penalty import PenaltyBatch
+    >>> from attsvm.solvers.soft_path import solve_soft_path
+    >>> row = MarginProblem([[1.0]], [[1.0]], [0], rhs=[2.0])
+    >>> found = solve_soft_path(row, PenaltyBatch(np.array([1.5, 3.0])))
+    >>> [round(found[i].W.item(), 6) for i in range(2)]
+    [1.5, 2.0]
+    """
+    asked = _Asked(get_norm(norm), solver, tolerance, max_iterations, options)
+    specs, _ = rungs(problem._with_penalty(penalty.of_problem(0)), asked.norm, solver, warn=False)  # every solve warns
+    if not specs[0].batched or len(penalty.C) == 1:
+        return _one_by_one(problem, penalty, asked)
+    batch = _repeated(problem, penalty)
+    if specs[0].name == "active_set" and max_iterations is None:  # solved sooner than proved
+        return asked.many(batch)
+    return _Path(problem, penalty, asked, batch).run()
+
+
+def _one_by_one(problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked) -> list[MarginSolution]:
+    """Each from the one before, where the method takes that as a start."""
+    found: list[MarginSolution] = []
+    for i in range(len(penalty.C)):
+        start = found[-1] if found and asked.norm.name == "frobenius" and found[-1].status.has_solution else None
+        one = problem._with_penalty(penalty.of_problem(i))
+        known = None if start is None else _carried(start, one)
+        found.append(asked.one(one, start) if known is None else known)
+    return found
+
+
+def _carried(known: MarginSolution, problem: MarginProblem) -> MarginSolution | None:
+    """A solution for a smaller C as one of this problem, where all or none of its bounds are reached; else None."""
+    old, new = known.problem.single_penalty, problem.single_penalty
+    assert old is not None and new is not None
+    if old.loss != "hinge" or known.status != "optimal":
+        return None
+    begin = time.perf_counter()
+    loads = old.loads(known.multipliers, problem.owner, problem.q)
+    reached = loads >= old.C * (1.0 - _NEAR)
+    if reached.any() and not reached.all():
+        return None
+    ratio = new.C / old.C if reached.all() else 1.0
+    W, lam = ratio * known.W, ratio * known.multipliers
+    certificate = certify(problem, W, lam, known.norm_kind)
+    if not certificate.proved <= known.tolerance and not reached.any():  # a larger C multiplies the last small slacks
+        W = W * (1.0 + float(problem.missed(problem.margins(W) - problem.rhs).max()))
+        certificate = certify(problem, W, lam, known.norm_kind)
+    if not certificate.proved <= known.tolerance:
+        return None
+    return conclude(
+        problem, known.norm_kind, MethodResult(W, lam, 0, certificate=certificate), solver=known.solver,
+        seconds=time.perf_counter() - begin, tolerance=known.tolerance,
+    )  # fmt: skip
+
+
+def _repeated(problem: MarginProblem, penalty: PenaltyBatch) -> MarginProblemBatch:
+    """The problem once for each penalty, as a batch."""
+    pair, size = problem.pairs(), len(penalty.C)
+    rows = PairRows.trusted(_copies(pair.a, size), _copies(pair.queries, size), pair.owner)
+    batch: MarginProblemBatch
+    if problem.is_plain:
+        batch = MarginProblem.from_rows(rows)
+    else:
+        batch = MarginProblem.from_rows(rows, _copies(problem.rhs, size), _copies(problem.equality, size))
+    if problem.prior is not None:
+        W, sides, error = (_copies(part, size) for part in problem.prior)
+        batch = batch._with(Prior(W, sides, error))
+    return batch._with_penalty(penalty)
+
+
+def _copies(array: npt.NDArray[_Entry], size: int) -> npt.NDArray[_Entry]:
+    return np.broadcast_to(array, (size, *array.shape))
+
+
+class _Path:
+    """Solutions for all penalties, some of them proved by others."""
+
+    def __init__(self, problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked, batch: MarginProblemBatch) -> None:
+        self.problem, self.penalty, self.asked, self.batch = problem, penalty, asked, batch
+        self.C: FloatArray = penalty.C
+        self.found: dict[int, MarginSolution] = {}
+
+    def _of(self, i: int) -> MarginProblem:
+        return self.problem._with_penalty(self.penalty.of_problem(i))
+
+    def _left(self) -> IntArray:
+        """Penalties without a solution."""
+        return np.array([i for i in range(len(self.C)) if i not in self.found], dtype=np.int64)
+
+    def run(self) -> list[MarginSolution]:
+        """All solutions, in order."""
+        last = len(self.C) - 1
+        for i in (last, 0):
+            if i not in self.found:
+                self.found[i] = self.asked.one(self._of(i))
+                left = self._left()
+                if len(left) and self.found[i].status == "optimal":
+                    self._offer(i, left, np.ones(len(left)) if i else self.C[left] / self.C[i])
+        left = self._left()
+        if len(left):
+            rest = self.asked.many(self.batch.take(left))
+            self.found |= {int(i): rest[place] for place, i in enumerate(left)}
+        return [self.found[i] for i in range(last + 1)]
+
+    def _offer(self, source: int, others: IntArray, multiples: FloatArray) -> None:
+        """Take multiples of a solution for other penalties where they are proved."""
+        known, norm = self.found[source], self.asked.norm
+        W, lam = known.W * multiples[:, None, None], known.multipliers * multiples[:, None]
+        certificate = certify(self.batch.take(others), W, lam, norm)
+        for place in np.flatnonzero(certificate.proved <= known.tolerance):
+            i = int(others[place])
+            one = self._of(i)
+            own = certificate.of(int(place), Source(one, W[place], lam[place], norm))
+            result = MethodResult(W[place], lam[place], 0, certificate=own)
+            self.found[i] = conclude(one, norm, result, solver=known.solver, seconds=0.0, tolerance=known.tolerance)
