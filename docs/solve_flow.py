@@ -18,6 +18,8 @@ from attsvm.solvers.ladder import (
     BATCH_ROWS,
     COMPILED_ORDER,
     GRAM_ROWS,
+    GROWING_ORDER,
+    GROWING_PER_QUERY,
     MOST_ENTRIES,
     NUCLEAR_ORDER,
     REFERENCE_NUMBERS,
@@ -33,6 +35,7 @@ STAGES = (
     ("choose", "the ladder of the norm: methods in the order in which they are tried", "ladder.py"),
     ("unit rows", "each row divided by its norm; powers of two first where squares leave the range", "unit.py"),
     ("settle", "a zero row with a positive right-hand side is a proof; W = 0 may be the answer", "certify/farkas.py"),
+    ("vectors", "spectral, nuclear: rows that share a factor have the least Frobenius norm of a vector", "vectors.py"),
     ("climb", "one method after the other, until a certificate or a proof is good enough", "solve.py"),
 )  # fmt: skip
 ENDINGS = (
@@ -74,8 +77,9 @@ class Case(NamedTuple):
 
     def drawn(self) -> tuple[str, ...]:
         """The same, with a mark on a reference that is left out where it would take minutes."""
-        conditional = self.norm != "other"
-        return tuple(f"{name}*" if conditional and name == "cvxpy" else name for name in self.ladder())
+        names = self.ladder()
+        conditional = self.norm != "other" or names[0] == "growing_rows"
+        return tuple(f"{name}*" if conditional and name == "cvxpy" else name for name in names)
 
 
 def _cases() -> tuple[Case, ...]:
@@ -99,6 +103,13 @@ def _cases() -> tuple[Case, ...]:
         Case("nuclear", "soft", "more", NUCLEAR_ORDER + 1, 40),
         Case("nuclear", "rank=", "any size", 10, rank=1),
         Case("other", "both", f"up to {COMPILED_ORDER:,} rows or entries of W, whichever are fewer", COMPILED_ORDER),
+        Case(
+            "other",
+            "both",
+            f"of these over {GROWING_ORDER} rows, {GROWING_PER_QUERY} a query, at most one per entry of W",
+            GROWING_ORDER + 1,
+            30,
+        ),
         Case("other", "both", "more", COMPILED_ORDER + 1, wide),
     )
 

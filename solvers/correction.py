@@ -41,12 +41,14 @@ def least_change(problem: MarginProblem, W: FloatArray) -> FloatArray:
 
 
 def _moved(problem: MarginProblem, W: FloatArray, slack: FloatArray, rows: IntArray) -> FloatArray:
-    """W plus the least combination of these rows that takes their slack away."""
+    """W plus the least combination of these rows that takes their slack away, or leaves least of it in squares."""
     part = problem.gather(rows)
     norms = part.row_norms
+    missing = -slack[rows] / norms
+    if len(rows) > W.size:  # the rows themselves are smaller than their Gram matrix
+        return W + np.linalg.lstsq(part.features() / norms[:, None], missing, rcond=1e-13)[0].reshape(W.shape)
     gram = part.gram() / norms[:, None] / norms
-    step = np.linalg.lstsq(gram, -slack[rows] / norms, rcond=1e-13)[0]
-    return W + part.adjoint(step / norms)
+    return W + part.adjoint(np.linalg.lstsq(gram, missing, rcond=1e-13)[0] / norms)
 
 
 def lengthened(problem: MarginProblem, W: FloatArray, multipliers: FloatArray, norm: Norm) -> MethodResult | None:

@@ -27,10 +27,17 @@ from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_growing_rows"]
 
-# Rows of each query to begin with, rows of each query that may join after a round, and rounds.
+# Rows of each query to begin with, rows of each query that may join after a round at least (or as many as it has on
+# average: the set may double), and rounds.
 _FIRST, _JOIN, _ROUNDS = 3, 2, 40
+# Accuracy of the first round, and by how much it improves from round to round: which rows are violated shows early.
+_ROUGH, _SHARPER = 1e-3, 0.1
+# Rows that hold by less than this share of the largest violation join too: W moves by about as much.
+_NEAR = 0.2
 # Rows of the set that may be solved at once: more would take minutes a round.
 _MOST = 3000
+# Share of all rows beyond which the set becomes all of them.
+_SHARE = 0.5
 # Share of the tolerance by which a row must be violated to join.
 _VIOLATED = 0.1
 # A row whose margin exceeds its right-hand side by more than this multiple of the largest one leaves, if its multiplier
@@ -77,11 +84,14 @@ class _Growing:
         )
         self.best = MethodResult()
         self.steps = 0
+        self.accuracy = 0.1 * request.tolerance
+        if len(self.rows) < problem.m:
+            self.accuracy = max(_ROUGH, self.accuracy)
 
     def solve_rows(self) -> MethodResult:
         """Solve the rows of the set."""
-        asked = Request(0.1 * self.request.tolerance)
-        found = self.inner(UnitProblem(self.problem.gather(self.rows)), self.norm, asked)
+        part = UnitProblem(self.problem.gather(self.rows))
+        found = self.inner(part, self.norm, Request(self.accuracy))
         self.steps += int(found.iterations)
         return found
 
@@ -100,19 +110,26 @@ class _Growing:
             self.best = MethodResult(W, lam, self.steps, certificate=certificate, extras=extras)
 
     def grow(self, W: FloatArray, lam: FloatArray, beyond: FloatArray) -> bool:
-        """Change the set; False where no row is violated."""
+        """Change the set, or solve it more accurately; False where no row is violated by an accurate solution."""
         problem, side = self.problem, max(float(np.abs(self.problem.rhs).max()), 1e-300)
-        least = _VIOLATED * self.request.tolerance * side
-        joins: BoolArray = beyond > least
-        joins[self.rows] = False
-        if not joins.any():
-            return False
+        final = 0.1 * self.request.tolerance
+        outside: BoolArray = np.ones(problem.m, dtype=bool)
+        outside[self.rows] = False
+        worst = float(beyond[outside].max(initial=-np.inf))
+        if not worst > _VIOLATED * max(self.request.tolerance, self.accuracy) * side:
+            rough, self.accuracy = self.accuracy > final, final
+            return rough
+        joins = outside & (beyond > -_NEAR * worst)
+        self.accuracy = max(_SHARPER * self.accuracy, final)
         candidates = np.flatnonzero(joins)
-        new = candidates[_best_of_each(-beyond[candidates], problem.owner[candidates], _JOIN)]
+        most = max(_JOIN, len(self.rows) // problem.q)
+        new = candidates[_best_of_each(-beyond[candidates], problem.owner[candidates], most)]
         idle = np.abs(lam) <= _SMALL * max(float(np.abs(lam).max()), 1e-300)
         far = beyond < -_FAR * side
         kept = self.rows[~(idle & far & ~problem.equality)[self.rows]]
         self.rows = np.union1d(kept, new)
+        if len(self.rows) > _SHARE * problem.m and problem.m <= _MOST:  # one round more instead of several
+            self.rows, self.accuracy = np.arange(problem.m), final
         return len(self.rows) <= _MOST
 
 

@@ -181,6 +181,8 @@ ROWS_PER_ENTRY, MOST_ENTRIES = 4, 4200
 # Numbers in the rows of one problem, written out, up to which the compiled interior point methods take all rows; rows
 # and entries of their systems, whichever are fewer.
 WRITTEN_OUT, COMPILED_ORDER = 40_000_000, 1500
+# Rows, and rows per query, from which on a growing set of rows is sooner done than all rows, in other norms.
+GROWING_ORDER, GROWING_PER_QUERY = 450, 6
 # Rows or entries, whichever are fewer, of a nuclear problem up to which the systems of its interior point method are
 # cheap: in a batch, and alone. From so many rows per entry on the systems have the order of the entries.
 BATCH_ROWS, NUCLEAR_ORDER, NUCLEAR_ROWS_PER_ENTRY = 120, 700, 2
@@ -244,7 +246,16 @@ def _nuclear(problem: EitherProblem) -> tuple[str, ...]:
 
 def _other(problem: EitherProblem) -> tuple[str, ...]:
     """The ladder of the spectral, l_1, l_inf and l_p norms."""
-    return ("primal_dual", "cvxpy") if _compiled_fits(problem) else ("growing_rows", *_last(problem))
+    if not _compiled_fits(problem):
+        return ("growing_rows", *_last(problem))
+    # Of more rows than entries the systems have the order of the entries, or nearly so, and take all rows as well.
+    if (
+        GROWING_ORDER < problem.m <= _entries(problem)
+        and problem.m >= GROWING_PER_QUERY * problem.q
+        and not problem.batch
+    ):
+        return ("growing_rows", "primal_dual", *_last(problem))
+    return ("primal_dual", "cvxpy")
 
 
 LADDERS: dict[str, Callable[[EitherProblem], tuple[str, ...]]] = {

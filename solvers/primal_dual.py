@@ -31,6 +31,8 @@ MAX_ITERATIONS = 80
 _GOAL, _CHEAP_GOAL = 1e-2, 1e-3
 # Violations up to this are closed by a last step, and so many of these steps.
 _SMALL_SLACK, _LAST_STEPS = 1e-6, 3
+# Violations up to this are what a method may leave; larger ones are those of a problem that it did not solve.
+_CORRECTED = 1e-3
 # Rounding stops the gap of a nuclear or Frobenius problem about here.
 _LEAST_GOAL = 2e-11
 
@@ -77,16 +79,15 @@ def solve_primal_dual(unit: UnitProblem, norm: Norm, request: Request) -> Method
     >>> solve(problem.soft(C=0.5), solver="primal_dual").W.round(6).tolist()
     [[0.5, 0.0], [0.0, 0.5]]
     """
-    problem, vectors = unit.problem, norm.unitarily_invariant and min(unit.problem.shape) == 1
+    problem = unit.problem
     if problem.penalty is not None:
         return _solve_soft(unit, norm, request)
-    if problem.is_plain and not vectors:  # equal multipliers are as good a start as any, and nearly always enough
+    if problem.is_plain:  # equal multipliers are as good a start as any, and nearly always enough
         found = _from(unit, norm, np.ones(unit.m), request)
         if request.max_iterations is not None or proved(found) <= request.tolerance:
             return found
-    # On vectors the norms of singular values are one.
-    first = solve_active_set(unit, norm if vectors else get_norm("frobenius"), Request(request.tolerance))
-    if first.farkas is not None or vectors:
+    first = solve_active_set(unit, get_norm("frobenius"), Request(request.tolerance))
+    if first.farkas is not None:
         return first
     if first.multipliers is None or first.W is None or not first.W.any():
         proof = find_farkas(problem)
@@ -113,7 +114,7 @@ def _certified(
     """One result with its certificate, and with the rows met that it misses by more than rounding."""
     certificate = certify(problem, W, lam, norm)
     found = MethodResult(W, lam, steps, certificate=certificate)
-    if certificate.primal_violation <= certificate.primal_error:
+    if certificate.primal_violation <= certificate.primal_error or certificate.primal_violation > _CORRECTED:
         return found
     met = least_change(problem, W)
     other = certify(problem, met, lam, norm)

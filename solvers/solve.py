@@ -39,6 +39,7 @@ from attsvm.solvers.solution import (
 from attsvm.solvers.status import Status
 from attsvm.solvers.threads import blas_threads, under
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch, scaled_to_range
+from attsvm.solvers.vectors import vector_problem
 
 __all__ = ["solve", "solve_batch"]
 
@@ -49,6 +50,8 @@ _SPREAD = 1e5
 # What is proved of a hard nuclear margin before another rung is tried, and before a problem of a batch is finished
 # alone: norms then agree to 1e-10 however the problem was solved.
 _SHARP = 9e-11
+# Numbers in the rows of a vector up to which active-set methods find its least norm soonest, however many rows.
+_VECTOR_NUMBERS = 1_000_000
 # Share of the largest multiplier below which a row is taken for inactive by the next rung.
 _SMALL = 1e-6
 # Share of a time limit after which whatever still runs is stopped.
@@ -237,6 +240,8 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
     if unit.is_extreme:
         return _solve_scaled(specs, problem, norm, request)
     settled = _settled(unit)
+    if settled is None and request.max_iterations is None and request.rank is None and not specs[0].foreign:
+        settled = _on_vectors(problem, norm, request)
     found, spec = (settled, specs[0]) if settled is not None else _climb(specs, unit, norm, request)
     if _is_open(found, request) and not spec.ranks and request.max_iterations is None and not late():
         # Exact arithmetic settles hard margins; a foreign result in a norm with own methods is left alone.
@@ -248,6 +253,26 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
     return conclude(
         problem, norm, found, solver=label, seconds=time.perf_counter() - begin, tolerance=request.tolerance
     )
+
+
+def _on_vectors(problem: MarginProblem, norm: Norm, request: Request) -> MethodResult | None:
+    """A spectral or nuclear problem whose rows share a factor, on the ladder of the Frobenius norm; None if open."""
+    vectors = vector_problem(problem, norm)
+    if vectors is None:
+        return None
+    frobenius = get_norm("frobenius")
+    few = problem.m * vectors.problem.shape[0] <= _VECTOR_NUMBERS
+    specs, _ = rungs(vectors.problem, frobenius, "active_set" if few else "auto")
+    found = _solve_one(specs, vectors.problem, frobenius, Request(request.tolerance))
+    if found.certificate.farkas is not None:
+        proof = certify_infeasible(problem, found.certificate.farkas.multipliers)
+        return None if proof is None else MethodResult(farkas=proof, iterations=found.iterations)
+    if found.status is not Status.OPTIMAL:
+        return None
+    W, lam = vectors.lifted(found.W.ravel()), found.multipliers
+    certificate = certify(problem, W, lam, norm)
+    closes = certificate.proved <= request.tolerance
+    return MethodResult(W, lam, found.iterations, certificate=certificate) if closes else None
 
 
 def _climb(

@@ -39,7 +39,7 @@ ROUTINES = {
     },
     "scipy.linalg.cython_lapack": {
         "dpotrf": "cidii", "dpotrs": "ciididii", "dsyevd": "ccididdiiii", "dgesdd": "ciididdididiii",
-        "dgesv": "iidiidii",
+        "dgesv": "iidiidii", "dgeqrf": "iididdii", "dorgqr": "iiididdii",
     },
 }  # fmt: skip
 _POINTED_TO = {"c": "char", "i": "int", "d": "double"}

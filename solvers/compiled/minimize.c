@@ -284,7 +284,7 @@ EXPORT int attsvm_minimize(int kind, double power, int loss, int by_entries, int
     state.begin = state.order + m;
     norm.room = rest + own;
     for (; done < count; done++) {
-        state.F = F, state.c = c, state.sense = sense;
+        state.F = F, state.c = c, state.sense = sense, state.left = left, state.right_factors = right;
         if (loss != HARD) state.penalty = (Penalty){loss, groups, group, weight, C[done]};
         state_begin(&state, rest);
         for (int k = 0; k < m; k++)

@@ -17,6 +17,11 @@
    answer is K = H^{-1} + (W + f)(W + f)' / kappa. (In dt itself the same number would cancel.) S and Y are carried by
    factors, updated in the scaled coordinates: neither is ever factored when it is nearly singular.
 
+   H is never factored either. In bases A and B with A' T_11 A = I, B' T_22 B = I and A' T_12 B = C diagonal (the canonical
+   correlations of T) and with V = A X B', Z = H V becomes A' Z B = 2 (X + C X' C): one entry of X is tied to one other,
+   x_ij to x_ji by c_i c_j, so that their sum and difference have the eigenvalues 2 (1 + c_i c_j) and 2 (1 - c_i c_j). A row
+   of rank one stays one of rank one.
+
    W is flat by rows, all other matrices by columns. */
 #include <math.h>
 #include <stdlib.h>
@@ -40,7 +45,9 @@ typedef struct {
     double *R, *R_inverse, *l;   /* the scaling; l has n numbers */
     double *dS, *dY, *E;         /* in scaled coordinates */
     double *one, *two, *U, *Vt;  /* room */
-    double *H, *H_factor;        /* N N */
+    double *T, *A, *Bt;          /* n n; p p and q q: the canonical bases, B transposed */
+    double *c, *rest;            /* least: the correlations, and 1 less them */
+    double *alpha, *beta;        /* p m and q m: the factors of the rows in these bases */
     double *half;                /* N m */
     double *tip;                 /* m */
     double *f, *side, *pre, *k, *dW, *dD, *own; /* N; own: D as Y has it */
@@ -108,7 +115,7 @@ static int cone_begin(Cone *cone, const State *state) {
     return 1;
 }
 
-/* H on flat W, from T. */
+/* H on flat W as a matrix, from T. */
 static void curvature(const State *state, const double *T, double *H) {
     const int p = state->p, q = state->q, n = p + q;
     for (int i = 0; i < p; i++)
@@ -119,6 +126,115 @@ static void curvature(const State *state, const double *T, double *H) {
                 double *out = H + (i * q + j) * (Size)state->N + k * q;
                 for (int l = 0; l < q; l++) out[l] = first * last[l] + cross * row[l];
             }
+}
+
+/* out += H V for flat V, which is V' by columns: 2 (T_22 V' T_11 + T_21 V T_21). */
+static void add_curved(const Cone *cone, const State *state, const double *V, double *out) {
+    const int p = state->p, q = state->q, n = cone->n;
+    const double one = 1.0, zero = 0.0, two = 2.0, *T11 = cone->T, *T12 = T11 + (Size)p * n, *T22 = T12 + p;
+    lapack.gemm("N", "N", &q, &p, &q, &one, T22, &n, V, &q, &zero, cone->one, &q);
+    lapack.gemm("N", "N", &q, &p, &p, &two, cone->one, &q, T11, &n, &one, out, &q);
+    lapack.gemm("T", "T", &q, &q, &p, &one, T12, &n, V, &q, &zero, cone->one, &q);
+    lapack.gemm("N", "T", &q, &p, &q, &two, cone->one, &q, T12, &n, &one, out, &q);
+}
+
+/* QR of `columns` columns of R_inverse from `first` on: an orthonormal basis (n, columns) and the triangle. */
+static int orthonormal(Cone *cone, int first, int columns, double *basis, double *triangle) {
+    const int n = cone->n;
+    double *scales = cone->work, *work = cone->work + n;
+    const int lwork = cone->lwork - n;
+    int failed;
+    memcpy(basis, cone->R_inverse + (Size)first * n, doubles((Size)n * columns));
+    lapack.geqrf(&n, &columns, basis, &n, scales, work, &lwork, &failed);
+    if (failed) return 0;
+    for (int j = 0; j < columns; j++) memcpy(triangle + (Size)j * columns, basis + (Size)j * n, doubles(j + 1));
+    lapack.orgqr(&n, &columns, &columns, basis, &n, scales, work, &lwork, &failed);
+    return !failed;
+}
+
+/* The canonical bases of T = R_inverse' R_inverse; 0 where rounding leaves none. The correlations are the cosines of the
+   angles between the first p columns of R_inverse and the others. Near the end many angles are small: then 1 - c comes
+   from their sines, as T itself, with the squares of R_inverse, does not have the digits. */
+static int canonical(Cone *cone, const State *state) {
+    const int p = state->p, q = state->q, n = cone->n, least = p < q ? p : q;
+    const double one = 1.0, zero = 0.0, minus = -1.0;
+    double *left = cone->U, *right = cone->Vt, *cross = cone->one, *up = cone->T, *down = cone->two;
+    int failed;
+    if (!orthonormal(cone, 0, p, left, up) || !orthonormal(cone, p, q, right, down)) return 0;
+    lapack.gemm("T", "N", &p, &q, &n, &one, left, &n, right, &n, &zero, cross, &p);
+    lapack.gesdd("A", &p, &q, cross, &p, cone->c, cone->A, &p, cone->Bt, &q, cone->work, &cone->lwork, cone->whole,
+                 &failed);
+    if (failed) return 0;
+    /* What the second basis, turned, has outside of the first. */
+    lapack.gemm("N", "T", &n, &least, &q, &one, right, &n, cone->Bt, &q, &zero, cross, &n);
+    lapack.gemm("T", "N", &p, &least, &n, &one, left, &n, cross, &n, &zero, cone->work, &p);
+    lapack.gemm("N", "N", &n, &least, &p, &minus, left, &n, cone->work, &p, &one, cross, &n);
+    for (int i = 0; i < least; i++) {
+        const double *outside = cross + (Size)i * n;
+        cone->rest[i] = cone->c[i] < 0.5 ? 1.0 - cone->c[i] : dot(n, outside, outside) / (1.0 + cone->c[i]);
+        if (!(cone->rest[i] > 0.0)) return 0;
+    }
+    lapack.trsm("L", "U", "N", "N", &p, &p, &one, up, &p, cone->A, &p);
+    lapack.trsm("R", "U", "T", "N", &q, &q, &one, down, &q, cone->Bt, &q);
+    multiply(cone, "T", "N", cone->R_inverse, cone->R_inverse, cone->T);
+    return 1;
+}
+
+/* 1 - c_i c_j. */
+static double untied(const Cone *cone, int i, int j) { return cone->rest[i] + cone->c[i] * cone->rest[j]; }
+
+/* H^{-1} Z for flat Z, in place. It is not refined: what W answers must be what M was made of, or rows are missed. */
+static void straightened(const Cone *cone, const State *state, double *Z) {
+    const int p = state->p, q = state->q, least = p < q ? p : q;
+    const double one = 1.0, zero = 0.0;
+    double *X = cone->two;
+    lapack.gemm("N", "N", &q, &p, &q, &one, cone->Bt, &q, Z, &q, &zero, cone->one, &q);
+    lapack.gemm("N", "N", &q, &p, &p, &one, cone->one, &q, cone->A, &p, &zero, X, &q);
+    for (int i = 0; i < p; i++)
+        for (int j = i < least ? i : 0; j < q; j++) {
+            double *x = X + (Size)i * q + j;
+            if (i >= least || j >= least) {
+                *x *= 0.5;
+                continue;
+            }
+            double *y = X + (Size)j * q + i;
+            const double tie = cone->c[i] * cone->c[j];
+            const double sum = 0.25 * (*x + *y) / (1.0 + tie), difference = 0.25 * (*x - *y) / untied(cone, i, j);
+            *x = sum + difference;
+            if (i != j) *y = sum - difference;
+        }
+    lapack.gemm("T", "N", &q, &p, &q, &one, cone->Bt, &q, X, &q, &zero, cone->one, &q);
+    lapack.gemm("N", "T", &q, &p, &p, &one, cone->one, &q, cone->A, &p, &zero, Z, &q);
+}
+
+/* Rows times a root of H^{-1}: products of two columns of `half` are those of the rows in H^{-1}. */
+static void rooted_half(Cone *cone, const State *state) {
+    const int p = state->p, q = state->q, m = state->m, least = p < q ? p : q;
+    const double one = 1.0, zero = 0.0;
+    double *plus = cone->one, *minus = cone->two;
+    lapack.gemm("T", "N", &p, &m, &p, &one, cone->A, &p, state->left, &p, &zero, cone->alpha, &p);
+    lapack.gemm("N", "N", &q, &m, &q, &one, cone->Bt, &q, state->right_factors, &q, &zero, cone->beta, &q);
+    for (int i = 0; i < least; i++)
+        for (int j = i; j < least; j++) {
+            const double tie = cone->c[i] * cone->c[j];
+            plus[i * least + j] = (i == j ? sqrt(0.5) : 0.5) / sqrt(1.0 + tie);
+            minus[i * least + j] = 0.5 / sqrt(untied(cone, i, j));
+        }
+    for (int k = 0; k < m; k++) {
+        const double *a = cone->alpha + (Size)k * p, *b = cone->beta + (Size)k * q;
+        double *out = cone->half + (Size)k * state->N;
+        for (int i = 0; i < least; i++) {
+            const double *up = plus + i * least, *down = minus + i * least;
+            *out++ = up[i] * a[i] * b[i];
+            for (int j = i + 1; j < least; j++) {
+                const double x = a[i] * b[j], y = a[j] * b[i];
+                *out++ = up[j] * (x + y);
+                *out++ = down[j] * (x - y);
+            }
+        }
+        for (int i = 0; i < p; i++) /* entries that are tied to none */
+            for (int j = i < least ? least : 0; j < q; j++) *out++ = sqrt(0.5) * a[i] * b[j];
+    }
 }
 
 /* D as Y has it. */
@@ -133,7 +249,7 @@ static void own_block(Cone *cone, const State *state) {
         for (int j = 0; j < q; j++) cone->own[i * q + j] = 2.0 * cone->one[i + (p + j) * (Size)n];
 }
 
-/* The scaling, H with its Cholesky factor, and M = F K F'; kappa, or 0 where there is none. */
+/* The scaling, the canonical bases, and M = F K F'; kappa, or 0 where there is none. */
 static double cone_prepare(Cone *cone, State *state) {
     const int n = cone->n, N = state->N, m = state->m, one = 1;
     int failed;
@@ -152,23 +268,21 @@ static double cone_prepare(Cone *cone, State *state) {
             cone->R[i + (Size)j * n] /= sqrt(cone->l[j]);
             cone->R_inverse[i + (Size)j * n] /= cone->l[i] * sqrt(cone->l[i]);
         }
-    multiply(cone, "T", "N", cone->R_inverse, cone->R_inverse, cone->two);
-    curvature(state, cone->two, cone->H);
-    if (!raised_cholesky(N, cone->H, cone->H_factor)) return 0.0;
+    if (!canonical(cone, state)) return 0.0;
     own_block(cone, state);
     memcpy(cone->f, cone->own, doubles(N));
-    cholesky_solve(N, cone->H_factor, cone->f);
+    straightened(cone, state, cone->f);
     for (int j = 0; j < N; j++) cone->side[j] = state->W[j] + cone->f[j];
     const double kappa = dot(n, cone->l, cone->l) - dot(N, cone->own, cone->f);
     if (state->by_entries) {
-        memcpy(state->P, cone->H, doubles((Size)N * N));
+        curvature(state, cone->T, state->P);
         state->side = cone->side;
         state->kappa = kappa;
-        lapack.symv("L", &N, &plus, cone->H, &N, cone->side, &one, &zero, state->side_up, &one);
+        memset(state->side_up, 0, doubles(N));
+        add_curved(cone, state, cone->side, state->side_up);
         return kappa;
     }
-    memcpy(cone->half, state->F, doubles((Size)N * m));
-    lapack.trsm("L", "L", "N", "N", &N, &m, &plus, cone->H_factor, &N, cone->half, &N);
+    rooted_half(cone, state);
     lapack.syrk("L", "T", &m, &N, &plus, cone->half, &N, &zero, state->M, &m);
     margins(state, cone->side, cone->tip);
     const double weight = 1.0 / kappa;
@@ -188,13 +302,13 @@ static void cone_direction(Cone *cone, State *state, double kappa, double lead) 
         rate = state->share;
     } else {
         memcpy(cone->k, cone->pre, doubles(N));
-        cholesky_solve(N, cone->H_factor, cone->k);
+        straightened(cone, state, cone->k);
         for (int j = 0; j < N; j++) cone->k[j] += cone->side[j] * (lead / kappa);
         solve_rows(state, cone->k);
         adjoint(state, state->dlam, cone->dD);
         const double more = dot(N, cone->side, cone->dD) / kappa;
         memcpy(cone->dW, cone->dD, doubles(N));
-        cholesky_solve(N, cone->H_factor, cone->dW);
+        straightened(cone, state, cone->dW);
         for (int j = 0; j < N; j++) cone->dW[j] += cone->k[j] + cone->side[j] * more;
         rate = lead / kappa + more;
     }
@@ -277,26 +391,30 @@ static int cone_move(Cone *cone, State *state) {
 
 static double *cone_memory(Cone *cone, const State *state) {
     const int n = cone->n, N = state->N, m = state->m;
-    double **square[] = {&cone->S_factor, &cone->Y_factor, &cone->R,   &cone->R_inverse, &cone->dS, &cone->dY,
-                         &cone->E,        &cone->one,      &cone->two, &cone->U,         &cone->Vt};
+    double **square[] = {&cone->S_factor, &cone->Y_factor, &cone->R, &cone->R_inverse, &cone->dS, &cone->dY, &cone->E,
+                         &cone->one,      &cone->two,      &cone->U, &cone->Vt,        &cone->T,  &cone->A,  &cone->Bt};
     double **flat[] = {&cone->f, &cone->side, &cone->pre, &cone->k, &cone->dW, &cone->dD, &cone->own};
+    const Size squares = sizeof square / sizeof *square, flats = sizeof flat / sizeof *flat;
+    const Size rows = state->by_entries ? 0 : ((Size)N + n + 1) * m;
     cone->lwork = 4 * n * n + 8 * n + 64;
     cone->lwhole = 8 * n + 8;
-    double *memory = malloc(doubles(11 * (Size)n * n + 2 * (Size)N * N + (state->by_entries ? 0 : (Size)N * m) + m + 7 * (Size)N + n + cone->lwork));
+    double *memory = malloc(doubles(squares * n * n + flats * N + rows + 3 * (Size)n + cone->lwork));
     double *at = memory;
     cone->whole = malloc(ints(cone->lwhole));
     if (!memory || !cone->whole) {
         free(memory), free(cone->whole);
         return NULL;
     }
-    for (unsigned i = 0; i < sizeof square / sizeof *square; i++, at += (Size)n * n) *square[i] = at;
-    for (unsigned i = 0; i < sizeof flat / sizeof *flat; i++, at += N) *flat[i] = at;
-    cone->H = at;
-    cone->H_factor = cone->H + (Size)N * N;
-    cone->half = cone->H_factor + (Size)N * N;
-    cone->tip = cone->half + (state->by_entries ? 0 : (Size)N * m);
-    cone->l = cone->tip + m;
-    cone->work = cone->l + n;
+    for (int i = 0; i < squares; i++, at += (Size)n * n) *square[i] = at;
+    for (int i = 0; i < flats; i++, at += N) *flat[i] = at;
+    cone->l = at;
+    cone->c = cone->l + n;
+    cone->rest = cone->c + n;
+    cone->work = cone->rest + n;
+    cone->half = cone->work + cone->lwork;
+    cone->alpha = cone->half + (Size)N * m;
+    cone->beta = cone->alpha + (Size)state->p * m;
+    cone->tip = cone->beta + (Size)state->q * m;
     return memory;
 }
 

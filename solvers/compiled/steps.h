@@ -66,6 +66,9 @@ typedef struct {
     void (*gesdd)(const char *, const int *, const int *, double *, const int *, double *, double *, const int *,
                   double *, const int *, double *, const int *, int *, int *);
     void (*gesv)(const int *, const int *, double *, const int *, int *, double *, const int *, int *);
+    void (*geqrf)(const int *, const int *, double *, const int *, double *, double *, const int *, int *);
+    void (*orgqr)(const int *, const int *, const int *, double *, const int *, const double *, double *, const int *,
+                  int *);
 } Routines;
 
 extern Routines lapack;
@@ -86,6 +89,7 @@ typedef struct {
     int m, N;               /* rows, entries of W */
     int p, q;               /* shape of W */
     const double *F, *c;    /* unit rows (m, N) and right-hand sides (m,) */
+    const double *left, *right_factors; /* factors of the unit rows, (m, p) and (m, q) */
     const signed char *sense;
     double *W, *lam, *slack; /* the point */
     double *D, *residual;   /* F' lam and c + slack - F W (less w eta) there */

@@ -9,6 +9,7 @@
 
    and what comes out is optimal if no bound, row or sign is missed: that is checked, not assumed. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "steps.h"
@@ -17,6 +18,8 @@
 static const double ROUNDING = 1e-11;
 /* Gap above which A and J are not worth a look. */
 static const double LARGEST_GAP = 0.1;
+/* Rows and entries that may change sides for the sets to fit together. */
+enum { MOVES = 2 };
 
 typedef struct {
     int n, *A, *J, *order;          /* |A|, the sets, pivots */
@@ -27,34 +30,69 @@ typedef struct {
 
 Size vertex_numbers(int m, int N) {
     const Size most = m < N + 1 ? m : N + 1;
-    return 2 * most * most + 2 * most + 2 * (Size)N + 2 * (Size)m;
+    return 2 * most * most + 2 * most + 2 * (Size)N + 2 * (Size)m; /* more than the m + N that the weights take before */
+}
+
+/* The largest numbers of each kind. */
+typedef struct {
+    double lam, slack, room, dual;
+} Largest;
+
+/* How much the multiplier of a row outweighs its slack, each relative to the largest: above 1 in A. */
+static double weight_of_row(const State *state, const Largest *most, int k) {
+    if (state->sense[k] != INEQUALITY) return state->sense[k] == EQUALITY ? INFINITY : 0.0;
+    return state->lam[k] * most->slack / (state->slack[k] * most->lam);
+}
+
+/* How much the room of an entry outweighs its dual: above 1 in J. l_inf: neither bound of an entry in J has a dual. l_1: one
+   of its bounds has room, as r_j > 0 there. */
+static double weight_of_entry(const State *state, int shared, const Largest *most, const double *room, const double *dual,
+                              int j) {
+    const int N = state->N;
+    const double lowest = shared ? fmin(room[j], room[N + j]) : fmax(room[j], room[N + j]);
+    const double highest = shared ? fmax(dual[j], dual[N + j]) : fmin(dual[j], dual[N + j]);
+    return lowest * most->dual / (highest * most->room);
+}
+
+/* Move what is nearest to the border between the sets, of the rows or of the entries, so that |A| - |J| falls (or grows) by 1.
+   `weights` are those of rows and entries; what is moved gets a weight of 0 or INFINITY. */
+static void move_nearest(double *weights, int count, int rows, int fall) {
+    int nearest = -1;
+    double least = INFINITY;
+    for (int k = 0; k < count; k++) {
+        const int inside = weights[k] > 1.0, out = (k < rows) == fall; /* A loses rows, or J gains entries */
+        const double apart = fabs(log(weights[k]));
+        if (inside == out && apart < least) least = apart, nearest = k;
+    }
+    if (nearest >= 0) weights[nearest] = weights[nearest] > 1.0 ? 0.0 : INFINITY;
 }
 
 /* The sets that the point tends to: complementary numbers are compared, each relative to the largest of its kind, and what
-   is larger is not 0. Returns |A|, or 0 unless the sets fit together. */
-static int sets(const State *state, int shared, const double *room, const double *dual, int *A, int *J) {
-    const int N = state->N;
-    double lam = 0.0, slack = 0.0, most_room = 0.0, most_dual = 0.0;
+   is larger is not 0. At a degenerate vertex, or one nearly so, both of a pair tend to 0: then the sets do not fit together by
+   a few, and what is nearest to the border changes sides. Returns |A|, or 0 unless the sets fit together. */
+static int sets(const State *state, int shared, const double *room, const double *dual, int *A, int *J, double *weights) {
+    const int N = state->N, m = state->m;
+    Largest most = {0.0, 0.0, 0.0, 0.0};
     int rows = 0, inner = 0;
-    for (int k = 0; k < state->m; k++) {
+    for (int k = 0; k < m; k++) {
         if (state->sense[k] != INEQUALITY) continue;
-        lam = fmax(lam, state->lam[k]);
-        slack = fmax(slack, state->slack[k]);
+        most.lam = fmax(most.lam, state->lam[k]);
+        most.slack = fmax(most.slack, state->slack[k]);
     }
     for (int j = 0; j < 2 * N; j++) {
-        most_room = fmax(most_room, room[j]);
-        most_dual = fmax(most_dual, dual[j]);
+        most.room = fmax(most.room, room[j]);
+        most.dual = fmax(most.dual, dual[j]);
     }
-    for (int k = 0; k < state->m; k++)
-        if (state->sense[k] == EQUALITY ||
-            (state->sense[k] == INEQUALITY && state->lam[k] * slack > state->slack[k] * lam))
-            A[rows++] = k;
-    for (int j = 0; j < N && inner <= rows; j++) {
-        /* l_inf: neither bound of the entry has a dual. l_1: one of its bounds has room, as r_j > 0 there. */
-        const double lowest = shared ? fmin(room[j], room[N + j]) : fmax(room[j], room[N + j]);
-        const double highest = shared ? fmax(dual[j], dual[N + j]) : fmin(dual[j], dual[N + j]);
-        if (highest * most_room < lowest * most_dual) J[inner++] = j;
-    }
+    for (int k = 0; k < m; k++) rows += (weights[k] = weight_of_row(state, &most, k)) > 1.0;
+    for (int j = 0; j < N; j++) inner += (weights[m + j] = weight_of_entry(state, shared, &most, room, dual, j)) > 1.0;
+    const int beyond = rows - inner - shared;
+    if (beyond > MOVES || beyond < -MOVES) return 0;
+    for (int k = 0; k < abs(beyond); k++) move_nearest(weights, m + N, m, beyond > 0);
+    rows = inner = 0;
+    for (int k = 0; k < m; k++)
+        if (weights[k] > 1.0) A[rows++] = k;
+    for (int j = 0; j < N; j++)
+        if (weights[m + j] > 1.0) J[inner++] = j;
     return rows == inner + shared ? rows : 0;
 }
 
@@ -106,7 +144,7 @@ int find_vertex(State *state, int shared, double gap, const double *room, const 
                 int *pivots) {
     const int N = state->N, m = state->m;
     Vertex v = {.A = pivots, .J = pivots + m, .order = pivots + m + N + 1};
-    v.n = gap < LARGEST_GAP ? sets(state, shared, room, dual, v.A, v.J) : 0;
+    v.n = gap < LARGEST_GAP ? sets(state, shared, room, dual, v.A, v.J, memory) : 0;
     if (!v.n) return 0;
     v.matrix = memory;
     v.other = v.matrix + (Size)v.n * v.n;

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, Status, growing_rows, solve
-from kkt import assert_infeasible
+from kkt import assert_infeasible, sphere_rows
 from solver_api import proof_of
 
 SOFT = [(slack, loss) for slack in ("query", "row") for loss in ("hinge", "squared_hinge")]
@@ -78,3 +78,26 @@ def test_rounds_that_a_limit_stops_are_told() -> None:
     found = solve(problem, "l1", "growing_rows", max_iterations=1)
     assert found.status is Status.INACCURATE
     assert found.certificate.lower_bound <= solve(problem, "l1").norm * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("C", [None, 1.0])
+@pytest.mark.parametrize("norm", ["spectral", "linf", "l3"])
+def test_rough_first_rounds_take_few_steps(norm: str, C: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of all rounds, not seconds, against those of rounds that are all accurate and admit violated rows alone."""
+    monkeypatch.setattr(growing_rows, "_FIRST", 3)
+    monkeypatch.setattr(growing_rows, "_JOIN", 2)
+    problem = MarginProblem(*sphere_rows(1, 20, 40, 32, seed=0))[0].soft(C)
+    found = solve(problem, norm)
+    assert (found.status, found.solver) == (Status.OPTIMAL, "growing_rows")
+    steps = found.iterations
+    monkeypatch.setattr(growing_rows, "_ROUGH", 0.0)
+    monkeypatch.setattr(growing_rows, "_NEAR", 0.0)
+    assert steps < 0.9 * solve(problem, norm).iterations
+    assert found.extras.working_rows < 0.5 * problem.m
+
+
+def test_a_set_of_most_rows_becomes_all_of_them() -> None:
+    problem = separable(6, q=10, rows=6, shape=(8, 8))
+    found = solve(problem, "linf", "growing_rows")
+    assert found.status is Status.OPTIMAL
+    assert found.extras.working_rows == problem.m

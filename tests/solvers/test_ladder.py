@@ -13,7 +13,7 @@ import pytest
 from attsvm.solvers import NORMS, SOLVERS, MarginProblem, SolverSpec, get_norm, solve
 from attsvm.solvers import ladder as ladder_module
 from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
-from attsvm.solvers.ladder import BATCH_ROWS, GRAM_ROWS, NUCLEAR_ORDER, rungs
+from attsvm.solvers.ladder import BATCH_ROWS, GRAM_ROWS, GROWING_ORDER, NUCLEAR_ORDER, rungs
 from attsvm.solvers.solution import MethodResult
 from kkt import seeded_rows, sphere_rows
 
@@ -64,6 +64,10 @@ LADDERS = [
     *(("primal_dual cvxpy", {"m": 4, "norm": norm}) for norm in OTHERS),
     *(("primal_dual cvxpy", {"m": 4, "norm": norm, "C": 1.0}) for norm in OTHERS),
     *(("primal_dual cvxpy", {"m": 4000, "batch": 2, "norm": norm}) for norm in OTHERS),
+    *(("primal_dual cvxpy", {"m": GROWING_ORDER, "norm": norm, "d": 64}) for norm in OTHERS),
+    *(("growing_rows primal_dual cvxpy", {"m": GROWING_ORDER + 1, "norm": norm, "d": 64}) for norm in OTHERS),
+    *(("primal_dual cvxpy", {"m": 577, "norm": norm, "d": 24}) for norm in OTHERS),
+    *(("growing_rows primal_dual cvxpy", {"m": 500, "norm": norm, "d": 24, "C": 1.0}) for norm in OTHERS),
     *(("growing_rows", {"m": 4000, "norm": norm, "d": 64}) for norm in OTHERS),
 ]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm
-from attsvm.solvers import MarginProblem, MarginSolution, Status, get_norm, solve
+from attsvm.solvers import MarginProblem, MarginSolution, Status, get_norm, primal_dual, solve
 from kkt import assert_infeasible, assert_optimal, norm_and_dual, random_rows, sphere_rows
 from margin_problems import library
 from solver_api import HARD, proof_of, solve_as_batch
@@ -185,3 +185,32 @@ def test_the_solver_that_answered_is_the_one_that_is_named() -> None:
     # A budget makes a batch a row of single solves.
     few = solve(MarginProblem.stack([easy, thin]), "l3", max_iterations=3)
     assert few[0].solver == OWN
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_contradictions_of_many_rows_take_no_corrections(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the steps leave of an infeasible problem is not worth a last step, which took longer than all the rest."""
+
+    def never(problem: MarginProblem, W: object) -> object:
+        raise AssertionError(f"a last step on {problem.m} rows that no W satisfies")
+
+    monkeypatch.setattr(primal_dual, "least_change", never)
+    problem = MarginProblem(*sphere_rows(1, 60, 10, 6, seed=0))[0]
+    found = solve(problem, norm)
+    assert (found.status, found.solver) == (Status.INFEASIBLE, OWN)
+    assert_infeasible(problem, proof_of(found))
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (5, 12), (7, 7)])
+def test_spectral_norm_of_oblong_matrices(shape: tuple[int, int]) -> None:
+    """Entries of W beyond the square are tied to no other one in the bases of the steps; by rows and by entries."""
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=shape)
+    for rows in (40, 400):
+        a, queries, owner = rng.normal(size=(rows, shape[0])), rng.normal(size=(20, shape[1])), np.arange(rows) % 20
+        a *= np.sign(np.vecdot(a @ hidden, queries[owner]))[:, None]
+        problem = MarginProblem(a, queries, owner)
+        found = solve(problem, "spectral")
+        assert (found.status, found.solver) == (Status.OPTIMAL, OWN)
+        assert found.iterations <= 30
+        assert_optimal(problem, found.W, found.multipliers, "spectral", TOLERANCE)

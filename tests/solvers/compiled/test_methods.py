@@ -118,8 +118,9 @@ def test_polyhedral_norms_end_at_vertices_to_the_last_digits(norm: str) -> None:
     a, queries, owner = sphere_rows(60, 6, 8, 10, seed=3)
     batch = solve(MarginProblem(a, queries, owner), norm)
     assert batch.solver == batch[0].solver == "primal_dual"
-    proved = np.sort(batch.certificate.proved)
-    assert proved[-2] < 1e-11 and proved[-1] < 1e-7  # one of 60 may be too degenerate for its vertex to be told
+    # Problem 15 of the l1 norm is nearly degenerate: an entry of W and its dual both nearly vanish at the vertex.
+    assert float(np.max(batch.certificate.proved)) < 1e-11
+    assert int(np.max(batch.iterations)) <= 12  # it was left after 14 steps before entries could change sides
     for i in range(0, 60, 7):
         one = batch[i]
         size, active = np.abs(one.W), np.count_nonzero(one.multipliers > 1e-9)
