@@ -148,3 +148,8 @@ def test_bad_input_is_named(call, message):
 
 def test_public_names():
     assert attsvm.next_token.train is train
+
+
+def test_distributions_of_one_token_each_have_no_odds_to_match():
+    with pytest.raises(ValueError, match="distributions give every context one token only"):
+        linear_finite_part(np.eye(2), [[1, 0, 0], [0, 0, 2]])

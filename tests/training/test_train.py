@@ -398,6 +398,34 @@ def test_bad_arguments_are_named(arguments, message):
         attsvm.train(small(), **arguments)
 
 
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_cone_init_keeps_its_radius_for_a_direction_drawn_from_the_same_seed(batch):
+    """The first noise is then the direction itself, and nothing but rounding is orthogonal to it."""
+    D = np.random.default_rng(0).standard_normal((*batch, 3, 4))
+    W = attsvm.cone_init(D, radius=7.0, correlation=0.8)
+    size = np.linalg.norm(W, axis=(-2, -1))
+    np.testing.assert_allclose(size, 7.0, rtol=1e-12)
+    np.testing.assert_allclose((W * D).sum((-2, -1)) / size / np.linalg.norm(D, axis=(-2, -1)), 0.8, rtol=1e-12)
+    with pytest.raises(ValueError, match="direction has one entry"):
+        attsvm.cone_init([[1.0]], radius=1.0, correlation=0.5)
+    np.testing.assert_allclose(attsvm.cone_init([[2.0]], radius=3.0, correlation=1.0), [[3.0]])
+
+
+def test_a_head_that_still_turns_has_not_converged():
+    """From v = 0 the first step moves v alone; W points where it did."""
+    run = attsvm.train(small(), steps=50, train_head=True, head_init="zero", stop_direction=1e-9, snapshots=[1, 2, 50])
+    assert (str(run.status), run.history.steps[-1]) == ("finished", 50)
+
+
+def test_the_ridge_acts_alone_where_the_gradient_is_zero():
+    """Also in float32, where e^-200 is 0 beside a gradient of scale 1."""
+    given = {"steps": 1, "train_head": True, "head_init": "zero", "optimizer": "ridge_decay", "snapshots": 2}
+    runs = [attsvm.train(small(), dtype=dtype, **given) for dtype in (torch.float64, torch.float32)]
+    for run in runs:
+        start = run.history.W[0]
+        np.testing.assert_allclose(run.W, start * (1 - 0.1 / np.linalg.norm(start)), rtol=1e-5)
+
+
 def test_cone_init_and_smoothness_refuse_nonsense():
     with pytest.raises(ValueError, match="radius must be positive and correlation in"):
         attsvm.cone_init(np.eye(3), radius=-1.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.validation.bench import matrix_speed, multiclass, peers, solves
+from attsvm.validation.bench import growth_all, matrix_speed, multiclass, peers, solves
 from attsvm.validation.bench.batch_peers import proxsuite_solve
 from attsvm.validation.bench.cases import CASES
 from attsvm.validation.bench.draws import DrawCase, NumberGoal
@@ -20,6 +20,7 @@ from attsvm.validation.bench.solves import SolveCase
 from attsvm.validation.bench.tasks import Task, feasible_gap, norm_of, tasks_of
 from attsvm.validation.bench.training import training_throughput
 from attsvm.validation.matrix import NORM_NAMES
+from attsvm.validation.matrix_calls import public_functions
 from slow_work import fail, nap
 
 
@@ -275,6 +276,24 @@ def test_growth_and_its_picture(tmp_path: Path):
     case = DrawCase("growth", "", lambda seed: growth(seed, sizes=(2, 4), T=3, d=8))
     draw_growth(tmp_path / "growth.png", case.run(0, 2, silent))
     assert (tmp_path / "growth.png").stat().st_size > 1000
+
+
+def test_growth_of_every_size_with_the_plain_way_beside_it(monkeypatch):
+    lines = growth_all.growth_all(0, ("softmax.condition_number", "locally_optimal_selections"), limit=1.0)
+    assert list(lines)[:2] == ["softmax.condition_number, n", "softmax.condition_number, T"]
+    spectrum, listing = lines["softmax.condition_number, T"], lines["locally_optimal_selections, n"]
+    assert 0 < spectrum["seconds"] < 1 and spectrum["plain way at 10x"] > spectrum["plain way"]
+    assert growth_all.marks(listing) == ["10x refused"]  # 5^50 selections
+    assert growth_all.marks(lines["locally_optimal_selections, T"]) == ["10x above 10 s"]  # ended at the limit
+    table = growth_all.as_markdown(lines)
+    assert len(table.splitlines()) == 2 + len(lines) and "**10x refused**" in table
+
+
+def test_entries_of_the_growth_table_are_public_and_run_at_their_example():
+    public = {name.removeprefix("attsvm.").removeprefix("dynamics.") for name in public_functions()}
+    assert {name.split(", ")[0] for name in growth_all.GROWN} <= public
+    for name, grown in growth_all.GROWN.items():
+        assert all(size >= 2 for size in grown.sizes.values()), name
 
 
 def test_training_reports_both_parameterizations():

@@ -8,7 +8,6 @@ import numpy as np
 
 from attsvm.sweeps import columns_of
 from attsvm.validation.figures.framework import Context, Figure, Outcome, Table
-from attsvm.validation.matrix_calls import CASES, judge, public_functions, rows_of
 
 __all__ = ["FIGURE", "judge_function", "run"]
 
@@ -25,6 +24,8 @@ def judge_function(trials: int, seed: int, *, function: str, most: int) -> dict[
     >>> found["combinations"], found["failed"]
     ([2], [0])
     """
+    from attsvm.validation.matrix_calls import judge, rows_of  # loads torch, which a list of figures must not
+
     rows = []
     for covering in range(trials):
         own = seed + covering
@@ -43,6 +44,8 @@ def judge_function(trials: int, seed: int, *, function: str, most: int) -> dict[
 
 def run(context: Context) -> Outcome:
     """Counts per function, and every failure with its combination."""
+    from attsvm.validation.matrix_calls import CASES, public_functions
+
     missing = [name for name in public_functions() if name not in CASES]
     grid = {"function": list(CASES), "most": [context.settings["most"]]}
     found = context.sweep(judge_function, grid, chunk=1, name="matrix")
