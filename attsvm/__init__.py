@@ -15,8 +15,7 @@ from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution, SolutionBatch
 from attsvm.solvers import Certificate, ConvergenceWarning, InfeasibleError, NoSolutionError, Status
-from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm
-from attsvm.verification import verify
+from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm, verify
 
 try:
     __version__ = _version("attsvm")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import FloatArray, is_tensor, real_array
+from attsvm.user_input import AnyFloatArray, is_tensor, real_array
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,12 +58,12 @@ class ArrayFunction:
     @overload
     def __call__(self, x: Tensor) -> Tensor: ...
     @overload
-    def __call__(self, x: npt.ArrayLike) -> FloatArray: ...
+    def __call__(self, x: npt.ArrayLike) -> AnyFloatArray: ...
     def __call__(self, x: Any) -> Any:
         """The value, of the kind of ``x``."""
         return self._of_tensor(x) if is_tensor(x) else self._of_array(real_array(self.role, x))
 
-    def _of_array(self, x: FloatArray) -> FloatArray:
+    def _of_array(self, x: AnyFloatArray) -> AnyFloatArray:
         if self._maps.get("arrays", True):
             try:
                 value = self.function(x)
@@ -79,7 +79,7 @@ class ArrayFunction:
         assert converted is not None
         return converted
 
-    def _through_torch(self, x: FloatArray) -> FloatArray | None:
+    def _through_torch(self, x: AnyFloatArray) -> AnyFloatArray | None:
         """The value by way of a tensor; None when torch is not loaded, or on the first call if that fails, too."""
         torch = sys.modules.get("torch")
         if torch is None:
@@ -134,7 +134,7 @@ class ArrayFunction:
         return value.detach(), slope
 
 
-def _as_array(value: Any) -> FloatArray:
+def _as_array(value: Any) -> AnyFloatArray:
     if is_tensor(value):
         return real_array("the value", value)
     array = np.asarray(value)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import ArrayT, IntArray, is_tensor, namespace, real_array
 from attsvm.losses import Loss, get_loss
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.softmax import log_softmax, softmax
+from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.user_input import ArrayT, is_tensor, namespace, real_array
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from attsvm.training.tensors import TensorProblem
 
 __all__ = ["likeliest", "log_attention", "logits", "predictions", "probabilities", "risk", "token_logits"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def token_logits(X: ArrayT, W: ArrayT, Z: ArrayT) -> ArrayT:

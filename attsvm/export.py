@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
 from attsvm._lazy import needs
 from attsvm.records import atomic_write
+from attsvm.solvers.arrays import FloatArray
+from attsvm.user_input import real_array, require_finite
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["factor", "save_factors", "to_onnx", "to_torch"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def factor(W: npt.ArrayLike, rank: int | None = None) -> tuple[FloatArray, FloatArray]:

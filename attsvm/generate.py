@@ -7,10 +7,10 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._checks import generator, require_choice
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import Selection
+from attsvm.user_input import generator, require_choice
 
 __all__ = ["random_problem", "structured_problem"]
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import ArrayT, FloatArray, is_tensor, namespace
 from attsvm._callables import ArrayFunction
+from attsvm.user_input import AnyFloatArray, ArrayT, is_tensor, namespace
 
 __all__ = ["LOSSES", "UNIT_RULE", "Loss", "LossConstants", "correlation_loss", "exponential", "get_loss", "logistic"]
 
@@ -93,7 +93,7 @@ class Loss:
         object.__setattr__(self, "curvature_peak", curvature_peak)
         object.__setattr__(self, "logs", logs)
 
-    def __call__(self, u: npt.ArrayLike) -> FloatArray:
+    def __call__(self, u: npt.ArrayLike) -> AnyFloatArray:
         """Evaluate the loss elementwise."""
         return self.value(u)
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from attsvm._arrays import ArrayT
-from attsvm._checks import require_choice
+from attsvm.user_input import ArrayT, require_choice
 
 __all__ = ["Parameterization", "get_parameterization"]
 

@@ -1,28 +1,194 @@
-"""An attention problem: tokens, queries, labels, head and mask, checked once and frozen."""
+"""What tokens, queries, labels and masks of a problem must look like together.
+
+The arrays of an attention problem, their sizes, and what they look like in a shell or notebook.
+
+An attention problem: tokens, queries, labels, head and mask, checked once and frozen.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, own, real_array, require_finite
-from attsvm._problem_data import ProblemData
-from attsvm._problem_input import check_shapes, pad, read_labels, read_mask
 from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
+from attsvm.records import html_table
 from attsvm.selection import Selection
-from attsvm.solvers.arrays import lazy
+from attsvm.solvers.arrays import BoolArray, lazy
+from attsvm.user_input import AnyFloatArray, bool_array, freeze, own, real_array, require_finite
+
+__all__ = [
+    "AttentionProblem",
+    "ProblemBatch",
+    "ProblemData",
+    "check_shapes",
+    "pad",
+    "read_labels",
+    "read_mask",
+    "require_problem",
+]
+
+
+def check_shapes(X: AnyFloatArray, Z: AnyFloatArray) -> int:
+    """Number of batch axes, 0 or 1, of tokens and queries that go together."""
+    if X.ndim not in (3, 4):
+        raise ValueError(f"X must have shape (n, T, dx) or (batch, n, T, dx), got {X.shape}")
+    lead = X.ndim - 3
+    if 0 in X.shape:
+        raise ValueError(f"X must hold at least one sequence and one dimension, got shape {X.shape}")
+    if X.shape[-2] < 2:
+        raise ValueError("X must hold at least T = 2 tokens per sequence, got T = 1: there is nothing to select from")
+    sequences = X.shape[: lead + 1]
+    shape = f"{(*sequences, 'dz')} or {(*sequences, 'K', 'dz')}".replace("'", "")
+    if Z.ndim not in (lead + 2, lead + 3) or Z.shape[: lead + 1] != sequences or 0 in Z.shape:
+        raise ValueError(f"Z must have shape {shape} to go with X of shape {X.shape}, got {Z.shape}")
+    return lead
+
+
+def read_labels(labels: Any, sequences: tuple[int, ...], queries: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Labels +1 or -1 per query, given per query or per sequence; all +1 when omitted."""
+    if labels is None:
+        return np.asarray(freeze(np.ones(queries)))
+    Y = real_array("Y", labels).astype(np.float64, copy=False)
+    if Y.shape not in (sequences, queries):
+        shapes = " or ".join(str(s) for s in dict.fromkeys((sequences, queries)))
+        raise ValueError(f"Y must have shape {shapes}, got {Y.shape}")
+    wrong = np.argwhere((Y != 1) & (Y != -1))
+    if len(wrong):
+        index = tuple(int(i) for i in wrong[0])
+        raise ValueError(f"Y must hold labels +1 or -1, but Y[{', '.join(map(str, index))}] is {Y[index]:g}")
+    if Y.shape != queries:
+        Y = np.broadcast_to(Y[..., None], queries)
+    return own(Y)
+
+
+def read_mask(value: Any, sequences: tuple[int, ...], queries: tuple[int, ...], T: int) -> BoolArray:
+    """Where attention is allowed, per query or per sequence; every query keeps a token."""
+    mask = bool_array("mask", value)
+    shapes = dict.fromkeys(((*sequences, T), (*queries, T)))
+    if mask.shape not in shapes:
+        raise ValueError(f"mask must have shape {' or '.join(map(str, shapes))}, got {mask.shape}")
+    empty = np.argwhere(~mask.any(axis=-1))
+    if len(empty):
+        raise ValueError(f"mask must leave at least one token to every query, but {empty[0].tolist()} has none")
+    return mask
+
+
+def pad(tokens: Sequence[npt.ArrayLike]) -> tuple[AnyFloatArray, BoolArray]:
+    """Sequences of different lengths in one array (n, T, dx), and where it holds tokens (n, T)."""
+    rows = [real_array(f"tokens[{i}]", x) for i, x in enumerate(tokens)]
+    if not rows:
+        raise ValueError("tokens must hold at least one sequence")
+    for i, x in enumerate(rows):
+        if x.ndim != 2 or x.shape[0] == 0 or x.shape[1] != rows[0].shape[-1]:
+            raise ValueError(f"tokens[{i}] must have shape (T_i, {rows[0].shape[-1]}), got {x.shape}")
+    lengths = np.array([len(x) for x in rows])
+    X = np.zeros((len(rows), int(lengths.max()), rows[0].shape[1]), dtype=np.result_type(*rows))
+    for i, x in enumerate(rows):
+        X[i, : len(x)] = x
+    return X, np.arange(X.shape[1]) < lengths[:, None]
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class ProblemData:
+    """Tokens, labels, queries, head and mask of one problem or of a batch; see `attsvm.AttentionProblem`."""
+
+    X: AnyFloatArray
+    Y: npt.NDArray[np.float64]
+    Z: AnyFloatArray
+    head: Head | None
+    mask: BoolArray | None
+    _lead: int = field(init=False, repr=False)
+
+    @property
+    def batch(self) -> int | None:
+        """Number of problems in a batch; None for a single problem."""
+        return int(self.X.shape[0]) if self._lead else None
+
+    @property
+    def n(self) -> int:
+        """Number of sequences."""
+        return int(self.X.shape[self._lead])
+
+    @property
+    def T(self) -> int:
+        """Tokens per sequence, padding included."""
+        return int(self.X.shape[-2])
+
+    @property
+    def dx(self) -> int:
+        """Dimension of the tokens."""
+        return int(self.X.shape[-1])
+
+    @property
+    def dz(self) -> int:
+        """Dimension of the queries."""
+        return int(self.Z.shape[-1])
+
+    @property
+    def K(self) -> int:
+        """Queries per sequence."""
+        return int(self.Z.shape[self._lead + 1]) if self.multi_query else 1
+
+    @property
+    def multi_query(self) -> bool:
+        """True when Z has an axis of K queries."""
+        return self.Z.ndim == self._lead + 3
+
+    @property
+    def query_shape(self) -> tuple[int, ...]:
+        """Shape of one number per query: (n,) or (n, K), with the batch axis in front if there is one."""
+        return tuple(int(s) for s in self.Z.shape[:-1])
+
+    @cached_property
+    def allowed(self) -> BoolArray:
+        """True where a query may attend to a token, shape ``query_shape + (T,)``."""
+        full = (*self.query_shape, self.T)
+        if self.mask is None:
+            return np.broadcast_to(np.True_, full)
+        mask = self.mask
+        if self.multi_query and mask.ndim == self._lead + 2:
+            mask = mask[..., None, :]
+        return np.broadcast_to(mask, full)
+
+    def check_head(self) -> None:
+        """Raise unless the head goes with the tokens."""
+        if self.head is None:
+            return
+        if self.head.dim is not None and self.head.dim != self.dx:
+            raise ValueError(f"head expects tokens of dimension {self.head.dim}, but X has dx = {self.dx}")
+        if self.head.batch is not None and self.head.batch != self.batch:
+            raise ValueError(f"head holds a batch of {self.head.batch}, but X has batch {self.batch}")
+
+    def _sizes(self) -> dict[str, int]:
+        sizes = {"n": self.n, "T": self.T, "dx": self.dx, "dz": self.dz}
+        sizes |= {"K": self.K} if self.multi_query else {}
+        return sizes if self.batch is None else {"batch": self.batch, **sizes}
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={size}" for name, size in self._sizes().items()]
+        parts.append("no head" if self.head is None else self.head.name)
+        parts += ["masked"] if self.mask is not None else []
+        parts += ["float32"] if self.X.dtype == np.float32 else []
+        return f"AttentionProblem({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        labels = f"{int((self.Y > 0).sum())} positive, {int((self.Y < 0).sum())} negative"
+        hidden = "none" if self.mask is None else f"{1 - float(self.allowed.mean()):.1%} of the pairs"
+        title = "Attention problem" if self.batch is None else "Batch of attention problems"
+        head = "none" if self.head is None else self.head.name
+        return html_table(title, {**self._sizes(), "head": head, "labels": labels, "masked": hidden})
+
 
 if TYPE_CHECKING:
     from attsvm.solution import Solution, SolutionBatch
 
     Solved_co = TypeVar("Solved_co", covariant=True)
-
-__all__ = ["AttentionProblem", "ProblemBatch", "require_problem"]
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

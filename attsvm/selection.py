@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray, IntArray, bool_array, integer_array, own, short
+from attsvm.solvers.arrays import BoolArray, IntArray
+from attsvm.user_input import bool_array, integer_array, own, short
 
 if TYPE_CHECKING:
     from attsvm.problem import AttentionProblem

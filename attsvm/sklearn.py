@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._lazy import needs
-from attsvm.editing.smallest import Edit, edit
+from attsvm.editing.smallest_edit import Edit, edit
 from attsvm.problem import AttentionProblem
 from attsvm.solvers import ConvergenceWarning as Inaccurate
 from attsvm.solvers import Status
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.tasks import TasksLike, read_tasks
 from attsvm.trained_head import TrainedHead
@@ -29,8 +30,6 @@ with needs("attsvm.sklearn"):
     from sklearn.utils.validation import check_is_fitted
 
 __all__ = ["AttentionSelector", "TasksLike", "mean_reciprocal_rank", "read_tasks", "recall_at"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array
-from attsvm.secular_equation import log_roots_at
-from attsvm.softmax_spectrum import log_roots
+from attsvm.softmax_spectrum import log_roots, log_roots_at
+from attsvm.solvers.arrays import FloatArray
+from attsvm.user_input import real_array
 
 __all__ = [
     "condition_bounds",
@@ -26,13 +26,12 @@ __all__ = [
     "softmax",
 ]
 
-Array = npt.NDArray[np.float64]
 
 # Attention is accepted when it sums to one this closely: float32 softmax over 1e5 tokens does.
 _SUM_TOLERANCE = 1e-4
 
 
-def _shifted(logits: npt.ArrayLike) -> Array:
+def _shifted(logits: npt.ArrayLike) -> FloatArray:
     x = np.asarray(real_array("logits", logits), dtype=np.float64)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"logits must have at least one token on the last axis, got shape {x.shape}")
@@ -50,7 +49,7 @@ def _at(index: tuple[Any, ...]) -> str:
     return ", ".join(map(str, index))
 
 
-def softmax(logits: npt.ArrayLike) -> Array:
+def softmax(logits: npt.ArrayLike) -> FloatArray:
     """Softmax over the last axis.
 
     Parameters
@@ -71,7 +70,7 @@ def softmax(logits: npt.ArrayLike) -> Array:
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
-def log_softmax(logits: npt.ArrayLike) -> Array:
+def log_softmax(logits: npt.ArrayLike) -> FloatArray:
     """Logarithm of `softmax` of the same logits, also where the softmax itself underflows; shape (..., n).
 
     Examples
@@ -86,7 +85,9 @@ def log_softmax(logits: npt.ArrayLike) -> Array:
     return np.asarray(shifted - np.log1p(rest.sum(axis=-1, keepdims=True)))
 
 
-def read_log_attention(attention: npt.ArrayLike | None = None, log_attention: npt.ArrayLike | None = None) -> Array:
+def read_log_attention(
+    attention: npt.ArrayLike | None = None, log_attention: npt.ArrayLike | None = None
+) -> FloatArray:
     """Normalized log-attention from either argument; zero attention becomes -inf.
 
     Parameters
@@ -132,7 +133,7 @@ def read_log_attention(attention: npt.ArrayLike | None = None, log_attention: np
     return log_softmax(given)
 
 
-def entropy(attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None) -> Array:
+def entropy(attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None) -> FloatArray:
     """Shannon entropy in nats, ``-sum a log a``.
 
     Parameters
@@ -155,7 +156,7 @@ def entropy(attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayL
 
 def peakedness(
     attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None, log: bool = False
-) -> Array:
+) -> FloatArray:
     """Largest over smallest attention R, the sparsity ratio; 1 when uniform, infinite with a zero entry.
 
     Parameters
@@ -184,7 +185,7 @@ def peakedness(
 
 def jacobian_spectrum(
     attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None, log: bool = False
-) -> Array:
+) -> FloatArray:
     """Eigenvalues of diag(a) - a a^T, ascending, from the secular equation sum_j a_j / (a_j - t) = 0.
 
     Parameters
@@ -223,7 +224,7 @@ def jacobian_spectrum(
 
 def condition_number(
     attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None, log: bool = False
-) -> Array:
+) -> FloatArray:
     """Condition number of diag(a) - a a^T on the tangent space: largest over smallest nonzero eigenvalue.
 
     Only these two roots of the secular equation are computed, O(n) each.
@@ -261,7 +262,7 @@ def condition_number(
 
 def condition_bounds(
     attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None, log: bool = False
-) -> tuple[Array, Array, Array]:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Closed-form bounds on `condition_number`, and the printed proxy.
 
     With ``khat = max_k a_k (1 - a_k) / (a_min (1 - a_min))`` it is ``khat <= kappa <= 2 (1 - a_min) khat`` (corrected
@@ -300,12 +301,12 @@ def condition_bounds(
     return _from_log(lower, log), _from_log(upper, log), _from_log(x[..., -1] - x[..., 0], log)
 
 
-def _tangent(x: Array) -> Array:
+def _tangent(x: FloatArray) -> FloatArray:
     if x.shape[-1] < 2:
         raise ValueError("attention over one token has no tangent space: at least 2 tokens are needed")
     return np.sort(x, axis=-1)
 
 
-def _from_log(values: Array, log: bool) -> Array:
+def _from_log(values: FloatArray, log: bool) -> FloatArray:
     with np.errstate(over="ignore"):
         return np.asarray(values if log else np.exp(values))

@@ -1,6 +1,15 @@
-"""All eigenvalues of diag(a) - a a^T: neighbouring roots of the secular equation together.
+"""Roots of the secular equation of diag(a) - a a^T, one by one.
 
-`attsvm.secular_equation` has the equation and the step. Poles near a block of roots are summed one by one; the sum over
+The nonzero eigenvalues are the roots t of ``g(t) = sum_j a_j / (a_j - t)``, one between each two neighbours of the
+sorted attention. g does not change when a and t are scaled together, so only log a and log t matter, whatever
+underflows. With ``w_j = a_j / (a_j - t)`` it is ``g = sum w``, ``dg / dlog t = sum w^2 - sum w``. A step takes the
+root of ``c + q (w_l + w_r)``, the poles at both ends of the interval with the value and the slope of g: a quadratic
+whose root never leaves the interval, and convergence is quadratic. Here g is summed pole by pole in logarithms: O(n)
+per root, any spread. `attsvm.softmax_spectrum` finds all roots of a vector faster.
+
+All eigenvalues of diag(a) - a a^T: neighbouring roots of the secular equation together.
+
+`attsvm.softmax_spectrum` has the equation and the step. Poles near a block of roots are summed one by one; the sum over
 the others is smooth in log t and is replaced by its Chebyshev interpolant. The error of the interpolant is bounded from
 the distances of the poles left out; roots for which the bound is too large are solved again one by one.
 """
@@ -14,25 +23,126 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.secular_equation import ENTRIES, ITERATIONS, TIE, Array, Indices, log_roots_at, model_root
+from attsvm.solvers.arrays import FloatArray, IntArray
 
-__all__ = ["log_roots"]
+__all__ = [
+    "ENTRIES",
+    "ITERATIONS",
+    "TIE",
+    "log_roots",
+    "log_roots_at",
+    "model_root",
+]
+
+
+TIE = 1e-13  # neighbours this close in the logarithm enclose their root tightly enough
+
+
+ITERATIONS = 60  # a guard; 4 to 8 are used
+
+
+ENTRIES = 100_000  # size of the temporaries
+
+
+_REMAINDER = 1e-13  # of a quadratically convergent step: its square over the distance to the nearer end
+
+
+def model_root(
+    total: FloatArray, slope: FloatArray, w_left: FloatArray, w_right: FloatArray, shrink: FloatArray
+) -> FloatArray:
+    """Position in the interval, 0 to 1, of the root of c + q (w_l + w_r) that agrees with g and its slope.
+
+    ``shrink`` is l / r. Both ends are given zero values of opposite sign by the quadratic, so that one root is inside.
+    """
+    width = 1.0 - shrink
+    q = slope / (w_left * (w_left - 1.0) + w_right * (w_right - 1.0))
+    c = (total - q * (w_left + w_right)) * width
+    b = c + q * (1.0 + shrink)
+    root = np.sqrt(np.maximum(b * b - 4.0 * c * q * shrink, 0.0))
+    return np.asarray(np.where(b > 0, 2.0 * q * shrink / (b + root), (b - root) / (2.0 * c)))
+
+
+def log_roots_at(x: FloatArray, rank: IntArray) -> FloatArray:
+    """Log-roots between the sorted log-attentions ``rank - 1`` and ``rank``, evaluated directly.
+
+    Parameters
+    ----------
+    x : ndarray, shape (k, n)
+        Logarithms, ascending and finite.
+    rank : ndarray of int, shape (k,)
+        From 1 to n - 1: one root of each row.
+
+    Returns
+    -------
+    ndarray, shape (k,)
+
+    Examples
+    --------
+    >>> x = np.log([[0.2, 0.2, 0.6]])
+    >>> np.exp(log_roots_at(x, np.array([1]))), np.exp(log_roots_at(x, np.array([2])))  # 0.2 is a tie
+    (array([0.2]), array([0.36]))
+    """
+    rows = max(1, ENTRIES // x.shape[1])
+    parts = [_direct(x[k : k + rows], rank[k : k + rows]) for k in range(0, len(x), rows)]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _direct(x: FloatArray, rank: IntArray) -> FloatArray:
+    left = np.take_along_axis(x, rank[:, None] - 1, axis=1)
+    gap = (np.take_along_axis(x, rank[:, None], axis=1) - left)[:, 0]
+    # In units of the left pole. A root lies below n of them: there the left poles add up to -1 at most while the
+    # right ones add up to 1 at least. So poles beyond e^700 count one, and those below e^-700 nothing.
+    poles = np.exp(np.clip(x - left, -700.0, 700.0))
+    ratio = np.expm1(np.minimum(gap, 700.0))  # r / l - 1
+    y = np.minimum(0.5 * ratio, float(x.shape[1]))  # t / l - 1
+    active = np.flatnonzero(gap > TIE)
+    for _ in range(ITERATIONS):
+        if not active.size:
+            break
+        now, width = y[active], ratio[active]
+        w = poles[active]
+        w /= w - (1.0 + now)[:, None]
+        total = w.sum(axis=1)
+        slope = np.einsum("kj,kj->k", w, w) - total
+        with np.errstate(divide="ignore", invalid="ignore"):
+            position = model_root(total, slope, -1.0 / now, (1.0 + width) / (width - now), 1.0 / (1.0 + width))
+        new = width * position
+        y[active] = new
+        active = active[(new - now) ** 2 > _REMAINDER * np.minimum(new, width - new) * (1.0 + new)]
+    solved = gap > TIE
+    return left[:, 0] + np.where(solved, np.log1p(np.where(solved, y, 0.0)), 0.5 * gap)
+
 
 _INNER = 3  # poles on either side of a root that are never expanded
+
+
 _SPREAD = 1200.0  # log-spread up to which a fits into doubles
+
+
 _ERROR = 3e-11  # bound on the error in log t that expansion and interpolant may cause
+
+
 _SMALLEST = 96  # shorter vectors have nothing far
+
+
 _BATCH = 256  # vectors at a time; they stand on the last axis, so that inner loops are long
+
 
 # (roots, near poles on either side, Chebyshev nodes) of groups and of the blocks they are cut into, from each end
 # inwards. The spacing of the extreme tokens varies strongly, so blocks there are short. The last entries repeat.
 _END_GROUP = (30, 90, 26)
+
+
 _END_BLOCKS = ((2, 16, 22), (4, 20, 22), (8, 24, 22), (16, 24, 18))
+
+
 _GROUP = (120, 100, 20)
+
+
 _BLOCK = (24, 24, 16)
 
 
-def log_roots(x: Array) -> Array:
+def log_roots(x: FloatArray) -> FloatArray:
     """Log-roots between all neighbours.
 
     Parameters
@@ -107,7 +217,7 @@ def _partition(n: int) -> tuple[_Part, ...]:
 
 
 @lru_cache(maxsize=32)
-def _chebyshev(nodes: int) -> tuple[Array, Array]:
+def _chebyshev(nodes: int) -> tuple[FloatArray, FloatArray]:
     """Nodes in [-1, 1], and matrices (2, nodes, nodes) from values there to the series of interpolant and slope."""
     angles = (np.arange(nodes) + 0.5) * (np.pi / nodes)
     values = np.cos(np.outer(np.arange(nodes), angles)) * (2.0 / nodes)
@@ -117,7 +227,7 @@ def _chebyshev(nodes: int) -> tuple[Array, Array]:
     return np.cos(angles), np.stack([values, derivative @ values])
 
 
-def _blocked(x: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _blocked(x: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
     """Log-roots of some vectors, shape (n, vectors), and which of them are not to be trusted."""
     n, many = x.shape
     middle = 0.5 * (x[0] + x[-1])
@@ -153,12 +263,12 @@ class _Far:
 
     begin: int
     end: int
-    centre: Array
-    half: Array
-    series: Array
-    bound: Array
+    centre: FloatArray
+    half: FloatArray
+    series: FloatArray
+    bound: FloatArray
 
-    def __call__(self, log_t: Array, orders: int = 2) -> Array:
+    def __call__(self, log_t: FloatArray, orders: int = 2) -> FloatArray:
         """Sum, and its derivative with respect to log t, shape (orders, roots, vectors)."""
         u = (log_t - self.centre) / self.half
         series = self.series[:orders]
@@ -174,13 +284,13 @@ class _Far:
         out[1:] /= self.half
         return out
 
-    def select(self, vectors: Indices) -> _Far:
+    def select(self, vectors: IntArray) -> _Far:
         """The same for some of the vectors."""
         parts = (self.centre, self.half, self.series, self.bound)
         return _Far(self.begin, self.end, *(part[..., vectors] for part in parts))
 
 
-def _far(a: Array, x: Array, part: _Part, around: _Far) -> _Far:
+def _far(a: FloatArray, x: FloatArray, part: _Part, around: _Far) -> _Far:
     """Interpolate, over the roots of a part, what lies outside its near poles: `around` and the poles in between."""
     low, high = x[part.first - 1], x[part.last - 1]
     centre, half = 0.5 * (low + high), 0.5 * (high - low)
@@ -195,7 +305,7 @@ def _far(a: Array, x: Array, part: _Part, around: _Far) -> _Far:
     return _Far(part.begin, part.end, centre, half, series, bound)
 
 
-def _interpolation_error(x: Array, part: _Part, around: _Far, centre: Array, half: Array) -> Array:
+def _interpolation_error(x: FloatArray, part: _Part, around: _Far, centre: FloatArray, half: FloatArray) -> FloatArray:
     """Bound on the error of interpolating the sum over the poles in between, shape (vectors,).
 
     At Chebyshev nodes 1 / (u - z) is interpolated with error at most 1 / ((|z| - 1) |T_q(z)|). The poles of the kernel
@@ -219,7 +329,7 @@ def _interpolation_error(x: Array, part: _Part, around: _Far, centre: Array, hal
     return np.asarray(error.sum(axis=0))
 
 
-def _solve_block(a: Array, part: _Part, far: _Far) -> tuple[Array, Array]:
+def _solve_block(a: FloatArray, part: _Part, far: _Far) -> tuple[FloatArray, FloatArray]:
     """Roots t of one block and bounds on their relative errors, each of shape (roots, vectors).
 
     All but a few poles next to each root are expanded to first order about the current t; the equation with the few
@@ -238,7 +348,9 @@ def _solve_block(a: Array, part: _Part, far: _Far) -> tuple[Array, Array]:
     return t, error + far.bound / slope
 
 
-def _expand_and_solve(poles: Array, inner: Array, far: _Far, origin: Array, steps: int) -> tuple[Array, Array, Array]:
+def _expand_and_solve(
+    poles: FloatArray, inner: FloatArray, far: _Far, origin: FloatArray, steps: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """One expansion about ``origin``: the roots t, estimates of their relative errors, and dg / dlog t."""
     left, right = inner[_INNER - 1], inner[_INNER]
     width, shrink = right - left, left / right
@@ -264,7 +376,7 @@ def _expand_and_solve(poles: Array, inner: Array, far: _Far, origin: Array, step
     return t, error, slope
 
 
-def _inner_poles(a: Array, part: _Part) -> Array:
+def _inner_poles(a: FloatArray, part: _Part) -> FloatArray:
     """The poles next to each root, shape (2 * _INNER, roots, vectors); 0, which adds nothing, beyond the ends."""
     inner = np.zeros((2 * _INNER, part.last - part.first, a.shape[1]))
     for k, offset in enumerate(range(-_INNER, _INNER)):
@@ -275,7 +387,7 @@ def _inner_poles(a: Array, part: _Part) -> Array:
     return inner
 
 
-def _pole_sums(poles: Array, t: Array, orders: int) -> Array:
+def _pole_sums(poles: FloatArray, t: FloatArray, orders: int) -> FloatArray:
     """Sums over the poles of w = pole / (pole - t), and of w^2 if ``orders`` is 2; shape (orders, *t.shape)."""
     out = np.zeros((orders, *t.shape))
     step = max(1, ENTRIES // t.size)
@@ -291,6 +403,6 @@ def _pole_sums(poles: Array, t: Array, orders: int) -> Array:
     return out
 
 
-def _sum(terms: Array) -> Array:
+def _sum(terms: FloatArray) -> FloatArray:
     """Sum over the first axis as a product with ones, three times as fast as a reduction."""
     return np.asarray(np.ones(len(terms)) @ terms.reshape(len(terms), -1)).reshape(terms.shape[1:])

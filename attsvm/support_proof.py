@@ -25,16 +25,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import BoolArray
 from attsvm.solvers import Certificate, CertificateBatch, MarginProblem
+from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF, gamma
 from attsvm.solvers.deadline import late
 from attsvm.solvers.exact import ExactFarkas, ExactLeastNorm, exact_least_norm, exact_rows
-from attsvm.solvers.problem import EitherProblem, is_batch
+from attsvm.solvers.margin_problem import EitherProblem, is_batch
 
 __all__ = ["MarginBounds", "carries_weight_outside", "margin_bounds", "on_margin", "solve_exactly", "upper_norm"]
 
-FloatArray = npt.NDArray[np.float64]
 
 # The bounds below are evaluated in float64 themselves; this covers their own roundings.
 _SLACK = 1.0 + 1e-6

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import freeze, real_array, require_finite
 from attsvm.problem import AttentionProblem
+from attsvm.solvers.arrays import FloatArray
+from attsvm.user_input import freeze, real_array, require_finite
 
 __all__ = ["TrainedHead", "split_heads"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def _matrix(name: str, value: npt.ArrayLike) -> FloatArray:

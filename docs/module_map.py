@@ -16,62 +16,50 @@ import networkx as nx
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "images" / "modules.svg"
 
-# What is imported stands below, or in the same layer further left. A unit is a module or a folder of attsvm.
-LAYERS: dict[str, tuple[str, ...]] = {
-    "ground": ("_arrays", "_callables", "_checks", "_lazy", "_problem_input", "records"),  # for everybody
-    "numerics and functions": (
-        "solvers",
-        "support_proof",
-        "heads",
-        "losses",
-        "parameterizations",
-        "secular_equation",
-        "softmax_spectrum",
-        "softmax",
+# Boxes of the picture from the bottom to the top, and what each holds: a unit is a module or a folder of attsvm. What
+# is imported stands in a lower box, or in the same box further left.
+BOXES: dict[str, tuple[tuple[str, ...], str]] = {
+    "solvers": (("solvers",), "margin problems, certificates"),
+    "shared": (
+        ("_lazy", "user_input", "_callables", "records", "softmax_spectrum", "softmax", "losses", "heads",
+         "parameterizations"),
+        "arguments, softmax, losses, heads",
     ),
-    "tokens and selections": ("selection", "_problem_data", "problem", "generate", "trained_head", "tasks", "files"),
-    "rows and logits": ("exact", "exact_local", "row_builder", "rows", "score_order", "attention"),
-    "W and its certificate": (
-        "conflict",
-        "solution",
-        "svm",
-        "verification",
-        "local_proof",
-        "editing",
-        "export",
-        "sklearn",
+    "problem and selection": (
+        ("selection", "problem", "generate", "trained_head", "tasks", "attention"),
+        "tokens, queries, labels",
     ),
-    "local optimality": ("optimality",),
-    "descent, paths, lists": ("training", "enumeration", "paths", "dynamics"),
-    "theory against training": ("theory", "comparison", "joint", "next_token"),
-    "sweeps and pages": ("sweeps", "reports", "probing"),
-    "public names": ("attsvm",),
+    "SVMs and solutions": (
+        ("selection_rows", "exact_tokens", "support_proof", "solution", "svm", "optimality"),
+        "rows, W, local optimality",
+    ),
+    "training and paths": (("training", "paths"), "descent, growing balls"),
+    "sibling models": (("dynamics",), "four other papers"),
+    "theory": (("enumeration", "theory", "comparison"), "listings, theorems, runs against them"),
+    "next token, joint": (("next_token", "joint"), "graphs, head and attention"),
+    "files, sweeps, pages": (("files", "sweeps", "reports"), "what is stored and shown"),
+    # The public names stand here: `attsvm/__init__.py` imports all of the above.
+    "trained heads": (("export", "editing", "sklearn", "probing", "attsvm"), "edit, fit, export, probe"),
     "validation": (
-        "validation.fuzz_families",
-        "validation.fuzz_fractions",
-        "validation.fuzz_judge",
-        "validation.fuzz_listing",
-        "validation.matrix_reference",
-        "validation.matrix",
-        "validation.matrix_calls",
-        "validation.pictures",
-        "validation.models",
-        "validation.pretrained",
-        "validation.bench",
-        "validation.figures",
-        "validation.ledger",
+        tuple(
+            f"validation.{name}"
+            for name in (
+                "fuzz_families", "fuzz_judge", "matrix_reference", "matrix", "matrix_calls", "pictures", "models",
+                "pretrained", "bench", "figures", "ledger",
+            )
+        ),
+        "figures, claims, benchmark",
     ),
-    "command line": ("cli",),
-}
-# The way of the data, one direction only, and where each thing is made.
-DATA: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("tokens", ("problem", "files")),
-    ("scores, selection", ("heads", "selection")),
-    ("rows", ("rows",)),
-    ("multipliers", ("solvers",)),
-    ("W", ("svm", "solution")),
-    ("certificate", ("solvers",)),
-    ("report", ("comparison", "reports")),
+    "command line": (("cli",), "one function per command"),
+}  # fmt: skip
+LAYERS: dict[str, tuple[str, ...]] = {box: units for box, (units, _) in BOXES.items()}
+# Rows of the picture, from its bottom to its top.
+ROWS = (
+    ("solvers", "shared"),
+    ("problem and selection", "SVMs and solutions"),
+    ("sibling models", "training and paths", "theory", "next token, joint"),
+    ("files, sweeps, pages", "trained heads"),
+    ("validation", "command line"),
 )
 
 
@@ -155,88 +143,56 @@ def against_the_layers(graph: nx.DiGraph) -> list[str]:
     ]
 
 
-_WIDTH, _LEFT, _TOP, _ROW, _BOX = 1160, 210, 170, 78, 34
-_STYLE = """text{font:14px sans-serif;fill:#222}.name{font-size:13px;fill:#666}.data{font-weight:bold;font-size:13px}
-.small{font-size:12px;fill:#555}rect{fill:#fff;stroke:#557;stroke-width:1.2;rx:6}.way{fill:#fdf0d5;stroke:#b7791f}
-.band{fill:#f4f6f9;stroke:none}path{fill:none;stroke:#8a94a6;stroke-width:1.1}.far{stroke:#c9d0dc}.flow{stroke:#b7791f;stroke-width:2}"""
+_WIDTH, _ROW, _BOX, _WIDE = 1000, 112, 58, 210
+_STYLE = """text{font:bold 15px sans-serif;fill:#222;text-anchor:middle}.small{font:12px sans-serif;fill:#555}
+rect{fill:#fff;stroke:#557;stroke-width:1.2;rx:6}path{fill:none;stroke:#8a94a6;stroke-width:1.2}"""
 
 
-def _label(unit: str) -> str:
-    """What stands in a unit's box; the layer names the folder."""
-    return unit.removeprefix("validation.")
-
-
-def _size(unit: str) -> float:
-    return 7.4 * len(_label(unit)) + 12
-
-
-def places() -> dict[str, tuple[float, float, float]]:
-    """Left, top and width of every unit's box: the first layer at the bottom."""
-    found = {}
-    for height, units in enumerate(reversed(LAYERS.values())):
-        room = _WIDTH - _LEFT - 20
-        gap = (room - sum(map(_size, units))) / (len(units) + 1)
-        left = _LEFT + gap
-        for unit in units:
-            found[unit] = (left, _TOP + height * _ROW + (_ROW - _BOX) / 2, _size(unit))
-            left += _size(unit) + gap
+def box_graph(graph: nx.DiGraph) -> nx.DiGraph:
+    """An edge from a box to each other one that a unit of it imports."""
+    home = {unit: box for box, units in LAYERS.items() for unit in units}
+    found = nx.DiGraph()
+    found.add_nodes_from(LAYERS)
+    found.add_edges_from((home[a], home[b]) for a, b in graph.edges if home[a] != home[b])
     return found
 
 
-def _edge(at: dict[str, tuple[float, float, float]], upper: str, lower: str) -> str:
-    a, b = at[upper], at[lower]
-    x1, y1, x2, y2 = a[0] + a[2] / 2, a[1] + _BOX, b[0] + b[2] / 2, b[1]
+def places() -> dict[str, tuple[float, float]]:
+    """Left and top of every box."""
+    found = {}
+    for height, boxes in enumerate(reversed(ROWS)):
+        gap = (_WIDTH - len(boxes) * _WIDE) / (len(boxes) + 1)
+        for place, box in enumerate(boxes):
+            found[box] = (gap + place * (_WIDE + gap), 20 + height * _ROW)
+    return found
+
+
+def _edge(a: tuple[float, float], b: tuple[float, float]) -> str:
+    """A line from an importing box to an imported one: below it, or beside it in its row."""
     if a[1] == b[1]:
-        (units,) = (units for units in LAYERS.values() if upper in units)
-        if units.index(upper) - units.index(lower) == 1:
-            return f'<path d="M{a[0]:.0f},{y1 - _BOX / 2:.0f} L{b[0] + b[2]:.0f},{y1 - _BOX / 2:.0f}"/>'
-        return f'<path d="M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + 28:.0f} {x2:.0f},{y1 + 28:.0f} {x2:.0f},{y1:.0f}"/>'
-    bend = min(60.0, (y2 - y1) / 2)
-    far = ' class="far"' if y2 - y1 > 2 * _ROW else ""
-    return f'<path{far} d="M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} {x2:.0f},{y2:.0f}"/>'
-
-
-def _flow() -> list[str]:
-    """The band on top: what becomes of the data, and which units make it."""
-    parts = [f'<text class="name" x="20" y="34">{escape("The way of the data, one direction only:")}</text>']
-    step = (_WIDTH - 40) / len(DATA)
-    for place, (what, units) in enumerate(DATA):
-        x, middle = 20 + place * step, 20 + place * step + (step - 26) / 2
-        parts.append(f'<rect class="way" x="{x:.0f}" y="50" width="{step - 26:.0f}" height="56"/>')
-        parts.append(f'<text class="data" x="{middle:.0f}" y="74" text-anchor="middle">{escape(what)}</text>')
-        names = escape(", ".join(units))
-        parts.append(f'<text class="small" x="{middle:.0f}" y="94" text-anchor="middle">{names}</text>')
-        if place + 1 < len(DATA):
-            start = x + step - 25
-            parts.append(f'<path class="flow" d="M{start:.0f},78 h20 m-6,-5 l6,5 l-6,5"/>')
-    return parts
+        ends = (a[0], b[0] + _WIDE) if a[0] > b[0] else (a[0] + _WIDE, b[0])
+        if abs(ends[0] - ends[1]) < _WIDE:
+            return f'<path d="M{ends[0]:.0f},{a[1] + _BOX / 2:.0f} L{ends[1]:.0f},{a[1] + _BOX / 2:.0f}"/>'
+        x1, x2, y = a[0] + _WIDE / 2, b[0] + _WIDE / 2, a[1] + _BOX
+        return f'<path d="M{x1:.0f},{y:.0f} C{x1:.0f},{y + 40:.0f} {x2:.0f},{y + 40:.0f} {x2:.0f},{y:.0f}"/>'
+    x1, y1, x2, y2 = a[0] + _WIDE / 2, a[1] + _BOX, b[0] + _WIDE / 2, b[1]
+    return f'<path d="M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + 30:.0f} {x2:.0f},{y2 - 30:.0f} {x2:.0f},{y2:.0f}"/>'
 
 
 def draw(graph: nx.DiGraph) -> str:
-    """The picture as SVG.
-
-    Lines are imports, downwards or to the left; those that others imply are left out, and those of the ground, which
-    everybody may use.
-    """
+    """The picture as SVG; imports go down or sideways, and those that others imply are left out."""
     at = places()
-    made = {unit for _, units in DATA for unit in units}
-    height = _TOP + _ROW * len(LAYERS) + 20
+    height = 20 + _ROW * len(ROWS)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
-             f'height="{height}"><title>Modules of attsvm and their imports</title><style>{_STYLE}</style>'
-             f'<rect x="0" y="0" width="{_WIDTH}" height="{height}" style="stroke:none;rx:0"/>', *_flow()]  # fmt: skip
-    parts.append(f'<text class="name" x="20" y="{_TOP - 14}">Imports go down, or left within a layer:</text>')
-    for row, name in enumerate(reversed(LAYERS)):
-        y = _TOP + row * _ROW
-        parts.append(f'<rect class="band" x="10" y="{y + 4}" width="{_WIDTH - 20}" height="{_ROW - 8}"/>')
-        parts.append(f'<text class="name" x="20" y="{y + _ROW / 2 + 5:.0f}">{escape(name)}</text>')
-    shown = nx.transitive_reduction(graph.subgraph(unit for unit in graph if unit not in LAYERS["ground"]))
-    parts += [_edge(at, a, b) for a, b in sorted(shown.edges)]
-    for unit, (x, y, width) in at.items():
-        kind = ' class="way"' if unit in made else ""
-        parts.append(f'<rect{kind} x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{_BOX}"/>')
-        parts.append(
-            f'<text x="{x + width / 2:.0f}" y="{y + 22:.0f}" text-anchor="middle">{escape(_label(unit))}</text>'
-        )
+             f'height="{height}"><title>Parts of attsvm and their imports</title><style>{_STYLE}</style>'
+             f'<rect x="0" y="0" width="{_WIDTH}" height="{height}" style="stroke:none;rx:0"/>']  # fmt: skip
+    shown = nx.transitive_reduction(box_graph(graph))
+    parts += [_edge(at[a], at[b]) for a, b in sorted(shown.edges)]
+    for box, (x, y) in at.items():
+        middle = x + _WIDE / 2
+        parts.append(f'<rect x="{x:.0f}" y="{y:.0f}" width="{_WIDE}" height="{_BOX}"/>')
+        parts.append(f'<text x="{middle:.0f}" y="{y + 25:.0f}">{escape(box)}</text>')
+        parts.append(f'<text class="small" x="{middle:.0f}" y="{y + 45:.0f}">{escape(BOXES[box][1])}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -5,14 +5,14 @@ from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible
 from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.ladder import SOLVERS, SolverSpec
+from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch
+from attsvm.solvers.margin_solution import Extras, MarginSolution, MarginSolutionBatch, RankLimit
 from attsvm.solvers.memory import MemoryLimitError
 from attsvm.solvers.norms import NORMS, Norm, get_norm
 from attsvm.solvers.penalty import Penalty
-from attsvm.solvers.problem import MarginProblem, MarginProblemBatch
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.protocol import Rows
 from attsvm.solvers.rows.shared import SharedRows
-from attsvm.solvers.solution import Extras, MarginSolution, MarginSolutionBatch, RankLimit
 from attsvm.solvers.solve import solve, solve_batch
 from attsvm.solvers.status import ConvergenceWarning, InfeasibleError, NoSolutionError, Status
 

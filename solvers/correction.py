@@ -8,11 +8,11 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
-from attsvm.solvers.certify.hard import error_bounds, frobenius_of
+from attsvm.solvers.certify.hard_certificate import error_bounds, frobenius_of
 from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF
+from attsvm.solvers.margin_problem import MarginProblem
+from attsvm.solvers.margin_solution import MarginSolution, MethodResult
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.solution import MarginSolution, MethodResult
 
 __all__ = ["least_change", "lengthened", "with_rows_met"]
 

@@ -17,12 +17,12 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
 from attsvm.solvers.deadline import late
+from attsvm.solvers.margin_problem import MarginProblem
+from attsvm.solvers.margin_solution import Extras, MethodResult
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.interior import solve_interior
 from attsvm.solvers.primal_dual import solve_primal_dual
-from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_growing_rows"]

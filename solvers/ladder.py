@@ -16,11 +16,11 @@ from functools import cache
 
 from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
 from attsvm.solvers.compiled.kernels import why_missing
+from attsvm.solvers.margin_problem import EitherProblem
+from attsvm.solvers.margin_solution import BatchResult, MethodResult
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.problem import EitherProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.solution import BatchResult, MethodResult
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
 __all__ = ["SOLVERS", "BatchMethod", "Method", "SolverSpec", "rungs"]

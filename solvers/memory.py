@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.margin_problem import MarginProblem
 
 __all__ = [
     "MemoryLimitError",

@@ -18,10 +18,10 @@ from attsvm.solvers.compiled.kernels import GroupPenalty, Sense, minimize
 from attsvm.solvers.correction import least_change
 from attsvm.solvers.frobenius.active_set import proved, solve_active_set, solve_active_sets
 from attsvm.solvers.frobenius.conflicts import find_farkas
+from attsvm.solvers.margin_problem import EitherProblem, MarginProblem
+from attsvm.solvers.margin_solution import BatchResult, MethodResult
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.problem import EitherProblem, MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import BatchResult, MethodResult
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
 __all__ = ["solve_primal_dual", "solve_primal_duals"]

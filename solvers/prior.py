@@ -17,7 +17,7 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF, gamma, norm_bounds, settle
 
 if TYPE_CHECKING:
-    from attsvm.solvers.problem import EitherProblem
+    from attsvm.solvers.margin_problem import EitherProblem
 
 __all__ = ["Prior", "shifted_sides", "stacked_priors"]
 

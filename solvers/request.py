@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.problem import EitherProblem
-from attsvm.solvers.solution import EitherSolution, MarginSolution
+from attsvm.solvers.margin_problem import EitherProblem
+from attsvm.solvers.margin_solution import EitherSolution, MarginSolution
 
 __all__ = ["Request"]
 

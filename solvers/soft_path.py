@@ -18,12 +18,12 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Source
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.ladder import rungs
+from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch
+from attsvm.solvers.margin_solution import MarginSolution, MarginSolutionBatch, MethodResult, conclude
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.penalty import PenaltyBatch
 from attsvm.solvers.prior import Prior
-from attsvm.solvers.problem import MarginProblem, MarginProblemBatch
 from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.solution import MarginSolution, MarginSolutionBatch, MethodResult, conclude
 from attsvm.solvers.solve import solve
 
 __all__ = ["solve_soft_path"]

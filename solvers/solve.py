@@ -23,11 +23,8 @@ from attsvm.solvers.correction import lengthened
 from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, seconds_left, within
 from attsvm.solvers.exact.settle import settle_exactly
 from attsvm.solvers.ladder import SolverSpec, rungs
-from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.problem import EitherProblem, MarginProblem, MarginProblemBatch, is_batch
-from attsvm.solvers.request import Request
-from attsvm.solvers.rows.pairs import FEW_ROWS
-from attsvm.solvers.solution import (
+from attsvm.solvers.margin_problem import EitherProblem, MarginProblem, MarginProblemBatch, is_batch
+from attsvm.solvers.margin_solution import (
     BatchExtras,
     EitherSolution,
     MarginSolution,
@@ -36,6 +33,9 @@ from attsvm.solvers.solution import (
     conclude,
     is_one,
 )
+from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.request import Request
+from attsvm.solvers.rows.pairs import FEW_ROWS
 from attsvm.solvers.status import Status
 from attsvm.solvers.threads import blas_threads, under
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch, scaled_to_range

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import Axis, Batch, BoolArray, FloatArray, IntArray
-from attsvm.solvers.problem import EitherProblem, MarginProblem
+from attsvm.solvers.margin_problem import EitherProblem, MarginProblem
 
 __all__ = ["UnitProblem", "UnitProblemBatch", "UnitRows", "scaled_to_range", "span"]
 

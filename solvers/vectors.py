@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["VectorProblem", "vector_problem"]

@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 from matplotlib import pyplot as plt
 
-from attsvm.validation.figures.framework import Context, Figure, Outcome
+from attsvm.validation.figures.figure import Context, Figure, Outcome
 
 matplotlib.use("Agg", force=False)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.margin_problem import MarginProblem
 from planted_optima import BOTH, LibraryProblem, cancelling, narrow, on_grid, planted_frobenius, planted_nuclear
 from row_variants import rescaled, with_dependent_rows, with_duplicates, with_zero_rows
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.margin_problem import MarginProblem
 
 __all__ = [
     "BOTH",

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.margin_problem import MarginProblem
 from planted_optima import LibraryProblem
 
 __all__ = ["rescaled", "with_dependent_rows", "with_duplicates", "with_zero_rows"]

@@ -41,7 +41,7 @@ def test_kinds_of_the_fuzz_are_named_as_they_are():
 
 
 def test_functions_that_are_named_exist():
-    from attsvm import exact_local
+    from attsvm import exact_tokens as exact_local
     from attsvm.solvers import exact
     from attsvm.solvers.certify import feasible, rounding, singular_values
     from attsvm.solvers.exact import measures, settle

@@ -8,7 +8,7 @@ import pytest
 
 import attsvm
 from attsvm import InfeasibleError, Status
-from attsvm.rows import gen_svm_rows, selection_rows
+from attsvm.selection_rows import gen_svm_rows, selection_rows
 from kkt import assert_infeasible
 
 NORMS = ["frobenius", "nuclear", "l1"]

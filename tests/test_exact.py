@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.exact import every_support_scores_less, exact_scores, exact_selection_rows
-from attsvm.rows import selection_rows
+from attsvm.exact_tokens import every_support_scores_less, exact_scores, exact_selection_rows
+from attsvm.selection_rows import selection_rows
 from attsvm.solvers.exact import exact_feasibility, exact_least_norm, exact_rows
 
 

@@ -10,7 +10,7 @@ import torch
 
 import attsvm
 from attsvm.heads import CallableHead, Head
-from attsvm.training.gradient import naive_gradient, scaled_gradient
+from attsvm.training.log_gradient import naive_gradient, scaled_gradient
 from attsvm.training.tensors import tensor_problem
 
 

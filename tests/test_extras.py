@@ -23,20 +23,20 @@ WITHOUT_ALL = {
         "import attsvm; attsvm.attraction(attsvm.random_problem(n=2, T=3, d=4, seed=0))", "torch", "torch"
     ),
     "to_torch": ("from attsvm.export import to_torch; to_torch([[1.0]])", "torch", "torch"),
-    "device": ("from attsvm.training.devices import torch_device; torch_device('cpu')", "torch", "torch"),
+    "device": ("from attsvm.training.tensors import torch_device; torch_device('cpu')", "torch", "torch"),
     "to_onnx": ("from attsvm.export import to_onnx; to_onnx([[1.0]], 'a.onnx')", "onnx", "onnx"),
     "save_factors": (
         "from attsvm.export import save_factors; save_factors([[1.0]], 'a.safetensors')", "safetensors", "probe"
     ),
     "to_frame": ("from attsvm.probing import ProbeTable; ProbeTable((), {}).to_frame()", "pandas", "tables"),
     "to_parquet": ("from attsvm.probing import ProbeTable; ProbeTable((), {}).to_parquet('a')", "pyarrow", "tables"),
-    "load_model": ("from attsvm.probing.models import load_model; load_model('m')", "torch and transformers",
+    "load_model": ("from attsvm.probing.model_files import load_model; load_model('m')", "torch and transformers",
                    "torch,probe"),
     "trainer_callback": (
-        "from attsvm.probing.callbacks import trainer_callback; trainer_callback(None)", "transformers", "probe"
+        "from attsvm.probing.monitor import trainer_callback; trainer_callback(None)", "transformers", "probe"
     ),
     "lightning_callback": (
-        "from attsvm.probing.callbacks import lightning_callback; lightning_callback(None)", "lightning", "lightning"
+        "from attsvm.probing.monitor import lightning_callback; lightning_callback(None)", "lightning", "lightning"
     ),
     "draw_selection_graph": (
         "import attsvm; from attsvm.enumeration import draw_selection_graph; "
@@ -46,9 +46,9 @@ WITHOUT_ALL = {
 }  # fmt: skip
 WITH_TORCH = {
     "TensorBoardWriter": (
-        "from attsvm.probing.writers import TensorBoardWriter; TensorBoardWriter('a')", "tensorboard", "probe"
+        "from attsvm.probing.monitor import TensorBoardWriter; TensorBoardWriter('a')", "tensorboard", "probe"
     ),
-    "load_model": ("from attsvm.probing.models import load_model; load_model('m')", "transformers", "probe"),
+    "load_model": ("from attsvm.probing.model_files import load_model; load_model('m')", "transformers", "probe"),
     "plot": (
         "import attsvm; p = attsvm.random_problem(n=2, T=3, d=4, seed=0); "
         "attsvm.compare(attsvm.train(p, steps=2)).plot()", "matplotlib", "plot",

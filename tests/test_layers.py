@@ -23,7 +23,8 @@ def test_every_module_has_one_place_in_the_layers(graph):
     listed = [unit for units in module_map.LAYERS.values() for unit in units]
     assert len(set(listed)) == len(listed)
     assert set(listed) == set(graph)
-    assert {unit for _, units in module_map.DATA for unit in units} <= set(listed)
+    assert sorted(box for row in module_map.ROWS for box in row) == sorted(module_map.BOXES)
+    assert len(module_map.BOXES) <= 12  # a picture that can be held in mind
 
 
 def test_no_import_goes_against_the_layers(graph):
@@ -48,8 +49,10 @@ def test_a_cycle_through_a_function_is_seen(tmp_path):
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from attsvm.solvers import request\n"
         "def unique():\n    from attsvm.solvers.nuclear.newton import step\n"
     )
-    (tmp_path / "solvers" / "request.py").write_text("import attsvm.solvers.solution\nimport numpy\n")
-    (tmp_path / "solvers" / "nuclear" / "newton.py").write_text("from attsvm.solvers.solution import MethodResult\n")
+    (tmp_path / "solvers" / "request.py").write_text("import attsvm.solvers.margin_solution\nimport numpy\n")
+    (tmp_path / "solvers" / "nuclear" / "newton.py").write_text(
+        "from attsvm.solvers.margin_solution import MethodResult\n"
+    )
     inside = module_map.module_graph("attsvm.solvers", tmp_path)
     solution, request, newton = (f"attsvm.solvers.{name}" for name in ("solution", "request", "nuclear.newton"))
     assert set(inside.edges) == {(solution, newton), (newton, solution), (request, solution)}
@@ -65,19 +68,19 @@ def test_an_import_in_any_form_is_seen(tmp_path):
         (tmp_path / folder).mkdir()
     (tmp_path / "attsvm" / "__init__.py").write_text('_LAZY = {"train": "attsvm.training"}\n')
     (tmp_path / "attsvm" / "training.py").write_text("def f():\n    from attsvm.validation import figures\n")
-    (tmp_path / "attsvm" / "rows.py").write_text(
+    (tmp_path / "attsvm" / "selection_rows.py").write_text(
         "from typing import TYPE_CHECKING\nimport attsvm.problem\nif TYPE_CHECKING:\n    import attsvm.training\n"
     )
-    (tmp_path / "attsvm" / "problem.py").write_text("from attsvm import rows\n")
+    (tmp_path / "attsvm" / "problem.py").write_text("from attsvm import selection_rows\n")
     (tmp_path / "validation" / "figures.py").write_text("from attsvm.solvers.dual import solve\n")
-    (tmp_path / "solvers" / "dual.py").write_text("import attsvm.rows\nimport numpy\n")
+    (tmp_path / "solvers" / "dual.py").write_text("import attsvm.selection_rows\nimport numpy\n")
     found = module_map.import_graph(tmp_path)
     assert set(found.edges) == {
-        ("attsvm", "training"), ("training", "validation.figures"), ("rows", "problem"), ("problem", "rows"),
-        ("validation.figures", "solvers"), ("solvers", "rows"),
+        ("attsvm", "training"), ("training", "validation.figures"), ("selection_rows", "problem"), ("problem", "selection_rows"),
+        ("validation.figures", "solvers"), ("solvers", "selection_rows"),
     }  # fmt: skip
     assert module_map.against_the_layers(found) == [
-        "problem imports rows (attsvm.problem)",
-        "solvers imports rows (attsvm.solvers.dual)",
+        "problem imports selection_rows (attsvm.problem)",
+        "solvers imports selection_rows (attsvm.solvers.dual)",
         "training imports validation.figures (attsvm.training)",
     ]

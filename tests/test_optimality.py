@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm
-from attsvm import AttentionProblem, LinearHead, Status, local_proof
+from attsvm import AttentionProblem, LinearHead, Status, optimality
 from attsvm.enumeration import locally_optimal_selections
+from attsvm.exact_tokens import score_order
 from attsvm.optimality import Convergence, convergence_of, prove
-from attsvm.score_order import score_order
 
 
 def almost_supporting(excess):
@@ -108,7 +108,7 @@ def test_a_token_just_beyond_the_margin_does_not_support(excess):
 
 
 def test_what_neither_bounds_nor_rationals_settle_is_undecided(monkeypatch):
-    monkeypatch.setattr(local_proof, "solve_exactly", lambda *arguments: None)
+    monkeypatch.setattr(optimality, "solve_exactly", lambda *arguments: None)
     assert attsvm.is_locally_optimal(almost_supporting(5e-6), [0])  # bounds are enough
     problem = almost_supporting(1e-9)
     with pytest.raises(

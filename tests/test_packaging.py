@@ -123,7 +123,9 @@ TABLE = {"name": "attsvm.validation.bench:run", "text": "see attsvm.validation f
     }  # fmt: skip
     assert Import("attsvm.part.sibling", True) in imports("from . import sibling", "attsvm.part", package=True)
     assert len(SOURCES) > 200
-    assert {"attsvm", "attsvm.solvers.solve", "attsvm.validation.bench.cases", "attsvm.cli.solve"} <= set(SOURCES)
+    assert {"attsvm", "attsvm.solvers.solve", "attsvm.validation.bench.cases", "attsvm.cli.problem_commands"} <= set(
+        SOURCES
+    )
 
 
 @pytest.mark.parametrize("module", sorted(SOURCES))

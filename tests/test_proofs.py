@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm
-from attsvm.exact import exact_selection_rows
+from attsvm.exact_tokens import exact_selection_rows
 from attsvm.solvers import Certificate, MarginProblem, certify, solve
 from attsvm.solvers.exact import nuclear_enclosure
 from attsvm.solvers.exact.measures import EXACT_ENTRIES, exact_rows_of

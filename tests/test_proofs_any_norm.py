@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.exact import exact_selection_rows
-from attsvm.exact_local import EXACT_SELECTIONS, exact_listing, exact_local_optimality
+from attsvm.exact_tokens import EXACT_SELECTIONS, exact_listing, exact_local_optimality, exact_selection_rows
 from attsvm.solvers import MarginProblem, certify, solve
 from attsvm.validation.fuzz_families import draw_cases, draw_group
-from attsvm.validation.fuzz_fractions import plain_rows, plain_scores
-from attsvm.validation.fuzz_judge import Judge, JudgeError
-from attsvm.validation.fuzz_listing import against_listings, selections_of
+from attsvm.validation.fuzz_judge import Judge, JudgeError, against_listings, plain_rows, plain_scores, selections_of
 
 # Problems at the edge of float64: an inaccurate answer is one of the outcomes that are judged here.
 pytestmark = pytest.mark.filterwarnings("ignore::attsvm.ConvergenceWarning")

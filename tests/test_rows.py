@@ -7,7 +7,7 @@ import pytest
 
 import attsvm
 from attsvm import AttentionProblem
-from attsvm.rows import finite_part_rows, gen_svm_rows, selection_rows
+from attsvm.selection_rows import finite_part_rows, gen_svm_rows, selection_rows
 from solver_api import rows_of
 
 
@@ -96,7 +96,7 @@ def test_finite_part_rows_are_logarithms_of_ratios_inside_a_set(rng):
 @pytest.mark.parametrize("elements", [1, 7, 40, 1 << 22])
 def test_rows_do_not_depend_on_how_many_are_formed_at_once(rng, elements, monkeypatch):
     whole = [rows_of(selection_rows(problem).margin_problem)[0] for problem in problems(rng)]
-    monkeypatch.setattr("attsvm.row_builder._CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr("attsvm.selection_rows._CHUNK_ELEMENTS", elements)
     for a, problem in zip(whole, problems(np.random.default_rng(20240607)), strict=True):
         np.testing.assert_array_equal(rows_of(selection_rows(problem).margin_problem)[0], a)
 

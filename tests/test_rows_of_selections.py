@@ -7,7 +7,7 @@ import pytest
 
 import attsvm
 from attsvm import AttentionProblem, LinearHead
-from attsvm.rows import rows_of_selections, selection_rows
+from attsvm.selection_rows import rows_of_selections, selection_rows
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import attsvm
 from attsvm import AttentionProblem, InfeasibleError, SelectedSets, Selection, Status
-from attsvm.rows import selection_rows
+from attsvm.selection_rows import selection_rows
 from kkt import assert_infeasible
 
 NORMS = ["frobenius", "nuclear"]

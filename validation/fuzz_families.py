@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
-from attsvm._arrays import FloatArray
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectedSets, Selection
+from attsvm.user_input import AnyFloatArray
 
 __all__ = ["FAMILIES", "FuzzCase", "draw_case", "draw_cases", "draw_group", "stack_cases"]
 
@@ -57,12 +57,12 @@ def _labels(rng: Generator, n: int) -> npt.NDArray[np.float64]:
     return rng.choice([-1.0, 1.0], size=n)
 
 
-def _unit(rng: Generator, shape: tuple[int, ...]) -> FloatArray:
+def _unit(rng: Generator, shape: tuple[int, ...]) -> AnyFloatArray:
     points = rng.standard_normal(shape)
     return np.asarray(points / np.linalg.norm(points, axis=-1, keepdims=True), dtype=np.float64)
 
 
-def _cross(rng: Generator, X: FloatArray, Z: FloatArray) -> AttentionProblem:
+def _cross(rng: Generator, X: AnyFloatArray, Z: AnyFloatArray) -> AttentionProblem:
     """Tokens and queries with random labels and a random linear head."""
     return AttentionProblem(X, _labels(rng, len(X)), Z, LinearHead(rng.standard_normal(X.shape[-1:])))
 

@@ -16,10 +16,10 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 import attsvm
 from attsvm.solvers import SOLVERS, MarginProblem, get_norm
+from attsvm.solvers.arrays import FloatArray
 from attsvm.validation.matrix_reference import (
     EXPRESSIONS,
     KINDS,
@@ -38,7 +38,6 @@ __all__ = [
     "faults_of", "instances", "pairs_of", "problem_of", "run", "sample", "solved", "solver_names",
 ]  # fmt: skip
 
-FloatArray = npt.NDArray[np.float64]
 
 NORM_NAMES = tuple(EXPRESSIONS)
 MARGINS = {

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = [
     "EXPRESSIONS",
@@ -29,10 +30,6 @@ __all__ = [
     "objective",
     "reference",
 ]
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -220,7 +217,8 @@ def constraints_of(instance: Instance, all_pairs: bool = False) -> Constraints:
     instance : Instance
     all_pairs : bool
         Compare every selected token with every other one, as Gen-SVM is defined. By default the first selected token
-        stands for its set: the same in a hard margin, and what a soft margin counts (`attsvm.rows.gen_svm_rows`).
+        stands for its set: the same in a hard margin, and what a soft margin counts
+        (`attsvm.selection_rows.gen_svm_rows`).
 
     Examples
     --------

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 import attsvm
-from attsvm.cli import bench, claims, compare, demo, diagnose, enumerate_, new, probe, report, solve, train, validate
-from attsvm.cli.run import run_app
+from attsvm.cli import model_commands, problem_commands, run_commands, validation_commands
+from attsvm.cli.application import run_app
 
 __all__ = ["app", "main"]
 
@@ -44,18 +44,18 @@ def options(
 
 
 # Each command's options stand beside what it does; this is the order of the help.
-app.command("demo", short_help="Do the main job on a random problem.")(demo.command)
-app.command("new", short_help="Write an example problem file.")(new.command)
-app.command("solve", short_help="Solve an attention SVM with a certificate.")(solve.command)
-app.command("train", short_help="Train attention weights by gradient descent.")(train.command)
-app.command("compare", short_help="Train, and say how well theory predicts it.")(compare.command)
-app.command("enumerate", short_help="List every locally optimal selection.")(enumerate_.command)
-app.command("diagnose", short_help="Say which theorems apply to the data.")(diagnose.command)
-app.command("report", short_help="Write all of this as one HTML page.")(report.command)
-app.command("probe", short_help="Measure every head of a trained transformer.")(probe.command)
-app.command("validate", short_help="Reproduce figures of the papers.")(validate.command)
-app.command("claims", short_help="Show what the papers claim and what holds.")(claims.command)
-app.command("bench", short_help="Measure speed against other solvers.")(bench.command)
+app.command("demo", short_help="Do the main job on a random problem.")(run_commands.demo_command)
+app.command("new", short_help="Write an example problem file.")(problem_commands.new_command)
+app.command("solve", short_help="Solve an attention SVM with a certificate.")(problem_commands.solve_command)
+app.command("train", short_help="Train attention weights by gradient descent.")(run_commands.train_command)
+app.command("compare", short_help="Train, and say how well theory predicts it.")(run_commands.compare_command)
+app.command("enumerate", short_help="List every locally optimal selection.")(problem_commands.enumerate_command)
+app.command("diagnose", short_help="Say which theorems apply to the data.")(problem_commands.diagnose_command)
+app.command("report", short_help="Write all of this as one HTML page.")(run_commands.report_command)
+app.command("probe", short_help="Measure every head of a trained transformer.")(model_commands.probe_command)
+app.command("validate", short_help="Reproduce figures of the papers.")(validation_commands.validate_command)
+app.command("claims", short_help="Show what the papers claim and what holds.")(validation_commands.claims_command)
+app.command("bench", short_help="Measure speed against other solvers.")(validation_commands.bench_command)
 
 
 def main() -> None:

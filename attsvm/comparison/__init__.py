@@ -1,8 +1,7 @@
 """Training against theory: metrics, reports, tables and pictures."""
 
-from attsvm.comparison.batch import BatchReport
 from attsvm.comparison.metrics import angle, correlation, effective_rank, fitted_rate, numerical_rank, reached_margin
-from attsvm.comparison.report import Comparison, Report, compare
+from attsvm.comparison.report import BatchReport, Comparison, Report, compare
 
 __all__ = [
     "BatchReport",

@@ -6,13 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.problem import AttentionProblem
-from attsvm.rows import selection_rows
 from attsvm.selection import SelectionLike
+from attsvm.selection_rows import selection_rows
 from attsvm.solvers import get_norm
+from attsvm.solvers.arrays import FloatArray
 
 __all__ = ["angle", "correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def correlation(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-    from attsvm.comparison.batch import BatchReport
-    from attsvm.comparison.report import Report
-    from attsvm.training.run import Run
+    from attsvm.comparison.report import BatchReport, Report
+    from attsvm.training.run_result import Run
 
 __all__ = ["attention_map", "plot_attention", "plot_batch", "plot_report", "plot_trajectory"]
 

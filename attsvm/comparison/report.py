@@ -1,9 +1,16 @@
-"""How well theory predicts a run: correlations, ranks, margins and the class of convergence."""
+"""Reports as tables.
+
+How well theory predicts a run: correlations, ranks, margins and the class of convergence.
+
+Reports over a batch of runs: the same numbers with mean, median and quantiles.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,24 +24,92 @@ from attsvm.comparison.metrics import (
     numerical_rank,
     reached_margin,
 )
-from attsvm.comparison.tables import report_table, svm_name
 from attsvm.optimality import Convergence, convergence_of
+from attsvm.records import Table
 from attsvm.selection import Selection
 from attsvm.solution import Solution, SolutionBatch
+from attsvm.solvers.arrays import FloatArray
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
+    pass  # merged
+    pass  # merged
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-    from attsvm.comparison.batch import BatchReport
-    from attsvm.training.run import Run
+    pass  # merged
+    from attsvm.problem import ProblemBatch
+    from attsvm.training.run_result import Run
 
-__all__ = ["Comparison", "Report", "compare"]
+__all__ = [
+    "BatchReport",
+    "Comparison",
+    "Report",
+    "batch_table",
+    "compare",
+    "compare_batch",
+    "report_table",
+    "svm_name",
+]
 
-FloatArray = npt.NDArray[np.float64]
+
+def svm_name(formulation: str, norm: str) -> str:
+    """Name of a solved problem; a star says nuclear norm.
+
+    Examples
+    --------
+    >>> from attsvm.comparison.report import svm_name
+    >>> svm_name("Att-SVM", "nuclear")
+    'Att-SVM*'
+    """
+    return formulation + ("*" if norm == "nuclear" else "")
+
+
+def report_table(reports: Sequence[Report]) -> Table:
+    """One line per run and solution.
+
+    Columns: parameterization and steps; class of convergence; numerical and effective rank of W; solution;
+    angle to it in degrees, 1 - correlation with it; margin reached relative to its margin; fitted rate of
+    1 - correlation; whether the run selects the solution's tokens.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for report in reports:
+        run = report.run
+        notes = [run.status] * (run.status != "finished") + ["no theorem"] * bool(report.uncovered)
+        ends = f"{report.convergence} ({', '.join(notes)})" if notes else report.convergence
+        first = (f"{run.parameterization}, {int(run.steps)}", ends, f"{report.rank} ({report.effective_rank:.1f})")
+        for c in report.shown:
+            solved = c.solution.status.has_solution
+            error = (f"{c.angle[-1]:.2g}", f"{c.misalignment[-1]:.1e}") if solved else (str(c.solution.status), None)
+            rate = None if np.isnan(c.rate) else f"{c.rate:.2f}"
+            tokens = "same" if c.selection_match[-1] else "other"
+            rows.append((*first, c.label, *error, _percent(c.margin[-1]), rate, tokens))
+            first = ("", "", "")
+        rows.append(())
+    columns = ("run", "ends", "rank", "solution", "degrees", "1 - corr", "margin", "rate", "tokens")
+    return Table("Training against theory", columns, rows, align="LLLLRRRRL")
+
+
+def _percent(share: float) -> str | None:
+    return None if np.isnan(share) else f"{100 * share:.2f} %"
+
+
+def batch_table(report: BatchReport) -> Table:
+    """Medians over a batch, and the quantiles of 1 - correlation."""
+    counts = ", ".join(f"{name} {count}" for name, count in report.convergence_counts().items())
+    rows = []
+    for label in report.labels:
+        s = report.summary(label)
+        spread = f"{s['q10']:.1e} to {s['q90']:.1e}"
+        shares = (f"{100 * s[name]:.0f} %" for name in ("selection_match", "solved"))
+        degrees = f"{float(angle(s['median'])):.2g}"
+        rows.append((label, degrees, f"{s['median']:.1e}", spread, _percent(s["margin"]), f"{s['rate']:.2f}", *shares))
+    columns = ("solution", "degrees", "1 - corr", "10 % to 90 %", "margin", "rate", "same tokens", "solved")
+    return Table(
+        f"{report.run.batch} runs of {report.run.parameterization}, medians: {counts}", columns, rows, "lRRRRRrR"
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -197,7 +272,7 @@ def _compare_one(run: Run, solution: Solution, own: bool) -> Comparison:
 
 def _is_run(given: object) -> bool:
     try:
-        from attsvm.training.run import Run
+        from attsvm.training.run_result import Run
     except ModuleNotFoundError:  # without torch there are no runs
         return False
     return isinstance(given, Run)
@@ -205,8 +280,12 @@ def _is_run(given: object) -> bool:
 
 @overload
 def compare(run: Run, *solutions: Solution, solver: str = "auto") -> Report: ...
+
+
 @overload
 def compare(run: Run, first: SolutionBatch, /, *rest: SolutionBatch, solver: str = "auto") -> BatchReport: ...
+
+
 def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto") -> Report | BatchReport:
     """Compare a run with SVM solutions; the SVM of the run's own tokens and norm always comes first.
 
@@ -239,7 +318,7 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
     if not _is_run(run):
         raise TypeError(f"compare takes a Run first, as train returns it, got {type(run).__name__}")
     if run.batch is not None:
-        from attsvm.comparison.batch import compare_batch
+        pass  # merged
 
         return compare_batch(run, *solutions, solver=solver)
     own = att_svm(run.trained_problem, run.selection, norm=run.norm or "frobenius", solver=solver)
@@ -248,7 +327,7 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
 
 def build_report(run: Run, own: Solution, *solutions: object, kind: Convergence | None = None) -> Report:
     """A report from solved pieces; the class of convergence is worked out if not given."""
-    from attsvm.theory.prediction import why_uncovered
+    from attsvm.theory.diagnosis import why_uncovered
 
     comparisons = [_compare_one(run, own, True)]
     for solution in solutions:
@@ -263,3 +342,114 @@ def build_report(run: Run, own: Solution, *solutions: object, kind: Convergence 
     rank, effective = int(numerical_rank(run.W)), float(effective_rank(run.W))
     uncovered = why_uncovered(run.trained_problem, run.selection)
     return Report(run, kind or convergence_of(own), rank, effective, tuple(comparisons), uncovered)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BatchReport:
+    """Reports of a batched run.
+
+    Attributes
+    ----------
+    run : Run
+    reports : tuple of Report
+        One per problem.
+    """
+
+    run: Run
+    reports: tuple[Report, ...]
+
+    def __len__(self) -> int:
+        return len(self.reports)
+
+    def __getitem__(self, index: int) -> Report:
+        return self.reports[index]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the solutions compared with."""
+        return tuple(c.label for c in self.reports[0].comparisons)
+
+    def _column(self, label: str) -> list[Comparison]:
+        return [r.comparisons[self.labels.index(label)] for r in self.reports]
+
+    def misalignment(self, label: str) -> npt.NDArray[np.float64]:
+        """``1 - correlation`` with a solution, shape (S, batch); NaN where infeasible."""
+        return np.stack([c.misalignment for c in self._column(label)], axis=1)
+
+    def convergence_counts(self) -> dict[str, int]:
+        """How many runs ended Global, Local, Not local (or Undecided)."""
+        counts = Counter(r.convergence for r in self.reports)
+        return {str(kind): counts[kind] for kind in Convergence if counts[kind]}
+
+    def summary(self, label: str | None = None, snapshot: int = -1) -> dict[str, float]:
+        """Mean, median, 10 % and 90 % quantiles of ``1 - correlation`` at a snapshot, over the solved problems."""
+        label = self.labels[0] if label is None else label
+        if label not in self.labels:
+            raise ValueError(f"label must be one of {self.labels}, got {label!r}")
+        column = self._column(label)
+        error = np.array([c.misalignment[snapshot] for c in column])
+        solved = np.isfinite(error)
+        if not solved.any():
+            nothing = dict.fromkeys(("mean", "median", "q10", "q90", "margin", "rate"), float("nan"))
+            return nothing | {"selection_match": 0.0, "solved": 0.0}
+        good = error[solved]
+        rates = np.array([c.rate for c in column])
+        margins = np.array([c.margin[snapshot] for c in column])
+        return {
+            "mean": float(good.mean()),
+            "median": float(np.median(good)),
+            "q10": float(np.quantile(good, 0.1)),
+            "q90": float(np.quantile(good, 0.9)),
+            "margin": float(np.nanmedian(margins)) if np.isfinite(margins).any() else float("nan"),
+            "rate": float(np.nanmedian(rates)) if np.isfinite(rates).any() else float("nan"),
+            "selection_match": float(np.mean([c.selection_match[snapshot] for c in column])),
+            "solved": float(solved.mean()),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """One flat record per problem, solution and snapshot, ready for a DataFrame."""
+        return [{"problem": b} | record for b, report in enumerate(self.reports) for record in report.records()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Summaries as plain data."""
+        return {
+            "parameterization": self.run.parameterization,
+            "batch": len(self),
+            "convergence": self.convergence_counts(),
+            "solutions": {label: self.summary(label) for label in self.labels},
+        }
+
+    def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
+        """Draw median and quantiles of 1 - correlation along training."""
+        from attsvm.comparison.plots import plot_batch
+
+        return plot_batch(self, axes)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} {count}" for name, count in self.convergence_counts().items())
+        errors = ", ".join(f"{label!r} {float(angle(self.summary(label)['median'])):.2g}" for label in self.labels)
+        return f"BatchReport({len(self)} runs of {self.run.parameterization}, {counts}; median degrees: {errors})"
+
+    def __str__(self) -> str:
+        return str(batch_table(self))
+
+    def _repr_html_(self) -> str:
+        return batch_table(self).html()
+
+
+def compare_batch(run: Run, *solutions: object, solver: str = "auto") -> BatchReport:
+    """Compare every run of a batch; see `attsvm.compare`."""
+    problems = cast("ProblemBatch", run.trained_problem)
+    own = att_svm(problems, run.selection, norm=run.norm or "frobenius", solver=solver)
+    columns = []
+    for column in solutions:
+        if not isinstance(column, SolutionBatch):
+            raise TypeError(f"compare takes batches of solutions after a batch of runs, got {type(column).__name__}")
+        if len(column) != run.batch:
+            raise ValueError(f"a batch of {run.batch} runs needs batches of {run.batch} solutions, got {len(column)}")
+        columns.append(column)
+    kinds = convergence_of(own)
+    reports = (
+        build_report(run[b], own[b], *(column[b] for column in columns), kind=kinds[b]) for b in range(run.batch or 0)
+    )
+    return BatchReport(run, tuple(reports))

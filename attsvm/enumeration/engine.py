@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import IntArray
-from attsvm.enumeration.evaluate import Verdicts
-from attsvm.enumeration.result import Counts, LocalOptimum, Undecided
-from attsvm.enumeration.space import SelectionSpace
+from attsvm.enumeration.selection_space import Counts, LocalOptimum, SelectionSpace, Undecided
+from attsvm.enumeration.solve_selections import Verdicts
 from attsvm.selection import Selection
 from attsvm.solvers import deadline
+from attsvm.solvers.arrays import IntArray
 from attsvm.solvers.deadline import late, within
 
 __all__ = ["Budget", "Engine", "run"]
@@ -229,8 +228,8 @@ def run(engine: Engine, budget: Budget, progress: bool, checkpoint: Path | None)
     --------
     >>> import attsvm
     >>> from attsvm.enumeration.engine import Budget, run
-    >>> from attsvm.enumeration.exhaustive import Exhaustive
-    >>> from attsvm.enumeration.space import SelectionSpace
+    >>> from attsvm.enumeration.selection_search import Exhaustive
+    >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> len(list(run(Exhaustive(space, "frobenius"), Budget(None, None, None), False, None)))
     4

@@ -8,14 +8,11 @@ from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
-from attsvm._checks import require_choice
 from attsvm.enumeration.engine import Budget, Engine, run
-from attsvm.enumeration.exhaustive import Exhaustive
-from attsvm.enumeration.heuristic import Swaps
-from attsvm.enumeration.result import LocalOptima, LocalOptimum
-from attsvm.enumeration.search import BestFirst
-from attsvm.enumeration.space import SelectionSpace
+from attsvm.enumeration.selection_search import BestFirst, Exhaustive, Swaps
+from attsvm.enumeration.selection_space import LocalOptima, LocalOptimum, SelectionSpace
 from attsvm.problem import AttentionProblem
+from attsvm.user_input import require_choice
 
 __all__ = ["EXHAUSTIVE_LIMIT", "Mode", "iter_locally_optimal", "locally_optimal_selections"]
 

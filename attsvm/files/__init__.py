@@ -1,9 +1,7 @@
 """Problem files: `.npz` and `.safetensors` with one documented schema, read without trusting them."""
 
-from attsvm.files.errors import MAX_BYTES, ProblemFileError
-from attsvm.files.problems import ProblemFile, load_problem, read_problem_file, save_problem
-from attsvm.files.results import save_arrays
-from attsvm.files.schema import SCHEMA
+from attsvm.files.formats import MAX_BYTES, SCHEMA, ProblemFileError
+from attsvm.files.problem_files import ProblemFile, load_problem, read_problem_file, save_arrays, save_problem
 
 __all__ = [
     "MAX_BYTES",

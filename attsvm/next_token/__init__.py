@@ -3,18 +3,32 @@
 from typing import TYPE_CHECKING
 
 from attsvm._lazy import load
-from attsvm.next_token.composition import CyclicSubspace, SoftComposition, soft_composition
-from attsvm.next_token.decomposition import NextTokenDecomposition, attention_shares, decompose
-from attsvm.next_token.generate import random_corpus
-from attsvm.next_token.graph_svm import GraphSolution, graph_svm, graph_svms
-from attsvm.next_token.graphs import TokenGraphs, token_graphs
-from attsvm.next_token.linear import linear_finite_part, linear_problem, linear_svm
-from attsvm.next_token.sequences import Corpus, read_embeddings, read_sequences
+from attsvm.next_token.finite_part import (
+    CyclicSubspace,
+    NextTokenDecomposition,
+    SoftComposition,
+    attention_shares,
+    decompose,
+    soft_composition,
+)
+from attsvm.next_token.graph_svm import (
+    GraphSolution,
+    graph_svm,
+    graph_svms,
+    linear_finite_part,
+    linear_problem,
+    linear_svm,
+)
+from attsvm.next_token.priority_graphs import TokenGraphs, token_graphs
+from attsvm.next_token.sequences import Corpus, random_corpus, read_embeddings, read_sequences
 
-_LAZY = {"NextTokenRun": "attsvm.next_token.training", "train": "attsvm.next_token.training"}  # these load torch
+_LAZY = {
+    "NextTokenRun": "attsvm.next_token.descent_on_sequences",
+    "train": "attsvm.next_token.descent_on_sequences",
+}  # these load torch
 
 if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name
-    from attsvm.next_token.training import NextTokenRun, train
+    from attsvm.next_token.descent_on_sequences import NextTokenRun, train
 else:
 
     def __getattr__(name: str) -> object:

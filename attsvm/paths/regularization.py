@@ -7,23 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._arrays import real_array, require_finite
-from attsvm._checks import generator, require_count, require_number
 from attsvm.attention import likeliest
 from attsvm.losses import Loss, get_loss
 from attsvm.optimality import SeparatingCone, separating_cone
-from attsvm.paths.ball_search import BallSearch, Form, PathStatus, Point
-from attsvm.paths.log_excess import LogExcess
+from attsvm.paths.ball_search import BallSearch, Form, LogExcess, PathStatus, Point
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution
 from attsvm.solvers import Status
+from attsvm.solvers.arrays import FloatArray
 from attsvm.svm import att_svm
+from attsvm.user_input import generator, real_array, require_count, require_finite, require_number
 
 __all__ = ["PathStatus", "RegularizationPath", "read_radii", "regularization_path"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

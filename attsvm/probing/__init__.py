@@ -6,17 +6,16 @@
 from typing import TYPE_CHECKING
 
 from attsvm._lazy import load
-from attsvm.probing.data import HeadData, LayerData
-from attsvm.probing.from_arrays import heads_from_arrays
+from attsvm.probing.head_data import HeadData, LayerData, heads_from_arrays
 
 _LAZY = {
-    "MEASURES": "attsvm.probing.measures.catalog",
+    "MEASURES": "attsvm.probing.measure_catalog",
     "Monitor": "attsvm.probing.monitor",
-    "ProbeError": "attsvm.probing.projections",
-    "ProbeTable": "attsvm.probing.table",
-    "SvmBudget": "attsvm.probing.measures.svm",
-    "capture": "attsvm.probing.hooks",
-    "probe": "attsvm.probing.run",
+    "ProbeError": "attsvm.probing.model_weights",
+    "ProbeTable": "attsvm.probing.head_table",
+    "SvmBudget": "attsvm.probing.svm_measures",
+    "capture": "attsvm.probing.model_hooks",
+    "probe": "attsvm.probing.probe_model",
 }
 
 __all__ = [
@@ -33,13 +32,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name
-    from attsvm.probing.hooks import capture
-    from attsvm.probing.measures.catalog import MEASURES
-    from attsvm.probing.measures.svm import SvmBudget
+    from attsvm.probing.head_table import ProbeTable
+    from attsvm.probing.measure_catalog import MEASURES
+    from attsvm.probing.model_hooks import capture
+    from attsvm.probing.model_weights import ProbeError
     from attsvm.probing.monitor import Monitor
-    from attsvm.probing.projections import ProbeError
-    from attsvm.probing.run import probe
-    from attsvm.probing.table import ProbeTable
+    from attsvm.probing.probe_model import probe
+    from attsvm.probing.svm_measures import SvmBudget
 else:
 
     def __getattr__(name: str) -> object:

@@ -1,25 +1,256 @@
-"""Attention watched while a model trains: a few scalars per head every so many steps, written down, with alarms."""
+"""When a head goes wrong while it trains: what is watched, and the words for it.
+
+Where a monitor writes: JSON lines, SQLite, TensorBoard.
+
+A monitor inside the training loops of others: transformers' Trainer and Lightning.
+
+Attention watched while a model trains: a few scalars per head every so many steps, written down, with alarms.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from attsvm.probing.alarms import Alarm, AlarmRules
-from attsvm.probing.hooks import attention_modules
-from attsvm.probing.projections import Projections
-from attsvm.probing.recompute import Call, Recomputed, read_call, recompute
-from attsvm.probing.writers import JsonlWriter, SqliteWriter, TensorBoardWriter, Writer
+from attsvm._lazy import installed, needs
+from attsvm.probing.model_hooks import Call, Recomputed, attention_modules, read_call, recompute
+from attsvm.probing.model_weights import Projections
+from attsvm.records import plain
 
-__all__ = ["Monitor", "head_scalars"]
+if TYPE_CHECKING:
+    pass  # merged
+
+__all__ = [
+    "Alarm",
+    "AlarmRules",
+    "JsonlWriter",
+    "Monitor",
+    "SqliteWriter",
+    "TensorBoardWriter",
+    "Writer",
+    "head_scalars",
+    "lightning_callback",
+    "trainer_callback",
+]
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One crossing of a threshold.
+
+    Attributes
+    ----------
+    step, layer, head : int
+    kind : {"entropy collapse", "saturation", "exploding logit", "new sink"}
+    value : float
+        The measure that crossed.
+    """
+
+    step: int
+    layer: int
+    head: int
+    kind: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"step {self.step}: {self.kind} in layer {self.layer}, head {self.head} ({self.value:.3g})"
+
+
+@dataclass(frozen=True)
+class AlarmRules:
+    """Thresholds; an alarm is raised when a head crosses one, not while it stays beyond.
+
+    Attributes
+    ----------
+    entropy_share : float
+        Entropy collapse: entropy over its largest value falls below this.
+    saturation : float
+        Share of queries whose gradient is rounding noise in the training dtype exceeds this.
+    max_logit : float
+        Exploding logit: the largest one exceeds this.
+    sink : float
+        New sink: attention on the first token exceeds this.
+
+    Examples
+    --------
+    >>> from attsvm.probing.monitor import AlarmRules
+    >>> rules = AlarmRules()
+    >>> calm, wild = {"max_logit": 5.0, "sink_share_first": 0.1}, {"max_logit": 500.0, "sink_share_first": 0.1}
+    >>> [str(alarm) for alarm in rules.crossings(7, 0, 3, calm, wild)]
+    ['step 7: exploding logit in layer 0, head 3 (500)']
+    >>> list(rules.crossings(8, 0, 3, wild, wild))
+    []
+    """
+
+    entropy_share: float = 0.02
+    saturation: float = 0.5
+    max_logit: float = 100.0
+    sink: float = 0.5
+
+    def crossings(
+        self, step: int, layer: int, head: int, before: Mapping[str, float] | None, now: Mapping[str, float]
+    ) -> Iterator[Alarm]:
+        """Alarms of one head between two measurements; the first measurement raises those it finds."""
+        watched = (
+            ("entropy collapse", "entropy_share", -self.entropy_share, -1.0),
+            ("saturation", "noise", self.saturation, 1.0),
+            ("exploding logit", "max_logit", self.max_logit, 1.0),
+            ("new sink", "sink_share_first", self.sink, 1.0),
+        )
+        for kind, name, limit, sign in watched:
+            if name not in now or not sign * now[name] > limit:
+                continue
+            if before is None or name not in before or not sign * before[name] > limit:
+                yield Alarm(step, layer, head, kind, now[name])
+
+
+Scalars = dict[str, float]
+
+
+class Writer(Protocol):
+    """Takes what was measured at a step."""
+
+    def write(self, step: int, heads: dict[tuple[int, int], Scalars], alarms: Sequence[Alarm]) -> None:
+        """Scalars of every (layer, head), and alarms."""
+
+    def close(self) -> None:
+        """End."""
+
+
+class JsonlWriter:
+    r"""One line of JSON per measurement.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from attsvm.probing.monitor import JsonlWriter
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     writer = JsonlWriter(Path(folder) / "a.jsonl")
+    ...     writer.write(5, {(0, 1): {"entropy": 2.0}}, [])
+    ...     writer.close()
+    ...     (Path(folder) / "a.jsonl").read_text()
+    '{"step": 5, "heads": [{"layer": 0, "head": 1, "entropy": 2.0}], "alarms": []}\n'
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - open while training runs
+
+    def write(self, step: int, heads: dict[tuple[int, int], Scalars], alarms: Sequence[Alarm]) -> None:
+        """Append a line, at once."""
+        rows = [{"layer": layer, "head": head, **values} for (layer, head), values in heads.items()]
+        self._file.write(json.dumps(plain({"step": step, "heads": rows, "alarms": list(alarms)})) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class SqliteWriter:
+    """Tables ``scalars`` (step, layer, head, name, value) and ``alarms`` (step, layer, head, kind, value).
+
+    Examples
+    --------
+    >>> from attsvm.probing.monitor import SqliteWriter
+    >>> writer = SqliteWriter(":memory:")
+    >>> writer.write(5, {(0, 1): {"entropy": 2.0}}, [])
+    >>> writer.connection.execute("SELECT * FROM scalars").fetchall()
+    [(5, 0, 1, 'entropy', 2.0)]
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            self.connection = sqlite3.connect(str(path))
+            for table, name in (("scalars", "name"), ("alarms", "kind")):
+                self.connection.execute(
+                    f"CREATE TABLE IF NOT EXISTS {table} (step INTEGER, layer INTEGER, head INTEGER, {name} TEXT, "
+                    "value REAL)"
+                )
+        except sqlite3.DatabaseError as error:
+            raise ValueError(f"{path} cannot be used as a database of scalars ({error})") from error
+
+    def write(self, step: int, heads: dict[tuple[int, int], Scalars], alarms: Sequence[Alarm]) -> None:
+        """Add rows in one transaction."""
+        rows = [(step, *place, name, value) for place, values in heads.items() for name, value in values.items()]
+        told = [(alarm.step, alarm.layer, alarm.head, alarm.kind, alarm.value) for alarm in alarms]
+        with self.connection:
+            self.connection.executemany("INSERT INTO scalars VALUES (?, ?, ?, ?, ?)", rows)
+            self.connection.executemany("INSERT INTO alarms VALUES (?, ?, ?, ?, ?)", told)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+
+class TensorBoardWriter:
+    """Scalars ``attention/LAYER.HEAD/NAME`` and alarms as text, in a folder that TensorBoard reads."""
+
+    def __init__(self, folder: str | Path) -> None:
+        with needs("TensorBoardWriter"):
+            from torch.utils.tensorboard import SummaryWriter
+        make: Any = SummaryWriter
+        self._writer: Any = make(str(folder))
+
+    def write(self, step: int, heads: dict[tuple[int, int], Scalars], alarms: Sequence[Alarm]) -> None:
+        """Add scalars and texts."""
+        for (layer, head), values in heads.items():
+            for name, value in values.items():
+                self._writer.add_scalar(f"attention/{layer}.{head}/{name}", value, step)
+        for alarm in alarms:
+            self._writer.add_text("attention/alarms", str(alarm), step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+
+def trainer_callback(monitor: Monitor) -> Any:
+    """What ``transformers.Trainer(callbacks=[...])`` takes."""
+    with needs("trainer_callback"):
+        from transformers import TrainerCallback
+    base: Any = TrainerCallback
+
+    class AttentionCallback(base):  # type: ignore[misc]
+        """Calls the monitor after every optimizer step."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            monitor.step()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            monitor.close()
+
+    return AttentionCallback()
+
+
+def lightning_callback(monitor: Monitor) -> Any:
+    """What ``lightning.Trainer(callbacks=[...])`` takes."""
+    older = not installed("lightning") and installed("pytorch_lightning")
+    with needs("lightning_callback"):
+        base: Any = import_module("pytorch_lightning.callbacks" if older else "lightning.pytorch.callbacks").Callback
+
+    class AttentionCallback(base):  # type: ignore[misc]
+        """Calls the monitor after every training batch."""
+
+        def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+            monitor.step()
+
+        def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+            monitor.close()
+
+    return AttentionCallback()
+
 
 Place = tuple[int, int]
 
@@ -167,13 +398,13 @@ class Monitor:
 
     def trainer_callback(self) -> Any:
         """A ``transformers.TrainerCallback`` that calls `step` after every optimizer step and closes at the end."""
-        from attsvm.probing.callbacks import trainer_callback
+        pass  # merged
 
         return trainer_callback(self)
 
     def lightning_callback(self) -> Any:
         """A Lightning callback that calls `step` after every training batch and closes at the end."""
-        from attsvm.probing.callbacks import lightning_callback
+        pass  # merged
 
         return lightning_callback(self)
 
@@ -221,7 +452,7 @@ def head_scalars(again: Recomputed) -> dict[str, Tensor]:
     --------
     >>> import torch
     >>> from attsvm.probing.monitor import head_scalars
-    >>> from attsvm.probing.recompute import Recomputed
+    >>> from attsvm.probing.model_hooks import Recomputed
     >>> logits = torch.zeros(1, 2, 3, 3)
     >>> flat = Recomputed(logits, logits, None, torch.ones(1, 3, 3, dtype=torch.bool), None, logits, logits.softmax(-1))
     >>> found = head_scalars(flat)

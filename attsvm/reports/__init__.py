@@ -1,8 +1,7 @@
 """One self-contained HTML page about a problem, and one that leads to those of a batch."""
 
 from attsvm.reports.content import build_content
-from attsvm.reports.overview import overview_record, page_of, write_overview
-from attsvm.reports.page import render_page, write_page, write_report
+from attsvm.reports.page import overview_record, page_of, render_page, write_overview, write_page, write_report
 
 __all__ = [
     "build_content",

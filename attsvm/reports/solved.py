@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.comparison.tables import svm_name
-from attsvm.exact_local import exact_local_optimality
+from attsvm.comparison.report import svm_name
+from attsvm.exact_tokens import exact_local_optimality
 from attsvm.heads import LinearHead
 from attsvm.optimality import Convergence, convergence_of, support_indices
 from attsvm.problem import AttentionProblem

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attsvm._checks import require_choice
 from attsvm.enumeration import count_selections, solve_selections
 from attsvm.optimality import Convergence
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import plain, share
 from attsvm.selection import Selection
 from attsvm.solvers import get_norm
+from attsvm.user_input import require_choice
 
 if TYPE_CHECKING:
     import torch
 
-    from attsvm.training.run import Run
+    from attsvm.training.run_result import Run
 
 __all__ = ["Attraction", "Reached", "attraction"]
 
@@ -143,7 +143,7 @@ class Attraction:
         return f"Attraction({self.starts} starts, {self.norm}, {len(self.rows)} selections reached: {ends})"
 
     def __str__(self) -> str:
-        from attsvm.theory.tables import attraction_text
+        from attsvm.theory.diagnosis import attraction_text
 
         return attraction_text(self)
 

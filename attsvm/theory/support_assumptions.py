@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm._checks import generator
 from attsvm.enumeration import SelectionTable, count_selections, solve_every_selection, solve_selections
 from attsvm.problem import AttentionProblem
-from attsvm.rows import AttentionRows
 from attsvm.selection import Selection
+from attsvm.selection_rows import AttentionRows
 from attsvm.solution import Solution
 from attsvm.solvers import Status
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.exact import ExactLeastNorm
 from attsvm.support_proof import MarginBounds, margin_bounds, on_margin, solve_exactly
-from attsvm.theory.check import Check, Verdict, verdict_of
-from attsvm.theory.mixtures import query_tokens
+from attsvm.theory.assumptions import Check, Verdict, query_tokens, verdict_of
+from attsvm.user_input import generator
 
 __all__ = [
     "PUBLISHED_MARGIN",
@@ -40,7 +40,6 @@ __all__ = [
     "misses_optimal_support",
 ]
 
-FloatArray = npt.NDArray[np.float64]
 
 PUBLISHED_MARGIN = 1.1  # the published stand-in for B.1: average margin of the other tokens below this
 _DENSE_ROWS = 4000  # rows up to which the Gram matrix is formed (128 MB)
@@ -67,7 +66,7 @@ def interpolating_multipliers(rows: AttentionRows) -> tuple[FloatArray, float]:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.rows import selection_rows
+    >>> from attsvm.selection_rows import selection_rows
     >>> from attsvm.theory.support_assumptions import interpolating_multipliers
     >>> rows = selection_rows(attsvm.random_problem(n=2, T=3, d=40, seed=0))
     >>> multipliers, residual = interpolating_multipliers(rows)

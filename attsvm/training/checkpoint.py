@@ -21,12 +21,11 @@ from torch import Tensor
 from attsvm.losses import get_loss
 from attsvm.records import atomic_write
 from attsvm.training.options import TrainOptions
-from attsvm.training.parameters import Parameters
-from attsvm.training.run import RunStatus, snapshot_names
-from attsvm.training.tensors import TensorProblem
+from attsvm.training.run_result import RunStatus, snapshot_names
+from attsvm.training.tensors import Parameters, TensorProblem
 
 if TYPE_CHECKING:
-    from attsvm.training.step import TrainingState
+    from attsvm.training.loop import TrainingState
 
 __all__ = ["CheckpointError", "fingerprint", "load_checkpoint", "save_checkpoint"]
 

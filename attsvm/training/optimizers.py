@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attsvm.training.parameters import Parameters, like, squared_norms
+from attsvm.training.tensors import Parameters, like, squared_norms
 
 __all__ = ["Optimizer", "get_optimizer"]
 
@@ -215,7 +215,7 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     name = {"spectral": "steepest:spectral", "sign": "steepest:linf"}.get(name, name)
     if name == "normalized_gd" or name == "steepest:frobenius":
         return Optimizer(name, "frobenius", _stateless, _normalized_gd(normalization, floor))
-    if name == "polyak":  # normalized descent whose length is worked out from the loss (attsvm.training.step)
+    if name == "polyak":  # normalized descent whose length is worked out from the loss (attsvm.training.loop)
         return Optimizer(name, "frobenius", _stateless, _normalized_gd("joint", floor))
     if name == "gd":
         return Optimizer(name, "frobenius", _stateless, _plain_gd)

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 import torch
 
-from attsvm._checks import generator, require_count, require_number
 from attsvm.losses import Loss, get_loss
 from attsvm.parameterizations import get_parameterization
 from attsvm.training.optimizers import Optimizer, get_optimizer
+from attsvm.user_input import generator, require_count, require_number
 
 __all__ = ["Recipe", "TrainOptions", "TrainSettings", "snapshot_steps"]
 

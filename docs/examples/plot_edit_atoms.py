@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import attsvm
-from attsvm.validation.pretrained.packages import is_installed
+from attsvm.validation.pretrained.installed_models import is_installed
 
 here = Path(__file__).resolve().parent if "__file__" in globals() else Path.cwd()
 record = json.loads((here.parent / "studies" / "own_atoms.json").read_text())
@@ -30,9 +30,8 @@ for table in record["tables"][:3]:
 # The same edit, live: one reaction, before and after.
 
 if is_installed("rxnmapper") and is_installed("transformers"):
-    from attsvm.validation.figures.own.atoms import counts
-    from attsvm.validation.pretrained.reactions import package_reactions
-    from attsvm.validation.pretrained.rxnmapper import load_reaction_model, tasks_of
+    from attsvm.validation.figures.own.fit_studies import counts
+    from attsvm.validation.pretrained.atom_mapping import load_reaction_model, package_reactions, tasks_of
 
     model, reactions = load_reaction_model(), package_reactions()
     tasks = tasks_of(model, reactions, model.head)

@@ -1,4 +1,4 @@
-"""Certificates as data: what W and multipliers prove; `attsvm.solvers.certify.hard` computes them."""
+"""Certificates as data: what W and multipliers prove; `attsvm.solvers.certify.hard_certificate` computes them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from attsvm.solvers.arrays import Count, FloatArray, IntArray, Number, lazy
 from attsvm.solvers.display import html_facts, largest
+from attsvm.solvers.margin_problem import EitherProblem
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.problem import EitherProblem
 
 if TYPE_CHECKING:
     from attsvm.solvers.certify.farkas import FarkasCertificate

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import Count, FloatArray, Number
 from attsvm.solvers.certify.certificate import Certificate, CertificateBatch
-from attsvm.solvers.certify.hard import MANY, ONE, Arithmetic, measure
-from attsvm.solvers.certify.soft import measure_soft
+from attsvm.solvers.certify.hard_certificate import MANY, ONE, Arithmetic, measure
+from attsvm.solvers.certify.soft_certificate import measure_soft
+from attsvm.solvers.margin_problem import EitherProblem, MarginProblem, MarginProblemBatch
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.problem import EitherProblem, MarginProblem, MarginProblemBatch
 
 __all__ = ["certify"]
 

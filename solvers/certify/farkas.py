@@ -25,7 +25,7 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Certificate, Source
 from attsvm.solvers.certify.rounding import dot_error, dual_bound, gamma, norm_bounds
 from attsvm.solvers.certify.singular_values import factor_bound, singular_value_bounds
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows
 

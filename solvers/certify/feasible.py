@@ -20,7 +20,7 @@ import numpy as np
 from attsvm.solvers.arrays import BoolArray, FloatArray, Number
 from attsvm.solvers.certify.rounding import gamma
 from attsvm.solvers.certify.singular_values import least_eigenvalue
-from attsvm.solvers.problem import EitherProblem
+from attsvm.solvers.margin_problem import EitherProblem
 
 __all__ = ["correction_bound", "feasibility_cost"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.margin_problem import MarginProblem, is_batch
 from attsvm.solvers.norms import Entrywise, Norm, Schatten
-from attsvm.solvers.problem import MarginProblem, is_batch
 from attsvm.solvers.status import Status
 
 if TYPE_CHECKING:

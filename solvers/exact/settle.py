@@ -17,9 +17,9 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.deadline import OutOfTime
 from attsvm.solvers.exact.measures import exact_certificate, exact_rows_of, root_bounds, rounded_up
+from attsvm.solvers.margin_problem import MarginProblem
+from attsvm.solvers.margin_solution import MethodResult
 from attsvm.solvers.norms import Entrywise, Norm, Schatten, get_norm
-from attsvm.solvers.problem import MarginProblem
-from attsvm.solvers.solution import MethodResult
 
 if TYPE_CHECKING:
     from flint import fmpq_mat
@@ -45,7 +45,7 @@ def settle_exactly(problem: MarginProblem, norm: Norm, found: MethodResult, tole
     --------
     >>> from attsvm.solvers import MarginProblem, get_norm
     >>> from attsvm.solvers.exact.settle import settle_exactly
-    >>> from attsvm.solvers.solution import MethodResult
+    >>> from attsvm.solvers.margin_solution import MethodResult
     >>> thin = MarginProblem([[1e12, 0.0], [-1e12, 1.0]], [[1.0]], [0, 0])
     >>> settle_exactly(thin, get_norm("frobenius"), MethodResult(), 1e-8).W.ravel()
     array([1.e-12, 2.e+00])

@@ -15,7 +15,7 @@ import numpy as np
 from attsvm.solvers.arrays import Axis, BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
-from attsvm.solvers.certify.hard import ONE, frobenius_of, frobenius_of_batch, measure
+from attsvm.solvers.certify.hard_certificate import ONE, frobenius_of, frobenius_of_batch, measure
 from attsvm.solvers.compiled.batched_pivoting import (
     MOST_ROWS,
     is_available,
@@ -33,10 +33,10 @@ from attsvm.solvers.frobenius.pivoting import (
     solve_small,
     solve_small_batch,
 )
+from attsvm.solvers.margin_solution import BatchResult, MethodResult
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import EitherPenalty, Penalty
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import BatchResult, MethodResult
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
 __all__ = ["by_distance", "in_norm_form", "proved", "solve_active_set", "solve_active_sets"]

@@ -19,7 +19,7 @@ from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.deadline import late
 from attsvm.solvers.exact.settle import exact_proof
 from attsvm.solvers.frobenius.least_distance import least_distance
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.rows.chosen import ChosenRows
 from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows

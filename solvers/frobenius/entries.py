@@ -18,11 +18,11 @@ from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.correction import least_change
 from attsvm.solvers.deadline import late
 from attsvm.solvers.frobenius.conflicts import find_conflict
+from attsvm.solvers.margin_solution import Extras, MethodResult
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["BACK_OFF", "solve_entries"]

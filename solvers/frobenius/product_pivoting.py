@@ -28,7 +28,7 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.row_features import FeatureBasis, QueryPreconditioner, RowPreconditioner
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.rows.chosen import ChosenRows, chosen
 from attsvm.solvers.rows.shared import SharedRows
 

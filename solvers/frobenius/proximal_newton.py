@@ -26,7 +26,7 @@ import numpy as np
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.frobenius.face_system import FaceSystem, Metric
 from attsvm.solvers.frobenius.multiplier_sets import Face, MultiplierSet
-from attsvm.solvers.problem import MarginProblem
+from attsvm.solvers.margin_problem import MarginProblem
 
 __all__ = ["Iterate", "ProximalNewton"]
 

@@ -30,11 +30,11 @@ from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.soft_entries import soft_interior
 from attsvm.solvers.frobenius.soft_rows import FIRST_ROWS, BothSigns, largest_of_each, plan_memory
 from attsvm.solvers.frobenius.working_set import Progress, read_progress
+from attsvm.solvers.margin_problem import MarginProblem
+from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
-from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, MarginSolution, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_soft_large"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.memory import allowed_memory, too_large
-from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.rows.normal_matrix import CHUNK_NUMBERS
 from attsvm.solvers.rows.pairs import PairRows
 

@@ -10,11 +10,11 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.compiled.kernels import minimize
 from attsvm.solvers.frobenius.active_set import proved, solve_active_sets
+from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch
+from attsvm.solvers.margin_solution import BatchResult, Extras, MethodResult
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.newton import polish_pair, report
-from attsvm.solvers.problem import MarginProblem, MarginProblemBatch
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import BatchResult, Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
 __all__ = ["solve_nuclear_alone", "solve_nuclear_batch"]

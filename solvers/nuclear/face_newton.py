@@ -17,10 +17,10 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.frobenius.multiplier_sets import Face, MultiplierSet
+from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.norms import get_norm
 from attsvm.solvers.nuclear.newton import Equations, guessed_rank, newton_steps, rank_correction
 from attsvm.solvers.nuclear.spectra import singular_values
-from attsvm.solvers.problem import MarginProblem
 
 __all__ = ["FacePair", "polish_face"]
 

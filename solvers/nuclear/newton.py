@@ -21,10 +21,10 @@ import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult, is_one
 from attsvm.solvers.nuclear.spectra import pair_gap, schur_matrix, singular_triples, singular_values
 from attsvm.solvers.nuclear.symmetric_matrices import active_map, symmetric, triangle
 from attsvm.solvers.request import Request
-from attsvm.solvers.solution import Extras, MarginSolution, MethodResult, is_one
 from attsvm.solvers.unit import UnitRows
 
 __all__ = [

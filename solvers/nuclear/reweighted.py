@@ -21,12 +21,12 @@ from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.working_set import WorkingSetSolve, raised
+from attsvm.solvers.margin_problem import MarginProblem
+from attsvm.solvers.margin_solution import Extras, MethodResult
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.face_newton import polish_face
-from attsvm.solvers.problem import MarginProblem
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
-from attsvm.solvers.solution import Extras, MethodResult
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_reweighted"]

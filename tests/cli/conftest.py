@@ -3,7 +3,7 @@ import json
 import pytest
 
 from attsvm.cli import app
-from attsvm.cli.run import run_app
+from attsvm.cli.application import run_app
 
 
 class Result:

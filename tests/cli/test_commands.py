@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.exact_local import exact_listing
+from attsvm.exact_tokens import exact_listing
 from attsvm.files import load_problem, read_problem_file, save_problem
 
 
@@ -207,7 +207,9 @@ def test_enumerate_decides_every_selection_exactly(attsvm_command):
         in attsvm_command("enumerate", "s.npz", "--exact").out
     )
     with pytest.MonkeyPatch.context() as patch:  # a list that exact arithmetic contradicts, whatever float64 said
-        patch.setattr("attsvm.enumeration.result.exact_listing", lambda problem, *_: exact_listing(problem, []))
+        patch.setattr(
+            "attsvm.enumeration.selection_space.exact_listing", lambda problem, *_: exact_listing(problem, [])
+        )
         wrong = attsvm_command("enumerate", "s.npz", "--exact", "--json")
     assert wrong.code == 1 and wrong.record["complete"] and wrong.record["exact"]["missing"]
     attsvm_command("new", "b.npz", "-n", 2, "-T", 3, "-d", 3, "--batch", 2)
@@ -281,7 +283,7 @@ class FakeCase:
         self.opt_in = False
 
     def run(self, seed, draws, report):
-        from attsvm.validation.bench.judge import Line, Result, Spread, Verdict
+        from attsvm.validation.bench.measurement import Line, Result, Spread, Verdict
 
         self.calls.append((seed, draws))
         report(f"{self.name} runs")

@@ -12,10 +12,9 @@ from attsvm.cli import app
 from attsvm.files import save_problem
 from attsvm.probing import SvmBudget
 from attsvm.reports import build_content
-from attsvm.validation.figures.framework import Options
+from attsvm.validation.figures.figure import Options
+from attsvm.validation.ledger.audit import audit, audit_seeds
 from attsvm.validation.ledger.mutate import mutations
-from attsvm.validation.ledger.run import audit
-from attsvm.validation.ledger.seeds import audit_seeds
 
 # The functions that a command calls, and options that go by another name there.
 FUNCTIONS = {

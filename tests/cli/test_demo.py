@@ -1,7 +1,7 @@
 import pytest
 
 import attsvm
-from attsvm.cli import demo
+from attsvm.cli import run_commands
 
 
 def test_demo_prints_both_solutions_with_certificates(attsvm_command):
@@ -37,8 +37,8 @@ def test_demo_explains_infeasible_data(attsvm_command):
 
 
 def test_demo_without_torch_says_what_is_missing(capsys, monkeypatch):
-    monkeypatch.setattr("attsvm.cli.demo.find_spec", lambda name: None)
-    demo.command(n=2, tokens=3, dimension=4, seed=0, steps=10)
+    monkeypatch.setattr("attsvm.cli.run_commands.find_spec", lambda name: None)
+    run_commands.demo_command(n=2, tokens=3, dimension=4, seed=0, steps=10)
     out = capsys.readouterr().out
     assert "it needs torch (pip install 'attsvm[torch]')" in out
     assert "Training against theory" not in out

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 import attsvm
-from attsvm.cli.run import EXIT_CODES
-from attsvm.files import schema
+from attsvm.cli.application import EXIT_CODES
+from attsvm.files import formats
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -45,11 +45,11 @@ def test_the_tables_are_complete(attsvm_command):
 
 def test_the_schema_is_documented():
     text = (DOCS / "files.md").read_text()
-    assert schema.SCHEMA in text
+    assert formats.SCHEMA in text
     entries = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     heads = (attsvm.LinearHead, attsvm.ReluHead, attsvm.ConcaveHead)  # others may be defined by other tests
     parameters = {f"head_{name}" for head in heads for name in head.parameters}
-    assert parameters <= set(schema.known_arrays())
-    assert sorted(entries) == sorted({*schema.TEXTS, *schema.PROBLEM_ARRAYS, *parameters, "selection"})
+    assert parameters <= set(formats.known_arrays())
+    assert sorted(entries) == sorted({*formats.TEXTS, *formats.PROBLEM_ARRAYS, *parameters, "selection"})
     for kind in ("none", *(head.kind for head in heads)):
         assert f"`{kind}`" in text

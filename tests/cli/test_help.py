@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attsvm.cli.run import EXIT_CODES
+from attsvm.cli.application import EXIT_CODES
 
 COMMANDS = (
     "demo", "new", "solve", "train", "compare", "enumerate", "diagnose", "report", "probe", "validate",
@@ -54,7 +54,7 @@ def test_the_example_runs(attsvm_command, command):
     if command == "":
         lines = [line.replace("attsvm new", "attsvm new --force") for line in lines]  # it is there already
     if command == "validate":
-        from attsvm.validation.figures.registry import choose_figures
+        from attsvm.validation.figures.figure_registry import choose_figures
 
         lines, (figure,) = lines[:1], lines[1:]  # a figure takes a minute: only look it up
         _, _, name, option = shlex.split(figure)

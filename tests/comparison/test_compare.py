@@ -197,7 +197,7 @@ def relu_problem(batch=None):
 
 
 def test_a_head_that_no_theorem_covers_gets_no_advice_to_train_longer():
-    from attsvm.reports.verdict import batch_verdict, runs_verdict
+    from attsvm.reports.verdicts import batch_verdict, runs_verdict
 
     report = attsvm.compare(attsvm.train(relu_problem(), steps=200))
     why = "ReluHead is not linear, and Assumption E fails for these tokens"
@@ -212,7 +212,7 @@ def test_a_head_that_no_theorem_covers_gets_no_advice_to_train_longer():
 
 
 def test_a_head_that_a_theorem_covers_is_told_to_train_longer(report):
-    from attsvm.reports.verdict import run_verdict, runs_verdict
+    from attsvm.reports.verdicts import run_verdict, runs_verdict
 
     assert report.uncovered == "" and "theorem" not in str(report)
     assert "it is 1.4 degrees from the max-margin direction" in runs_verdict([report])

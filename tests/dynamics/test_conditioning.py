@@ -30,7 +30,7 @@ from attsvm.dynamics.conditioning import (
     student_teacher,
     value_margins,
 )
-from attsvm.dynamics.conditioning.separation import unimportant_covariance
+from attsvm.dynamics.conditioning.curvature import unimportant_covariance
 
 
 def random_problem(seed, N=7, n=5, d=4, loss=None, attention="softmax", W=True):

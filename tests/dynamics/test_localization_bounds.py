@@ -13,8 +13,15 @@ from scipy import optimize
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attsvm.dynamics.localization as loc
-from attsvm.dynamics.localization.entropy import attention_logits, logit_radius, spectral_norm
-from attsvm.dynamics.localization.inequalities import norm_chain, token_diameter, trace_below_inverse, trace_below_scale
+from attsvm.dynamics.localization.entropy_bounds import (
+    attention_logits,
+    logit_radius,
+    norm_chain,
+    spectral_norm,
+    token_diameter,
+    trace_below_inverse,
+    trace_below_scale,
+)
 from attsvm.dynamics.localization.regularizer import locater_gradients, qk_scale
 from attsvm.softmax import softmax
 

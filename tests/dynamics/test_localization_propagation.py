@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 import attsvm.dynamics.localization as loc
-from attsvm.dynamics.localization.law import upper_tail
-from attsvm.dynamics.localization.moments import position_coefficients
+from attsvm.dynamics.localization.propagation import upper_tail
+from attsvm.dynamics.localization.propagation_profile import position_coefficients
 
 
 def imhof(weights, x):

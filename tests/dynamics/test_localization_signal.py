@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm.dynamics.localization as loc
-from attsvm.dynamics.localization.walks import read_covariance
+from attsvm.dynamics.localization.eigenspectrum import read_covariance
 from attsvm.softmax import softmax
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from attsvm.dynamics import polarization as pol
-from attsvm.dynamics.polarization.attention import attention_weights
-from attsvm.dynamics.polarization.metrics import sink_heads, uniform_sparsity
+from attsvm.dynamics.polarization.attention_metrics import sink_heads, uniform_sparsity
+from attsvm.dynamics.polarization.value_descent import attention_weights
 
 
 def random_attention(rng, causal=True):

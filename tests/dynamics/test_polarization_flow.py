@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
 from attsvm.dynamics import polarization as pol
-from attsvm.dynamics.polarization.asymptotics import local_exponents
-from attsvm.dynamics.polarization.variants import tied_rates
+from attsvm.dynamics.polarization.flow_margins import local_exponents
+from attsvm.dynamics.polarization.full_flow import tied_rates
 
 # The protocol of Figure 2: legacy generator, seed 123, W = 0.1 randn, one draw for a that is then set to zero, beta.
 _draw = np.random.RandomState(123)
@@ -168,7 +168,7 @@ def test_maps_agree_with_autograd_and_conserve(kind, rng):
     a = 1.0 + 0.2 * rng.standard_normal(6)
     v = rng.standard_normal(6)
     normalization = pol.get_normalization(kind)
-    from attsvm.dynamics.polarization.descent import torch_parts
+    from attsvm.dynamics.polarization.value_descent import torch_parts
 
     tensor = torch.tensor(a, requires_grad=True)
     scores = torch_parts(kind)(tensor)[0]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
 from attsvm.dynamics import polarization as pol
-from attsvm.dynamics.polarization.invariants import decrease_margin, two_token_winner
+from attsvm.dynamics.polarization.flow_margins import decrease_margin, two_token_winner
 
 
 def ordered(rng, p, scale=1.0):

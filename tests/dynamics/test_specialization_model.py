@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import attsvm.dynamics.specialization as sp
-from attsvm.dynamics.specialization.projected import wishart
+from attsvm.dynamics.specialization.head_sgd import wishart
 
 
 @pytest.fixture

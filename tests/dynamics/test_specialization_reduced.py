@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm.dynamics.specialization as sp
-from attsvm.dynamics.specialization.escape import curvature_m
-from attsvm.dynamics.specialization.passes import PlainPass, SharedPass, choose_pass
-from attsvm.dynamics.specialization.quadrature import quadrature_size
-from attsvm.dynamics.specialization.reduced import score_noise
+from attsvm.dynamics.specialization.head_flow import quadrature_size
+from attsvm.dynamics.specialization.reduced_loss import PlainPass, SharedPass, choose_pass, score_noise
+from attsvm.dynamics.specialization.unspecialized import curvature_m
 
 PRIORS = {
     "flip": sp.flipping_spike(2.0, 3.0),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import attsvm.dynamics.specialization as sp
-from attsvm.dynamics.specialization.hierarchy import one_hot_cumulant
+from attsvm.dynamics.specialization.unspecialized import one_hot_cumulant
 
 
 def exact_loss(prior, L, point, activation, nodes=14):

@@ -3,7 +3,7 @@ import re
 import pytest
 
 import attsvm
-from attsvm.enumeration import exhaustive, iter_locally_optimal, locally_optimal_selections
+from attsvm.enumeration import iter_locally_optimal, locally_optimal_selections, selection_search
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def same(left, right):
 
 
 def test_a_stopped_exhaustive_listing_goes_on(problem, tmp_path, monkeypatch):
-    monkeypatch.setattr(exhaustive, "_STEP", 100)
+    monkeypatch.setattr(selection_search, "_STEP", 100)
     path = tmp_path / "state.npz"
     whole = locally_optimal_selections(problem)
     part = locally_optimal_selections(problem, max_nodes=250, checkpoint=path)
@@ -34,7 +34,7 @@ def test_a_stopped_exhaustive_listing_goes_on(problem, tmp_path, monkeypatch):
 
 
 def test_infeasible_prefixes_do_not_disturb_resuming(tmp_path, monkeypatch):
-    monkeypatch.setattr(exhaustive, "_STEP", 50)
+    monkeypatch.setattr(selection_search, "_STEP", 50)
     problem = attsvm.random_problem(n=6, T=3, d=2, seed=1)
     path = tmp_path / "state.npz"
     whole = locally_optimal_selections(problem)
@@ -63,7 +63,7 @@ def test_a_stopped_climb_goes_on(problem, tmp_path):
 
 
 def test_an_exception_in_the_loop_saves(problem, tmp_path, monkeypatch):
-    monkeypatch.setattr(exhaustive, "_STEP", 100)
+    monkeypatch.setattr(selection_search, "_STEP", 100)
     path = tmp_path / "state.npz"
     seen = set()
     with pytest.raises(KeyboardInterrupt):
@@ -77,9 +77,9 @@ def test_an_exception_in_the_loop_saves(problem, tmp_path, monkeypatch):
 
 
 def test_an_interruption_inside_a_step_leaves_the_step_before(problem, tmp_path, monkeypatch):
-    monkeypatch.setattr(exhaustive, "_STEP", 100)
+    monkeypatch.setattr(selection_search, "_STEP", 100)
     path = tmp_path / "state.npz"
-    solve, calls = exhaustive.full_verdicts, []
+    solve, calls = selection_search.full_verdicts, []
 
     def failing(*arguments):
         calls.append(1)
@@ -87,11 +87,11 @@ def test_an_interruption_inside_a_step_leaves_the_step_before(problem, tmp_path,
             raise KeyboardInterrupt
         return solve(*arguments)
 
-    monkeypatch.setattr(exhaustive, "full_verdicts", failing)
+    monkeypatch.setattr(selection_search, "full_verdicts", failing)
     with pytest.raises(KeyboardInterrupt):
         locally_optimal_selections(problem, checkpoint=path)
     resumed = locally_optimal_selections(problem, checkpoint=path)
-    monkeypatch.setattr(exhaustive, "full_verdicts", solve)
+    monkeypatch.setattr(selection_search, "full_verdicts", solve)
     same(resumed, locally_optimal_selections(problem))
     assert resumed.counts.solves == 625
 
@@ -114,7 +114,7 @@ def test_foreign_checkpoints_are_refused(problem, tmp_path):
 
 
 def test_undecided_selections_are_listed_and_spoil_the_proof(problem, monkeypatch):
-    solve = exhaustive.full_verdicts
+    solve = selection_search.full_verdicts
 
     def unsure(space, selections, *rest):
         verdicts = solve(space, selections, *rest)
@@ -122,7 +122,7 @@ def test_undecided_selections_are_listed_and_spoil_the_proof(problem, monkeypatc
         verdicts.feasible[7] = verdicts.locally_optimal[7] = False
         return verdicts
 
-    monkeypatch.setattr(exhaustive, "full_verdicts", unsure)
+    monkeypatch.setattr(selection_search, "full_verdicts", unsure)
     found = locally_optimal_selections(problem)
     assert not found.complete
     assert found.bound == float("inf")

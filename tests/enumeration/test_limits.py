@@ -7,11 +7,10 @@ import pytest
 
 import attsvm
 from attsvm import locally_optimal_selections
-from attsvm.enumeration import evaluate, relaxation
-from attsvm.enumeration.heuristic import Swaps
-from attsvm.enumeration.relaxation import CompletionBound
-from attsvm.enumeration.search import BestFirst
-from attsvm.enumeration.space import SelectionSpace
+from attsvm.enumeration import solve_selections
+from attsvm.enumeration.selection_search import BestFirst, Swaps
+from attsvm.enumeration.selection_space import SelectionSpace
+from attsvm.enumeration.solve_selections import CompletionBound
 from attsvm.solvers import deadline
 
 
@@ -28,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (evaluate, relaxation):
+    for module in (solve_selections, solve_selections):
 
         def counted(problem, *args, solve=module.solve_batch, **options):
             clock.solves += 1
@@ -104,9 +103,9 @@ def test_proofs_of_many_rows_equal_those_of_a_stack(monkeypatch):
 
     space = SelectionSpace(attsvm.random_problem(n=4, T=5, d=6, seed=3))
     selections = space.random(np.random.default_rng(0), 60)
-    stacked = evaluate.full_verdicts(space, selections, "frobenius", support=True)
+    stacked = solve_selections.full_verdicts(space, selections, "frobenius", support=True)
     monkeypatch.setattr(support_proof, "_MANY_ROWS", 1)
-    alone = evaluate.full_verdicts(space, selections, "frobenius", support=True)
+    alone = solve_selections.full_verdicts(space, selections, "frobenius", support=True)
     assert np.array_equal(stacked.locally_optimal, alone.locally_optimal) and alone.feasible.any()
     assert np.array_equal(stacked.support.tokens, alone.support.tokens)
 
@@ -114,9 +113,9 @@ def test_proofs_of_many_rows_equal_those_of_a_stack(monkeypatch):
 def test_infeasible_selections_of_other_norms_are_told_by_the_frobenius_norm(monkeypatch):
     space = SelectionSpace(attsvm.random_problem(n=8, T=4, d=3, seed=0))
     selections = space.random(np.random.default_rng(0), 30)
-    usual = evaluate.full_verdicts(space, selections, "nuclear")
-    monkeypatch.setattr(evaluate, "_MANY_ROWS", 1)
-    sooner = evaluate.full_verdicts(space, selections, "nuclear")
+    usual = solve_selections.full_verdicts(space, selections, "nuclear")
+    monkeypatch.setattr(solve_selections, "_MANY_ROWS", 1)
+    sooner = solve_selections.full_verdicts(space, selections, "nuclear")
     assert usual.infeasible.any() and np.array_equal(usual.infeasible, sooner.infeasible)
     assert np.array_equal(usual.locally_optimal, sooner.locally_optimal)
     assert (sooner.conflict[sooner.infeasible].any(axis=1)).all()
@@ -139,6 +138,6 @@ def test_many_queries_start_from_descents_and_move_several_tokens_at_once(monkey
     found = locally_optimal_selections(problem, mode="heuristic", max_nodes=200)
     assert trained == [0] and problem.optimal_tokens() in found and max(moved) > 1
     engine = Swaps(SelectionSpace(problem), "frobenius", seed=0)
-    monkeypatch.setattr("attsvm.enumeration.heuristic.seconds_left", lambda: 1.0)
+    monkeypatch.setattr("attsvm.enumeration.selection_search.seconds_left", lambda: 1.0)
     engine._first(np.random.default_rng(0))
     assert trained == [0]  # torch may take longer than that to load

@@ -126,7 +126,7 @@ def test_limit_stops_a_listing():
 
 
 def test_heuristic_starts_from_descents_too(monkeypatch):
-    from attsvm.enumeration.heuristic import Swaps
+    from attsvm.enumeration.selection_search import Swaps
 
     calls = []
     original = Swaps._descended

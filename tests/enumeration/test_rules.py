@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.enumeration.evaluate import full_verdicts, lower_verdicts
-from attsvm.enumeration.relaxation import CompletionBound, partial_norms
-from attsvm.enumeration.space import SelectionSpace
+from attsvm.enumeration.selection_space import SelectionSpace
+from attsvm.enumeration.solve_selections import CompletionBound, full_verdicts, lower_verdicts, partial_norms
 
 
 @pytest.mark.parametrize(("n", "T", "d"), [(3, 4, 2), (4, 5, 4), (5, 4, 8), (2, 6, 3)])

@@ -12,7 +12,7 @@ import attsvm
 from attsvm.comparison.metrics import misalignment
 from attsvm.joint import compare_joint, consistent_selection, joint_path, joint_svm, label_svm
 from attsvm.training.checkpoint import CheckpointError
-from attsvm.training.gradient import head_gradient, scaled_gradient
+from attsvm.training.log_gradient import head_gradient, scaled_gradient
 from attsvm.training.tensors import tensor_problem, with_linear_head
 
 

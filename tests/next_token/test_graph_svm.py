@@ -5,7 +5,7 @@ import pytest
 
 import attsvm
 from attsvm.next_token import graph_svm, random_corpus
-from attsvm.validation.bench.graphs import all_pairs_model
+from attsvm.validation.bench.model_cases import all_pairs_model
 from corpora import draw
 from kkt import assert_infeasible, assert_optimal
 

@@ -17,7 +17,7 @@ from attsvm.next_token import (
     token_graphs,
     train,
 )
-from attsvm.next_token.training import _gradients, _tensors
+from attsvm.next_token.descent_on_sequences import _gradients, _tensors
 from corpora import draw
 
 

@@ -3,7 +3,7 @@ import pytest
 
 import attsvm
 from attsvm import AttentionProblem, ConcaveHead, ReluHead, SelectedSets, Status
-from attsvm.paths.decomposition import DecompositionStatus, best_combination, decompose
+from attsvm.paths.weight_decomposition import DecompositionStatus, best_combination, decompose
 
 
 def unit(a):

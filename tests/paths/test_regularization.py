@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 import attsvm
 from attsvm import AttentionProblem, InfeasibleError, LinearHead, ReluHead
 from attsvm.losses import LOSSES, exponential, get_loss, logistic
-from attsvm.paths.log_excess import LogExcess
+from attsvm.paths.ball_search import LogExcess
 from attsvm.paths.regularization import PathStatus, regularization_path
 
 RADII = [5.0, 20.0, 80.0, 320.0]

@@ -6,10 +6,9 @@ import torch
 from probing.tiny_models import HEAD_SPACE, MODELS, OFFSETS, batch_for, make
 
 from attsvm.probing import ProbeError, capture
-from attsvm.probing.hooks import attention_modules
+from attsvm.probing.model_hooks import attention_modules, read_call, recompute
+from attsvm.probing.model_weights import read_projections
 from attsvm.probing.monitor import head_scalars
-from attsvm.probing.projections import read_projections
-from attsvm.probing.recompute import read_call, recompute
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers itself
@@ -164,7 +163,7 @@ def test_half_precision_is_compared_in_its_own_units():
 def test_any_device_by_shapes_alone():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from attsvm.probing.projections import Projections
+    from attsvm.probing.model_weights import Projections
 
     module = torch.nn.MultiheadAttention(16, 4, batch_first=True)
     with FakeTensorMode():

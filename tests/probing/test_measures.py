@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 
 from attsvm.probing import heads_from_arrays
-from attsvm.probing.measures.baselines import random_spectrum, shuffled_tokens
-from attsvm.probing.measures.cheap import softmax_one_factors
-from attsvm.probing.measures.conditioning import conditioning_measures, log_rest
-from attsvm.probing.measures.context import Context
-from attsvm.probing.measures.localization import localization_measures
-from attsvm.probing.measures.polarization import polarization_measures
-from attsvm.probing.measures.selection import head_gaps, selection_measures
-from attsvm.probing.measures.svm import SvmBudget, draw_sample, scaled_objective
+from attsvm.probing.cheap_measures import (
+    Context,
+    conditioning_measures,
+    head_gaps,
+    localization_measures,
+    log_rest,
+    polarization_measures,
+    random_spectrum,
+    selection_measures,
+    shuffled_tokens,
+    softmax_one_factors,
+)
+from attsvm.probing.svm_measures import SvmBudget, draw_sample, scaled_objective
 from attsvm.trained_head import TrainedHead
 
 
@@ -118,8 +123,8 @@ def test_removal_is_the_model_without_the_head():
     pytest.importorskip("transformers")
     from probing.tiny_models import batch_for, make
 
-    from attsvm.probing.hooks import capture
-    from attsvm.probing.measures.removal import HeadRemover
+    from attsvm.probing.head_removal import HeadRemover
+    from attsvm.probing.model_hooks import capture
 
     model, batch = make("bert"), batch_for("bert")
     remover = HeadRemover(model, [batch], capture(model, [batch]))
@@ -142,8 +147,8 @@ def test_removal_is_the_model_without_the_head():
 
 def test_softmax_one_in_the_model():
     torch = pytest.importorskip("torch")
-    from attsvm.probing.hooks import capture
-    from attsvm.probing.measures.removal import HeadRemover
+    from attsvm.probing.head_removal import HeadRemover
+    from attsvm.probing.model_hooks import capture
 
     torch.manual_seed(0)
     module, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).double(), torch.randn(3, 5, 8).double()

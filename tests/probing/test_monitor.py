@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import attsvm
-from attsvm.probing.alarms import AlarmRules
-from attsvm.probing.hooks import capture
-from attsvm.probing.measures.context import Context
-from attsvm.probing.measures.polarization import polarization_measures
+from attsvm.probing.cheap_measures import Context, polarization_measures
+from attsvm.probing.model_hooks import capture
+from attsvm.probing.monitor import AlarmRules
 
 
 def small(seed=0):

@@ -35,8 +35,7 @@ def planted(seed=0):
 @pytest.fixture(scope="module")
 def table():
     hidden, ids, heads = planted()
-    from attsvm.probing.measures.cheap import cheap_measures
-    from attsvm.probing.measures.context import Context
+    from attsvm.probing.cheap_measures import Context, cheap_measures
 
     layer = heads_from_arrays(hidden, list(heads.values()))
     context = Context(layer, ids)
@@ -79,8 +78,7 @@ def test_margins_are_scale_free():
     head = heads["own token"]
     scaled = TrainedHead(head.key_map, 7.0 * head.query_map, 1.0, head.biased)
     layer = heads_from_arrays(hidden, [head, scaled])
-    from attsvm.probing.measures.context import Context
-    from attsvm.probing.measures.selection import selection_measures
+    from attsvm.probing.cheap_measures import Context, selection_measures
 
     one, other = (selection_measures(layer[k], Context(layer)) for k in (0, 1))
     for name in ("margin_min_frobenius", "margin_median_nuclear"):
@@ -96,7 +94,7 @@ def test_the_flip_rate_knows_who_looks_at_one_token(table):
 
 def test_copies_are_redundant():
     hidden, _, heads = planted()
-    from attsvm.probing.measures.redundancy import redundancy
+    from attsvm.probing.head_redundancy import redundancy
 
     layer = heads_from_arrays(hidden, [heads["first token"], heads["own token"], heads["first token"]])
     found = redundancy([layer])

@@ -7,7 +7,7 @@ import pytest
 
 import attsvm
 from attsvm.probing import SvmBudget, heads_from_arrays
-from attsvm.probing.svm_runs import svm_columns
+from attsvm.probing.probe_model import svm_columns
 from attsvm.trained_head import TrainedHead
 
 BUDGET = SvmBudget(sequences=4, held_out=3, queries=2, nuclear=False, shares=(0.5,))
@@ -29,7 +29,7 @@ def test_a_second_call_solves_nothing(tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("solved again")
 
-    monkeypatch.setattr("attsvm.probing.svm_runs.sample_measures", never)
+    monkeypatch.setattr("attsvm.probing.probe_model.sample_measures", never)
     again, _ = svm_columns([layer_of()], BUDGET, store=tmp_path / "a.sqlite")
     assert again == first
     with pytest.raises(AssertionError, match="solved again"):  # other data are other problems

@@ -20,9 +20,8 @@ from attsvm.reports import (
     write_page,
     write_report,
 )
-from attsvm.reports.graph import graph_content
-from attsvm.reports.markup import embed_json
-from attsvm.reports.trajectory import run_content
+from attsvm.reports.content import graph_content, run_content
+from attsvm.reports.page import embed_json
 
 VOID = {"meta", "link", "input", "br", "img"}
 
@@ -237,7 +236,7 @@ def test_a_large_problem_is_cut_to_what_can_be_looked_at(monkeypatch):
     for module in ("trajectory", "sections"):
         monkeypatch.setattr(f"attsvm.reports.{module}.MOST_QUERIES", 2)
         monkeypatch.setattr(f"attsvm.reports.{module}.MOST_TOKENS", 3)
-    monkeypatch.setattr("attsvm.reports.graph.MOST_EDGES", 5)
+    monkeypatch.setattr("attsvm.reports.content.MOST_EDGES", 5)
     content = build_content(tiny(), steps=20)
     assert np.shape(content["runs"][0]["attention"])[1:] == (2, 3)
     page = render_page(content)

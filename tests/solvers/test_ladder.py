@@ -14,7 +14,7 @@ from attsvm.solvers import NORMS, SOLVERS, MarginProblem, SolverSpec, get_norm, 
 from attsvm.solvers import ladder as ladder_module
 from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
 from attsvm.solvers.ladder import BATCH_ROWS, GRAM_ROWS, GROWING_ORDER, NUCLEAR_ORDER, rungs
-from attsvm.solvers.solution import MethodResult
+from attsvm.solvers.margin_solution import MethodResult
 from kkt import seeded_rows, sphere_rows
 
 

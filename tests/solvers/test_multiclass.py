@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.validation.bench.multiclass import classes_as_tokens, crammer_singer, standardized
+from attsvm.validation.bench.fit_cases import classes_as_tokens, crammer_singer, standardized
 
 svm = pytest.importorskip("sklearn.svm")
 

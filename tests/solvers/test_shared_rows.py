@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attsvm
-from attsvm.rows import selection_rows
+from attsvm.selection_rows import selection_rows
 from attsvm.solvers import MarginProblem, MemoryLimitError, SharedRows, solve
 from kkt import assert_infeasible
 

@@ -33,7 +33,7 @@ def run(body):
 def test_limits_nest_overlap_and_leave_what_was_there():
     run("""
     from attsvm.solvers.threads import blas_threads
-    from attsvm.training.devices import torch_threads
+    from attsvm.training.tensors import torch_threads
     cpu = torch.device("cpu")
     seen = []
     with blas_threads(10), torch_threads(cpu):

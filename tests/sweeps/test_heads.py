@@ -9,8 +9,8 @@ import pytest
 from sweep_tasks import two_workers
 
 import attsvm
-from attsvm.sweeps import heads
-from attsvm.sweeps.heads import solve_heads
+from attsvm.sweeps import many_heads
+from attsvm.sweeps.many_heads import solve_heads
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def agree(sweep, known, folder):
 def test_a_crash_in_this_process_and_resume(model, known, tmp_path, monkeypatch):
     problem, selections = model
     calls = []
-    real = heads.att_svm
+    real = many_heads.att_svm
 
     def counted(*args, **options):
         calls.append(1)
@@ -50,7 +50,7 @@ def test_a_crash_in_this_process_and_resume(model, known, tmp_path, monkeypatch)
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(heads, "att_svm", counted)
+    monkeypatch.setattr(many_heads, "att_svm", counted)
     with pytest.raises(KeyboardInterrupt):
         solve_heads(problem, selections, tmp_path, workers=0, C=10.0)
     found = solve_heads(problem, selections, tmp_path, workers=0, C=10.0)

@@ -18,8 +18,7 @@ from sweep_tasks import draws, kill_self_always, kill_self_often
 
 import attsvm
 from attsvm.sweeps import StoreError
-from attsvm.sweeps.plan import make_plan
-from attsvm.sweeps.store import Store
+from attsvm.sweeps.store import Store, make_plan
 
 GRID = {"d": [2, 3]}
 

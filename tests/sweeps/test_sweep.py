@@ -16,8 +16,7 @@ from sweep_tasks import draws, fails_at_three, kill_self_once, slow_draws, wrong
 
 import attsvm
 from attsvm.sweeps import StoreError
-from attsvm.sweeps.plan import make_plan
-from attsvm.sweeps.store import Store
+from attsvm.sweeps.store import Store, make_plan
 
 GRID = {"d": [2, 3, 5]}
 

@@ -8,12 +8,10 @@ import pytest
 import attsvm
 from attsvm import AttentionProblem, ConcaveHead, LinearHead, Loss, ReluHead
 from attsvm.enumeration import count_selections, locally_optimal_selections, solve_every_selection
-from attsvm.reports.verdict import diagnosis_verdict
-from attsvm.rows import selection_rows
+from attsvm.reports.verdicts import diagnosis_verdict
+from attsvm.selection_rows import selection_rows
 from attsvm.theory import Diagnosis, diagnose
-from attsvm.theory.assumptions import gradient_at_zero
-from attsvm.theory.loss_check import check_loss
-from attsvm.theory.mixtures import check_head
+from attsvm.theory.assumptions import check_head, check_loss, gradient_at_zero
 from attsvm.theory.support_assumptions import (
     check_all_support,
     check_optimal_support,

@@ -8,7 +8,7 @@ import torch
 
 import attsvm
 from attsvm.attention import logits as attention_logits
-from attsvm.training.gradient import naive_gradient, scaled_gradient
+from attsvm.training.log_gradient import naive_gradient, scaled_gradient
 from attsvm.training.tensors import tensor_problem
 
 LOSSES = ["logistic", "exponential", "correlation"]

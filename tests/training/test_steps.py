@@ -6,9 +6,8 @@ import torch
 
 import attsvm
 from attsvm.comparison.metrics import misalignment
-from attsvm.paths.log_excess import LogExcess
-from attsvm.training.gradient import naive_gradient
-from attsvm.training.polyak import log_excess
+from attsvm.paths.ball_search import LogExcess
+from attsvm.training.log_gradient import log_excess, naive_gradient
 from attsvm.training.tensors import tensor_problem
 
 

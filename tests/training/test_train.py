@@ -11,9 +11,9 @@ import attsvm
 from attsvm.parameterizations import get_parameterization
 from attsvm.training import RunStatus, snapshot_steps
 from attsvm.training import loop as loop_module
-from attsvm.training.gradient import scaled_gradient
+from attsvm.training.log_gradient import scaled_gradient
+from attsvm.training.loop import Method, TrainingState, training_step
 from attsvm.training.optimizers import get_optimizer
-from attsvm.training.step import Method, TrainingState, training_step
 from attsvm.training.tensors import TensorProblem, tensor_problem
 
 OPTIMIZERS = [

@@ -6,19 +6,37 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.validation.bench import growth_all, matrix_speed, multiclass, peers, solves
-from attsvm.validation.bench.batch_peers import proxsuite_solve
-from attsvm.validation.bench.cases import CASES
-from attsvm.validation.bench.draws import DrawCase, NumberGoal
-from attsvm.validation.bench.growth import fitted_exponent, growth
-from attsvm.validation.bench.judge import Line, Result, Spread, Verdict, at_least, at_most, missed
-from attsvm.validation.bench.measure import Stopwatch, measure, measure_with_timeout
-from attsvm.validation.bench.peers import PEERS, Peer, missing_modules, run_peer
-from attsvm.validation.bench.show import as_record, as_table, as_verdicts, draw_growth
-from attsvm.validation.bench.soft_cases import SOFT_CASES
-from attsvm.validation.bench.solves import SolveCase
-from attsvm.validation.bench.tasks import Task, feasible_gap, norm_of, tasks_of
-from attsvm.validation.bench.training import training_throughput
+from attsvm.validation.bench import call_growth, fit_cases, matrix_speed, peers, solver_cases
+from attsvm.validation.bench.cases import CASES, SOFT_CASES, DrawCase, NumberGoal
+from attsvm.validation.bench.measurement import (
+    Line,
+    Result,
+    Spread,
+    Stopwatch,
+    Verdict,
+    as_record,
+    as_table,
+    as_verdicts,
+    at_least,
+    at_most,
+    draw_growth,
+    measure,
+    measure_with_timeout,
+    missed,
+)
+from attsvm.validation.bench.model_cases import training_throughput
+from attsvm.validation.bench.peers import (
+    PEERS,
+    Peer,
+    Task,
+    feasible_gap,
+    missing_modules,
+    norm_of,
+    proxsuite_solve,
+    run_peer,
+    tasks_of,
+)
+from attsvm.validation.bench.solver_cases import SolveCase, fitted_exponent, growth
 from attsvm.validation.matrix import NORM_NAMES
 from attsvm.validation.matrix_calls import public_functions
 from slow_work import fail, nap
@@ -124,8 +142,8 @@ def test_goals_of_soft_margins_name_numbers_that_are_measured():
     assert {goal.line for goal in goals["matrix-speed"]} == names
     assert {goal.number for goal in goals["matrix-speed"]} <= set(speed["l1, soft"]) == set(speed["all"])
     agreement = matrix_speed.matrix_agreement(0, ["l1"], every=200)
-    classes = multiclass.multiclass_speed(0, ("iris",), (1.0,), repeats=1)
-    size = multiclass.soft_size(0, (12, 4, 5))
+    classes = fit_cases.multiclass_speed(0, ("iris",), (1.0,), repeats=1)
+    size = fit_cases.soft_size(0, (12, 4, 5))
     for case, lines in {"matrix": agreement, "multiclass": classes, "soft-large": size}.items():
         assert all(goal.number in lines[goal.line] for goal in goals[case])
 
@@ -248,9 +266,15 @@ def test_goals_of_a_case_can_be_missed(fake_peers, monkeypatch):
 
 def test_ratios_are_taken_draw_by_draw():
     def ours(seconds):
-        return solves._Ours(seconds, 0.0, 1.0, 1.0, (1.0,), "s", 1.0)
+        return solver_cases._Ours(seconds, 0.0, 1.0, 1.0, (1.0,), "s", 1.0)
 
-    found = {"p": [solves._Found(8.0, 0.0, 0.0), solves._Found(2.0, 0.0, 0.0), solves._Found(9.0, 0.0, 0.0)]}
+    found = {
+        "p": [
+            solver_cases._Found(8.0, 0.0, 0.0),
+            solver_cases._Found(2.0, 0.0, 0.0),
+            solver_cases._Found(9.0, 0.0, 0.0),
+        ]
+    }
     case = SolveCase("x", (2, 2, 2), peers={"p": 3.0})
     result = case._result([ours(2.0), ours(1.0), ours(3.0)], found, {"p": ""})
     assert result.lines[1].numbers["ratio"].values == (4.0, 2.0, 3.0)
@@ -279,20 +303,20 @@ def test_growth_and_its_picture(tmp_path: Path):
 
 
 def test_growth_of_every_size_with_the_plain_way_beside_it(monkeypatch):
-    lines = growth_all.growth_all(0, ("softmax.condition_number", "locally_optimal_selections"), limit=1.0)
+    lines = call_growth.growth_all(0, ("softmax.condition_number", "locally_optimal_selections"), limit=1.0)
     assert list(lines)[:2] == ["softmax.condition_number, n", "softmax.condition_number, T"]
     spectrum, listing = lines["softmax.condition_number, T"], lines["locally_optimal_selections, n"]
     assert 0 < spectrum["seconds"] < 1 and spectrum["plain way at 10x"] > spectrum["plain way"]
-    assert growth_all.marks(listing) == ["10x refused"]  # 5^50 selections
-    assert growth_all.marks(lines["locally_optimal_selections, T"]) == ["10x above 10 s"]  # ended at the limit
-    table = growth_all.as_markdown(lines)
+    assert call_growth.marks(listing) == ["10x refused"]  # 5^50 selections
+    assert call_growth.marks(lines["locally_optimal_selections, T"]) == ["10x above 10 s"]  # ended at the limit
+    table = call_growth.as_markdown(lines)
     assert len(table.splitlines()) == 2 + len(lines) and "**10x refused**" in table
 
 
 def test_entries_of_the_growth_table_are_public_and_run_at_their_example():
     public = {name.removeprefix("attsvm.").removeprefix("dynamics.") for name in public_functions()}
-    assert {name.split(", ")[0] for name in growth_all.GROWN} <= public
-    for name, grown in growth_all.GROWN.items():
+    assert {name.split(", ")[0] for name in call_growth.GROWN} <= public
+    for name, grown in call_growth.GROWN.items():
         assert all(size >= 2 for size in grown.sizes.values()), name
 
 

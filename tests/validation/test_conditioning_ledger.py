@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from attsvm.validation.ledger.audit import all_claims, audit
 from attsvm.validation.ledger.mutate import mutations
-from attsvm.validation.ledger.run import all_claims, audit
 
 CLAIMS = {claim.id.split(":")[1]: claim for claim in all_claims(["conditioning"])}
 # Instances for wrong forms where fewer than the claim's own number do. One teacher of each width tells the wrong widths

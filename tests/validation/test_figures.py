@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attsvm.sweeps import StoreError
-from attsvm.validation.figures.framework import Context, Figure, Options, Outcome, Table, mean_of, share_of
-from attsvm.validation.figures.registry import GROUPS, PAPERS, all_figures, choose_figures
-from attsvm.validation.figures.run import run_figure, run_figures
+from attsvm.validation.figures.figure import Context, Figure, Options, Outcome, Table, mean_of, share_of
+from attsvm.validation.figures.figure_registry import GROUPS, PAPERS, all_figures, choose_figures
+from attsvm.validation.figures.figure_runs import run_figure, run_figures
 
 
 def squares(trials, seed, d):
@@ -154,13 +154,13 @@ def _stored(store):
 def test_a_refuted_figure_says_so_and_is_an_exit_code(tmp_path, monkeypatch, capsys):
     import typer
 
-    from attsvm.cli.validate import command
+    from attsvm.cli.validation_commands import validate_command as command
 
     def wrong(context):
         return Outcome([Table("t", ("a",), [(1,)])], {}, (), ["two and two are five"])
 
     figure = Figure("own", "wrong", "Sums", "Add.", {"trials": 1}, {"trials": 1}, wrong)
-    monkeypatch.setattr("attsvm.validation.figures.registry.choose_figures", lambda *_: [figure])
+    monkeypatch.setattr("attsvm.validation.figures.figure_registry.choose_figures", lambda *_: [figure])
     with pytest.raises(typer.Exit) as stop:
         command(["own", "wrong"], workers=0, out=tmp_path)
     assert stop.value.exit_code == 1
@@ -170,7 +170,7 @@ def test_a_refuted_figure_says_so_and_is_an_exit_code(tmp_path, monkeypatch, cap
 
 
 def test_settings_can_be_changed_by_name(tmp_path, capsys):
-    from attsvm.cli.validate import command
+    from attsvm.cli.validation_commands import validate_command as command
 
     command(["own", "ranks"], quick=True, workers=0, out=tmp_path, json=True, trials=1, change=["n=3", "d=5"])
     (record,) = json.loads(capsys.readouterr().out)
@@ -188,7 +188,7 @@ def test_context_without_store_keeps_nothing():
 
 
 def test_the_command_prints_records_as_json(tmp_path, capsys):
-    from attsvm.cli.validate import command
+    from attsvm.cli.validation_commands import validate_command as command
 
     command(["fig1"], quick=True, workers=0, out=tmp_path, json=True)
     (record,) = json.loads(capsys.readouterr().out)

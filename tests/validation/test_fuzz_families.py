@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from attsvm.exact import exact_selection_rows
+from attsvm.exact_tokens import exact_selection_rows
 from attsvm.solvers.exact import ExactLeastNorm, exact_feasibility, exact_least_norm
 from attsvm.validation.fuzz_families import FAMILIES, draw_case, draw_cases, draw_group, stack_cases
 

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from attsvm.cli import app
-from attsvm.validation.figures.registry import LEDGER
+from attsvm.validation.figures.figure_registry import LEDGER
 from attsvm.validation.ledger import Claim, Measurement, Verdict
-from attsvm.validation.ledger import run as ledger_run
-from attsvm.validation.ledger.record import Check, count
-from attsvm.validation.ledger.run import all_claims, audit, find_claims
-from attsvm.validation.ledger.table import claim_record, claims_markdown
+from attsvm.validation.ledger import audit as ledger_run
+from attsvm.validation.ledger.audit import all_claims, audit, find_claims
+from attsvm.validation.ledger.claim_record import Check, count
+from attsvm.validation.ledger.ledger_pages import claim_record, claims_markdown
 
 RUNNER = CliRunner()
 

@@ -1,10 +1,18 @@
 import re
 from pathlib import Path
 
-from attsvm.validation.figures.registry import LEDGER, PAPERS
-from attsvm.validation.ledger.coverage import coverage_markdown, covers, numbered_items, unaccounted
-from attsvm.validation.ledger.run import all_claims
-from attsvm.validation.ledger.table import LINKS, claims_markdown, readings_markdown, wrong_markdown
+from attsvm.validation.figures.figure_registry import LEDGER, PAPERS
+from attsvm.validation.ledger.audit import all_claims
+from attsvm.validation.ledger.ledger_pages import (
+    LINKS,
+    claims_markdown,
+    coverage_markdown,
+    covers,
+    numbered_items,
+    readings_markdown,
+    unaccounted,
+    wrong_markdown,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,11 +8,9 @@ from typer.testing import CliRunner
 
 from attsvm.cli import app
 from attsvm.validation.ledger import Claim, Verdict
+from attsvm.validation.ledger.audit import all_claims, audit_seeds, find_claims
+from attsvm.validation.ledger.claim_record import Reading, count, readings
 from attsvm.validation.ledger.mutate import Mutation, is_tight, mutations, reference, shares, survivors
-from attsvm.validation.ledger.reading import Reading, readings
-from attsvm.validation.ledger.record import count
-from attsvm.validation.ledger.run import all_claims, find_claims
-from attsvm.validation.ledger.seeds import audit_seeds
 
 RUNNER = CliRunner()
 # Checks that take less than a tenth of a second; `attsvm claims --run --seeds 10` runs all of them.
@@ -55,7 +53,7 @@ def test_cheap_verdicts_stand_at_three_seeds():
 
 
 def test_a_check_that_crashes_contradicts_and_the_others_go_on(monkeypatch):
-    from attsvm.validation.ledger import seeds
+    from attsvm.validation.ledger import audit as seeds
 
     claims = {"svm:good": Claim("svm:good", "p. 1", "x", Verdict.HOLDS, _square, lambda x: x * x),
               "svm:bad": Claim("svm:bad", "p. 1", "x", Verdict.HOLDS, _boom, lambda x: x)}  # fmt: skip

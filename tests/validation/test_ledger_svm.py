@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.validation.ledger.record import Verdict
-from attsvm.validation.ledger.run import all_claims, audit
-from attsvm.validation.ledger.svm.s10_multiple import simplex_projection
-from attsvm.validation.ledger.svm.variants import SLIPS
+from attsvm.validation.ledger.audit import all_claims, audit
+from attsvm.validation.ledger.claim_record import Verdict
+from attsvm.validation.ledger.slips import SLIPS
+from attsvm.validation.ledger.svm_cones import simplex_projection
 
 CLAIMS = {claim.id: claim for claim in all_claims(["svm"])}
 CHECKED = {name: claim for name, claim in CLAIMS.items() if claim.measure is not None}
@@ -40,7 +40,7 @@ TRIALS = {
 
 
 def test_every_check_has_a_slip_and_a_size() -> None:
-    assert {f"svm:{place}" for place in SLIPS} == set(CHECKED)
+    assert {f"svm:{place}" for place in SLIPS["svm"]} == set(CHECKED)
     assert set(TRIALS) == set(CHECKED)
 
 
@@ -56,7 +56,7 @@ HEAVY = {"svm:conjecture", "svm:fig7-KQ", "svm:fig7-W", "svm:fig11-m"}
 
 @pytest.mark.parametrize("name", sorted(CHECKED.keys() - HEAVY))
 def test_the_check_rejects_a_slip(name: str) -> None:
-    slips = SLIPS[name.split(":", 1)[1]]
+    slips = SLIPS["svm"][name.split(":", 1)[1]]
     for slip in slips if isinstance(slips, list) else [slips]:
         measurement = CHECKED[name].measure(slip, np.random.default_rng(7), TRIALS[name])  # type: ignore[misc]
         assert measurement.violations > 0, str(measurement)

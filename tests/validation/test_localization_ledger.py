@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from attsvm.validation.ledger.localization.variants import SLIPS
-from attsvm.validation.ledger.record import Verdict
-from attsvm.validation.ledger.run import all_claims, audit
+from attsvm.validation.ledger.audit import all_claims, audit
+from attsvm.validation.ledger.claim_record import Verdict
+from attsvm.validation.ledger.slips import SLIPS
 
 CLAIMS = {claim.id: claim for claim in all_claims(["localization"])}
 
@@ -16,7 +16,9 @@ def test_every_row_has_its_claim():
     numbers = [re.fullmatch(r"localization:(\d+)b?", name)[1] for name in CLAIMS]
     assert sorted(set(map(int, numbers))) == list(range(1, 48))
     assert [name for name, claim in CLAIMS.items() if claim.measure is None] == ["localization:45"]
-    assert {f"localization:{key}" for key in SLIPS} == {n for n, claim in CLAIMS.items() if claim.measure is not None}
+    assert {f"localization:{key}" for key in SLIPS["localization"]} == {
+        n for n, claim in CLAIMS.items() if claim.measure is not None
+    }
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -25,10 +27,10 @@ def test_the_check_supports_the_verdict(name):
     assert found.agrees, f"{found.printed} / {found.corrected}"
 
 
-@pytest.mark.parametrize("key", SLIPS)
+@pytest.mark.parametrize("key", SLIPS["localization"])
 def test_the_check_rejects_a_wrong_form(key):
     claim = CLAIMS[f"localization:{key}"]
-    found = claim.measure(SLIPS[key], np.random.default_rng(7), claim.trials)
+    found = claim.measure(SLIPS["localization"][key], np.random.default_rng(7), claim.trials)
     assert not found.holds, str(found)
 
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.validation.figures.own import matrix
+from attsvm.validation.figures.own import solver_studies
 from attsvm.validation.matrix_calls import CASES, case, covering, judge, public_functions, rows_of
-from attsvm.validation.matrix_calls.axes import GIVEN, axes_of, options_of
-from attsvm.validation.matrix_calls.case import never
+from attsvm.validation.matrix_calls.call_cases import GIVEN, axes_of, never, options_of
 
 SEED = 0
 DOCS = Path(__file__).parents[2] / "docs"
@@ -135,7 +134,7 @@ def test_an_error_that_is_not_raised_is_a_fault(entered):
 
 def test_the_figure_counts_and_names_what_fails(entered, monkeypatch):
     entered(lambda call: ["is wrong"])
-    found = matrix.judge_function(2, 0, function="attsvm.export.factor", most=3)
+    found = solver_studies.judge_function(2, 0, function="attsvm.export.factor", most=3)
     assert found["combinations"] == found["failed"] == [3, 3] and found["faults"][0].count("is wrong") == 3
 
 

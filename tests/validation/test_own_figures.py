@@ -9,32 +9,19 @@ from figure_outcomes import outcome_of
 
 import attsvm
 from attsvm.records import median_of
-from attsvm.validation.figures.framework import Options
-from attsvm.validation.figures.own import (
-    agreement,
-    assumptions,
-    floor,
-    fuzz,
-    geometry,
-    joint,
-    paths,
-    ranks,
-    search,
-    steps,
-    variants,
-)
-from attsvm.validation.figures.registry import all_figures, choose_figures
-from attsvm.validation.figures.run import run_figure
+from attsvm.validation.figures.figure import Options
+from attsvm.validation.figures.figure_registry import all_figures, choose_figures
+from attsvm.validation.figures.figure_runs import run_figure
+from attsvm.validation.figures.own import descent_studies, sequence_studies, solver_studies, training_studies
 from attsvm.validation.fuzz_families import FAMILIES, draw_group
-from attsvm.validation.fuzz_judge import KINDS
-from attsvm.validation.fuzz_listing import against_listings
-from attsvm.validation.models.attention_variants import FINITE_MAPS, SUMMED, descend_finite, summed_gradient
+from attsvm.validation.fuzz_judge import KINDS, against_listings
+from attsvm.validation.models.attention_layers import FINITE_MAPS, SUMMED, descend_finite, summed_gradient
 from attsvm.validation.pictures import picture_faults
 
 
 def test_they_are_listed_and_chosen_by_name():
     names = [figure.name for figure in all_figures("own")]
-    folder = Path(agreement.__file__).parent
+    folder = Path(solver_studies.__file__).parent
     stated = [
         re.findall(r"^FIGURE\w* = Figure\(", path.read_text(encoding="utf-8"), re.M) for path in folder.glob("*.py")
     ]
@@ -48,17 +35,17 @@ def test_they_are_listed_and_chosen_by_name():
 
 def test_a_figure_without_picture_writes_its_record_and_resumes(tmp_path):
     options = Options(quick=True, trials=2)
-    record = run_figure(ranks.FIGURE, tmp_path, options)
+    record = run_figure(solver_studies.FIGURE_RANKS, tmp_path, options)
     assert json.loads((tmp_path / "own_ranks.json").read_text()) == record
     assert not (tmp_path / "own_ranks.png").exists()
-    assert run_figure(ranks.FIGURE, tmp_path, options)["resumed_chunks"] == 2
+    assert run_figure(solver_studies.FIGURE_RANKS, tmp_path, options)["resumed_chunks"] == 2
 
 
 @pytest.mark.parametrize("corners", [True, False])
 def test_backends_agree_and_certificates_say_so(corners):
-    found = agreement.compare_backends(8, 5, corners=corners)
+    found = solver_studies.compare_backends(8, 5, corners=corners)
     assert {status for row in found["status"] for status in row} <= {"optimal", "infeasible"}
-    for k, (norm, backend) in enumerate(agreement.PAIRS):
+    for k, (norm, backend) in enumerate(solver_studies.PAIRS):
         worst = {name: max(row[k] for row in found[name]) for name in found if name != "status"}
         assert worst["difference"] <= (1e-4 if "SCS" in backend else 1e-6), (norm, backend)
         assert worst["excess"] <= 0 and worst["outside"] <= 1e-9, (norm, backend)
@@ -68,29 +55,33 @@ def test_backends_agree_and_certificates_say_so(corners):
 
 @pytest.mark.parametrize("kind", ["cross", "self"])
 def test_theorem_1_on_random_sizes(kind):
-    assert all(agreement.feasible_draws(15, 3, kind=kind)["feasible"])
+    assert all(solver_studies.feasible_draws(15, 3, kind=kind)["feasible"])
 
 
 def test_agreement_has_a_row_per_backend_and_refutes_an_infeasible_draw(monkeypatch):
-    outcome = outcome_of(agreement.FIGURE, trials=1)
-    assert [row[:2] for row in outcome.tables[0].rows] == agreement.PAIRS
+    outcome = outcome_of(solver_studies.FIGURE_AGREEMENT, trials=1)
+    assert [row[:2] for row in outcome.tables[0].rows] == solver_studies.PAIRS
     assert all(sum(row[2:5]) == 6 for row in outcome.tables[0].rows) and not outcome.refuted
-    monkeypatch.setattr(agreement, "feasible_draws", lambda trials, seed, kind: {"feasible": [kind == "self"] * trials})
-    assert outcome_of(agreement.FIGURE, trials=1).refuted == ["Theorem 1, cross-attention: every draw is feasible"]
+    monkeypatch.setattr(
+        solver_studies, "feasible_draws", lambda trials, seed, kind: {"feasible": [kind == "self"] * trials}
+    )
+    assert outcome_of(solver_studies.FIGURE_AGREEMENT, trials=1).refuted == [
+        "Theorem 1, cross-attention: every draw is feasible"
+    ]
 
 
 def test_published_ranks_exceed_certified_ones():
-    found = ranks.rank_trials(3, 0, draw=0, n=8, T=4, d=10)
+    found = solver_studies.rank_trials(3, 0, draw=0, n=8, T=4, d=10)
     rows = zip(found["certified"], found["numerical"], found["published_scs"], strict=True)
     assert all(certified == numerical < scs <= 8 for certified, numerical, scs in rows)
-    outcome = outcome_of(ranks.FIGURE, trials=2)
+    outcome = outcome_of(solver_studies.FIGURE_RANKS, trials=2)
     assert outcome.tables[0].rows[-1][0] == "certified rank (dual singular values equal to 1)"
     with pytest.raises(ValueError, match="every draw was infeasible"):
-        outcome_of(ranks.FIGURE, trials=1, n=6, T=6, d=2)
+        outcome_of(solver_studies.FIGURE_RANKS, trials=1, n=6, T=6, d=2)
 
 
 def test_fuzz_counts_every_problem_and_finds_nothing():
-    outcome = outcome_of(fuzz.FIGURE, trials=2)
+    outcome = outcome_of(solver_studies.FIGURE_FUZZ, trials=2)
     statuses, kinds = outcome.tables
     assert [row[0] for row in statuses.rows] == [*FAMILIES, "all"] and not outcome.refuted
     for row in statuses.rows:
@@ -105,7 +96,7 @@ def test_fuzz_finds_what_is_wrong(monkeypatch):
 
     from attsvm.solvers import Status
 
-    real = fuzz._solve_group
+    real = solver_studies._solve_group
 
     def told(change, norm="frobenius", family="gaussian"):
         def solve(group, which):
@@ -115,8 +106,8 @@ def test_fuzz_finds_what_is_wrong(monkeypatch):
             lies = [replace(s, result=change(s.result)) if s.status == "optimal" else s for s in alone]
             return lies, together
 
-        monkeypatch.setattr(fuzz, "_solve_group", solve)
-        rows = fuzz.judge_group(draw_group(family, 0, 3))
+        monkeypatch.setattr(solver_studies, "_solve_group", solve)
+        rows = solver_studies.judge_group(draw_group(family, 0, 3))
         return {line.split(":")[0] for row in rows for line in row["against"].split("\n") if line}
 
     def shifted(result, **parts):
@@ -138,46 +129,50 @@ def test_fuzz_finds_what_is_wrong(monkeypatch):
 
 
 def test_floor_has_both_tables():
-    outcome = outcome_of(floor.FIGURE, trials=2, steps=1000, factor_trials=1, factor_steps=50)
+    outcome = outcome_of(descent_studies.FIGURE_FLOOR, trials=2, steps=1000, factor_trials=1, factor_steps=50)
     weights, factors = outcome.tables
     assert [row[0] for row in weights.rows] == [500, 1000]
-    assert [row[0] for row in factors.rows] == list(floor.FACTOR_VARIANTS)
+    assert [row[0] for row in factors.rows] == list(descent_studies.FACTOR_VARIANTS)
     assert np.asarray(outcome.curves["log"]).shape == (2, 2)
     assert weights.rows[0][2] == pytest.approx(np.median(outcome.curves["log"][:, 0]))
 
 
 def test_geometry_prefers_the_own_norm(monkeypatch):
     found = {
-        name: np.median(geometry.margins_reached(3, 0, draw=3, optimizer=name, steps=800)["margin"], axis=0)
+        name: np.median(descent_studies.margins_reached(3, 0, draw=3, optimizer=name, steps=800)["margin"], axis=0)
         for name in ("normalized_gd", "spectral", "muon", "sign")
     }
-    for optimizer, rule in ((name, geometry.OPTIMIZERS[name]) for name in found):
+    for optimizer, rule in ((name, descent_studies.OPTIMIZERS[name]) for name in found):
         if rule.norm in ("spectral", "linf"):
-            k = geometry.NORMS.index(rule.norm)
+            k = descent_studies.NORMS.index(rule.norm)
             assert found[optimizer][k] > found["normalized_gd"][k]
         assert (found[optimizer] <= 1 + 1e-6).all()
-    monkeypatch.setattr(geometry, "OPTIMIZERS", {name: geometry.OPTIMIZERS[name] for name in ("muon", "adam")})
-    margin, angle, own = outcome_of(geometry.FIGURE, trials=1, steps=20).tables
-    assert margin.columns == angle.columns == ("optimizer", *geometry.NORMS)
-    assert len(margin.rows) == len(own.rows) == len(geometry.OPTIMIZERS)
+    monkeypatch.setattr(
+        descent_studies, "OPTIMIZERS", {name: descent_studies.OPTIMIZERS[name] for name in ("muon", "adam")}
+    )
+    margin, angle, own = outcome_of(descent_studies.FIGURE_GEOMETRY, trials=1, steps=20).tables
+    assert margin.columns == angle.columns == ("optimizer", *descent_studies.NORMS)
+    assert len(margin.rows) == len(own.rows) == len(descent_studies.OPTIMIZERS)
 
 
 def test_search_lists_with_proof_and_checks_the_list(monkeypatch):
-    outcome = outcome_of(search.FIGURE)
+    outcome = outcome_of(solver_studies.FIGURE_SEARCH)
     assert not outcome.refuted and "the same list" in outcome.notes[0]
     assert [row[7] for row in outcome.tables[0].rows] == ["complete"] * 4
-    real = search.listing
+    real = solver_studies.listing
 
     def wrong(trials, seed, **cell):
         found = real(trials, seed, **cell)
         return found if cell["mode"] == "exhaustive" else {**found, "tokens": [[]]}
 
-    monkeypatch.setattr(search, "listing", wrong)
-    assert outcome_of(search.FIGURE).refuted == ["search and exhaustive list agree at n=5, T=4, d=5, seed 0"]
+    monkeypatch.setattr(solver_studies, "listing", wrong)
+    assert outcome_of(solver_studies.FIGURE_SEARCH).refuted == [
+        "search and exhaustive list agree at n=5, T=4, d=5, seed 0"
+    ]
 
 
 def test_paths_have_a_row_per_theorem_and_loss():
-    outcome = outcome_of(paths.FIGURE)
+    outcome = outcome_of(descent_studies.FIGURE_PATHS)
     labels = [row[0] for row in outcome.tables[0].rows]
     assert len(labels) == 8 and "Theorem 2: W, logistic" in labels and "Theorem 7: KQ, local nuclear" in labels
     for label, found in outcome.curves.items():
@@ -188,7 +183,7 @@ def test_paths_have_a_row_per_theorem_and_loss():
 def test_D_implies_one_local_optimum_and_not_conversely():
     converse = held = 0
     for d in (4, 12):
-        found = {k: np.array(v) for k, v in assumptions.assumption_flags(12, 0, draw=1, n=3, T=3, d=d).items()}
+        found = {k: np.array(v) for k, v in descent_studies.assumption_flags(12, 0, draw=1, n=3, T=3, d=d).items()}
         assert not found["violation"].any() and not found["undecided"].any() and len(found["D"]) == 12
         single = found["local"] == 1
         assert (found["D"] & ~single).sum() == 0
@@ -200,7 +195,7 @@ def test_D_implies_one_local_optimum_and_not_conversely():
 
 def test_ends_outside_the_list_are_counted_with_examples():
     # Stopped at once: most starts are nowhere yet.
-    row = {name: value[0] for name, value in assumptions.ends_of_starts(
+    row = {name: value[0] for name, value in descent_studies.ends_of_starts(
         1, 0, draw=0, n=4, T=4, d=5, starts=20, steps=1).items()}  # fmt: skip
     assert row["outside"] == row["unsaturated"] == row["counts"]["Not local"] > 0
     assert row["examples"][0][1]
@@ -208,17 +203,21 @@ def test_ends_outside_the_list_are_counted_with_examples():
 
 def test_assumptions_have_both_tables_and_a_violation_refutes(monkeypatch):
     small = {"trials": 2, "starts": 8, "steps": 200}
-    outcome = outcome_of(assumptions.FIGURE, **small)
+    outcome = outcome_of(descent_studies.FIGURE_ASSUMPTIONS, **small)
     assert "D implies one local optimum: 0 violations" in outcome.notes[0]
     assert "Ends outside the list: 0 of 8" in outcome.notes[1] and not outcome.refuted
     assert [row[0] for row in outcome.tables[0].rows] == [4, 12] and len(outcome.tables[1].rows) == 1
-    real = assumptions.assumption_flags
+    real = descent_studies.assumption_flags
 
     def wrong(trials, seed, **cell):
         return real(trials, seed, **cell) | {"violation": [True] * trials}
 
-    monkeypatch.setattr(assumptions, "assumption_flags", wrong)
-    assert outcome_of(assumptions.FIGURE, **small).refuted[0].startswith("4 problems satisfy D but have another number")
+    monkeypatch.setattr(descent_studies, "assumption_flags", wrong)
+    assert (
+        outcome_of(descent_studies.FIGURE_ASSUMPTIONS, **small)
+        .refuted[0]
+        .startswith("4 problems satisfy D but have another number")
+    )
 
 
 def test_listings_of_numbers_that_leave_the_range():
@@ -236,12 +235,14 @@ def closed():
 
 
 def test_joint_has_a_row_per_model_and_prints_its_exceptions(monkeypatch):
-    monkeypatch.setattr(joint, "MODELS", {"(v, p), equal steps": joint.MODELS["(v, p), equal steps"]})
-    monkeypatch.setattr(joint, "_AWAY", 0.0)
-    outcome = outcome_of(joint.FIGURE, trials=2, steps=200, radii=(80.0,))
+    monkeypatch.setattr(
+        sequence_studies, "MODELS", {"(v, p), equal steps": sequence_studies.MODELS["(v, p), equal steps"]}
+    )
+    monkeypatch.setattr(sequence_studies, "_AWAY", 0.0)
+    outcome = outcome_of(sequence_studies.FIGURE_JOINT, trials=2, steps=200, radii=(80.0,))
     assert [row[0] for row in outcome.tables[0].rows] == ["(v, p), equal steps"]
     assert sum("exception" in note for note in outcome.notes) == 2
-    assert not picture_faults(joint.draw(_two(outcome)))
+    assert not picture_faults(sequence_studies.draw_joint(_two(outcome)))
 
 
 def _two(outcome):
@@ -253,19 +254,19 @@ def _two(outcome):
 
 
 def test_steps_measure_normalized_faster_than_constant():
-    outcome = outcome_of(steps.FIGURE, trials=3, steps=300)
-    ends = {rule: np.nanmedian(outcome.curves["distance"][k][:, -1]) for k, rule in enumerate(steps.STEPS)}
+    outcome = outcome_of(descent_studies.FIGURE_STEPS, trials=3, steps=300)
+    ends = {rule: np.nanmedian(outcome.curves["distance"][k][:, -1]) for k, rule in enumerate(descent_studies.STEPS)}
     assert ends["normalized, 1"] < ends["normalized, 0.1"] < ends["constant, 1 / L_W"]
-    assert len(outcome.tables[0].rows) == len(steps.STEPS)
-    assert not picture_faults(steps.draw(outcome))
+    assert len(outcome.tables[0].rows) == len(descent_studies.STEPS)
+    assert not picture_faults(descent_studies.draw(outcome))
 
 
 def test_variants_have_rows_of_their_own():
-    outcome = outcome_of(variants.FIGURE, trials=2, steps=200, finite_steps=300)
+    outcome = outcome_of(training_studies.FIGURE_OWN, trials=2, steps=200, finite_steps=300)
     assert [row[0] for row in outcome.tables[0].rows] == list(SUMMED)
     own = np.asarray(outcome.curves["own"]["sigmoid"])
     assert (own[:, -1] < own[:, 0]).all()
-    assert not picture_faults(variants.draw(outcome))
+    assert not picture_faults(training_studies.draw_own(outcome))
 
 
 def plain_prediction(name, batch, W, v):

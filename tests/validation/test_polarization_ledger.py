@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attsvm.validation.ledger import Verdict
-from attsvm.validation.ledger.polarization.variants import SLIPS
-from attsvm.validation.ledger.run import all_claims, audit
+from attsvm.validation.ledger.audit import all_claims, audit
+from attsvm.validation.ledger.slips import SLIPS
 
 CLAIMS = {claim.id.split(":")[1]: claim for claim in all_claims(["polarization"])}
 OPEN = {"C53", "C54", "C55", "C57"}  # training of minutes, or checkpoints that are not here
@@ -16,7 +16,7 @@ SMALL = {"C50": 1, "C51": 1, "C32": 1, "C33": 1, "C22": 3, "C23": 2, "C24": 3, "
 def test_every_row_is_there_and_refutations_say_what_is_right():
     assert sorted(CLAIMS) == [f"C{k:02d}" for k in range(1, 59)]
     assert {name for name, claim in CLAIMS.items() if claim.verdict is Verdict.OPEN} == OPEN
-    assert set(SLIPS) == set(CLAIMS) - OPEN
+    assert set(SLIPS["polarization"]) == set(CLAIMS) - OPEN
     assert all(CLAIMS[name].reason for name in OPEN)
     for claim in CLAIMS.values():
         if claim.verdict.refuted:
@@ -24,13 +24,15 @@ def test_every_row_is_there_and_refutations_say_what_is_right():
             assert claim.evidence
 
 
-@pytest.mark.parametrize("name", sorted(SLIPS))
+@pytest.mark.parametrize("name", sorted(SLIPS["polarization"]))
 def test_the_check_supports_the_verdict_and_rejects_a_wrong_formula(name):
     claim = CLAIMS[name]
     trials = min(claim.trials, SMALL.get(name, 9))
     found = audit(claim, trials=trials)
     assert found.agrees, (found.printed, found.corrected)
-    for slip in SLIPS[name] if isinstance(SLIPS[name], list) else [SLIPS[name]]:
+    for slip in (
+        SLIPS["polarization"][name] if isinstance(SLIPS["polarization"][name], list) else [SLIPS["polarization"][name]]
+    ):
         wrong = claim.measure(slip, np.random.default_rng(1), trials)
         assert not wrong.holds, wrong
 

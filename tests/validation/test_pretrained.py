@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from attsvm.validation.pretrained.packages import MODELS, MissingModelError, ModelPackage, is_installed, read_json
+from attsvm.validation.pretrained.installed_models import (
+    MODELS,
+    MissingModelError,
+    ModelPackage,
+    is_installed,
+    read_json,
+)
 
 needs_rxnmapper = pytest.mark.skipif(not is_installed("rxnmapper"), reason="make models installs rxnmapper")
 
@@ -41,7 +47,7 @@ def test_the_makefile_installs_these_versions():
 @needs_rxnmapper
 def test_reading_weights_imports_no_code_of_the_package():
     code = (
-        "import sys; from attsvm.validation.pretrained.packages import MODELS, read_state;"
+        "import sys; from attsvm.validation.pretrained.installed_models import MODELS, read_state;"
         "state = read_state(MODELS['rxnmapper'].file('pytorch_model.bin'));"
         "assert len(state) == 32 and 'rxnmapper' not in sys.modules; print('fine')"
     )

@@ -2,8 +2,8 @@
 
 import pytest
 
+from attsvm.validation.ledger.audit import all_claims
 from attsvm.validation.ledger.quotations import TITLES, check_quotations, find_papers, is_printed, prose
-from attsvm.validation.ledger.run import all_claims
 
 PAPER = """
 Self-attention Networks Localize When QK-eigenspectrum Con-

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from figure_outcomes import check_picture, outcome_of
 
-from attsvm.validation.bench.specialization import reduced_gradient_ratio
-from attsvm.validation.figures.framework import Context
-from attsvm.validation.figures.registry import all_figures
-from attsvm.validation.figures.specialization import fig12
-from attsvm.validation.figures.specialization.fig03 import directions, sign_patterns
-from attsvm.validation.figures.specialization.runs import make_prior, sgd_beside_flow
+from attsvm.validation.bench.model_cases import reduced_gradient_ratio
+from attsvm.validation.figures.figure import Context
+from attsvm.validation.figures.figure_registry import all_figures
+from attsvm.validation.figures.specialization import feature_figures
+from attsvm.validation.figures.specialization.feature_figures import directions, sign_patterns
+from attsvm.validation.figures.specialization.time_scale_figures import make_prior, sgd_beside_flow
 
 FIGURES = {figure.name: figure for figure in all_figures("specialization")}
 TIMES = (0.0, 2.0, 4.0)
@@ -87,8 +87,8 @@ def test_the_benchmark_compares_equal_numbers(activation):
 
 
 def test_two_heads_split_when_the_flipping_direction_is_strong():
-    outcome = outcome_of(fig12.FIGURE, activations=("softmax",), samples=400)
+    outcome = outcome_of(feature_figures.FIGURE_12, activations=("softmax",), samples=400)
     cosines = {row[1:3]: row[3].value for row in outcome.tables[0].rows}
     assert cosines[0.5, 8.0] < 0 < cosines[8.0, 0.5]
     assert len(outcome.notes) == 1 and "rises with nu1" in outcome.notes[0]
-    check_picture(fig12.FIGURE, outcome)
+    check_picture(feature_figures.FIGURE_12, outcome)

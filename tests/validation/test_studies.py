@@ -9,11 +9,10 @@ import pytest
 from figure_outcomes import outcome_of
 
 import attsvm
-from attsvm.validation.figures.own import atoms, edits, retrieval
-from attsvm.validation.pretrained import retrieval_peers
-from attsvm.validation.pretrained.packages import is_installed
-from attsvm.validation.pretrained.reactions import read_reactions, tokenize
-from attsvm.validation.pretrained.rxnmapper import Tasks
+from attsvm.validation.figures.own import fit_studies, head_studies
+from attsvm.validation.pretrained import retrieval
+from attsvm.validation.pretrained.atom_mapping import Tasks, read_reactions, tokenize
+from attsvm.validation.pretrained.installed_models import is_installed
 
 
 def test_reactions_become_tokens_candidates_and_truth():
@@ -53,7 +52,7 @@ def test_a_file_of_reactions(tmp_path):
 
 
 def test_edits_are_confirmed_on_a_few():
-    outcome = outcome_of(edits.FIGURE, trials=6)
+    outcome = outcome_of(head_studies.FIGURE_EDITS, trials=6)
     assert not outcome.refuted and [row[1] for row in outcome.tables[0].rows] == [1] * 6
 
 
@@ -67,15 +66,15 @@ def test_retrieval_has_a_row_per_way_and_a_picture(monkeypatch):
         return (both / np.linalg.norm(both, axis=1, keepdims=True)).astype(np.float32)
 
     pairs = [(f"m{i % 9}", f"q{i}", f"d{i}") for i in range(45)]
-    monkeypatch.setattr(retrieval, "embed", fake)
-    monkeypatch.setattr(retrieval, "docstring_pairs", lambda limit: pairs)
-    outcome = outcome_of(retrieval.FIGURE, steps=3, negatives=3)
+    monkeypatch.setattr(fit_studies, "embed", fake)
+    monkeypatch.setattr(fit_studies, "docstring_pairs", lambda limit: pairs)
+    outcome = outcome_of(fit_studies.FIGURE_RETRIEVAL, steps=3, negatives=3)
     labels = [row[0] for row in outcome.tables[0].rows]
     assert labels[0] == "cosine" and len(labels) == 10
     found = outcome.curves["found"]
     assert all(len(entry["recall"]) == 2 for entry in found.values())
     assert max(found["hard margin from nothing"]["gap"]) < 1e-6
-    picture = retrieval.draw(outcome)
+    picture = fit_studies.draw_retrieval(outcome)
     assert len(picture.axes[0].lines) == 2 * (len(labels) - 1) + 1
 
 
@@ -87,10 +86,10 @@ def test_peers_learn_what_a_few_directions_say():
     others = documents[rng.permutation(120)]
     problem = attsvm.AttentionProblem(np.stack([documents, others], axis=1), Z=queries)
     y = np.zeros(120, dtype=np.int64)
-    weights = retrieval_peers.linear_svc_pairs(problem, y, 1.0, dimensions=8, scale=1.0)
+    weights = retrieval.linear_svc_pairs(problem, y, 1.0, dimensions=8, scale=1.0)
     scored = {"pairs": attsvm.attention.logits(problem, weights)}
     for method in ("ITML", "LSML"):
-        scored[method] = retrieval_peers.metric_learning(problem, y, method, dimensions=8, seed=0)(problem)
+        scored[method] = retrieval.metric_learning(problem, y, method, dimensions=8, seed=0)(problem)
     near = -np.linalg.norm(problem.X - queries[:, None], axis=-1)
     plain = max(np.mean(s.argmax(axis=1) == 0) for s in (near, attsvm.attention.logits(problem, np.eye(8))))
     for name in ("pairs", "ITML"):
@@ -128,16 +127,16 @@ def test_tasks_are_kept_in_a_file(tmp_path):
 
 def test_a_study_says_what_is_missing():
     with pytest.raises(ValueError, match="atoms has no setting 'colour'"):
-        from attsvm.validation.figures.framework import Options
+        from attsvm.validation.figures.figure import Options
 
-        atoms.FIGURE.settings(Options(change={"colour": 1}))
+        fit_studies.FIGURE_ATOMS.settings(Options(change={"colour": 1}))
 
 
 @pytest.mark.skipif(not is_installed("rxnmapper") or not is_installed("transformers"), reason="make models")
 def test_the_head_that_maps_atoms():
     """Figures of the docs: 98 of 118, repaired by 9.1 % of the keys, 117 when the whole network runs again."""
-    outcome = outcome_of(atoms.FIGURE, leave_one_out=[], sizes=[], heads=["K"])
+    outcome = outcome_of(fit_studies.FIGURE_ATOMS, leave_one_out=[], sizes=[], heads=["K"])
     selected, smallest = outcome.tables
     assert [row[1] for row in selected.rows] == [98, 118, 117]
     assert smallest.rows[0][3] == "9.1 %" and not outcome.refuted
-    assert len(atoms.draw(outcome).axes[0].lines) == 1
+    assert len(fit_studies.draw_atoms(outcome).axes[0].lines) == 1

@@ -10,26 +10,24 @@ from hypothesis.extra.numpy import arrays
 
 import attsvm
 from attsvm import AttentionProblem, ConcaveHead, ReluHead
-from attsvm.paths.decomposition import decompose
-from attsvm.training.gradient import scaled_gradient
+from attsvm.paths.weight_decomposition import decompose
+from attsvm.training.log_gradient import scaled_gradient
 from attsvm.training.tensors import tensor_problem
-from attsvm.validation.figures.framework import Context, Options
-from attsvm.validation.figures.registry import choose_figures
-from attsvm.validation.figures.run import run_figure
-from attsvm.validation.figures.svm import fig01, fig07, fig09, fig10
-from attsvm.validation.figures.svm.composition import (
+from attsvm.validation.figures.figure import Context, Options
+from attsvm.validation.figures.figure_registry import choose_figures
+from attsvm.validation.figures.figure_runs import run_figure
+from attsvm.validation.figures.svm import composition_figures, plane_figure, selection_figures
+from attsvm.validation.figures.svm.compositions import (
     attention,
+    concave_runs,
     dead_queries,
     draw_until_kept,
     filter_reason,
-    relu_compositions,
-    relu_problems,
-)
-from attsvm.validation.figures.svm.composition_concave import (
-    concave_runs,
     lemma_instances,
     lemma_runs,
     orthonormal_sequences,
+    relu_compositions,
+    relu_problems,
     simplex_projection,
 )
 
@@ -228,14 +226,14 @@ def test_draws_stop_at_the_limit():
 
 
 def test_plane_problem_tells_the_norms_apart():
-    problem = fig01.plane_problem()
+    problem = plane_figure.plane_problem()
     ranks = [attsvm.att_svm(problem, norm=norm).rank for norm in ("frobenius", "nuclear")]
     assert ranks == [2, 1]
 
 
 def test_each_parameterization_follows_its_own_norm_in_the_plane():
-    W = fig01.paths(1, 0, method="W", steps=500, marks=[100, 500])
-    KQ = fig01.paths(3, 0, method="(K, Q), ridge 2.2e-16", steps=500, marks=[100, 500])
+    W = plane_figure.paths(1, 0, method="W", steps=500, marks=[100, 500])
+    KQ = plane_figure.paths(3, 0, method="(K, Q), ridge 2.2e-16", steps=500, marks=[100, 500])
     assert W["frobenius"][0, 1] < W["frobenius"][0, 0] and W["frobenius"][0, 1] < 0.1 * W["nuclear"][0, 1]
     assert (KQ["nuclear"][:, 1] < 0.1 * KQ["frobenius"][:, 1]).all()
     assert W["selects_optimal"].all() and KQ["selects_optimal"].all()
@@ -243,7 +241,7 @@ def test_each_parameterization_follows_its_own_norm_in_the_plane():
 
 
 def test_figure_7_tells_the_norms_apart():
-    found = fig07.alignment(8, 3, n=4, T=5, d=6, steps=600, every=100)
+    found = selection_figures.alignment(8, 3, n=4, T=5, d=6, steps=600, every=100)
     for p, own, other in (("W", "frobenius", "nuclear"), ("KQ", "nuclear", "frobenius")):
         for a in ("naive", "log"):
             assert np.nanmean(found[f"{p} {a} {own}"][:, -1]) > np.nanmean(found[f"{p} {a} {other}"][:, -1]) + 0.02
@@ -308,9 +306,19 @@ def check_figure_9(record):
 
 
 def test_full_settings_are_the_papers():
-    assert fig09.FIGURE.full["trials"] == 500 and fig09.FIGURE.full["dimensions"] == (4, 6, 8, 10)
-    assert fig10.FIGURE.full["trials"] == 100 and fig10.FIGURE.full["taus"] == (3, 5, 7, 9)
-    assert {name: fig07.FIGURE.full[name] for name in ("n", "T", "d", "trials", "steps")} == {
+    assert composition_figures.FIGURE_9.full["trials"] == 500 and composition_figures.FIGURE_9.full["dimensions"] == (
+        4,
+        6,
+        8,
+        10,
+    )
+    assert composition_figures.FIGURE_10.full["trials"] == 100 and composition_figures.FIGURE_10.full["taus"] == (
+        3,
+        5,
+        7,
+        9,
+    )
+    assert {name: selection_figures.FIGURE_7.full[name] for name in ("n", "T", "d", "trials", "steps")} == {
         "n": 6, "T": 8, "d": 10, "trials": 100, "steps": 2000,
     }  # fmt: skip
-    assert fig09.FIGURE.aliases == ("fig12",) and fig10.FIGURE.aliases == ("fig13",)
+    assert composition_figures.FIGURE_9.aliases == ("fig12",) and composition_figures.FIGURE_10.aliases == ("fig13",)

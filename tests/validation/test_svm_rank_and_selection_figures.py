@@ -9,14 +9,15 @@ import pytest
 from figure_outcomes import check_picture, column, outcome_of
 
 import attsvm
-from attsvm.validation.figures.framework import Figure
-from attsvm.validation.figures.svm import fig04, fig06, fig08, fig11
-from attsvm.validation.figures.svm.convergence import PUBLISHED_KQ
-from attsvm.validation.figures.svm.ranks_published import optimal_differences, published_rank, published_ranks
-from attsvm.validation.figures.svm.span_training import in_query_span, train_in_span
+from attsvm.validation.figures.figure import Figure
+from attsvm.validation.figures.svm import rank_figures, selection_figures
+from attsvm.validation.figures.svm.descent_trials import PUBLISHED_KQ, in_query_span, train_in_span
+from attsvm.validation.figures.svm.rank_figures import optimal_differences, published_rank, published_ranks
 
 
-@pytest.mark.parametrize("figure", [fig04.FIGURE, fig06.FIGURE, fig08.FIGURE, fig11.FIGURE])
+@pytest.mark.parametrize(
+    "figure", [rank_figures.FIGURE_4, selection_figures.FIGURE_6, selection_figures.FIGURE_8, rank_figures.FIGURE_11]
+)
 def test_full_settings_are_the_papers(figure: Figure) -> None:
     stated = {
         "fig4": {"trials": 100, "many_n": (5, 10, 15), "many_T": (5, 10, 15), "n": 5, "T": 5,
@@ -41,7 +42,7 @@ def test_published_ranks_equal_those_of_models_built_one_by_one() -> None:
 def test_infeasible_draws_count_as_rank_one_when_published_and_not_at_all_when_certified() -> None:
     problems = attsvm.random_problem(n=15, T=5, d=2, batch=4, seed=0)
     for norm in ("frobenius", "nuclear"):
-        certified, published = fig04.certified_ranks(problems, norm), published_ranks(problems, norm)
+        certified, published = rank_figures.certified_ranks(problems, norm), published_ranks(problems, norm)
         assert not certified["feasible"].any() and np.isnan(certified["rank"]).all()
         assert not published["feasible"].any() and (published["rank"] == 1).all()
 
@@ -51,14 +52,14 @@ def test_repeated_tokens_at_d_1_are_infeasible() -> None:
     repeated = (optimal_differences(problems) == 0).all(axis=-1).any(axis=(-2, -1))
     assert 0 < repeated.sum() < 40
     for norm in ("frobenius", "nuclear"):
-        certified = fig04.certified_ranks(problems, norm)
+        certified = rank_figures.certified_ranks(problems, norm)
         np.testing.assert_array_equal(certified["feasible"], ~repeated)
         assert (certified["rank"][~repeated] == 1).all()
         np.testing.assert_array_equal(published_ranks(problems, norm)["feasible"], ~repeated)
 
 
 def test_differences_are_those_of_the_rows_of_the_solver() -> None:
-    from attsvm.rows import selection_rows
+    from attsvm.selection_rows import selection_rows
 
     problems = attsvm.random_problem(n=3, T=4, d=5, batch=2, seed=1)
     for b in range(2):
@@ -72,7 +73,9 @@ def test_published_ranks_refuse_other_norms() -> None:
 
 
 def test_figure_4_certified_ranks_stay_below_the_published_ones_and_the_bound() -> None:
-    outcome = outcome_of(fig04.FIGURE, trials=6, many_n=(3, 6), many_T=(4,), n=3, T=4, dimensions=(2, 4, 8), chunk=6)
+    outcome = outcome_of(
+        rank_figures.FIGURE_4, trials=6, many_n=(3, 6), many_T=(4,), n=3, T=4, dimensions=(2, 4, 8), chunk=6
+    )
     assert len(outcome.tables[0].rows) == 2 * 3  # n = 3 is in both panels and computed once
     certified, published = column(outcome, 0, "W* certified"), column(outcome, 0, "W* published, feasible draws")
     bounds, largest = column(outcome, 0, "min(n, d)"), column(outcome, 0, "largest W* certified")
@@ -85,7 +88,7 @@ def test_figure_4_certified_ranks_stay_below_the_published_ones_and_the_bound() 
     assert seen >= 4
     # The published protocol inflates the rank where there is room: n = 6, d = 8.
     assert certified[-1].value + 0.5 < published[-1].value
-    check_picture(fig04.FIGURE, outcome, axes=4)
+    check_picture(rank_figures.FIGURE_4, outcome, axes=4)
 
 
 # --- Figure 6 -----------------------------------------------------------------------------------------------------
@@ -129,7 +132,7 @@ def test_global_needs_no_margin_problem() -> None:
     """The class without solves is that of Definition 2 with certified solves, in the norm of each parameterization."""
     for p, norm in (("W", "frobenius"), ("KQ", "nuclear")):
         cell = {"n": 5, "T": 4, "d": 4}
-        found = fig06.global_trials(24, 5, parameterization=p, steps=300, **cell)
+        found = selection_figures.global_trials(24, 5, parameterization=p, steps=300, **cell)
         problems = attsvm.random_problem(batch=24, seed=5, min_score_gap=0.1, **cell)
         ended = train_in_span(problems, p, steps=300, seed=np.random.default_rng((5, 1)))
         local = attsvm.is_locally_optimal(problems, ended.selection, norm=norm)
@@ -145,21 +148,29 @@ def test_span_training_refuses_other_parameterizations() -> None:
 
 def test_figure_6_global_convergence_grows_with_d() -> None:
     outcome = outcome_of(
-        fig06.FIGURE, trials=24, n=4, T=4, many_n=(4, 8), many_T=(4,), dimensions=(3, 16), steps=300, chunk=24
+        selection_figures.FIGURE_6,
+        trials=24,
+        n=4,
+        T=4,
+        many_n=(4, 8),
+        many_T=(4,),
+        dimensions=(3, 16),
+        steps=300,
+        chunk=24,
     )
     assert len(outcome.tables[0].rows) == 2 * 2
     for name in ("Global, W", "Global, (K, Q)"):
         low, high = (column(outcome, 0, name)[k::2] for k in (0, 1))
         assert all(b.value > a.value for a, b in zip(low, high, strict=True))
         assert low[1].value < low[0].value  # more sequences, fewer global runs
-    check_picture(fig06.FIGURE, outcome, axes=2)
+    check_picture(selection_figures.FIGURE_6, outcome, axes=2)
 
 
 # --- Figure 8 -----------------------------------------------------------------------------------------------------
 
 
 def test_figure_8_local_runs_have_the_larger_margins() -> None:
-    outcome = outcome_of(fig08.FIGURE, trials=30, many_n=(1, 8), many_d=(5,), steps=500, chunk=30)
+    outcome = outcome_of(selection_figures.FIGURE_8, trials=30, many_n=(1, 8), many_d=(5,), steps=500, chunk=30)
     assert [len(table.rows) for table in outcome.tables] == [3, 3]
     ends = zip(
         *(column(outcome, 0, name) for name in ("Global", "Local (not Global)", "Not local", "undecided")), strict=True
@@ -171,11 +182,11 @@ def test_figure_8_local_runs_have_the_larger_margins() -> None:
     selected, optimal = column(outcome, 1, "selected, Local runs"), column(outcome, 1, "optimal, Local runs")
     many = column(outcome, 1, "size").index("n=8, T=5, d=5")
     assert selected[many].value > optimal[many].value > 0
-    check_picture(fig08.FIGURE, outcome, axes=4)
+    check_picture(selection_figures.FIGURE_8, outcome, axes=4)
 
 
 def test_optimal_margin_is_that_of_the_same_problem() -> None:
-    found = fig08.margin_trials(12, 4, n=3, T=4, d=5, steps=400)
+    found = selection_figures.margin_trials(12, 4, n=3, T=4, d=5, steps=400)
     same = np.flatnonzero(found["is_global"])
     assert len(same) > 3
     np.testing.assert_array_equal(found["margin"][same], found["optimal_margin"][same])
@@ -186,7 +197,7 @@ def test_optimal_margin_is_that_of_the_same_problem() -> None:
 
 def test_padded_factors_train_as_narrow_ones() -> None:
     problems = attsvm.random_problem(n=3, T=4, d=6, batch=3, seed=1)
-    together = fig11.train_widths(problems, [1, 2, 4], steps=100, seed=9)
+    together = rank_figures.train_widths(problems, [1, 2, 4], steps=100, seed=9)
     rng = np.random.default_rng(9)
     K, Q = (rng.uniform(-1, 1, size=(3, 6, 4)) / np.sqrt(6) for _ in "KQ")
     alone = attsvm.train(problems, "KQ", steps=100, lr=0.1, init=(K[..., :2], Q[..., :2]), m=2, **PUBLISHED_KQ)
@@ -197,7 +208,16 @@ def test_padded_factors_train_as_narrow_ones() -> None:
 
 def test_figure_11_has_its_knee_at_the_certified_rank() -> None:
     outcome = outcome_of(
-        fig11.FIGURE, trials=6, n=4, T=4, d=8, many_n=(4, 7), many_T=(4,), widths=(1, 2, 3, 4, 5), steps=800, chunk=6
+        rank_figures.FIGURE_11,
+        trials=6,
+        n=4,
+        T=4,
+        d=8,
+        many_n=(4, 7),
+        many_T=(4,),
+        widths=(1, 2, 3, 4, 5),
+        steps=800,
+        chunk=6,
     )
     assert [row[1] for row in outcome.tables[0].rows] == [1, 2, 3, 4, 5] * 2
     assert sum(column(outcome, 1, "runs")) == 6 * 5 * 2
@@ -208,4 +228,4 @@ def test_figure_11_has_its_knee_at_the_certified_rank() -> None:
         assert mean[-1] > 3 * mean[0]  # from one below the rank to the rank the distance collapses
         assert mean[0] < 0.05
         assert curve["mean"][0] > 3 * curve["mean"][-1]
-    check_picture(fig11.FIGURE, outcome, axes=4)
+    check_picture(rank_figures.FIGURE_11, outcome, axes=4)

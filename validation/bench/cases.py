@@ -1,17 +1,168 @@
-"""The list of cases: what is measured and the goals it is held to."""
+"""Cases whose every draw is one call that returns numbers.
+
+Cases about soft margins: the matrix of norms and margins, classification, and a realistic size.
+
+The list of cases: what is measured and the goals it is held to.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Protocol
 
-from attsvm.validation.bench.draws import DrawCase, NumberGoal, later
-from attsvm.validation.bench.growth import growth
-from attsvm.validation.bench.judge import Result
-from attsvm.validation.bench.soft_cases import SOFT_CASES
-from attsvm.validation.bench.solves import Report, SolveCase
+from attsvm.validation.bench.measurement import Line, Numbers, Result, Spread, Verdict, at_least, at_most
+from attsvm.validation.bench.solver_cases import Report, SolveCase, growth
 
-__all__ = ["CASES", "Case"]
+__all__ = [
+    "CASES",
+    "SOFT_CASES",
+    "Case",
+    "DrawCase",
+    "NumberGoal",
+    "Numbers",
+    "later",
+]
+
+
+# Of every line of a case.
+@dataclass(frozen=True)
+class NumberGoal:
+    """A bound on the median of a number of a line: ``sense`` is "at least" or "at most".
+
+    With ``every_draw`` an upper bound holds for every draw: correctness has no median.
+    """
+
+    text: str
+    line: str
+    number: str
+    sense: str
+    bound: float
+    every_draw: bool = False
+
+    def judged(self, found: Spread) -> Verdict:
+        """Whether the numbers meet it."""
+        if self.sense == "at least":
+            return at_least(self.text, self.bound, found)
+        return at_most(self.text, self.bound, found, every_draw=self.every_draw)
+
+
+def later(name: str, **settings: object) -> Callable[[int], Numbers]:
+    """The function ``module:function`` of this folder with settings, imported when a seed is given."""
+
+    def measure(seed: int) -> Numbers:
+        module, function = name.split(":")
+        found: Numbers = getattr(import_module(f"{__package__}.{module}"), function)(seed, **settings)
+        return found
+
+    return measure
+
+
+@dataclass(frozen=True)
+class DrawCase:
+    """One piece of work.
+
+    Attributes
+    ----------
+    name, title : str
+    draw : callable
+        From a seed to the numbers of each line.
+    goals : tuple of NumberGoal
+    slow : bool
+        Left out of quick runs.
+    opt_in : bool
+        Run only when it is named.
+    """
+
+    name: str
+    title: str
+    draw: Callable[[int], Numbers]
+    goals: tuple[NumberGoal, ...] = ()
+    slow: bool = False
+    opt_in: bool = False
+
+    def run(self, seed: int, draws: int, report: Callable[[str], None]) -> Result:
+        """Call ``draw`` with the seeds ``seed``, ``seed + 1``, ...
+
+        Examples
+        --------
+        >>> from attsvm.validation.bench.cases import DrawCase, NumberGoal
+        >>> goal = NumberGoal("fast", "ours", "ratio", "at least", 2.0)
+        >>> case = DrawCase("x", "a case", lambda seed: {"ours": {"ratio": float(seed)}}, (goal,))
+        >>> case.run(1, 3, print).verdicts[0]
+        x: draw 1 of 3
+        x: draw 2 of 3
+        x: draw 3 of 3
+        Verdict(text='fast', value=2.0, met=True)
+        """
+        found: list[Numbers] = []
+        for k in range(draws):
+            report(f"{self.name}: draw {k + 1} of {draws}")
+            found.append(self.draw(seed + k))
+        lines = {
+            name: {number: Spread(tuple(draw[name][number] for draw in found)) for number in numbers}
+            for name, numbers in found[0].items()
+        }
+        verdicts = tuple(goal.judged(lines[goal.line][goal.number]) for goal in self.goals)
+        return Result(self.name, self.title, tuple(Line(name, numbers) for name, numbers in lines.items()), verdicts)
+
+
+# How much faster than cvxpy soft margins of small problems are to be, in the median over margins and sizes.
+_SOFT_RATIOS = {
+    "frobenius": 20.0, "nuclear": 20.0, "spectral": 10.0, "l1": 10.0, "linf": 10.0, "l1.5": 10.0, "l3": 10.0,
+}  # fmt: skip
+
+
+SOFT_CASES: tuple[DrawCase, ...] = (
+    DrawCase(
+        "matrix",
+        "norm x margin x kind x size, alone and in batches, every solver, against cvxpy (one draw is all of it)",
+        later("matrix_speed:matrix_agreement"),
+        (NumberGoal("no fault", "all norms", "faults", "at most", 0.0, every_draw=True),),
+        slow=True,
+        opt_in=True,
+    ),
+    DrawCase(
+        "matrix-speed",
+        "Att-SVM, norm x margin x size, alone and in batches of 50, against cvxpy CLARABEL",
+        later("matrix_speed:matrix_speed"),
+        (
+            NumberGoal("every answer proved", "all", "unproved", "at most", 0.0, every_draw=True),
+            NumberGoal("never slower than cvxpy", "all", "worst ratio", "at least", 1.0),
+            NumberGoal("never slower than cvxpy in batches", "all", "worst ratio in a batch", "at least", 1.0),
+            NumberGoal(
+                "soft batch <= 5x the hard batch", "all", "worst time of a batch over the hard batch", "at most", 5.0
+            ),
+            *(
+                NumberGoal(f"soft {norm}: {number} >= {bound:g} over cvxpy", f"{norm}, soft", number, "at least", bound)
+                for norm, bound in _SOFT_RATIOS.items()
+                for number in ("ratio", "ratio in a batch")
+            ),
+        ),
+        slow=True,
+        opt_in=True,
+    ),
+    DrawCase(
+        "multiclass",
+        "Crammer-Singer SVM of iris, wine and digits, standardized features, against LinearSVC at tolerance 1e-8",
+        later("fit_cases:multiclass_speed"),
+        (
+            NumberGoal("no worse than LinearSVC", "all", "largest excess", "at most", 1e-6, every_draw=True),
+            NumberGoal("gap <= 1e-8", "all", "gap", "at most", 1e-8, every_draw=True),
+        ),
+        slow=True,
+    ),
+    DrawCase(
+        "soft-large",
+        "soft margin, one slack per query, n = 5,000, T = 20, d = 128, one label in ten wrong",
+        later("fit_cases:soft_size"),
+        (NumberGoal("proved", "attsvm", "unproved", "at most", 0.0, every_draw=True),),
+        slow=True,
+        opt_in=True,
+    ),
+)
 
 
 class Case(Protocol):
@@ -38,7 +189,7 @@ class Case(Protocol):
 
 
 def _spectrum(seed: int, scale: float) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.softmax import spectrum_speed
+    from attsvm.validation.bench.model_cases import spectrum_speed
 
     found = spectrum_speed(1000, 1024, scale=scale, sample=2, seed=seed)
     numbers = {"seconds": found["ours"], "times as fast as eigvalsh": found["ratio"], "difference": found["difference"]}
@@ -46,7 +197,7 @@ def _spectrum(seed: int, scale: float) -> dict[str, dict[str, float]]:
 
 
 def _heads(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.specialization import reduced_gradient_ratio
+    from attsvm.validation.bench.model_cases import reduced_gradient_ratio
 
     found = {kind: reduced_gradient_ratio(kind, repeats=3, seed=seed) for kind in ("softmax", "softmax1", "bayes")}
     names = {"seconds": "seconds", "terms_ratio": "times as fast as term by term",
@@ -55,7 +206,7 @@ def _heads(seed: int) -> dict[str, dict[str, float]]:
 
 
 def _selector(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.selector import selector_speed
+    from attsvm.validation.bench.fit_cases import selector_speed
 
     found = selector_speed(seed=seed)
     names = {"seconds": "seconds", "ratio": "times as fast as LinearSVC (extrapolated)",
@@ -69,7 +220,7 @@ def _selector(seed: int) -> dict[str, dict[str, float]]:
 
 
 def _monitor(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.monitor import monitor_overhead
+    from attsvm.validation.bench.probe_cases import monitor_overhead
 
     found = monitor_overhead(seed)
     names = {"plain": "seconds", "measured": "measuring", "waiting": "waiting", "overhead": "share of a step"}
@@ -85,7 +236,10 @@ def _over_cvxpy(times: float, gap: float) -> tuple[NumberGoal, ...]:
 
 
 _DAQP, _DAQP_LOOP = "daqp, Gram matrix given", "daqp loop, rows built"
+
+
 _DENSE_QP = ("qpsolvers daqp", "qpsolvers piqp", "qpsolvers proxqp", "qpsolvers quadprog")
+
 
 CASES: tuple[Case, ...] = (
     SolveCase("fro-tiny", (6, 8, 10), repeats=50, peers={"cvxpy per constraint": 60.0, "cvxpy CLARABEL": None}),
@@ -160,7 +314,7 @@ CASES: tuple[Case, ...] = (
         DrawCase(
             f"norms-{norm}",
             f"{norm} norm, (6, 8, 10), alone and in batches of 200, against the quickest of cvxpy's solvers",
-            later("norms:norm_speed", norm=norm),
+            later("solver_cases:norm_speed", norm=norm),
             _over_cvxpy(20.0, 1e-7),
             slow=True,
         )
@@ -170,7 +324,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "norms-agree",
         "100 problems per draw in spectral, l1, linf, l1.5 and l3 norms against certified cvxpy",
-        later("norms:agreement"),
+        later("solver_cases:agreement"),
         (
             NumberGoal("gap <= 1e-7", "all norms", "worst gap", "at most", 1e-7),
             NumberGoal("same norm to 2e-7", "all norms", "worst difference", "at most", 2e-7),
@@ -182,7 +336,7 @@ CASES: tuple[Case, ...] = (
         DrawCase(
             f"graphs-{norm}",
             f"Graph-SVM, {norm} norm, 4-10 sequences over 6-8 tokens, d = 8, alone and in batches of 200",
-            later("graphs:graph_speed", norm=norm),
+            later("model_cases:graph_speed", norm=norm),
             _over_cvxpy(50.0, 1e-8),
             slow=True,
         )
@@ -191,7 +345,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "graphs-large",
         "Graph-SVM of 100,000 sequences over 10,000 tokens, d = 16",
-        later("corpora:large_corpus"),
+        later("model_cases:large_corpus"),
         (
             NumberGoal("graphs and components in 30 s", "attsvm", "seconds of the graphs", "at most", 30.0),
             NumberGoal("gap <= 1e-8", "attsvm", "gap", "at most", 1e-8),
@@ -209,7 +363,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "growth-all",
         "every function with a size, each size growing alone up to 10x",
-        later("growth_all:growth_all"),
+        later("call_growth:growth_all"),
         slow=True,
         opt_in=True,
     ),
@@ -228,7 +382,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "shared-rows",
         "16 x 64 structured, 64,512 rows, d = 385",
-        later("real_size:shared_against_pairs"),
+        later("fit_cases:shared_against_pairs"),
         (
             NumberGoal(
                 ">= 5x rows written out", "shared rows", "times as fast as rows written out", "at least", 5.0
@@ -243,7 +397,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "soft-rows",
         "soft margins, 364 rows, d = 385, 148,225 features written out for LinearSVC",
-        later("real_size:soft_against_linear_svc"),
+        later("fit_cases:soft_against_linear_svc"),
         (
             NumberGoal(">= 20x LinearSVC", "attsvm", "times as fast as LinearSVC", "at least", 20.0),
             NumberGoal("same W", "attsvm", "difference of W", "at most", 1e-6),
@@ -254,7 +408,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "nuc-shared",
         "nuclear norm, 8 x 64 structured, 32,256 rows, d = 385",
-        later("real_size:nuclear_size"),
+        later("fit_cases:nuclear_size"),
         (
             NumberGoal("gap <= 1e-5", "attsvm", "gap", "at most", 1e-5),
             NumberGoal("under 5 minutes", "attsvm", "seconds", "at most", 300.0),
@@ -265,7 +419,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "nuc-rank",
         "nuclear norm, rank at most 8, 3,024 rows, d = 64, 4 and 16 seconds",
-        later("real_size:rank_in_time"),
+        later("fit_cases:rank_in_time"),
         (
             NumberGoal("gap <= 0.05", "attsvm", "gap to the convex bound", "at most", 0.05),
             NumberGoal(
@@ -279,7 +433,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "large",
         "32 x 128 causal, 260,096 rows, d = 385",
-        later("real_size:large_solve", size=(32, 128, 384), parts=(8, 16, 32)),
+        later("fit_cases:large_solve", size=(32, 128, 384), parts=(8, 16, 32)),
         (
             NumberGoal("under 3 minutes", "32 x 128 causal", "seconds", "at most", 180.0),
             NumberGoal("gap <= 1e-8", "32 x 128 causal", "gap", "at most", 1e-8),
@@ -290,7 +444,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "huge",
         "16 x 512 causal, 2,093,056 rows, d = 577",
-        later("real_size:large_solve", size=(16, 512, 576), parts=(4, 16)),
+        later("fit_cases:large_solve", size=(16, 512, 576), parts=(4, 16)),
         (
             NumberGoal("under 30 minutes", "16 x 512 causal", "seconds", "at most", 1800.0),
             NumberGoal("gap <= 1e-8", "16 x 512 causal", "gap", "at most", 1e-8),
@@ -302,7 +456,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "probe-cheap",
         "probe of MiniLM without SVMs, 72 heads, 32 x 128 tokens (make models)",
-        later("probe:cheap_speed"),
+        later("probe_cases:cheap_speed"),
         (NumberGoal("under 60 s", "attsvm", "seconds", "at most", 60.0),),
         slow=True,
         opt_in=True,
@@ -310,7 +464,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "probe-svm",
         "SVM measures of a head of MiniLM at the default budget (make models)",
-        later("probe:svm_speed"),
+        later("probe_cases:svm_speed"),
         (
             NumberGoal("under 30 min (extrapolated)", "attsvm", "minutes for all heads on 2 cores", "at most", 30.0),
             NumberGoal("gap <= 1e-4", "attsvm", "gap", "at most", 1e-4),
@@ -329,7 +483,7 @@ CASES: tuple[Case, ...] = (
     DrawCase(
         "training",
         "training, batch 500, n = T = 5, d = 10",
-        later("training:training_throughput"),
+        later("model_cases:training_throughput"),
         (NumberGoal(">= 100x autograd", "attsvm W", "times as fast as the autograd loop", "at least", 100.0),),
     ),
     *(

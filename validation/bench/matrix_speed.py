@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm.validation.bench.draws import Numbers
-from attsvm.validation.bench.measure import Stopwatch, measure, one_thread
+from attsvm.validation.bench.measurement import Numbers, Stopwatch, measure, one_thread
 from attsvm.validation.matrix import MARGINS, NORM_NAMES, combinations, problem_of, run, solved
 from attsvm.validation.matrix_reference import Instance, Margin, constraints_of, drawn, model
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.validation.ledger.record import Claim, Measurement
+from attsvm.validation.ledger.claim_record import Claim, Measurement
 
 __all__ = ["FACTORS", "Mutation", "is_tight", "mutations", "reference", "shares", "survivors"]
 
@@ -80,7 +80,7 @@ def reference(claim: Claim, formula: Any = None) -> tuple[float, float]:
     Examples
     --------
     >>> from attsvm.validation.ledger.mutate import reference
-    >>> from attsvm.validation.ledger.run import find_claims
+    >>> from attsvm.validation.ledger.audit import find_claims
     >>> round(reference(find_claims(["svm:eq17"])[0])[0], 2)  # |S'|_F reaches half of the bound 1
     -0.5
     """
@@ -97,7 +97,7 @@ def is_tight(claim: Claim, formula: Any = None) -> tuple[bool, str]:
     Examples
     --------
     >>> from attsvm.validation.ledger.mutate import is_tight
-    >>> from attsvm.validation.ledger.run import find_claims
+    >>> from attsvm.validation.ledger.audit import find_claims
     >>> claim = find_claims(["svm:eq17"])[0]
     >>> is_tight(claim)[0], is_tight(claim, 1.1 * claim.printed)[0]
     (True, False)
@@ -183,7 +183,7 @@ def _label(factor: float, part: int, parts: int) -> str:
 
 
 def _slips(claim: Claim) -> Iterator[tuple[str, Any]]:
-    table: Mapping[str, Any] = import_module(f"attsvm.validation.ledger.{claim.paper}.variants").SLIPS
+    table: Mapping[str, Any] = import_module("attsvm.validation.ledger.slips").SLIPS[claim.paper]
     found = table.get(claim.id.split(":", 1)[1])
     for k, formula in enumerate(found if isinstance(found, list) else [found] if found is not None else []):
         yield f"slip {k + 1}", formula
@@ -218,7 +218,7 @@ def mutations(claim: Claim, seed: int = 0, trials: int | None = None, *, scaled:
     Examples
     --------
     >>> from attsvm.validation.ledger.mutate import mutations
-    >>> from attsvm.validation.ledger.run import find_claims
+    >>> from attsvm.validation.ledger.audit import find_claims
     >>> [m.caught for m in mutations(find_claims(["conditioning:P1-rate"])[0])]
     [True, True, True]
     """

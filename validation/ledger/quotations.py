@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attsvm.validation.ledger.record import Claim
+from attsvm.validation.ledger.claim_record import Claim
 
 __all__ = ["TITLES", "Quotation", "check_quotations", "find_papers", "is_printed", "prose"]
 

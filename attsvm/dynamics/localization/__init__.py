@@ -6,32 +6,40 @@ Everything but the regularizer runs on NumPy; that one loads torch at first use.
 from typing import TYPE_CHECKING
 
 from attsvm._lazy import attach
-from attsvm.dynamics.localization.entropy import attention_entropy, entropy_lower_bound
-
-# Not part of the surface, at home in their modules; the ledger of claims reads them here.
-from attsvm.dynamics.localization.gradient import qk_gradient_terms as qk_gradient_terms
-from attsvm.dynamics.localization.inequalities import (
+from attsvm.dynamics.localization.eigenspectrum import QKSpectrum, qk_spectrum
+from attsvm.dynamics.localization.eigenspectrum import random_walks as random_walks
+from attsvm.dynamics.localization.entropy_bounds import (
+    attention_entropy,
     collapse_bound,
     entropy_bound,
+    entropy_lower_bound,
     norm_below_scale,
     trace_above_norm,
     trace_below_norm,
 )
-from attsvm.dynamics.localization.law import interval_probability as interval_probability
-from attsvm.dynamics.localization.moments import signal_moments
-from attsvm.dynamics.localization.moments import walk_moment as walk_moment
-from attsvm.dynamics.localization.piecewise import linear_softmax as linear_softmax
-from attsvm.dynamics.localization.piecewise import piecewise_softmax, propagates
-from attsvm.dynamics.localization.piecewise import softmax_expansion as softmax_expansion
-from attsvm.dynamics.localization.profile import finite_window, rho, rho_limit, rho_slope, rho_traceless, vanishing_rate
-from attsvm.dynamics.localization.profile import limit_window as limit_window
-from attsvm.dynamics.localization.profile import normal_interval as normal_interval
+from attsvm.dynamics.localization.piecewise_softmax import linear_softmax as linear_softmax
+from attsvm.dynamics.localization.piecewise_softmax import piecewise_softmax, propagates
+
+# Not part of the surface, at home in their modules; the ledger of claims reads them here.
+from attsvm.dynamics.localization.piecewise_softmax import qk_gradient_terms as qk_gradient_terms
+from attsvm.dynamics.localization.piecewise_softmax import softmax_expansion as softmax_expansion
+from attsvm.dynamics.localization.propagation import interval_probability as interval_probability
 from attsvm.dynamics.localization.propagation import signal_propagation, simulate_signals
 from attsvm.dynamics.localization.propagation import signal_weights as signal_weights
 from attsvm.dynamics.localization.propagation import token_logits as token_logits
-from attsvm.dynamics.localization.spectrum import QKSpectrum, qk_spectrum
-from attsvm.dynamics.localization.summary import summarize
-from attsvm.dynamics.localization.walks import random_walks as random_walks
+from attsvm.dynamics.localization.propagation_profile import (
+    finite_window,
+    rho,
+    rho_limit,
+    rho_slope,
+    rho_traceless,
+    signal_moments,
+    summarize,
+    vanishing_rate,
+)
+from attsvm.dynamics.localization.propagation_profile import limit_window as limit_window
+from attsvm.dynamics.localization.propagation_profile import normal_interval as normal_interval
+from attsvm.dynamics.localization.propagation_profile import walk_moment as walk_moment
 
 # Loaded at first use: these need torch.
 _LAZY = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attsvm._checks import require_choice
+from attsvm.user_input import require_choice
 
 __all__ = [
     "QKWeights",

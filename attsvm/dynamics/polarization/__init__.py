@@ -7,50 +7,45 @@ are torch and are loaded at first use.
 from typing import TYPE_CHECKING
 
 from attsvm._lazy import attach
-from attsvm.dynamics.polarization.asymptotics import measure_asymptotics, score_constants
-
-# Not part of the surface, at home in their modules; the ledger of claims reads them here.
-from attsvm.dynamics.polarization.flow import Flow as Flow
-from attsvm.dynamics.polarization.flow import aligned_flow
-from attsvm.dynamics.polarization.flow import orbit_rates as orbit_rates
-from attsvm.dynamics.polarization.full import full_flow
-from attsvm.dynamics.polarization.full import full_rates as full_rates
-from attsvm.dynamics.polarization.full import tangent_kernel as tangent_kernel
-from attsvm.dynamics.polarization.gap import gap_flow
-from attsvm.dynamics.polarization.invariants import (
+from attsvm.dynamics.polarization.attention_metrics import attention_entropy, sink_score, sparsity_score
+from attsvm.dynamics.polarization.flow_margins import (
     elementwise_drift,
-    identity_drift,
-    invariant_drift,
-    potential,
-    potential_rate,
-    two_token_drift,
-)
-from attsvm.dynamics.polarization.limits import regression_limit
-from attsvm.dynamics.polarization.losses import KLLoss, LogisticLoss, SquareLoss
-from attsvm.dynamics.polarization.losses import aligned_rate as aligned_rate
-from attsvm.dynamics.polarization.margins import (
     entropy_margin,
     explicit_ratio_margin,
+    identity_drift,
+    invariant_drift,
     logit_gap_margin,
     loss_decay_margin,
     mean_margin,
+    measure_asymptotics,
     order_margin,
     polarization_margin,
+    potential,
+    potential_rate,
     projection_margin,
     ratio_margin,
     repulsion_margin,
+    score_constants,
+    two_token_drift,
 )
-from attsvm.dynamics.polarization.metrics import attention_entropy, sink_score, sparsity_score
-from attsvm.dynamics.polarization.normalizations import Normalization
-from attsvm.dynamics.polarization.normalizations import get_normalization as get_normalization
-from attsvm.dynamics.polarization.variants import row_flow, tied_flow
+from attsvm.dynamics.polarization.full_flow import full_flow, regression_limit, row_flow, tied_flow
+from attsvm.dynamics.polarization.full_flow import full_rates as full_rates
+from attsvm.dynamics.polarization.full_flow import tangent_kernel as tangent_kernel
+
+# Not part of the surface, at home in their modules; the ledger of claims reads them here.
+from attsvm.dynamics.polarization.softmax_flow import Flow as Flow
+from attsvm.dynamics.polarization.softmax_flow import aligned_flow, gap_flow
+from attsvm.dynamics.polarization.softmax_flow import orbit_rates as orbit_rates
+from attsvm.dynamics.polarization.value_losses import KLLoss, LogisticLoss, Normalization, SquareLoss
+from attsvm.dynamics.polarization.value_losses import aligned_rate as aligned_rate
+from attsvm.dynamics.polarization.value_losses import get_normalization as get_normalization
 
 # Loaded at first use: these need torch.
 _LAZY = {
-    "ATTENTION_KINDS": "attention",
-    "AttentionKind": "attention",
-    "descend": "descent",
-    "descend_tied": "descent",
+    "ATTENTION_KINDS": "value_descent",
+    "AttentionKind": "value_descent",
+    "descend": "value_descent",
+    "descend_tied": "value_descent",
 }
 
 __all__ = [
@@ -91,8 +86,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name
-    from attsvm.dynamics.polarization.attention import ATTENTION_KINDS
-    from attsvm.dynamics.polarization.attention import AttentionKind as AttentionKind
-    from attsvm.dynamics.polarization.descent import descend, descend_tied
+    from attsvm.dynamics.polarization.value_descent import ATTENTION_KINDS, descend, descend_tied
+    from attsvm.dynamics.polarization.value_descent import AttentionKind as AttentionKind
 else:
     __getattr__, __dir__ = attach(__name__, _LAZY, __all__)

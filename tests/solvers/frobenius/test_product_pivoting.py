@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attsvm
-from attsvm.rows import selection_rows
+from attsvm.selection_rows import selection_rows
 from attsvm.solvers import MarginProblem, MemoryLimitError, PairRows, SharedRows, solve
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.frobenius import product_pivoting, working_set

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.rows import selection_rows
+from attsvm.selection_rows import selection_rows
 from attsvm.solvers import MarginProblem, PairRows, Penalty, solve
 from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.frobenius import soft_large

@@ -1,0 +1,271 @@
+"""The words of this field in one line each, for whoever meets them first in a table.
+
+What was found, in one plain sentence: the first line of a command and of a page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attsvm.comparison import angle
+
+if TYPE_CHECKING:
+    from attsvm.comparison import BatchReport, Report
+    from attsvm.theory import Diagnosis
+
+__all__ = [
+    "WORDS",
+    "batch_verdict",
+    "diagnosis_verdict",
+    "ends_in_words",
+    "form_name",
+    "glossary",
+    "own_misalignment",
+    "page_verdict",
+    "run_verdict",
+    "runs_verdict",
+    "solution_verdict",
+    "some_uncovered",
+]
+
+
+WORDS: dict[str, str] = {
+    "selection": "one token per query, the one that attention is to end on",
+    "support": "tokens whose margin against the selected token is exactly 1: they hold the solution in place",
+    "margin": "1 / norm of the smallest W that ranks every selected token first by at least 1",
+    "Att-SVM": "that smallest W in the Frobenius norm; where training W is predicted to point",
+    "Att-SVM*": "the same in the nuclear norm (few singular values); where training (K, Q) is predicted to point",
+    "certificate": "bounds from the data alone that prove the answer optimal, or impossible, whoever computed it",
+    "gap": "proved distance between the norm found and the best possible one, relative",
+    "locally optimal": "no support token scores higher than the selected one: a place where training can end",
+    "Global, Local": "the run ends on the tokens of highest score; on other tokens that are locally optimal",
+    "degrees": "angle between W and the solution: 0 is the same direction, 90 is unrelated",
+    "1 - corr": "1 - cosine of that angle",
+    "rate": "1 - corr falls like steps to the power of minus this, fitted to the last snapshots",
+    "effective rank": "exponential of the entropy of the singular values: how many of them matter (in brackets)",
+    "A": "Assumption A: the loss decreases strictly, with bounded slopes",
+    "B.1, B.2": "Assumption B: every token supports the solution (B.1), or all other tokens score alike (B.2)",
+    "C": "Assumption C: the first gradient step already ranks the best tokens first",
+    "D": "wherever a best token is missed, it is a support token: no other selection is locally optimal",
+    "E": "Assumption E: mixing in unselected tokens always costs score (free for linear heads)",
+    "NOT confirmed": "this run contradicts what the figure is to show",
+    "± and [ , ]": "95 % confidence intervals over the trials",
+}
+
+
+def glossary(*words: str) -> list[str]:
+    """Lines ``word: meaning`` for the given words.
+
+    Examples
+    --------
+    >>> from attsvm.reports.verdicts import glossary
+    >>> glossary("rate")
+    ['rate: 1 - corr falls like steps to the power of minus this, fitted to the last snapshots']
+    """
+    return [f"{word}: {WORDS[word]}" for word in words]
+
+
+_ENDS = {
+    "Global": "ends at the predicted tokens, those of highest score",
+    "Local": "ends at other tokens than those of highest score, which are locally optimal",
+    "Not local": "ends at tokens that are not locally optimal: train longer",
+    "Undecided": "ends at tokens of which it is not decided whether they are locally optimal",
+}
+
+
+# The same without a theorem: nothing was predicted, and nothing says that longer training leads elsewhere.
+_ENDS_UNCOVERED = _ENDS | {
+    "Global": "ends at the tokens of highest score, which are locally optimal",
+    "Not local": "ends at tokens that are not locally optimal",
+}
+
+
+_MACHINE = {"frobenius": "max-margin", "nuclear": "nuclear-norm max-margin"}
+
+
+def _degrees(misalignment: float) -> str:
+    """An angle in words that do not pretend: few digits, and never a zero that is none."""
+    value = float(angle(misalignment))
+    if value < 1e-3:
+        return "less than 0.001 degrees"
+    return f"{value:.2g} degrees" if value < 10 else f"{value:.0f} degrees"
+
+
+def form_name(parameterization: str) -> str:
+    """A parameterization as a sentence names it."""
+    return "(K, Q)" if parameterization == "KQ" else parameterization
+
+
+def run_verdict(
+    name: str, convergence: str, status: str, norm: str | None, misalignment: float | None, uncovered: str = ""
+) -> str:
+    """One or two sentences about a training run and the SVM of the tokens that it selects.
+
+    Parameters
+    ----------
+    name, convergence, status, norm
+        Of the run: its parameterization, where and how it ended, and the norm of its SVM.
+    misalignment : float or None
+        1 - correlation with the SVM of its own tokens.
+    uncovered : str
+        Why no theorem is about this run (`Report.uncovered`).
+
+    Examples
+    --------
+    >>> from attsvm.reports.verdicts import run_verdict
+    >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[:64]
+    'Training W ends at the predicted tokens, those of highest score;'
+    >>> run_verdict("W", "Global", "finished", "frobenius", 0.0002)[64:]
+    ' it is 1.1 degrees from the max-margin direction.'
+    """
+    form = form_name(name)
+    if status == "not finite":
+        return f"Training {form} left the range of floating point: lower the step size."
+    ends = (_ENDS_UNCOVERED if uncovered else _ENDS)[convergence]
+    if misalignment is None or math.isnan(misalignment):
+        where = "there is no max-margin direction to compare with"
+    else:
+        where = f"it is {_degrees(misalignment)} from the {_MACHINE.get(str(norm), norm)} direction"
+    why = f" No theorem applies, so nothing is predicted: {uncovered}." if uncovered else ""
+    return f"Training {form} {ends}; {where}.{why}"
+
+
+_PLACES = {
+    "Global": "at the predicted tokens",
+    "Local": "at other locally optimal tokens",
+    "Not local": "at no local optimum (Not local)",
+    "Undecided": "at tokens that are not decided (Undecided)",
+}
+
+
+def ends_in_words(counts: Mapping[str, int], uncovered: str = "") -> str:
+    """Where the runs of a batch end, from the number of runs per kind of end; why no theorem predicts it.
+
+    Examples
+    --------
+    >>> from attsvm.reports.verdicts import ends_in_words
+    >>> ends_in_words({"Global": 2, "Local": 1})
+    'ends at the predicted tokens in 2 of 3 problems, at other locally optimal tokens in 1'
+    """
+    total = sum(counts.values())
+    often = sorted((-count, name) for name, count in counts.items() if count)
+    words = _PLACES | ({"Global": "at the tokens of highest score"} if uncovered else {})
+    places = [f"{words[name]} in {-fewer}" for fewer, name in often]
+    why = f" (no theorem applies: {uncovered})" if uncovered else ""
+    return f"ends {', '.join([f'{places[0]} of {total} problems', *places[1:]])}{why}"
+
+
+def some_uncovered(reasons: Iterable[str]) -> str:
+    """Why no theorem is about some runs of a batch: the first reason, and of how many; empty if all are covered."""
+    given = list(reasons)
+    missing = [reason for reason in given if reason]
+    return f"{missing[0]}, in {len(missing)} of {len(given)} problems" if missing else ""
+
+
+def runs_verdict(reports: Sequence[Report]) -> str:
+    """The sentences of several runs."""
+    sentences = []
+    for report in reports:
+        own = report.comparisons[0]
+        error = float(own.misalignment[-1]) if own.solution.status.has_solution else None
+        run = report.run
+        ends = str(report.convergence), str(run.status)
+        sentences.append(run_verdict(run.parameterization, *ends, run.norm, error, report.uncovered))
+    return " ".join(sentences)
+
+
+def batch_verdict(reports: Sequence[BatchReport]) -> str:
+    """One sentence per parameterization of a batch: how many runs end where, and how far off half of them are."""
+    sentences = []
+    for report in reports:
+        name = form_name(report.run.parameterization)
+        median = report.summary(report.labels[0])["median"]
+        away = "" if math.isnan(median) else f"; half of them are within {_degrees(median)} of their own direction"
+        uncovered = some_uncovered(one.uncovered for one in report.reports)
+        sentences.append(f"Training {name} {ends_in_words(report.convergence_counts(), uncovered)}{away}.")
+    return " ".join(sentences)
+
+
+def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
+    """One sentence about the solutions of a selection, from their records.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.reports.solved import solution_record
+    >>> from attsvm.reports.verdicts import solution_verdict
+    >>> solved = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
+    >>> solution_verdict([solution_record(solved)], 2)
+    'One W selects these tokens in all 2 sequences: proved optimal, margin 0.8354 (frobenius).'
+    """
+    infeasible = [record for record in records if "farkas" in record]
+    if infeasible:
+        sequences = infeasible[0]["farkas"]["sequences"]
+        some = ", ".join(map(str, sequences[:6])) + (", ..." if len(sequences) > 6 else "")
+        return f"No W selects these tokens in all {n} sequences: sequences {some} contradict each other (proved)."
+    solved = [record for record in records if "margin" in record]
+    if not solved:
+        return f"Nothing was found: {', '.join(str(record['status']) for record in records)}."
+    proved = all(record["status"] == "optimal" for record in solved)
+    margins = ", ".join(f"{record['margin']:.4f} ({record['norm_name']})" for record in solved)
+    how = "proved optimal" if proved else "NOT proved optimal"
+    return f"One W selects these tokens in all {n} sequences: {how}, margin {margins}."
+
+
+def _norm_of(run: Mapping[str, Any]) -> str:
+    return "nuclear" if run["parameterization"] == "KQ" else "frobenius"
+
+
+def own_misalignment(run: Mapping[str, Any]) -> float | None:
+    """How far a run of a page ends from the SVM of its own tokens; None without one."""
+    # Listed by itself, or, where its tokens are those of the solutions, among these.
+    own = [c for c in run["comparisons"] if c["label"].endswith("own tokens")]
+    own = own or [c for c in run["comparisons"] if c["norm_name"] == _norm_of(run)]
+    return own[0]["misalignment"][-1] if own and own[0]["misalignment"] else None
+
+
+def page_verdict(content: Mapping[str, Any]) -> str:
+    """The sentences of a whole report, from its content."""
+    sentences = [solution_verdict(content["solutions"], content["problem"]["n"])]
+    for run in content["runs"]:
+        form, norm, error = run["parameterization"], _norm_of(run), own_misalignment(run)
+        sentences.append(run_verdict(form, run["convergence"], run["status"], norm, error, run["uncovered"]))
+    if content["diagnosis"] is not None:
+        sentences.append(diagnosis_verdict(content["diagnosis"]))
+    return " ".join(sentences)
+
+
+def diagnosis_verdict(found: Diagnosis | Mapping[str, Any]) -> str:
+    """One sentence about which theorems apply.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.reports.verdicts import diagnosis_verdict
+    >>> diagnosis_verdict(attsvm.diagnose(attsvm.random_problem(n=2, T=3, d=40, seed=0)))[:63]
+    'Training W is predicted to reach the tokens of highest score fr'
+    """
+    applies = tuple(found["applies"]) if isinstance(found, Mapping) else found.applies
+    said = f"{', '.join(applies)} {'applies' if len(applies) == 1 else 'apply'}"
+    if "Conjecture 5.2" in applies:
+        return f"Training W is predicted to reach the tokens of highest score from almost any start ({said})."
+    if "Theorem 4" in applies:
+        return f"Training W is predicted to reach the tokens of highest score from W = 0 ({said})."
+    if "Theorem 5" in applies:
+        return f"Where training W ends depends on its start; near this selection it stays ({said})."
+    if applies:
+        return f"The best W of growing norm is predicted, but not where descent goes ({said})."
+    if local := _attracting(found.to_dict() if not isinstance(found, Mapping) else found):
+        return f"No theorem applies to this selection; Theorem 5 applies near the {local} that are locally optimal."
+    return "No theorem applies to these data: nothing is predicted."
+
+
+def _attracting(found: Mapping[str, Any]) -> int:
+    """Locally optimal selections that descent on W goes to from nearby: any, where the loss and the head allow it."""
+    checks = {check["name"]: check for check in found["checks"]}
+    stated = all(checks.get(name, {}).get("verdict") == "holds" for name in ("A", "linear head"))
+    if not stated or found["norm"] != "frobenius":
+        return 0
+    return int(checks["D"]["values"].get("locally optimal") or 0)

@@ -1,0 +1,289 @@
+"""Find the claims, run their checks, and compare what they find with the stored verdicts.
+
+The checks at many seeds: resumable, in worker processes, and none of them may contradict the stored verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import numpy as np
+
+import attsvm
+from attsvm.validation.figures.figure_registry import LEDGER
+from attsvm.validation.ledger.claim_record import Check, Claim, Measurement, Verdict, readings, records
+
+__all__ = [
+    "Audit",
+    "SeedRun",
+    "all_claims",
+    "audit",
+    "audit_seeds",
+    "find_claims",
+]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One claim's check, run again.
+
+    Parameters
+    ----------
+    claim : Claim
+    printed, corrected : Measurement or None
+    seconds : float
+    """
+
+    claim: Claim
+    printed: Measurement | None
+    corrected: Measurement | None
+    seconds: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the measurements support the stored verdict."""
+        if self.printed is None:  # open, without a check
+            return True
+        if self.claim.verdict in (Verdict.HOLDS, Verdict.OPEN):
+            return self.printed.holds
+        return not self.printed.holds and self.corrected is not None and self.corrected.holds
+
+
+def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
+    """Every claim of the named papers (default: all) with its reading, in the order of the ledger.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.audit import all_claims
+    >>> all_claims(["svm"])[0].paper
+    'svm'
+    """
+    claims: list[Claim] = []
+    for paper in LEDGER if papers is None else papers:
+        if paper not in LEDGER:
+            raise ValueError(f"paper must be one of {', '.join(LEDGER)}, got {paper!r}")
+        checks, words, read = _checks(paper), records(paper), readings(paper)
+        if unstated := checks.keys() - words.keys():
+            raise ValueError(f"{paper}: claims.toml has no record of the checks {sorted(unstated)}")
+        for place, record in words.items():
+            name = f"{paper}:{place}"
+            fields: dict[str, Any] = record | (vars(checks[place]) if place in checks else {})
+            fields["verdict"] = Verdict(record.get("verdict", Verdict.HOLDS))
+            claims.append(Claim(name, **fields, reading=read[name]))
+    return claims
+
+
+def _checks(paper: str) -> dict[str, Check]:
+    """The checks of all sections of a paper by place."""
+    package = import_module("attsvm.validation.ledger")
+    found: dict[str, Check] = {}
+    names = sorted(m.name for m in iter_modules(package.__path__) if m.name.startswith(f"{paper}_"))
+    tables = [vars(import_module(f"{package.__name__}.{name}")) for name in names]
+    for checks in (table[key] for table in tables for key in table if key.startswith("CHECKS")):
+        if twice := found.keys() & checks.keys():
+            raise ValueError(f"two checks of {paper} share a place: {sorted(twice)}")
+        found |= checks
+    return found
+
+
+def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list[Claim]:
+    """The claims whose ids begin with one of these, in the order of the ledger; all of them without ids.
+
+    A whole id stands for its claim and the parts of it (``svm:thm9`` for ``svm:thm9-nuclear``, too), not for every id
+    that happens to go on (``localization:1`` is not ``localization:10``).
+
+    Raises
+    ------
+    ValueError
+        Where no id begins so; the message names near ones.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.audit import find_claims
+    >>> [claim.id for claim in find_claims(["svm:thm1"])]
+    ['svm:thm1']
+    >>> [claim.id for claim in find_claims(["svm:thm4"])]
+    ['svm:thm4-limit', 'svm:thm4-unique']
+    """
+    claims = all_claims(papers or None)
+    if not ids:
+        return claims
+    known = [claim.id for claim in claims]
+    found: set[str] = set()
+    for wanted in ids:
+        start = f"{wanted}-" if wanted in known else wanted
+        same = [name for name in known if name == wanted or name.startswith(start)]
+        if not same:
+            raise ValueError(f"claims: no id begins with {wanted}; {_near(wanted, known)}attsvm claims lists them all")
+        found |= set(same)
+    return [claim for claim in claims if claim.id in found]
+
+
+def _near(wanted: str, known: Sequence[str]) -> str:
+    """The ids that hold these letters, that begin alike, or that are spelt alike; three at most."""
+    inside = [name for name in known if wanted.lower() in name.lower()]
+    paper = len(wanted.partition(":")[0]) + 1
+    stems = (wanted[:length] for length in range(len(wanted) - 1, paper + 1, -1))
+    begin = next((same for stem in stems if (same := [name for name in known if name.startswith(stem)])), [])
+    alike = dict.fromkeys([*inside, *begin, *get_close_matches(wanted, known)])
+    return f"near it are {', '.join(list(alike)[:3])}; " if alike else ""
+
+
+def audit(claim: Claim, seed: int = 0, trials: int | None = None) -> Audit:
+    """Run the check of one claim on its printed and its corrected form.
+
+    Both forms meet the same random instances.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger import Claim, Verdict
+    >>> from attsvm.validation.ledger.claim_record import count
+    >>> from attsvm.validation.ledger.audit import audit
+    >>> def measure(square, rng, trials):
+    ...     x = rng.normal(size=trials)
+    ...     return count(abs(square(x) - x * x), 1e-12)
+    >>> forms = {"printed": lambda x: 2 * x, "corrected": lambda x: x * x, "correction": "x x"}
+    >>> audit(Claim("svm:example", "p. 1", "x squared is 2x", Verdict.FAILS, measure, **forms)).agrees
+    True
+    """
+    start = time.perf_counter()
+    if claim.measure is None:
+        return Audit(claim, None, None, 0.0)
+    tried = claim.trials if trials is None else trials
+    words = [seed, zlib.crc32(claim.id.encode())]
+    printed = claim.measure(claim.printed, np.random.default_rng(words), tried)
+    corrected = None
+    if claim.corrected is not None:
+        corrected = claim.measure(claim.corrected, np.random.default_rng(words), tried)
+    return Audit(claim, printed, corrected, time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One claim at one seed.
+
+    Parameters
+    ----------
+    claim : str
+    seed : int
+    agrees : bool
+    seconds : float
+    found : str
+        The two measurements, or the error that the check raised.
+    """
+
+    claim: str
+    seed: int
+    agrees: bool
+    seconds: float
+    found: str
+
+
+@cache
+def _claims() -> dict[str, Claim]:
+    return {claim.id: claim for claim in find_claims([])}
+
+
+def _claim(name: str) -> Claim:
+    return _claims()[name]
+
+
+def _one(trials: int, seed: int, *, claim: str, at: int, instances: int | None, code: str) -> dict[str, list[Any]]:
+    """A cell of the sweep; the sweep's own seed is not used, since the ledger's seeds are the subject."""
+    try:
+        result = audit(_claim(claim), at, instances)
+        found = f"printed {result.printed}" + (f"; corrected {result.corrected}" if result.corrected else "")
+        row = (bool(result.agrees), result.seconds, found)
+    except Exception as error:  # a check that crashes contradicts its verdict, and the others go on
+        row = (False, 0.0, f"{type(error).__name__}: {error}")
+    return {"agrees": [row[0]], "seconds": [row[1]], "found": [row[2]]}
+
+
+def code_digest() -> str:
+    """A digest of the source of the checks: results of other checks are not mixed.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.audit import code_digest
+    >>> len(code_digest())
+    12
+    """
+    digest = hashlib.sha256()
+    root = Path(str(files("attsvm.validation.ledger")))
+    for path in sorted(
+        (root / "claim_record.py", *(p for paper in LEDGER for p in root.glob(f"{paper}_*.py")))
+    ):  # not the pages
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def audit_seeds(
+    claims: Sequence[Claim],
+    seeds: Sequence[int],
+    *,
+    trials: int | None = None,
+    store: str | Path = ":memory:",
+    workers: int | None = 0,
+    fresh: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[SeedRun]:
+    """Run the checks at several seeds; a store keeps what is finished, so that a run can be interrupted and continued.
+
+    Parameters
+    ----------
+    claims : sequence of Claim
+        Those without a check are left out.
+    seeds : sequence of int
+    trials : int, optional
+        Instances per check instead of each claim's own number.
+    store : str or Path
+        SQLite file of `attsvm.sweep`; it may hold other claims and seeds. What other checks found is not used.
+    workers : int, optional
+        Processes; 0 runs here, None takes one per core.
+    fresh : bool
+        Discard what the store holds.
+    progress : callable, optional
+        Called with the numbers of finished and of all checks.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.audit import find_claims
+    >>> from attsvm.validation.ledger.audit import audit_seeds
+    >>> runs = audit_seeds(find_claims(["svm:eq10"]), [0, 1, 2], trials=5)
+    >>> [(run.seed, run.agrees) for run in runs]
+    [(0, True), (1, True), (2, True)]
+    """
+    code = code_digest()
+    cells = [
+        {"claim": claim.id, "at": int(seed), "instances": trials, "code": code}
+        for seed in seeds
+        for claim in claims
+        if claim.measure is not None
+    ]
+    if not cells:
+        return []
+    done = attsvm.sweep(
+        _one, cells, trials=1, chunk=1, store=store, workers=workers, fresh=fresh, progress=progress, name="claims",
+        extend=True,
+    )  # fmt: skip
+    return [
+        SeedRun(
+            str(cell["claim"]),
+            int(cell["at"]),
+            bool(columns["agrees"][0]),
+            float(columns["seconds"][0]),
+            str(columns["found"][0]),
+        )
+        for cell, columns in done
+    ]

@@ -1,0 +1,368 @@
+"""The paper's own words beside a claim: where they stand, what they suppose, and what a second reading decided.
+
+One file ``claims.toml`` per paper, one table per claim, with the record of the claim itself. A quotation is checked
+against the paper's text by whoever writes it; the papers are not shipped.
+
+A claim, its formulas, and how a verdict follows from measuring them.
+
+The check of a claim is a function ``measure(formula, rng, trials)`` that confronts *any* formula of the claim's kind
+with random instances and counts violations. The printed formula and, where it fails, the corrected one are both given
+to the same check; so is a wrong one in the tests. A run derives a verdict from the measurements and compares it with
+the stored one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache, wraps
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "WEIGHTS",
+    "Check",
+    "Claim",
+    "Measurement",
+    "Reading",
+    "Verdict",
+    "count",
+    "each",
+    "each_case",
+    "implication",
+    "readings",
+    "records",
+]
+
+
+# What a correction changes, in the order of the page: a result or its proof, what a user does, a sentence, a symbol.
+WEIGHTS = ("result", "practice", "wording", "slip")
+
+
+_RECORD = ("source", "statement", "verdict", "correction", "evidence", "reason")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What stands in the paper, and how it was judged.
+
+    Parameters
+    ----------
+    quote : str
+        The paper's words or formula, as extracted.
+    hypotheses : tuple of str
+        What the paper supposes there. The check draws only instances that satisfy them.
+    related : tuple of str
+        Other claims on the same point.
+    same_as : str
+        The claim of which this one is a consequence and not a finding of its own; counted there.
+    before : str
+        The verdict of the first reading, for statements that it called refuted.
+    why : str
+        Why the verdict stands or was changed, in one line.
+    weight : str
+        One of `WEIGHTS`, or empty.
+    printed, holds : str
+        The statement and its correction in TeX.
+    tight : tuple of float
+        For a bound: the worst and the mean error of the form that holds on the reference instances of
+        `attsvm.validation.ledger.mutate`. They say how loose it is (a worst relative excess of -0.9: a tenth of it is
+        reached; 0: it is attained), and a constant that is off by ten per cent gives other numbers.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.claim_record import Reading
+    >>> Reading(quote="for all lambda > 2").hypotheses
+    ()
+    """
+
+    quote: str = ""
+    hypotheses: tuple[str, ...] = ()
+    related: tuple[str, ...] = ()
+    same_as: str = ""
+    before: str = ""
+    why: str = ""
+    weight: str = ""
+    printed: str = ""
+    holds: str = ""
+    tight: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.weight and self.weight not in WEIGHTS:
+            raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}, got {self.weight!r}")
+
+
+@cache
+def _tables(paper: str) -> dict[str, dict[str, Any]]:
+    text = (files("attsvm.validation.ledger") / f"{paper}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def records(paper: str) -> dict[str, dict[str, str]]:
+    """What `Claim` says in words, by place and in the order of the ledger; no verdict stands where the claim holds.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.claim_record import records
+    >>> records("svm")["thm6"]["statement"]
+    'The same size makes every selection of tokens feasible.'
+    """
+    return {place: {k: table[k] for k in _RECORD if k in table} for place, table in _tables(paper).items()}
+
+
+def readings(paper: str) -> dict[str, Reading]:
+    """The readings of a paper by claim id.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.claim_record import readings
+    >>> readings("localization")["localization:12"].hypotheses[0]
+    'W_QK symmetric and independent of X'
+    """
+    return {
+        f"{paper}:{place}": Reading(**{k: _frozen(value) for k, value in table.items() if k not in _RECORD})
+        for place, table in _tables(paper).items()
+    }
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class Verdict(StrEnum):
+    """What became of a claim."""
+
+    HOLDS = "holds"
+    FAILS = "fails as printed"
+    IMPRECISE = "imprecise"
+    TYPO = "typo"
+    OPEN = "open"
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the printed form, read literally, does not survive and a corrected one is stored."""
+        return self in (Verdict.FAILS, Verdict.IMPRECISE, Verdict.TYPO)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a check found for one formula.
+
+    Parameters
+    ----------
+    violations, trials : int
+        Instances on which the formula was wrong, and instances tried.
+    worst : float
+        The largest error or excess (what it measures is said by ``detail``).
+    detail : str
+        One line on what was measured.
+    mean : float
+        The mean of the errors, where there are errors: with the worst it tells how loose a bound is.
+    """
+
+    violations: int
+    trials: int
+    worst: float
+    detail: str = ""
+    mean: float = float("nan")
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError("a measurement needs at least one trial: nothing was checked")
+
+    @property
+    def holds(self) -> bool:
+        """Whether no instance contradicted the formula."""
+        return self.violations == 0
+
+    def __str__(self) -> str:
+        return f"{self.violations}/{self.trials} violated, worst {self.worst:.2g}" + (
+            f" ({self.detail})" if self.detail else ""
+        )
+
+
+def count(errors: Any, tolerance: float, detail: str = "") -> Measurement:
+    """A measurement from errors: those above the tolerance, or not a number, are violations.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.claim_record import count
+    >>> str(count([1e-12, 0.5], 1e-9, "relative error"))
+    '1/2 violated, worst 0.5 (relative error)'
+    """
+    x = np.atleast_1d(np.asarray(errors, dtype=np.float64)).ravel()
+    bad = ~(x <= tolerance)  # not a number counts as bad
+    worst = float("inf") if np.isnan(x).any() else float(x.max())
+    finite = x[np.isfinite(x)]
+    return Measurement(int(bad.sum()), len(x), worst, detail, float(finite.mean()) if finite.size else float("nan"))
+
+
+def implication(cases: Iterable[tuple[Any, Any]], detail: str) -> Measurement:
+    """Count the cases whose hypothesis holds and whose conclusion does not, out of those whose hypothesis holds.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.claim_record import implication
+    >>> str(implication([(True, True), (True, False), (False, False)], "x > 0"))
+    '1/2 violated, worst 0.5 (x > 0)'
+    """
+    conclusions = [bool(conclusion) for hypothesis, conclusion in cases if hypothesis]
+    bad = conclusions.count(False)
+    return Measurement(bad, len(conclusions), bad / max(len(conclusions), 1), detail)
+
+
+Formula = Any
+
+
+Measure = Callable[[Formula, np.random.Generator, int], Measurement]
+
+
+Instance = Callable[[Formula, np.random.Generator, int], Any]
+
+
+def each(tolerance: float, detail: str = "") -> Callable[[Instance], Measure]:
+    """Make a check of a function that measures one instance.
+
+    The function ``error(formula, rng, k)`` draws instance k and returns its error, several of them, or None to leave
+    the instance out, or yields them; the check counts the errors above the tolerance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.ledger.claim_record import each
+    >>> @each(1e-12, "error of a square")
+    ... def square(formula, rng, k):
+    ...     x = rng.normal()
+    ...     return abs(formula(x) - x * x)
+    >>> square(lambda x: x**2, np.random.default_rng(0), 10).holds
+    True
+    """
+
+    def decorate(error: Instance) -> Measure:
+        @wraps(error)
+        def measure(formula: Formula, rng: np.random.Generator, trials: int) -> Measurement:
+            drawn = (error(formula, rng, k) for k in range(trials))
+            found = (list(e) if isinstance(e, Iterator) else e for e in drawn)
+            return count(np.concatenate([np.ravel(e) for e in found if e is not None]), tolerance, detail)
+
+        return measure
+
+    return decorate
+
+
+def each_case(detail: str) -> Callable[[Instance], Measure]:
+    """As `each` for an implication: the function returns its hypothesis and its conclusion on one instance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.ledger.claim_record import each_case
+    >>> @each_case("powers")
+    ... def grows(formula, rng, k):
+    ...     return formula(k), 2**k > k
+    >>> grows(lambda k: k > 0, None, 10).holds
+    True
+    """
+
+    def decorate(case: Instance) -> Measure:
+        @wraps(case)
+        def measure(formula: Formula, rng: np.random.Generator, trials: int) -> Measurement:
+            found = (case(formula, rng, k) for k in range(trials))
+            return implication((pair for pair in found if pair is not None), detail)
+
+        return measure
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a claim is measured; a section of the ledger lists these by the place of their claim in ``CHECKS``.
+
+    Parameters
+    ----------
+    measure : callable
+        ``measure(formula, rng, trials) -> Measurement``.
+    printed, corrected : object
+        Formulas, in the form that ``measure`` takes; ``corrected`` for refuted claims.
+    trials : int
+        Instances of a normal run.
+    """
+
+    measure: Measure
+    printed: Formula
+    corrected: Formula = None
+    trials: int = 100
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a paper: its record in ``claims.toml``, joined with its check by `all_claims`.
+
+    Parameters
+    ----------
+    id : str
+        ``paper:place``, for instance ``svm:thm1``.
+    source : str
+        Where it stands in the paper.
+    statement : str
+        What the paper says, in our words.
+    verdict : Verdict
+        ``HOLDS``: the printed form survives. ``FAILS``, ``IMPRECISE`` and ``TYPO``: the printed form, read
+        literally, is refuted and the corrected one survives. ``TYPO``: a slip of the pen that the paper itself
+        contradicts. ``IMPRECISE``: an informal sentence, false under one reading only. ``OPEN``: not settled.
+    measure : callable or None
+        ``measure(formula, rng, trials) -> Measurement``. None only for open claims that no computation here can test.
+    printed, corrected : object
+        Formulas, in the form that ``measure`` takes. ``corrected`` is needed for FAILS and TYPO.
+    correction : str
+        The corrected statement in words and symbols; for HOLDS a sharper form, if known.
+    evidence : str
+        What was found when the verdict was stored.
+    trials : int
+        Instances of a normal run of the check.
+    reason : str
+        Why there is no check (open claims only).
+    reading : Reading
+        The paper's words, the exact hypotheses and what a second reading decided.
+    """
+
+    id: str
+    source: str
+    statement: str
+    verdict: Verdict
+    measure: Measure | None = None
+    printed: Formula = None
+    corrected: Formula = None
+    correction: str = ""
+    evidence: str = ""
+    trials: int = 100
+    reason: str = ""
+    reading: Reading = field(default_factory=Reading)
+
+    def __post_init__(self) -> None:
+        if ":" not in self.id:
+            raise ValueError(f"id must read paper:place, got {self.id!r}")
+        if self.measure is None and (self.verdict is not Verdict.OPEN or not self.reason):
+            raise ValueError(f"{self.id}: only an open claim with a reason may lack a check")
+        if self.measure is not None and self.printed is None:
+            raise ValueError(f"{self.id}: printed must hold the formula that measure takes")
+        refuted = self.verdict.refuted
+        if refuted and (self.corrected is None or not self.correction):
+            raise ValueError(f"{self.id}: a refuted claim needs its corrected form")
+        if not refuted and self.corrected is not None:
+            raise ValueError(f"{self.id}: corrected belongs to refuted claims; put a sharper form into correction")
+
+    @property
+    def paper(self) -> str:
+        """The paper that the claim belongs to."""
+        return self.id.split(":", 1)[0]
+
+    @property
+    def right(self) -> Formula:
+        """The form that survives: the corrected one where there is one, else the printed one."""
+        return self.printed if self.corrected is None else self.corrected

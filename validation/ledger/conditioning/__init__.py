@@ -1,1 +1,0 @@
-"""Claims of the paper on conditioning."""

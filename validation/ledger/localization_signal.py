@@ -1,0 +1,486 @@
+"""What the checks of this paper share: random instances, exact Gaussian expectations, the signal's quadratic form.
+
+Sections 2 and 3: the piecewise-linear softmax, and moments of Gaussian quadratic forms (Lemma 3).
+
+Lemma 1, Lemma 4 and their proofs: moments of the walk and of the signal.
+
+Equation (6), Lemma 2 and Figures 2 and 3: the propagation probability as a curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attsvm.dynamics.localization import (
+    QKSpectrum,
+    interval_probability,
+    linear_softmax,
+    piecewise_softmax,
+    qk_spectrum,
+    random_walks,
+    rho,
+    rho_limit,
+    rho_slope,
+    signal_moments,
+    signal_propagation,
+    signal_weights,
+    softmax_expansion,
+    summarize,
+    token_logits,
+    walk_moment,
+)
+from attsvm.softmax import softmax
+from attsvm.solvers.arrays import FloatArray
+from attsvm.validation.ledger.claim_record import Check, Measurement, count, each
+
+__all__ = [
+    "CHECKS_CURVE",
+    "CHECKS_MOMENTS",
+    "CHECKS_SOFTMAX",
+    "FloatArray",
+    "Rng",
+    "complex_step",
+    "covariance",
+    "eigenspectrum",
+    "gaussian_expectation",
+    "rotation",
+    "signal_form",
+    "symmetric",
+]
+
+
+Rng = np.random.Generator
+
+
+def symmetric(rng: Rng, d: int) -> FloatArray:
+    """A random symmetric matrix, shape (d, d)."""
+    A = rng.standard_normal((d, d))
+    return np.asarray((A + A.T) / 2)
+
+
+def covariance(rng: Rng, d: int) -> FloatArray:
+    """A random definite covariance, shape (d, d)."""
+    R = rng.standard_normal((d, d))
+    return np.asarray(R.T @ R / d + 0.05 * np.eye(d))
+
+
+def rotation(rng: Rng, d: int) -> FloatArray:
+    """A random orthogonal matrix, shape (d, d)."""
+    return np.asarray(np.linalg.qr(rng.standard_normal((d, d)))[0])
+
+
+def eigenspectrum(rng: Rng, d: int, mean: float, scale: float) -> FloatArray:
+    """W_QK with eigenvalues N(mean, scale^2) in a random basis, as in Figure 5."""
+    B = rotation(rng, d)
+    return np.asarray((B * rng.normal(mean, scale, d)) @ B.T)
+
+
+def gaussian_expectation(function: Callable[[FloatArray], Any], dimension: int, nodes: int = 3) -> FloatArray:
+    """``E f(g)`` for standard normal g by a product rule, exact for degree ``2 nodes - 1`` in each coordinate.
+
+    ``function`` takes points of shape (m, dimension) and returns values of shape (m, ...).
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.localization_signal import gaussian_expectation
+    >>> gaussian_expectation(lambda g: g[:, 0] ** 4 * g[:, 1] ** 2, 2).round(12).item()
+    3.0
+    """
+    x, w = np.polynomial.hermite_e.hermegauss(nodes)
+    grid = np.stack(np.meshgrid(*[x] * dimension, indexing="ij"), axis=-1).reshape(-1, dimension)
+    weights = np.prod(np.meshgrid(*[w / w.sum()] * dimension, indexing="ij"), axis=0).ravel()
+    return np.asarray(np.tensordot(weights, np.asarray(function(grid)), axes=1))
+
+
+def signal_form(W: FloatArray, S: FloatArray, T: int, i: int) -> FloatArray:
+    """Matrix N with ``<gamma^i, omega> = g^T N g`` (temperature 1) in the standard normal increments, shape (Td, Td).
+
+    Written out from the definitions: tokens are partial sums, the signal is linear in the logits. Mean ``tr N``,
+    variance ``2 tr N^2``.
+    """
+    steps = np.tril(np.ones((T, T)))  # x_t = sum of the first t increments
+    weights = (np.eye(T)[i - 1] - 1 / T) / T
+    factor = np.linalg.cholesky(S)
+    N = np.kron(np.outer(weights @ steps, steps[-1]), factor.T @ W @ factor)
+    return np.asarray((N + N.T) / 2)
+
+
+def complex_step(function: Callable[[Any], Any], at: FloatArray) -> FloatArray:
+    """Gradient of a real polynomial of a matrix by a complex step: exact to rounding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.ledger.localization_signal import complex_step
+    >>> complex_step(lambda x: (x**3).sum(), np.array([[1.0, 2.0]]))
+    array([[ 3., 12.]])
+    """
+    out = np.zeros(at.shape)
+    for index in np.ndindex(*at.shape):
+        moved = at.astype(np.complex128)
+        moved[index] += 1e-30j
+        out[index] = function(moved).imag * 1e30
+    return out
+
+
+@each(1e-9, "error of the expansion at zero logits")
+def _expansion(formula: Any, rng: Rng, k: int) -> Any:
+    """Against central differences of the softmax at zero (error 1e-10 at this step)."""
+    step = 1e-5
+    T = int(rng.integers(2, 30))
+    gamma, gamma_0 = formula(T)
+    numeric = np.stack([(softmax(step * e) - softmax(-step * e)) / (2 * step) for e in np.eye(T)], axis=1)
+    return max(np.abs(gamma - numeric).max(), abs(gamma_0 - softmax(np.zeros(T))[0]))
+
+
+@each(0.05, "relative error of <gamma^i, omega> at T = 400")
+def _selector(formula: Any, rng: Rng, k: int) -> Any:
+    """The linear part for logits of a random walk at T = 400, against differences of the softmax."""
+    step, T = 1e-6, 400
+    omega = token_logits(random_walks(1, T, 4, seed=rng)[0], symmetric(rng, 4))
+    size = float(np.abs(omega).max())
+    numeric = (softmax(step * omega / size) - softmax(-step * omega / size)) / (2 * step) * size
+    return np.linalg.norm(formula(omega) - numeric) / np.linalg.norm(numeric)
+
+
+@each(1e-12, "deviation of the mixing weights' sum from 1")
+def _mixing(formula: Any, rng: Rng, k: int) -> Any:
+    X = rng.standard_normal((3, 7))  # tokens are columns
+    A = formula(X.T @ rng.standard_normal((3, 3)) @ X)
+    return np.abs(A.sum(axis=0) - 1).max()
+
+
+@each(1e-12, "weight of a token whose signal is outside [0, 1]")
+def _outside(formula: Any, rng: Rng, k: int) -> Any:
+    omega = 40 * rng.standard_normal(8)
+    signal = (omega - omega.mean() + 1) / 8
+    outside = (signal < 0) | (signal > 1)
+    used = np.array([formula(s) for s in signal[outside]])
+    return np.abs(used - piecewise_softmax(omega)[outside]).max(initial=0.0)
+
+
+@each(1e-10, "relative error against exact quadrature")
+def _lemma3(formula: Any, rng: Rng, k: int) -> Any:
+    W, S, a, m = symmetric(rng, 2), covariance(rng, 2), rng.standard_normal(2), rng.standard_normal(2)
+    factor: FloatArray = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+
+    def values(
+        g: FloatArray, W: FloatArray = W, a: FloatArray = a, m: FloatArray = m, factor: FloatArray = factor
+    ) -> FloatArray:
+        x = g @ factor.T + m
+        form = np.einsum("nd,de,ne->n", x, W, x)
+        return np.stack([form, x[:, 0] * x[:, 1], (x @ W @ a) * form, form**2], axis=1)
+
+    exact = gaussian_expectation(values, 2)
+    return np.abs((np.array(formula(W, S, a, m)) - exact) / (1 + np.abs(exact))).max()
+
+
+def _moments(W: FloatArray, S: FloatArray, a: FloatArray, m: FloatArray) -> tuple[Any, ...]:
+    """Equations (11), one entry of (12), (13) and (14)."""
+    WS, form = W @ S, m @ W @ m
+    t = np.trace(WS)
+    third = 2 * a @ W @ S @ W @ m + (a @ W @ m) * (t + form)
+    fourth = 2 * np.trace(WS @ WS) + t**2 + 4 * m @ W @ S @ W @ m + 2 * t * form + form**2
+    return t + form, (S + np.outer(m, m))[0, 1], third, fourth
+
+
+CHECKS_SOFTMAX = {
+    "1": Check(_expansion, softmax_expansion, trials=20),
+    "2": Check(
+        _selector, lambda omega: omega / len(omega), lambda omega: (omega - omega.mean()) / len(omega), trials=20
+    ),
+    "3": Check(_mixing, lambda L: softmax(L), lambda L: softmax(L.T).T, trials=20),
+    "4": Check(_outside, lambda signal: 0.0, lambda signal: float(signal > 1), trials=20),
+    "5": Check(_lemma3, _moments, trials=50),
+}
+
+
+def _walk(equation: int) -> Any:
+    """Check a moment of x_i, x_j, x_T in the plane against a product rule that integrates it exactly."""
+
+    @each(1e-8, "relative error against exact quadrature")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        i, j, T = np.sort(rng.integers(1, 12, size=3))
+        W, S = symmetric(rng, 2), covariance(rng, 2)
+        factor: FloatArray = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+
+        def values(
+            g: FloatArray, i: int = i, j: int = j, T: int = T, W: FloatArray = W, factor: FloatArray = factor
+        ) -> FloatArray:
+            steps = np.sqrt([i, j - i, T - j])[:, None] * g.reshape(-1, 3, 2) @ factor.T
+            x_i, x_j, x_T = np.moveaxis(np.cumsum(steps, axis=1), 1, 0)
+
+            def form(a: FloatArray, b: FloatArray) -> FloatArray:
+                return np.asarray(np.einsum("nd,de,ne->n", a, W, b))
+
+            if equation == 15:
+                return form(x_i, x_i)
+            if equation == 16:
+                return form(x_i, x_i) ** 2
+            if equation == 17:
+                return form(x_i, x_j) ** 2
+            if equation == 18:
+                return form(x_i, x_j) * form(x_j, x_j)
+            return form(x_i, x_T) * form(x_j, x_T)
+
+        exact = float(gaussian_expectation(values, 6))
+        own = formula(int(i), int(j), int(T), np.trace(W @ S), np.trace(W @ S @ W @ S))
+        return abs(own - exact) / (abs(exact) + 1e-3)
+
+    return measure
+
+
+@each(1.000001, "T times the error over |r|/2 + 1, T = 50, 400, 3200")
+def _mean(formula: Any, rng: Rng, k: int) -> Any:
+    """T times the error of the mean stays below |r|/2 + 1: first order in 1/T."""
+    r = float(rng.uniform(-10, 10))
+    for T in (50, 400, 3200):
+        exact = linear_softmax(r * np.arange(1, T + 1))  # E omega_t = t tr(W) / temperature; the signal is linear
+        yield T * np.abs(formula(T, r) - exact).max() / (abs(r) / 2 + 1)
+
+
+@each(0.04, "relative error of the variance at T = 200")
+def _variance(formula: Any, rng: Rng, k: int) -> Any:
+    """Relative error at theta = 0.05, 0.25, 0.5, 0.75, 1 and T = 200; corrections of order 1/T are below 4 percent."""
+    T = 200
+    W, S = symmetric(rng, 1), covariance(rng, 1)
+    for theta in (0.05, 0.25, 0.5, 0.75, 1.0):
+        exact = 2 * float(np.sum(signal_form(W, S, T, round(theta * T)) ** 2))
+        own = formula(theta) * float((W @ S).item() ** 2)
+        yield abs(own - exact) / exact
+
+
+@each(2e-3, "error of the term (B2) over T^3 at T = 4000")
+def _b2(formula: Any, rng: Rng, k: int) -> Any:
+    """Coefficients of tr(W^2) and tr(W)^2 in 2 sum_{j>i} E[x_i W x_T x_j W x_T], over T^3, at T = 4000."""
+    T = 4000
+    i = int(rng.integers(1, T))
+    j = np.arange(i + 1, T + 1, dtype=np.float64)
+    exact = 2 * (T * i + i * j).sum() / T**3, 2 * (i * j).sum() / T**3
+    own = formula(i, T)
+    return max(abs(own[k] / T**3 - exact[k]) for k in range(2))
+
+
+@each(1e-9, "relative error of the variance under the symmetrized matrix, T = 12")
+def _asymmetric(formula: Any, rng: Rng, k: int) -> Any:
+    T = 12
+    A, S = rng.standard_normal((3, 3)), covariance(rng, 3)
+    exact = [2 * float(np.sum(signal_form((A + A.T) / 2, S, T, i) ** 2)) for i in range(1, T + 1)]
+    return np.abs(formula(A, S, T) / exact - 1).max()
+
+
+@each(1e-9, "excess of |tr W| over the bound, symmetric W_QK")
+def _trace_bound(formula: Any, rng: Rng, k: int) -> Any:
+    d = int(rng.integers(1, 8))
+    W = np.eye(d) if rng.random() < 0.1 else symmetric(rng, d) + rng.normal() * np.eye(d)
+    product = W @ covariance(rng, d) if rng.random() < 0.5 else W
+    right = formula(d, float(np.trace(product @ product)))
+    return (abs(np.trace(product)) - right) / right
+
+
+def _equation(number: int) -> Check:
+    def form(name: str) -> Any:
+        return lambda i, j, T, trace, square: walk_moment(number, i, j, T, trace, square, form=name)
+
+    return Check(_walk(number), form("printed"), form("corrected"), trials=20)
+
+
+CHECKS_MOMENTS = {
+    "6": _equation(15),
+    "7": _equation(16),
+    "8": _equation(17),
+    "9": _equation(18),
+    "10": _equation(22),
+    "11": Check(_mean, lambda T, r: (np.arange(1, T + 1) / T - 0.5) * r, trials=20),
+    "12": Check(
+        _variance, lambda theta: 2 * theta**2 + 7 / 12, lambda theta: 2 * (theta - 0.5) ** 2 + 1 / 12, trials=3
+    ),
+    "13": Check(
+        _b2,
+        lambda i, T: (T * T * i - 2 * T * i * i - i**3, T * T * i - i**3),
+        lambda i, T: (3 * T * T * i - 2 * T * i * i - i**3, T * T * i - i**3),
+        trials=50,
+    ),
+    "14": Check(
+        _asymmetric,
+        lambda A, S, T: signal_moments(qk_spectrum(A, S).symmetrized(), T, temperature=1.0).variance,
+        trials=20,
+    ),
+    "15": Check(_trace_bound, lambda d, square: np.sqrt(d * square), trials=2000),
+}
+
+
+_THETA = np.linspace(0, 1, 41)
+
+
+def _spectrum(rng: Rng, d: int, xi: float, scale: float = 1.0) -> QKSpectrum:
+    """Eigenvalues with the given xi = tr / sqrt(tr W^2), |xi| <= sqrt(d), and tr(W^2) = scale^2."""
+    w = rng.standard_normal(d)
+    w -= w.mean()
+    w *= np.sqrt(1 - xi**2 / d) / np.linalg.norm(w)
+    return QKSpectrum(np.diag(scale * (w + xi / d)), d, d)
+
+
+def _law(spectrum: QKSpectrum, T: int, places: Any, temperature: float) -> FloatArray:
+    """Exact probabilities at some positions (from 1)."""
+    weights = signal_weights(spectrum, T, temperature)[np.asarray(places, dtype=int) - 1]
+    low = np.full(len(weights), -1 / T)
+    return interval_probability(weights, low, 1 + low)[0]
+
+
+@each(0.06, "error of rho against the exact law, d = 60, T = 1000")
+def _curve(formula: Any, rng: Rng, k: int) -> Any:
+    T = 1000
+    places = np.array([1, 100, 250, 400, 500, 550, 600, 750, 900, 1000])
+    xi, eta = rng.uniform(-6, 6), np.exp(rng.uniform(np.log(0.3), np.log(3)))
+    exact = _law(_spectrum(rng, 60, xi), T, places, 1 / eta)
+    return np.abs(formula(places / T, xi, eta) - exact).max()
+
+
+@each(1e-9, "change of rho with this eta")
+def _eta(formula: Any, rng: Rng, k: int) -> Any:
+    spectrum, temperature = qk_spectrum(symmetric(rng, 6)), float(rng.uniform(1.5, 6))
+    exact = signal_propagation(spectrum, 40, temperature=temperature, method="asymptotic")
+    own = rho(exact.theta, spectrum.xi, formula(spectrum.trace_squared, temperature))
+    return np.abs(own - exact.rho).max()
+
+
+@each(0.0, "relative excess of the change of rho over the bound; variance as corrected")
+def _offset(formula: Any, rng: Rng, k: int) -> Any:
+    """What gamma_0 = 1/T and the finite-T moments change in rho at fixed xi and eta, T = 100, 1000, 10000."""
+    xi, eta = float(rng.uniform(-6, 6)), float(np.exp(rng.uniform(np.log(0.3), np.log(3))))
+    spectrum = _spectrum(rng, 60, xi)
+    for T in (100, 1000, 10000):
+        both = [signal_propagation(spectrum, T, None, 1 / eta, name).rho for name in ("asymptotic", "gaussian")]
+        yield np.abs(both[0] - both[1]).max() / formula(T, eta) - 1
+
+
+@each(1e-3, "error of the limit at xi = 1e6, ends included")
+def _limit(formula: Any, rng: Rng, k: int) -> Any:
+    r = float(rng.choice([-1, 1]) * rng.choice([rng.uniform(0.2, 1.9), rng.uniform(2.1, 20)]))
+    theta = np.append(rng.uniform(0, 1, 20), 0.5)
+    end = 0.5 + 1 / r
+    if 0 <= end <= 1:
+        theta = np.append(theta, end)
+    near = (np.abs(theta - 0.5) < 1e-3) | (np.abs(theta - end) < 1e-3)
+    theta = theta[~near | (theta == 0.5) | (theta == end)]
+    return np.abs(formula(theta, r) - rho(theta, np.sign(r) * 1e6, abs(r) * 1e-6)).max()
+
+
+@each(1e-6, "error of the slope as xi -> 0")
+def _traceless(formula: Any, rng: Rng, k: int) -> Any:
+    step = 1e-5
+    theta, eta = rng.uniform(0.01, 0.99), np.exp(rng.uniform(np.log(0.3), np.log(10)))
+    numeric = (rho(theta + step, 1e-9, eta) - rho(theta - step, 1e-9, eta)) / (2 * step)
+    return abs(formula(theta, eta) - float(numeric))
+
+
+@each(1e-5, "slope against differences of its curve")
+def _slope(formula: Any, rng: Rng, k: int) -> Any:
+    """The formula is a curve and its slope: they must belong together."""
+    curve, slope = formula
+    step = 1e-5
+    theta, xi, eta = rng.uniform(0.01, 0.99), rng.uniform(-8, 8), np.exp(rng.uniform(np.log(0.3), np.log(10)))
+    numeric = (curve(theta + step, xi, eta) - curve(theta - step, xi, eta)) / (2 * step)
+    return abs(float(slope(theta, xi, eta)) - float(numeric))
+
+
+@each(2e-6, "rho minus its limit at eta = 1e6")
+def _vanishing(formula: Any, rng: Rng, k: int) -> Any:
+    xi = rng.uniform(-10, 10)
+    return np.abs(rho(_THETA, xi, 1e6) - formula(_THETA, xi)).max()
+
+
+@each(0.03, "error at the middle for any xi, d = 60, T = 1001")
+def _middle(formula: Any, rng: Rng, k: int) -> Any:
+    T = 1001
+    xi, eta = rng.uniform(-6, 6), np.exp(rng.uniform(np.log(0.3), np.log(3)))
+    exact = _law(_spectrum(rng, 60, xi), T, np.array([501]), 1 / eta)[0]
+    return abs(formula(eta) - exact)
+
+
+def _uniform(formula: Any, rng: Rng, trials: int) -> Measurement:
+    """Where the rule says uniform, the lowest rho must be within 10 percent of the highest."""
+    contrasts: list[float] = []
+    while len(contrasts) < trials:
+        xi, eta = rng.uniform(-1.5, 1.5) * rng.random(), np.exp(rng.uniform(np.log(1e-3), np.log(30)))
+        if formula(xi, eta):
+            contrasts.append(summarize(rho(_THETA, xi, eta)).contrast)
+    return count(contrasts, 0.1, "contrast of rho where the rule says uniform")
+
+
+def _figure3(formula: Any, rng: Rng, trials: int) -> Measurement:
+    return count([abs(512 * formula - 5.12), abs(128 * formula - 1.28)], 1e-9, "xi eta against 5.12 and 1.28")
+
+
+@each(1e-9, "bound minus eta, and its distance from the identity's eta")
+def _dimension(formula: Any, rng: Rng, k: int) -> Any:
+    """The bound lies below eta for every spectrum with trace r, and is attained by W = (r/d) I."""
+    d, r = int(rng.integers(1, 200)), rng.uniform(0.1, 10)
+    w = rng.normal(1, rng.uniform(0, 2), d)
+    if abs(w.sum()) < 1e-3:
+        return
+    w *= r / w.sum()
+    yield from [formula(d, r) - np.linalg.norm(w), abs(formula(d, r) - np.linalg.norm(np.full(d, r / d)))]
+
+
+@each(0.04, "error of rho_i against the exact law, effective rank > 30")
+def _gaussian(formula: Any, rng: Rng, k: int) -> Any:
+    T, places = 30, np.arange(3, 31, 3)
+    spectrum = _spectrum(rng, 120, float(rng.uniform(-8, 8)))
+    if spectrum.effective_rank <= 30:  # the hypothesis
+        return None
+    temperature = float(np.exp(rng.uniform(np.log(0.3), np.log(5))))
+    exact = _law(spectrum, T, places, temperature)
+    return np.abs(formula(spectrum, T, temperature)[places - 1] - exact).max()
+
+
+def _slope_traceless(theta: float, eta: float) -> float:
+    u = theta - 0.5
+    doubled = 4 * u * u + 1 / 6
+    return float(-4 * u / (eta * np.sqrt(np.pi)) * doubled**-1.5 * np.exp(-1 / (eta**2 * doubled)))
+
+
+def _erf(x: float) -> float:
+    from math import erf
+
+    return erf(x)
+
+
+def _method(name: Any) -> Any:
+    return lambda spectrum, T, temperature=1.0: signal_propagation(spectrum, T, None, temperature, name).rho
+
+
+def _printed_rho(theta: Any, xi: float, eta: float) -> FloatArray:
+    return rho(theta, xi, eta, form="printed")
+
+
+CHECKS_CURVE = {
+    "16": Check(_curve, _printed_rho, rho, trials=6),
+    "17": Check(
+        _eta,
+        lambda square, temperature: np.sqrt(square) / temperature**2,
+        lambda square, temperature: np.sqrt(square) / temperature,
+        trials=20,
+    ),
+    "18": Check(_offset, lambda T, eta: 4 * (1 + 1 / eta) / T, trials=20),
+    "19": Check(_limit, lambda theta, r: rho_limit(theta, r, form="printed"), rho_limit, trials=50),
+    "20": Check(_traceless, lambda theta, eta: 0.0, _slope_traceless, trials=100),
+    "21": Check(
+        _slope,
+        (_printed_rho, lambda theta, xi, eta: rho_slope(theta, xi, eta, form="printed")),
+        (rho, rho_slope),
+        trials=100,
+    ),
+    "22": Check(_vanishing, lambda theta, xi: np.zeros_like(theta), trials=50),
+    "23": Check(
+        _middle, lambda eta: _erf(1 / (eta * np.sqrt(13 / 6))) / 2, lambda eta: _erf(np.sqrt(6) / eta) / 2, trials=10
+    ),
+    "24": Check(_uniform, lambda xi, eta: abs(xi) <= 1, lambda xi, eta: abs(xi) <= 0.05 and eta <= 0.3, trials=200),
+    "25": Check(_figure3, 0.02, 0.01, trials=1),
+    "26": Check(_dimension, lambda d, r: r / np.sqrt(d), trials=200),
+    "27": Check(_gaussian, _method("gaussian"), trials=4),
+}

@@ -1,0 +1,366 @@
+"""Square and KL losses: finite polarization, norms, condition numbers.
+
+Other maps from logits to scores: invariants, no-crossing, and which of them polarize.
+
+Sinks, tied residuals, and small transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from attsvm.dynamics import polarization as pol
+from attsvm.solvers.arrays import FloatArray
+from attsvm.validation import models
+from attsvm.validation.figures.polarization.flow_figures import figure_12, figure_13
+from attsvm.validation.ledger.claim_record import Check, Measurement, count, each
+from attsvm.validation.ledger.polarization_orbit import flows, ordered
+
+__all__ = [
+    "CHECKS_ATTENTION",
+    "CHECKS_MAPS",
+    "CHECKS_REGRESSION",
+    "conditioned_runs",
+]
+
+
+@each(1e-6, "error of V rebuilt from the reduced flow at t = 50")
+def _rank_one(formula: Callable[[FloatArray, FloatArray], FloatArray], rng: np.random.Generator, k: int) -> Any:
+    beta, a0 = rng.standard_normal(3), 0.5 * rng.standard_normal(5)
+    times = [0.0, 1.0, 5.0, 50.0]
+    full = pol.full_flow(np.zeros((3, 5)), a0, pol.SquareLoss(beta), times=times)
+    reduced = pol.aligned_flow(np.zeros(5), a0, b=float(beta @ beta), loss="square", times=times)
+    return np.abs(full.V[-1] - formula(reduced.u[-1], beta)).max()
+
+
+@each(0.0, "largest overtaking in log s")
+def _regression_order(formula: Callable[[np.random.Generator], FloatArray], rng: np.random.Generator, k: int) -> Any:
+    """Order of s along the square-loss orbit; the formula draws V(0)^T beta_* (a(0) is ordered, b = 1)."""
+    a0, u0 = ordered(rng, 5, 0.5), formula(rng)
+    flow = pol.aligned_flow(u0, a0, loss="square", t_end=100.0, points=20)
+    log_scores = flow.log_scores
+    assert log_scores is not None
+    return float(np.diff(log_scores, axis=-1).max())
+
+
+@each(1e-9, "how far tau_inf lies outside")
+def _total(formula: Callable[[int], tuple[float, float]], rng: np.random.Generator, k: int) -> Any:
+    p, spread = int(rng.integers(2, 12)), (1e-6, 1.0, 30.0)[k % 3]  # tau_inf = p for a uniform a(0), 1 for a peaked one
+    tau = pol.regression_limit(spread * rng.standard_normal(p), b=float(rng.uniform(0.1, 100))).tau
+    low, high = formula(p)
+    return low - tau, tau - high
+
+
+def _entropy(formula: Callable[[], float], rng: np.random.Generator, trials: int) -> Measurement:
+    found = [pol.regression_limit(0.1 * rng.standard_normal(8)).relative_entropy for _ in range(trials)]
+    return count(formula() - np.array(found), 0.0, "shortfall of entropy / log p at |beta_*| = 1")
+
+
+@each(0.5, "1: the control points the other way")
+def _control(formula: Callable[[float, float], float], rng: np.random.Generator, k: int) -> Any:
+    """Of two targets from one a(0), the one with the larger control formula(|beta_*|, tau) ends sparser."""
+    a0, small = 0.1 * rng.standard_normal(6), float(rng.uniform(1, 10))
+    large = small * float(rng.uniform(1.5, 10))
+    ends = [pol.regression_limit(a0, b=c * c) for c in (small, large)]
+    sparser = ends[1].scores.max() > ends[0].scores.max()
+    return float(sparser != (formula(large, ends[1].tau) > formula(small, ends[0].tau)))
+
+
+@each(1e-12, "how far the rate falls short")
+def _contraction(formula: Callable[[int], float], rng: np.random.Generator, k: int) -> Any:
+    p = int(rng.integers(2, 9))
+    V, a, residual = rng.standard_normal((3, p)), rng.standard_normal(p), rng.standard_normal(3)
+    rate = 2 * float(residual @ pol.tangent_kernel(V, a) @ residual) / float(residual @ residual)
+    return formula(p) - rate
+
+
+@lru_cache(maxsize=64)
+def conditioned_runs(seed: int, kappas: tuple[float, ...]) -> tuple[tuple[float, float], ...]:
+    """Final entropy / log p and steps to 1e-6 of the first loss in the protocol of Figure 12, per condition number.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.polarization_maps import conditioned_runs
+    >>> entropy, steps = conditioned_runs(123, (1.0,))[0]
+    >>> round(entropy, 3), round(steps, -3)
+    (1.0, 69000.0)
+    """
+    found = []
+    for kappa in kappas:
+        W, a, loss = figure_12(kappa, seed)
+        flow = pol.full_flow(W, a, loss, t_end=600.0, points=2000, method="DOP853", rtol=1e-7, atol=1e-10)
+        reached = int(np.argmax(flow.loss < 1e-6 * flow.loss[0]))
+        steps = float(flow.times[reached]) / 1e-3 if reached else np.inf  # the published step size is 1e-3
+        found.append((float(flow.entropy[-1] / np.log(a.size)), steps))
+    return tuple(found)
+
+
+def _seeds(rng: np.random.Generator, trials: int) -> list[int]:
+    return [123, *(int(k) for k in rng.integers(2**31, size=trials - 1))]  # the published one first
+
+
+def _conditioning(formula: Callable[[float, float], bool], rng: np.random.Generator, trials: int) -> Measurement:
+    runs = [conditioned_runs(seed, (1.0, 5.0)) for seed in _seeds(rng, trials)]
+    wrong = [float(not formula(plain[0], bad[0])) for plain, bad in runs]
+    return count(wrong, 0.5, "1: the entropies at condition 1 and 5 contradict it")
+
+
+def _speed(formula: Callable[[FloatArray], bool], rng: np.random.Generator, trials: int) -> Measurement:
+    runs = [conditioned_runs(seed, (1.0, 2.0, 3.0, 4.0, 5.0)) for seed in _seeds(rng, trials)]
+    wrong = [float(not formula(np.array([steps for _, steps in run]))) for run in runs]
+    return count(wrong, 0.5, "1: the steps at condition 1..5 contradict it")
+
+
+@each(1e-3, "distance of the final loss from the entropy of the target")
+def _kl(formula: str, rng: np.random.Generator, k: int) -> Any:
+    """Whether the loss fits the target: the loss ends at the entropy of p_*, and the scores keep some spread."""
+    target = np.exp(rng.standard_normal(5))
+    target /= target.sum()
+    V0 = np.abs(0.1 * rng.standard_normal((5, 5))) if formula == "printed" else 0.1 * rng.standard_normal((5, 5))
+    loss = pol.KLLoss(target, form=formula)
+    flow = pol.full_flow(V0, np.zeros(5), loss, t_end=1e4, points=5, rtol=1e-7, atol=1e-10)
+    return abs(float(flow.loss[-1]) - float(-(target @ np.log(target))))
+
+
+def _increasing(values: Any) -> bool:
+    return bool((np.diff(values) > 0).all())
+
+
+CHECKS_REGRESSION = {
+    "C26": Check(_rank_one, lambda u, beta: np.outer(beta, u) / (beta @ beta), trials=10),
+    "C27": Check(_regression_order, lambda rng: np.zeros(5), trials=20),
+    "C28": Check(_total, lambda p: (1.0, float(p)), trials=20),
+    "C29": Check(_entropy, lambda: 0.9, trials=50),
+    "C30": Check(_control, lambda norm, tau: norm * tau, trials=12),
+    "C31": Check(_contraction, lambda p: 1.0 / p),
+    "C32": Check(_conditioning, lambda plain, bad: bad < plain, trials=3),
+    "C33": Check(_speed, _increasing, lambda times: bool(times[-1] > times[0]), trials=3),
+    "C34": Check(_kl, "printed", "corrected", trials=4),
+}
+
+
+def _invariance(formula: Callable[[FloatArray], FloatArray], rng: np.random.Generator, trials: int) -> Measurement:
+    errors = []
+    for flow in flows(rng, trials):
+        value = formula(flow.a)
+        errors.append(np.abs(value - value[:, :1]).max(axis=-1))
+    return count(np.concatenate(errors), 1e-9, "largest drift")
+
+
+@each(1e-12, "change of the loss, or sum of its gradient in a, by automatic differentiation")
+def _shift(formula: Callable[[FloatArray, float], FloatArray], rng: np.random.Generator, k: int) -> Any:
+    """A change of the logits (a, c) -> a' that must leave the loss as it is."""
+    import torch
+
+    V, a, beta = (
+        torch.tensor(x) for x in (rng.standard_normal((3, 5)), rng.standard_normal(5), rng.standard_normal(3))
+    )
+
+    def loss(logits: Any) -> Any:
+        return torch.nn.functional.softplus(-(beta @ (V @ torch.softmax(logits, 0))))
+
+    a.requires_grad_()
+    torch.autograd.backward(loss(a))
+    assert a.grad is not None
+    moved = torch.tensor(formula(a.detach().numpy(), float(rng.normal())))
+    return max(abs(float((loss(moved) - loss(a)).detach())), abs(float(a.grad.sum())))
+
+
+@each(1e-12, "largest error")
+def _map_flow(formula: Callable[..., tuple[FloatArray, FloatArray]], rng: np.random.Generator, k: int) -> Any:
+    """Equations 30-31 against autograd of the loss, for several f."""
+    import torch
+
+    from attsvm.dynamics.polarization.value_descent import torch_parts
+
+    name = ("sum", "square", "sigmoid_norm", "elu_norm")[k % 4]
+    u, a, b = rng.standard_normal(5), 1 + 0.3 * rng.standard_normal(5), float(rng.uniform(0.2, 3))
+    at, ut = torch.tensor(a, requires_grad=True), torch.tensor(u)
+    s = torch_parts(name)(at)[0]
+    torch.autograd.backward(torch.nn.functional.softplus(-(ut @ s)))
+    gamma = float(torch.sigmoid(-(ut @ s.detach())))
+    du, da = formula(u, a, b, gamma, name)
+    assert at.grad is not None
+    return max(float(np.abs(da + at.grad.numpy()).max()), float(np.abs(du - gamma * b * s.detach().numpy()).max()))
+
+
+def _map_rates(u: FloatArray, a: FloatArray, b: float, gamma: float, name: str) -> tuple[FloatArray, FloatArray]:
+    du, da = pol.orbit_rates(u, a, b, name)
+    return gamma * du, gamma * da
+
+
+@each(0.0, "largest overtaking in a")
+def _no_crossing(formula: Callable[[pol.Normalization, FloatArray], bool], rng: np.random.Generator, k: int) -> Any:
+    """Order of a after a short flow from equal logits, on the instances that the hypothesis admits."""
+    kind = pol.get_normalization(("sum", "sigmoid_norm", "elu_norm")[k % 3])
+    a, u = np.full(4, float(rng.choice([-1.0, 1.0])) * float(rng.uniform(0.5, 2))), ordered(rng, 4)
+    if not formula(kind, a):
+        return None
+    for _ in range(20):  # tau = 0.02: the order shows at once or not at all
+        du, da = pol.orbit_rates(u, a, 1.0, kind)
+        u, a = u + 1e-3 * du, a + 1e-3 * da
+    return float(np.diff(a).max())
+
+
+def _final_share(name: str, rng: np.random.Generator, t_end: float, p: int = 6) -> float:
+    """Largest share of |s| at the end of a logistic flow from a(0) = 1 + 0.1 noise."""
+    flow = pol.aligned_flow(
+        0.3 * rng.standard_normal(p), 1 + 0.1 * rng.standard_normal(p), normalization=name, t_end=t_end, points=3
+    )
+    s = np.abs(flow.scores[-1])
+    return float(s.max() / s.sum())
+
+
+def _share(t_end: float, one_hot: bool) -> Callable[[str, np.random.Generator, int], Measurement]:
+    """Whether a map polarizes (a share above 0.9) or not (below 0.6)."""
+
+    def measure(formula: str, rng: np.random.Generator, trials: int) -> Measurement:
+        shares = np.array([_final_share(formula, rng, t_end) for _ in range(trials)])
+        return count(
+            0.9 - shares if one_hot else shares - 0.6, 0.0, f"largest share against 0.9 or 0.6 at t = {t_end:.0e}"
+        )
+
+    return measure
+
+
+@each(0.05, "relative error of log(s_j / s_0) / tau^2 at t = 1e300")
+def _square_rate(formula: Callable[[float, FloatArray], float], rng: np.random.Generator, k: int) -> Any:
+    b, a0 = float(rng.uniform(0.5, 2)), 1 + 0.1 * rng.standard_normal(5)
+    flow = pol.aligned_flow(0.1 * ordered(rng, 5), a0, b=b, normalization="square", t_end=1e300, points=3)
+    assert flow.log_scores is not None
+    ratio = np.delete(flow.log_scores[-1] - flow.log_scores[-1].max(), flow.log_scores[-1].argmax())
+    return float(np.abs(ratio / flow.tau[-1] ** 2 / formula(b, a0) - 1).max())
+
+
+def _square_loss_shares(formula: float, rng: np.random.Generator, trials: int) -> Measurement:
+    """Largest scores of the published protocol under the square loss (t = 500) against a bound."""
+    V, a, beta = figure_13()
+    errors = []
+    for name in ("l1", "sum", "square", "softmax", "relu_norm"):
+        flow = pol.full_flow(
+            V, a, pol.SquareLoss(beta), normalization=name, times=[0.0, 1.0, 500.0], rtol=1e-7, atol=1e-10
+        )
+        errors.append(float(np.abs(flow.scores[-1]).max()) - formula)
+    return count(errors, 0.0, "largest score over the bound, five normalizations")
+
+
+def _is_sound(kind: pol.Normalization, a: FloatArray) -> bool:
+    return bool(kind.value(a).sum() > 0 and (kind.slope(a) > 0).all())
+
+
+CHECKS_MAPS = {
+    "C35": Check(_invariance, lambda a: a.sum(axis=-1)),
+    "C58": Check(_shift, lambda a, c: a + c, trials=40),
+    "C38": Check(_map_flow, _map_rates, trials=40),
+    "C39": Check(_no_crossing, lambda kind, a: True, _is_sound, trials=60),
+    "C40": Check(_share(1e12, False), "sum", trials=10),
+    "C41": Check(_square_rate, lambda b, a0: -2 * b / float(a0 @ a0), trials=10),
+    "C42": Check(_share(1e80, False), "sigmoid", trials=10),
+    "C43": Check(_share(1e12, False), "relu", trials=10),
+    "C44": Check(_square_loss_shares, 0.5, trials=1),
+    "C45": Check(_share(1e300, True), "elu_norm", trials=8),
+}
+
+
+def _rows(scale: float, formula: Callable[[FloatArray], int], rng: np.random.Generator, trials: int) -> Measurement:
+    wrong = []
+    for _ in range(trials):
+        u0 = 0.3 * rng.standard_normal(5)
+        flow = pol.row_flow(u0, scale * rng.standard_normal((5, 5)), t_end=1e12, points=3)
+        wrong.append(float((flow.selected_tokens != formula(u0)).any()))
+    return count(wrong, 0.5, "1: some row sinks elsewhere")
+
+
+def _sink(formula: Callable[[FloatArray], int], rng: np.random.Generator, trials: int) -> Measurement:
+    return _rows(0.0, formula, rng, trials)
+
+
+def _sink_hypothesis(formula: float, rng: np.random.Generator, trials: int) -> Measurement:
+    """Sinks at argmax u(0) when A(0) is drawn with the standard deviation that the hypothesis admits."""
+    return _rows(formula, lambda u: int(np.argmax(u)), rng, trials)
+
+
+@each(0.5, "1: another column, or no polarization")
+def _tied(formula: Callable[[FloatArray, FloatArray], int], rng: np.random.Generator, k: int) -> Any:
+    """The column of R whose norm grows, against the token that the formula names from (a, s) at the end."""
+    target = rng.standard_normal(8)
+    flow = pol.tied_flow(
+        np.eye(8) + 0.3 * rng.standard_normal((8, 8)), rng.standard_normal(8), target / np.linalg.norm(target),
+        t_end=1e5, points=3, rtol=1e-6,
+    )  # fmt: skip
+    growing = int((flow.norms[-1] - flow.norms[0]).argmax())
+    return float(growing != formula(flow.a[-1], flow.scores[-1]) or flow.scores[-1].max() < 0.9)
+
+
+@each(-0.2, "second rate less the first; it must be lower by 0.2")
+def _flip_order(formula: tuple[str, str], rng: np.random.Generator, k: int) -> Any:
+    """Flip rates of two kinds of attention (vocabulary 41, no MLP, no LayerNorm, reduced width)."""
+    kinds = {str(kind): kind for kind in pol.ATTENTION_KINDS}
+    task = models.SetTask(41)
+    seed = int(rng.integers(2**31))
+    rates = []
+    for name in formula:
+        model = models.train_classifier(
+            kinds[name], task=task, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
+        )
+        rates.append(models.flip_rates(model, task, pairs=100).worst)
+    return rates[1] - rates[0]
+
+
+@each(-0.05, "second rate less the first; it must be lower by 0.05")
+def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, k: int) -> Any:
+    """Flip rates of softmax with the two numbers of heads: the second must be lower."""
+    task, kind = models.SetTask(41), pol.AttentionKind("softmax")
+    seed = int(rng.integers(2**31))
+    rates = [
+        models.flip_rates(
+            models.train_classifier(
+                kind, task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
+            ),
+            task,
+            pairs=100,
+        ).worst
+        for heads in formula
+    ]
+    return rates[1] - rates[0]
+
+
+@each(0.3, "error of the number of distinct inputs in a sample of 200")
+def _distinct(formula: Callable[[models.SetTask, int], float], rng: np.random.Generator, k: int) -> Any:
+    import torch
+
+    task, samples = models.SetTask(41), 200
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    found = len({frozenset(row[:-1]) for row in task.sample(samples, generator)[0].tolist()})
+    return abs(found - formula(task, samples))
+
+
+@each(1e-9, "difference of the two scores")
+def _scores_agree(formula: bool, rng: np.random.Generator, k: int) -> Any:
+    """The two definitions of the sink score on attention that the hypothesis admits (True: rows of any sum)."""
+    weights = np.exp(rng.standard_normal((1, 2, 5, 8, 8))) * np.tri(8)
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    if formula:
+        weights = weights * np.exp(rng.standard_normal((1, 2, 5, 8, 1)))
+    return np.abs(pol.sink_score(weights) - pol.sink_score(weights, how="ratio_of_sums")).max()
+
+
+def _count_sets(task: models.SetTask, samples: int) -> float:
+    """Distinct sets: all of them when there are few, nearly one per sample when there are many."""
+    return float(min(samples, task.labels * comb(task.group, task.length)))
+
+
+CHECKS_ATTENTION = {
+    "C46": Check(_sink, lambda u: int(np.argmax(u)), trials=10),
+    "C47": Check(_sink_hypothesis, 0.0, trials=8),
+    "C49": Check(_tied, lambda a, s: int(np.argmax(a)), lambda a, s: int(np.argmax(s)), trials=8),
+    "C50": Check(_flip_order, ("softmax", "sigmoid_unnorm"), trials=2),
+    "C51": Check(_flip_heads, (1, 4), trials=2),
+    "C52": Check(_distinct, lambda task, samples: float(samples), _count_sets, trials=5),
+    "C56": Check(_scores_agree, True, False, trials=20),
+}

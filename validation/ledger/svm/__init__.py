@@ -1,1 +1,0 @@
-"""Claims of the paper on attention as a support vector machine."""
