@@ -45,7 +45,7 @@ def test_imports_inside_solvers_form_no_cycle():
 def test_a_cycle_through_a_function_is_seen(tmp_path):
     for folder in ("attsvm", "solvers/nuclear", "validation"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "solvers" / "solution.py").write_text(
+    (tmp_path / "solvers" / "margin_solution.py").write_text(
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from attsvm.solvers import request\n"
         "def unique():\n    from attsvm.solvers.nuclear.newton import step\n"
     )
@@ -54,7 +54,7 @@ def test_a_cycle_through_a_function_is_seen(tmp_path):
         "from attsvm.solvers.margin_solution import MethodResult\n"
     )
     inside = module_map.module_graph("attsvm.solvers", tmp_path)
-    solution, request, newton = (f"attsvm.solvers.{name}" for name in ("solution", "request", "nuclear.newton"))
+    solution, request, newton = (f"attsvm.solvers.{name}" for name in ("margin_solution", "request", "nuclear.newton"))
     assert set(inside.edges) == {(solution, newton), (newton, solution), (request, solution)}
     assert not nx.is_directed_acyclic_graph(inside)
 
@@ -76,7 +76,8 @@ def test_an_import_in_any_form_is_seen(tmp_path):
     (tmp_path / "solvers" / "dual.py").write_text("import attsvm.selection_rows\nimport numpy\n")
     found = module_map.import_graph(tmp_path)
     assert set(found.edges) == {
-        ("attsvm", "training"), ("training", "validation.figures"), ("selection_rows", "problem"), ("problem", "selection_rows"),
+        ("attsvm", "training"), ("training", "validation.figures"), ("selection_rows", "problem"),
+        ("problem", "selection_rows"),
         ("validation.figures", "solvers"), ("solvers", "selection_rows"),
     }  # fmt: skip
     assert module_map.against_the_layers(found) == [
