@@ -47,6 +47,8 @@ TIGHT: dict[str, dict[str, object]] = {
 _TIME = {"CLARABEL": "time_limit", "SCS": "time_limit_secs", "OSQP": "time_limit"}
 
 _SOLVED = {"optimal", "optimal_inaccurate", "user_limit"}
+# What a solver leaves in W when it diverges on an infeasible problem is larger; rows have norm about 1.
+_LARGEST = 1e100
 
 
 def _installed(name: str | None) -> str:
@@ -198,6 +200,8 @@ def _attempt(
     if outcome not in _SOLVED or V.value is None or any(c.dual_value is None for c in constraints):
         return replace(known, iterations=iterations)
     matrix = np.asarray(V.value, dtype=np.float64) * columns.reshape(shape) * size
+    if not float(np.abs(matrix).max(initial=0.0)) < _LARGEST:  # no answer, and its norm would overflow
+        return replace(known, iterations=iterations)
     multipliers = _multipliers(norm, problem, constraints, rows)
     lifted = left @ matrix @ right.T
     found = MethodResult(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))

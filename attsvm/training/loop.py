@@ -255,9 +255,10 @@ def _look(
 
 
 def _same_direction(before: Tensor, now: Tensor, tolerance: float) -> Tensor:
-    inner = (before * now).flatten(1).sum(1)
-    sizes = before.flatten(1).norm(dim=1) * now.flatten(1).norm(dim=1)
-    close: Tensor = (inner >= (1 - tolerance) * sizes) & (sizes > 0)
+    """``1 - corr <= tolerance``, as half the squared distance of the unit matrices: 1 - corr itself rounds at 1e-7."""
+    sizes = [W.flatten(1).norm(dim=1, keepdim=True) for W in (before, now)]
+    apart = (before.flatten(1) / sizes[0] - now.flatten(1) / sizes[1]).square().sum(1) / 2  # NaN where one is 0
+    close: Tensor = apart <= tolerance
     return close
 
 

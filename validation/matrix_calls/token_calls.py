@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,8 +49,12 @@ def _graph_reference(
                 value = (E[i] - E[j]) @ W @ E[query]
                 held.append(value == 0 if (j, i) in known else value >= 1)
     program = cp.Problem(cp.Minimize(EXPRESSIONS[norm](cp, W)), held)
-    program.solve(solver="CLARABEL")
-    return None if program.status != "optimal" else VALUES[norm](np.asarray(W.value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": then the other solver decides
+        program.solve(solver="CLARABEL")
+        if program.status == "optimal_inaccurate":
+            program.solve(solver="SCS", eps=1e-9, max_iters=100_000)
+    return VALUES[norm](np.asarray(W.value)) if program.status in ("optimal", "optimal_inaccurate") else None
 
 
 def _judge_graph(call: Call, found: Any, wanted: float | None) -> Iterator[str]:
