@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.driver import Driver
 from attsvm.solvers.frobenius.conflicts import find_farkas, purify_farkas
@@ -22,6 +23,8 @@ __all__ = ["run_interior", "solve_interior"]
 
 # Gap from which on Newton's method is tried: a step of it takes as long as six of these.
 _ATTEMPT = 3e-5
+# Objective from which on rows are suspected of contradicting each other.
+_DOUBT = 1e3
 # Accuracy that either start reaches unless rounding interferes.
 _RETRY = 1e-10
 
@@ -76,7 +79,7 @@ def _retry(
 def _iterate(state: InteriorPoint, driver: Driver[Polished], goal: float) -> Certificate | None:
     """Steps and attempts from one start: a proof of infeasibility, or None with the best pair in the driver."""
     rows = state.rows
-    attempt_below, doubt_above, offered = _ATTEMPT, 1e3, False
+    attempt_below, doubt_above, offered = _ATTEMPT, _DOUBT, False
     while driver.advance():
         if not state.step():
             break
@@ -84,7 +87,7 @@ def _iterate(state: InteriorPoint, driver: Driver[Polished], goal: float) -> Cer
         if missed < 0.1:
             state.enlarge(0.0)
         if objective > doubt_above:  # unit rows and right-hand sides up to 1: unusual for a feasible problem
-            proof = purify_farkas(rows, state.multipliers)
+            proof = _contradiction(rows, state.multipliers, first=doubt_above == _DOUBT)
             if proof is not None:
                 return proof
             doubt_above = 10.0 * objective
@@ -105,6 +108,15 @@ def _iterate(state: InteriorPoint, driver: Driver[Polished], goal: float) -> Cer
     if not offered:  # out of iterations: what there is, for the certificate to judge
         _offer_iterate(state, driver)
     return None
+
+
+def _contradiction(rows: UnitRows, lam: FloatArray, first: bool) -> Certificate | None:
+    """A proof of infeasibility: by a search of its own where entries are few, which is quick, or from ``lam``."""
+    if first and rows.m > rows.shape[0] * rows.shape[1]:
+        proof = find_farkas(rows.unit.problem)
+        if proof is not None:
+            return proof
+    return purify_farkas(rows, lam)
 
 
 def _offer_iterate(state: InteriorPoint, driver: Driver[Polished]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from attsvm.solvers import MarginProblem, Status, certify_infeasible, solve
 from attsvm.solvers.frobenius.conflicts import purify_farkas
+from attsvm.solvers.nuclear import interior
 from attsvm.solvers.unit import UnitProblem
 from kkt import assert_infeasible, seeded_rows
 from solver_api import replaced, with_rows
@@ -78,3 +79,12 @@ def test_multipliers_become_a_proof_whatever_their_scale_and_zero_ones_do_not() 
         proof = purify_farkas(rows, scale * lam)
         assert proof is not None and proof.farkas is not None
         assert proof.farkas.rows.tolist() == [0, rows.m - 1]
+
+
+def test_many_contradicting_rows_of_few_entries_are_proved_by_the_search_in_the_entries(monkeypatch):
+    """Diverging multipliers of 468 rows took a hundred times as long to make exact."""
+    monkeypatch.setattr(interior, "purify_farkas", lambda rows, lam: pytest.fail("multipliers were made exact"))
+    rng = np.random.default_rng(0)
+    problem = MarginProblem(rng.normal(size=(468, 6)), rng.normal(size=(468, 6)), np.arange(468))
+    result = solve(problem, "nuclear", "interior")
+    assert_infeasible(problem, result.certificate.farkas.multipliers)
