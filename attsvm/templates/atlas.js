@@ -23,13 +23,10 @@
   function buildGrid() {
     const grid = byId("grid");
     grid.setAttribute("role", "grid");
-    const top = grid.appendChild(node("thead")).appendChild(node("tr"));
-    top.appendChild(node("th", { scope: "col" }, "layer"));
-    for (let h = 0; h < width; h++) top.appendChild(node("th", { scope: "col" }, String(h)));
+    tableRow(grid.appendChild(node("thead")), ["layer", ...Array(width).keys()].map((name) => ["th", { scope: "col" }, String(name)]));
     const body = grid.appendChild(node("tbody"));
     for (const layer of layers) {
-      const row = body.appendChild(node("tr"));
-      row.appendChild(node("th", { scope: "row" }, String(layer)));
+      const row = tableRow(body, [["th", { scope: "row" }, String(layer)]]);
       for (let h = 0; h < width; h++) {
         const index = heads.findIndex((r) => r.layer === layer && r.head === h);
         const cell = row.appendChild(node("td", index < 0 ? {} : { tabindex: "-1", role: "gridcell" }));
@@ -151,18 +148,12 @@
       if (!known.length) continue;
       const scroll = box.appendChild(node("div", { class: "scroll" })), table = scroll.appendChild(node("table"));
       table.appendChild(node("caption", {}, title));
-      const top = table.appendChild(node("thead")).appendChild(node("tr"));
-      for (const text of ["", "value", "95 % over sequences", "random W", "shuffled", "what it means"]) top.appendChild(node("th", { scope: "col" }, text));
+      tableRow(table.appendChild(node("thead")), ["", "value", "95 % over sequences", "random W", "shuffled", "what it means"].map((text) => ["th", { scope: "col" }, text]));
       const body = table.appendChild(node("tbody"));
       for (const [name, text] of known) {
-        const row = body.appendChild(node("tr"));
-        row.appendChild(node("th", { scope: "row" }, text));
-        const low = head[name + "_low"], high = head[name + "_high"];
-        row.appendChild(node("td", { class: "number" }, short3(head[name])));
-        row.appendChild(node("td", { class: "number" }, typeof low === "number" ? short3(low) + " to " + short3(high) : "–"));
-        row.appendChild(node("td", { class: "number" }, short3(head[name + "_random"])));
-        row.appendChild(node("td", { class: "number" }, short3(head[name + "_shuffled"])));
-        row.appendChild(node("td", { class: "meaning" }, measures[name].sentence));
+        const low = head[name + "_low"], range = typeof low === "number" ? short3(low) + " to " + short3(head[name + "_high"]) : "–";
+        const numbers = [short3(head[name]), range, short3(head[name + "_random"]), short3(head[name + "_shuffled"])];
+        tableRow(body, [["th", { scope: "row" }, text], ...numbers.map((number) => ["td", { class: "number" }, number]), ["td", { class: "meaning" }, measures[name].sentence]]);
       }
     }
   }
@@ -212,10 +203,10 @@
     }
     const body = table.appendChild(node("tbody"));
     for (const index of order) {
-      const row = body.appendChild(node("tr", { "data-index": String(index) }));
+      const cells = names.map((name) => ["td", typeof heads[index][name] === "number" ? { class: "number" } : {}, short3(heads[index][name])]);
+      const row = tableRow(body, [["th", { scope: "row" }, heads[index].layer + "." + heads[index].head], ...cells]);
+      row.dataset.index = index;
       row.classList.toggle("chosen", index === chosen);
-      row.appendChild(node("th", { scope: "row" }, heads[index].layer + "." + heads[index].head));
-      for (const name of names) row.appendChild(node("td", typeof heads[index][name] === "number" ? { class: "number" } : {}, short3(heads[index][name])));
       row.addEventListener("click", () => choose(index, true));
     }
   }

@@ -10,6 +10,11 @@ function node(name, attributes, text) {
   if (text !== undefined) made.textContent = text;
   return made;
 }
+function tableRow(parent, cells) { // of the arguments of node
+  const made = parent.appendChild(node("tr"));
+  made.append(...cells.map((cell) => node(...cell)));
+  return made;
+}
 function shape(parent, name, attributes, text) {
   const made = document.createElementNS(SVG, name);
   for (const key in attributes) made.setAttribute(key, attributes[key]);
@@ -44,6 +49,7 @@ function chart(figure, spec) {
   figure.replaceChildren(node("figcaption", {}, spec.title));
   const known = spec.lines.flatMap((line) => line.values).filter((v) => typeof v === "number");
   charts.delete(figure);
+  figure.classList.toggle("quiet", spec.lines.length === 1);
   if (!known.length) {
     figure.appendChild(node("p", { class: "soft" }, "nothing to show"));
     return () => undefined;
@@ -70,7 +76,7 @@ function chart(figure, spec) {
     }))],
     legend: { markers: { width: 3, dash: (u, i) => BORDERS[(i - 1) % 4] } },
     cursor: {
-      y: false, drag: { x: false, y: false },
+      y: false, drag: { x: false, y: false }, points: { size: 9 },
       bind: { mouseleave: (u, target, handler) => (event) => { handler(event); place(u); return null; } },
     },
     hooks: { ready: [place], setSize: [place] },
@@ -79,7 +85,7 @@ function chart(figure, spec) {
   made.over.parentElement.setAttribute("aria-label", spec.title + " against " + spec.x.label);
   const watch = new ResizeObserver(() => { if (figure.clientWidth && figure.clientWidth !== made.width) made.setSize({ width: figure.clientWidth, height: 250 }); });
   watch.observe(figure);
-  const move = (index) => { at = index; place(charts.get(figure).plot); };
+  const move = (index) => { at = index; figure.classList.remove("quiet"); place(charts.get(figure).plot); };
   charts.set(figure, {
     plot: made, drop: () => { watch.disconnect(); made.destroy(); },
     again: () => { const now = at; chart(figure, spec); if (now !== null) charts.get(figure).move(now); }, move: move,

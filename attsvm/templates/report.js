@@ -42,14 +42,11 @@
     for (let start = 0; start < rows; start += perTable) {
       const table = node("table", { class: dense ? "map dense" : "map" });
       table.appendChild(node("caption", {}, problem.K === null ? "rows: sequences, columns: tokens" : "sequence " + start / perTable + " (rows: queries, columns: tokens)"));
-      const head = table.appendChild(node("thead")).appendChild(node("tr"));
-      head.appendChild(node("td"));
       const every = shown.every((token, t) => token === t) ? 8 : 4; // gaps in the numbers want more of them
-      for (let t = 0; t < columns; t++) head.appendChild(node("th", { scope: "col" }, dense && t % every ? "" : String(shown[t])));
+      tableRow(table.appendChild(node("thead")), [["td"], ...shown.map((token, t) => ["th", { scope: "col" }, dense && t % every ? "" : String(token)])]);
       const body = table.appendChild(node("tbody"));
       for (let q = start; q < Math.min(start + perTable, rows); q++) {
-        const line = body.appendChild(node("tr"));
-        line.appendChild(node("th", { scope: "row" }, String(q - (problem.K === null ? 0 : start))));
+        const line = tableRow(body, [["th", { scope: "row" }, String(q - (problem.K === null ? 0 : start))]]);
         cells[q] = [];
         for (let t = 0; t < columns; t++) {
           const open = !problem.allowed || problem.allowed[q][shown[t]];
