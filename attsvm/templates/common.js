@@ -64,7 +64,8 @@ function chart(figure, spec) {
   const low = Math.min(...known), high = Math.max(...known), pad = (high - low || Math.abs(high) || 1) * 0.06;
   let at = null;
   const place = (u) => { if (at === null) u.setCursor({ left: -10, top: -10 }); else u.setCursor({ left: u.valToPos(spec.xs[at], "x"), top: u.over.clientHeight / 2 }); };
-  const last = spec.xs.length - 1, ends = spec.x.range || [spec.xs[0], spec.xs[last] > spec.xs[0] ? spec.xs[last] : spec.xs[0] + 1];
+  const first = spec.xs[0], width = spec.xs[spec.xs.length - 1] - first || 1;
+  const ends = spec.x.range || [first, first + 1.01 * width]; // a dot on the very edge is not shown
   const made = new uPlot({
     width: Math.max(200, figure.clientWidth), height: 250, padding: [8, 14, 0, 0],
     scales: { x: { time: false, range: () => ends }, y: { range: () => spec.y.range || [low - pad, high + pad] } },
