@@ -38,18 +38,17 @@ function power(exponent) { // 10^-59.6 as people write it
 // -- charts -----------------------------------------------------------------------------------------
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]], BORDERS = ["solid", "dashed", "dotted", "double"];
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]; // steps between ticks at whole numbers
-const charts = new Map(); // of each figure: its chart, and how to draw it again
+const charts = new Map(); // figure: {spec, at: place of the cursor or null, place: puts it there, plot, watch}
 const tone = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Draw a chart into a figure and return what moves its cursor to a place of xs.
-// spec: title, xs, lines [{label, values, colour, bars}], x and y {label, range, whole, log (then numbers are log10), text}.
-function chart(figure, spec) {
+// spec: title, xs, lines [{label, values, colour, bars}], x and y {label, range, whole, log (numbers are log10), text, told}.
+function chart(figure, spec, at = null) {
   const old = charts.get(figure);
-  if (old) old.drop();
+  if (old) { old.watch.disconnect(); old.plot.destroy(); charts.delete(figure); }
   figure.replaceChildren(node("figcaption", {}, spec.title));
+  figure.classList.toggle("quiet", spec.lines.length === 1 && at === null);
   const known = spec.lines.flatMap((line) => line.values).filter((v) => typeof v === "number");
-  charts.delete(figure);
-  figure.classList.toggle("quiet", spec.lines.length === 1);
   if (!known.length) {
     figure.appendChild(node("p", { class: "soft" }, "nothing to show"));
     return () => undefined;
@@ -62,11 +61,11 @@ function chart(figure, spec) {
   });
   const told = (about) => (u, v) => (v === null || v === undefined ? "–" : about.told ? about.told(v) : about.log ? power(v) : short(v));
   const low = Math.min(...known), high = Math.max(...known), pad = (high - low || Math.abs(high) || 1) * 0.06;
-  let at = null;
-  const place = (u) => { if (at === null) u.setCursor({ left: -10, top: -10 }); else u.setCursor({ left: u.valToPos(spec.xs[at], "x"), top: u.over.clientHeight / 2 }); };
+  const one = { spec: spec, at: at };
+  const place = one.place = (u) => u.setCursor(one.at === null ? { left: -10, top: -10 } : { left: u.valToPos(spec.xs[one.at], "x"), top: u.over.clientHeight / 2 });
   const first = spec.xs[0], width = spec.xs[spec.xs.length - 1] - first || 1;
   const ends = spec.x.range || [first, first + 1.01 * width]; // a dot on the very edge is not shown
-  const made = new uPlot({
+  const plot = one.plot = new uPlot({
     width: Math.max(200, figure.clientWidth), height: 250, padding: [8, 14, 0, 0],
     scales: { x: { time: false, range: () => ends }, y: { range: () => spec.y.range || [low - pad, high + pad] } },
     axes: [axis("x", spec.x), axis("y", spec.y)],
@@ -82,16 +81,17 @@ function chart(figure, spec) {
     },
     hooks: { ready: [place], setSize: [place] },
   }, [spec.xs, ...spec.lines.map((line) => line.values)], figure);
-  made.over.parentElement.setAttribute("role", "img");
-  made.over.parentElement.setAttribute("aria-label", spec.title + " against " + spec.x.label);
-  const watch = new ResizeObserver(() => { if (figure.clientWidth && figure.clientWidth !== made.width) made.setSize({ width: figure.clientWidth, height: 250 }); });
-  watch.observe(figure);
-  const move = (index) => { at = index; figure.classList.remove("quiet"); place(charts.get(figure).plot); };
-  charts.set(figure, {
-    plot: made, drop: () => { watch.disconnect(); made.destroy(); },
-    again: () => { const now = at; chart(figure, spec); if (now !== null) charts.get(figure).move(now); }, move: move,
-  });
-  return (index) => charts.get(figure).move(index);
+  plot.over.parentElement.setAttribute("role", "img");
+  plot.over.parentElement.setAttribute("aria-label", spec.title + " against " + spec.x.label);
+  one.watch = new ResizeObserver(() => { if (figure.clientWidth && figure.clientWidth !== plot.width) plot.setSize({ width: figure.clientWidth, height: 250 }); });
+  one.watch.observe(figure);
+  charts.set(figure, one);
+  return (index) => {
+    const now = charts.get(figure); // drawn again since then, perhaps
+    now.at = index;
+    now.place(now.plot);
+    figure.classList.remove("quiet");
+  };
 }
 // Colours of a canvas do not follow the style sheet by themselves.
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...charts.values()].forEach((one) => one.again()));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...charts].forEach(([figure, one]) => chart(figure, one.spec, one.at)));

@@ -112,6 +112,33 @@ def test_the_other_run_can_be_chosen(opened):
 
 
 @chromium_only
+def test_the_pointer_reads_a_chart_and_then_the_step_is_back(opened):
+    steps = opened.evaluate(DATA)["runs"][0]["steps"]
+    opened.evaluate('document.getElementById("plot-2").scrollIntoView({behavior: "instant", block: "center"})')
+    edge = opened.evaluate('document.querySelector("#plot-2 .u-over").getBoundingClientRect().toJSON()')
+    for x, y, step in ((edge["left"] + 2, edge["top"] + 30, steps[0]), (2, 2, steps[-1])):
+        opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        assert opened.evaluate(LEGEND)[0] == str(step)
+    assert text(opened, "step") == f"step {steps[-1]}"
+
+
+@chromium_only
+def test_charts_follow_the_colours_and_the_width_of_the_screen(opened):
+    looks = """[getComputedStyle(document.querySelectorAll("#plot-0 .u-marker")[1]).borderTopColor,
+      document.querySelector("#plot-0 .u-wrap").clientWidth]"""
+    light, wide = opened.evaluate(looks)
+    scrub(opened, 7)
+    opened.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    opened.call("Emulation.setDeviceMetricsOverride", width=375, height=800, deviceScaleFactor=2, mobile=True)
+    opened.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    dark, narrow = opened.evaluate(looks)
+    assert dark != light and narrow < 375 < wide
+    assert opened.evaluate(LEGEND)[0] == str(opened.evaluate(DATA)["runs"][0]["steps"][7])
+    opened.call("Emulation.clearDeviceMetricsOverride")
+    opened.call("Emulation.setEmulatedMedia", features=[])
+
+
+@chromium_only
 def test_keys_and_the_play_button_work(opened):
     data = opened.evaluate(DATA)
     steps = data["runs"][0]["steps"]
