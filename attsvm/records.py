@@ -1,17 +1,12 @@
-"""Plain values, versions and files that are whole or not there.
+"""Results as data and as text: plain values, versions, whole files, intervals, tables and HTML pages.
 
-Estimates with their 95 % confidence intervals.
-
-Tables: printed, written as Markdown or HTML, or stored.
-
-Results as data: plain values, versions, safe files, intervals and tables.
-
-What the command line, reports, comparisons, figures and the ledger print or store is built and rendered here.
+What the command line, reports, comparisons, figures and the ledger print or store is built and rendered here. A file is
+written whole or not at all, an estimate has its 95 % confidence interval, and a table is printed, written as Markdown
+or HTML, or stored. HTML is written by the templates of ``attsvm/templates`` alone, which escape every value.
 """
 
 from __future__ import annotations
 
-import html
 import io
 import json
 import math
@@ -22,13 +17,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table as RichTable
 
@@ -39,6 +37,8 @@ __all__ = [
     "atomic_write",
     "console",
     "environment",
+    "html_page",
+    "html_piece",
     "html_table",
     "mean_of",
     "mean_share_of",
@@ -319,9 +319,60 @@ _SHORT_FACT = 48
 
 
 class Raw(str):
-    """Text that is HTML already: a table does not escape it."""
+    """Text that is HTML already: no template escapes it again."""
 
     __slots__ = ()
+
+    def __html__(self) -> str:
+        return str(self)
+
+
+def _asset(name: str) -> Raw:
+    """A style sheet or script that a template writes into its page."""
+    return Raw(files("attsvm").joinpath("templates", name).read_text(encoding="utf-8"))
+
+
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("attsvm"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    made.globals["asset"] = _asset
+    return made
+
+
+def html_page(template: str, **values: Any) -> str:
+    """A page from a template of ``attsvm/templates``.
+
+    Parameters
+    ----------
+    template : str
+        Name of the file.
+    **values
+        What the template names; text is escaped, `Raw` is not.
+
+    Examples
+    --------
+    >>> from attsvm.records import html_page
+    >>> "<title>a &lt; b</title>" in html_page("page.html", title="a < b")
+    True
+    """
+    return _templates().get_template(template).render(**values)
+
+
+def html_piece(name: str, *values: Any) -> Raw:
+    """A macro of ``attsvm/templates/pieces.html``, for cells of tables and for notebooks.
+
+    Examples
+    --------
+    >>> from attsvm.records import html_piece
+    >>> html_piece("link", "page.html?a&b", "<1>")
+    '<a href="page.html?a&amp;b">&lt;1&gt;</a>'
+    """
+    return Raw(getattr(_templates().get_template("pieces.html").module, name)(*values))
 
 
 @dataclass(frozen=True)
@@ -446,20 +497,13 @@ class Table:
         shown = ["| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines]
         return "\n".join([shown[0], shown[1].replace(" ", ""), *shown[2:]])
 
-    def html(self) -> str:
+    def html(self) -> Raw:
         """For a page; the first cell of a row is its heading."""
-        numbers = ["" if letter in "lL" else ' class="number"' for letter in self.align]
-        heads = zip(self.columns, numbers, strict=True)
-        head = "".join(f'<th scope="col"{kind}>{_escaped(name)}</th>' for name, kind in heads)
-        body = ""
-        for row in filter(None, self.rows):
-            first, *rest = (_escaped(cell if isinstance(cell, Raw) else _text(cell)) for cell in row)
-            cells = "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(rest, numbers[1:], strict=True))
-            body += f'<tr><th scope="row">{first}</th>{cells}</tr>'
-        return (
-            f'<div class="scroll"><table><caption>{_escaped(self.title)}</caption><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
-        )
+        columns = [
+            (name, "" if letter in "lL" else "number") for name, letter in zip(self.columns, self.align, strict=True)
+        ]
+        rows = [[cell if isinstance(cell, Raw) else _text(cell) for cell in row] for row in self.rows if row]
+        return html_piece("table", self.title, columns, rows)
 
     _repr_html_ = html
 
@@ -477,10 +521,6 @@ def _text(cell: Any) -> str:
     if isinstance(cell, float | np.floating):
         return "-" if not np.isfinite(cell) else f"{cell:.3g}"
     return str(cell)
-
-
-def _escaped(text: str) -> str:
-    return text if isinstance(text, Raw) else html.escape(text)
 
 
 def _markdown_cell(text: str) -> str:

@@ -30,7 +30,7 @@ def test_every_package_folder_is_listed():
     assert found == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
-HEAVY = {"torch", "cvxpy", "matplotlib", "scipy", "rich", "networkx"}
+HEAVY = {"torch", "cvxpy", "jinja2", "matplotlib", "scipy", "rich", "networkx"}
 
 
 def test_import_loads_no_heavy_package():
@@ -198,7 +198,8 @@ def test_wheel_holds_every_module_and_works_elsewhere(tmp_path):
     expected |= {f"attsvm/solvers/{p.relative_to(ROOT / 'solvers')}" for p in (ROOT / "solvers").rglob("*.py")}
     expected |= {f"attsvm/validation/{p.relative_to(ROOT / 'validation')}" for p in (ROOT / "validation").rglob("*.py")}
     assert expected <= modules
-    assert {"attsvm/py.typed", "attsvm/reports/page.css", "attsvm/validation/ledger/coverage.toml"} <= set(names)
+    data = {f"attsvm/templates/{p.name}" for p in (ROOT / "attsvm" / "templates").iterdir()}
+    assert {"attsvm/py.typed", "attsvm/validation/ledger/coverage.toml", *data} <= set(names)
     assert not any(n.startswith("tests") for n in names)
     assert [n for n in names if "_kernels" in n] == ["attsvm/solvers/compiled/_kernels.so"]
     assert re.fullmatch(r"attsvm-[\d.]+-py3-none-(linux|macosx|win)\w+\.whl", wheel.name)  # one file for every Python

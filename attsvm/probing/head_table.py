@@ -1,7 +1,4 @@
-"""The atlas: one page about every head, with style, script and data inside and nothing from the network.
-
-The result of a probe: one row per head, with what the page needs.
-"""
+"""The result of a probe: one record per head, as a table, as files, and as the atlas, a page about every head."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ import numpy.typing as npt
 
 from attsvm._lazy import needs
 from attsvm.probing.measure_catalog import MEASURES, THEORIES
-from attsvm.records import Interval, Table, atomic_write, environment, plain, write_json
-from attsvm.reports.page import assets, document, escape, section
+from attsvm.records import Interval, Table, atomic_write, environment, html_page, plain, write_json
 
 if TYPE_CHECKING:
     import pandas
@@ -28,13 +24,6 @@ __all__ = [
     "ProbeTable",
     "render_atlas",
 ]
-
-
-_COVERED = (
-    "The theorems behind these measures are about one layer trained to saturation. For a head of a deep model they are "
-    "a yardstick, not a prediction: read every number beside its baselines, a random W of the same spectrum and the "
-    "same head on shuffled tokens."
-)
 
 
 def render_atlas(content: dict[str, Any]) -> str:
@@ -57,61 +46,15 @@ def render_atlas(content: dict[str, Any]) -> str:
     >>> render_atlas(table._content()).startswith("<!DOCTYPE html>")
     True
     """
-    style = assets("page.css") + assets("atlas.css", package="attsvm.probing")
-    script = assets("common.js") + assets("atlas.js", package="attsvm.probing")
     about = content["about"]
-    known = {name: vars(measure) for name, measure in MEASURES.items()}
-    data = {**content, "measures": known, "theories": THEORIES}
-    parts = {
-        "map": ("Layers and heads", _MAP),
-        "one": ("One head", _ONE),
-        "all": ("All heads", _ALL),
+    data = {
+        **content,
+        "measures": {name: vars(measure) for name, measure in MEASURES.items()},
+        "theories": THEORIES,
+        "about": {"svm": None, "error": None, **about},
     }
-    if content["pruning"]:
-        parts["pruning"] = ("Removing heads one after the other", '<figure id="pruning-curve"></figure>')
-    links = "".join(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, (title, _) in parts.items())
-    body = "".join(section(key, title, html) for key, (title, html) in parts.items())
-    budget = about.get("svm")
-    told = "without SVM solves" if not budget else (
-        f"SVM on {budget['sequences']} sequences with {budget['queries']} queries each, {budget['held_out']} held out, "
-        f"relative gap asked for {budget['tolerance']:g}"
-    )  # fmt: skip
-    page = (
-        f"<header><h1>{escape(about['model'])}</h1>"
-        f'<p class="soft">{len(content["records"])} attention heads in {about["layers"]} layers, on '
-        f"{about['sequences']} sequences ({about['tokens']} tokens). {_COVERED}</p>"
-        f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main>{body}</main>'
-        f"<footer><p>Made by <code>attsvm probe</code>, seed {about['seed']}; {escape(told)}; "
-        f"{_error(about)}. {escape(environment(about['versions']))}.</p></footer>"
-    )
-    return document(f"{about['model']}: an atlas of its attention heads", page, style=style, script=script, data=data)
-
-
-def _error(about: dict[str, Any]) -> str:
-    error = about.get("error")
-    return "heads given as arrays" if error is None else f"recomputed attention within {error:.0e} of the model's own"
-
-
-_MAP = """<div class="controls"><label>Colour by <select id="measure"></select></label>
-<label>against <select id="against"><option value="">itself</option><option value="_random">a random W</option>
-<option value="_shuffled">shuffled tokens</option></select></label></div>
-<p id="sentence" class="note" aria-live="polite"></p><div class="scroll"><table id="grid" class="heads"></table></div>
-<div id="scale" class="scale" aria-hidden="true"></div>
-<p class="soft">Arrow keys move between heads; Enter shows one.</p>"""
-
-
-_ONE = """<h3 id="head-title"></h3><p id="head-summary"></p>
-<div class="controls" id="sentences"></div><p class="soft" id="query-note"></p>
-<div id="words" class="words" role="listbox" aria-label="Tokens"></div>
-<div class="columns"><figure><figcaption>Attention: rows are queries, columns tokens</figcaption>
-<div class="scroll"><canvas id="matrix" role="img" aria-label="Attention weights of this head"></canvas></div></figure>
-<figure id="margins"></figure><figure id="spectrum"></figure><figure id="rho"></figure>
-<figure id="curve"></figure></div>
-<div id="numbers"></div>"""
-
-
-_ALL = """<div class="controls"><label>Columns <select id="theory"></select></label></div>
-<div class="scroll tall"><table id="table"></table></div>"""
+    title = f"{about['model']}: an atlas of its attention heads"
+    return html_page("atlas.html", title=title, data=data, environment=environment(about["versions"]))
 
 
 _SHOWN = (
@@ -226,8 +169,6 @@ class ProbeTable:
 
     def to_html(self, path: str | Path) -> None:
         """Write the atlas: one page with everything in it."""
-        pass  # merged
-
         page = render_atlas(self._content())
         with atomic_write(path) as file:
             file.write(page.encode())

@@ -20,8 +20,9 @@ SCRUB = """((s) => {
 })"""
 MAP = """[...document.querySelectorAll("#maps tbody tr")].map(
   (row) => [...row.querySelectorAll("td")].map((cell) => [cell.textContent, getComputedStyle(cell).backgroundColor]))"""
-CURSOR = 'document.querySelector("#plot-0 .cursor").getAttribute("x1")'
+CURSOR = 'document.querySelector("#plot-0 .u-cursor-x").style.transform'
 RING = '(() => { const r = document.querySelector(".ring"); return [r.getAttribute("cx"), r.getAttribute("cy")]; })()'
+LEGEND = '[...document.querySelectorAll("#plot-2 .u-value")].map((d) => d.textContent)'  # of the norm of W
 READ = '[...document.querySelectorAll("#readout dd")].map((d) => d.textContent)'
 DATA = 'JSON.parse(document.getElementById("data").textContent)'
 
@@ -64,7 +65,11 @@ def opened(page, report):
 
 def test_it_renders(opened):
     assert opened.evaluate("document.title").startswith("three sequences")
-    assert opened.evaluate('document.querySelectorAll("#training figure svg .series").length') >= 6
+    assert opened.evaluate('document.querySelectorAll("#training figure .u-series").length') >= 6 + 4  # and four steps
+    painted = """[...document.querySelectorAll("figure canvas")].map((canvas) => new Set(
+      new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size)"""
+    colours = opened.evaluate(painted)
+    assert len(colours) == 6 and min(colours) > 10  # lines, numbers and a grid, with soft edges
     assert opened.evaluate('document.querySelectorAll("#graph .edge").length') > 20
     nodes = 'document.querySelectorAll("#graph [class^=node-]").length'
     assert opened.evaluate(nodes) == 64
@@ -84,6 +89,7 @@ def test_the_scrubber_moves_everything(opened):
                 assert label == (str(int(np.floor(value / 10 + 0.5))) if value >= 5 else "")
                 alpha = 1.0 if colour.startswith("rgb(") else float(colour.split(",")[-1].rstrip(")"))
                 assert alpha == pytest.approx(value / 1000, abs=0.006)  # the browser shows two digits
+        assert opened.evaluate(LEGEND) == [str(run["steps"][s]), opened.evaluate(READ)[1]]
         norm = float(opened.evaluate(READ)[1])
         assert norm == pytest.approx(run["norm"][s], rel=1e-4)
         assert "-".join(map(str, run["selection"][s])) in text(opened, "graph-here")
@@ -103,6 +109,33 @@ def test_the_other_run_can_be_chosen(opened):
     assert "of run KQ at step" in text(opened, "graph-here")
     scrub(opened, 5)
     assert float(opened.evaluate(READ)[1]) == pytest.approx(data["runs"][1]["norm"][5], rel=1e-4)
+
+
+@chromium_only
+def test_the_pointer_reads_a_chart_and_then_the_step_is_back(opened):
+    steps = opened.evaluate(DATA)["runs"][0]["steps"]
+    opened.evaluate('document.getElementById("plot-2").scrollIntoView({behavior: "instant", block: "center"})')
+    edge = opened.evaluate('document.querySelector("#plot-2 .u-over").getBoundingClientRect().toJSON()')
+    for x, y, step in ((edge["left"] + 2, edge["top"] + 30, steps[0]), (2, 2, steps[-1])):
+        opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        assert opened.evaluate(LEGEND)[0] == str(step)
+    assert text(opened, "step") == f"step {steps[-1]}"
+
+
+@chromium_only
+def test_charts_follow_the_colours_and_the_width_of_the_screen(opened):
+    looks = """[getComputedStyle(document.querySelectorAll("#plot-0 .u-marker")[1]).borderTopColor,
+      document.querySelector("#plot-0 .u-wrap").clientWidth]"""
+    light, wide = opened.evaluate(looks)
+    scrub(opened, 7)
+    opened.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    opened.call("Emulation.setDeviceMetricsOverride", width=375, height=800, deviceScaleFactor=2, mobile=True)
+    opened.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    dark, narrow = opened.evaluate(looks)
+    assert dark != light and narrow < 375 < wide
+    assert opened.evaluate(LEGEND)[0] == str(opened.evaluate(DATA)["runs"][0]["steps"][7])
+    opened.call("Emulation.clearDeviceMetricsOverride")
+    opened.call("Emulation.setEmulatedMedia", features=[])
 
 
 @chromium_only

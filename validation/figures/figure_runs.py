@@ -5,7 +5,6 @@ Run figures one after the other with shared workers, and write what they found.
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from attsvm.records import Table, atomic_write, environment, plain, versions, write_json
+from attsvm.records import Table, atomic_write, environment, html_page, plain, versions, write_json
 from attsvm.sweeps.resumable import process_pool
 from attsvm.validation.figures.figure import DEFAULTS, Context, Figure, Options, Outcome
 from attsvm.validation.figures.figure_registry import GROUPS, all_figures
@@ -134,35 +133,31 @@ def write_summary(folder: Path, records: Sequence[Mapping[str, Any]]) -> tuple[P
     total = sum(record["wall_seconds"] for record in records)
     head = f"{len(records)} figures, {total:.0f} s of wall time together"
     markdown = ["# Validation summary", "", head, ""]
-    page = [_HTML_HEAD, f"<h1>Validation summary</h1><p>{html.escape(head)}</p>"]
+    parts: list[dict[str, Any]] = []
     for record in records:
-        title, picture = _heading(record), f"{record['paper']}_{record['figure']}.png"
-        run = _run_of(record)
-        foot = f"`{record['command']}`; {record['wall_seconds']:.1f} s wall; {environment(record['versions'])}"
-        markdown += [f"## {title}", "", f"*{run}*", "", record["protocol"], ""]
-        page.append(f"<h2>{html.escape(title)}</h2><p><em>{html.escape(run)}</em></p>")
-        page.append(f"<p>{html.escape(record['protocol'])}</p>")
-        if (folder / picture).exists():
-            markdown += [f"![{title}]({picture})", ""]
-            page.append(f'<img src="{picture}" alt="{html.escape(title)}">')
-        for table in map(Table.read, record["tables"]):
+        picture = f"{record['paper']}_{record['figure']}.png"
+        part = {
+            "title": _heading(record),
+            "run": _run_of(record),
+            "protocol": record["protocol"],
+            "picture": picture if (folder / picture).exists() else None,
+            "tables": [Table.read(table) for table in record["tables"]],
+            "notes": _remarks(record),
+            "foot": f"`{record['command']}`; {record['wall_seconds']:.1f} s wall; {environment(record['versions'])}",
+        }
+        parts.append(part)
+        markdown += [f"## {part['title']}", "", f"*{part['run']}*", "", part["protocol"], ""]
+        if part["picture"]:
+            markdown += [f"![{part['title']}]({picture})", ""]
+        for table in part["tables"]:
             markdown += [f"**{table.title}**", "", table.markdown(), ""]
-            page.append(table.html())
-        markdown += [f"- {note}" for note in _remarks(record)] + ["", foot, ""]
-        page += ["<ul>" + "".join(f"<li>{html.escape(note)}</li>" for note in _remarks(record)) + "</ul>",
-                 f"<p><small>{html.escape(foot)}</small></p>"]  # fmt: skip
+        markdown += [f"- {note}" for note in part["notes"]] + ["", part["foot"], ""]
+    page = html_page("validation.html", title="attsvm validation", head=head, parts=parts)
     paths = folder / "summary.md", folder / "summary.html"
-    for path, lines in zip(paths, (markdown, [*page, "</body></html>"]), strict=True):
+    for path, text in zip(paths, ("\n".join(markdown), page), strict=True):
         with atomic_write(path) as file:
-            file.write("\n".join(lines).encode())
+            file.write(text.encode())
     return paths
-
-
-_HTML_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>attsvm validation</title>
-<style>body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}img{max-width:100%}
-table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #bbb;padding:.2em .6em}.number{text-align:right}
-caption,th[scope=row]{text-align:left}caption{font-weight:bold}th[scope=row]{font-weight:normal}
-.scroll{overflow-x:auto}</style></head><body>"""
 
 
 Progress = Callable[[str, int, int], None]

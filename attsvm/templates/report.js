@@ -1,101 +1,22 @@
 "use strict";
 (function () { // after common.js
-  function short(value) {
-    if (value === null || value === undefined) return "–";
-    const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(2);
-    return String(Number(value.toPrecision(5)));
-  }
-  function power(exponent) { // 10^-59.6 as people write it
-    let whole = Math.floor(exponent), digits = Math.pow(10, exponent - whole);
-    if (digits >= 9.95) { digits = 1; whole += 1; }
-    return whole >= -3 ? short(Math.pow(10, exponent)) : digits.toFixed(1) + "e" + whole;
-  }
   const colour = (i) => "var(--c" + (i % 8) + ")";
-  const dashes = ["", "7 4", "2 3", "9 3 2 3"];
 
-  // -- scales ---------------------------------------------------------------------------------------
-  function niceTicks(low, high, most) {
-    const rough = (high - low) / most || 1;
-    const power = Math.pow(10, Math.floor(Math.log10(rough)));
-    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
-    const ticks = [];
-    for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) ticks.push(Number((k * step).toPrecision(12)));
-    return ticks;
-  }
-  function decades(low, high) {
-    const every = Math.max(1, Math.ceil((high - low) / 5));
-    const ticks = [];
-    for (let k = Math.ceil(low - 1e-9); k <= high + 1e-9; k++) if (k % every === 0) ticks.push(k);
-    return ticks;
-  }
-  const stepPlace = (step) => Math.log10(Math.max(step, 0.5)); // step 0 stands half a decade's third left of 1
 
   // -- plots of the trajectory ----------------------------------------------------------------------
-  const WIDTH = 460, HEIGHT = 250, LEFT = 52, RIGHT = 14, TOP = 10, BOTTOM = 36;
+  const stepPlace = (step) => Math.log10(Math.max(step, 0.5)); // step 0 stands a third of a decade left of 1
+  const stepText = (place) => (place < -0.1 ? "0" : String(Math.round(Math.pow(10, place))));
 
   function plot(figure, run, spec) {
-    const lines = spec.lines(run);
     const read = (value) => (value === null || (spec.log && value <= 0) ? null : spec.log ? Math.log10(value) : value);
-    const all = lines.flatMap((line) => line.values.map(read)).filter((v) => v !== null);
-    figure.replaceChildren(node("figcaption", {}, spec.title + (spec.note ? spec.note(run) : "")));
-    if (!all.length) {
-      figure.appendChild(node("p", { class: "soft" }, "nothing to show"));
-      return () => undefined;
-    }
-    let low = Math.min(...all), high = Math.max(...all);
-    const pad = (high - low || Math.abs(high) || 1) * 0.06;
-    low -= pad; high += pad;
-    const first = stepPlace(run.steps[0]), last = Math.max(stepPlace(run.steps[run.steps.length - 1]), first + 1e-6);
-    const x = (step) => LEFT + ((stepPlace(step) - first) / (last - first)) * (WIDTH - LEFT - RIGHT);
-    const y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
-    const svg = shape(figure, "svg", { viewBox: "0 0 " + WIDTH + " " + HEIGHT, role: "img", "aria-label": spec.title + " against the training step" });
-    for (const tick of spec.log ? decades(low, high) : niceTicks(low, high, 6)) {
-      shape(svg, "line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(tick), y2: y(tick) });
-      shape(svg, "text", { x: LEFT - 7, y: y(tick) + 4, "text-anchor": "end" }, spec.log ? "1e" + tick : short(tick));
-    }
-    shape(svg, "text", { x: x(run.steps[0]), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, String(run.steps[0]));
-    for (const tick of decades(0, last)) {
-      if (tick < first) continue;
-      const place = x(Math.pow(10, tick));
-      shape(svg, "line", { class: "grid", x1: place, x2: place, y1: TOP, y2: HEIGHT - BOTTOM });
-      shape(svg, "text", { x: place, y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, String(Math.pow(10, tick)));
-    }
-    shape(svg, "text", { x: WIDTH - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, "step");
-    shape(svg, "rect", { class: "frame", x: LEFT, y: TOP, width: WIDTH - LEFT - RIGHT, height: HEIGHT - TOP - BOTTOM });
-    lines.forEach((line, i) => {
-      let path = "", pen = "M";
-      line.values.forEach((value, s) => {
-        const v = read(value);
-        if (v === null) { pen = "M"; return; }
-        path += pen + x(run.steps[s]).toFixed(1) + " " + y(v).toFixed(1);
-        pen = "L";
-      });
-      shape(svg, "path", { class: "series", d: path, stroke: colour(i), "stroke-dasharray": dashes[i % 4] });
+    const xs = run.steps.map(stepPlace), last = xs[xs.length - 1];
+    const decades = Array.from({ length: Math.floor(last) + 1 }, (_, k) => k).filter((k) => k >= xs[0]);
+    return chart(figure, {
+      title: spec.title + (spec.note ? spec.note(run) : ""), xs: xs,
+      lines: spec.lines(run).map((line) => ({ label: line.label, values: line.values.map(read) })),
+      x: { label: "step", splits: () => (xs[0] < 0 ? [xs[0], ...decades] : decades), text: stepText, told: stepText },
+      y: { log: spec.log },
     });
-    const cursor = shape(svg, "line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM });
-    const dots = lines.map((line, i) => shape(svg, "circle", { r: 4.5, fill: colour(i), stroke: "var(--paper)" }));
-    if (lines.length > 1) {
-      const legend = figure.appendChild(node("ul", { class: "legend" }));
-      lines.forEach((line, i) => {
-        const item = legend.appendChild(node("li"));
-        const sample = shape(item, "svg", { viewBox: "0 0 26 10", "aria-hidden": "true" });
-        shape(sample, "line", { x1: 0, x2: 26, y1: 5, y2: 5, stroke: colour(i), "stroke-width": 2.5, "stroke-dasharray": dashes[i % 4] });
-        item.appendChild(document.createTextNode(line.label));
-      });
-    }
-    return (s) => {
-      const place = x(run.steps[s]);
-      cursor.setAttribute("x1", place);
-      cursor.setAttribute("x2", place);
-      lines.forEach((line, i) => {
-        const v = read(line.values[s]);
-        dots[i].setAttribute("visibility", v === null ? "hidden" : "visible");
-        if (v === null) return;
-        dots[i].setAttribute("cx", place);
-        dots[i].setAttribute("cy", y(v));
-      });
-    };
   }
 
   const LOWEST = -5; // a margin at the start may be hundreds below 0 and would flatten the rest
@@ -121,14 +42,11 @@
     for (let start = 0; start < rows; start += perTable) {
       const table = node("table", { class: dense ? "map dense" : "map" });
       table.appendChild(node("caption", {}, problem.K === null ? "rows: sequences, columns: tokens" : "sequence " + start / perTable + " (rows: queries, columns: tokens)"));
-      const head = table.appendChild(node("thead")).appendChild(node("tr"));
-      head.appendChild(node("td"));
       const every = shown.every((token, t) => token === t) ? 8 : 4; // gaps in the numbers want more of them
-      for (let t = 0; t < columns; t++) head.appendChild(node("th", { scope: "col" }, dense && t % every ? "" : String(shown[t])));
+      tableRow(table.appendChild(node("thead")), [["td"], ...shown.map((token, t) => ["th", { scope: "col" }, dense && t % every ? "" : String(token)])]);
       const body = table.appendChild(node("tbody"));
       for (let q = start; q < Math.min(start + perTable, rows); q++) {
-        const line = body.appendChild(node("tr"));
-        line.appendChild(node("th", { scope: "row" }, String(q - (problem.K === null ? 0 : start))));
+        const line = tableRow(body, [["th", { scope: "row" }, String(q - (problem.K === null ? 0 : start))]]);
         cells[q] = [];
         for (let t = 0; t < columns; t++) {
           const open = !problem.allowed || problem.allowed[q][shown[t]];
@@ -167,6 +85,14 @@
   }
 
   // -- graph of selections --------------------------------------------------------------------------
+  function niceTicks(low, high, most) {
+    const rough = (high - low) / most || 1;
+    const power = Math.pow(10, Math.floor(Math.log10(rough)));
+    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
+    const ticks = [];
+    for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) ticks.push(Number((k * step).toPrecision(12)));
+    return ticks;
+  }
   function star(x, y, r) {
     let path = "";
     for (let k = 0; k < 10; k++) {
@@ -250,6 +176,14 @@
     box.addEventListener("change", () => { mark = drawGraph(box.checked ? data.graph : near); again(); });
     mark = drawGraph(near);
   } else if (data.graph.nodes) mark = drawGraph(data.graph);
+  data.spectra.forEach((found, i) => {
+    const top = found.values[0] || 1, relative = found.values.map((v) => Math.max(-10, Math.log10(Math.max(v / top, 1e-30))));
+    chart(byId("spectrum-" + i), {
+      title: "Singular values of the " + found.name + " solution, relative to the largest",
+      xs: relative.map((_, k) => k + 1), lines: [{ label: "relative value", values: relative, bars: "around" }],
+      x: { label: "singular value number", whole: true, range: [0.5, relative.length + 0.5] }, y: { log: true, range: [-10, 0.2] },
+    });
+  });
   if (!data.runs.length) return;
   const scrubber = byId("scrubber"), label = byId("step"), play = byId("play");
   let run = data.runs[0], movers = [], timer = null;

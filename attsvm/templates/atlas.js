@@ -4,13 +4,7 @@
   const numeric = Object.keys(measures).filter((name) => heads.some((h) => typeof h[name] === "number"));
   let chosen = 0, sentence = 0, query = null, sorted = { name: null, down: true };
 
-  function short(value) {
-    if (value === null || value === undefined) return "–";
-    if (typeof value !== "number") return String(value);
-    const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1);
-    return String(Number(value.toPrecision(3)));
-  }
+  const short3 = (value) => short(value, 3);
   const label = (name) => (measures[name] ? measures[name].label : name);
   const heat = (share) => "rgba(var(--heat)," + (0.04 + 0.9 * Math.max(0, Math.min(1, share))).toFixed(3) + ")";
   function options(select, groups) {
@@ -29,13 +23,10 @@
   function buildGrid() {
     const grid = byId("grid");
     grid.setAttribute("role", "grid");
-    const top = grid.appendChild(node("thead")).appendChild(node("tr"));
-    top.appendChild(node("th", { scope: "col" }, "layer"));
-    for (let h = 0; h < width; h++) top.appendChild(node("th", { scope: "col" }, String(h)));
+    tableRow(grid.appendChild(node("thead")), ["layer", ...Array(width).keys()].map((name) => ["th", { scope: "col" }, String(name)]));
     const body = grid.appendChild(node("tbody"));
     for (const layer of layers) {
-      const row = body.appendChild(node("tr"));
-      row.appendChild(node("th", { scope: "row" }, String(layer)));
+      const row = tableRow(body, [["th", { scope: "row" }, String(layer)]]);
       for (let h = 0; h < width; h++) {
         const index = heads.findIndex((r) => r.layer === layer && r.head === h);
         const cell = row.appendChild(node("td", index < 0 ? {} : { tabindex: "-1", role: "gridcell" }));
@@ -65,61 +56,42 @@
       const value = values[index], h = heads[index];
       cell.classList.toggle("none", value === null);
       cell.style.background = value === null ? "" : heat(high > low ? (value - low) / (high - low) : 0.5);
-      cell.setAttribute("title", "layer " + h.layer + ", head " + h.head + ": " + short(value));
+      cell.setAttribute("title", "layer " + h.layer + ", head " + h.head + ": " + short3(value));
       cell.setAttribute("aria-label", cell.getAttribute("title"));
     });
     const scale = byId("scale");
-    scale.replaceChildren(document.createTextNode(known.length ? short(low) : "not measured against this"));
+    scale.replaceChildren(document.createTextNode(known.length ? short3(low) : "not measured against this"));
     if (known.length) {
       scale.appendChild(node("i", { style: "background:linear-gradient(90deg," + heat(0) + "," + heat(1) + ")" }));
-      scale.appendChild(document.createTextNode(short(high)));
+      scale.appendChild(document.createTextNode(short3(high)));
     }
     byId("sentence").textContent = measures[name].sentence + (suffix ? " Shown: the difference to " + (suffix === "_random" ? "a random W of the same spectrum." : "the same head on shuffled tokens.") : "");
   }
 
   // -- small plots ----------------------------------------------------------------------------------
-  const W = 420, H = 200, L = 46, R = 12, T = 8, B = 34;
-  function frame(figure, title, xs, ys, names) {
-    figure.replaceChildren(node("figcaption", {}, title));
-    if (!ys.length) { figure.appendChild(node("p", { class: "soft" }, "not measured")); return null; }
-    let [x0, x1] = [Math.min(...xs), Math.max(...xs)], [y0, y1] = [Math.min(0, ...ys), Math.max(...ys)];
-    if (x1 <= x0) x1 = x0 + 1;
-    if (y1 <= y0) y1 = y0 + 1;
-    const x = (v) => L + ((v - x0) / (x1 - x0)) * (W - L - R), y = (v) => H - B - ((v - y0) / (y1 - y0)) * (H - T - B);
-    const svg = shape(figure, "svg", { viewBox: "0 0 " + W + " " + H, role: "img", "aria-label": title });
-    for (let k = 0; k <= 4; k++) {
-      const v = y0 + (k / 4) * (y1 - y0), u = x0 + (k / 4) * (x1 - x0);
-      shape(svg, "line", { class: "grid", x1: L, x2: W - R, y1: y(v), y2: y(v) });
-      shape(svg, "text", { x: L - 6, y: y(v) + 4, "text-anchor": "end" }, short(v));
-      shape(svg, "text", { x: x(u), y: H - B + 15, "text-anchor": k === 4 ? "end" : "middle" }, short(u));
-    }
-    shape(svg, "text", { x: W - R, y: H - 4, "text-anchor": "end" }, names);
-    shape(svg, "rect", { class: "frame", x: L, y: T, width: W - L - R, height: H - T - B });
-    return { svg: svg, x: x, y: y };
-  }
-  function line(plot, xs, ys, colour) {
-    const path = ys.map((v, i) => (i ? "L" : "M") + plot.x(xs[i]).toFixed(1) + " " + plot.y(v).toFixed(1)).join("");
-    shape(plot.svg, "path", { class: "series", d: path, stroke: colour });
-    if (ys.length < 40) ys.forEach((v, i) => shape(plot.svg, "circle", { cx: plot.x(xs[i]), cy: plot.y(v), r: 2.6, fill: colour }));
-  }
   function plots(detail) {
-    const edges = detail.histogram ? detail.histogram.edges : [], counts = detail.histogram ? detail.histogram.counts : [];
-    const bars = frame(byId("margins"), "Lead of the selected token over |W|_F: number of queries", edges, counts, "margin");
-    if (bars) counts.forEach((count, i) => shape(bars.svg, "rect", { x: bars.x(edges[i]), width: Math.max(1, bars.x(edges[i + 1]) - bars.x(edges[i]) - 1), y: bars.y(count), height: bars.y(0) - bars.y(count), fill: "var(--c0)" }));
-    const values = detail.singular_values || [], places = values.map((_, i) => i + 1);
-    const spectrum = frame(byId("spectrum"), "Singular values of W", places, values, "number");
-    if (spectrum) line(spectrum, places, values, "var(--c2)");
-    const rho = detail.rho || [], theta = rho.map((_, i) => (i + 1) / rho.length);
-    const curve = frame(byId("rho"), "rho(θ): probability that a token passes a gradient", theta, rho, "θ, place in the sequence");
-    if (curve) line(curve, theta, rho, "var(--c3)");
+    const { edges, counts } = detail.histogram || { edges: [], counts: [] };
+    chart(byId("margins"), {
+      title: "Lead of the selected token over |W|_F: number of queries", xs: edges.slice(0, -1), lines: [{ label: "queries", values: counts, bars: "from" }],
+      x: { label: "margin", range: edges.length ? [edges[0], edges[edges.length - 1]] : null }, y: { whole: true, range: [0, Math.max(1, ...counts) * 1.05] },
+    });
+    const values = detail.singular_values || [];
+    chart(byId("spectrum"), {
+      title: "Singular values of W", xs: values.map((_, i) => i + 1), lines: [{ label: "value", values: values, colour: "--c2" }],
+      x: { label: "number", whole: true }, y: { range: [0, Math.max(0, ...values) * 1.05 || 1] },
+    });
+    const rho = detail.rho || [];
+    chart(byId("rho"), {
+      title: "rho(θ): probability that a token passes a gradient", xs: rho.map((_, i) => (i + 1) / rho.length),
+      lines: [{ label: "rho", values: rho, colour: "--c3" }], x: { label: "θ, place in the sequence" }, y: { range: [0, Math.max(0, ...rho) * 1.05 || 1] },
+    });
     const grown = (detail.curve || []).filter((p) => typeof p.correlation_soft_frobenius === "number");
-    const sizes = grown.map((p) => p.sequences);
-    const moved = frame(byId("curve"), "With more sequences: correlation (blue) and held-out agreement (orange) of the soft SVM", sizes, grown.flatMap((p) => [p.correlation_soft_frobenius, p.agreement_soft_frobenius].filter((v) => typeof v === "number")), "sequences");
-    if (moved) {
-      line(moved, sizes, grown.map((p) => p.correlation_soft_frobenius), "var(--c0)");
-      const tested = grown.filter((p) => typeof p.agreement_soft_frobenius === "number");
-      line(moved, tested.map((p) => p.sequences), tested.map((p) => p.agreement_soft_frobenius), "var(--c1)");
-    }
+    const known = (value) => (typeof value === "number" ? value : null);
+    chart(byId("curve"), {
+      title: "With more sequences: the soft SVM", xs: grown.map((p) => p.sequences),
+      lines: [{ label: "correlation", values: grown.map((p) => p.correlation_soft_frobenius) }, { label: "held-out agreement", values: grown.map((p) => known(p.agreement_soft_frobenius)) }],
+      x: { label: "sequences", whole: true }, y: {},
+    });
   }
 
   // -- one head -------------------------------------------------------------------------------------
@@ -158,13 +130,13 @@
     }
     const canvas = byId("matrix"), size = Math.max(4, Math.min(14, Math.floor(420 / columns)));
     canvas.width = columns * size; canvas.height = rows * size;
-    const ink = canvas.getContext("2d"), tone = getComputedStyle(document.documentElement).getPropertyValue("--heat");
+    const ink = canvas.getContext("2d"), heatTone = tone("--heat");
     ink.clearRect(0, 0, canvas.width, canvas.height);
     for (let q = 0; q < rows; q++) for (let t = 0; t < columns; t++) {
-      ink.fillStyle = "rgba(" + tone + "," + (0.03 + 0.97 * weights[q * columns + t] / 255) + ")";
+      ink.fillStyle = "rgba(" + heatTone + "," + (0.03 + 0.97 * weights[q * columns + t] / 255) + ")";
       ink.fillRect(t * size, q * size, size, size);
     }
-    ink.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--c1");
+    ink.strokeStyle = tone("--c1");
     ink.lineWidth = 1.5;
     ink.strokeRect(0.5, query * size + 0.5, columns * size - 1, size - 1);
   }
@@ -176,29 +148,23 @@
       if (!known.length) continue;
       const scroll = box.appendChild(node("div", { class: "scroll" })), table = scroll.appendChild(node("table"));
       table.appendChild(node("caption", {}, title));
-      const top = table.appendChild(node("thead")).appendChild(node("tr"));
-      for (const text of ["", "value", "95 % over sequences", "random W", "shuffled", "what it means"]) top.appendChild(node("th", { scope: "col" }, text));
+      tableRow(table.appendChild(node("thead")), ["", "value", "95 % over sequences", "random W", "shuffled", "what it means"].map((text) => ["th", { scope: "col" }, text]));
       const body = table.appendChild(node("tbody"));
       for (const [name, text] of known) {
-        const row = body.appendChild(node("tr"));
-        row.appendChild(node("th", { scope: "row" }, text));
-        const low = head[name + "_low"], high = head[name + "_high"];
-        row.appendChild(node("td", { class: "number" }, short(head[name])));
-        row.appendChild(node("td", { class: "number" }, typeof low === "number" ? short(low) + " to " + short(high) : "–"));
-        row.appendChild(node("td", { class: "number" }, short(head[name + "_random"])));
-        row.appendChild(node("td", { class: "number" }, short(head[name + "_shuffled"])));
-        row.appendChild(node("td", { class: "meaning" }, measures[name].sentence));
+        const low = head[name + "_low"], range = typeof low === "number" ? short3(low) + " to " + short3(head[name + "_high"]) : "–";
+        const numbers = [short3(head[name]), range, short3(head[name + "_random"]), short3(head[name + "_shuffled"])];
+        tableRow(body, [["th", { scope: "row" }, text], ...numbers.map((number) => ["td", { class: "number" }, number]), ["td", { class: "meaning" }, measures[name].sentence]]);
       }
     }
   }
   function summary(head) {
     const parts = ["It is of the kind “" + head.kind + "”" + (head.site ? ", its signal is " + head.site : "") + "."];
     if (head.space === "head") parts.push("No single W exists for it (rotated or normalized keys and queries): it is measured in head space, on the keys and queries that meet, with W = I.");
-    if (head.redundant_with) parts.push("Its attention is most like that of head " + head.redundant_with + " (affinity " + short(head.redundancy) + ").");
-    if (typeof head.importance === "number") parts.push("Removing it changes the output by " + short(100 * head.importance) + " %.");
+    if (head.redundant_with) parts.push("Its attention is most like that of head " + head.redundant_with + " (affinity " + short3(head.redundancy) + ").");
+    if (typeof head.importance === "number") parts.push("Removing it changes the output by " + short3(100 * head.importance) + " %.");
     const gap = head.gap_soft_frobenius;
-    if (typeof gap === "number") parts.push("SVM: " + (head.status_frobenius || head.status_soft_frobenius) + ", relative gap " + short(gap) + " (soft), " + short(head.gap_frobenius) + " (hard).");
-    if (typeof head.soft_ratio_nuclear_least === "number") parts.push("Soft nuclear margin: between " + short(head.soft_ratio_nuclear_least) + " and " + short(head.soft_ratio_nuclear) + " of the head's own.");
+    if (typeof gap === "number") parts.push("SVM: " + (head.status_frobenius || head.status_soft_frobenius) + ", relative gap " + short3(gap) + " (soft), " + short3(head.gap_frobenius) + " (hard).");
+    if (typeof head.soft_ratio_nuclear_least === "number") parts.push("Soft nuclear margin: between " + short3(head.soft_ratio_nuclear_least) + " and " + short3(head.soft_ratio_nuclear) + " of the head's own.");
     return parts.join(" ");
   }
   function choose(index, scroll) {
@@ -237,10 +203,10 @@
     }
     const body = table.appendChild(node("tbody"));
     for (const index of order) {
-      const row = body.appendChild(node("tr", { "data-index": String(index) }));
+      const cells = names.map((name) => ["td", typeof heads[index][name] === "number" ? { class: "number" } : {}, short3(heads[index][name])]);
+      const row = tableRow(body, [["th", { scope: "row" }, heads[index].layer + "." + heads[index].head], ...cells]);
+      row.dataset.index = index;
       row.classList.toggle("chosen", index === chosen);
-      row.appendChild(node("th", { scope: "row" }, heads[index].layer + "." + heads[index].head));
-      for (const name of names) row.appendChild(node("td", typeof heads[index][name] === "number" ? { class: "number" } : {}, short(heads[index][name])));
       row.addEventListener("click", () => choose(index, true));
     }
   }
@@ -264,9 +230,11 @@
   buildTable();
   choose(0, false);
   if (byId("pruning-curve")) {
-    const change = data.pruning.change, places = change.map((_, i) => i);
-    const plot = frame(byId("pruning-curve"), "Relative change of the output after removing so many heads, greedily", places, change, "heads removed");
-    if (plot) line(plot, places, change, "var(--c0)");
+    const change = data.pruning.change;
+    chart(byId("pruning-curve"), {
+      title: "Relative change of the output after removing so many heads, greedily", xs: change.map((_, i) => i), lines: [{ label: "change", values: change }],
+      x: { label: "heads removed", whole: true }, y: { range: [0, Math.max(0, ...change) * 1.05 || 1] },
+    });
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", attention);
 })();
