@@ -23,6 +23,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 from importlib import import_module
@@ -41,7 +42,8 @@ SIGNS = {
     ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/",
     ast.Pow: "**", ast.FloorDiv: "//", ast.Mod: "%", ast.And: "and", ast.Or: "or",
 }  # fmt: skip
-PACKAGES = ("numpy", "scipy.linalg", "scipy.sparse.linalg", "scipy.optimize", "cvxpy", "torch", "hypothesis", "flint")
+PACKAGES = ("numpy", "scipy.linalg", "scipy.sparse.linalg", "scipy.optimize", "cvxpy", "torch", "flint")
+NO_TEST = "no test: the run itself failed"
 ONE_TEST = 60  # seconds: a mutation may never end
 
 
@@ -135,7 +137,9 @@ def mutations_of(path: str, text: str) -> list[Mutation]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
             value = node.value
             new = (
-                str(not value) if isinstance(value, bool) else repr(value + 1 if isinstance(value, int) else 2 * value)
+                str(not value)
+                if isinstance(value, bool)
+                else repr(value + 1 if isinstance(value, int) else 2 * value or 1.0)
             )
             found.append(Mutation(path, node.lineno, "constant", begin(node), finish(node), new))
     return found
@@ -179,25 +183,30 @@ def run_tests(copy: Path, tests: list[str], seconds: float) -> list[str] | None:
     printed = copy.parent / "printed"
     child = os.fork()
     if child == 0:
-        with printed.open("w") as out:
-            os.dup2(out.fileno(), 1)
-            os.dup2(out.fileno(), 2)
-        limit = int(seconds)  # of the processor, not of the clock: a busy machine judges as an idle one does
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-        os.chdir(copy)
-        os.environ["PYTHONPATH"] = str(copy)
-        sys.path.insert(0, str(copy))
-        sys.dont_write_bytecode = True
-        status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={ONE_TEST}", *tests])
-        sys.stdout.flush()
-        os._exit(int(status))
+        status = 1
+        try:
+            with printed.open("w") as out:
+                os.dup2(out.fileno(), 1)
+                os.dup2(out.fileno(), 2)
+            limit = int(seconds)  # of the processor, not of the clock: a busy machine judges as an idle one does
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+            os.chdir(copy)
+            os.environ["PYTHONPATH"] = str(copy)
+            sys.path.insert(0, str(copy))
+            sys.dont_write_bytecode = True
+            status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={ONE_TEST}", *tests]))
+            sys.stdout.flush()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)  # without the parent's endings, which remove the copy
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if ended < 0:
         return None
     if ended == 0:
         return []
     named = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", printed.read_text(), flags=re.MULTILINE)
-    return [named[1] if named else "the run itself"]
+    return [named[1]] if named else [NO_TEST]
 
 
 def judge(copy: Path, mutation: Mutation, seconds: float) -> tuple[str, str]:
@@ -214,7 +223,8 @@ def judge(copy: Path, mutation: Mutation, seconds: float) -> tuple[str, str]:
         target.write_text(text, encoding="utf-8")
     if not failed:
         return ("not ended" if failed is None else "survived"), ""
-    if "::" in failed[0] and run_tests(copy, failed, seconds):
+    again = failed if "::" in failed[0] else ["--collect-only", *failed]  # a module that no longer imports
+    if failed == [NO_TEST] or run_tests(copy, again, seconds):
         return "not judged", failed[0]
     return "caught", failed[0]
 
