@@ -256,7 +256,9 @@ def main() -> None:
     judged: list[tuple[Mutation, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
-        ignored = shutil.ignore_patterns(".git", ".venv", "*cache*", "build", "dist", "validation-results")
+        ignored = shutil.ignore_patterns(
+            ".git", ".venv", "__pycache__", ".*_cache", "build", "dist", "validation-results"
+        )
         shutil.copytree(root, copy, symlinks=True, ignore=ignored)
         for mutation in draw(copy, options.count, options.seed):
             if time.monotonic() - started > options.total:
