@@ -31,7 +31,7 @@ TARGET = Path(__file__).parent / "images" / "solve_flow.svg"
 
 WIDTH, ROW, LEFT = 1000, 30, 20
 STAGES = (
-    ("read", "MarginProblem: rows (a protocol), right-hand sides, penalty; one or a batch", "problem.py, rows/"),
+    ("read", "MarginProblem: rows (a protocol), right-hand sides, penalty; one or a batch", "margin_problem.py, rows/"),
     ("choose", "the ladder of the norm: methods in the order in which they are tried", "ladder.py"),
     ("unit rows", "each row divided by its norm; powers of two first where squares leave the range", "unit.py"),
     ("settle", "a zero row with a positive right-hand side is a proof; W = 0 may be the answer", "certify/farkas.py"),
@@ -42,7 +42,7 @@ ENDINGS = (
     ("certify", "violation, gap, bound, rank at a resolution: from the data, with error bounds", "certify/"),
     ("prove", "infeasible: by a zero row, by rounding bounds, or by rationals", "certify/farkas.py"),
     ("open?", "small hard margins that float64 leaves open are settled in exact arithmetic", "exact/"),
-    ("conclude", "the certificate, not the method, decides the status; MarginSolution", "solution.py"),
+    ("conclude", "the certificate, not the method, decides the status; MarginSolution", "margin_solution.py"),
 )
 FAMILIES = ("frobenius", "nuclear", "spectral", "l1", "linf", "lp")
 

@@ -66,3 +66,16 @@ def test_a_name_occurs_once_and_says_what_is_inside():
     names = [path.stem for path in modules() if path.stem not in ("__init__", "__main__")]
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
     assert {name.strip("_") for name in names} & NOTHING == set()
+
+
+def test_the_tests_lie_where_the_code_lies():
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    code = [ROOT / "attsvm", ROOT]  # attsvm/probing: tests/probing; solvers, validation, docs: tests/solvers, ...
+    assert sorted(str(folder) for folder in folders if not any((home / folder).is_dir() for home in code)) == []
+
+
+def test_a_file_of_tests_has_a_name_of_its_own_that_says_what_is_tested():
+    names = [path.stem for path in (ROOT / "tests").rglob("*.py") if path.stem != "conftest"]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []
+    nothing = NOTHING | {"all", "both", "parts", "driver", "misc"}
+    assert {name.removeprefix("test_") for name in names} & nothing == set()

@@ -13,7 +13,7 @@ import pytest
 
 from attsvm.solvers import NORMS, SOLVERS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", re.DOTALL)
 
 

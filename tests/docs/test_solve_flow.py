@@ -6,7 +6,7 @@ from pathlib import Path
 from attsvm.solvers import SOLVERS
 from attsvm.solvers.ladder import LADDERS
 
-PATH = Path(__file__).parents[1] / "docs" / "solve_flow.py"
+PATH = Path(__file__).parents[2] / "docs" / "solve_flow.py"
 spec = importlib.util.spec_from_file_location("solve_flow", PATH)
 solve_flow = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(solve_flow)

@@ -8,7 +8,7 @@ import pytest
 import attsvm
 from attsvm.validation.fuzz_judge import KINDS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "certificates.md").read_text()
 DEFINED = {
     name
