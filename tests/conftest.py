@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, settings
 
 from attsvm.solvers import NORMS, SOLVERS
 
+# Names that are not there, for mypy to refuse: not to be imported.
+collect_ignore = ["typed_misuse.py"]
+
 # Machines are noisy and solves take milliseconds to seconds: examples are few, seeded and not timed.
 settings.register_profile(
     "attsvm", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]

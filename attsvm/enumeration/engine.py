@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.enumeration.selection_space import Counts, LocalOptimum, SelectionSpace, Undecided
-from attsvm.enumeration.solve_selections import Verdicts
+from attsvm.enumeration.selection_solves import Verdicts
 from attsvm.selection import Selection
 from attsvm.solvers import deadline
 from attsvm.solvers.arrays import IntArray

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from attsvm.enumeration.engine import Engine
 from attsvm.enumeration.selection_space import LocalOptimum, SelectionSpace
-from attsvm.enumeration.solve_selections import CompletionBound, Verdicts, full_verdicts, lower_verdicts, partial_norms
+from attsvm.enumeration.selection_solves import CompletionBound, Verdicts, full_verdicts, lower_verdicts, partial_norms
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.deadline import OutOfTime, late, require_time, seconds_left

@@ -10,7 +10,7 @@ from attsvm import locally_optimal_selections
 from attsvm.enumeration import solve_selections
 from attsvm.enumeration.selection_search import BestFirst, Swaps
 from attsvm.enumeration.selection_space import SelectionSpace
-from attsvm.enumeration.solve_selections import CompletionBound
+from attsvm.enumeration.selection_solves import CompletionBound
 from attsvm.solvers import deadline
 
 

@@ -47,7 +47,7 @@ def _boom(formula, rng, trials):
 
 
 def test_cheap_verdicts_stand_at_three_seeds():
-    runs = audit_seeds(find_claims(CHEAP), [1, 2, 3])
+    runs = audit_seeds([claim for claim in find_claims([]) if claim.id in CHEAP], [1, 2, 3])
     assert len(runs) == 3 * len(CHEAP)
     assert [(run.claim, run.seed, run.found) for run in runs if not run.agrees] == []
 

@@ -34,10 +34,8 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
-
 from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.optimality import LocalProof, prove_local
 from attsvm.selection_rows import AttentionRows
@@ -200,7 +198,7 @@ def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, sup
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.solve_selections import full_verdicts
+    >>> from attsvm.enumeration.selection_solves import full_verdicts
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> int(full_verdicts(space, space.selections(0, 64), "frobenius").locally_optimal.sum())
@@ -292,7 +290,7 @@ def lower_verdicts(space: SelectionSpace, selections: IntArray) -> Verdicts:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.enumeration.solve_selections import lower_verdicts
+    >>> from attsvm.enumeration.selection_solves import lower_verdicts
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> int(lower_verdicts(space, space.selections(0, 64)).locally_optimal.sum())
@@ -372,7 +370,7 @@ def partial_norms(space: SelectionSpace, partial: IntArray, queries: IntArray, n
     --------
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.enumeration.solve_selections import partial_norms
+    >>> from attsvm.enumeration.selection_solves import partial_norms
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> one = partial_norms(space, np.array([[1]]), np.array([0]), "frobenius")
@@ -433,7 +431,7 @@ class CompletionBound:
     --------
     >>> import numpy as np
     >>> import attsvm
-    >>> from attsvm.enumeration.solve_selections import CompletionBound
+    >>> from attsvm.enumeration.selection_solves import CompletionBound
     >>> from attsvm.enumeration.selection_space import SelectionSpace
     >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> bound = CompletionBound(space, np.arange(3))
