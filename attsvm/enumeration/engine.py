@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.enumeration.selection_space import Counts, LocalOptimum, SelectionSpace, Undecided
 from attsvm.enumeration.selection_solves import Verdicts
+from attsvm.enumeration.selection_space import Counts, LocalOptimum, SelectionSpace, Undecided
 from attsvm.selection import Selection
 from attsvm.solvers import deadline
 from attsvm.solvers.arrays import IntArray

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.enumeration.engine import Engine
-from attsvm.enumeration.selection_space import LocalOptimum, SelectionSpace
 from attsvm.enumeration.selection_solves import CompletionBound, Verdicts, full_verdicts, lower_verdicts, partial_norms
+from attsvm.enumeration.selection_space import LocalOptimum, SelectionSpace
 from attsvm.heads import ConcaveHead, LinearHead, ReluHead
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.deadline import OutOfTime, late, require_time, seconds_left

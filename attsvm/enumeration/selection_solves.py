@@ -34,8 +34,10 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
+
 from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.optimality import LocalProof, prove_local
 from attsvm.selection_rows import AttentionRows

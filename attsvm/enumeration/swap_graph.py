@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._lazy import needs
-from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.enumeration.selection_solves import Verdicts, full_verdicts
+from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.problem import AttentionProblem
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.user_input import require_choice

@@ -9,8 +9,8 @@ import attsvm
 from attsvm import locally_optimal_selections
 from attsvm.enumeration import solve_selections
 from attsvm.enumeration.selection_search import BestFirst, Swaps
-from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.enumeration.selection_solves import CompletionBound
+from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.solvers import deadline
 
 

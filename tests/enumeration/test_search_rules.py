@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.enumeration.selection_solves import CompletionBound, full_verdicts, lower_verdicts, partial_norms
+from attsvm.enumeration.selection_space import SelectionSpace
 
 
 @pytest.mark.parametrize(("n", "T", "d"), [(3, 4, 2), (4, 5, 4), (5, 4, 8), (2, 6, 3)])
