@@ -371,10 +371,6 @@ def _sequence(causal: bool) -> Any:
     return measure
 
 
-def _unmasked(p: AttentionProblem, selection: Any) -> Any:
-    return attsvm.satt_svm(AttentionProblem(p.X, p.Y, p.Z, p.head), selection)
-
-
 def _masks(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Random masks: descent against the SVM with a formula's rows."""
     problems = attsvm.random_problem(2, 6, 10, batch=trials, seed=seed_of(rng), min_score_gap=0.05)

@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, positive, require_choice
 
 __all__ = [
     "linear_softmax",
     "piecewise_softmax",
-    "propagates",
     "qk_gradient_terms",
     "softmax_expansion",
 ]
@@ -102,25 +101,6 @@ def piecewise_softmax(logits: Any) -> FloatArray:
     array([1., 1., 0.])
     """
     return np.clip(linear_softmax(logits), 0.0, 1.0)
-
-
-def propagates(logits: Any) -> BoolArray:
-    """Whether the gradient passes through token i: its signal lies in [0, 1] (Definition 1).
-
-    A token above 1 is used with full weight; what it does not do is pass a gradient to the logits.
-
-    Parameters
-    ----------
-    logits : array_like, shape (..., T)
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization import propagates
-    >>> propagates([9.0, 0.0, -9.0])
-    array([False,  True, False])
-    """
-    signal = linear_softmax(logits)
-    return np.asarray((signal >= 0.0) & (signal <= 1.0))
 
 
 def qk_gradient_terms(

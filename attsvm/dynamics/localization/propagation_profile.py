@@ -39,7 +39,6 @@ __all__ = [
     "MomentForm",
     "SignalMoments",
     "Site",
-    "finite_window",
     "limit_window",
     "normal_interval",
     "position_coefficients",
@@ -47,10 +46,8 @@ __all__ = [
     "rho",
     "rho_limit",
     "rho_slope",
-    "rho_traceless",
     "signal_moments",
     "summarize",
-    "vanishing_rate",
     "walk_moment",
 ]
 
@@ -353,62 +350,6 @@ def rho_limit(theta: Any, r: float, form: str = "corrected") -> FloatArray:
     return np.where(ends, 0.5, inside)
 
 
-def rho_traceless(theta: Any, eta: float) -> FloatArray:
-    """The limit of `rho` as ``xi -> 0`` at fixed eta: ``erf(1 / (eta sqrt(D))) / 2`` (Lemma 2, part 3, corrected).
-
-    Not uniform unless eta is small as well: it has a bump at the middle, up to a factor sqrt(7) above the ends.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization import rho_traceless
-    >>> rho_traceless([0.0, 0.5, 1.0], eta=1.0).round(3)
-    array([0.405, 0.5  , 0.405])
-    >>> rho_traceless([0.0, 0.5, 1.0], eta=0.2).round(3)
-    array([0.5, 0.5, 0.5])
-    """
-    return rho(theta, 0.0, eta)
-
-
-def vanishing_rate(theta: Any, xi: float, form: str = "corrected") -> FloatArray:
-    """``lim eta rho(theta)`` as ``eta -> infinity`` at fixed xi: the signal vanishes like this over eta (part 4).
-
-    ``exp(-u^2 xi^2 / D) / sqrt(pi D)``; its largest value is ``sqrt(6 / pi)``, at the middle.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization import vanishing_rate
-    >>> vanishing_rate([0.0, 0.5], xi=0.0).round(3)
-    array([0.522, 1.382])
-    """
-    position = _theta(theta)
-    doubled = _doubled_variance(position, form)
-    return np.asarray(np.exp(-(((position - 0.5) * xi) ** 2) / doubled) / np.sqrt(np.pi * doubled))
-
-
-def finite_window(T: int, r: float) -> tuple[float, float]:
-    """Positions whose mean signal lies in [0, 1] at finite T: what remains as the variance goes to 0 at fixed r.
-
-    ``(T+1)/2 - 1/r <= i <= (T+1)/2 + (T-1)/r`` for positive r, mirrored for negative r, everything for r = 0. The whole
-    sequence is inside once ``|r| <= 2/(T-1)``, which the limit of large T cannot show.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization import finite_window
-    >>> finite_window(40, 5.0)
-    (20.3, 28.3)
-    >>> finite_window(40, 0.0)
-    (1.0, 40.0)
-    """
-    T = require_tokens(T)
-    if not np.isfinite(r):
-        raise ValueError(f"r must be finite, got {r}")
-    if r == 0:
-        return 1.0, float(T)
-    center = (T + 1) / 2
-    ends = sorted((center - 1.0 / r, center + (T - 1) / r))
-    return max(1.0, ends[0]), min(float(T), ends[1])
-
-
 Site = Literal["early", "middle", "late", "split", "uniform", "vanishing"]
 
 
@@ -445,11 +386,6 @@ class LocalizationSummary:
     participation: float
     mean: float
     contrast: float
-
-    @property
-    def localized(self) -> bool:
-        """Whether some tokens keep a signal and others do not."""
-        return self.site not in ("uniform", "vanishing")
 
 
 def summarize(

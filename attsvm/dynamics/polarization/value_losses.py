@@ -110,18 +110,6 @@ class Normalization:
         self.check(array)
         return self.parts(array)[0]
 
-    def pullback(self, a: npt.ArrayLike, v: npt.ArrayLike) -> FloatArray:
-        """Transposed Jacobian times v, ``(ds/da)^T v``, without forming the matrix.
-
-        Examples
-        --------
-        >>> from attsvm.dynamics.polarization import get_normalization
-        >>> get_normalization("softmax").pullback([0.0, 0.0], [1.0, -1.0]).tolist()
-        [0.5, -0.5]
-        """
-        s, w = self.parts(np.asarray(a, dtype=np.float64))
-        return self.centre(s, w, np.asarray(v, dtype=np.float64))
-
     def centre(self, s: FloatArray, w: FloatArray, v: FloatArray) -> FloatArray:
         """``w * (v - <s, v>)`` when normalized, ``w * v`` when elementwise."""
         if not self.normalized:

@@ -21,7 +21,7 @@ from attsvm.dynamics.specialization.spiked_data import (
     transformed,
 )
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import require_choice, require_count
+from attsvm.user_input import require_choice
 
 __all__ = [
     "ACTIVATIONS",
@@ -29,7 +29,6 @@ __all__ = [
     "MultiHeadAttention",
     "bayes_estimate",
     "bayes_risk",
-    "discretized",
     "head_weights",
     "initial_heads",
     "position_posterior",
@@ -174,20 +173,7 @@ def _log_evidence(prior: Prior, chi: FloatArray) -> FloatArray:
         shrunk = prior.covariance @ inverse
         return np.asarray(0.5 * np.einsum("...f,fg,...g->...", chi, shrunk, chi) + chi @ (inverse @ prior.mean))
     raise ValueError(f"the posterior needs a DiscretePrior or a GaussianPrior, got {type(prior).__name__}; "
-                     "see discretized")  # fmt: skip
-
-
-def discretized(prior: Prior, n: int, seed: int | np.random.Generator) -> DiscretePrior:
-    """Equal atoms at n draws: a stand-in for a prior without closed posterior.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.specialization import discretized, gaussian_spikes
-    >>> discretized(gaussian_spikes(2, 1.0), 100, seed=0).atoms.shape
-    (100, 2)
-    """
-    require_count("n", n)
-    return DiscretePrior(prior.sample(n, seed), np.full(n, 1.0 / n))
+                     "take a DiscretePrior of draws")  # fmt: skip
 
 
 def position_posterior(prior: Prior, chi: npt.ArrayLike) -> FloatArray:
