@@ -232,8 +232,8 @@ class Inequality:
         return all(met for _, met in self.conditions)
 
     def __str__(self) -> str:
-        missing = [name for name, met in self.conditions if not met]
-        note = f"; not guaranteed: needs {', '.join(missing)}" if missing else ""
+        missing = ", ".join(name for name, met in self.conditions if not met)
+        note = "" if self.guaranteed else f"; not guaranteed: needs {missing}"
         return f"{self.name}: {self.left:.6g} <= {self.right:.6g} {'holds' if self.holds else 'is violated'}{note}"
 
 
