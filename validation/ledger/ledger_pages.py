@@ -1,6 +1,6 @@
-"""What accounts for every numbered item of the papers: rows of the ledger, a figure's command, or a reason.
+"""The ledger as tables: for the terminal, as records, and as pages of the documentation.
 
-The ledger as tables: for the terminal, as records, and as pages of the documentation.
+One page says what accounts for every numbered item of the papers: rows of the ledger, a figure's command, or a reason.
 """
 
 from __future__ import annotations

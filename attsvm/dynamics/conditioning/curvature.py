@@ -1,8 +1,9 @@
-"""The condition number of the softmax Jacobian beside the (max / min)^2 proxy, and where the proxy is wrong.
+"""Curvature of the prompt model, and what makes it small.
 
-H_p, the block Jacobian of the attention dynamics, and their common spectrum at a global minimum.
-
-Attention separation: Delta, Gamma, s, a_I, a_U, the bounds of Lemma 3, and the constants of Assumption B.
+`curvature` and `joint_curvature` give the spectrum of H_p at a point, `block_jacobian` that of the dynamics of the
+attention vectors, and `kappa_report` the condition number of the softmax Jacobian beside the proxy (max / min)^2.
+`separation`, `leakage` and `value_margins` are the quantities of Lemma 3 and Assumption B: how far attention
+separates the important tokens.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Entropy of attention, and how low the norm of W_QK lets it fall.
+"""Entropy of attention, how low the norm of W_QK lets it fall, and inequalities between trace, norm and scale.
 
 Each query's logits ``u = X W_QK x_q / temperature`` have a norm of at most ``nu = |X X^T|_2 |W_QK|_2 / temperature``.
-Over all logits of norm at most nu, the entropy is least when one token leads and the others are equal: that minimum is
-the tight bound below. It decreases from log T at nu = 0. The printed bound (9) has ``exp(-nu/2)`` where ``exp(-nu)``
-belongs, exceeds log T, and owes its maximum at a positive nu to that.
+Over all logits of norm at most nu, the entropy is least when one token leads and the others are equal: that minimum
+is the tight bound, which decreases from log T at nu = 0. The printed bound (9) has ``exp(-nu/2)`` where ``exp(-nu)``
+belongs.
 
-Inequalities between trace, norms, entropy and rank collapse, each with the conditions under which it is true.
-
-Every function returns an `Inequality` with both sides. Where its conditions do not hold, ``guaranteed`` is False: the
-sides are still computed, and may or may not be in order. Printed forms that are false under the printed conditions are
-given beside the corrected ones by ``form="printed"``.
+An `Inequality` has both sides. Where its conditions do not hold, ``guaranteed`` is False, and the sides may or may
+not be in order. ``form="printed"`` evaluates a printed form that is false under its printed conditions.
 """
 
 from __future__ import annotations

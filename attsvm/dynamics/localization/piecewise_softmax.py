@@ -1,10 +1,9 @@
-"""The piecewise-linear softmax: the first-order expansion at zero logits, clipped to [0, 1] token by token.
+"""The piecewise-linear softmax, and the gradient in W_QK of the one-layer model that uses it.
 
-The gradient of the one-layer model in W_QK under the piecewise-linear softmax, term by term (3).
-
-The model predicts ``F = W_F (W_V X^T S(omega) + x_T)`` with ``omega = X W_QK x_T / temperature`` (tokens as rows of X)
-and has the loss ``|y - F|^2 / 2``. With ``Gamma`` the matrix whose column i is ``gamma^i`` if token i propagates and
-zero if not, the gradient in W_QK is the mean over sequences of
+The softmax is expanded to first order at zero logits and clipped to [0, 1] token by token. The model predicts ``F =
+W_F (W_V X^T S(omega) + x_T)`` with ``omega = X W_QK x_T / temperature`` (tokens as rows of X) and has the loss ``|y -
+F|^2 / 2``. With ``Gamma`` the matrix whose column i is ``gamma^i`` if token i propagates and zero if not, its
+gradient (3) in W_QK is the mean over sequences of
 
     X^T Gamma P Gamma^T omega x_T^T / temperature     (19)
     X^T Gamma P gamma_0 x_T^T / temperature           (20)

@@ -1,25 +1,20 @@
-"""Mean and variance of the signal ``<gamma^i, omega> + 1/T`` under the random walk (Lemma 1).
+"""Moments of the signal under the random walk, and the propagation probability as a curve over relative positions.
 
 The signal is ``y^T W_QK x_T / temperature + 1/T`` with ``y = (x_i - mean of the tokens) / T``. Under the walk (y, x_T)
-is Gaussian with covariance ``[[a, b], [b, T]]`` times Sigma, so that, exactly and for any W_QK,
+is Gaussian with covariance ``[[a, b], [b, T]]`` times Sigma, so that (Lemma 1), exactly and for any W_QK,
 
     mean      b tr(W) / temperature + 1/T
     variance  (a T tr(W_QK Sigma W_QK^T Sigma) + b^2 tr(W^2)) / temperature^2
 
 with ``b = (i - (T+1)/2) / T`` and ``a T = (i^2 - i (T+1) + (T+1)(2T+1)/6) / T^2``. For T to infinity at ``theta =
 i/T`` and ``u = theta - 1/2``: ``b = u`` and ``a T = u^2 + 1/12``; a symmetric W_QK then has variance ``(2 u^2 + 1/12)
-tr(W^2) / temperature^2``. The printed Lemma 1 has ``2 theta^2 + 7/12`` in its place.
-
-The propagation probability as a curve over relative positions: rho(theta; xi, eta), its slope and its limits.
-
-With ``u = theta - 1/2`` and ``D(theta) = 4 u^2 + 1/6`` (twice the variance of the signal over ``eta^2``),
+tr(W^2) / temperature^2``. With ``D(theta) = 4 u^2 + 1/6`` (twice that variance over ``eta^2``),
 
     rho(theta) = erf(u xi / sqrt(D)) / 2 - erf((u xi - 1/eta) / sqrt(D)) / 2,                                  (6)
 
-for ``xi = tr(W) / sqrt(tr(W^2))`` and ``eta = sqrt(tr(W^2)) / temperature``. The printed form has ``D = 4 theta^2 +
-7/6``. The curve leaves out the offset 1/T of the signal and so needs ``T eta >> 1``; `signal_propagation` keeps it.
-
-What a profile of propagation probabilities amounts to: which site keeps a signal, or all, or none.
+for ``xi = tr(W) / sqrt(tr(W^2))`` and ``eta = sqrt(tr(W^2)) / temperature``. Print has ``2 theta^2 + 7/12`` in the
+variance and ``D = 4 theta^2 + 7/6``. The curve leaves out the offset 1/T of the signal and so needs ``T eta >> 1``;
+`signal_propagation` keeps it. `summarize` says which site keeps a signal, or all, or none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics of any attention tensor ``(layer, head, sample, query, key)``, NumPy or torch: sinks, sparsity, entropy.
+"""Metrics of any attention tensor ``(layer, head, sample, query, key)``, NumPy or torch: sinks and sparsity.
 
 The result is of the kind given (an ndarray, or a tensor on the same device), shape (layer, head).
 """

@@ -1,15 +1,13 @@
-"""What the flow conserves and what only grows: drifts of invariants, Lyapunov potentials, the decrease of the loss.
+"""What the softmax flow conserves, what only grows, and how fast: statements about a flow as numbers.
 
-Margins of satisfaction of what is said about the softmax flow: positive where a statement holds.
-
-Each function reduces over times and tokens and returns one number, or one per initialisation of a batch. Tokens are
-taken in the order of u(0), largest first, as Assumption 3.1 names them; with a single token there is nothing to
+Drifts measure how far an invariant moves, `potential` is a Lyapunov function, and a margin is positive where a
+statement holds. Each margin reduces over times and tokens to one number, or one per initialisation of a batch. Tokens
+are taken in the order of u(0), largest first, as Assumption 3.1 names them; with a single token there is nothing to
 violate and the margin is infinite. ``form="printed"`` evaluates the statement as published where that differs.
 
-How fast: measured constants and exponents of a flow beside their predicted limits.
-
-As t grows, with one winner: ``loss ~ 1 / (b t)``, ``b tau = log(b t) + C``, ``u_0 = log(b t) + 2 (p - 1) / (p tau)``,
-``s_j ~ 2 / (p b tau^2) ~ 2 b / (p log^2 t)`` for every other token, with the same constant.
+`measure_asymptotics` gives constants beside their limits. As t grows, with one winner: ``loss ~ 1 / (b t)``, ``b tau
+= log(b t) + C``, ``u_0 = log(b t) + 2 (p - 1) / (p tau)``, and ``s_j ~ 2 / (p b tau^2) ~ 2 b / (p log^2 t)`` for
+every other token.
 """
 
 from __future__ import annotations

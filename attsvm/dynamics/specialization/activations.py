@@ -1,6 +1,7 @@
-"""Multi-head attention whose heads share one query: softmax, softmax-1 and Bayes-softmax, equations (3) and (4).
+"""Attention whose heads share one query, equations (3) and (4), and the Bayes estimator it competes with.
 
-The Bayes estimator of the relevant token and its risk, Proposition IV.1.
+Heads are softmax, softmax-1 or Bayes-softmax. The estimator of the relevant token and its risk are those of
+Proposition IV.1.
 """
 
 from __future__ import annotations
