@@ -309,6 +309,8 @@ def test_growth_of_every_size_with_the_plain_way_beside_it(monkeypatch):
     assert 0 < spectrum["seconds"] < 1 and spectrum["plain way at 10x"] > spectrum["plain way"]
     assert call_growth.marks(listing) == ["10x refused"]  # 5^50 selections
     assert call_growth.marks(lines["locally_optimal_selections, T"]) == ["10x above 10 s"]  # ended at the limit
+    table = call_growth.as_markdown(lines)
+    assert len(table.splitlines()) == 2 + len(lines) and "**10x refused**" in table
 
 
 def test_entries_of_the_growth_table_are_public_and_run_at_their_example():

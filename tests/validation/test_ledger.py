@@ -141,7 +141,9 @@ def test_ids_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all_claims(["svm"]) == [claim for claim in all_claims() if claim.paper == "svm"]
     twice = type("Module", (), {"CHECKS": {"example": Check(_square, _right)}, "__path__": [], "__name__": "m"})
     monkeypatch.setattr(ledger_run, "import_module", lambda name: twice)
-    monkeypatch.setattr(ledger_run, "iter_modules", lambda path: [type("M", (), {"name": n}) for n in ("a", "b")])
+    monkeypatch.setattr(
+        ledger_run, "iter_modules", lambda path: [type("M", (), {"name": n}) for n in ("svm_a", "svm_b")]
+    )
     with pytest.raises(ValueError, match=r"two checks of svm share a place: \['example'\]"):
         all_claims(["svm"])
 

@@ -26,6 +26,7 @@ __all__ = [
     "GROWN",
     "LIMIT",
     "Grown",
+    "as_markdown",
     "growth_all",
     "marks",
 ]
@@ -514,3 +515,35 @@ def marks(line: Mapping[str, float]) -> list[str]:
         if ratio > 1.0 and math.isfinite(ratio):
             found.append(f"{ratio:.1f}x slower than the {other}")
     return found
+
+
+def _shown(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "-"
+    if math.isinf(seconds):
+        return f"> {LIMIT:g} s"
+    return f"{seconds:.2g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def as_markdown(lines: Mapping[str, Mapping[str, float]]) -> str:
+    """The lines as a table for the documentation, marked ones with what stands out.
+
+    Examples
+    --------
+    >>> from attsvm.validation.bench.call_growth import as_markdown
+    >>> line = {"seconds": 0.001, "seconds at 10x": 0.01, "exponent": 1.1, "memory": 1048576.0, "raised": 0.0}
+    >>> print(as_markdown({"train, n": line}).splitlines()[-1])
+    | train, n | 1 ms | 10 ms | 1.1 | 1 MiB | - | - | |
+    """
+    rows = ["| function, size | example | 10x | exponent | memory at 10x | plain way | at 10x | marked |",
+            "|---|--:|--:|--:|--:|--:|--:|---|"]  # fmt: skip
+    for name, line in lines.items():
+        exponent = "-" if math.isnan(line["exponent"]) else f"{line['exponent']:.1f}"
+        memory = "-" if math.isnan(line["memory"]) else f"{line['memory'] / 2**20:.0f} MiB"
+        times = [
+            _shown(line.get(key, math.nan)) for key in ("seconds", "seconds at 10x", "plain way", "plain way at 10x")
+        ]
+        stands = "; ".join(marks(line))
+        cells = (name, times[0], times[1], exponent, memory, times[2], times[3], f"**{stands}**" if stands else "")
+        rows.append("| " + " | ".join(cells).rstrip() + " |")
+    return "\n".join(rows)
