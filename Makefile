@@ -11,16 +11,16 @@ SMALL_MODEL := rxnmapper==0.4.3
 EDITABLE := --config-settings editable_mode=compat --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs pictures pythons models sanitize lint types tests browser format clean
+.PHONY: help demo test docs pictures pythons models sanitize lint types dead-code tests browser format clean
 
 help:  ## Show the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 demo: $(VENV)/.installed  ## Set up what it needs, then run the main job on the default problem and draw it
 	@$(BIN)/attsvm demo --out attsvm-demo.html
 	@echo "picture: $(CURDIR)/attsvm-demo.html (open it in a browser); next: $(BIN)/attsvm --help"
 
-test: browser lint types tests  ## Set up, then lint, type-check and test
+test: browser lint types dead-code tests  ## Set up, then lint, type-check and test
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -29,6 +29,9 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/mypy --strict tests/typed_use.py tests/typed_misuse.py  # a user's file, and names that are not there
+
+dead-code: $(VENV)/.installed-dev  ## Name what nothing uses but tests
+	$(BIN)/python tools/dead_code.py
 
 browser:
 	@tools/get-browser --say

@@ -132,9 +132,6 @@ def attach(
 class _Missing:
     """What a module that is not installed would have: it may be named, so that what names it can be listed."""
 
-    def __init__(self, package: str) -> None:
-        self._package = package
-
     def __getattr__(self, name: str) -> _Missing:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -150,8 +147,8 @@ class _LazyModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         try:
             return getattr(import_module(self.__name__), name)
-        except ModuleNotFoundError as error:
-            return _Missing(str(error.name))
+        except ModuleNotFoundError:
+            return _Missing()
 
 
 def lazy_module(name: str) -> ModuleType:

@@ -122,20 +122,6 @@ class TrainedHead:
             return cls(key, query, factor)
         return cls(_with_bias("b_k", key, b_k), _with_bias("b_q", query, b_q), factor, True)
 
-    @classmethod
-    def head_space(cls, d_head: int, *, scale: float | None = None) -> TrainedHead:
-        """The identity between keys and queries: where rotations (RoPE) or norms leave no single W.
-
-        Tokens are then the keys as the layer compares them, queries likewise.
-
-        Examples
-        --------
-        >>> from attsvm.trained_head import TrainedHead
-        >>> TrainedHead.head_space(4).W.diagonal()
-        array([0.5, 0.5, 0.5, 0.5])
-        """
-        return cls.from_weights(np.eye(d_head), np.eye(d_head), scale=scale)
-
     @property
     def d_head(self) -> int:
         """Dimension of keys and queries: the largest rank of W."""

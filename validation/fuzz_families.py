@@ -8,7 +8,7 @@ solved as one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectedSets, Selection
 from attsvm.user_input import AnyFloatArray
 
-__all__ = ["FAMILIES", "FuzzCase", "draw_case", "draw_cases", "draw_group", "stack_cases"]
+__all__ = ["FAMILIES", "FuzzCase", "draw_group", "stack_cases"]
 
 _MAX_REDRAWS = 100
 
@@ -307,39 +307,6 @@ def draw_group(family: str, seed: int, size: int) -> list[FuzzCase]:
             for case, rng in zip(cases, generators, strict=True)
         ]
     raise RuntimeError(f"family {family!r} drew equal tokens {_MAX_REDRAWS} times in a row")
-
-
-def draw_case(family: str, seed: int) -> FuzzCase:
-    """One problem of a family.
-
-    Parameters
-    ----------
-    family : str
-        A key of `FAMILIES`.
-    seed : int
-
-    Examples
-    --------
-    >>> from attsvm.validation.fuzz_families import draw_case
-    >>> case = draw_case("ties", 3)
-    >>> bool((case.problem.X == case.problem.X.round()).all())
-    True
-    """
-    return draw_group(family, seed, 1)[0]
-
-
-def draw_cases(count: int, families: Sequence[str] | None = None, seed: int = 0) -> Iterator[FuzzCase]:
-    """``count`` problems, the families in turn.
-
-    Examples
-    --------
-    >>> from attsvm.validation.fuzz_families import FAMILIES, draw_cases
-    >>> len({case.family for case in draw_cases(17)}) == len(FAMILIES)
-    True
-    """
-    names = list(FAMILIES) if families is None else list(families)
-    for i in range(count):
-        yield draw_case(names[i % len(names)], seed + i // len(names))
 
 
 def stack_cases(cases: Sequence[FuzzCase]) -> tuple[AttentionProblem, npt.NDArray[np.int64]]:

@@ -150,9 +150,9 @@ def plain_rows(case: FuzzCase) -> PlainRows:
 
     Examples
     --------
-    >>> from attsvm.validation.fuzz_families import draw_case
+    >>> from attsvm.validation.fuzz_families import draw_group
     >>> from attsvm.validation.fuzz_judge import plain_rows
-    >>> rows = plain_rows(draw_case("integer", 0))
+    >>> rows = plain_rows(draw_group("integer", 0, 1)[0])
     >>> rows.m == len(rows.left), all(x.denominator == 1 for a in rows.left for x in a)
     (True, True)
     """
@@ -183,9 +183,9 @@ def plain_scores(problem: AttentionProblem) -> list[list[Fraction]]:
 
     Examples
     --------
-    >>> from attsvm.validation.fuzz_families import draw_case
+    >>> from attsvm.validation.fuzz_families import draw_group
     >>> from attsvm.validation.fuzz_judge import plain_scores
-    >>> case = draw_case("ties", 0)
+    >>> case = draw_group("ties", 0, 1)[0]
     >>> len(plain_scores(case.problem)) == case.problem.n
     True
     """
@@ -242,9 +242,9 @@ class Judge:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.validation.fuzz_families import draw_case
+    >>> from attsvm.validation.fuzz_families import draw_group
     >>> from attsvm.validation.fuzz_judge import Judge
-    >>> case = draw_case("gaussian", 0)
+    >>> case = draw_group("gaussian", 0, 1)[0]
     >>> list(Judge(case).against(attsvm.att_svm(case.problem, case.selection)))
     []
     """
@@ -471,9 +471,9 @@ def selections_of(case: FuzzCase) -> list[FuzzCase]:
 
     Examples
     --------
-    >>> from attsvm.validation.fuzz_families import draw_case
+    >>> from attsvm.validation.fuzz_families import draw_group
     >>> from attsvm.validation.fuzz_judge import selections_of
-    >>> case = draw_case("sphere", 3)
+    >>> case = draw_group("sphere", 3, 1)[0]
     >>> len(selections_of(case)) == case.problem.T ** case.problem.n
     True
     """
@@ -494,9 +494,9 @@ def against_listings(case: FuzzCase) -> Iterator[tuple[str, str]]:
 
     Examples
     --------
-    >>> from attsvm.validation.fuzz_families import draw_case
+    >>> from attsvm.validation.fuzz_families import draw_group
     >>> from attsvm.validation.fuzz_judge import against_listings
-    >>> list(against_listings(draw_case("ties", 1)))
+    >>> list(against_listings(draw_group("ties", 1, 1)[0]))
     []
     """
     cases = selections_of(case)

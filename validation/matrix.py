@@ -107,8 +107,6 @@ class Outcome:
     Attributes
     ----------
     combination : Combination
-    statuses : tuple of str
-        One per instance.
     excess : float
         Largest relative difference of our objective from the reference.
     faults : tuple of str
@@ -116,7 +114,6 @@ class Outcome:
     """
 
     combination: Combination
-    statuses: tuple[str, ...]
     excess: float
     faults: tuple[str, ...]
 
@@ -319,15 +316,13 @@ def check(combination: Combination, solver: str | None = None) -> Outcome:
     try:
         found = answers(given, combination.norm, margin, combination.form, solver or combination.solver)
     except Exception as error:  # a solver that raises is one fault, and the others are still of interest
-        return Outcome(combination, (), 0.0, (f"{type(error).__name__}: {error}",))
+        return Outcome(combination, 0.0, (f"{type(error).__name__}: {error}",))
     judged = [
         faults_of(one, combination.norm, margin, answer, known)
         for one, answer, known in zip(given, found, references(*key), strict=True)
     ]
     faults = tuple(f"problem {k}: {fault}" for k, (_, fault) in enumerate(judged) if fault)
-    return Outcome(
-        combination, tuple(answer.status for answer in found), max((abs(e) for e, _ in judged), default=0.0), faults
-    )
+    return Outcome(combination, max((abs(e) for e, _ in judged), default=0.0), faults)
 
 
 def run(

@@ -17,7 +17,6 @@ import typer
 from attsvm._lazy import needs
 
 __all__ = [
-    "EXIT_CODES",
     "in_options",
     "run_app",
 ]
@@ -59,16 +58,6 @@ def in_options(text: str, options: set[str]) -> str:
     said = _KEYWORD.sub(replace, text)
     first = re.match(r"([a-z_]+)(?= (?:must|is|has|takes|cannot|needs)\b)", said)
     return option(first[1]) + said[first.end() :] if first and option(first[1]) in options else said
-
-
-EXIT_CODES = {
-    0: "done",
-    1: "ran, but the answer is negative or not proved: infeasible, not certified, not complete, not confirmed",
-    2: "bad input: unknown option, missing or refused file, value out of range",
-    70: "an error inside attsvm",
-    130: "interrupted",
-    141: "the reader of the output went away",
-}
 
 
 # The base class of "No such option", "Missing argument", ...: typer exports only what is derived from it, and its

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attsvm.comparison.report import BatchReport, Report
     from attsvm.training.run_result import Run
 
-__all__ = ["attention_map", "plot_attention", "plot_batch", "plot_report", "plot_trajectory"]
+__all__ = ["attention_map", "plot_attention", "plot_batch", "plot_report"]
 
 
 def _axes(count: int, width: float) -> Sequence[Axes]:
@@ -46,26 +46,6 @@ def plot_attention(run: Run, axis: Axes | None = None) -> Axes:
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend(fontsize=7, loc="upper right")
     axis.figure.colorbar(image, ax=axis)
-    return axis
-
-
-def plot_trajectory(run: Run, query: int = 0, axis: Axes | None = None) -> Axes:
-    """Path of the direction ``W z / |W z|`` of one query in its first two coordinates, with the tokens."""
-    axis = _axes(1, 4.5)[0] if axis is None else axis
-    problem = run.problem
-    z = problem.Z.reshape(-1, problem.dz)[query]
-    keys = run.history.W @ z
-    keys = keys / np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-300)
-    if problem.dx < 2:
-        raise ValueError("a trajectory is drawn in two coordinates; this problem has dx = 1")
-    tokens = problem.X[query // problem.K]
-    axis.scatter(tokens[:, 0], tokens[:, 1], color="0.4", s=25, label="tokens")
-    chosen = run.selection.indices.reshape(-1)[query]
-    axis.scatter(tokens[chosen, 0], tokens[chosen, 1], marker="*", s=150, color="tab:red", label="selected")
-    axis.plot(keys[:, 0], keys[:, 1], "-", color="tab:blue", lw=1)
-    axis.scatter(keys[-1, 0], keys[-1, 1], color="tab:blue", s=30, label="direction of W z")
-    axis.set(title=f"query {query}, first two coordinates", aspect="equal")
-    axis.legend(fontsize=7)
     return axis
 
 

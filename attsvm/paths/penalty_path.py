@@ -83,11 +83,6 @@ class SoftPath:
         return np.array([solution.norm for solution in self.solutions])
 
     @property
-    def objectives(self) -> FloatArray:
-        """Primal values, shape (P,)."""
-        return np.array([solution.objective for solution in self.solutions])
-
-    @property
     def gaps(self) -> FloatArray:
         """Relative duality gaps, shape (P,)."""
         return np.array([solution.certificate.gap for solution in self.solutions])

@@ -177,7 +177,8 @@ def shuffled_tokens(head: HeadData, seed: int | np.random.Generator = 0) -> Head
     >>> from attsvm.probing import heads_from_arrays
     >>> from attsvm.probing.cheap_measures import shuffled_tokens
     >>> from attsvm.trained_head import TrainedHead
-    >>> head = heads_from_arrays(np.random.default_rng(0).normal(size=(3, 5, 4)), [TrainedHead.head_space(4)])[0]
+    >>> same = TrainedHead.from_weights(np.eye(4), np.eye(4))
+    >>> head = heads_from_arrays(np.random.default_rng(0).normal(size=(3, 5, 4)), [same])[0]
     >>> dealt = shuffled_tokens(head)
     >>> bool(np.allclose(np.sort(dealt.k.ravel()), np.sort(head.k.ravel()))), bool(np.allclose(dealt.k, head.k))
     (True, False)

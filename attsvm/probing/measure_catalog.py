@@ -10,7 +10,6 @@ __all__ = [
     "MEASURES",
     "THEORIES",
     "Measure",
-    "describe",
 ]
 
 
@@ -192,17 +191,3 @@ def _read(text: str) -> Iterator[Measure]:
 
 
 MEASURES: dict[str, Measure] = {measure.name: measure for measure in _read(_TEXT)}
-
-
-def describe(name: str) -> str:
-    """What a measure means, in one sentence.
-
-    Examples
-    --------
-    >>> from attsvm.probing.measure_catalog import describe
-    >>> describe("sparsity")
-    'Mean largest attention weight of a query.'
-    """
-    if name not in MEASURES:
-        raise ValueError(f"no measure is named {name!r}; there are {', '.join(MEASURES)}")
-    return MEASURES[name].sentence

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.arrays import BoolArray, IntArray
 
 if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat, fmpz
@@ -142,13 +142,6 @@ class ExactFarkas:
         """All multipliers as fractions, shape (m,)."""
         out = np.full(self.m, Fraction(0), dtype=object)
         out[self.rows] = as_fractions(self.values)
-        return out
-
-    @cached_property
-    def floats(self) -> FloatArray:
-        """The multipliers rounded to float64, shape (m,)."""
-        out = np.zeros(self.m)
-        out[self.rows] = [to_float(v) for v in self.values]
         return out
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 import attsvm
-from attsvm.cli.application import EXIT_CODES
 from attsvm.files import formats
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,7 +36,7 @@ def test_every_command_of_the_page_runs(attsvm_command, tmp_path):
 
 def test_the_tables_are_complete(attsvm_command):
     text = (DOCS / "command_line.md").read_text()
-    for code in EXIT_CODES:
+    for code in (0, 1, 2, 70, 130, 141):
         assert re.search(rf"^\| {code} \|", text, re.MULTILINE)
     listed = re.findall(r"^  (\w+)  +\S", attsvm_command("-h").out.partition("Commands:")[2], re.MULTILINE)
     assert listed == re.findall(r"^\| `attsvm (\w+)", text, re.MULTILINE)

@@ -153,11 +153,10 @@ def test_pictures_show_what_they_say(report, batch_report):
     assert len(figure.axes[0].lines) == 3
     figure = batch_report.plot()
     assert len(figure.axes[0].lines) == 2
-    from attsvm.comparison.plots import attention_map, plot_trajectory
+    from attsvm.comparison.plots import attention_map
 
     np.testing.assert_allclose(attention_map(report.run).sum(axis=1), 1.0)
     np.testing.assert_array_equal(attention_map(report.run).argmax(axis=1), report.run.selection.indices)
-    assert plot_trajectory(report.run, query=1).get_title().startswith("query 1")
     plt.close("all")
 
 

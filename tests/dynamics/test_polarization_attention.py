@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attsvm.dynamics import polarization as pol
-from attsvm.dynamics.polarization.attention_metrics import sink_heads, uniform_sparsity
+from attsvm.dynamics.polarization.attention_metrics import sink_heads
 from attsvm.dynamics.polarization.value_descent import attention_weights
 
 
@@ -18,7 +18,7 @@ def random_attention(rng, causal=True):
 def test_metrics_agree_between_numpy_and_torch_and_with_loops(rng):
     A = random_attention(rng)
     T = torch.tensor(A)
-    for metric in (pol.sink_score, pol.sparsity_score, pol.attention_entropy):
+    for metric in (pol.sink_score, pol.sparsity_score):
         np.testing.assert_allclose(metric(A), metric(T).numpy(), atol=1e-12)
     by_hand = np.mean([[A[1, 2, n, q, 0] for q in range(1, 4)] for n in range(4)])
     assert pol.sink_score(A)[1, 2] == pytest.approx(by_hand)
@@ -46,7 +46,7 @@ def test_signed_attention_above_one_is_no_sink_and_empty_rows_attend_to_nothing(
 def test_sparsity_baseline_and_padding():
     T = 8
     uniform = (np.tri(T) / np.tri(T).sum(-1, keepdims=True))[None, None, None]
-    assert pol.sparsity_score(uniform).item() == pytest.approx(uniform_sparsity(T))
+    assert pol.sparsity_score(uniform).item() == pytest.approx((1 / np.arange(1, T + 1)).mean())
     valid = np.zeros((1, T), dtype=bool)
     valid[0, 3] = True
     assert pol.sparsity_score(uniform, valid=valid).item() == pytest.approx(0.25)
@@ -65,7 +65,6 @@ def test_sparsity_baseline_and_padding():
             lambda: pol.sink_score(np.ones((1, 1, 1, 5, 5)), how="max"),
             'how must be "mean_of_ratios" or "ratio_of_sums"',
         ),
-        (lambda: pol.attention_entropy(np.ones((1, 1, 1, 5, 5))), "attention must hold distributions over keys"),
         (lambda: pol.sparsity_score(np.ones((1, 1, 2, 5, 5)), valid=np.ones((2, 4))), "valid must have shape (2, 5)"),
         (lambda: pol.AttentionKind("cosine"), "kind must be 'softmax', "),
         (lambda: pol.AttentionKind("softmax", normalized=False), "softmax is normalized by definition"),

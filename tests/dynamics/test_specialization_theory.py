@@ -160,7 +160,8 @@ def test_bayes_softmax_with_the_corrected_parameters_is_bayes():
 def test_gaussian_posterior_is_the_limit_of_discrete_ones(rng):
     prior = sp.GaussianPrior([[2.0, 0.5], [0.5, 1.0]], [0.5, -1.0])
     chi = rng.standard_normal((20, 4, 2))
-    many = sp.position_posterior(sp.discretized(prior, 100_000, rng), chi)
+    draws = sp.DiscretePrior(prior.sample(100_000, rng), np.full(100_000, 1e-5))
+    many = sp.position_posterior(draws, chi)
     # Importance weights exp(theta . chi - theta^2/2) over 1e5 draws: about 1 %.
     np.testing.assert_allclose(sp.position_posterior(prior, chi), many, atol=0.02)
 
@@ -261,7 +262,10 @@ def test_head_split_crossing_and_fit():
             lambda: sp.position_posterior(sp.flipping_spike(1, 1), [1.0, 2.0]),
             "chi must have shape (..., L, 2), got (2,)",
         ),
-        (lambda: sp.position_posterior(sp.SamplerPrior(None, [0.0], [[1.0]]), np.zeros((2, 1))), "see discretized"),
+        (
+            lambda: sp.position_posterior(sp.SamplerPrior(None, [0.0], [[1.0]]), np.zeros((2, 1))),
+            "Prior of draws",
+        ),
         (
             lambda: sp.bayes_estimate(sp.flipping_spike(1, 1), np.zeros((1, 2, 3)), np.ones((2, 3))),
             "spikes must be linearly independent",
@@ -278,7 +282,6 @@ def test_head_split_crossing_and_fit():
             lambda: sp.greedy_pruning(sp.OrderParameters(torch.zeros(2, 2)), None, "softmax", rescale="x"),
             "rescale must be",
         ),
-        (lambda: sp.discretized(sp.flipping_spike(1, 1), 0, 0), "n must be an integer >= 1, got 0"),
     ],
 )
 def test_bad_input_is_named(call, message):

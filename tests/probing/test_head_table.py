@@ -77,11 +77,11 @@ def test_wrong_arguments_are_named(table):
     with pytest.raises(ValueError, match="inputs are missing"):
         attsvm.probe("model")
     with pytest.raises(ValueError, match="svm must be an SvmBudget, True or False, got str"):
-        attsvm.probe(heads_from_arrays(np.ones((2, 3, 2)), [TrainedHead.head_space(2)]), svm="all")
+        attsvm.probe(heads_from_arrays(np.ones((2, 3, 2)), [TrainedHead.from_weights(np.eye(2), np.eye(2))]), svm="all")
     with pytest.raises(ValueError, match=r"hidden must have shape \(n, T, d\)"):
-        heads_from_arrays(np.ones((3, 2)), [TrainedHead.head_space(2)])
+        heads_from_arrays(np.ones((3, 2)), [TrainedHead.from_weights(np.eye(2), np.eye(2))])
     with pytest.raises(ValueError, match=r"mask must have shape \(2, 3\) or \(2, 3, 3\)"):
-        heads_from_arrays(np.ones((2, 3, 2)), [TrainedHead.head_space(2)], mask=[True])
+        heads_from_arrays(np.ones((2, 3, 2)), [TrainedHead.from_weights(np.eye(2), np.eye(2))], mask=[True])
 
 
 @pytest.fixture(scope="module")

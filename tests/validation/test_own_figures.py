@@ -262,11 +262,11 @@ def test_steps_measure_normalized_faster_than_constant():
 
 
 def test_variants_have_rows_of_their_own():
-    outcome = outcome_of(training_studies.FIGURE_OWN, trials=2, steps=200, finite_steps=300)
+    outcome = outcome_of(training_studies.FIGURE_VARIANTS, trials=2, steps=200, finite_steps=300)
     assert [row[0] for row in outcome.tables[0].rows] == list(SUMMED)
     own = np.asarray(outcome.curves["own"]["sigmoid"])
     assert (own[:, -1] < own[:, 0]).all()
-    assert not picture_faults(training_studies.draw_own(outcome))
+    assert not picture_faults(training_studies.draw_variants(outcome))
 
 
 def plain_prediction(name, batch, W, v):

@@ -525,9 +525,6 @@ def _shown(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
-_TIMES = ("seconds", "seconds at 10x", "plain way", "plain way at 10x")
-
-
 def as_markdown(lines: Mapping[str, Mapping[str, float]]) -> str:
     """The lines as a table for the documentation, marked ones with what stands out.
 

@@ -1,8 +1,6 @@
-"""Cases whose every draw is one call that returns numbers.
+"""The list of cases: what is measured and the goals it is held to.
 
-Cases about soft margins: the matrix of norms and margins, classification, and a realistic size.
-
-The list of cases: what is measured and the goals it is held to.
+A `DrawCase` is one whose every draw is one call that returns numbers.
 """
 
 from __future__ import annotations

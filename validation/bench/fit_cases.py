@@ -1,20 +1,17 @@
-"""Attention at its real size: rows that share tokens against rows written out, soft margins against LinearSVC.
+"""Attention at its real size, and fits of selectors and classifiers against LinearSVC and LIBLINEAR.
 
-All on structured problems (`attsvm.structured_problem`), every position a query, ours and the peer in one process, each
-after a small problem that loads what it needs. Seconds are of the processor where the machine is busy.
-
-The convex fit of a selector against LinearSVC on explicit pair features, at one objective.
+Sizes are those of structured problems (`attsvm.structured_problem`), every position a query, ours and the peer in one
+process, each after a small problem that loads what it needs. Seconds are of the processor where the machine is busy.
 
 LinearSVC sees every row ``(x_right - x_t) z^T`` as dx dz features: at d = 384 they take 1.2 MB each, 73 GB for 2,000
 tasks of 32 candidates. Both are therefore measured on growing numbers of tasks as far as memory allows, with the
 objectives compared, and LinearSVC's time is carried on to all tasks twice: by its fitted growth exponent, and by
 exponent 1 from the largest size measured. The smaller of the two is judged; it is an extrapolation, and said to be one.
 
-Multiclass classification as attention, against LIBLINEAR; and a soft margin of realistic size.
-
-A class is a one-hot token, a sample is a query, and its label is the selected token. Row c of W then scores class c,
-the margins are those of Crammer and Singer's SVM, and one slack per query is its slack per sample: ``att_svm(C=C)`` and
-LIBLINEAR with the same C minimize the same function ``|W|_F^2 / 2 + C sum_i max_c (1 - (w_y - w_c) . z_i)_+``.
+Multiclass classification is attention where a class is a one-hot token, a sample a query, and its label the selected
+token. Row c of W then scores class c, the margins are those of Crammer and Singer's SVM, and one slack per query is
+its slack per sample: ``att_svm(C=C)`` and LIBLINEAR with the same C minimize the same function ``|W|_F^2 / 2 + C
+sum_i max_c (1 - (w_y - w_c) . z_i)_+``.
 """
 
 from __future__ import annotations

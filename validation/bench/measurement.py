@@ -1,8 +1,7 @@
-"""Timing, peak memory and time-outs.
+"""What a case of the benchmark measures and returns.
 
-What a case of the benchmark returns: numbers with their spread over draws, and which goals their medians met.
-
-Results of the benchmark as tables, records and a picture.
+Times, peak memory and time-outs; numbers with their spread over draws, and which goals their medians met; tables,
+records and a picture of them.
 """
 
 from __future__ import annotations

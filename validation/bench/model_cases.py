@@ -1,16 +1,10 @@
-"""Graph-SVM of small vocabularies against one cvxpy constraint per pair of tokens.
+"""Cases about models: next-token graphs, training, the reduced loss, and softmax Jacobians.
 
-Next-token graphs of a large corpus: reading it, its graphs and components, and its SVM through a working set.
-
-Throughput of batched training against the loop that the literature's code runs.
-
-The gradient of the reduced loss against autograd on the same samples, in one process and on one thread.
-
-Two peers, both written head by head and both evaluating exactly the sequences that our gradient evaluates: ``terms``
-writes equation (11) as it stands, one term per feature and per noise direction; ``products`` uses one
-matrix-vector product per head, the best that can be done head by head.
-
-The secular-equation spectrum of softmax Jacobians against dense eigenvalues.
+Graph-SVM of small vocabularies against one cvxpy constraint per pair of tokens, and of a large corpus through a
+working set; batched training against the loop that the literature's code runs; the spectrum by the secular equation
+against dense eigenvalues. The gradient of the reduced loss meets two peers, both head by head and on exactly our
+sequences: ``terms`` writes equation (11) as it stands, one term per feature and per noise direction; ``products``
+uses one matrix-vector product per head, the best that can be done head by head.
 """
 
 from __future__ import annotations

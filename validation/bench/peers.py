@@ -1,10 +1,7 @@
-"""The work that peers are given, and how their answers are judged: plain arrays, no solver of this library.
+"""Peers: what one would use without this library, the work that they are given, and how their answers are judged.
 
-Peers that take many problems at once: a loop over DAQP, moreau and proxsuite.
-
-Peers: what one would use without this library.
-
-A peer prepares what it may have for free, solves (this is timed), and returns one W per task.
+A peer prepares what it may have for free, solves (this is timed), and returns one W per task; DAQP, moreau and
+proxsuite take many problems at once. The work is plain arrays, and no solver of this library judges the answers.
 """
 
 from __future__ import annotations

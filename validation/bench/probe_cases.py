@@ -1,10 +1,9 @@
-"""What watching costs: processor time inside a monitor beside that of a training step.
+"""What watching costs: a monitor beside training steps, and a probe of MiniLM.
 
 At ``every = N`` one step in N is measured and the others only pass the hooks, so that the share of a step is
 ``(measured + (N - 1) waiting) / (N plain)``, with the time that a monitor's own methods take in each kind of step. They
-are timed one by one, and medians compared: differences of whole steps drown in what else the machine does.
-
-What a probe of MiniLM costs: the cheap measures of all heads, and the SVM measures of a few, carried on to all.
+are timed one by one, and medians compared: differences of whole steps drown in what else the machine does. The probe
+takes the cheap measures of all heads and the SVM measures of a few, carried on to all.
 """
 
 from __future__ import annotations

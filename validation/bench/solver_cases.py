@@ -1,8 +1,7 @@
 """Cases that solve Att-SVM: ten draws, ours and every peer on each, judged by medians.
 
-Spectral, l1, linf and l_p norms: our own solvers against cvxpy with the quickest of its installed solvers.
-
-How the Frobenius solve grows with the number of sequences.
+Spectral, l1, linf and l_p norms meet cvxpy with the quickest of its installed solvers; the growth of the Frobenius
+solve with the number of sequences is measured too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Records and pictures of figures: console tables, PNG, and one summary in Markdown and HTML.
+"""Run figures one after the other with shared workers, and write what they found.
 
-Run figures one after the other with shared workers, and write what they found.
+Records go to console tables, PNG files, and one summary in Markdown and HTML.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Find the claims, run their checks, and compare what they find with the stored verdicts.
+"""Run the checks of the claims, at one seed or at many, and compare what they find with the stored verdicts.
 
-The checks at many seeds: resumable, in worker processes, and none of them may contradict the stored verdict.
+Many seeds run in worker processes and can be resumed; none of them may contradict the stored verdict.
 """
 
 from __future__ import annotations

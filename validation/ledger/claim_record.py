@@ -1,14 +1,12 @@
-"""The paper's own words beside a claim: where they stand, what they suppose, and what a second reading decided.
-
-One file ``claims.toml`` per paper, one table per claim, with the record of the claim itself. A quotation is checked
-against the paper's text by whoever writes it; the papers are not shipped.
-
-A claim, its formulas, and how a verdict follows from measuring them.
+"""A claim of a paper, its formulas and the paper's own words, and how a verdict follows from measuring the formulas.
 
 The check of a claim is a function ``measure(formula, rng, trials)`` that confronts *any* formula of the claim's kind
 with random instances and counts violations. The printed formula and, where it fails, the corrected one are both given
 to the same check; so is a wrong one in the tests. A run derives a verdict from the measurements and compares it with
 the stored one.
+
+What a claim says, where, what it supposes and what a second reading decided stands in one TOML file per paper. Who
+writes a quotation checks it against the paper's text; the papers are not shipped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Section 3.2 and Appendix F: dynamics of the attention vectors, separation, and the factorization of the Jacobian.
+"""Checks on conditioning: dynamics of the attention vectors (Section 3.2, Appendix F) and Theorem 2.
 
-Theorem 2, its lemmas, Corollary 1, and what the experiments say about them.
-
-Assumptions, remarks and the steps of the proof of Theorem 2 that have equations of their own.
+They cover separation, the factorization of the Jacobian, the lemmas and the steps of the proof of Theorem 2 that have
+equations of their own, Corollary 1, assumptions and remarks, and what the experiments say about them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ __all__ = [
 
 
 @each(1e-10, "relative error of d a / d eta at eta = 0, by automatic differentiation")
-def _first_order_attention(formula: Any, rng: Rng, k: int) -> Any:
+def _attention_after_a_step(formula: Any, rng: Rng, k: int) -> Any:
     """One example, so decoupled: the first-order term of the attention after a step."""
     import torch
 
@@ -226,7 +225,7 @@ def _h_p_over_n(problem: PromptProblem, p: FloatArray) -> FloatArray:
 
 
 CHECKS_ATTENTION = {
-    "E12": Check(_first_order_attention, lambda J, K: J @ J, lambda J, K: J @ K @ K.T @ J, trials=30),
+    "E12": Check(_attention_after_a_step, lambda J, K: J @ J, lambda J, K: J @ K @ K.T @ J, trials=30),
     "P1-lin": Check(_linearization, lambda J, H, eta: np.eye(len(J)) - eta * J @ J @ H, trials=50),
     "L3-13": Check(lambda formula, rng, trials: _bounds(formula, rng, trials, "lower"), _lower),
     "L3-14": Check(_bounds, lambda f: 1 / (1 + f.sizes.min() * np.exp(f.gap.min()))),
@@ -455,7 +454,7 @@ def _coupled(formula: Any, rng: Rng, k: int) -> Any:
     return np.abs(-formula(problem.keys, a, slopes) / 3 - exact).max() / np.abs(exact).max()
 
 
-def _first_order_steps(K: FloatArray, a: FloatArray, slopes: list[FloatArray]) -> FloatArray:
+def _sum_over_examples(K: FloatArray, a: FloatArray, slopes: list[FloatArray]) -> FloatArray:
     """Equation (37), the sum over j."""
     return np.asarray(jacobian(a[0]) @ sum(K[0] @ K[j].T @ jacobian(a[j]) @ slopes[j] for j in range(len(K))))
 
@@ -540,7 +539,7 @@ def _canonical(formula: Any, rng: Rng, k: int) -> Any:
 CHECKS_STEPS = {
     "asmA": Check(_realizable, lambda a, u: (a * u).sum(axis=1), trials=20),
     "asmB": Check(_structure, 0.0, trials=10),
-    "E37": Check(_coupled, _first_order_steps, trials=20),
+    "E37": Check(_coupled, _sum_over_examples, trials=20),
     "E42": Check(_mixed_block, _product, trials=20),
     "E46": Check(_sandwich, (lambda curve, rows, x: float(curve @ (rows @ x) ** 2), (1.0, 2.0)), trials=30),
     "L6-sing": Check(_singular_form, lambda head, smallest, v: head * smallest**2 / v**2, trials=30),

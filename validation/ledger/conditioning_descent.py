@@ -1,8 +1,7 @@
-"""Random instances that the checks of this paper share.
+"""Checks on conditioning: the softmax Jacobian and Theorem 1.
 
-Lemma 1, Proposition 1 and the proxy: the softmax Jacobian and its condition number.
-
-Section 3.1 and Appendix E: gradient, PL inequality, smoothness, Theorem 1.
+Lemma 1, Proposition 1 and the proxy are about the condition number of the Jacobian; Section 3.1 and Appendix E about
+the gradient, the PL inequality and smoothness. Random instances that the other checks of this paper use are here too.
 """
 
 from __future__ import annotations

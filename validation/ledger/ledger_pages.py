@@ -1,6 +1,6 @@
-"""What accounts for every numbered item of the papers: rows of the ledger, a figure's command, or a reason.
+"""The ledger as tables: for the terminal, as records, and as pages of the documentation.
 
-The ledger as tables: for the terminal, as records, and as pages of the documentation.
+One page says what accounts for every numbered item of the papers: rows of the ledger, a figure's command, or a reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from attsvm.records import Table, plain
-from attsvm.validation.figures.figure_registry import LEDGER, PAPERS, all_figures
+from attsvm.validation.figures.figure_registry import LEDGER, PAPERS
 from attsvm.validation.ledger.audit import Audit
 from attsvm.validation.ledger.claim_record import WEIGHTS, Claim, Verdict
 
@@ -25,9 +25,7 @@ __all__ = [
     "claims_markdown",
     "coverage_markdown",
     "covers",
-    "numbered_items",
     "readings_markdown",
-    "unaccounted",
     "wrong_markdown",
 ]
 
@@ -60,19 +58,6 @@ def _load(name: str) -> dict[str, Any]:
 
 
 @cache
-def numbered_items() -> dict[str, tuple[str, ...]]:
-    """The papers' numbered items, in their order.
-
-    Examples
-    --------
-    >>> from attsvm.validation.ledger.ledger_pages import numbered_items
-    >>> len(numbered_items()["localization"])
-    20
-    """
-    return {paper: tuple(items) for paper, items in _load("items.toml").items()}
-
-
-@cache
 def covers() -> tuple[Cover, ...]:
     """One entry per item.
 
@@ -87,32 +72,6 @@ def covers() -> tuple[Cover, ...]:
         for paper, entries in _load("coverage.toml").items()
         for item, entry in entries.items()
     )
-
-
-def unaccounted(claims: Sequence[Claim]) -> list[str]:
-    """What is wrong with the table: items without an entry, entries without an item, and names that do not exist.
-
-    Examples
-    --------
-    >>> from attsvm.validation.ledger.ledger_pages import unaccounted
-    >>> from attsvm.validation.ledger.audit import all_claims
-    >>> unaccounted(all_claims())
-    []
-    """
-    known = {claim.id for claim in claims}
-    drawn = {paper: {name for f in all_figures(paper) for name in (f.name, *f.aliases)} for paper in PAPERS}
-    listed = {(paper, item) for paper, items in numbered_items().items() for item in items}
-    entered = {(cover.paper, cover.item) for cover in covers()}
-    found = [f"{paper}: {item} has no entry" for paper, item in sorted(listed - entered)]
-    found += [f"{paper}: {item} is not an item" for paper, item in sorted(entered - listed)]
-    for cover in covers():
-        rows = [f"{cover.paper}:{row}" for row in cover.rows]
-        found += [f"{cover.item}: no claim {row}" for row in sorted(set(rows) - known)]
-        if cover.figure and cover.figure not in drawn[cover.paper]:
-            found.append(f"{cover.item}: {cover.paper} has no {cover.figure}")
-        if not any((cover.rows, cover.figure, cover.why)):
-            found.append(f"{cover.paper}: {cover.item} has neither rows nor a figure nor a reason")
-    return found
 
 
 def coverage_markdown(claims: Sequence[Claim]) -> str:

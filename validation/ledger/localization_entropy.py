@@ -1,10 +1,8 @@
-"""Section 5: inequalities between trace, norms and entropy.
+"""Checks on localization: entropy, the regularizer, the gradient in W_QK, and the experiments.
 
-Sections 6 and 8: the regularizer, its gradients, its strengths and its target.
-
-Section 3 and Appendix B: the gradient in W_QK and the orders of its terms.
-
-Section 5, Figure 5 and Section 7: simulations and language models.
+Section 5 has inequalities between trace, norms and entropy, and the simulations of Figure 5; Sections 6 and 8 the
+regularizer with its gradients, strengths and target; Section 3 and Appendix B the gradient and the orders of its terms;
+Section 7 language models.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ def _variance(formula: Any, rng: Rng, k: int) -> Any:
     return abs(formula(d, np.trace(W), np.trace(W @ W)) - exact) / exact
 
 
-def _entropy_bounds(p: FloatArray) -> float:
+def _entropy_of(p: FloatArray) -> float:
     return float(-(p * np.log(np.maximum(p, 1e-300))).sum())
 
 
@@ -88,15 +86,15 @@ def _bound(formula: Any, rng: Rng, k: int) -> Any:
     T, nu = int(rng.integers(2, 80)), float(rng.uniform(0, 10))
     bound = float(formula(nu, T))
     u = rng.standard_normal(T) ** rng.choice([1, 3])
-    yield bound - _entropy_bounds(softmax(nu * u / np.linalg.norm(u)))
-    yield abs(bound - _entropy_bounds(softmax(_extremal(T, nu))))
+    yield bound - _entropy_of(softmax(nu * u / np.linalg.norm(u)))
+    yield abs(bound - _entropy_of(softmax(_extremal(T, nu))))
 
 
 @each(0.06, "distance of the claimed maximum of the least entropy from its place")
 def _peak(formula: Any, rng: Rng, k: int) -> Any:
     grid = np.linspace(0, 12, 241)
     T = int(rng.integers(3, 200))
-    least = [_entropy_bounds(softmax(_extremal(T, nu))) for nu in grid]
+    least = [_entropy_of(softmax(_extremal(T, nu))) for nu in grid]
     return abs(formula(T) - grid[int(np.argmax(least))])
 
 
@@ -126,7 +124,7 @@ def _joint(formula: Any, rng: Rng, k: int) -> Any:
             W = (B * (w - w.mean() + 0.1)) @ B.T  # trace 3.2 whatever the scale
             X = np.cumsum(rng.standard_normal((T, d)), axis=0) / np.sqrt(T)
             A = softmax(X @ W @ X.T / np.sqrt(d))
-            e.append(np.mean([_entropy_bounds(row) for row in A]))
+            e.append(np.mean([_entropy_of(row) for row in A]))
             s.append(np.linalg.norm(A @ X - (A @ X).mean(axis=0)) / np.linalg.norm(X - X.mean(axis=0)))
         entropy[scale], spread[scale] = np.mean(e), np.mean(s)
     yield float(np.sign(entropy[0.01] - entropy[1.0]) != formula["entropy"])
@@ -160,7 +158,7 @@ CHECKS_BOUNDS = {
 }
 
 
-def _gradient_locater(objective: Any) -> Any:
+def _factor_gradients(objective: Any) -> Any:
     """Check gradients in W_Q and W_K of a function of W_QK = W_Q^T W_K against complex steps."""
 
     @each(1e-9, "relative error of the gradients in W_Q and W_K")
@@ -226,9 +224,9 @@ def _scale_sign(formula: Any, rng: Rng, k: int) -> Any:
 
 
 CHECKS_LOCATER = {
-    "35": Check(_gradient_locater(lambda W: (W * W).sum()), lambda Q, K: (2 * K @ K.T @ Q, 2 * Q @ Q.T @ K), trials=50),
+    "35": Check(_factor_gradients(lambda W: (W * W).sum()), lambda Q, K: (2 * K @ K.T @ Q, 2 * Q @ Q.T @ K), trials=50),
     "36": Check(
-        _gradient_locater(lambda W: (np.trace(W) - 1) ** 2), _printed_trace_gradient, _trace_gradient, trials=50
+        _factor_gradients(lambda W: (np.trace(W) - 1) ** 2), _printed_trace_gradient, _trace_gradient, trials=50
     ),
     "37": Check(_roles, lambda k1, k2: {"mean": k2, "scale": k1}, lambda k1, k2: {"mean": k1, "scale": k2}, trials=10),
     "38": Check(_target, lambda d: 1.0, lambda d: 6.0 * np.sqrt(d), trials=5),
@@ -299,7 +297,7 @@ def _four_sums(which: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 1e-8, "relative error against the first term of (3), T = 12 and 48")
 
 
-def _gradient_gradient(form: str) -> Any:
+def _summed_terms(form: str) -> Any:
 
     def gradient(
         X: FloatArray, y: FloatArray, W: FloatArray, W_v: FloatArray, W_f: FloatArray, temperature: float
@@ -310,8 +308,8 @@ def _gradient_gradient(form: str) -> Any:
 
 
 CHECKS_GRADIENT = {
-    "39": Check(_derivative, _gradient_gradient("corrected"), trials=20),
-    "39b": Check(_derivative, _gradient_gradient("printed"), _gradient_gradient("corrected"), trials=20),
+    "39": Check(_derivative, _summed_terms("corrected"), trials=20),
+    "39b": Check(_derivative, _summed_terms("printed"), _summed_terms("corrected"), trials=20),
     "40": Check(_orders, (True, True), (False, True), trials=2),
     "46": Check(_four_sums, "all", trials=6),
     "47": Check(_four_sums, "diagonal", "all", trials=6),
@@ -336,7 +334,7 @@ def _localizes(formula: Any, rng: Rng, k: int) -> Any:
 
 
 @each(0.0, "wrong sign of the change of the entropy with the scale")
-def _entropy_experiments(formula: Any, rng: Rng, k: int) -> Any:
+def _entropy_change(formula: Any, rng: Rng, k: int) -> Any:
     """Sign of the change of the entropy from scale 0.01 to 1 at mean 0.5, for the queries that the formula names."""
     X = random_walks(40, _T, _D, seed=rng)
     low, high = (
@@ -347,5 +345,5 @@ def _entropy_experiments(formula: Any, rng: Rng, k: int) -> Any:
 
 CHECKS_EXPERIMENTS = {
     "41": Check(_localizes, {"mean": -1, "scale": 1}, trials=20),
-    "42": Check(_entropy_experiments, {"query": "all", "sign": -1}, trials=8),
+    "42": Check(_entropy_change, {"query": "all", "sign": -1}, trials=8),
 }

@@ -1,10 +1,8 @@
-"""What the checks of this paper share: random instances, exact Gaussian expectations, the signal's quadratic form.
+"""Checks on localization: the signal of a token, its moments, and the propagation probability as a curve.
 
-Sections 2 and 3: the piecewise-linear softmax, and moments of Gaussian quadratic forms (Lemma 3).
-
-Lemma 1, Lemma 4 and their proofs: moments of the walk and of the signal.
-
-Equation (6), Lemma 2 and Figures 2 and 3: the propagation probability as a curve.
+Sections 2 and 3 have the piecewise-linear softmax and moments of Gaussian quadratic forms (Lemma 3), Lemmas 1 and 4 the
+moments of the walk and of the signal, equation (6), Lemma 2 and Figures 2 and 3 the curve. Random instances and exact
+Gaussian expectations that the other checks of this paper use are here too.
 """
 
 from __future__ import annotations

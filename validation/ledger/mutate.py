@@ -1,9 +1,8 @@
 """Whether the checks have teeth: forms that are off by ten per cent, and mistakes that a careful reader could make.
 
-Every check is given the form that holds with one of its numbers scaled, and the slips of the paper's ``variants``
-module. A variant is caught when the check rejects it, or when it changes the recorded tightness of a loose bound:
-the worst error of the right form on reference instances, drawn with a seed of their own. A variant that survives is
-listed with its reason.
+Every check is given the form that holds with one of its numbers scaled, and the mistakes of `slips`. A variant is
+caught when the check rejects it, or when it changes the recorded tightness of a loose bound: the worst error of the
+right form on reference instances, drawn with a seed of their own. A variant that survives is listed with its reason.
 """
 
 from __future__ import annotations

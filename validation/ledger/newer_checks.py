@@ -1,6 +1,7 @@
-"""Next-token prediction: Graph-SVM, the finite part, linear decoders, and bigrams as attention.
+"""Checks on newer papers: next-token prediction, and head and attention trained together.
 
-Head and attention trained together, steps, mirror descent, and softmax-1.
+The first are about Graph-SVM, the finite part, linear decoders and bigrams as attention; the second about steps, mirror
+descent and softmax-1.
 """
 
 from __future__ import annotations

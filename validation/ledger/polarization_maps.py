@@ -1,8 +1,7 @@
-"""Square and KL losses: finite polarization, norms, condition numbers.
+"""Checks on polarization: losses and maps other than logistic and softmax, sinks, tied residuals, small transformers.
 
-Other maps from logits to scores: invariants, no-crossing, and which of them polarize.
-
-Sinks, tied residuals, and small transformers.
+Square and KL losses polarize to a finite degree that norms and condition numbers decide; other maps from logits to
+scores have invariants, do not cross, and polarize or not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Random instances that the checks of this paper share, and margins read as errors.
+"""Checks on polarization: the equations of the flow (signs, factors, Jacobians) and what its orbit does.
 
-The equations of the flow: signs, factors, Jacobians.
-
-Theorems 3.2 and 3.3 and Lemma B.1: order, repulsion, decay, the one-hot limit.
+Theorems 3.2 and 3.3 and Lemma B.1 say order, repulsion, decay and the one-hot limit; margins are read as errors. Random
+instances that the other checks of this paper use are here too.
 """
 
 from __future__ import annotations

@@ -1,24 +1,6 @@
-"""Mistakes that a careful reader could make with the formulas of this paper: each must be rejected by its check.
+"""Mistakes that a careful reader could make with the formulas of the papers: each must be rejected by its check.
 
 A list holds several for one claim. `attsvm.validation.ledger.mutate` adds constants off by ten per cent.
-
-Mistakes that a careful reader could make with the formulas of this paper: each must be rejected by its check.
-
-A list holds several for one claim. `attsvm.validation.ledger.mutate` adds constants off by ten per cent.
-
-Mistakes that a careful reader could make with the formulas of this paper: each must be rejected by its check.
-
-A list holds several for one claim. `attsvm.validation.ledger.mutate` adds constants off by ten per cent.
-
-Mistakes that a careful reader could make with the formulas of this paper: each must be rejected by its check.
-
-A list holds several for one claim. `attsvm.validation.ledger.mutate` adds constants off by ten per cent.
-
-Mistakes that a careful reader could make with the formulas of this paper: each must be rejected by its check.
-
-A list holds several for one claim. `attsvm.validation.ledger.mutate` adds constants off by ten per cent.
-
-Mistakes that a careful reader could make with the formulas of these papers: each must be rejected by its check.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What the checks of this paper share: losses from data in dimension D, exact losses, and random instances.
+"""Checks on specialization: the reduced loss, its flow, the activations, and the loss where the heads are alike.
 
-Propositions III.1 and III.2: the reduced loss, its flow, and the activations.
-
-Lemmas A.2 to A.5: gradient and Hessian where the heads are alike.
+They are about Propositions III.1 and III.2 and Lemmas A.2 to A.5. Losses from data in dimension D, exact losses and
+random instances that the other checks of this paper use are here too.
 """
 
 from __future__ import annotations

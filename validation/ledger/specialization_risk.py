@@ -1,8 +1,6 @@
-"""Lemma A.6 and the two time scales.
+"""Checks on specialization: the two time scales (Lemma A.6), the Bayes risk (Section IV), and what the figures show.
 
-Section IV: the Bayes risk and what each activation can express.
-
-Figures 3, 4, 6, 7, 8 and 11: patterns, pruning and numerical choices.
+Figures 3, 4, 6, 7, 8 and 11 show patterns of heads, pruning and numerical choices.
 """
 
 from __future__ import annotations

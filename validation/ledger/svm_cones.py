@@ -1,8 +1,7 @@
-"""Section 5.4 and Appendix E: separating cones, local regularization paths, heads and sequences.
+"""Checks on attention as an SVM: separating cones, local paths, several selected tokens, sequences, and the figures.
 
-Sections 6 and 7: several selected tokens, sequences and causal masks.
-
-What the figures are said to show: ranks, the end of descent, inner dimensions; and what cannot be checked.
+Section 5.4 and Appendix E have the cones, heads and sequences; Sections 6 and 7 several tokens and causal masks.
+Figures are said to show ranks, the end of descent and inner dimensions; what cannot be checked is said here, too.
 """
 
 from __future__ import annotations
@@ -369,10 +368,6 @@ def _sequence(causal: bool) -> Any:
         )
 
     return measure
-
-
-def _unmasked(p: AttentionProblem, selection: Any) -> Any:
-    return attsvm.satt_svm(AttentionProblem(p.X, p.Y, p.Z, p.head), selection)
 
 
 def _masks(formula: Any, rng: Rng, trials: int) -> Measurement:

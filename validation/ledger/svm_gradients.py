@@ -1,8 +1,7 @@
-"""Appendix B and Lemma 9: gradients, Lipschitz constants and the descent lemma.
+"""Checks on attention as an SVM: gradients, landscapes, and global convergence.
 
-Section 4.1: when all tokens support, and landscapes without stationary points.
-
-Section 4.2 and Appendix C.2: global convergence from a good first step.
+Appendix B and Lemma 9 have the gradients, their Lipschitz constants and the descent lemma; Section 4.1 landscapes
+without stationary points where all tokens support; Section 4.2 and Appendix C.2 convergence from a good first step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the checks of this paper share: gradients by automatic differentiation, and implications.
+"""What the checks on attention as an SVM share: instances, gradients by automatic differentiation, implications.
 
-Matrices that separate the optimal tokens with a given margin: the cones (4) and (33).
+Matrices that separate the optimal tokens with a given margin are drawn from the cones (4) and (33).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Appendix C.2: what the gradient does inside the cone of separating matrices (Lemmas 11 and 12).
+"""Checks on attention as an SVM: local convergence, and which directions descent finds.
 
-Section 5.1 and Appendix D: locally optimal tokens and convergence to them.
-
-Sections 5.1 to 5.3 and 9: which directions descent finds.
+Lemmas 11 and 12 (Appendix C.2) say what the gradient does inside the cone of separating matrices, Section 5.1 and
+Appendix D which tokens are locally optimal and when descent converges to them, Sections 5.1 to 5.3 and 9 where it
+ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Section 2: the model, optimal tokens, feasibility and the rank of solutions.
+"""Checks on attention as an SVM: the model, feasibility and ranks of solutions, and regularization paths.
 
-Assumption A and Section 3: losses, regularization paths and the nuclear-norm problem.
+They are about Section 2, Assumption A on the losses, and Section 3 with the nuclear-norm problem.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Which choices the signature of a public function offers, and few combinations in which all pairs of them meet.
+"""Cases of public functions: the choices that a signature offers, and how one call of them is made and judged.
 
 `public_functions` lists what `attsvm` and its documented modules export, `axes_of` reads the options of one of them:
 the values of a ``Literal``, of a ``bool`` and of a string whose docstring lists them (``norm : {"a", "b"}``), and
-None against something given for what is optional. Other arguments (numbers, arrays) have no list of choices.
-
-A case says how one public function is called with a combination of its options, and judges what it returns.
+None against something given for what is optional. Other arguments (numbers, arrays) have no list of choices. `covering`
+draws few combinations in which all pairs of choices meet.
 
 A case is a function of a `Call`: it makes the arguments for the size and form of the call, calls through `Call.run`,
 which counts elementary work, and yields a sentence for everything that separate arithmetic contradicts.
@@ -65,14 +64,10 @@ __all__ = [
 
 
 GIVEN = "given"
-
-
 """Stands for a value of an optional argument that the case makes itself."""
 
 
 Row = dict[str, Any]
-
-
 """One combination: a value for each axis."""
 
 

@@ -247,27 +247,16 @@ def _descend_tied(call: Call) -> Iterator[str]:
         yield from close("R", run.V[-1, k].flatten(), y[: D * D], 1e-10)
 
 
-def _flow(call: Call, p: int | None = None) -> Any:
-    size = p or call.pick(2, 3, 5)
+def _flow(call: Call) -> Any:
+    size = call.pick(2, 3, 5)
     u0 = np.sort(call.rng.standard_normal((call.batch or 1, size)), axis=1)[:, ::-1].copy()
     return pol.aligned_flow(u0 if call.batch else u0[0], b=1.5, t_end=1e6, points=20)
 
 
-_DRIFTS = ("identity_drift", "invariant_drift", "two_token_drift", "elementwise_drift")
-
-
-@case(*(f"attsvm.dynamics.polarization.{name}" for name in _DRIFTS), forms=FORMS)
+@case("attsvm.dynamics.polarization.identity_drift", "attsvm.dynamics.polarization.invariant_drift", forms=FORMS)
 def _drifts(call: Call) -> Iterator[str]:
     """Conserved along flows, and not along what is no flow."""
-    if call.name == "elementwise_drift":
-        u0 = 0.3 * call.rng.standard_normal((call.batch or 1, call.pick(2, 3, 5)))
-        ones = np.ones_like(u0)
-        flow = pol.aligned_flow(
-            u0 if call.batch else u0[0], ones if call.batch else ones[0], normalization="linear", t_end=1e3, points=20
-        )
-    else:
-        flow = _flow(call, 2 if call.name == "two_token_drift" else None)
-    drift = np.atleast_1d(call.run(getattr(pol, call.name), flow))
+    drift = np.atleast_1d(call.run(getattr(pol, call.name), _flow(call)))
     if (drift > 1e-6).any():
         yield f"drift {drift.max():.1e}"
 
@@ -401,17 +390,13 @@ def _phi(u: FloatArray, a: FloatArray, name: str) -> FloatArray:
     return np.asarray((G[:, None] - G[None]) * (u[:, None] - u[None]))
 
 
-@case("attsvm.dynamics.polarization.attention_entropy", "attsvm.dynamics.polarization.sparsity_score",
-      "attsvm.dynamics.polarization.sink_score", words={"kind": ("array", "tensor")})  # fmt: skip
+@case("attsvm.dynamics.polarization.sparsity_score", "attsvm.dynamics.polarization.sink_score",
+      words={"kind": ("array", "tensor")})  # fmt: skip
 def _metrics(call: Call) -> Iterator[str]:
     T, n = call.pick((4, 1), (6, 2), (9, 3))
     A = call.rng.dirichlet(np.ones(T), size=(2, 3, n, T))
     given: Any = torch.tensor(A) if call["kind"] == "tensor" else A
-    if call.name == "attention_entropy":
-        yield from close(
-            "entropy", call.run(pol.attention_entropy, given), -(A * np.log(A)).sum(axis=-1).mean(axis=(-2, -1))
-        )
-    elif call.name == "sparsity_score":
+    if call.name == "sparsity_score":
         keep = call.rng.random((n, T)) < 0.7
         keep[0, 0] = True
         valid: Any = None if not call.given("valid") else torch.tensor(keep) if call["kind"] == "tensor" else keep

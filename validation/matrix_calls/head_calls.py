@@ -431,12 +431,7 @@ def _starts(call: Call) -> Iterator[str]:
         )
 
 
-@case(
-    *(
-        f"attsvm.dynamics.specialization.{name}"
-        for name in ("flipping_spike", "one_hot_spikes", "gaussian_spikes", "discretized")
-    )
-)
+@case(*(f"attsvm.dynamics.specialization.{name}" for name in ("flipping_spike", "one_hot_spikes", "gaussian_spikes")))
 def _priors(call: Call) -> Iterator[str]:
     F = call.pick(1, 2, 5)
     if call.name == "flipping_spike":
@@ -445,14 +440,9 @@ def _priors(call: Call) -> Iterator[str]:
     elif call.name == "one_hot_spikes":
         prior = call.run(spe.one_hot_spikes, F, 4.0)
         mean, covariance = np.full(F, 2.0 / F), 4.0 * (np.eye(F) / F - np.ones((F, F)) / F**2)  # type: ignore[assignment]
-    elif call.name == "gaussian_spikes":
+    else:
         prior = call.run(spe.gaussian_spikes, F, 4.0, 1.0 if call.given("nu2") else None)
         mean, covariance = np.zeros(F), np.diag(np.linspace(4.0, 1.0 if call.given("nu2") else 4.0, F))  # type: ignore[assignment]
-    else:
-        base = spe.gaussian_spikes(F, 4.0)
-        prior = call.run(spe.discretized, base, 50, call.seed)
-        draws = prior.atoms
-        mean, covariance = draws.mean(axis=0), np.cov(draws.T, bias=True).reshape(F, F)
     yield from close("mean", prior.mean, mean, 1e-10)
     yield from close("covariance", prior.covariance, covariance, 1e-10)
 

@@ -170,17 +170,6 @@ def _separation(call: Call) -> Iterator[str]:
     yield from close("a_U", found.a_U, a[~members].max())
 
 
-@case("attsvm.dynamics.conditioning.attention_bounds")
-def _attention_bounds(call: Call) -> Iterator[str]:
-    teacher, members, _ = _structured(call)
-    found = c.separation(teacher.problem, teacher.p_star, members)
-    lower, upper = call.run(c.attention_bounds, found, form=call["form"])
-    if lower > found.a_I * (1 + 1e-12):
-        yield f"a_I = {found.a_I} lies below its bound {lower}"
-    if call["form"] == "corrected" and found.a_U > upper * (1 + 1e-12):
-        yield f"a_U = {found.a_U} lies above its bound {upper}"
-
-
 @case("attsvm.dynamics.conditioning.leakage")
 def _leakage(call: Call) -> Iterator[str]:
     """The largest ratio over directions of U, by generalized eigenvalues."""
@@ -341,15 +330,6 @@ def _entropy_lower(call: Call) -> Iterator[str]:
         yield from close("least entropy", bound, entropy[-1], 1e-9)
 
 
-@case("attsvm.dynamics.localization.collapse_bound")
-def _collapse(call: Call) -> Iterator[str]:
-    T, d = call.pick((2, 2), (5, 3), (9, 6))
-    X, W = call.rng.standard_normal((T, d)), 0.2 * call.rng.standard_normal((d, d))
-    found = call.run(loc.collapse_bound, X, W, **call.options(W_v=call.rng.standard_normal((d, d)), temperature=2.0))
-    if not found.holds or not found.guaranteed:
-        yield f"{found}"
-
-
 @case(
     *(f"attsvm.dynamics.localization.{name}" for name in ("norm_below_scale", "trace_above_norm", "trace_below_norm"))
 )
@@ -376,25 +356,12 @@ def _inequalities(call: Call) -> Iterator[str]:
         yield f"{found}"
 
 
-@case("attsvm.dynamics.localization.finite_window", words={"r": (-3.0, -0.01, 0.0, 0.01, 3.0)})
-def _window(call: Call) -> Iterator[str]:
-    T, r = call.pick(2, 7, 40), call["r"]
-    low, high = call.run(loc.finite_window, T, r)
-    for i in range(1, T + 1):
-        mean = (i - (T + 1) / 2) / T * r + 1 / T
-        inside = -1e-12 <= mean <= 1 + 1e-12
-        if inside != (low - 1e-9 <= i <= high + 1e-9):
-            yield f"position {i} has mean {mean} and window {low}..{high}"
-
-
-@case("attsvm.dynamics.localization.piecewise_softmax", "attsvm.dynamics.localization.propagates", forms=FORMS)
+@case("attsvm.dynamics.localization.piecewise_softmax", forms=FORMS)
 def _piecewise(call: Call) -> Iterator[str]:
     T = call.pick(2, 5, 20)
     omega = 5.0 * call.rng.standard_normal((T,) if call.batch is None else (call.batch, T))
     signal = (omega - omega.mean(axis=-1, keepdims=True)) / T + 1 / T
-    found = call.run(getattr(loc, call.name), omega)
-    wanted = np.clip(signal, 0, 1) if call.name == "piecewise_softmax" else (signal >= 0) & (signal <= 1)
-    yield from close(call.name, found, wanted, 1e-12)
+    yield from close("weights", call.run(loc.piecewise_softmax, omega), np.clip(signal, 0, 1), 1e-12)
 
 
 @case("attsvm.dynamics.localization.qk_spectrum", words={"kind": ("matrix", "pair")})
@@ -465,10 +432,9 @@ def _interval(mean: Any, variance: Any) -> FloatArray:
     return np.asarray(norm.cdf((1 - mean) / sd) - norm.cdf(-mean / sd))
 
 
-_PROFILES = ("rho", "rho_slope", "rho_limit", "rho_traceless", "vanishing_rate")
-
-
-@case(*(f"attsvm.dynamics.localization.{name}" for name in _PROFILES), words={"sign": (-1.0, 1.0)})
+@case(
+    *(f"attsvm.dynamics.localization.{name}" for name in ("rho", "rho_slope", "rho_limit")), words={"sign": (-1.0, 1.0)}
+)
 def _profile(call: Call) -> Iterator[str]:
     """The curve as a normal probability; its slope by differences, its limits by extreme parameters."""
     theta = np.linspace(0.03, 0.97, call.pick(2, 5, 40))
@@ -485,16 +451,12 @@ def _profile(call: Call) -> Iterator[str]:
         if form == "corrected":
             wanted = (curve(theta + 1e-5, xi, eta) - curve(theta - 1e-5, xi, eta)) / 2e-5
             yield from close("slope", found, wanted, 1e-6)
-    elif call.name == "rho_limit":
+    else:
         r = call["sign"] * 5.0
         found = call.run(loc.rho_limit, theta, r, form)
         away = (np.abs(theta - 0.5) > 0.01) & (np.abs(theta - 0.5 - 1 / r) > 0.01)
         if form == "corrected":
             yield from close("limit", found[away], curve(theta, r * 1e4, 1e-4)[away], 1e-6)
-    elif call.name == "rho_traceless":
-        yield from close("traceless", call.run(loc.rho_traceless, theta, eta), curve(theta, 0.0, eta), 1e-9)
-    else:
-        yield from close("rate", call.run(loc.vanishing_rate, theta, xi, form), 1e4 * curve(theta, xi, 1e4), 1e-3)
 
 
 def _signals(call: Call, W: FloatArray, T: int, sigma: Any, scale: float, count: int) -> FloatArray:

@@ -5,8 +5,9 @@ differs, ``form="printed"`` evaluates it.
 """
 
 # Not part of the surface, at home in their modules; the ledger of claims reads them here.
+from attsvm.dynamics.conditioning.curvature import block_factors as block_factors
+from attsvm.dynamics.conditioning.curvature import block_jacobian as block_jacobian
 from attsvm.dynamics.conditioning.curvature import (
-    attention_bounds,
     curvature,
     dominant_token,
     joint_curvature,
@@ -15,8 +16,6 @@ from attsvm.dynamics.conditioning.curvature import (
     separation,
     value_margins,
 )
-from attsvm.dynamics.conditioning.curvature import block_factors as block_factors
-from attsvm.dynamics.conditioning.curvature import block_jacobian as block_jacobian
 from attsvm.dynamics.conditioning.curvature import sampled_leakage as sampled_leakage
 from attsvm.dynamics.conditioning.curvature import signal_subspace as signal_subspace
 from attsvm.dynamics.conditioning.prompt_descent import OPTIMIZERS, descend
@@ -34,7 +33,6 @@ from attsvm.dynamics.conditioning.rates import check_guarantee, condition_lower_
 __all__ = [
     "OPTIMIZERS",
     "PromptProblem",
-    "attention_bounds",
     "check_guarantee",
     "condition_lower_bound",
     "convergence_constants",

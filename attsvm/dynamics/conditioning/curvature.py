@@ -1,8 +1,9 @@
-"""The condition number of the softmax Jacobian beside the (max / min)^2 proxy, and where the proxy is wrong.
+"""Curvature of the prompt model, and what makes it small.
 
-H_p, the block Jacobian of the attention dynamics, and their common spectrum at a global minimum.
-
-Attention separation: Delta, Gamma, s, a_I, a_U, the bounds of Lemma 3, and the constants of Assumption B.
+`curvature` and `joint_curvature` give the spectrum of H_p at a point, `block_jacobian` that of the dynamics of the
+attention vectors, and `kappa_report` the condition number of the softmax Jacobian beside the proxy (max / min)^2.
+`separation`, `leakage` and `value_margins` are the quantities of Lemma 3 and Assumption B: how far attention
+separates the important tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ __all__ = [
     "Curvature",
     "KappaReport",
     "Separation",
-    "attention_bounds",
     "block_factors",
     "block_jacobian",
     "curvature",
@@ -55,11 +55,6 @@ class KappaReport:
     lower: FloatArray
     upper: FloatArray
     proxy: FloatArray
-
-    @property
-    def overestimate(self) -> FloatArray:
-        """Log of proxy over exact: zero where the proxy is right."""
-        return self.proxy - self.exact
 
 
 def kappa_report(attention: npt.ArrayLike | None = None, *, log_attention: npt.ArrayLike | None = None) -> KappaReport:
@@ -288,47 +283,6 @@ def separation(problem: PromptProblem, p: npt.ArrayLike, members: npt.ArrayLike 
         float(np.exp(np.where(chosen, logs, np.inf).min())),
         float(np.exp(np.where(chosen, -np.inf, logs).max())),
     )
-
-
-def attention_bounds(found: Separation, *, form: str = "corrected") -> tuple[float, float]:
-    """Lower bound on a_I (equation 13) and upper bound on a_U (equation 14, and its sharper form), Lemma 3.
-
-    Parameters
-    ----------
-    found : Separation
-    form : {"corrected", "printed", "sharp_printed"}
-        The upper bound on a_U. ``printed``: ``1 / (1 + s_min exp(Delta_min))``. ``sharp_printed``: the sharper bound
-        claimed for Gamma = 0, which fails unless the other scores are tied. ``corrected``: its repair with their
-        width Omega, ``e^-D / (s + e^-D (1 + (n - s - 1) e^-Omega))`` for each example, the largest over examples.
-
-    Returns
-    -------
-    lower, upper : float
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.conditioning import structured_teacher
-    >>> teacher, members, _ = structured_teacher(4, 5, 6, 2, gap=3.0)
-    >>> found = separation(teacher.problem, teacher.p_star, members)
-    >>> lower, upper = attention_bounds(found)
-    >>> lower <= found.a_I, found.a_U <= upper * (1 + 1e-12)
-    (True, True)
-    """
-    n = found.members.shape[1]
-    s = found.sizes
-    gap = float(found.gap.min())
-    tail = np.exp(-gap)
-    lower = 1.0 / (1.0 + (s.max() - 1) * np.exp(found.spread.max()) + (n - s.min()) * tail)  # (13)
-    if form == "printed":
-        upper = tail / (tail + s.min())  # (14)
-    elif form == "sharp_printed":
-        upper = tail / (s.min() + (n - s.max()) * tail)
-    elif form == "corrected":
-        each = np.exp(-found.gap)
-        upper = (each / (s + each * (1.0 + (n - s - 1) * np.exp(-found.other_spread)))).max()
-    else:
-        raise ValueError(f"form must be 'corrected', 'printed' or 'sharp_printed', got {form!r}")
-    return float(lower), float(upper)
 
 
 def _restricted(problem: PromptProblem, members: BoolArray, basis: FloatArray) -> list[tuple[FloatArray, FloatArray]]:

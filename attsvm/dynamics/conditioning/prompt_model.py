@@ -1,8 +1,7 @@
-"""Losses of the residual: m-strongly convex and L-smooth, least at zero.
+"""The prompt model f(X) = softmax(X W p)^T X v, its linear twin, its losses, and student-teacher data.
 
-The prompt model f(X) = softmax(X W p)^T X v, its linear twin, and the matrices that govern its training.
-
-Student-teacher data: Gaussian tokens labelled by a prompt of a given scale or a given sparsity ratio.
+Losses are functions of the residual f - y: m-strongly convex, L-smooth and least at zero. Teachers are prompts of a
+given scale or a given sparsity ratio that label Gaussian tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Theorem 1: constants, the margin condition, and the linear rate it promises, checked along a run.
+"""Rates of gradient descent on the prompt model: what Theorems 1 and 2 promise, with explicit constants.
 
-Theorem 2 and Corollary 1: a lower bound on the condition number of H_p with explicit constants, and local rates.
+Theorem 1 is a margin condition and a linear rate, which `check_guarantee` compares with a run. Theorem 2 and
+Corollary 1 bound the condition number of H_p from below and give the rate near a solution.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from attsvm.dynamics.localization.eigenspectrum import QKSpectrum, qk_spectrum
 from attsvm.dynamics.localization.eigenspectrum import random_walks as random_walks
 from attsvm.dynamics.localization.entropy_bounds import (
     attention_entropy,
-    collapse_bound,
     entropy_bound,
     entropy_lower_bound,
     norm_below_scale,
@@ -18,7 +17,7 @@ from attsvm.dynamics.localization.entropy_bounds import (
     trace_below_norm,
 )
 from attsvm.dynamics.localization.piecewise_softmax import linear_softmax as linear_softmax
-from attsvm.dynamics.localization.piecewise_softmax import piecewise_softmax, propagates
+from attsvm.dynamics.localization.piecewise_softmax import piecewise_softmax
 
 # Not part of the surface, at home in their modules; the ledger of claims reads them here.
 from attsvm.dynamics.localization.piecewise_softmax import qk_gradient_terms as qk_gradient_terms
@@ -27,18 +26,15 @@ from attsvm.dynamics.localization.propagation import interval_probability as int
 from attsvm.dynamics.localization.propagation import signal_propagation, simulate_signals
 from attsvm.dynamics.localization.propagation import signal_weights as signal_weights
 from attsvm.dynamics.localization.propagation import token_logits as token_logits
+from attsvm.dynamics.localization.propagation_profile import limit_window as limit_window
+from attsvm.dynamics.localization.propagation_profile import normal_interval as normal_interval
 from attsvm.dynamics.localization.propagation_profile import (
-    finite_window,
     rho,
     rho_limit,
     rho_slope,
-    rho_traceless,
     signal_moments,
     summarize,
-    vanishing_rate,
 )
-from attsvm.dynamics.localization.propagation_profile import limit_window as limit_window
-from attsvm.dynamics.localization.propagation_profile import normal_interval as normal_interval
 from attsvm.dynamics.localization.propagation_profile import walk_moment as walk_moment
 
 # Loaded at first use: these need torch.
@@ -52,29 +48,24 @@ _LAZY = {
 __all__ = [
     "QKSpectrum",
     "attention_entropy",
-    "collapse_bound",
     "entropy_bound",
     "entropy_lower_bound",
-    "finite_window",
     "locater",
     "locater_penalty",
     "norm_below_scale",
     "piecewise_softmax",
-    "propagates",
     "qk_spectrum",
     "qk_trace",
     "qk_weights",
     "rho",
     "rho_limit",
     "rho_slope",
-    "rho_traceless",
     "signal_moments",
     "signal_propagation",
     "simulate_signals",
     "summarize",
     "trace_above_norm",
     "trace_below_norm",
-    "vanishing_rate",
 ]
 
 if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name

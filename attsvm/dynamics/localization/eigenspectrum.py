@@ -1,11 +1,9 @@
-"""Gaussian random walks of tokens, and the covariance of their steps (Assumption 1).
+"""Random walks of tokens, and the eigenspectrum of ``W = W_QK Sigma`` that decides how their signals propagate.
 
-The eigenspectrum of ``W = W_QK Sigma``, from a matrix or from a low-rank pair (W_Q, W_K).
-
-Everything that the signal's law needs is in ``M = F^T W_QK F`` with ``F F^T = Sigma``: its eigenvalues are those of W,
-``tr(M) = tr(W)``, ``tr(M^2) = tr(W^2)``, and ``tr(M^T M) = tr(W_QK Sigma W_QK^T Sigma)``. For a pair of rank r, M acts
-on the span of at most 2r whitened directions, so that a QR decomposition of ``F^T [W_K^T, W_Q^T]`` leaves a core of
-size 2r, and no d x d matrix is formed unless the covariance is one.
+Sigma is the covariance of the steps of the walk (Assumption 1). The law of the signal needs only ``M = F^T W_QK F``
+with ``F F^T = Sigma``: its eigenvalues are those of W, ``tr(M) = tr(W)``, ``tr(M^2) = tr(W^2)``, and ``tr(M^T M) =
+tr(W_QK Sigma W_QK^T Sigma)``. For a pair (W_Q, W_K) of rank r a QR decomposition of ``F^T [W_K^T, W_Q^T]`` leaves a
+core of size 2r, and no d x d matrix is formed unless the covariance is one.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Entropy of attention, and how low the norm of W_QK lets it fall.
+"""Entropy of attention, how low the norm of W_QK lets it fall, and inequalities between trace, norm and scale.
 
 Each query's logits ``u = X W_QK x_q / temperature`` have a norm of at most ``nu = |X X^T|_2 |W_QK|_2 / temperature``.
-Over all logits of norm at most nu, the entropy is least when one token leads and the others are equal: that minimum is
-the tight bound below. It decreases from log T at nu = 0. The printed bound (9) has ``exp(-nu/2)`` where ``exp(-nu)``
-belongs, exceeds log T, and owes its maximum at a positive nu to that.
+Over all logits of norm at most nu, the entropy is least when one token leads and the others are equal: that minimum
+is the tight bound, which decreases from log T at nu = 0. The printed bound (9) has ``exp(-nu/2)`` where ``exp(-nu)``
+belongs.
 
-Inequalities between trace, norms, entropy and rank collapse, each with the conditions under which it is true.
-
-Every function returns an `Inequality` with both sides. Where its conditions do not hold, ``guaranteed`` is False: the
-sides are still computed, and may or may not be in order. Printed forms that are false under the printed conditions are
-given beside the corrected ones by ``form="printed"``.
+An `Inequality` has both sides. Where its conditions do not hold, ``guaranteed`` is False, and the sides may or may
+not be in order. ``form="printed"`` evaluates a printed form that is false under its printed conditions.
 """
 
 from __future__ import annotations
@@ -22,27 +19,22 @@ import numpy as np
 
 from attsvm.dynamics.localization.eigenspectrum import Covariance, QKSpectrum, qk_spectrum, read_covariance, read_qk
 from attsvm.dynamics.localization.propagation_profile import require_tokens
-from attsvm.softmax import entropy, log_softmax, softmax
+from attsvm.softmax import entropy, log_softmax
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import finite_array, real_array, require_choice
+from attsvm.user_input import finite_array, require_choice
 
 __all__ = [
     "ENTROPY_FORMS",
     "Inequality",
     "attention_entropy",
     "attention_logits",
-    "collapse_bound",
     "entropy_bound",
     "entropy_lower_bound",
     "logit_radius",
     "norm_below_scale",
-    "norm_chain",
     "spectral_norm",
-    "token_diameter",
     "trace_above_norm",
-    "trace_below_inverse",
     "trace_below_norm",
-    "trace_below_scale",
 ]
 
 
@@ -237,8 +229,8 @@ class Inequality:
         return all(met for _, met in self.conditions)
 
     def __str__(self) -> str:
-        missing = [name for name, met in self.conditions if not met]
-        note = f"; not guaranteed: needs {', '.join(missing)}" if missing else ""
+        missing = ", ".join(name for name, met in self.conditions if not met)
+        note = "" if self.guaranteed else f"; not guaranteed: needs {missing}"
         return f"{self.name}: {self.left:.6g} <= {self.right:.6g} {'holds' if self.holds else 'is violated'}{note}"
 
 
@@ -248,42 +240,11 @@ def _form(form: str, names: Sequence[str] = ("corrected", "printed")) -> str:
     return form
 
 
-def _matrix(W: Any) -> FloatArray:
-    checked = read_qk(W)
-    return np.asarray(checked[1].T @ checked[0]) if isinstance(checked, tuple) else checked
-
-
-def _is_symmetric(W: Any) -> bool:
-    return qk_spectrum(W).symmetric
-
-
 def _all(W: Any, covariance: Any) -> tuple[QKSpectrum, Covariance, float]:
     """Spectrum with and covariance itself, and the Frobenius norm of W_QK."""
     d = (W[0] if isinstance(W, tuple) else W).shape[1]
     sigma = read_covariance(covariance, d)
     return qk_spectrum(W, sigma), sigma, float(np.sqrt(qk_spectrum(W).gram))
-
-
-def trace_below_scale(W: Any, covariance: Any = None, form: str = "corrected") -> Inequality:
-    """``|tr(W)| <= sqrt(d tr(W_QK Sigma W_QK^T Sigma))``, for any W_QK (5).
-
-    The printed form has ``tr(W^2)`` and needs a symmetric W_QK, for which the two are the same.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization.entropy_bounds import trace_below_scale
-    >>> print(trace_below_scale([[1.0, -2.0], [2.0, 1.0]]))
-    trace below scale: 2 <= 4.47214 holds
-    >>> print(trace_below_scale([[1.0, -2.0], [2.0, 1.0]], form="printed"))
-    trace below scale (printed): 2 <= nan is violated; not guaranteed: needs symmetric W_QK
-    """
-    spectrum = qk_spectrum(W, covariance)
-    if _form(form) == "corrected":
-        return Inequality("trace below scale", abs(spectrum.trace), float(np.sqrt(spectrum.d * spectrum.gram)))
-    square = spectrum.trace_squared
-    right = float(np.sqrt(spectrum.d * square)) if square >= 0 else float("nan")
-    met = (("symmetric W_QK", spectrum.symmetric),)
-    return Inequality("trace below scale (printed)", abs(spectrum.trace), right, met)
 
 
 def trace_below_norm(W: Any, covariance: Any = None, norm: str = "spectral", form: str = "corrected") -> Inequality:
@@ -317,45 +278,6 @@ def trace_below_norm(W: Any, covariance: Any = None, norm: str = "spectral", for
     left = abs(spectrum.trace) / (spectrum.d**power * sigma.norm)
     right = frobenius if norm == "frobenius" else spectral_norm(checked)
     return Inequality(f"trace below {norm} norm" + (" (printed)" if printed else ""), left, right)
-
-
-def norm_chain(W: Any, form: str = "corrected") -> Inequality:
-    """``|W_QK|_2 <= |W_QK|_1``, the induced norm (largest column sum), for a symmetric W_QK (7).
-
-    The printed chain passes through the Frobenius norm, ``|W_QK|_F <= |W_QK|_1``: true for the sum of all entries,
-    false for the induced norm, which is the submultiplicative one that rates of rank collapse use.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.dynamics.localization.entropy_bounds import norm_chain
-    >>> norm_chain(np.eye(4)).holds, norm_chain(np.eye(4), form="printed").holds
-    (True, False)
-    """
-    matrix = _matrix(W)
-    right = float(np.linalg.norm(matrix, 1))
-    if _form(form) == "printed":
-        return Inequality("Frobenius norm below induced l1 norm (printed)", float(np.linalg.norm(matrix)), right)
-    met = (("symmetric W_QK", _is_symmetric(matrix)),)
-    return Inequality("spectral norm below induced l1 norm", float(np.linalg.norm(matrix, 2)), right, met)
-
-
-def trace_below_inverse(W: Any, covariance: Any = None) -> Inequality:
-    """``|tr(W_QK)| <= |Sigma^-1|_F sqrt(tr(W^2))``, for a symmetric W_QK and a definite Sigma (10, left).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.dynamics.localization.entropy_bounds import trace_below_inverse
-    >>> print(trace_below_inverse(np.diag([1.0, 2.0]), [1.0, 4.0]))
-    trace of W_QK below scale: 3 <= 8.31039 holds
-    """
-    checked = read_qk(W)
-    spectrum, sigma, _ = _all(checked, covariance)
-    inverse = float(np.linalg.norm(1 / sigma.eigenvalues)) if sigma.is_definite else float("inf")
-    met = (("symmetric W_QK", _is_symmetric(checked)), ("definite covariance", sigma.is_definite))
-    right = inverse * float(np.sqrt(max(spectrum.trace_squared, 0.0)))
-    return Inequality("trace of W_QK below scale", abs(qk_spectrum(checked).trace), right, met)
 
 
 def trace_above_norm(W: Any) -> Inequality:
@@ -425,61 +347,3 @@ def entropy_bound(
     nu = logit_radius(X, W, temperature)
     left = float(entropy_lower_bound(nu, len(np.asarray(X)), form=form))
     return Inequality(f"entropy bound ({form})", left, float(attention_entropy(X, W, temperature, query=query)))
-
-
-def token_diameter(X: Any) -> float:
-    """Largest distance between two tokens: 0 iff the matrix of tokens has collapsed to one repeated token.
-
-    Parameters
-    ----------
-    X : array_like, shape (T, d)
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization.entropy_bounds import token_diameter
-    >>> token_diameter([[0.0, 0.0], [3.0, 4.0], [1.0, 1.0]])
-    5.0
-    """
-    tokens = finite_array("X", X, ("T", "d"))
-    squares = (tokens**2).sum(axis=1)
-    distances = squares[:, None] + squares - 2 * tokens @ tokens.T
-    i, j = np.unravel_index(int(np.argmax(distances)), distances.shape)
-    return float(np.linalg.norm(tokens[i] - tokens[j]))
-
-
-def collapse_bound(X: Any, W: Any, W_v: Any = None, temperature: float | None = None) -> Inequality:
-    """Attention without a skip connection contracts the tokens: rank collapse, one layer at a time.
-
-    ``diam(U) <= |W_V|_2 diam(X) tanh(|W_QK|_2 diam(X)^2 / (4 temperature))``: two queries' logits differ, up to a
-    constant, by at most ``|W_QK|_2 diam^2 / temperature`` over the keys, and so their attentions by the tanh in total
-    variation. True for every X and W_QK. A small ``|W_QK|_2`` (hence a small scale, `norm_below_scale`) forces
-    collapse; a trace away from zero (`trace_below_norm`) only keeps this bound from forcing it.
-
-    Parameters
-    ----------
-    X : array_like, shape (T, d)
-    W : array_like or pair
-        As for `qk_spectrum`.
-    W_v : array_like, shape (d_v, d), optional
-        The identity by default.
-    temperature : float, optional
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.dynamics.localization import collapse_bound
-    >>> X = np.random.default_rng(0).standard_normal((6, 4))
-    >>> found = collapse_bound(X, 0.1 * np.eye(4))
-    >>> found.holds, found.right < 0.2 * 3
-    (True, True)
-    """
-    tokens = real_array("X", X).astype(np.float64)
-    checked = read_qk(W)
-    rows = checked[0] if isinstance(checked, tuple) else checked
-    attention = softmax(attention_logits(tokens, checked, temperature))
-    values = tokens if W_v is None else tokens @ real_array("W_v", W_v).astype(np.float64).T
-    gain = 1.0 if W_v is None else float(np.linalg.norm(real_array("W_v", W_v), 2))
-    scale = QKSpectrum(np.zeros((0, 0)), rows.shape[1], len(rows)).temperature(temperature)
-    diameter = token_diameter(tokens)
-    right = gain * diameter * float(np.tanh(spectral_norm(checked) * diameter**2 / (4 * scale)))
-    return Inequality("token diameter after attention", token_diameter(attention @ values), right)

@@ -1,10 +1,9 @@
-"""The piecewise-linear softmax: the first-order expansion at zero logits, clipped to [0, 1] token by token.
+"""The piecewise-linear softmax, and the gradient in W_QK of the one-layer model that uses it.
 
-The gradient of the one-layer model in W_QK under the piecewise-linear softmax, term by term (3).
-
-The model predicts ``F = W_F (W_V X^T S(omega) + x_T)`` with ``omega = X W_QK x_T / temperature`` (tokens as rows of X)
-and has the loss ``|y - F|^2 / 2``. With ``Gamma`` the matrix whose column i is ``gamma^i`` if token i propagates and
-zero if not, the gradient in W_QK is the mean over sequences of
+The softmax is expanded to first order at zero logits and clipped to [0, 1] token by token. The model predicts ``F =
+W_F (W_V X^T S(omega) + x_T)`` with ``omega = X W_QK x_T / temperature`` (tokens as rows of X) and has the loss ``|y -
+F|^2 / 2``. With ``Gamma`` the matrix whose column i is ``gamma^i`` if token i propagates and zero if not, its
+gradient (3) in W_QK is the mean over sequences of
 
     X^T Gamma P Gamma^T omega x_T^T / temperature     (19)
     X^T Gamma P gamma_0 x_T^T / temperature           (20)
@@ -19,13 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, positive, require_choice
 
 __all__ = [
     "linear_softmax",
     "piecewise_softmax",
-    "propagates",
     "qk_gradient_terms",
     "softmax_expansion",
 ]
@@ -102,25 +100,6 @@ def piecewise_softmax(logits: Any) -> FloatArray:
     array([1., 1., 0.])
     """
     return np.clip(linear_softmax(logits), 0.0, 1.0)
-
-
-def propagates(logits: Any) -> BoolArray:
-    """Whether the gradient passes through token i: its signal lies in [0, 1] (Definition 1).
-
-    A token above 1 is used with full weight; what it does not do is pass a gradient to the logits.
-
-    Parameters
-    ----------
-    logits : array_like, shape (..., T)
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization import propagates
-    >>> propagates([9.0, 0.0, -9.0])
-    array([False,  True, False])
-    """
-    signal = linear_softmax(logits)
-    return np.asarray((signal >= 0.0) & (signal <= 1.0))
 
 
 def qk_gradient_terms(

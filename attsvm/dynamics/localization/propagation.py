@@ -1,26 +1,24 @@
-"""Tail probabilities of ``Q = sum_k w_k chi^2_1``, by inverting its characteristic function on a bent contour.
-
-For x > 0 and 0 < c < 1 / (2 max w),
-
-    P(Q > x) = 1/(2 pi i) int_{c - i inf}^{c + i inf} exp(K(s) - s x) / s ds,   K(s) = -1/2 sum_k log(1 - 2 w_k s).
-
-On the straight line (Imhof, Davies) the integrand decays only as ``prod (1 + 4 w^2 t^2)^{-1/4}``: too slowly for few
-degrees of freedom. All singularities lie on the real axis, so the line may be bent around the branch cut to the right,
-where ``exp(-s x)`` decays. On a hyperbola through the saddle point the integrand is analytic in a strip and decays
-double exponentially, and the trapezoidal rule converges geometrically; halving its step measures the error.
-
-The signal propagation probability of every token (Definition 1), five ways.
+"""The probability that a token's signal propagates (Definition 1), five ways.
 
 ``rho_i = P(0 <= <gamma^i, omega> + 1/T <= 1)`` with ``omega_t = x_t^T W_QK x_T / temperature`` under the random walk:
 
-- "exact": the signal minus 1/T is a quadratic form in Gaussians. With the notation of `moments` and the eigenvalues m
-  of a symmetric M, it is ``sum_k (m_k / temperature) [(b + sqrt(aT))/2 chi^2 + (b - sqrt(aT))/2 chi'^2]``; for any
-  W_QK the weights are the eigenvalues of ``[[b S, c M^T / 2], [c M / 2, 0]]`` with S the symmetric part and ``c^2 = aT
-  - b^2``. Its law comes from `interval_probability`.
+- "exact": the signal minus 1/T is a quadratic form in Gaussians. With the eigenvalues m of a symmetric M it is ``sum_k
+  (m_k / temperature) [(b + sqrt(aT))/2 chi^2 + (b - sqrt(aT))/2 chi'^2]`` in the notation of `propagation_profile`; for
+  any W_QK the weights are the eigenvalues of ``[[b S, c M^T / 2], [c M / 2, 0]]`` with S the symmetric part and ``c^2 =
+  aT - b^2``.
 - "gaussian": the normal law with the exact mean and variance at finite T, offset 1/T included.
 - "asymptotic": the same in the limit of many tokens, which is (6) with the corrected variance.
 - "printed": (6) as printed.
 - "monte_carlo": frequencies over simulated walks, with their standard error.
+
+The law of a quadratic form ``Q = sum_k w_k chi^2_1`` comes from its characteristic function. For x > 0 and 0 < c < 1
+/ (2 max w),
+
+    P(Q > x) = 1/(2 pi i) int_{c - i inf}^{c + i inf} exp(K(s) - s x) / s ds,   K(s) = -1/2 sum_k log(1 - 2 w_k s).
+
+On the straight line (Imhof, Davies) the integrand decays too slowly for few degrees of freedom. All singularities lie
+on the real axis, so the line may be bent to the right, where ``exp(-s x)`` decays. On a hyperbola through the saddle
+point the trapezoidal rule converges geometrically; halving its step measures the error.
 """
 
 from __future__ import annotations

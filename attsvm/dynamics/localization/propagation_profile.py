@@ -1,25 +1,20 @@
-"""Mean and variance of the signal ``<gamma^i, omega> + 1/T`` under the random walk (Lemma 1).
+"""Moments of the signal under the random walk, and the propagation probability as a curve over relative positions.
 
 The signal is ``y^T W_QK x_T / temperature + 1/T`` with ``y = (x_i - mean of the tokens) / T``. Under the walk (y, x_T)
-is Gaussian with covariance ``[[a, b], [b, T]]`` times Sigma, so that, exactly and for any W_QK,
+is Gaussian with covariance ``[[a, b], [b, T]]`` times Sigma, so that (Lemma 1), exactly and for any W_QK,
 
     mean      b tr(W) / temperature + 1/T
     variance  (a T tr(W_QK Sigma W_QK^T Sigma) + b^2 tr(W^2)) / temperature^2
 
 with ``b = (i - (T+1)/2) / T`` and ``a T = (i^2 - i (T+1) + (T+1)(2T+1)/6) / T^2``. For T to infinity at ``theta =
 i/T`` and ``u = theta - 1/2``: ``b = u`` and ``a T = u^2 + 1/12``; a symmetric W_QK then has variance ``(2 u^2 + 1/12)
-tr(W^2) / temperature^2``. The printed Lemma 1 has ``2 theta^2 + 7/12`` in its place.
-
-The propagation probability as a curve over relative positions: rho(theta; xi, eta), its slope and its limits.
-
-With ``u = theta - 1/2`` and ``D(theta) = 4 u^2 + 1/6`` (twice the variance of the signal over ``eta^2``),
+tr(W^2) / temperature^2``. With ``D(theta) = 4 u^2 + 1/6`` (twice that variance over ``eta^2``),
 
     rho(theta) = erf(u xi / sqrt(D)) / 2 - erf((u xi - 1/eta) / sqrt(D)) / 2,                                  (6)
 
-for ``xi = tr(W) / sqrt(tr(W^2))`` and ``eta = sqrt(tr(W^2)) / temperature``. The printed form has ``D = 4 theta^2 +
-7/6``. The curve leaves out the offset 1/T of the signal and so needs ``T eta >> 1``; `signal_propagation` keeps it.
-
-What a profile of propagation probabilities amounts to: which site keeps a signal, or all, or none.
+for ``xi = tr(W) / sqrt(tr(W^2))`` and ``eta = sqrt(tr(W^2)) / temperature``. Print has ``2 theta^2 + 7/12`` in the
+variance and ``D = 4 theta^2 + 7/6``. The curve leaves out the offset 1/T of the signal and so needs ``T eta >> 1``;
+`signal_propagation` keeps it. `summarize` says which site keeps a signal, or all, or none.
 """
 
 from __future__ import annotations
@@ -39,7 +34,6 @@ __all__ = [
     "MomentForm",
     "SignalMoments",
     "Site",
-    "finite_window",
     "limit_window",
     "normal_interval",
     "position_coefficients",
@@ -47,10 +41,8 @@ __all__ = [
     "rho",
     "rho_limit",
     "rho_slope",
-    "rho_traceless",
     "signal_moments",
     "summarize",
-    "vanishing_rate",
     "walk_moment",
 ]
 
@@ -353,62 +345,6 @@ def rho_limit(theta: Any, r: float, form: str = "corrected") -> FloatArray:
     return np.where(ends, 0.5, inside)
 
 
-def rho_traceless(theta: Any, eta: float) -> FloatArray:
-    """The limit of `rho` as ``xi -> 0`` at fixed eta: ``erf(1 / (eta sqrt(D))) / 2`` (Lemma 2, part 3, corrected).
-
-    Not uniform unless eta is small as well: it has a bump at the middle, up to a factor sqrt(7) above the ends.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization import rho_traceless
-    >>> rho_traceless([0.0, 0.5, 1.0], eta=1.0).round(3)
-    array([0.405, 0.5  , 0.405])
-    >>> rho_traceless([0.0, 0.5, 1.0], eta=0.2).round(3)
-    array([0.5, 0.5, 0.5])
-    """
-    return rho(theta, 0.0, eta)
-
-
-def vanishing_rate(theta: Any, xi: float, form: str = "corrected") -> FloatArray:
-    """``lim eta rho(theta)`` as ``eta -> infinity`` at fixed xi: the signal vanishes like this over eta (part 4).
-
-    ``exp(-u^2 xi^2 / D) / sqrt(pi D)``; its largest value is ``sqrt(6 / pi)``, at the middle.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization import vanishing_rate
-    >>> vanishing_rate([0.0, 0.5], xi=0.0).round(3)
-    array([0.522, 1.382])
-    """
-    position = _theta(theta)
-    doubled = _doubled_variance(position, form)
-    return np.asarray(np.exp(-(((position - 0.5) * xi) ** 2) / doubled) / np.sqrt(np.pi * doubled))
-
-
-def finite_window(T: int, r: float) -> tuple[float, float]:
-    """Positions whose mean signal lies in [0, 1] at finite T: what remains as the variance goes to 0 at fixed r.
-
-    ``(T+1)/2 - 1/r <= i <= (T+1)/2 + (T-1)/r`` for positive r, mirrored for negative r, everything for r = 0. The whole
-    sequence is inside once ``|r| <= 2/(T-1)``, which the limit of large T cannot show.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.localization import finite_window
-    >>> finite_window(40, 5.0)
-    (20.3, 28.3)
-    >>> finite_window(40, 0.0)
-    (1.0, 40.0)
-    """
-    T = require_tokens(T)
-    if not np.isfinite(r):
-        raise ValueError(f"r must be finite, got {r}")
-    if r == 0:
-        return 1.0, float(T)
-    center = (T + 1) / 2
-    ends = sorted((center - 1.0 / r, center + (T - 1) / r))
-    return max(1.0, ends[0]), min(float(T), ends[1])
-
-
 Site = Literal["early", "middle", "late", "split", "uniform", "vanishing"]
 
 
@@ -445,11 +381,6 @@ class LocalizationSummary:
     participation: float
     mean: float
     contrast: float
-
-    @property
-    def localized(self) -> bool:
-        """Whether some tokens keep a signal and others do not."""
-        return self.site not in ("uniform", "vanishing")
 
 
 def summarize(

@@ -20,7 +20,6 @@ from attsvm.user_input import require_choice
 __all__ = [
     "QKWeights",
     "locater",
-    "locater_gradients",
     "locater_penalty",
     "qk_scale",
     "qk_trace",
@@ -106,38 +105,6 @@ def locater(W_q: Tensor, W_k: Tensor, k1: float, k2: float, *, target: float = 1
     require_choice("roles", roles, "corrected", "printed")
     mean, scale = (k1, k2) if roles == "corrected" else (k2, k1)
     return (mean * (qk_trace(W_q, W_k) - target).square() + scale * qk_scale(W_q, W_k)).sum()
-
-
-def locater_gradients(
-    W_q: Tensor, W_k: Tensor, k1: float, k2: float, *, target: float = 1.0, form: str = "corrected"
-) -> tuple[Tensor, Tensor]:
-    """Gradients of `locater` (corrected roles) in closed form, without autograd.
-
-    ``2 k1 (tr - target) W_K + 2 k2 W_K W_K^T W_Q`` and the same with Q and K exchanged.
-
-    Parameters
-    ----------
-    W_q, W_k : Tensor, shape (..., r, d)
-    k1, k2 : float
-    target : float
-    form : {"corrected", "printed"}
-        The printed gradient of ``(tr - 1)^2`` is ``(tr - 1) tr W_K``: wrong by the factor ``tr / 2``, it points uphill
-        wherever the trace is negative and vanishes at a trace of 0.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attsvm.dynamics.localization.regularizer import locater_gradients
-    >>> locater_gradients(torch.eye(2), torch.eye(2), k1=100.0, k2=1.0)[0][0, 0].item()
-    202.0
-    """
-    _check_strengths(k1, k2)
-    require_choice("form", form, "corrected", "printed")
-    trace = qk_trace(W_q, W_k).unsqueeze(-1).unsqueeze(-1)
-    slope = 2 * (trace - target) if form == "corrected" else (trace - target) * trace
-    in_q = k1 * slope * W_k + 2 * k2 * (W_k @ W_k.mT) @ W_q
-    in_k = k1 * slope * W_q + 2 * k2 * (W_q @ W_q.mT) @ W_k
-    return in_q, in_k
 
 
 @dataclass(frozen=True, eq=False)

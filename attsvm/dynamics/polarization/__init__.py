@@ -7,9 +7,8 @@ are torch and are loaded at first use.
 from typing import TYPE_CHECKING
 
 from attsvm._lazy import attach
-from attsvm.dynamics.polarization.attention_metrics import attention_entropy, sink_score, sparsity_score
+from attsvm.dynamics.polarization.attention_metrics import sink_score, sparsity_score
 from attsvm.dynamics.polarization.flow_margins import (
-    elementwise_drift,
     entropy_margin,
     explicit_ratio_margin,
     identity_drift,
@@ -26,7 +25,6 @@ from attsvm.dynamics.polarization.flow_margins import (
     ratio_margin,
     repulsion_margin,
     score_constants,
-    two_token_drift,
 )
 from attsvm.dynamics.polarization.full_flow import full_flow, regression_limit, row_flow, tied_flow
 from attsvm.dynamics.polarization.full_flow import full_rates as full_rates
@@ -55,10 +53,8 @@ __all__ = [
     "Normalization",
     "SquareLoss",
     "aligned_flow",
-    "attention_entropy",
     "descend",
     "descend_tied",
-    "elementwise_drift",
     "entropy_margin",
     "explicit_ratio_margin",
     "full_flow",
@@ -82,7 +78,6 @@ __all__ = [
     "sink_score",
     "sparsity_score",
     "tied_flow",
-    "two_token_drift",
 ]
 
 if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name

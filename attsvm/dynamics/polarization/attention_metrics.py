@@ -1,4 +1,4 @@
-"""Metrics of any attention tensor ``(layer, head, sample, query, key)``, NumPy or torch: sinks, sparsity, entropy.
+"""Metrics of any attention tensor ``(layer, head, sample, query, key)``, NumPy or torch: sinks and sparsity.
 
 The result is of the kind given (an ndarray, or a tensor on the same device), shape (layer, head).
 """
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "attention_entropy",
     "sink_heads",
     "sink_score",
     "sparsity_score",
-    "uniform_sparsity",
 ]
 
 
@@ -150,42 +148,3 @@ def sparsity_score(attention: ArrayT, *, valid: BoolArray | Tensor | None = None
         raise ValueError("valid must keep at least one query")
     found: ArrayT = (ratio * valid).sum(-1).sum(-1) / valid.sum()
     return found
-
-
-def uniform_sparsity(T: int) -> float:
-    """Sparsity score of uniform causal attention over T tokens, ``H_T / T``: the floor to compare with.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.polarization.attention_metrics import uniform_sparsity
-    >>> round(uniform_sparsity(256), 4)
-    0.0239
-    """
-    if T < 1:
-        raise ValueError(f"T must be at least 1, got {T}")
-    return sum(1.0 / k for k in range(1, T + 1)) / T
-
-
-def attention_entropy(attention: ArrayT) -> ArrayT:
-    """Mean entropy of the rows, per head; rows must be distributions (zero entries count 0).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.dynamics.polarization import attention_entropy
-    >>> attention_entropy(np.full((1, 1, 1, 2, 4), 0.25)).round(4).item()
-    1.3863
-    """
-    A = _check(attention)
-    total = A.sum(-1)
-    if bool((A < 0).any()) or bool((abs(total - 1) > 1e-3).any()):
-        raise ValueError("attention must hold distributions over keys (entries >= 0 that sum to 1); normalize it first")
-    logs = (A + (A == 0)).log() if hasattr(A, "detach") else _log(A + (A == 0))
-    entropy: ArrayT = -(A * logs).sum(-1).mean(-1).mean(-1)
-    return entropy
-
-
-def _log(array: Any) -> Any:
-    import numpy as np
-
-    return np.log(array)

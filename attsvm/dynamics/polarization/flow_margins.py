@@ -1,15 +1,13 @@
-"""What the flow conserves and what only grows: drifts of invariants, Lyapunov potentials, the decrease of the loss.
+"""What the softmax flow conserves, what only grows, and how fast: statements about a flow as numbers.
 
-Margins of satisfaction of what is said about the softmax flow: positive where a statement holds.
-
-Each function reduces over times and tokens and returns one number, or one per initialisation of a batch. Tokens are
-taken in the order of u(0), largest first, as Assumption 3.1 names them; with a single token there is nothing to
+Drifts measure how far an invariant moves, `potential` is a Lyapunov function, and a margin is positive where a
+statement holds. Each margin reduces over times and tokens to one number, or one per initialisation of a batch. Tokens
+are taken in the order of u(0), largest first, as Assumption 3.1 names them; with a single token there is nothing to
 violate and the margin is infinite. ``form="printed"`` evaluates the statement as published where that differs.
 
-How fast: measured constants and exponents of a flow beside their predicted limits.
-
-As t grows, with one winner: ``loss ~ 1 / (b t)``, ``b tau = log(b t) + C``, ``u_0 = log(b t) + 2 (p - 1) / (p tau)``,
-``s_j ~ 2 / (p b tau^2) ~ 2 b / (p log^2 t)`` for every other token, with the same constant.
+`measure_asymptotics` gives constants beside their limits. As t grows, with one winner: ``loss ~ 1 / (b t)``, ``b tau
+= log(b t) + C``, ``u_0 = log(b t) + 2 (p - 1) / (p tau)``, and ``s_j ~ 2 / (p b tau^2) ~ 2 b / (p log^2 t)`` for
+every other token.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.dynamics.polarization.full_flow import tangent_kernel
 from attsvm.dynamics.polarization.softmax_flow import Flow, GapFlow
 from attsvm.dynamics.polarization.value_losses import Normalization, get_normalization
 from attsvm.solvers.arrays import FloatArray
@@ -27,8 +24,6 @@ from attsvm.user_input import require_choice
 
 __all__ = [
     "Asymptotics",
-    "decrease_margin",
-    "elementwise_drift",
     "entropy_margin",
     "explicit_ratio_margin",
     "identity_drift",
@@ -46,8 +41,6 @@ __all__ = [
     "ratio_margin",
     "repulsion_margin",
     "score_constants",
-    "two_token_drift",
-    "two_token_winner",
 ]
 
 
@@ -70,22 +63,6 @@ def invariant_drift(flow: Flow) -> float | FloatArray:
     return _largest(values - values[..., :1])
 
 
-def elementwise_drift(flow: Flow) -> float | FloatArray:
-    """Largest change of ``b K(a_i) - u_i^2 / 2``, conserved for each i by elementwise maps under aligned losses.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.polarization import aligned_flow, elementwise_drift
-    >>> elementwise_drift(aligned_flow([0.2, 0.1], [1.0, 1.0], normalization="linear")) < 1e-8
-    True
-    """
-    kind = flow.normalization
-    if kind.normalized or kind.primitive is None:
-        raise ValueError(f"normalization {kind.name!r} is not an elementwise map with a known primitive")
-    values = flow.b * kind.primitive(flow.a) - 0.5 * flow.u**2
-    return _largest(values - values[..., :1, :], axes=2)
-
-
 def identity_drift(flow: Flow) -> float | FloatArray:
     """Largest violation of ``sum_i (u_i - u_i(0)) = b tau`` (normalized maps: the scores sum to one).
 
@@ -98,42 +75,6 @@ def identity_drift(flow: Flow) -> float | FloatArray:
     if not flow.normalization.normalized:
         raise ValueError(f"the scores of {flow.normalization.name!r} do not sum to one")
     return _largest((flow.u - flow.u[..., :1, :]).sum(axis=-1) - flow.b * flow.tau)
-
-
-def two_token_drift(flow: Flow) -> float | FloatArray:
-    """Largest relative change of ``(u_0 - u_1)^2 - 4 b sinh^2((a_0 - a_1) / 2)``, exact for two tokens with sum a = 0.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.polarization import aligned_flow, two_token_drift
-    >>> two_token_drift(aligned_flow([0.2, -0.1])) < 1e-8
-    True
-    """
-    if flow.p != 2 or flow.normalization.name != "softmax":
-        raise ValueError(f"two softmax tokens are needed, got p = {flow.p} and {flow.normalization.name!r}")
-    if np.abs(flow.a[..., 0, :].sum(axis=-1)).max() > 1e-12:
-        raise ValueError("a0 must sum to 0 for this invariant")
-    gap = flow.u[..., 0] - flow.u[..., 1]
-    values = gap**2 - 4 * flow.b * np.sinh((flow.a[..., 0] - flow.a[..., 1]) / 2) ** 2
-    return _largest((values - values[..., :1]) / np.maximum(1.0, gap**2))
-
-
-def two_token_winner(u: npt.ArrayLike, a: npt.ArrayLike, b: float = 1.0) -> int:
-    """Which of two tokens wins from any (u, a): token 0 iff ``u_0 - u_1 + 2 sqrt(b) sinh((a_0 - a_1) / 2) > 0``.
-
-    Returns -1 on the boundary, where the two stay level.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.polarization.flow_margins import two_token_winner
-    >>> two_token_winner([0.2, 0.0], [-0.5, 0.5])  # the larger u loses to the larger a
-    1
-    """
-    x, y = np.asarray(u, dtype=np.float64), np.asarray(a, dtype=np.float64)
-    if x.shape != (2,) or y.shape != (2,):
-        raise ValueError(f"u and a must have shape (2,), got {x.shape} and {y.shape}")
-    drive = float(x[0] - x[1] + 2 * np.sqrt(b) * np.sinh((y[0] - y[1]) / 2))
-    return -1 if drive == 0 else int(drive < 0)
 
 
 def potential(
@@ -195,41 +136,6 @@ def potential_rate(
     factor = 1.0 if form == "printed" else b
     total = f.sum(axis=-1)[..., None, None]
     return np.asarray((gap**2 + factor * primitive * (f[..., :, None] - f[..., None, :])) / total)
-
-
-def decrease_margin(
-    V: npt.ArrayLike,
-    a: npt.ArrayLike,
-    gradient: npt.ArrayLike,
-    normalization: str | Normalization = "softmax",
-    *,
-    form: str = "corrected",
-) -> float:
-    """Lemma D.2: ``-dl/dt - |s|^2 |grad l|^2`` at one state, non-negative.
-
-    Printed as ``-dl/dt - |grad l|^2 / d``, where d is the number of rows of V; it is right with the softmax width p.
-
-    Parameters
-    ----------
-    V : array_like, shape (d, p)
-    a : array_like, shape (p,)
-    gradient : array_like, shape (d,)
-        Gradient of the loss in ``beta = V s``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.dynamics.polarization.flow_margins import decrease_margin
-    >>> V = np.zeros((1, 10))
-    >>> decrease_margin(V, np.zeros(10), [1.0]), round(decrease_margin(V, np.zeros(10), [1.0], form="printed"), 12)
-    (0.0, -0.9)
-    """
-    g = np.asarray(gradient, dtype=np.float64)
-    kernel = tangent_kernel(V, a, normalization)
-    require_choice("form", form, "corrected", "printed")
-    s = get_normalization(normalization).parts(np.asarray(a, dtype=np.float64))[0]
-    share = 1.0 / g.size if form == "printed" else float(s @ s)
-    return float(g @ kernel @ g - share * (g @ g))
 
 
 def _ordered(flow: Flow) -> tuple[FloatArray, FloatArray]:

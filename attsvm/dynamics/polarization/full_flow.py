@@ -1,8 +1,7 @@
-"""The full flow of ``l(V s(a))`` in (V, a): losses whose gradient is not aligned with one target direction.
+"""The full flow of ``l(V s(a))`` in (V, a), where no single direction of the target leads, and two relatives.
 
-Where the square loss ends: its orbit is cut at ``m = b``, after a finite polarization.
-
-Two relatives of the value-softmax model: one softmax per row (sinks), and R shared by scores and values.
+The relatives have one softmax per row (sinks), or share R between scores and values. Under the square loss the orbit is
+cut at ``m = b``, after a finite polarization: `regression_limit` says where.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
-"""Integration in ``x = log(1 + t)``: grids of times, SciPy's solvers, and maps whose entries stop at zero.
-
-The reduced flow of an aligned loss: projections ``u = V^T beta_*``, logits a, and the polarization tau.
+"""The reduced flow of an aligned loss: projections ``u = V^T beta_*``, logits a, and the polarization tau.
 
     du/dtau = b s,    da/dtau = (ds/da)^T u,    dtau/dt = gamma(m),    m = <u, s>      (equations 6-7 with + signs)
 
 Integrated in ``x = log(1 + t)``, where the logistic flow is not stiff: ``dtau/dx = exp(x + log gamma)`` neither
 overflows nor underflows, and m relaxes to x at rate 1.
 
-The softmax flow in cancellation-free coordinates, for polarization far beyond any time that a clock can show.
+`gap_flow` goes on where u_j - m loses every digit, past tau = 1e8 or so. With token 0 the winner, ``g_j = u_0 - u_j``,
+``l_j = log(s_j / s_0)``, ``Q = 1 + sum_j e^{l_j}`` and ``w = sum_j e^{l_j} g_j / Q``,
 
-With token 0 the winner, ``g_j = u_0 - u_j``, ``l_j = log(s_j / s_0)``, ``Q = 1 + sum_j e^{l_j}`` and
-``w = sum_j e^{l_j} g_j / Q``,
+    du_0/dtau = b / Q,   dg_j/dtau = -b expm1(l_j) / Q,   dl_j/dtau = -(e^{l_j} g_j - expm1(l_j) w) / Q,   m = u_0 - w,
 
-    du_0/dtau = b / Q,   dg_j/dtau = -b expm1(l_j) / Q,   dl_j/dtau = -(e^{l_j} g_j - expm1(l_j) w) / Q,   m = u_0 - w.
-
-No term is the small difference of large ones, while ``u_j - m`` in the coordinates (u, a) loses every digit once tau is
-past 1e8 or so.
+and no term is the small difference of large ones.
 """
 
 from __future__ import annotations

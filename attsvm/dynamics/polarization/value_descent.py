@@ -1,6 +1,4 @@
-"""The six attention functions of Table 1, normalized or not, in torch.
-
-Plain gradient descent of the value-softmax model and of its tied relative, in torch, batched over initialisations.
+"""Plain gradient descent of the value-softmax model and of its tied relative, and the attentions of Table 1, in torch.
 
 One step of size lr advances the time of the flow by lr. Gradients are in closed form, so that a million steps are
 possible; a batch of B initialisations costs little more than one. The reduced system is the case d = 1: ``V0 = u0 /

@@ -1,16 +1,15 @@
-"""Maps from logits a to scores s: softmax, any normalization ``f(a_i) / sum_j f(a_j)``, elementwise maps.
+"""Maps from logits a to scores s, and losses of the value-softmax model ``beta = V s``.
 
-Two arrays are all that the flow needs of such a map: the scores ``s`` and the weights ``w`` of its Jacobian,
+A map is softmax, another normalization ``f(a_i) / sum_j f(a_j)``, or elementwise. The flow needs its scores ``s`` and
+the weights ``w`` of its Jacobian,
 
     (ds/da)^T v = w * (v - <s, v>)   (normalized, equation 31; w = f'(a) / F)        w * v   (elementwise; w = f'(a)).
 
 A normalized map conserves ``sum_i K(a_i)`` along every gradient flow, an elementwise one conserves
 ``b K(a_i) - u_i^2 / 2`` for each i along the aligned flows, where ``K' = f / f'``.
 
-Losses of the value-softmax model ``beta = V s``: logistic, square (also through a matrix X), KL.
-
-A loss is *aligned* when ``-grad l(beta) = gamma * beta_*``: then ``u = V^T beta_*`` and a close under the flow, and
-every aligned loss follows one and the same orbit; the loss only sets the clock ``dt = dtau / gamma``.
+A loss (logistic, square, KL) is *aligned* when ``-grad l(beta) = gamma * beta_*``: then ``u = V^T beta_*`` and a
+close under the flow. Every aligned loss follows the same orbit; the loss only sets the clock ``dt = dtau / gamma``.
 """
 
 from __future__ import annotations
@@ -109,18 +108,6 @@ class Normalization:
         array = np.asarray(a, dtype=np.float64)
         self.check(array)
         return self.parts(array)[0]
-
-    def pullback(self, a: npt.ArrayLike, v: npt.ArrayLike) -> FloatArray:
-        """Transposed Jacobian times v, ``(ds/da)^T v``, without forming the matrix.
-
-        Examples
-        --------
-        >>> from attsvm.dynamics.polarization import get_normalization
-        >>> get_normalization("softmax").pullback([0.0, 0.0], [1.0, -1.0]).tolist()
-        [0.5, -0.5]
-        """
-        s, w = self.parts(np.asarray(a, dtype=np.float64))
-        return self.centre(s, w, np.asarray(v, dtype=np.float64))
 
     def centre(self, s: FloatArray, w: FloatArray, v: FloatArray) -> FloatArray:
         """``w * (v - <s, v>)`` when normalized, ``w * v`` when elementwise."""

@@ -12,7 +12,6 @@ from attsvm.dynamics.specialization.activations import (
     MultiHeadAttention,
     bayes_estimate,
     bayes_risk,
-    discretized,
     initial_heads,
 )
 
@@ -85,7 +84,6 @@ __all__ = [
     "bayes_softmax_parameters",
     "crossing_time",
     "descend",
-    "discretized",
     "draw_samples",
     "draw_spikes",
     "escape_modes",

@@ -1,6 +1,7 @@
-"""Multi-head attention whose heads share one query: softmax, softmax-1 and Bayes-softmax, equations (3) and (4).
+"""Attention whose heads share one query, equations (3) and (4), and the Bayes estimator it competes with.
 
-The Bayes estimator of the relevant token and its risk, Proposition IV.1.
+Heads are softmax, softmax-1 or Bayes-softmax. The estimator of the relevant token and its risk are those of
+Proposition IV.1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from attsvm.dynamics.specialization.spiked_data import (
     transformed,
 )
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import require_choice, require_count
+from attsvm.user_input import require_choice
 
 __all__ = [
     "ACTIVATIONS",
@@ -29,7 +30,6 @@ __all__ = [
     "MultiHeadAttention",
     "bayes_estimate",
     "bayes_risk",
-    "discretized",
     "head_weights",
     "initial_heads",
     "position_posterior",
@@ -174,20 +174,7 @@ def _log_evidence(prior: Prior, chi: FloatArray) -> FloatArray:
         shrunk = prior.covariance @ inverse
         return np.asarray(0.5 * np.einsum("...f,fg,...g->...", chi, shrunk, chi) + chi @ (inverse @ prior.mean))
     raise ValueError(f"the posterior needs a DiscretePrior or a GaussianPrior, got {type(prior).__name__}; "
-                     "see discretized")  # fmt: skip
-
-
-def discretized(prior: Prior, n: int, seed: int | np.random.Generator) -> DiscretePrior:
-    """Equal atoms at n draws: a stand-in for a prior without closed posterior.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.specialization import discretized, gaussian_spikes
-    >>> discretized(gaussian_spikes(2, 1.0), 100, seed=0).atoms.shape
-    (100, 2)
-    """
-    require_count("n", n)
-    return DiscretePrior(prior.sample(n, seed), np.full(n, 1.0 / n))
+                     "take a DiscretePrior of draws")  # fmt: skip
 
 
 def position_posterior(prior: Prior, chi: npt.ArrayLike) -> FloatArray:

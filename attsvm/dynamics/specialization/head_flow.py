@@ -1,13 +1,10 @@
-"""Gauss-Hermite quadrature of the reduced loss, exact to rounding where the dimension allows.
+"""Gradient flow of the reduced loss (Proposition III.2), descent to its end, and what each activation can express.
 
-The loss sees the columns z only through the scores ``P z`` with ``P = [m r]``, Gaussian of rank rho <= H. A node is
-therefore the conditional mean of z given its scores: linear in rho independent normal variables, and exact for the
-gradient too, which is linear in z once the scores are fixed. The L - 1 tokens without a spike are exchangeable, so
-only multisets of nodes are kept.
-
-Gradient flow of the reduced loss, Proposition III.2, and descent to its end.
-
-What each activation can express: Bayes-softmax reaches the Bayes risk, softmax cannot, softmax-1 slowly can.
+Where the dimension allows, the loss is integrated by Gauss-Hermite quadrature, exact to rounding. It sees the columns
+z only through the scores ``P z`` with ``P = [m r]``, Gaussian of rank rho <= H. A node is therefore the conditional
+mean of z given its scores: linear in rho independent normal variables, and exact for the gradient too, which is
+linear in z once the scores are fixed. The L - 1 tokens without a spike are exchangeable, so only multisets of nodes
+are kept.
 """
 
 from __future__ import annotations

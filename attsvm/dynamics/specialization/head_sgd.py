@@ -1,15 +1,11 @@
-"""Online SGD of the heads, equations (5) and (6), in dimension D.
+"""Online SGD of the heads, equations (5) and (6): in dimension D, and in law without D-dimensional vectors.
 
-The same SGD in law, without D-dimensional vectors.
-
-Only the projections of the tokens on the F + H directions of spikes and heads, their mutual inner products, and the
-overlaps of the heads matter. Of a token the rest is D' = D - F - H normal numbers, independent of everything: it
-enters a step through the Gram matrix of the L rests (a Wishart matrix) and through the random vectors that it adds
-to the heads. These are sums over the batch of vectors of uniformly random direction; they are taken as Gaussian
-with their exact covariance given the rest of the step, the one approximation made (batches are large). A step costs
-O(N_b L (F + H)) at any D.
-
-Greedy removal of heads (Figure 7).
+In law only the projections of the tokens on the F + H directions of spikes and heads, their mutual inner products,
+and the overlaps of the heads matter. Of a token the rest is D' = D - F - H normal numbers, independent of everything:
+it enters a step through the Gram matrix of the L rests (a Wishart matrix) and through the random vectors that it adds
+to the heads. These are sums over the batch of vectors of uniformly random direction; they are taken as Gaussian with
+their exact covariance given the rest of the step, the one approximation made (batches are large). A step costs O(N_b
+L (F + H)) at any D. `greedy_pruning` removes heads one by one (Figure 7).
 """
 
 from __future__ import annotations

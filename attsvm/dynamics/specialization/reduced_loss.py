@@ -1,21 +1,16 @@
-"""Order parameters of the heads: alignment m with the spikes, orthogonal part r, equations (8) and (9).
+"""The loss in the order parameters of the heads, equation (10), and its gradient in closed form.
 
-Passes over the samples: scores, attention, errors and their derivatives in the scores, block by block.
-
-With ``A = mean_h sigma(h)`` and ``e_l = A_l - delta_{l,eps}`` the loss of a sequence is ``sum_l e_l^2``, and
-``c_hl = d loss / d chi_hl`` is
+Order parameters are the alignment m with the spikes and the orthogonal part r, equations (8) and (9). With ``A =
+mean_h sigma(h)`` and ``e_l = A_l - delta_{l,eps}`` the loss of a sequence is ``sum_l e_l^2``, and ``c_hl = d loss / d
+chi_hl`` is
 
     softmax    c_hl = (2/H) sigma_hl (e_l - sum_l' sigma_hl' e_l')
     softmax-1  c_hl = (2v/H) s_hl (e_l - sum_l' s_hl' e_l'),   s = sigma / v
     bayes      c_hl = 2 p_hl (e_l - sum_l' A_l' e_l'),         p = sigma / H.
 
-`SharedPass` is the fast one; it needs scores whose exponential is finite. `PlainPass` takes any scores and weights.
-
-The reduced loss, equation (10), and its gradient in closed form.
-
-``grad_m = E sum_l c_l chi*_l^T`` and ``grad_r = E sum_l c_l xi_l^T`` with the derivatives c in the scores (see
-`sweeps`); the printed (25) lacks a factor 1/H. All heads, runs, tokens and positions of a block of samples share
-one matrix product forth and one back.
+Then ``grad_m = E sum_l c_l chi*_l^T`` and ``grad_r = E sum_l c_l xi_l^T``; the printed (25) lacks a factor 1/H. All
+heads, runs, tokens and positions of a block of samples share one matrix product forth and one back. `SharedPass` is
+the fast way over the samples and needs scores whose exponential is finite; `PlainPass` takes any scores and weights.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Laws of the feature weights theta: which spikes a sequence carries, and how strongly.
+"""Sequences in which one token carries a spike, equations (1) and (2), laws of its strength, and samples.
 
-Sequences in which one token carries a spike, equations (1) and (2).
-
-Common random numbers of the reduced loss: one draw of the projections, reused at every point.
-
-A token is a column ``z_l = (1, chi*_l, xi_l)`` with ``chi*_l ~ N(delta_{l,eps} theta, I_F)`` and
-``xi_l ~ N(0, I_H)``: equation (11) with the token index that its noise lacks in print. The constant row lets one
-matrix product produce the scores with their biases, and one more all gradients.
+A prior is the law of the feature weights theta: which spikes a sequence carries, and how strongly. Samples are common
+random numbers: one draw of the projections, reused at every point. A token is a column ``z_l = (1, chi*_l, xi_l)``
+with ``chi*_l ~ N(delta_{l,eps} theta, I_F)`` and ``xi_l ~ N(0, I_H)``: equation (11) with the token index that its
+noise lacks in print. The constant row lets one matrix product produce the scores with their biases, and one more all
+gradients.
 
 The expectation over the position eps of the relevant token is taken exactly: one draw of the L columns of noise and
 of theta serves L sequences, theta being added to each column in turn. They share L + 1 exponentials per head

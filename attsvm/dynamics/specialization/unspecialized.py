@@ -1,12 +1,10 @@
-"""The loss near unspecialized heads in closed form: gradient and Hessian, Lemmas A.2 to A.5.
+"""The loss near heads that are all alike, in closed form, and the two time scales on which they specialize.
 
-``a`` and ``o`` are the derivatives of one head's attention to a token in the score of the same and of another token.
-
-How learnt features change the curvature of the others, Lemmas III.2 and A.6 (softmax, independent centred theta).
-
-The derivatives of softmax at zero are the joint cumulants of a uniform one-hot vector; all constants follow.
-
-The two time scales: reaching the mean of theta, and leaving the saddle where all heads are alike.
+Gradient and Hessian are those of Lemmas A.2 to A.5; ``a`` and ``o`` are the derivatives of one head's attention to a
+token in the score of the same and of another token. Learnt features change the curvature of the others as Lemmas
+III.2 and A.6 say (softmax, independent centred theta): the derivatives of softmax at zero are the joint cumulants of
+a uniform one-hot vector, and all constants follow. The first time scale reaches the mean of theta, the second leaves
+the saddle.
 """
 
 from __future__ import annotations

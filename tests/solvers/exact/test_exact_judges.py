@@ -95,7 +95,6 @@ def test_feasibility_comes_with_a_witness_or_a_proof(seed, kind, guess):
         else:
             assert is_farkas(*data, answer.proof.multipliers)
             assert sum(y * fraction(r) for y, r in zip(answer.proof.multipliers, data[3], strict=True)) == 1
-            assert np.allclose(answer.proof.floats, answer.proof.multipliers.astype(float))
             with pytest.raises(ValueError, match="infeasible"):
                 _ = answer.W
 

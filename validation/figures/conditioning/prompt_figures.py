@@ -1,12 +1,8 @@
-"""Students of the prompt model: what Figures 1, 2a and 7 train.
+"""Figures 1, 2, 6 and 7: gradient descent on the prompt model.
 
-Figure 1: gradient descent on the prompt model, fewer and more dimensions than examples.
-
-Figure 2: (a) linear attention on the same data; (b) a small vision transformer with dense and sparse teachers.
-
-Figure 6: joint training of W, p and v beside training with W frozen.
-
-Figure 7: how success and speed change with the teacher's sparsity ratio.
+1: fewer and more dimensions than examples. 2: (a) linear attention on the same data, (b) a small vision transformer
+with dense and sparse teachers. 6: W, p and v trained together beside W frozen. 7: success and speed against the
+teacher's sparsity ratio.
 """
 
 from __future__ import annotations

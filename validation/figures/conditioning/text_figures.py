@@ -1,6 +1,6 @@
-"""Text for the two-layer transformer: sentences from templates, or WikiText-2 from its raw file; and the model.
+"""Figure 3: a two-layer transformer on text, SGD against Adam, on a sparse and on a uniform task.
 
-Figure 3: a two-layer transformer on text, SGD against Adam, on a sparse and on a uniform task.
+The text is made of sentences from templates, or of WikiText-2 from its raw file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Figures 4 and 5: attention maps of small vision transformers trained on dense and on sparse teachers.
+"""Figures 4, 5 and 8 and Tables 1 to 3: attention of small vision transformers.
 
-Figure 8: Assumption B1 in the last layer of a trained vision transformer: leakage, important keys, dim I.
-
-Tables 1-3: leakage, value margins and condition numbers of the attention of a trained small vision transformer.
+4 and 5: attention maps after training on dense and on sparse teachers. 8: Assumption B1 in the last layer (leakage,
+important keys, dim I). Tables: leakage, value margins and condition numbers.
 """
 
 from __future__ import annotations

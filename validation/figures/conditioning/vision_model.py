@@ -1,6 +1,6 @@
-"""Images for the small vision transformer: the digits that scikit-learn ships, or MNIST from its own files.
+"""A small vision transformer whose attention can be read out, its teachers (sparse or dense), training and images.
 
-A small vision transformer whose attention can be read out, its sparse and dense teachers, and its training.
+The images are the digits that scikit-learn ships, or MNIST from its own files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Figures 6 and 7: a small language model with LocAteR: spectrum, entropy, perplexity, propagation over training.
+"""Figures 6 to 12: language models with LocAteR.
 
-Figures 8 to 12: LocAteR with 1, 3 and 6 layers and two widths.
+6 and 7: spectrum, entropy, perplexity and propagation of a small model over training. 8 to 12: 1, 3 and 6 layers and
+two widths.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Figure 1: the softmax beside its piecewise-linear approximation, for two logits.
+"""Figures 1 to 5: the piecewise-linear softmax, and which tokens pass a gradient.
 
-Figure 2: the propagation probability over positions, xi and eta, with the printed and the corrected variance.
-
-Figures 3 and 4: localization at the middle site, and the least attention entropy against the norm of the logits.
-
-Figure 5: simulated propagation probabilities and attention entropy against the eigenspectrum of W_QK.
+1: the softmax beside its approximation, for two logits. 2: the propagation probability over positions, xi and eta,
+with the printed and the corrected variance. 3 and 4: localization at the middle site, and the least entropy against
+the norm of the logits. 5: simulated probabilities and entropies against the eigenspectrum of W_QK.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""How often the assumptions hold, and whether descent ends where the list of local optima says.
+"""Where descent and regularization paths go, and how fast.
 
-Regularization paths against the SVM directions they should follow (Theorems 2 and 7).
-
-Which SVM does each optimizer follow? Margins reached in seven norms.
-
-The floor of normalized gradient descent, and what removes it.
-
-Constant, normalized and Polyak steps: how fast W turns towards its SVM and attention becomes one-hot, measured.
+How often the assumptions hold and whether descent ends at a listed local optimum; paths against the SVM directions of
+Theorems 2 and 7; margins in seven norms that each optimizer reaches; the floor of normalized descent and what removes
+it; constant, normalized and Polyak steps.
 """
 
 from __future__ import annotations

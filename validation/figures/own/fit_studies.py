@@ -1,6 +1,7 @@
-"""Atom mapping with a real head: raw, edited and fitted, and the edit put back into the whole network.
+"""Fits and edits at work: atom mapping with a real head, and retrieval with sentence embeddings.
 
-Retrieval with sentence embeddings: cosine, convex fits with and without prior, and what others learn.
+The head is taken raw, edited and fitted, and the edit is put back into the whole network. Retrieval compares cosine,
+convex fits with and without prior, and what others learn.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ from attsvm.validation.pretrained.retrieval import Asked, Split, docstring_pairs
 __all__ = [
     "FIGURE_ATOMS",
     "FIGURE_RETRIEVAL",
+    "atoms_of_split",
     "counts",
     "left_out",
+    "retrieval_of_split",
     "run_atoms",
     "run_retrieval",
-    "split_task_atoms",
-    "split_task_retrieval",
 ]
 
 
@@ -152,7 +153,7 @@ def _again(tasks: Tasks, model: ReactionModel, reactions: list[Any], of: Any) ->
     return rows, note
 
 
-def split_task_atoms(trials: int, seed: int, *, data: str, split: int, first: int, held: int, size: int, way: str,
+def atoms_of_split(trials: int, seed: int, *, data: str, split: int, first: int, held: int, size: int, way: str,
                c: float) -> dict[str, Any]:  # fmt: skip
     """Right, equivalent and all held-out atoms of one split, for one way of learning; what a sweep runs."""
     tasks, head = Tasks.read(data), load_reaction_model().head
@@ -178,7 +179,7 @@ def _curve(context: Context, data: str, n: int) -> list[dict[str, Any]]:
         for split in range(s["splits"])
         for way, size in asked
     ]  # fmt: skip
-    done = context.sweep(split_task_atoms, cells, 1, chunk=1, name="curve", extend=True)
+    done = context.sweep(atoms_of_split, cells, 1, chunk=1, name="curve", extend=True)
     return [
         {"way": cell["way"], "size": cell["size"], "split": cell["split"], "gap": float(columns["gap"][0])}
         | {name: int(columns[name][0]) for name in ("right", "equivalent", "total")}
@@ -306,7 +307,7 @@ FIGURE_ATOMS = Figure(
 )  # fmt: skip
 
 
-def split_task_retrieval(
+def retrieval_of_split(
     trials: int, seed: int, *, data: str, split: int, way: str, first: int, settings: str
 ) -> dict[str, Any]:
     """One way on one split; splits depend on the seed of the study and their number alone."""
@@ -343,7 +344,7 @@ def run_retrieval(context: Context) -> Outcome:
             for k in range(s["trials"])
             for label in ways(s)
         ]
-        done = context.sweep(split_task_retrieval, cells, 1, chunk=1, name="splits", extend=True)
+        done = context.sweep(retrieval_of_split, cells, 1, chunk=1, name="splits", extend=True)
         with np.load(data, allow_pickle=False) as kept:
             n, modules = len(kept["modules"]), len(np.unique(kept["modules"]))
     found: dict[str, dict[str, list[Any]]] = {}

@@ -1,12 +1,7 @@
-"""Smallest edits against cvxpy on random heads, and what must hold of every edit.
+"""Heads that somebody trained: smallest edits of random heads against cvxpy, and probes of three real models.
 
-What the studies of real models share: a probe with a small budget, and how its findings are told.
-
-MiniLM on English text: what its 72 heads select, how firmly, and whether their W lean towards the SVM's.
-
-SmolLM2-135M: first-token sinks and what else its 270 heads do, in head space.
-
-rxnfp: one pretrained and two fine-tuned checkpoints of a BERT on reactions; which heads moved, and where to.
+MiniLM on English text (72 heads), SmolLM2-135M with its first-token sinks (270 heads, in head space), and rxnfp, one
+pretrained and two fine-tuned checkpoints of a BERT on reactions: which heads moved, and where to.
 """
 
 from __future__ import annotations
@@ -207,7 +202,7 @@ def kinds_table(title: str, table: ProbeTable) -> Table:
     return Table(title, ("", "", "heads"), rows, align="llr")
 
 
-def _mean_real_heads(name: str, values: Any) -> Interval:
+def _mean_of_measure(name: str, values: Any) -> Interval:
     known = MEASURES.get(name)
     return (mean_share_of if known is not None and known.share else mean_of)(values)
 
@@ -218,10 +213,10 @@ def measures_table(title: str, table: ProbeTable) -> Table:
     for name in _MEASURES:
         if name in table.columns:
             beside = [
-                _mean_real_heads(name, table.column(f"{name}_{kind}")) if f"{name}_{kind}" in table.columns else None
+                _mean_of_measure(name, table.column(f"{name}_{kind}")) if f"{name}_{kind}" in table.columns else None
                 for kind in ("random", "shuffled")
             ]
-            rows.append((name, _mean_real_heads(name, table.column(name)), *beside))
+            rows.append((name, _mean_of_measure(name, table.column(name)), *beside))
     return Table(title, ("mean over heads", "model", "random W", "shuffled tokens"), rows)
 
 
@@ -237,8 +232,8 @@ def paired_table(title: str, tables: list[ProbeTable]) -> Table:
         rows.append(
             (
                 name,
-                _mean_real_heads(name, own),
-                _mean_real_heads(name, drawn),
+                _mean_of_measure(name, own),
+                _mean_of_measure(name, drawn),
                 mean_of(own - drawn),
                 f"{int((own > drawn)[above].sum())} of {int(above.sum())}",
             )
@@ -448,7 +443,7 @@ def run_rxnfp(context: Context) -> Outcome:
             {
                 "layer": k,
                 "head": h,
-                **_mean_rxnfp([turned(a, b, h, budget, context.seed + t) for t in range(s["trials"])]),
+                **_mean_over_draws([turned(a, b, h, budget, context.seed + t) for t in range(s["trials"])]),
             }
             for k, (a, b) in enumerate(zip(layers[CHECKPOINTS[0]][:depth], layers[name][:depth], strict=True))
             for h in range(a.heads)
@@ -478,7 +473,7 @@ def run_rxnfp(context: Context) -> Outcome:
     return Outcome(told, curves, notes)
 
 
-def _mean_rxnfp(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _mean_over_draws(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: float(np.mean([part[name] for part in parts if name in part])) for name in parts[0]}
 
 

@@ -1,6 +1,7 @@
-"""Next-token graphs: Graph-SVM against a model of all pairs, and descent against direction plus finite part.
+"""Next-token graphs, and head and attention trained together.
 
-Head and attention trained together: which margin problems they follow, far past underflow.
+Graph-SVM against a model of all pairs, and descent against direction plus finite part; which margin problems joint
+training follows, far past underflow.
 """
 
 from __future__ import annotations

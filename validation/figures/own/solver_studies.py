@@ -1,12 +1,8 @@
-"""Whether all backends agree, their certificates say so, and Theorem 1 holds.
+"""How far the solvers can be trusted and how far they reach.
 
-How far exact listing of locally optimal selections reaches.
-
-Ranks of Att-SVM* solutions: what loose solves report against what a certificate proves.
-
-Thousands of small problems made to break certificates, every claim about them judged by exact arithmetic.
-
-Every public function with all pairs of its options, judged by separate arithmetic.
+Whether all backends agree and Theorem 1 holds; how many selections can be listed exactly; ranks that loose solves
+report against ranks that a certificate proves; thousands of small problems made to break certificates, judged by
+exact arithmetic; every public function with all pairs of its options.
 """
 
 from __future__ import annotations

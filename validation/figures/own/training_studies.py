@@ -1,8 +1,7 @@
-"""A small transformer trained from scratch: does W turn towards the SVM of its selections as training goes on.
+"""Training of small transformers beside the margin problems of their selections.
 
-Several heads, softmax-1, sigmoid, sparsemax and entmax attention: which margin problem does training follow.
-
-What watching costs: training steps with and without a monitor, in turn, in one process.
+Whether W turns towards its SVM as training goes on; which problem several heads, softmax-1, sigmoid, sparsemax and
+entmax attention follow; and what a monitor costs, with and without it in turn, in one process.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from attsvm.validation.models.attention_layers import FINITE_MAPS, SUMMED, desce
 
 __all__ = [
     "FIGURE_MONITOR",
-    "FIGURE_OWN",
     "FIGURE_TURNING",
-    "draw_own",
+    "FIGURE_VARIANTS",
     "draw_turning",
+    "draw_variants",
     "finite",
     "run_monitor",
-    "run_own",
     "run_turning",
+    "run_variants",
     "snapshots",
     "summed",
 ]
@@ -238,7 +237,7 @@ def finite(trials: int, seed: int, *, name: str, steps: int) -> dict[str, Any]:
     }
 
 
-def run_own(context: Context) -> Outcome:
+def run_variants(context: Context) -> Outcome:
     """Variants that saturate at infinity, then those that stop."""
     s = context.settings
     cells = [{"variant": name, "steps": s["steps"]} for name in SUMMED]
@@ -327,7 +326,7 @@ def _finite_notes(ended: Any) -> list[str]:
     return notes
 
 
-def draw_own(outcome: Outcome) -> Picture:
+def draw_variants(outcome: Outcome) -> Picture:
     """Medians and quartiles over the steps."""
     picture, axis = subplots(1, 1, size=(5.6, 3.8))
     for name, values in outcome.curves["own"].items():
@@ -340,7 +339,7 @@ def draw_own(outcome: Outcome) -> Picture:
     return finish(picture, [axis], legend=8)
 
 
-FIGURE_OWN = Figure(
+FIGURE_VARIANTS = Figure(
     paper="own",
     name="variants",
     title="Other attention maps and several heads: which margin problem training follows",
@@ -351,8 +350,8 @@ FIGURE_OWN = Figure(
         no theorem is tested.""",
     full={"trials": 200, "steps": 5000, "finite_steps": 3000},
     quick={"trials": 6, "steps": 500, "finite_steps": 600},
-    run=run_own,
-    draw=draw_own,
+    run=run_variants,
+    draw=draw_variants,
 )
 
 

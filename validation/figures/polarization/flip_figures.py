@@ -1,6 +1,6 @@
-"""Figure 6 (and 21): predictions of set classifiers flipped by exchanging one token.
+"""Figures 6 and 18 to 21: predictions of set classifiers flipped by exchanging one token.
 
-Figures 18 to 20: flip rates over the vocabulary, with and without MLP and LayerNorm.
+18 to 20: flip rates over the vocabulary, with and without MLP and LayerNorm.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Initial values of the published experiments, from the legacy generator in the order of the published code.
+"""Figures 2, 3 and 10 to 13: the value-softmax model by gradient descent and by its flow.
 
-Figure 2: scores and projections under the logistic loss, by gradient descent and by the flow, far beyond it.
-
-Figures 3 and 12: regression with condition numbers 1 to 5, and what of it is the norm of the fit.
-
-Figure 10: the KL loss polarizes, and stops at a finite entropy.
-
-Figure 11: the tied model R softmax(R a): one score wins and one column of R diverges.
-
-Figure 13: square and logistic losses with other maps from logits to scores.
+2: scores and projections under the logistic loss. 3 and 12: regression with condition numbers 1 to 5, and what of it is
+the norm of the fit. 10: the KL loss, which stops at a finite entropy. 11: the tied model R softmax(R a). 13: square and
+logistic losses with other maps. Initial values come from the legacy generator in the order of the published code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Figures 4 (and 1): sink heads of two-layer transformers on the induction task, for the attentions of Table 1.
+"""Figures 1, 4, 5 and 14 to 17: sink heads of small transformers.
 
-Figure 5: attention of the class token over training, for two inputs with different labels.
-
-Figures 14 to 17: sink heads and accuracy on the induction task, over positions, the auxiliary loss and t' = t.
+4 (and 1): two layers on the induction task, for the attentions of Table 1. 5: attention of the class token over
+training, for two inputs with different labels. 14 to 17: sinks and accuracy over positions, the auxiliary loss and t'
+= t.
 """
 
 from __future__ import annotations

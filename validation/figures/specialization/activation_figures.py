@@ -1,8 +1,7 @@
-"""Figure 5: softmax, softmax-1 and Bayes-softmax against the Bayes risk, by number of heads and by signal.
+"""Figures 5 to 7: what the activations reach, and what trained heads look like.
 
-Figure 6: attention maps of trained heads.
-
-Figure 7: greedy removal of trained heads.
+5: softmax, softmax-1 and Bayes-softmax against the Bayes risk, by number of heads and by signal. 6: attention maps.
+7: greedy removal of heads.
 """
 
 from __future__ import annotations

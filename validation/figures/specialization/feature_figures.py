@@ -1,8 +1,8 @@
-"""Figures 3 and 16 to 18: Gaussian features are learnt by decreasing variance, and heads take all sign patterns.
+"""Figures 3, 4, 11 to 14 and 16 to 20: which features heads learn, and in which order.
 
-Figures 4, 19 and 20: eight heads and three features of decreasing variance.
-
-Figures 11 to 14: two heads on a flipping spike, over the strengths of the two directions and three activations.
+3 and 16 to 18: Gaussian features by decreasing variance, and heads of all sign patterns. 4, 19 and 20: eight heads
+and three features. 11 to 14: two heads on a flipping spike, over the strengths of its two directions and three
+activations.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Trials shared by the figures of this paper: flows, SGD beside its flow, trained and pruned heads.
+"""Figures 1, 2, 9, 10 and 15: the two time scales of specialization, and trials that other figures share.
 
-Figures 1, 9 and 10: SGD in dimension D against the flow of its order parameters; specialization time against D.
-
-Figures 2 and 15: heads first move along the constant spike, then split along the flipping one.
+1, 9 and 10: SGD in dimension D against the flow of its order parameters, and specialization time against D. 2 and 15:
+heads first move along the constant spike, then split along the flipping one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Figures 9 and 12: a ReLU head composes several tokens, and W follows W_fin + gamma W_mm.
+"""Figures 9, 10, 12 and 13: attention that composes several tokens.
 
-Figures 10 and 13: a concave head makes attention share itself among several tokens, as Lemma 6 says.
+9 and 12: with a ReLU head W follows W_fin + gamma W_mm. 10 and 13: with a concave head attention is shared among
+several tokens, as Lemma 6 says.
 """
 
 from __future__ import annotations

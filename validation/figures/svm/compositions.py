@@ -1,6 +1,6 @@
 """Trials shared by the figures on compositions of several tokens: draw, train, filter, decompose.
 
-Trials of the concave head v . x - lam |x|^2 on orthonormal tokens, whose optimal attention is known (Lemma 6).
+The concave head v . x - lam |x|^2 is tried on orthonormal tokens, whose optimal attention is known (Lemma 6).
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Trials shared by the figures that classify where gradient descent ends: Global, Local or Not local.
 
-Training in the span of the queries: the same descent with fewer numbers.
-
-Logits ``x^T W z_i`` and gradients ``X_i^T g z_i^T`` (15) know W only on the span of the queries. With an orthonormal
-basis B of that span, descent on ``W B`` with queries ``B^T z_i`` takes the same steps as descent on W and selects the
-same tokens; off the span W stays as it was at the start. For (K, Q) the same holds for ``B^T Q`` until the ridge, of
-the size of the machine epsilon, is felt: it then no longer shrinks the part of Q that no logit sees. By that time the
-softmax has saturated to about e^-36 and the tokens are settled.
+Descent runs in the span of the queries, with fewer numbers: logits ``x^T W z_i`` and gradients ``X_i^T g z_i^T`` (15)
+know W only there. With an orthonormal basis B of that span, descent on ``W B`` with queries ``B^T z_i`` takes the
+same steps as descent on W and selects the same tokens; off the span W stays as it was at the start. For (K, Q) the
+same holds for ``B^T Q`` until the ridge, of the size of the machine epsilon, is felt: it then no longer shrinks the
+part of Q that no logit sees. By that time the softmax has saturated to about e^-36 and the tokens are settled.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Ranks of a batch by the published protocol: one compiled model per size instead of one model per problem.
+"""Figures 4 and 11: ranks of Att-SVM and Att-SVM* solutions, and the inner dimension of (K, Q).
 
-The modelling package's defaults, ``matrix_rank`` at an absolute 1e-7, and rank 1 for every infeasible draw (the rank
-that ``matrix_rank(None)`` returns). The solver sees the same numbers as when every problem is modelled anew, row by
-row, and starts cold each time: the ranks are those of :func:`published_rank`.
+4: ranks against d, certified and as the published protocol counts them. 11: how far (K, Q) of inner dimension m ends
+from the nuclear-norm SVM, against m and the certified rank.
 
-Figure 4: ranks of Att-SVM and Att-SVM* solutions against d, certified and as the published protocol counts them.
-
-Figure 11: how far (K, Q) of inner dimension m ends from the nuclear-norm SVM, against m and the certified rank.
+The published protocol takes the modelling package's defaults, ``matrix_rank`` at an absolute 1e-7, and rank 1 for
+every infeasible draw (what ``matrix_rank(None)`` returns). One model is compiled per size, but the solver sees the
+same numbers as when every problem is modelled anew and starts cold each time: the ranks are those of
+:func:`published_rank`.
 """
 
 from __future__ import annotations

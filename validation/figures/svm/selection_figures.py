@@ -1,10 +1,8 @@
-"""Figures 2 and 5: how often gradient descent on W or (K, Q) ends globally, locally or not locally optimal.
+"""Figures 2 and 5 to 8: which tokens gradient descent on W or (K, Q) selects.
 
-Figure 6: how often gradient descent on W and (K, Q) ends at the optimal tokens, against d.
-
-Figure 7: W aligns with the Frobenius-norm and (K, Q) with the nuclear-norm solution for the tokens each selects.
-
-Figure 8: margins of the selected and of the optimal tokens, and where gradient descent ends.
+2 and 5: how often it ends globally, locally or not locally optimal. 6: how often at the optimal tokens, against d. 7: W
+aligns with the Frobenius-norm and (K, Q) with the nuclear-norm solution for the tokens each selects. 8: margins of the
+selected and of the optimal tokens.
 """
 
 from __future__ import annotations
