@@ -20,6 +20,7 @@ import numpy.typing as npt
 from attsvm.attention import likeliest
 from attsvm.margin_options import DEFAULTS, AttSvmOptions, MarginOptions, check_options, method_options, takes
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_table
 from attsvm.selection import Selection, SelectionLike
 from attsvm.selection_rows import AttentionRows, selection_rows
 from attsvm.solution import ResultView
@@ -417,6 +418,28 @@ class Edit(ResultView):
         size = f"{100 * share:.3g} % of ||{self.of}||" if np.isfinite(share) else f"norm {self.norm:.4g}"
         found = f"rank {self.rank}, {len(self.driving)} driving rows, gap={self.certificate.gap:.1e}"
         return f"Edit(of {self.of}, {self.result.norm_kind.name}, {self.status}, {size}, {found})"
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"status": f"{self.status}: {self.status.advice}"}
+        if not self.status.has_solution:
+            told = [str(demand) for demand in self.conflicts]
+            facts |= {f"contradiction {k + 1}": demand for k, demand in enumerate(told[:_SHOWN])}
+            return html_table(f"Edit of {self.of}, {self.result.norm_kind.name} norm", facts)
+        driving = self.driving
+        facts |= {
+            f"size, as a share of ||{self.of}||": f"{self.relative_norm:.3%}",
+            "rank": self.rank,
+            "largest demand missed by": f"{self.violation:.1e}",
+            "gap": f"{self.certificate.gap:.1e}",
+            "driving demands": len(driving),
+        }
+        facts |= {
+            f"driving {k + 1}": f"{demand} ({demand.multiplier:.3g})" for k, demand in enumerate(driving[:_SHOWN])
+        }
+        return html_table(f"Edit of {self.of}, {self.result.norm_kind.name} norm", facts)
+
+
+_SHOWN = 6  # demands in a table for notebooks
 
 
 @takes(MarginOptions)

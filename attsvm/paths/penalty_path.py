@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from attsvm.margin_options import DEFAULTS, AttSvmOptions, PathOptions, check_options, method_options, takes
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_listing
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.selection_rows import AttentionRows, rows_of_selection
 from attsvm.solution import Solution
@@ -106,6 +107,11 @@ class SoftPath:
     def __repr__(self) -> str:
         ends = f"C {self.Cs[0]:.3g}..{self.Cs[-1]:.3g}, norms {self.norms[0]:.3g}..{self.norms[-1]:.3g}"
         return f"SoftPath({len(self)} penalties, {ends}, gap <= {self.gaps.max():.1e})"
+
+    def _repr_html_(self) -> str:
+        numbers = zip(self.Cs, self.norms, self.slacks, self.paying, self.gaps, strict=True)
+        rows = [(f"{C:.4g}", f"{norm:.5g}", f"{slack:.5g}", int(n), f"{gap:.1e}") for C, norm, slack, n, gap in numbers]
+        return html_listing("Soft margins", ("C", "norm", "total slack", "queries with slack", "gap"), rows)
 
     def __len__(self) -> int:
         return len(self.solutions)

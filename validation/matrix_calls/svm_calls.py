@@ -538,7 +538,7 @@ def _consistent(call: Call) -> Iterator[str]:
 
 
 @case(
-    "attsvm.joint_svm", words={"ratio": (0.0, 0.7, float("inf"))},
+    "attsvm.joint.joint_svm", words={"ratio": (0.0, 0.7, float("inf"))},
     work=lambda row: 2_000_000 if row["solver"] == "cvxpy" else 200_000,  # a root of the ratio takes some 20 solves
 )  # fmt: skip
 def _joint_svm(call: Call) -> Iterator[str]:
@@ -546,7 +546,7 @@ def _joint_svm(call: Call) -> Iterator[str]:
     n, T, d = call.pick((3, 3, 4), (4, 4, 6), (5, 5, 8))
     problem: Any = attsvm.random_problem(n, T, d, seed=call.seed)
     selection = call.rng.integers(T, size=n) if call.given("selection") else None
-    found = call.run(attsvm.joint_svm, problem, selection, ratio=call["ratio"], **call.options("norm", "solver"))
+    found = call.run(attsvm.joint.joint_svm, problem, selection, ratio=call["ratio"], **call.options("norm", "solver"))
     chosen = found.selection.indices
     yield from _judge_label(problem, chosen, found.head)
     if not found.head.status.has_solution:
