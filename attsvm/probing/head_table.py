@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._lazy import needs
-from attsvm.probing.measure_catalog import MEASURES, THEORIES
+from attsvm.probing.cheap_measures import MEASURES
+from attsvm.probing.measure_catalog import THEORIES
 from attsvm.records import Interval, Table, atomic_write, environment, plain, write_json
 from attsvm.reports.page import assets, document, escape, section
 
@@ -60,7 +61,7 @@ def render_atlas(content: dict[str, Any]) -> str:
     style = assets("page.css") + assets("atlas.css", package="attsvm.probing")
     script = assets("common.js") + assets("atlas.js", package="attsvm.probing")
     about = content["about"]
-    known = {name: vars(measure) for name, measure in MEASURES.items()}
+    known = {name: measure.record() for name, measure in MEASURES.items()}
     data = {**content, "measures": known, "theories": THEORIES}
     parts = {
         "map": ("Layers and heads", _MAP),

@@ -1,6 +1,6 @@
 """The paper's own words beside a claim: where they stand, what they suppose, and what a second reading decided.
 
-One file ``claims.toml`` per paper, one table per claim, with the record of the claim itself. A quotation is checked
+One file ``<paper>.toml`` per paper, one table per claim, with the record of the claim itself. A quotation is checked
 against the paper's text by whoever writes it; the papers are not shipped.
 
 A claim, its formulas, and how a verdict follows from measuring them.
@@ -301,7 +301,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a paper: its record in ``claims.toml``, joined with its check by `all_claims`.
+    """One statement of a paper: its record in ``<paper>.toml``, joined with its check by `all_claims`.
 
     Parameters
     ----------
