@@ -1,8 +1,8 @@
 """What a figure is: a protocol, settings for a full and a quick run, a computation and a picture.
 
 A figure is a ``Figure(...)`` at the top level of its module. Its ``run(context)`` computes through ``context.sweep``,
-so that finished chunks survive an interruption, and returns an :class:`Outcome`; ``draw(outcome)`` makes the picture from
-the outcome alone. `folder_beside` is where a figure keeps what its cells share.
+so that finished chunks survive an interruption, and returns an :class:`Outcome`; ``draw(outcome)`` makes the picture
+from the outcome alone. `folder_beside` is where a figure keeps what its cells share.
 """
 
 from __future__ import annotations
