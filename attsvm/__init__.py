@@ -23,83 +23,56 @@ except _NotInstalled:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 # Loaded at first use: `import attsvm` must load neither torch nor networkx. A name that is a module of attsvm is the
-# module itself.
+# module itself. Every name is public, that is in `__all__`; classes of results that only annotations name, as
+# `attsvm.paths.SoftPath`, are at home in their modules.
 _LAZY = {
     "Monitor": "attsvm.probing",
+    "ProblemFileError": "attsvm.files",
     "Run": "attsvm.training",
     "TrainOptions": "attsvm.training",
     "TrainedHead": "attsvm.trained_head",
     "attraction": "attsvm.theory",
+    "cone_init": "attsvm.training",
     "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
     "dynamics": "attsvm.dynamics",
     "edit": "attsvm.editing",
     "export": "attsvm.export",
+    "get_loss": "attsvm.losses",
+    "high_score_tokens": "attsvm.optimality",
+    "iter_locally_optimal": "attsvm.enumeration",
+    "joint": "attsvm.joint",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
+    "low_score_tokens": "attsvm.optimality",
     "next_token": "attsvm.next_token",
     "probe": "attsvm.probing",
     "regularization_path": "attsvm.paths",
     "save_problem": "attsvm.files",
     "selection_graph": "attsvm.enumeration",
     "sklearn": "attsvm.sklearn",
+    "smoothness_constant": "attsvm.training",
     "soft_path": "attsvm.paths",
+    "support_indices": "attsvm.optimality",
     "sweep": "attsvm.sweeps",
     "train": "attsvm.training",
     "write_report": "attsvm.reports",
-    # Helpers and classes of results: listed by dir(attsvm), but no part of `from attsvm import *`.
-    "Attraction": "attsvm.theory",
-    "Decomposition": "attsvm.paths",
-    "Diagnosis": "attsvm.theory",
-    "Edit": "attsvm.editing",
-    "FarkasCertificate": "attsvm.solvers",
-    "ProblemFileError": "attsvm.files",
-    "RegularizationPath": "attsvm.paths",
-    "SeparatingCone": "attsvm.optimality",
-    "SoftPath": "attsvm.paths",
-    "cone_init": "attsvm.training",
-    "get_loss": "attsvm.losses",
-    "high_score_tokens": "attsvm.optimality",
-    "iter_locally_optimal": "attsvm.enumeration",
-    "joint": "attsvm.joint",
-    "joint_path": "attsvm.joint",
-    "joint_svm": "attsvm.joint",
-    "low_score_tokens": "attsvm.optimality",
-    "smoothness_constant": "attsvm.training",
-    "support_indices": "attsvm.optimality",
 }
 
 if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they would accept any other name, too
-    from attsvm import dynamics, export, next_token, sklearn
-    from attsvm import joint as joint
-    from attsvm.editing import Edit as Edit
+    from attsvm import dynamics, export, joint, next_token, sklearn
     from attsvm.editing import edit
-    from attsvm.enumeration import iter_locally_optimal as iter_locally_optimal
-    from attsvm.enumeration import locally_optimal_selections, selection_graph
-    from attsvm.files import ProblemFileError as ProblemFileError
-    from attsvm.files import load_problem, save_problem
-    from attsvm.joint import joint_path as joint_path
-    from attsvm.joint import joint_svm as joint_svm
-    from attsvm.losses import get_loss as get_loss
-    from attsvm.optimality import SeparatingCone as SeparatingCone
-    from attsvm.optimality import high_score_tokens as high_score_tokens
-    from attsvm.optimality import low_score_tokens as low_score_tokens
-    from attsvm.optimality import support_indices as support_indices
-    from attsvm.paths import Decomposition as Decomposition
-    from attsvm.paths import RegularizationPath as RegularizationPath
-    from attsvm.paths import SoftPath as SoftPath
+    from attsvm.enumeration import iter_locally_optimal, locally_optimal_selections, selection_graph
+    from attsvm.files import ProblemFileError, load_problem, save_problem
+    from attsvm.losses import get_loss
+    from attsvm.optimality import high_score_tokens, low_score_tokens, support_indices
     from attsvm.paths import decompose, regularization_path, soft_path
     from attsvm.probing import Monitor, probe
     from attsvm.reports import write_report
-    from attsvm.solvers import FarkasCertificate as FarkasCertificate
     from attsvm.sweeps import sweep
-    from attsvm.theory import Attraction as Attraction
-    from attsvm.theory import Diagnosis as Diagnosis
     from attsvm.theory import attraction, diagnose
     from attsvm.trained_head import TrainedHead
-    from attsvm.training import Run, TrainOptions, train
-    from attsvm.training import cone_init as cone_init
-    from attsvm.training import smoothness_constant as smoothness_constant
+    from attsvm.training import Run, TrainOptions, cone_init, smoothness_constant, train
 else:
 
     def __getattr__(name: str) -> object:
@@ -107,7 +80,7 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_LAZY, "__version__"})
+    return sorted([*__all__, "__version__"])
 
 
 __all__ = [
@@ -121,6 +94,7 @@ __all__ = [
     "Monitor",
     "NoSolutionError",
     "ProblemBatch",
+    "ProblemFileError",
     "ReluHead",
     "Report",
     "Run",
@@ -135,6 +109,7 @@ __all__ = [
     "attention",
     "attraction",
     "compare",
+    "cone_init",
     "correlation_loss",
     "decompose",
     "diagnose",
@@ -144,10 +119,15 @@ __all__ = [
     "export",
     "finite_part",
     "gen_svm",
+    "get_loss",
+    "high_score_tokens",
     "is_locally_optimal",
+    "iter_locally_optimal",
+    "joint",
     "load_problem",
     "locally_optimal_selections",
     "logistic",
+    "low_score_tokens",
     "next_token",
     "probe",
     "random_problem",
@@ -157,8 +137,10 @@ __all__ = [
     "selection_graph",
     "separating_cone",
     "sklearn",
+    "smoothness_constant",
     "soft_path",
     "structured_problem",
+    "support_indices",
     "sweep",
     "train",
     "verify",

@@ -102,7 +102,7 @@ class JointSolution:
     Examples
     --------
     >>> import attsvm
-    >>> attsvm.joint_svm(attsvm.random_problem(n=4, T=5, d=8, seed=0), ratio=1.0)
+    >>> attsvm.joint.joint_svm(attsvm.random_problem(n=4, T=5, d=8, seed=0), ratio=1.0)
     JointSolution(optimal, label margin 0.694, attention margin 0.4537, ratio 1, 3 of 4 queries support)
     """
 
@@ -271,7 +271,7 @@ def joint_svm(
     --------
     >>> import attsvm
     >>> problem = attsvm.random_problem(n=6, T=5, d=4, seed=1)
-    >>> plain, relaxed = (attsvm.joint_svm(problem, ratio=ratio) for ratio in (0.0, float("inf")))
+    >>> plain, relaxed = (attsvm.joint.joint_svm(problem, ratio=ratio) for ratio in (0.0, float("inf")))
     >>> bool(relaxed.attention.norm <= plain.attention.norm), sorted(set(relaxed.demanded.tolist())) <= [0.0, 1.0]
     (True, True)
     """
@@ -416,7 +416,7 @@ def joint_path(
     Examples
     --------
     >>> import attsvm
-    >>> path = attsvm.joint_path(attsvm.random_problem(n=3, T=4, d=5, seed=0), [10, 160], starts=2)
+    >>> path = attsvm.joint.joint_path(attsvm.random_problem(n=3, T=4, d=5, seed=0), [10, 160], starts=2)
     >>> bool(path.head_distance[-1] < 1e-3 > path.attention_distance[-1])
     True
     """

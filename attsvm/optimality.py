@@ -1,4 +1,6 @@
-"""Definition 2 proved: is every token on the margin worth less than the selected one? Yes, no, or undecided and why.
+"""Local optimality of a selection (Definitions 2 to 5): low- and high-score tokens, support, the verdict, the cone.
+
+Definition 2 is proved: is every token on the margin worth less than the selected one? Yes, no, or undecided and why.
 
 *Frobenius norm.* The solution is unique; rows of high-score tokens that are all proved to lie beyond the margin say
 yes, a proof that some of them carries a multiplier says no (`attsvm.support_proof`), and rationals decide the rest.
@@ -11,8 +13,6 @@ of them, each proved by certificates of margin problems alone:
 - every solution has row k beyond the margin when the norm with that row held at exactly 1 is strictly more.
 
 Where neither is proved the readings may differ, and the answer is "undecided".
-
-Local optimality of a selection (Definitions 2 to 5): low- and high-score tokens, support, the verdict, the cone.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.attention import logits
 from attsvm.exact_tokens import score_order
-from attsvm.problem import AttentionProblem, ProblemBatch, require_problem
+from attsvm.margin_options import SolverOptions, check_options, takes
+from attsvm.problem import AttentionProblem, require_problem
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.selection_rows import AttentionRows
 from attsvm.solution import Solution, SolutionBatch
@@ -49,6 +50,9 @@ from attsvm.solvers.margin_solution import EitherSolution, is_one
 from attsvm.support_proof import MarginBounds, carries_weight_outside, margin_bounds, solve_exactly, upper_norm
 from attsvm.svm import att_svm
 from attsvm.user_input import real_array
+
+if TYPE_CHECKING:
+    from attsvm.problem import Solvable
 
 __all__ = [
     "Convergence",
@@ -367,37 +371,32 @@ def support_indices(solution: Solution, tolerance: float | None = None) -> tuple
 
 
 @overload
-def is_locally_optimal(  # type: ignore[overload-overlap]  # a batch is a problem, so the narrower case comes first
-    problem: ProblemBatch,
+def is_locally_optimal(
+    problem: Solvable[SolutionBatch],
     selection: SelectionLike = None,
     *,
-    norm: str = "frobenius",
     solution: SolutionBatch | None = None,
-    solver: str = "auto",
-    **options: object,
+    **options: Unpack[SolverOptions],
 ) -> BoolArray: ...
 
 
 @overload
 def is_locally_optimal(
-    problem: AttentionProblem,
+    problem: Solvable[Solution],
     selection: SelectionLike = None,
     *,
-    norm: str = "frobenius",
     solution: Solution | None = None,
-    solver: str = "auto",
-    **options: object,
+    **options: Unpack[SolverOptions],
 ) -> bool: ...
 
 
+@takes(SolverOptions)
 def is_locally_optimal(
-    problem: AttentionProblem,
+    problem: Solvable[Solution] | Solvable[SolutionBatch],
     selection: SelectionLike = None,
     *,
-    norm: str = "frobenius",
     solution: Solution | SolutionBatch | None = None,
-    solver: str = "auto",
-    **options: object,
+    **options: Unpack[SolverOptions],
 ) -> bool | BoolArray:
     """Whether every support token scores strictly less than the selected one (Definition 2 / 4): proved.
 
@@ -410,12 +409,11 @@ def is_locally_optimal(
     problem : AttentionProblem
     selection : Selection or array_like of int, optional
         The optimal tokens by default.
-    norm : str
-        "frobenius" for W, "nuclear" for (K, Q): the support depends on it.
     solution : Solution, or SolutionBatch for a batch, optional
         Already solved for this selection; its norm counts.
-    solver, **options
-        As for `att_svm`.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.SolverOptions`.
 
     Returns
     -------
@@ -433,16 +431,17 @@ def is_locally_optimal(
     >>> attsvm.is_locally_optimal(attsvm.random_problem(n=3, T=4, d=5, seed=0))
     True
     """
-    chosen = read_selection(require_problem(problem), selection)
+    check_options("is_locally_optimal", SolverOptions, options)
+    given = require_problem(problem)
+    chosen = read_selection(given, selection)
     solved: Solution | SolutionBatch
     if solution is None:
-        settings: dict[str, Any] = dict(options)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # what is undecided is told below
-            solved = att_svm(problem, chosen, norm=norm, solver=solver, **settings)
+            solved = att_svm(given, chosen, **options)
     elif not isinstance(solution, Solution | SolutionBatch):
         raise TypeError(f"solution= must be a Solution or a SolutionBatch, got {type(solution).__name__}")
-    elif isinstance(solution, SolutionBatch) != (problem.batch is not None):
+    elif isinstance(solution, SolutionBatch) != (given.batch is not None):
         raise ValueError(
             "solution= must be a Solution for one problem and a SolutionBatch for a batch, got "
             f"{type(solution).__name__}; index the batch first, e.g. problem[0]"
@@ -454,9 +453,9 @@ def is_locally_optimal(
     proof = prove(solved)
     if proof.undecided.any():
         which = np.flatnonzero(proof.undecided).tolist()
-        where = "" if problem.batch is None else f" for problems {which[:5]}"
+        where = "" if given.batch is None else f" for problems {which[:5]}"
         raise RuntimeError(f"local optimality is undecided{where}: {proof.reasons[which[0]]}")
-    return bool(proof.local[0]) if problem.batch is None else proof.local
+    return bool(proof.local[0]) if given.batch is None else proof.local
 
 
 def prove(solution: Solution | SolutionBatch) -> LocalProof:

@@ -1,16 +1,11 @@
-"""What tokens, queries, labels and masks of a problem must look like together.
-
-The arrays of an attention problem, their sizes, and what they look like in a shell or notebook.
-
-An attention problem: tokens, queries, labels, head and mask, checked once and frozen.
-"""
+"""An attention problem, or a batch of them: tokens, queries, labels, head and mask, checked once and frozen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +22,7 @@ __all__ = [
     "ProblemBatch",
     "ProblemData",
     "check_shapes",
+    "is_batch_of_problems",
     "pad",
     "read_labels",
     "read_mask",
@@ -461,7 +457,7 @@ class AttentionProblem(ProblemData):
         X, mask = pad(tokens)
         return cls(X, Y, Z, head, mask)
 
-    def with_causal_mask(self) -> AttentionProblem:
+    def with_causal_mask(self) -> Self:
         """The same problem where query k sees tokens 0..k only (needs K = T)."""
         if not self.multi_query or self.K != self.T:
             raise ValueError(
@@ -478,6 +474,8 @@ if TYPE_CHECKING:
 
         def _solved_as(self) -> Solved_co: ...
 
+        def with_causal_mask(self) -> Self: ...
+
     class ProblemBatch(AttentionProblem):
         """A batch of problems, for type checkers: one more leading axis than `AttentionProblem`."""
 
@@ -485,6 +483,19 @@ if TYPE_CHECKING:
 
 else:
     ProblemBatch = AttentionProblem
+
+
+def is_batch_of_problems(problem: AttentionProblem) -> TypeGuard[ProblemBatch]:
+    """Whether a problem is a batch of them, for type checkers too.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.problem import is_batch_of_problems
+    >>> is_batch_of_problems(attsvm.random_problem(n=2, T=3, d=4, batch=5))
+    True
+    """
+    return problem.batch is not None
 
 
 def require_problem(value: object, name: str = "problem") -> AttentionProblem:

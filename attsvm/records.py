@@ -37,6 +37,7 @@ __all__ = [
     "atomic_write",
     "console",
     "environment",
+    "html_listing",
     "html_page",
     "html_piece",
     "html_table",
@@ -537,6 +538,20 @@ def html_table(title: str, facts: Mapping[str, object]) -> str:
     True
     """
     return Table(title, ("", ""), [(name, str(value)) for name, value in facts.items()], align="ll").html()
+
+
+def html_listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], most: int = 12) -> str:
+    """The first rows of a listing as a table for notebooks; the title says how many there are when some are left out.
+
+    Examples
+    --------
+    >>> from attsvm.records import html_listing
+    >>> page = html_listing("Numbers", ("number", "square"), [(k, k * k) for k in range(99)], most=2)
+    >>> page.count("<tr>"), "Numbers; the first 2 of 99" in page
+    (3, True)
+    """
+    told = f"{title}; the first {most} of {len(rows)}" if len(rows) > most else title
+    return Table(told, columns, rows[:most]).html()
 
 
 def render(shown: RenderableType, width: int = WIDTH) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.records import html_listing
 from attsvm.solvers.arrays import BoolArray, IntArray
 from attsvm.user_input import bool_array, integer_array, own, short
 
@@ -23,6 +24,10 @@ SelectionLike: TypeAlias = Union["Selection", npt.ArrayLike, None]
 
 SelectedSetsLike: TypeAlias = Union["SelectedSets", "Selection", npt.ArrayLike, Sequence[Sequence[int]]]
 """A set of tokens per query: `SelectedSets`, a boolean array, or lists of indices."""
+
+
+def _number(query: tuple[int, ...]) -> str:
+    return ", ".join(map(str, query))
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -64,6 +69,14 @@ class Selection:
 
     def __repr__(self) -> str:
         return f"Selection(indices={short(self.indices)})"
+
+    def _repr_html_(self) -> str:
+        ties = self.ties
+        rows = [
+            (_number(query), int(self.indices[query]), ", ".join(map(str, ties.get(query, ()))) or None)
+            for query in np.ndindex(self.indices.shape)
+        ]
+        return html_listing(f"Selection of {len(rows)} queries", ("query", "token", "tied"), rows)
 
     @property
     def is_unique(self) -> bool:
@@ -126,6 +139,11 @@ class SelectedSets:
         sizes = np.unique(self.members.sum(axis=-1)).tolist()
         size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         return f"SelectedSets({' x '.join(map(str, self.members.shape))}, {size} tokens each)"
+
+    def _repr_html_(self) -> str:
+        sets = ((query, np.flatnonzero(self.members[query])) for query in np.ndindex(self.members.shape[:-1]))
+        rows = [(_number(query), len(tokens), ", ".join(map(str, tokens[:20]))) for query, tokens in sets]
+        return html_listing(f"Selected sets of {len(rows)} queries", ("query", "tokens", "which"), rows)
 
     @classmethod
     def from_indices(cls, sets: Iterable[Iterable[int]], T: int) -> SelectedSets:

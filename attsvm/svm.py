@@ -1,16 +1,22 @@
-"""The four attention SVMs.
-
-The certificate of a W from anywhere.
-"""
+"""The four attention SVMs, and the certificate of a W from anywhere."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.margin_options import (
+    DEFAULTS,
+    AttSvmOptions,
+    MarginOptions,
+    SvmOptions,
+    check_options,
+    method_options,
+    takes,
+)
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.selection import (
     SelectedSets,
@@ -21,10 +27,9 @@ from attsvm.selection import (
     read_selection,
 )
 from attsvm.selection_rows import AttentionRows, finite_part_rows, gen_svm_rows, rows_of_selection, selection_rows
-from attsvm.solution import SUPPORT_TOLERANCE, Solution, SolutionBatch
+from attsvm.solution import Solution, SolutionBatch
 from attsvm.solvers import Certificate, certify, get_norm, solve, solve_batch
 from attsvm.solvers.margin_solution import warn_if_inaccurate
-from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.user_input import finite_array, real_array
 
 if TYPE_CHECKING:
@@ -49,114 +54,51 @@ def read_support_tolerance(given: object) -> float:
     return float(given)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Posed:
+    """What is to be solved: its name, its tokens, its rows, and what the solver is given."""
+
+    formulation: str
+    selection: Selection | SelectedSets
+    rows: AttentionRows
+    options: AttSvmOptions
+    method: dict[str, Any]
+
+
+@overload
+def _solved(problem: Solvable[Solution], posed: _Posed, stacklevel: int = 4) -> Solution: ...
+@overload
+def _solved(problem: Solvable[SolutionBatch], posed: _Posed, stacklevel: int = 4) -> SolutionBatch: ...
 def _solved(
-    formulation: str,
-    problem: AttentionProblem,
-    selection: Selection | SelectedSets,
-    rows: AttentionRows,
-    norm: str,
-    solver: str,
-    support_tolerance: float,
-    prior: npt.ArrayLike | None,
-    options: dict[str, Any],
-) -> Any:
-    """Solve rows that were built, for one problem or a batch."""
-    read_support_tolerance(support_tolerance)
-    margins = rows.margin_problem
-    if prior is not None:
-        margins = margins.around(real_array("prior", prior))
-    if problem.batch is None:
-        one = solve(margins, norm, solver, **options)
-        warn_if_inaccurate(one, stacklevel=4)
-        return Solution(formulation, problem, selection, rows, one, support_tolerance)
-    batch = solve_batch(margins, norm, solver, **options)
-    warn_if_inaccurate(batch, stacklevel=4)
-    return SolutionBatch(formulation, problem, selection, rows, batch, support_tolerance)
+    problem: Solvable[Solution] | Solvable[SolutionBatch], posed: _Posed, stacklevel: int = 4
+) -> Solution | SolutionBatch:
+    """Solve rows that were built, for one problem or a batch; a warning names the line ``stacklevel`` calls up."""
+    given, asked = require_problem(problem), posed.options
+    tolerance = read_support_tolerance(asked["support_tolerance"])
+    margins = posed.rows.margin_problem
+    if asked["prior"] is not None:
+        margins = margins.around(real_array("prior", asked["prior"]))
+    of = (posed.formulation, given, posed.selection, posed.rows)
+    if given.batch is None:
+        one = solve(margins, asked["norm"], asked["solver"], **posed.method)
+        warn_if_inaccurate(one, stacklevel=stacklevel)
+        return Solution(*of, one, tolerance)
+    batch = solve_batch(margins, asked["norm"], asked["solver"], **posed.method)
+    warn_if_inaccurate(batch, stacklevel=stacklevel)
+    return SolutionBatch(*of, batch, tolerance)
 
 
-def att_svm(
-    problem: Solvable[Solved],
-    selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    rank: int | None = None,
-    prior: npt.ArrayLike | None = None,
-    offset: npt.ArrayLike | None = None,
-    C: float | None = None,
-    slack: SlackKind = "query",
-    loss: LossKind = "hinge",
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
-) -> Solved:
-    """Solve Att-SVM, or Att-SVM* with ``norm="nuclear"``.
-
-    Minimize ``||W||`` subject to ``(x_{i,alpha_i} - x_it)^T W z_i >= 1`` for every allowed t != alpha_i.
-
-    Parameters
-    ----------
-    problem : AttentionProblem
-    selection : Selection or array_like of int, optional
-        One token per query; the optimal tokens by default.
-    norm : str
-        "frobenius" (the bias of W), "nuclear" (the bias of (K, Q)), "spectral", "l1", "linf", "l<p>".
-    rank : int, optional
-        Largest rank allowed (nuclear norm; nonconvex when it binds). At least min(n K, dx, dz) never binds (in
-        entrywise norms at least min(dx, dz)). The status is "optimal" only when the answer is proved global, "local"
-        otherwise; ``result.extras.rank_limit`` has the convex bound.
-    prior : array_like, shape (dx, dz) or (batch, dx, dz), optional
-        Stay close to this W0: minimize ``||W - W0||`` over the same W. ``sol.W`` is then the whole W and ``sol.change``
-        what was added; norm, margin, rank, direction and certificate are those of the change. A W0 that separates
-        already is not changed at all, and a rank is that of the change.
-    offset : array_like, shape ``query_shape + (T,)``, optional
-        Added to the logits (ALiBi, relative biases); what it gives is not asked of W.
-    C : float, optional
-        Soft margin: minimize ``||W||_F^2 / 2 + C sum xi`` (other norms: ``||W|| + C sum xi``), where rows may fall
-        short by their slack xi. None asks for every margin; as C grows the answer becomes that of None.
-    slack : {"query", "row"}
-        One slack per query (its selection holds or not; the multipliers of a query add up to at most C), or per row.
-    loss : {"hinge", "squared_hinge"}
-        Slacks cost ``C sum xi`` or ``C sum xi^2``.
-    solver : str
-        "auto" tries the methods of the norm from quick to robust, a batch of small problems at once. A name from
-        `attsvm.solvers.SOLVERS` puts that method first; "cvxpy", "cvxpy:SCS", "cvxpy:CLARABEL", ... run alone.
-    support_tolerance : float
-        A token is in the support when its margin is within this distance of 1.
-    warm_start : Solution or SolutionBatch, optional
-        Of another selection of a problem of the same shape: own solvers start from its multipliers.
-    **options
-        Passed to the solver (``tolerance``, ``max_iterations``, ...).
-
-    Returns
-    -------
-    Solution, or SolutionBatch for a batch of problems
-
-    Examples
-    --------
-    >>> import attsvm
-    >>> problem = attsvm.random_problem(n=6, T=8, d=10, seed=0)
-    >>> sol = attsvm.att_svm(problem)
-    >>> print(sol.status, round(sol.margin, 4), sol.rank)
-    optimal 0.2669 6
-
-    The smallest change of a given W0:
-
-    >>> W0 = 0.5 * sol.W  # half the margin that is asked for
-    >>> near = attsvm.att_svm(problem, prior=W0)
-    >>> print(near.status, round(near.norm / sol.norm, 4), abs(near.W - sol.W).max() < 1e-9)
-    optimal 0.5 True
-    """
-    given = require_problem(problem)
-    chosen = read_selection(given, selection)
-    name = "SAtt-SVM" if given.multi_query else "Att-SVM"
-    rows = rows_of_selection(given, chosen, offset).soft(C, slack, loss)
-    if warm_start is not None:
-        options |= _warm_option(rows, warm_start, norm, solver)
-    if rank is not None:
-        options |= _rank_option(rows, rank, norm)
-    found: Solved = _solved(name, given, chosen, rows, norm, solver, support_tolerance, prior, options)
-    return found
+def _posed_selection(problem: AttentionProblem, selection: SelectionLike, options: AttSvmOptions) -> _Posed:
+    """Att-SVM and SAtt-SVM: one selected token per query."""
+    asked: AttSvmOptions = {**DEFAULTS, **options}
+    method = method_options(AttSvmOptions, options)
+    chosen = read_selection(problem, selection)
+    rows = rows_of_selection(problem, chosen, asked["offset"]).soft(asked["C"], asked["slack"], asked["loss"])
+    if asked["warm_start"] is not None:
+        method |= _warm_option(rows, asked["warm_start"], asked["norm"], asked["solver"])
+    if asked["rank"] is not None:
+        method |= _rank_option(rows, asked["rank"], asked["norm"])
+    return _Posed("SAtt-SVM" if problem.multi_query else "Att-SVM", chosen, rows, asked, method)
 
 
 def _warm_option(rows: AttentionRows, known: object, norm: str, solver: str) -> dict[str, Any]:
@@ -194,22 +136,51 @@ def _rank_option(rows: AttentionRows, rank: int, norm: str) -> dict[str, int]:
     return {} if rank >= bound else {"rank": int(rank)}
 
 
+@takes(AttSvmOptions)
+def att_svm(problem: Solvable[Solved], selection: SelectionLike = None, **options: Unpack[AttSvmOptions]) -> Solved:
+    """Solve Att-SVM, or Att-SVM* with ``norm="nuclear"``.
+
+    Minimize ``||W||`` subject to ``(x_{i,alpha_i} - x_it)^T W z_i >= 1`` for every allowed t != alpha_i.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+    selection : Selection or array_like of int, optional
+        One token per query; the optimal tokens by default.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.AttSvmOptions`.
+
+    Returns
+    -------
+    Solution, or SolutionBatch for a batch of problems
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> problem = attsvm.random_problem(n=6, T=8, d=10, seed=0)
+    >>> sol = attsvm.att_svm(problem)
+    >>> print(sol.status, round(sol.margin, 4), sol.rank)
+    optimal 0.2669 6
+
+    The smallest change of a given W0:
+
+    >>> W0 = 0.5 * sol.W  # half the margin that is asked for
+    >>> near = attsvm.att_svm(problem, prior=W0)
+    >>> print(near.status, round(near.norm / sol.norm, 4), abs(near.W - sol.W).max() < 1e-9)
+    optimal 0.5 True
+    """
+    check_options("att_svm", AttSvmOptions, options)
+    return _solved(problem, _posed_selection(require_problem(problem), selection, options))
+
+
+@takes(AttSvmOptions)
 def satt_svm(
     problem: Solvable[Solved],
     selection: SelectionLike = None,
     *,
-    norm: str = "frobenius",
     causal: bool = False,
-    rank: int | None = None,
-    prior: npt.ArrayLike | None = None,
-    offset: npt.ArrayLike | None = None,
-    C: float | None = None,
-    slack: SlackKind = "query",
-    loss: LossKind = "hinge",
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    warm_start: Solution | SolutionBatch | None = None,
-    **options: object,
+    **options: Unpack[AttSvmOptions],
 ) -> Solved:
     """Solve SAtt-SVM: K queries per sequence, each with its own selected token and allowed tokens.
 
@@ -218,11 +189,12 @@ def satt_svm(
     problem : AttentionProblem
         With queries Z of shape (n, K, dz); K = 1 or (n, dz) gives Att-SVM.
     selection : Selection or array_like of int, shape (n, K), optional
-        The optimal tokens (under the causal mask if asked for) by default.
-    norm, solver, rank, prior, offset, C, slack, loss, support_tolerance, warm_start, **options
-        As for `att_svm`.
+        The optimal tokens (those under the causal mask, if there is one) by default.
     causal : bool
         Let query k see tokens 0..k only (needs K = T), on top of the problem's own mask.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.AttSvmOptions`.
 
     Examples
     --------
@@ -232,50 +204,38 @@ def satt_svm(
     >>> full.rows.margin_problem.m, causal.rows.margin_problem.m
     (24, 12)
     """
-    given = require_problem(problem)
+    check_options("satt_svm", AttSvmOptions, options)
+    require_problem(problem)
     if not isinstance(causal, (bool, np.bool_)):
         raise ValueError(f"causal must be True or False, got {causal!r}")
-    shown: Any = given.with_causal_mask() if causal else given  # a batch stays a batch
-    found: Solved = att_svm(
-        shown,
-        selection,
-        norm=norm,
-        rank=rank,
-        prior=prior,
-        offset=offset,
-        C=C,
-        slack=slack,
-        loss=loss,
-        solver=solver,
-        support_tolerance=support_tolerance,
-        warm_start=warm_start,
-        **options,
-    )
-    return found
+    shown = problem.with_causal_mask() if causal else problem
+    return _solved(shown, _posed_selection(require_problem(shown), selection, options))
 
 
-def gen_svm(
-    problem: Solvable[Solved],
-    selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    prior: npt.ArrayLike | None = None,
-    offset: npt.ArrayLike | None = None,
-    C: float | None = None,
-    slack: SlackKind = "query",
-    loss: LossKind = "hinge",
-    solver: str = "auto",
-    support_tolerance: float = SUPPORT_TOLERANCE,
-    **options: object,
-) -> Solved:
+# Rows of selected sets are passed on with what `attsvm.solvers.solve` makes of these.
+_OF_ROWS = ("rank", "warm_start")
+
+
+def _posed_sets(formulation: str, sets: SelectedSets, rows: AttentionRows, options: SvmOptions) -> _Posed:
+    """Gen-SVM and the finite part: a set of selected tokens per query."""
+    asked: AttSvmOptions = {**DEFAULTS, **options}
+    soft = rows.soft(asked["C"], asked["slack"], asked["loss"])
+    return _Posed(formulation, sets, soft, asked, method_options(SvmOptions, options))
+
+
+@takes(SvmOptions)
+def gen_svm(problem: Solvable[Solved], selected_sets: SelectedSetsLike, **options: Unpack[SvmOptions]) -> Solved:
     """Solve Gen-SVM: a set of selected tokens per query, equal similarity inside, margin 1 outside.
+
+    With C a row that requires equality costs by how much it is missed on either side.
 
     Parameters
     ----------
     problem : AttentionProblem
     selected_sets : SelectedSets, boolean array (n, T) or (n, K, T), lists of indices, or Selection
-    norm, prior, solver, offset, C, slack, loss, support_tolerance, **options
-        As for `att_svm`; a row that asks for equality costs by how much it is missed on either side.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.SvmOptions`.
 
     Examples
     --------
@@ -285,26 +245,19 @@ def gen_svm(
     >>> print(sol.status, abs(sol.token_margins()[0, 2]) < 1e-8)
     optimal True
     """
+    check_options("gen_svm", SvmOptions, options, *_OF_ROWS)
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
-    rows = gen_svm_rows(given, sets, offset=offset).soft(C, slack, loss)
-    found: Solved = _solved("Gen-SVM", given, sets, rows, norm, solver, support_tolerance, prior, dict(options))
-    return found
+    rows = gen_svm_rows(given, sets, offset=options.get("offset"))
+    return _solved(problem, _posed_sets("Gen-SVM", sets, rows, options))
 
 
+@takes(SvmOptions)
 def finite_part(
     problem: Solvable[Solved],
     probabilities: npt.ArrayLike,
     selected_sets: SelectedSetsLike,
-    *,
-    norm: str = "frobenius",
-    prior: npt.ArrayLike | None = None,
-    offset: npt.ArrayLike | None = None,
-    C: float | None = None,
-    slack: SlackKind = "query",
-    loss: LossKind = "hinge",
-    solver: str = "auto",
-    **options: object,
+    **options: Unpack[SvmOptions],
 ) -> Solved:
     """Minimum-norm W_fin that gives the selected tokens their probabilities (equation (8)).
 
@@ -313,8 +266,9 @@ def finite_part(
     problem : AttentionProblem
     probabilities : array_like, shape (n, T) or (n, K, T)
     selected_sets : SelectedSets, boolean array or lists of indices
-    norm, prior, solver, offset, C, slack, loss, **options
-        As for `gen_svm`.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.SvmOptions`.
 
     Examples
     --------
@@ -326,28 +280,24 @@ def finite_part(
     >>> round(float(np.exp(logits[0] - logits[1])), 6)
     4.0
     """
+    check_options("finite_part", SvmOptions, options, *_OF_ROWS)
     given = require_problem(problem)
     sets = read_selected_sets(given, selected_sets)
-    rows = finite_part_rows(given, probabilities, sets, offset=offset).soft(C, slack, loss)
-    found: Solved = _solved("W_fin", given, sets, rows, norm, solver, SUPPORT_TOLERANCE, prior, dict(options))
-    return found
+    rows = finite_part_rows(given, probabilities, sets, offset=options.get("offset"))
+    return _solved(problem, _posed_sets("W_fin", sets, rows, options))
 
 
+@takes(MarginOptions)
 def verify(
     problem: AttentionProblem,
     W: npt.ArrayLike,
     selection: SelectionLike = None,
     *,
-    norm: str = "frobenius",
     selected_sets: SelectedSetsLike | None = None,
     multipliers: npt.ArrayLike | None = None,
     scale_free: bool = False,
     offset: npt.ArrayLike | None = None,
-    C: float | None = None,
-    slack: SlackKind = "query",
-    loss: LossKind = "hinge",
-    solver: str = "auto",
-    **options: object,
+    **options: Unpack[MarginOptions],
 ) -> Certificate:
     """Certify a W from anywhere against Att-SVM / SAtt-SVM (or Gen-SVM when selected sets are given).
 
@@ -357,7 +307,6 @@ def verify(
     W : array_like, shape (dx, dz)
     selection : Selection or array_like of int, optional
         The optimal tokens by default.
-    norm : str
     selected_sets : optional
         Certify against Gen-SVM with these sets instead.
     multipliers : array_like, shape (n, T) or (n, K, T), optional
@@ -366,8 +315,11 @@ def verify(
     scale_free : bool
         Judge the direction of W alone: W is divided by its smallest margin first, when that is positive. A trained head
         has a scale of its own, which has nothing to do with a margin of 1. Not with offset or C, which have a scale.
-    offset, C, slack, loss
-        Certify against logits with offsets, against the soft margin, as in `att_svm`.
+    offset : array_like, shape ``query_shape + (T,)``, optional
+        Added to the logits, as in `att_svm`.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.MarginOptions`.
 
     Returns
     -------
@@ -384,6 +336,9 @@ def verify(
     >>> attsvm.verify(problem, 2 * W, scale_free=True).gap < 1e-7
     True
     """
+    check_options("verify", MarginOptions, options)
+    asked: AttSvmOptions = {**DEFAULTS, **options}
+    C, norm = asked["C"], get_norm(asked["norm"])
     require_problem(problem)
     if problem.batch is not None:
         raise ValueError("verify takes one problem at a time; index the batch first, e.g. problem[0]")
@@ -399,17 +354,16 @@ def verify(
             raise ValueError(
                 "scale_free goes with hard margins without offset: an offset and C have a scale of their own"
             )
-        asked = ~rows.margin_problem.equality  # ties of Gen-SVM have no margin
-        least = float(rows.margin_problem.margins(matrix)[asked].min(initial=np.inf))
+        demanding = ~rows.margin_problem.equality  # ties of Gen-SVM have no margin
+        least = float(rows.margin_problem.margins(matrix)[demanding].min(initial=np.inf))
         matrix = matrix / least if 0 < least < np.inf else matrix
-    rows = rows.soft(C, slack, loss)
+    rows = rows.soft(C, asked["slack"], asked["loss"])
     if multipliers is not None:
         grid = real_array("multipliers", multipliers)
         if grid.shape != (*problem.query_shape, problem.T):
             raise ValueError(f"multipliers must have shape {(*problem.query_shape, problem.T)}, got {grid.shape}")
         lam = grid.reshape(-1, problem.T)[rows.margin_problem.owner, rows.token]
-        return certify(rows.margin_problem, matrix, lam, get_norm(norm))
-    settings: dict[str, Any] = dict(options)
-    reference = solve(rows.margin_problem, norm, solver, **settings)
-    own = certify(rows.margin_problem, matrix, np.nan_to_num(reference.multipliers), get_norm(norm))
+        return certify(rows.margin_problem, matrix, lam, norm)
+    reference = solve(rows.margin_problem, norm, asked["solver"], **method_options(MarginOptions, options))
+    own = certify(rows.margin_problem, matrix, np.nan_to_num(reference.multipliers), norm)
     return dataclasses.replace(own, farkas=reference.certificate.farkas)

@@ -1,13 +1,11 @@
-"""Scalars that users give: numbers, counts and seeds, refused by name.
-
-Reading user input: lists, NumPy arrays of any real dtype, and torch tensors on any device.
-"""
+"""Reading what users give: keywords, numbers, counts, seeds, and arrays from lists, NumPy or torch, refused by name."""
 
 from __future__ import annotations
 
 import mmap
 import numbers
 import sys
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -15,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, IntArray
+from attsvm.solvers.request import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "check_keywords",
     "generator",
     "positive",
     "require_choice",
@@ -42,6 +42,36 @@ def require_choice(name: str, value: object, *choices: str | None) -> None:
     if value not in choices:
         *most, last = map(repr, choices)
         raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+
+
+def check_keywords(function: str, given: Iterable[str], known: Sequence[str], method: Sequence[str] = ()) -> None:
+    """Refuse a keyword that a function does not take; the message names the nearest one and lists them.
+
+    Parameters
+    ----------
+    function : str
+        Its name.
+    given : iterable of str
+        Keywords of the call.
+    known : sequence of str
+        Keywords of the function.
+    method : sequence of str
+        Keywords that it passes on to a solver.
+
+    Examples
+    --------
+    >>> from attsvm.user_input import check_keywords
+    >>> check_keywords("listed", ["modes"], ["norm", "mode"])
+    Traceback (most recent call last):
+    ...
+    TypeError: listed takes no option 'modes'; did you mean 'mode'? It takes norm, mode
+    """
+    for name in given:
+        if name not in known and name not in method:
+            near = did_you_mean(name, [*known, *method])
+            passed = f" and, for the solver, {', '.join(method)}" if method else ""
+            listed = f"{' It' if near else '; it'} takes {', '.join(known)}{passed}"
+            raise TypeError(f"{function} takes no option {name!r}{near}{listed}")
 
 
 def require_count(name: str, value: object, least: int = 1, optional: bool = False) -> None:

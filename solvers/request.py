@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,22 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.margin_problem import EitherProblem
 from attsvm.solvers.margin_solution import EitherSolution, MarginSolution
 
-__all__ = ["Request"]
+__all__ = ["Request", "did_you_mean"]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question about the nearest known name, for an error about an unknown one; empty when none is near.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.request import did_you_mean
+    >>> did_you_mean("nomr", ["norm", "rank"]), did_you_mean("device", ["norm"])
+    ("; did you mean 'norm'?", '')
+    """
+    from difflib import get_close_matches  # rarely needed
+
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from attsvm.solvers.margin_solution import (
     is_one,
 )
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.request import Request
+from attsvm.solvers.request import Request, did_you_mean
 from attsvm.solvers.rows.pairs import FEW_ROWS
 from attsvm.solvers.status import Status
 from attsvm.solvers.threads import blas_threads, under
@@ -208,8 +208,12 @@ def _check_options(specs: tuple[SolverSpec, ...], options: dict[str, object]) ->
     taken = sorted({"time_limit"}.union(*(spec.options or () for spec in specs)))
     unknown = sorted(set(options) - set(taken))
     if unknown:
-        known = ", ".join(("tolerance", "max_iterations", "warm_start", *taken))
-        raise TypeError(f"solver {specs[0].name!r} takes no option {unknown[0]!r}; it takes {known}")
+        known = ("tolerance", "max_iterations", "warm_start", *taken)
+        near = did_you_mean(unknown[0], known)
+        raise TypeError(
+            f"solver {specs[0].name!r} takes no option {unknown[0]!r}{near}{' It' if near else '; it'} takes "
+            f"{', '.join(known)}"
+        )
 
 
 def _achievable(spec: SolverSpec, variant: str) -> float:

@@ -2,6 +2,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 # One thread per process, before any library starts its pool: two workers with two threads each on two cores wait for
 # each other at every product of small matrices. Tests of thread limits set their own numbers in processes of their own.
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from attsvm.probing.measure_catalog import MEASURES
 from attsvm.solvers import NORMS, SOLVERS
 
 # Names that are not there, for mypy to refuse: not to be imported.
@@ -35,10 +37,11 @@ def threads() -> Iterator[None]:
 
 @pytest.fixture
 def registries() -> Iterator[None]:
-    """What a test registers (solvers, norms) is gone after it: the tables belong to the process, not to a test."""
-    before = dict(SOLVERS), dict(NORMS)
+    """What a test registers (solvers, norms, measures) is gone after it: the tables belong to the process."""
+    tables: list[dict[str, Any]] = [SOLVERS, NORMS, MEASURES]
+    before = [dict(table) for table in tables]
     yield
-    for table, old in zip((SOLVERS, NORMS), before, strict=True):
+    for table, old in zip(tables, before, strict=True):
         table.clear()
         table.update(old)
 

@@ -51,6 +51,14 @@ def objects():
         "certificate": (solution.certificate, r"Certificate\(gap=\S+, primal_violation=.*, rank=\d\)"),
         "certificates": (attsvm.att_svm(batch).certificate, r"Certificate\(5 problems, gap <= .*\)"),
         "refuted": (infeasible.certificate, r"Certificate\(proof=infeasible, by [\w ]+, rows=\d\)"),
+        "listing": (attsvm.locally_optimal_selections(problem), r"LocalOptima\(.*\)"),
+        "selection": (problem.optimal_tokens(), r"Selection\(indices=array\(\[\d, \d, \d\]\)\)"),
+        "many": (attsvm.Selection(np.zeros((30, 20), dtype=int)), r"Selection\(indices=<30 x 20 int64>\)"),
+        "sets": (attsvm.SelectedSets(np.eye(3, 4) > 0), r"SelectedSets\(3 x 4, 1 tokens each\)"),
+        "edit": (attsvm.edit(run.W, problem, [0, 1, 2]), r"Edit\(of W, frobenius, optimal, .*\)"),
+        "no edit": (attsvm.edit([[0.0]], infeasible.problem, [0]), r"Edit\(of W, frobenius, infeasible\)"),
+        "soft": (attsvm.soft_path(problem, np.logspace(-2, 2, 30)), r"SoftPath\(30 penalties, .*\)"),
+        "attraction": (attsvm.attraction(problem, starts=5, steps=50), r"Attraction\(5 starts, frobenius, .*\)"),
         "report": (attsvm.compare(run, solution), r"Report\(W, 50 steps, .*\)"),
         "reports": (attsvm.compare(runs, attsvm.att_svm(batch)), r"BatchReport\(5 runs of W, .*\)"),
     }  # fmt: skip
@@ -77,6 +85,14 @@ NAMES = [
     "certificate",
     "certificates",
     "refuted",
+    "listing",
+    "selection",
+    "many",
+    "sets",
+    "edit",
+    "no edit",
+    "soft",
+    "attraction",
     "report",
     "reports",
 ]
@@ -90,7 +106,7 @@ def test_short_in_the_shell_and_a_table_in_notebooks(shown, name):
     assert len(text) <= 240
     assert "\n" not in text
     page = Balanced(thing._repr_html_())
-    assert page.rows >= (2 if name == "refuted" else 3)
+    assert page.rows >= (2 if name in ("refuted", "listing", "attraction") else 3)
     assert len(thing._repr_html_()) < 6000
 
 

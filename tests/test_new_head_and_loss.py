@@ -1,4 +1,4 @@
-"""A new head and a new loss are one class each; any callable is a head, and says what it lacks."""
+"""A new head and a new loss are one class each, a new measure one function; any callable is a head."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +10,8 @@ import torch
 
 import attsvm
 from attsvm.heads import CallableHead, Head
+from attsvm.probing import MEASURES, heads_from_arrays
+from attsvm.probing.measure_catalog import Measure
 from attsvm.training.log_gradient import naive_gradient, scaled_gradient
 from attsvm.training.tensors import tensor_problem
 
@@ -183,6 +185,25 @@ def test_things_that_are_no_loss_are_named():
         attsvm.train(problem, loss=np.ones(3))
     with pytest.raises(TypeError, match="derivative of loss 'mine' must be callable, got float"):
         attsvm.Loss("mine", abs, 1.0, abs)
+
+
+# -- a new measure ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_new_measure_is_a_column_with_interval_baselines_and_sentence(rng, tmp_path):
+    def top(head):
+        return np.exp(head.log_attention).max(axis=-1).mean(axis=-1)
+
+    MEASURES["top"] = Measure("top", "polarization", "largest weight", "Largest <weight>.", share=True, function=top)
+    head = attsvm.TrainedHead.from_weights(rng.normal(size=(3, 6)), rng.normal(size=(3, 6)))
+    table = attsvm.probe([heads_from_arrays(rng.normal(size=(4, 5, 6)), [head])], svm=None, removal=0)
+    record = table.head(0, 0)
+    assert record["top"] == pytest.approx(record["sparsity"], rel=1e-12)  # the same measure of the library
+    assert record["top_low"] < record["top"] < record["top_high"] <= 1
+    assert record["top_random"] == pytest.approx(record["sparsity_random"], rel=1e-12)
+    table.to_html(tmp_path / "page.html")
+    assert "largest weight" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 # -- callables --------------------------------------------------------------------------------------

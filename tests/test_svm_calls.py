@@ -4,12 +4,14 @@ import inspect
 import re
 import typing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import attsvm
-from attsvm.solvers import NoSolutionError
+from attsvm import margin_options
+from attsvm.solvers import SOLVERS, NoSolutionError
 
 NORMS = ["frobenius", "nuclear"]
 # The batched nuclear method stops at a gap of 1e-9, one problem alone at rounding level.
@@ -138,6 +140,40 @@ def test_signatures_say_what_comes_back(function):
         assert not [name for name, kind in told.items() if re.search(r"\bAny\b", kind)]
 
 
+def test_shared_keywords_are_in_every_signature_and_docstring():
+    """One home (`attsvm.margin_options`) for types, defaults and descriptions; shells and `help` see them all."""
+    everywhere = {"norm", "solver"}
+    soft = everywhere | {"C", "slack", "loss"}
+    svm = soft | {"prior", "offset", "support_tolerance"}
+    wanted = {
+        attsvm.att_svm: svm | {"rank", "warm_start"}, attsvm.satt_svm: svm | {"rank", "warm_start"},
+        attsvm.gen_svm: svm, attsvm.finite_part: svm, attsvm.verify: soft, attsvm.edit: soft,
+        attsvm.soft_path: svm - {"C"}, attsvm.is_locally_optimal: everywhere,
+    }  # fmt: skip
+    for function, names in wanted.items():
+        parameters = inspect.signature(function).parameters
+        for name in names:
+            assert parameters[name].default == margin_options.DEFAULTS[name]
+            assert function.__doc__.count(f"\n    {name} : ") == 1, (function.__name__, name)
+        assert names >= set(parameters) & set(margin_options.AttSvmOptions.__annotations__) - {"rank", "offset"}
+
+
+def test_options_for_solvers_are_those_that_solvers_take():
+    taken = set().union(*(spec.options or () for spec in SOLVERS.values()))
+    assert set(margin_options.MethodOptions.__annotations__) == taken | {"tolerance", "max_iterations"}
+    assert set(margin_options.DEFAULTS) == set(margin_options.AttSvmOptions.__annotations__) - set(
+        margin_options.MethodOptions.__annotations__
+    )
+
+
+def test_a_warning_names_the_line_of_the_call():
+    problem = attsvm.random_problem(n=3, T=4, d=5, kind="sequence", seed=0)
+    for call in (attsvm.att_svm, attsvm.satt_svm):
+        with pytest.warns(attsvm.ConvergenceWarning) as caught:
+            call(problem, norm="nuclear", solver="interior", max_iterations=1)
+        assert {Path(warning.filename).name for warning in caught} == {Path(__file__).name}
+
+
 def test_correlation_means_one_thing():
     assert not hasattr(attsvm, "correlation")
     assert isinstance(attsvm.correlation_loss, attsvm.Loss)
@@ -157,8 +193,24 @@ def test_a_warm_start_of_the_wrong_type_is_named(kind):
 
 def test_mistyped_options_are_named():
     problem = attsvm.random_problem(n=3, T=4, d=5, seed=0)
-    with pytest.raises(TypeError, match="solver 'active_set' takes no option 'nomr'"):
-        attsvm.att_svm(problem, nomr="nuclear")
+    W0, sets = np.eye(5), [[0], [1], [2]]
+    for name, call in {
+        "att_svm": lambda: attsvm.att_svm(problem, nomr="nuclear"),
+        "satt_svm": lambda: attsvm.satt_svm(problem, nomr="nuclear"),
+        "gen_svm": lambda: attsvm.gen_svm(problem, sets, nomr="nuclear"),
+        "finite_part": lambda: attsvm.finite_part(problem, np.ones((3, 4)), [[0, 1]] * 3, nomr="nuclear"),
+        "verify": lambda: attsvm.verify(problem, W0, nomr="nuclear"),
+        "soft_path": lambda: attsvm.soft_path(problem, [1.0], nomr="nuclear"),
+        "edit": lambda: attsvm.edit(W0, problem, [0, 1, 2], nomr="nuclear"),
+        "is_locally_optimal": lambda: attsvm.is_locally_optimal(problem, nomr="nuclear"),
+    }.items():
+        message = f"{name} takes no option 'nomr'; did you mean 'norm'? It takes norm, "
+        with pytest.raises(TypeError, match=re.escape(message) + ".* and, for the solver, columns, max_iterations"):
+            call()
+    with pytest.raises(TypeError, match="did you mean 'max_iterations'"):
+        attsvm.att_svm(problem, max_iteration=3)
+    with pytest.raises(TypeError, match="solver 'active_set' takes no option 'columns'; it takes tolerance"):
+        attsvm.att_svm(problem, columns=3)
     for bad in (-1.0, True, "1e-5", None):
         with pytest.raises(ValueError, match="support_tolerance must be a number >= 0"):
             attsvm.att_svm(problem, support_tolerance=bad)

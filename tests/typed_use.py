@@ -132,6 +132,24 @@ def trained(problem: attsvm.AttentionProblem, folder: Path) -> str:
     return f"{report!r} {path!r} {parts!r} {diagnosis!r} {reached!r} {loss!r}"
 
 
+def definitions(problem: attsvm.AttentionProblem, folder: Path) -> int:
+    solution = attsvm.att_svm(problem)
+    low, high = attsvm.low_score_tokens(problem), attsvm.high_score_tokens(problem)
+    support = attsvm.support_indices(solution)
+    first = next(iter(attsvm.iter_locally_optimal(problem)))
+    start: Floats = attsvm.cone_init(solution.W, 1.0)
+    smooth: float = float(attsvm.smoothness_constant(problem, attsvm.get_loss("logistic")))
+    pair: attsvm.joint.JointSolution = attsvm.joint.joint_svm(problem)
+    try:
+        missing = attsvm.load_problem(folder / "no_problem.npz")
+        raise AssertionError(repr(missing))
+    except (attsvm.ProblemFileError, FileNotFoundError) as error:
+        assert str(error)
+    assert low is not None and high is not None and support is not None and first.margin > 0
+    assert start.shape == solution.W.shape and smooth > 0 and repr(pair)
+    return len(support)
+
+
 def real(head: attsvm.TrainedHead, problem: attsvm.AttentionProblem) -> tuple[float, int]:
     changed = attsvm.edit(head, problem, np.zeros(problem.n, dtype=np.int64), norm="nuclear")
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -167,4 +185,5 @@ def main(folder: Path) -> None:
     head = attsvm.TrainedHead.from_weights(rng.normal(size=(2, 4)), rng.normal(size=(2, 4)))
     assert real(head, attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] == 3
     assert listed(attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] > 0
+    assert definitions(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder) > 0
     assert trained(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder)

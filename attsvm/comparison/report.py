@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from attsvm.comparison.metrics import (
     reached_margin,
 )
 from attsvm.optimality import Convergence, convergence_of
+from attsvm.problem import is_batch_of_problems
 from attsvm.records import Table
 from attsvm.selection import Selection
 from attsvm.solution import Solution, SolutionBatch
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
     pass  # merged
-    from attsvm.problem import ProblemBatch
     from attsvm.training.run_result import Run
 
 __all__ = [
@@ -439,7 +439,9 @@ class BatchReport:
 
 def compare_batch(run: Run, *solutions: object, solver: str = "auto") -> BatchReport:
     """Compare every run of a batch; see `attsvm.compare`."""
-    problems = cast("ProblemBatch", run.trained_problem)
+    problems = run.trained_problem
+    if not is_batch_of_problems(problems):
+        raise ValueError("compare_batch takes a run of a batch of problems, got one of a single problem")
     own = att_svm(problems, run.selection, norm=run.norm or "frobenius", solver=solver)
     columns = []
     for column in solutions:

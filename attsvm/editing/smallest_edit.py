@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.attention import likeliest
+from attsvm.margin_options import DEFAULTS, AttSvmOptions, MarginOptions, check_options, method_options, takes
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_table
 from attsvm.selection import Selection, SelectionLike
 from attsvm.selection_rows import AttentionRows, selection_rows
 from attsvm.solution import ResultView
@@ -26,7 +28,6 @@ from attsvm.solvers import InfeasibleError, MarginProblem, MarginSolution, PairR
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.margin_solution import warn_if_inaccurate
-from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.trained_head import TrainedHead
 from attsvm.user_input import integer_array, require_finite
 
@@ -418,7 +419,30 @@ class Edit(ResultView):
         found = f"rank {self.rank}, {len(self.driving)} driving rows, gap={self.certificate.gap:.1e}"
         return f"Edit(of {self.of}, {self.result.norm_kind.name}, {self.status}, {size}, {found})"
 
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"status": f"{self.status}: {self.status.advice}"}
+        if not self.status.has_solution:
+            told = [str(demand) for demand in self.conflicts]
+            facts |= {f"contradiction {k + 1}": demand for k, demand in enumerate(told[:_SHOWN])}
+            return html_table(f"Edit of {self.of}, {self.result.norm_kind.name} norm", facts)
+        driving = self.driving
+        facts |= {
+            f"size, as a share of ||{self.of}||": f"{self.relative_norm:.3%}",
+            "rank": self.rank,
+            "largest demand missed by": f"{self.violation:.1e}",
+            "gap": f"{self.certificate.gap:.1e}",
+            "driving demands": len(driving),
+        }
+        facts |= {
+            f"driving {k + 1}": f"{demand} ({demand.multiplier:.3g})" for k, demand in enumerate(driving[:_SHOWN])
+        }
+        return html_table(f"Edit of {self.of}, {self.result.norm_kind.name} norm", facts)
 
+
+_SHOWN = 6  # demands in a table for notebooks
+
+
+@takes(MarginOptions)
 def edit(
     head: TrainedHead | npt.ArrayLike,
     problem: AttentionProblem,
@@ -426,18 +450,14 @@ def edit(
     *,
     of: Of = "W",
     keep: KeepLike = None,
-    norm: str = "frobenius",
     rank: int | None = None,
     margin: float = 1.0,
-    C: float | None = None,
-    slack: SlackKind = "query",
-    loss: LossKind = "hinge",
-    solver: str = "auto",
-    **options: Any,
+    **options: Unpack[MarginOptions],
 ) -> Edit:
     """The smallest change of a head that makes it select the given tokens, with proof.
 
     Minimize ``||W - W0||`` subject to ``(x_selected - x_t)^T W z >= margin`` for every allowed token t of every query.
+    With C demands may be missed at a cost, and rows to keep cost as much. The nuclear norm gives a change of low rank.
 
     Parameters
     ----------
@@ -453,18 +473,13 @@ def edit(
         What must go on being selected: by the queries without a demand (True, or those marked), or by the queries of
         another problem. Each row keeps the margin that it has, or ``margin`` where it has more. A selection that is
         given must be the head's own.
-    norm : str
-        "frobenius" for the smallest change, "nuclear" for a low-rank one; every norm of `att_svm`.
     rank : int, optional
         Largest rank of the change (nuclear norm; see `att_svm`).
     margin : float
         What each selected token must lead by, in logits.
-    C : float, optional
-        Soft demands: missing one costs (rows to keep are priced alike), see `att_svm`.
-    slack, loss : str
-        One slack per "query" or per "row"; "hinge" or "squared_hinge".
-    solver, **options
-        As for `att_svm`.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.MarginOptions`.
 
     Returns
     -------
@@ -485,6 +500,8 @@ def edit(
     >>> smallest.rank, [factor.shape for factor in smallest.factors]
     (1, [(4, 1), (1, 10)])
     """
+    check_options("edit", MarginOptions, options, "warm_start")
+    asked: AttSvmOptions = {**DEFAULTS, **options}
     if of not in get_args(Of):
         raise ValueError(f"of must be one of {get_args(Of)}, got {of!r}")
     trained = head if isinstance(head, TrainedHead) else None
@@ -500,12 +517,13 @@ def edit(
     demands = read_demands(W0, problem, selection, margin, keep)
     rows, base = rows_for(of, demands, trained, W0)
     near = rows.around(base)
-    if C is not None:
-        near = near.soft(C, slack, loss)
+    if asked["C"] is not None:
+        near = near.soft(asked["C"], asked["slack"], asked["loss"])
+    norm, method = asked["norm"], method_options(MarginOptions, options)
     bound = get_norm(norm).rank_bound(near.q, near.shape)
-    limit: dict[str, Any] = {} if rank is None or rank >= bound else {"rank": rank}
-    solved = solve(near, norm, solver, **limit, **options)
+    limit = None if rank is None or rank >= bound else rank
+    solved = solve(near, norm, asked["solver"], rank=limit, **method)
     warn_if_inaccurate(solved)
-    if not limit:  # what must be kept is kept to rounding, not to the tolerance of a method
+    if limit is None:  # what must be kept is kept to rounding, not to the tolerance of a method
         solved = with_rows_met(solved)
     return Edit(of, trained, solved, demands)

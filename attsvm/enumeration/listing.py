@@ -12,7 +12,7 @@ from attsvm.enumeration.engine import Budget, Engine, run
 from attsvm.enumeration.selection_search import BestFirst, Exhaustive, Swaps
 from attsvm.enumeration.selection_space import LocalOptima, LocalOptimum, SelectionSpace
 from attsvm.problem import AttentionProblem
-from attsvm.user_input import require_choice
+from attsvm.user_input import check_keywords, require_choice
 
 __all__ = ["EXHAUSTIVE_LIMIT", "Mode", "iter_locally_optimal", "locally_optimal_selections"]
 
@@ -68,9 +68,7 @@ def _start(
     problem: AttentionProblem, limit: int | None, top: int | None, options: ListingOptions
 ) -> tuple[Engine, Budget, Iterator[LocalOptimum]]:
     """Everything checked, the engine ready, and what it will find."""
-    unknown = set(options) - set(ListingOptions.__annotations__)
-    if unknown:
-        raise TypeError(f"unknown option {unknown.pop()!r}; there are {', '.join(ListingOptions.__annotations__)}")
+    check_keywords("iter_locally_optimal", options, list(ListingOptions.__annotations__))
     max_nodes, time_limit = options.get("max_nodes"), options.get("time_limit")
     _check_count("limit", limit)
     _check_count("max_nodes", max_nodes)

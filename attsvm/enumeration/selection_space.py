@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from attsvm.exact_tokens import ExactListing, exact_listing, score_order
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_listing
 from attsvm.selection import Selection
 from attsvm.selection_rows import AttentionRows, rows_of_selections
 from attsvm.solution import Solution
@@ -276,6 +277,11 @@ class Counts:
         return asdict(self)
 
 
+def _few(tokens: tuple[int, ...], most: int = 20) -> str:
+    """Tokens for a cell of a table."""
+    return ", ".join(map(str, tokens[:most])) + (", ..." if len(tokens) > most else "")
+
+
 @dataclass(frozen=True, eq=False)
 class LocalOptima:
     """Locally optimal selections, largest margin first.
@@ -342,6 +348,22 @@ class LocalOptima:
             selection = selection.selection
         tokens = tuple(int(t) for t in np.asarray(selection).ravel())
         return any(tokens == item.tokens for item in self.items)
+
+    def _repr_html_(self) -> str:
+        proof = (
+            "complete"
+            if self.complete
+            else f"the first {self.proved} proved best, others have margin <= {self.bound:.4g}"
+        )
+        title = (
+            f"{len(self)} locally optimal selections of {self.counts.selections:.6g}, {self.norm_name} norm; {proof}"
+        )
+        title += f"; {len(self.undecided)} undecided" if self.undecided else ""
+        rows = [
+            (k + 1, _few(item.tokens), f"{item.margin:.5g}", f"{item.norm:.5g}", f"{item.gap:.1e}")
+            for k, item in enumerate(self.items)
+        ]
+        return html_listing(title, ("", "tokens", "margin", "norm", "gap"), rows)
 
     @property
     def selections(self) -> IntArray:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.margin_options import DEFAULTS, AttSvmOptions, PathOptions, check_options, method_options, takes
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import html_listing
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.selection_rows import AttentionRows, rows_of_selection
-from attsvm.solution import SUPPORT_TOLERANCE, Solution
+from attsvm.solution import Solution
 from attsvm.solvers import MarginSolution, MarginSolutionBatch
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.margin_solution import warn_if_inaccurate
-from attsvm.solvers.penalty import LossKind, PenaltyBatch, SlackKind, read_penalty
+from attsvm.solvers.penalty import PenaltyBatch, read_penalty
 from attsvm.solvers.soft_path import solve_soft_path
 from attsvm.svm import read_support_tolerance
 from attsvm.user_input import real_array
@@ -101,6 +103,11 @@ class SoftPath:
         ends = f"C {self.Cs[0]:.3g}..{self.Cs[-1]:.3g}, norms {self.norms[0]:.3g}..{self.norms[-1]:.3g}"
         return f"SoftPath({len(self)} penalties, {ends}, gap <= {self.gaps.max():.1e})"
 
+    def _repr_html_(self) -> str:
+        numbers = zip(self.Cs, self.norms, self.slacks, self.paying, self.gaps, strict=True)
+        rows = [(f"{C:.4g}", f"{norm:.5g}", f"{slack:.5g}", int(n), f"{gap:.1e}") for C, norm, slack, n, gap in numbers]
+        return html_listing("Soft margins", ("C", "norm", "total slack", "queries with slack", "gap"), rows)
+
     def __len__(self) -> int:
         return len(self.solutions)
 
@@ -111,15 +118,12 @@ class SoftPath:
         return self.solutions[index]
 
 
+@takes(PathOptions)
 def soft_path(
     problem: AttentionProblem,
     Cs: Sequence[float] | npt.ArrayLike,
     selection: SelectionLike = None,
-    *,
-    norm: str = "frobenius",
-    slack: SlackKind = "query",
-    loss: LossKind = "hinge",
-    **options: object,
+    **options: Unpack[PathOptions],
 ) -> SoftPath:
     """Solve the soft margin for several penalties on the same rows, most of them together or from one another.
 
@@ -131,8 +135,9 @@ def soft_path(
         Positive weights of the slacks; they are sorted.
     selection : Selection or array_like of int, optional
         The optimal tokens by default.
-    norm, slack, loss, **options
-        As for `attsvm.att_svm`, without ``rank`` and ``warm_start``.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.PathOptions`.
 
     Examples
     --------
@@ -151,14 +156,15 @@ def soft_path(
     for name in ("C", "rank", "warm_start"):
         if name in options:
             raise TypeError(f"soft_path does not take {name}=: it solves for every C of Cs, from its own solutions")
-    asked: dict[str, Any] = dict(options)
+    check_options("soft_path", PathOptions, options)
+    asked: AttSvmOptions = {**DEFAULTS, **options}
+    norm, slack, loss, prior = asked["norm"], asked["slack"], asked["loss"], asked["prior"]
     chosen = read_selection(given, selection)
-    tolerance = read_support_tolerance(asked.pop("support_tolerance", SUPPORT_TOLERANCE))
-    plain = rows_of_selection(given, chosen, asked.pop("offset", None))
-    prior = asked.pop("prior", None)
+    tolerance = read_support_tolerance(asked["support_tolerance"])
+    plain = rows_of_selection(given, chosen, asked["offset"])
     margins = plain.margin_problem if prior is None else plain.margin_problem.around(real_array("prior", prior))
     penalty = PenaltyBatch(penalties, read_penalty(penalties[0], slack, loss).slack, loss)
-    results = solve_soft_path(margins, penalty, norm, **asked)
+    results = solve_soft_path(margins, penalty, norm, solver=asked["solver"], **method_options(PathOptions, options))
     for result in [results] if isinstance(results, MarginSolution) else results:
         warn_if_inaccurate(result)
     return SoftPath(penalties, _Solutions(given, chosen, plain, penalty, results, tolerance))

@@ -9,7 +9,7 @@ from attsvm._lazy import load
 from attsvm.probing.head_data import HeadData, LayerData, heads_from_arrays
 
 _LAZY = {
-    "MEASURES": "attsvm.probing.measure_catalog",
+    "MEASURES": "attsvm.probing.cheap_measures",
     "Monitor": "attsvm.probing.monitor",
     "ProbeError": "attsvm.probing.model_weights",
     "ProbeTable": "attsvm.probing.head_table",

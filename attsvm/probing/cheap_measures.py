@@ -39,6 +39,7 @@ from attsvm.trained_head import TrainedHead
 __all__ = [
     "FORMATS",
     "HISTOGRAM_BINS",
+    "MEASURES",
     "Context",
     "add_interval",
     "cheap_measures",
@@ -509,6 +510,7 @@ def _measured(head: HeadData, context: Context, seed: int) -> dict[str, Any]:
         **polarization_measures(head, context, seed=seed),
         **localization_measures(head, context),
         "softmax_one_mass": per_sequence(softmax_one_factors(head), head),
+        **{name: measure.function(head) for name, measure in MEASURES.items() if measure.function is not None},
     }
 
 

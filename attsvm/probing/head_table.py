@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm._lazy import needs
-from attsvm.probing.measure_catalog import MEASURES, THEORIES
+from attsvm.probing.cheap_measures import MEASURES
+from attsvm.probing.measure_catalog import THEORIES
 from attsvm.records import Interval, Table, atomic_write, environment, html_page, plain, write_json
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def render_atlas(content: dict[str, Any]) -> str:
     about = content["about"]
     data = {
         **content,
-        "measures": {name: vars(measure) for name, measure in MEASURES.items()},
+        "measures": {name: measure.record() for name, measure in MEASURES.items()},
         "theories": THEORIES,
         "about": {"svm": None, "error": None, **about},
     }

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from attsvm.solvers.arrays import FloatArray
+
+if TYPE_CHECKING:
+    from attsvm.probing.head_data import HeadData
 
 __all__ = [
     "MEASURES",
@@ -39,6 +45,9 @@ class Measure:
         Whether it lies in [0, 1].
     baseline : bool
         Whether it is measured on the baselines too.
+    function : callable, optional
+        Maps a `HeadData` to one number per sequence, shape (n,). An entry of `MEASURES` that has one is a column of
+        every table; the library's own measures share work and are computed together.
     """
 
     name: str
@@ -47,6 +56,11 @@ class Measure:
     sentence: str
     share: bool = False
     baseline: bool = True
+    function: Callable[[HeadData], FloatArray] | None = field(default=None, repr=False)
+
+    def record(self) -> dict[str, object]:
+        """What is said of it, for a page."""
+        return {name: value for name, value in vars(self).items() if name != "function"}
 
 
 # A theory in brackets, then its measures: name, label, marks (share: in [0, 1]; alone: without baselines), meaning.

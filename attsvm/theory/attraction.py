@@ -11,7 +11,7 @@ import numpy as np
 from attsvm.enumeration import count_selections, solve_selections
 from attsvm.optimality import Convergence
 from attsvm.problem import AttentionProblem, require_problem
-from attsvm.records import plain, share
+from attsvm.records import html_listing, plain, share
 from attsvm.selection import Selection
 from attsvm.solvers import get_norm
 from attsvm.user_input import require_choice
@@ -141,6 +141,14 @@ class Attraction:
     def __repr__(self) -> str:
         ends = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
         return f"Attraction({self.starts} starts, {self.norm}, {len(self.rows)} selections reached: {ends})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (str(row.selection.indices.ravel().tolist()[:20]), row.count, row.share, row.margin, str(row.kind))
+            for row in self.rows
+        ]
+        title = f"Selections reached from {self.starts} starts, {self.norm} norm"
+        return html_listing(title, ("tokens", "starts", "share", "margin", "kind"), rows)
 
     def __str__(self) -> str:
         from attsvm.theory.diagnosis import attraction_text

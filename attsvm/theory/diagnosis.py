@@ -397,8 +397,6 @@ class Diagnosis:
         return html_table(title, judged | {f"prediction for {name}": text for name, text in self.prediction.items()})
 
     def __str__(self) -> str:
-        pass  # merged
-
         return diagnosis_text(self)
 
 

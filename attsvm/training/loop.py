@@ -46,6 +46,7 @@ from attsvm.training.tensors import (
     where,
     with_linear_head,
 )
+from attsvm.user_input import check_keywords
 
 __all__ = [
     "CODES",
@@ -274,10 +275,7 @@ def _read_options(
         raise TypeError(f"options must be a TrainOptions, got {type(base).__name__}")
     given = {"parameterization": parameterization, "steps": steps}
     changes: dict[str, Any] = {**settings, **{name: value for name, value in given.items() if value is not None}}
-    known = {field.name for field in fields(TrainOptions)}
-    for name in changes:
-        if name not in known:
-            raise TypeError(f"train has no setting {name!r}; it has {', '.join(sorted(known))}")
+    check_keywords("train", changes, [field.name for field in fields(TrainOptions)])
     return replace(base or TrainOptions(), **changes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,8 +26,8 @@ __all__ = [
 
 
 def cone_init(
-    direction: Any, radius: float, correlation: float = 0.99, seed: int | np.random.Generator = 0
-) -> np.ndarray:
+    direction: npt.ArrayLike, radius: float, correlation: float = 0.99, seed: int | np.random.Generator = 0
+) -> npt.NDArray[np.float64]:
     """A random W of given norm at a given correlation with a direction (the start of Theorem 5).
 
     Parameters

@@ -29,7 +29,7 @@ def many_rows(seed: int, n: int = 60, T: int = 9, d: int = 12) -> tuple[attsvm.A
     return attsvm.AttentionProblem(X, Z=Z, mask=mask), np.where(wrong, rng.integers(0, lengths), logits.argmax(axis=1))
 
 
-def assert_as_alone(problem: attsvm.AttentionProblem, selection: Any, **options: Any) -> attsvm.SoftPath:
+def assert_as_alone(problem: attsvm.AttentionProblem, selection: Any, **options: Any) -> attsvm.paths.SoftPath:
     path = attsvm.soft_path(problem, CS, selection, **options)
     assert len(path) == len(CS) and np.array_equal(path.Cs, CS)
     for C, one in zip(CS, path, strict=True):

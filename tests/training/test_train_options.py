@@ -71,7 +71,7 @@ def test_records_of_options_are_plain():
         (lambda p: attsvm.train(None), "problem must be an AttentionProblem, got NoneType"),
         (lambda p: attsvm.train(p, options={"steps": 3}), "options must be a TrainOptions, got dict"),
         (lambda p: attsvm.train(p, TrainOptions(), options=TrainOptions()), "train takes one TrainOptions, got two"),
-        (lambda p: attsvm.train(p, learning_rate=0.1), "train has no setting 'learning_rate'; it has arithmetic"),
+        (lambda p: attsvm.train(p, learning_rate=0.1), "train takes no option 'learning_rate'; it takes param"),
         (lambda p: attsvm.diagnose(None), "problem must be an AttentionProblem, got NoneType"),
         (lambda p: attsvm.attraction(p.X), "problem must be an AttentionProblem, got ndarray"),
         (lambda p: attsvm.regularization_path(p.X, [1.0]), "problem must be an AttentionProblem, got ndarray"),

@@ -149,7 +149,7 @@ def test_ids_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_check_needs_the_record_of_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_run, "_checks", lambda paper: {"example": Check(_square, _right)})
-    with pytest.raises(ValueError, match=r"svm: claims.toml has no record of the checks \['example'\]"):
+    with pytest.raises(ValueError, match=r"svm: svm.toml has no record of the checks \['example'\]"):
         all_claims(["svm"])
 
 

@@ -1,6 +1,6 @@
 """What a figure is: a protocol, settings for a full and a quick run, a computation and a picture.
 
-A figure's module ends in ``FIGURE = Figure(...)``, or has one such constant per figure. Its ``run(context)`` computes
+A figure is a ``Figure(...)`` at the top level of its module. Its ``run(context)`` computes
 through ``context.sweep``, so that finished chunks survive an interruption, and returns an :class:`Outcome`;
 ``draw(outcome)`` makes the picture from the outcome alone. Cells share files in a folder beside the store.
 """

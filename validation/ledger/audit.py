@@ -75,7 +75,7 @@ def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
             raise ValueError(f"paper must be one of {', '.join(LEDGER)}, got {paper!r}")
         checks, words, read = _checks(paper), records(paper), readings(paper)
         if unstated := checks.keys() - words.keys():
-            raise ValueError(f"{paper}: claims.toml has no record of the checks {sorted(unstated)}")
+            raise ValueError(f"{paper}: {paper}.toml has no record of the checks {sorted(unstated)}")
         for place, record in words.items():
             name = f"{paper}:{place}"
             fields: dict[str, Any] = record | (vars(checks[place]) if place in checks else {})

@@ -299,7 +299,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of a paper: its record in ``claims.toml``, joined with its check by `all_claims`.
+    """One statement of a paper: its record in ``<paper>.toml``, joined with its check by `all_claims`.
 
     Parameters
     ----------

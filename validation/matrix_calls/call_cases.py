@@ -123,7 +123,7 @@ def public_functions() -> dict[str, Callable[..., Any]]:
     >>> "attsvm.att_svm" in public_functions()
     True
     """
-    names = [f"attsvm.{name}" for name in (*attsvm.__all__, *attsvm._LAZY)]
+    names = [f"attsvm.{name}" for name in attsvm.__all__]
     names += [f"{module}.{name}" for module in MODULES for name in import_module(module).__all__]
     found: dict[str, Callable[..., Any]] = {}
     for name in (*names, *SINGLE):

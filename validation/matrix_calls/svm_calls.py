@@ -326,16 +326,21 @@ def _rows_of(one: Instance) -> MarginProblem:
     return MarginProblem(a, one.Z, owner, rhs=1.0 - np.array(equality), equality=equality)
 
 
-@case("attsvm.soft_path")
+@case("attsvm.soft_path", work=lambda row: 3 * _svm_work(row))
 def _soft_path(call: Call) -> Iterator[str]:
-    one = replace(drawn("att", call.pick("few", "equal", "many"), call.seed, wrong=True))
+    one = drawn("att", call.pick("few", "equal", "many"), call.seed, wrong=True)
+    if call.given("offset"):
+        one = replace(one, offset=0.3 * call.rng.standard_normal(one.members.shape))
+    if call.given("prior"):
+        one = replace(one, prior=call.rng.standard_normal((one.X.shape[-1], one.Z.shape[-1])))
     problem: Any = problem_of([one], "one")
     if call["selection"] is None:
         one, v, labels = scored(one, call.rng)
         problem = attsvm.AttentionProblem(problem.X, labels, problem.Z, attsvm.LinearHead(v), problem.mask)
     selection = one.members.argmax(axis=-1) if call.given("selection") else None
     Cs = [1.0, 0.02, 0.2]
-    path = call.run(attsvm.soft_path, problem, Cs, selection, **call.options("norm", "slack", "loss"))
+    options = call.options("norm", "slack", "loss", "solver", offset=one.offset, prior=one.prior)
+    path = call.run(attsvm.soft_path, problem, Cs, selection, **options)
     yield from close("Cs", path.Cs, sorted(Cs))
     margin = Margin(call["loss"], call["slack"])
     for C, solution in zip(path.Cs, path, strict=True):
@@ -533,7 +538,7 @@ def _consistent(call: Call) -> Iterator[str]:
 
 
 @case(
-    "attsvm.joint_svm", words={"ratio": (0.0, 0.7, float("inf"))},
+    "attsvm.joint.joint_svm", words={"ratio": (0.0, 0.7, float("inf"))},
     work=lambda row: 2_000_000 if row["solver"] == "cvxpy" else 200_000,  # a root of the ratio takes some 20 solves
 )  # fmt: skip
 def _joint_svm(call: Call) -> Iterator[str]:
@@ -541,7 +546,7 @@ def _joint_svm(call: Call) -> Iterator[str]:
     n, T, d = call.pick((3, 3, 4), (4, 4, 6), (5, 5, 8))
     problem: Any = attsvm.random_problem(n, T, d, seed=call.seed)
     selection = call.rng.integers(T, size=n) if call.given("selection") else None
-    found = call.run(attsvm.joint_svm, problem, selection, ratio=call["ratio"], **call.options("norm", "solver"))
+    found = call.run(attsvm.joint.joint_svm, problem, selection, ratio=call["ratio"], **call.options("norm", "solver"))
     chosen = found.selection.indices
     yield from _judge_label(problem, chosen, found.head)
     if not found.head.status.has_solution:

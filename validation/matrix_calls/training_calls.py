@@ -390,11 +390,11 @@ def _slsqp(problem: Any, W: FloatArray, R: float, loss: str) -> float:
     return float(both(inside)[0])
 
 
-@case("attsvm.joint_path", work=8_000_000)
+@case("attsvm.joint.joint_path", work=8_000_000)
 def _joint_path(call: Call) -> Iterator[str]:
     n, T, d = call.pick((2, 3, 3), (3, 3, 4), (3, 4, 5))
     problem = attsvm.random_problem(n, T, d, seed=call.seed)
-    path = call.run(attsvm.joint_path, problem, [3.0, 12.0], ratio=0.5, loss=call["loss"], starts=2)
+    path = call.run(attsvm.joint.joint_path, problem, [3.0, 12.0], ratio=0.5, loss=call["loss"], starts=2)
     for k, R in enumerate((3.0, 12.0)):
         if np.linalg.norm(path.W[k]) > R * (1 + 1e-9) or np.linalg.norm(path.v[k]) > 0.5 * R * (1 + 1e-9):
             yield f"the pair at {R} is too long"
