@@ -14,7 +14,7 @@ import numpy.typing as npt
 from attsvm._lazy import needs
 from attsvm.records import atomic_write
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import real_array, require_finite
+from attsvm.user_input import real_array, require_count, require_finite
 
 if TYPE_CHECKING:
     import torch
@@ -39,10 +39,8 @@ def factor(W: npt.ArrayLike, rank: int | None = None) -> tuple[FloatArray, Float
     require_finite("W", matrix)
     U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
     r = max(1, int(np.count_nonzero(s > 1e-10 * s[0])))
-    if rank is not None:
-        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
-            raise ValueError(f"rank must be an integer of at least 1, got {rank!r}")
-        r = min(r, int(rank))
+    require_count("rank", rank, optional=True)
+    r = r if rank is None else min(r, int(rank))
     root = np.sqrt(s[:r])
     return np.ascontiguousarray((U[:, :r] * root).T), np.ascontiguousarray(Vt[:r] * root[:, None])
 

@@ -20,7 +20,16 @@ from attsvm.losses import Loss, LossConstants, get_loss
 from attsvm.records import html_table
 from attsvm.selection import Selection
 from attsvm.solvers.arrays import BoolArray, lazy
-from attsvm.user_input import AnyFloatArray, bool_array, freeze, own, real_array, require_finite
+from attsvm.user_input import (
+    AnyFloatArray,
+    bool_array,
+    freeze,
+    own,
+    real_array,
+    require_count,
+    require_finite,
+    require_number,
+)
 
 __all__ = [
     "AttentionProblem",
@@ -305,8 +314,7 @@ class AttentionProblem(ProblemData):
         Selection
             The first of the tied tokens is taken; ``is_unique`` and ``ties`` tell.
         """
-        if not tolerance >= 0:
-            raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+        require_number("tolerance", tolerance, "a number >= 0", 0.0, ends="[]")
         return Selection.of_scores(self.scores(), tolerance) if tolerance else self._optimal
 
     @lazy
@@ -353,8 +361,7 @@ class AttentionProblem(ProblemData):
         """
         if self.batch is not None:
             raise ValueError("only a single problem can be repeated; this is a batch")
-        if times < 1:
-            raise ValueError(f"times must be at least 1, got {times}")
+        require_count("times", times)
 
         def repeated(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return np.broadcast_to(array, (times, *array.shape))

@@ -1,12 +1,11 @@
-"""Scalars that users give: numbers, counts and seeds, refused by name.
+"""What users give: lists, arrays of any real dtype, torch tensors on any device, and seeds; refused by name.
 
-Reading user input: lists, NumPy arrays of any real dtype, and torch tensors on any device.
+Numbers, counts and choices are read where the solvers read theirs, in `attsvm.solvers.arrays`.
 """
 
 from __future__ import annotations
 
 import mmap
-import numbers
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -14,71 +13,28 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, IntArray
+from attsvm.solvers.arrays import (
+    BoolArray,
+    IntArray,
+    is_count,
+    is_number,
+    require_choice,
+    require_count,
+    require_number,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
     "generator",
+    "is_count",
+    "is_number",
     "positive",
     "require_choice",
     "require_count",
     "require_number",
 ]
-
-
-def require_choice(name: str, value: object, *choices: str | None) -> None:
-    """Refuse what is none of the choices.
-
-    Examples
-    --------
-    >>> from attsvm.user_input import require_choice
-    >>> require_choice("form", "rounded", "corrected", "sharp", "printed")
-    Traceback (most recent call last):
-    ...
-    ValueError: form must be 'corrected', 'sharp' or 'printed', got 'rounded'
-    """
-    if value not in choices:
-        *most, last = map(repr, choices)
-        raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
-
-
-def require_count(name: str, value: object, least: int = 1, optional: bool = False) -> None:
-    """Refuse what is not an integer of at least ``least``; flags and whole floats are no integers.
-
-    Examples
-    --------
-    >>> from attsvm.user_input import require_count
-    >>> require_count("steps", 2.0)
-    Traceback (most recent call last):
-    ...
-    ValueError: steps must be an integer >= 1, got 2.0
-    """
-    if optional and value is None:
-        return
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} must be {'None or ' if optional else ''}an integer >= {least}, got {value!r}")
-
-
-def require_number(
-    name: str, value: object, wanted: str, low: float = -np.inf, high: float = np.inf, optional: bool = False
-) -> None:
-    """Refuse what is not a finite real number strictly between two ends.
-
-    Examples
-    --------
-    >>> from attsvm.user_input import require_number
-    >>> require_number("lr", "fast", "a positive number", low=0.0)
-    Traceback (most recent call last):
-    ...
-    ValueError: lr must be a positive number, got 'fast'
-    """
-    if optional and value is None:
-        return
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
-    if not (real and np.isfinite(value) and low < value < high):  # type: ignore[call-overload, operator]
-        raise ValueError(f"{name} must be {'None or ' if optional else ''}{wanted}, got {value!r}")
 
 
 def positive(name: str, value: float) -> float:

@@ -28,7 +28,7 @@ from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.margin_solution import warn_if_inaccurate
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.trained_head import TrainedHead
-from attsvm.user_input import integer_array, require_finite
+from attsvm.user_input import integer_array, require_finite, require_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,8 +132,7 @@ def read_demands(
     given = require_problem(problem)
     if given.batch is not None:
         raise ValueError("edit takes one problem; index the batch first, e.g. problem[0]")
-    if isinstance(margin, bool) or not isinstance(margin, (int, float, np.number)) or not 0 < margin < np.inf:
-        raise ValueError(f"margin must be a positive number, got {margin!r}")
+    require_number("margin", margin, "a positive number", low=0.0)
     wanted = _wanted(given, selection)
     asked = wanted >= 0
     now = likeliest(given, W0)

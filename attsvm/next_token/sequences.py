@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.user_input import real_array, require_finite
+from attsvm.user_input import real_array, require_count, require_finite
 
 __all__ = [
     "Corpus",
@@ -263,8 +263,7 @@ def random_corpus(
     (6, (7, 8), True)
     """
     for name, value, least in (("n", n, 1), ("T", T, 2), ("vocabulary", vocabulary, 2), ("d", d, 1)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+        require_count(name, value, least)
     if labels not in get_args(Labels):
         raise ValueError(f"labels must be one of {list(get_args(Labels))}, got {labels!r}")
     rng = np.random.default_rng(seed)

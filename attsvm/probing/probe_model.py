@@ -27,6 +27,7 @@ from attsvm.probing.head_table import ProbeTable
 from attsvm.probing.svm_measures import DEFAULT_BUDGET, Sample, SvmBudget, draw_sample, sample_measures, svm_measures
 from attsvm.records import atomic_write, versions
 from attsvm.sweeps import sweep
+from attsvm.user_input import require_count
 
 __all__ = [
     "estimate",
@@ -159,8 +160,7 @@ def _budget(svm: SvmBudget | bool | None) -> SvmBudget | None:
 
 def _check(counts: dict[str, int]) -> None:
     for label, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{label} must be an integer >= 0, got {value!r}")
+        require_count(label, value, least=0)
 
 
 def probe(

@@ -22,7 +22,7 @@ SOFTMAX = pol.AttentionKind("softmax")
             lambda: models.TransformerSpec(4, 4, 4, positions="rope"),
             "positions must be one of ['add', 'concat', 'none']",
         ),
-        (lambda: models.train_induction(SOFTMAX, steps=0), "steps and batch must be at least 1, got 0 and 128"),
+        (lambda: models.train_induction(SOFTMAX, steps=0), "steps must be an integer >= 1, got 0"),
     ],
 )
 def test_bad_input_is_named(call, message):

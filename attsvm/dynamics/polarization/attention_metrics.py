@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from attsvm.solvers.arrays import BoolArray
-from attsvm.user_input import AnyFloatArray, ArrayT
+from attsvm.user_input import AnyFloatArray, ArrayT, require_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -161,8 +161,7 @@ def uniform_sparsity(T: int) -> float:
     >>> round(uniform_sparsity(256), 4)
     0.0239
     """
-    if T < 1:
-        raise ValueError(f"T must be at least 1, got {T}")
+    require_count("T", T)
     return sum(1.0 / k for k in range(1, T + 1)) / T
 
 

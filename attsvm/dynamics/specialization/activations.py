@@ -91,8 +91,8 @@ def initial_heads(H: int, D: int, eta: float = 1.0, *, generator: torch.Generato
     >>> initial_heads(2, 5, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([2, 5])
     """
-    if H < 1 or D < 1:
-        raise ValueError(f"H and D must be at least 1, got H={H}, D={D}")
+    require_count("H", H)
+    require_count("D", D)
     options: dict[str, Any] = {"dtype": torch.float64, "device": generator.device} | factory
     heads: Tensor = eta / D**0.5 * torch.randn(H, D, generator=generator, **options)
     return heads

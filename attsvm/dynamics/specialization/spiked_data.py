@@ -355,8 +355,8 @@ def draw_spikes(F: int, D: int, *, generator: torch.Generator, **factory: Any) -
     >>> draw_spikes(2, 5, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([2, 5])
     """
-    if F < 1 or D < 1:
-        raise ValueError(f"F and D must be at least 1, got F={F}, D={D}")
+    require_count("F", F)
+    require_count("D", D)
     options: dict[str, Any] = {"dtype": torch.float64, "device": generator.device} | factory
     spikes: Tensor = torch.randn(F, D, generator=generator, **options) / D**0.5
     return spikes
