@@ -15,6 +15,7 @@ from attsvm.probing.head_data import HeadData
 from attsvm.problem import AttentionProblem
 from attsvm.solution import Solution
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.certify.ranks import count_above
 from attsvm.svm import att_svm
 from attsvm.user_input import require_count, require_number
 
@@ -165,7 +166,7 @@ class Sample:
 def _basis(rows: FloatArray) -> FloatArray:
     """Orthonormal columns that span the rows, up to rounding."""
     _, values, directions = np.linalg.svd(rows, full_matrices=False)
-    return np.asarray(directions[values > 1e-10 * values.max(initial=0.0)].T)
+    return np.asarray(directions[: int(count_above(values, 1e-10))].T)
 
 
 def draw_sample(head: HeadData, budget: SvmBudget, seed: int = 0) -> tuple[Sample, Sample | None]:
