@@ -11,6 +11,7 @@ What the command line, reports, comparisons, figures and the ledger print or sto
 
 from __future__ import annotations
 
+import hashlib
 import html
 import io
 import json
@@ -28,6 +29,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from attsvm.user_input import is_tensor
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table as RichTable
@@ -38,6 +41,7 @@ __all__ = [
     "Table",
     "atomic_write",
     "console",
+    "digest",
     "environment",
     "html_table",
     "mean_of",
@@ -123,6 +127,29 @@ def environment(found: Mapping[str, str] | None = None) -> str:
     """
     used = versions("cvxpy", "clarabel", "scs") if found is None else found
     return ", ".join(f"{name} {number}" for name, number in used.items())
+
+
+def digest(*parts: object, length: int = 64) -> str:
+    """SHA-256 of texts, bytes, arrays and tensors, as its first hexadecimal digits.
+
+    Every part stands with its kind and size, of an array shape and precision: the same bytes may be another array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.records import digest
+    >>> digest("ab", length=8), digest("a", "b", length=8), digest(np.zeros(2), length=8)
+    ('2130ee48', '7dc2784f', '4a5aa840')
+    """
+    found = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str | bytes):
+            raw = part.encode() if isinstance(part, str) else part
+            found.update(f"{len(raw)} ".encode() + raw)
+        else:
+            array = np.ascontiguousarray(part.detach().cpu().numpy() if is_tensor(part) else part)
+            found.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
+    return found.hexdigest()[:length]
 
 
 @contextmanager

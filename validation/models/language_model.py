@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from attsvm.dynamics.localization.regularizer import locater_penalty, qk_scale, qk_trace, qk_weights
 from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.training.optimizers import gradient_step
 from attsvm.user_input import require_count
 
 __all__ = [
@@ -361,9 +362,7 @@ def train_language_model(
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         if k1 or k2:
             loss = loss + locater_penalty(model, k1, k2, target=target)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        gradient_step(optimizer, loss)
         if step % record_every == 0 or step == steps:
             records.append((step, *_measure(model, *held)))
     at, trace, scale, entropy, perplexity, propagation = (np.array(column) for column in zip(*records, strict=True))

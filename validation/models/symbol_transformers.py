@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from attsvm.dynamics.polarization.attention_metrics import sink_heads, sink_score
 from attsvm.dynamics.polarization.value_descent import AttentionKind, attention_weights
+from attsvm.training.optimizers import gradient_step
 from attsvm.user_input import positive, require_count
 
 __all__ = [
@@ -389,10 +390,7 @@ def _trained(
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     for _ in range(steps):
-        loss = loss_of(model, generator)
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        optimizer.step()
+        gradient_step(optimizer, loss_of(model, generator))
     return model
 
 
