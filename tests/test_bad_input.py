@@ -34,7 +34,10 @@ def problem():
         ({"log_ridge": NAN}, "log_ridge must be None or a finite number"),
         ({"radius": -1}, "radius must be a positive number"),
         ({"stop_norm": "large"}, "stop_norm must be None or a positive number"),
-        ({"parameterization": "KQ", "m": 1.5}, "m is the inner dimension of parameterization 'KQ' and must be an integer >= 1"),
+        (
+            {"parameterization": "KQ", "m": 1.5},
+            "m is the inner dimension of parameterization 'KQ' and must be an integer >= 1",
+        ),
         ({"optimizer": 3}, "optimizer must be a name"),
         ({"dtype": "double"}, "dtype must be a floating torch dtype"),
         ({"dtype": torch.int64}, "dtype must be a floating torch dtype"),
