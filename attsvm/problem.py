@@ -19,17 +19,8 @@ from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
 from attsvm.records import html_table
 from attsvm.selection import Selection
-from attsvm.solvers.arrays import BoolArray, lazy
-from attsvm.user_input import (
-    AnyFloatArray,
-    bool_array,
-    freeze,
-    own,
-    real_array,
-    require_count,
-    require_finite,
-    require_number,
-)
+from attsvm.solvers.arrays import BoolArray, lazy, require_count, require_number
+from attsvm.user_input import AnyFloatArray, bool_array, freeze, own, real_array, require_finite
 
 __all__ = [
     "AttentionProblem",

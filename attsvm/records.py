@@ -130,9 +130,7 @@ def environment(found: Mapping[str, str] | None = None) -> str:
 
 
 def digest(*parts: object, length: int = 64) -> str:
-    """SHA-256 of texts, bytes, arrays and tensors, as its first hexadecimal digits.
-
-    Every part stands with its kind and size, of an array shape and precision: the same bytes may be another array.
+    """SHA-256 of texts, bytes, arrays and tensors with their sizes and precisions, as its first hexadecimal digits.
 
     Examples
     --------

@@ -26,15 +26,7 @@ from attsvm.solvers.arrays import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "generator",
-    "is_count",
-    "is_number",
-    "positive",
-    "require_choice",
-    "require_count",
-    "require_number",
-]
+__all__ = ["generator", "is_count", "is_number", "positive", "require_choice", "require_count", "require_number"]
 
 
 def positive(name: str, value: float) -> float:

@@ -11,22 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "Axis",
-    "Batch",
-    "BoolArray",
-    "Count",
-    "FloatArray",
-    "IntArray",
-    "Number",
-    "One",
-    "is_count",
-    "is_number",
-    "lazy",
-    "real_array",
-    "require_choice",
-    "require_count",
-    "require_number",
-]
+    "Axis", "Batch", "BoolArray", "Count", "FloatArray", "IntArray", "Number", "One", "is_count", "is_number", "lazy",
+    "real_array", "require_choice", "require_count", "require_number",
+]  # fmt: skip
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -73,14 +60,7 @@ class lazy(cached_property[_Value]):
 
 
 def is_count(value: object, least: int = 1) -> TypeGuard[int]:
-    """Whether this is an integer of at least ``least``; flags and whole floats are no integers.
-
-    Examples
-    --------
-    >>> from attsvm.solvers.arrays import is_count
-    >>> is_count(2), is_count(0), is_count(2.0), is_count(True)
-    (True, False, False, False)
-    """
+    """Whether this is an integer of at least ``least``; flags and whole floats are no integers."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
 
 

@@ -30,7 +30,7 @@ from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.margin_solution import warn_if_inaccurate
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.trained_head import TrainedHead
-from attsvm.user_input import integer_array, require_finite, require_number
+from attsvm.user_input import integer_array, require_choice, require_finite, require_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -480,8 +480,7 @@ def edit(
     >>> smallest.rank, [factor.shape for factor in smallest.factors]
     (1, [(4, 1), (1, 10)])
     """
-    if of not in get_args(Of):
-        raise ValueError(f"of must be one of {get_args(Of)}, got {of!r}")
+    require_choice("of", of, *get_args(Of))
     trained = head if isinstance(head, TrainedHead) else None
     if trained is None and of != "W":
         raise ValueError(f"of={of!r} needs a TrainedHead with its key and query maps, got a bare W")

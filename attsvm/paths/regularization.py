@@ -19,7 +19,7 @@ from attsvm.solution import Solution
 from attsvm.solvers import Status
 from attsvm.solvers.arrays import FloatArray
 from attsvm.svm import att_svm
-from attsvm.user_input import generator, real_array, require_count, require_finite, require_number
+from attsvm.user_input import generator, real_array, require_choice, require_count, require_finite, require_number
 
 __all__ = ["PathStatus", "RegularizationPath", "read_radii", "regularization_path"]
 
@@ -291,8 +291,7 @@ def read_radii(radii: npt.ArrayLike) -> FloatArray:
 
 
 def _read_form(problem: AttentionProblem, parameterization: str, m: int | None) -> Form:
-    if parameterization not in ("W", "KQ"):
-        raise ValueError(f"parameterization must be 'W' or 'KQ', got {parameterization!r}")
+    require_choice("parameterization", parameterization, "W", "KQ")
     require_inner_dimension(parameterization, m)
     inner = None if parameterization == "W" else int(m or min(problem.dx, problem.dz))
     return Form(problem.dx, problem.dz, inner)

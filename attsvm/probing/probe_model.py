@@ -155,11 +155,6 @@ def _budget(svm: SvmBudget | bool | None) -> SvmBudget | None:
     return svm
 
 
-def _check(counts: dict[str, int]) -> None:
-    for label, value in counts.items():
-        require_count(label, value, least=0)
-
-
 def probe(
     model: Any,
     inputs: Any = None,
@@ -241,7 +236,8 @@ def probe(
     (8, True)
     """
     svm = _budget(svm)
-    _check({"removal": removal, "pruning": pruning, "baselines": baselines, "show": show})
+    for label, count in {"removal": removal, "pruning": pruning, "baselines": baselines, "show": show}.items():
+        require_count(label, count, least=0)
     say: Progress = progress or (lambda label, done, total: None)
     remover: Any = None
     ids: npt.NDArray[np.int64] | None = None

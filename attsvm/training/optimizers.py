@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attsvm.training.tensors import Parameters, like, squared_norms
+from attsvm.user_input import require_choice
 
 __all__ = ["Optimizer", "get_optimizer", "gradient_step"]
 
@@ -210,8 +211,7 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     >>> get_optimizer("sign").norm, get_optimizer("mirror:l3").norm
     ('linf', 'l3')
     """
-    if normalization not in ("joint", "factor"):
-        raise ValueError(f"normalization must be 'joint' or 'factor', got {normalization!r}")
+    require_choice("normalization", normalization, "joint", "factor")
     name = {"spectral": "steepest:spectral", "sign": "steepest:linf"}.get(name, name)
     if name == "normalized_gd" or name == "steepest:frobenius":
         return Optimizer(name, "frobenius", _stateless, _normalized_gd(normalization, floor))

@@ -13,7 +13,7 @@ import torch
 from attsvm.losses import Loss, get_loss
 from attsvm.parameterizations import get_parameterization, require_inner_dimension
 from attsvm.training.optimizers import Optimizer, get_optimizer
-from attsvm.user_input import generator, require_count, require_number
+from attsvm.user_input import generator, require_choice, require_count, require_number
 
 __all__ = ["Recipe", "TrainOptions", "TrainSettings", "snapshot_steps"]
 
@@ -158,8 +158,7 @@ class TrainOptions:
         self.snapshot_steps()
         self._check_numbers()
         require_inner_dimension(self.parameterization, self.m)
-        if self.arithmetic not in ("log", "naive"):
-            raise ValueError(f"arithmetic must be 'log' or 'naive', got {self.arithmetic!r}")
+        require_choice("arithmetic", self.arithmetic, "log", "naive")
         if self.recipe().optimizer.name == "gd" and self.lr is None and self.parameterization != "W":
             raise ValueError("lr must be given for optimizer 'gd' on factors: their smoothness changes along the way")
         if self.resume and self.checkpoint is None:

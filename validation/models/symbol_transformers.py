@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from attsvm.dynamics.polarization.attention_metrics import sink_heads, sink_score
 from attsvm.dynamics.polarization.value_descent import AttentionKind, attention_weights
 from attsvm.training.optimizers import gradient_step
-from attsvm.user_input import positive, require_count
+from attsvm.user_input import positive, require_choice, require_count
 
 __all__ = [
     "FlipRates",
@@ -211,8 +211,7 @@ class TransformerSpec:
         require_count("heads", self.heads)
         if self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got {self.dim} and {self.heads}")
-        if self.positions not in POSITIONS:
-            raise ValueError(f"positions must be one of {list(POSITIONS)}, got {self.positions!r}")
+        require_choice("positions", self.positions, *POSITIONS)
         positive("embedding_scale", self.embedding_scale)
         for name in ("vocabulary", "length", "outputs", "layers"):
             require_count(name, getattr(self, name))

@@ -17,10 +17,10 @@ from attsvm.dynamics.specialization.spiked_data import (
     DiscretePrior,
     GaussianPrior,
     Prior,
-    random_generator,
     transformed,
 )
 from attsvm.solvers.arrays import FloatArray
+from attsvm.user_input import generator as seeded
 from attsvm.user_input import require_choice, require_count
 
 __all__ = [
@@ -265,7 +265,7 @@ def bayes_risk(prior: Prior, L: int, n: int = 200_000, seed: int | np.random.Gen
     """
     if L < 2 or n < 2:
         raise ValueError(f"L >= 2 and n >= 2 are needed, got L={L}, n={n}")
-    rng = random_generator(seed)
+    rng = seeded(seed)
     values = []
     for start in range(0, n, 20_000):
         size = min(20_000, n - start)
