@@ -14,12 +14,13 @@ import numpy.typing as npt
 from attsvm._lazy import needs
 from attsvm.records import atomic_write
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import real_array, require_finite
+from attsvm.solvers.certify.ranks import count_above
+from attsvm.user_input import real_array, require_count, require_finite
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["factor", "save_factors", "to_onnx", "to_torch"]
+__all__ = ["balanced_factors", "factor", "save_factors", "to_onnx", "to_torch"]
 
 
 def factor(W: npt.ArrayLike, rank: int | None = None) -> tuple[FloatArray, FloatArray]:
@@ -37,14 +38,29 @@ def factor(W: npt.ArrayLike, rank: int | None = None) -> tuple[FloatArray, Float
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"W must have shape (dx, dz), got {matrix.shape}")
     require_finite("W", matrix)
-    U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
-    r = max(1, int(np.count_nonzero(s > 1e-10 * s[0])))
-    if rank is not None:
-        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
-            raise ValueError(f"rank must be an integer of at least 1, got {rank!r}")
-        r = min(r, int(rank))
+    require_count("rank", rank, optional=True)
+    left, right = balanced_factors(matrix, 1e-10, 1, rank)
+    return np.ascontiguousarray(left.T), right
+
+
+def balanced_factors(
+    W: FloatArray, tolerance: float = 1e-8, least: int = 0, most: int | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """``(B, A)`` of shapes (dx, r) and (r, dz) with ``W = B A`` up to ``tolerance`` times its largest singular value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.export import balanced_factors
+    >>> B, A = balanced_factors(np.diag([4.0, 0.0]))
+    >>> B.tolist(), A.tolist()
+    ([[2.0], [0.0]], [[2.0, 0.0]])
+    """
+    U, s, Vt = np.linalg.svd(W, full_matrices=False)
+    r = max(least, int(count_above(s, tolerance)))
+    r = r if most is None else min(r, int(most))
     root = np.sqrt(s[:r])
-    return np.ascontiguousarray((U[:, :r] * root).T), np.ascontiguousarray(Vt[:r] * root[:, None])
+    return np.ascontiguousarray(U[:, :r] * root), np.ascontiguousarray(Vt[:r] * root[:, None])
 
 
 def to_torch(W: npt.ArrayLike, rank: int | None = None, *, dtype: torch.dtype | None = None) -> torch.nn.Module:

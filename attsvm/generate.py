@@ -10,7 +10,7 @@ import numpy.typing as npt
 from attsvm.heads import LinearHead
 from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import Selection
-from attsvm.user_input import generator, require_choice
+from attsvm.user_input import generator, require_choice, require_count, require_number
 
 __all__ = ["random_problem", "structured_problem"]
 
@@ -127,8 +127,7 @@ def random_problem(
     problem = build(X, Z)
     if min_score_gap is None:
         return problem
-    if not min_score_gap >= 0:
-        raise ValueError(f"min_score_gap must be >= 0, got {min_score_gap}")
+    require_number("min_score_gap", min_score_gap, "a number >= 0", 0.0, ends="[]")
     for _ in range(_MAX_REDRAWS):
         close = _score_gaps(problem) < min_score_gap
         if not close.any():
@@ -143,12 +142,9 @@ def random_problem(
 
 def _check_sizes(needed: dict[str, int], optional: dict[str, int | None]) -> None:
     for name, value in needed.items():
-        least = 2 if name == "T" else 1
-        if not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+        require_count(name, value, least=2 if name == "T" else 1)
     for name, size in optional.items():
-        if size is not None and (not isinstance(size, int | np.integer) or size < 1):
-            raise ValueError(f"{name} must be None or an integer >= 1, got {size!r}")
+        require_count(name, size, optional=True)
 
 
 def _check_kind(kind: str, causal: bool, distribution: str, own_queries: bool) -> None:
@@ -230,11 +226,9 @@ def structured_problem(
     optimal
     """
     for name, value, least in (("n", n, 1), ("T", T, 2), ("d", d, 1), ("rank", rank, 1)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+        require_count(name, value, least)
+    require_count("vocabulary", vocabulary, optional=True)
     words = max(2, n * T // 4) if vocabulary is None else vocabulary
-    if isinstance(words, bool) or not isinstance(words, (int, np.integer)) or words < 1:
-        raise ValueError(f"vocabulary must be None or an integer >= 1, got {vocabulary!r}")
     rng = np.random.default_rng(seed)
     turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
     spread = _falling_scales(d)[:, None] * turn

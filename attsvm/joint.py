@@ -277,8 +277,7 @@ def joint_svm(
     """
     if require_problem(problem).batch is not None:
         raise ValueError("joint_svm takes one problem; index the batch first, e.g. problem[0]")
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float | np.number) or not ratio >= 0:
-        raise ValueError(f"ratio must be a number in [0, inf], |v| / ||W||, got {ratio!r}")
+    require_number("ratio", ratio, "a number in [0, inf], |v| / ||W||", 0.0, ends="[]")
     chosen = consistent_selection(problem) if selection is None else read_selection(problem, selection)
     head = label_svm(problem, chosen)
     nothing = np.full(problem.query_shape, np.nan)

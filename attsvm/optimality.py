@@ -49,7 +49,7 @@ from attsvm.solvers.margin_problem import EitherProblem, is_batch
 from attsvm.solvers.margin_solution import EitherSolution, is_one
 from attsvm.support_proof import MarginBounds, carries_weight_outside, margin_bounds, solve_exactly, upper_norm
 from attsvm.svm import att_svm
-from attsvm.user_input import real_array
+from attsvm.user_input import real_array, require_number
 
 if TYPE_CHECKING:
     from attsvm.problem import Solvable
@@ -362,8 +362,7 @@ def support_indices(solution: Solution, tolerance: float | None = None) -> tuple
     >>> [indices.tolist() for indices in attsvm.support_indices(sol)]
     [[1], [1, 2]]
     """
-    if tolerance is not None and not tolerance >= 0:
-        raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+    require_number("tolerance", tolerance, "a number >= 0", 0.0, ends="[]", optional=True)
     if not isinstance(solution, Solution):
         raise TypeError(f"solution must be a Solution, got {type(solution).__name__}; index a batch first")
     support = solution.support if tolerance is None else replace(solution, support_tolerance=tolerance).support

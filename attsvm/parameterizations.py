@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from attsvm.user_input import ArrayT, require_choice
+from attsvm.user_input import ArrayT, is_count, require_choice
 
-__all__ = ["Parameterization", "get_parameterization"]
+__all__ = ["Parameterization", "get_parameterization", "require_inner_dimension"]
 
 Name = Literal["W", "KQ", "prompt"]
 
@@ -91,3 +91,9 @@ def get_parameterization(name: str, key_matrix: Any = None) -> Parameterization:
     """
     require_choice("parameterization", name, "W", "KQ", "prompt")
     return Parameterization(name, key_matrix)  # type: ignore[arg-type]
+
+
+def require_inner_dimension(parameterization: str, m: object) -> None:
+    """Refuse an inner dimension of anything but (K, Q), or one that is no count."""
+    if m is not None and (parameterization != "KQ" or not is_count(m)):
+        raise ValueError(f"m is the inner dimension of parameterization 'KQ' and must be an integer >= 1, got m={m!r}")

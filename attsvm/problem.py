@@ -14,7 +14,7 @@ from attsvm.heads import Head, as_head
 from attsvm.losses import Loss, LossConstants, get_loss
 from attsvm.records import html_table
 from attsvm.selection import Selection
-from attsvm.solvers.arrays import BoolArray, lazy
+from attsvm.solvers.arrays import BoolArray, lazy, require_count, require_number
 from attsvm.user_input import AnyFloatArray, bool_array, freeze, own, real_array, require_finite
 
 __all__ = [
@@ -301,8 +301,7 @@ class AttentionProblem(ProblemData):
         Selection
             The first of the tied tokens is taken; ``is_unique`` and ``ties`` tell.
         """
-        if not tolerance >= 0:
-            raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+        require_number("tolerance", tolerance, "a number >= 0", 0.0, ends="[]")
         return Selection.of_scores(self.scores(), tolerance) if tolerance else self._optimal
 
     @lazy
@@ -349,8 +348,7 @@ class AttentionProblem(ProblemData):
         """
         if self.batch is not None:
             raise ValueError("only a single problem can be repeated; this is a batch")
-        if times < 1:
-            raise ValueError(f"times must be at least 1, got {times}")
+        require_count("times", times)
 
         def repeated(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return np.broadcast_to(array, (times, *array.shape))

@@ -7,6 +7,7 @@ or HTML, or stored. HTML is written by the templates of ``attsvm/templates`` alo
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -25,6 +26,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from attsvm.user_input import is_tensor
+
 if TYPE_CHECKING:
     from jinja2 import Environment
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -36,6 +39,7 @@ __all__ = [
     "Table",
     "atomic_write",
     "console",
+    "digest",
     "environment",
     "html_listing",
     "html_page",
@@ -124,6 +128,27 @@ def environment(found: Mapping[str, str] | None = None) -> str:
     """
     used = versions("cvxpy", "clarabel", "scs") if found is None else found
     return ", ".join(f"{name} {number}" for name, number in used.items())
+
+
+def digest(*parts: object, length: int = 64) -> str:
+    """SHA-256 of texts, bytes, arrays and tensors with their sizes and precisions, as its first hexadecimal digits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.records import digest
+    >>> digest("ab", length=8), digest("a", "b", length=8), digest(np.zeros(2), length=8)
+    ('2130ee48', '7dc2784f', '4a5aa840')
+    """
+    found = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str | bytes):
+            raw = part.encode() if isinstance(part, str) else part
+            found.update(f"{len(raw)} ".encode() + raw)
+        else:
+            array = np.ascontiguousarray(part.detach().cpu().numpy() if is_tensor(part) else part)
+            found.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
+    return found.hexdigest()[:length]
 
 
 @contextmanager

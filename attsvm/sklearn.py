@@ -23,6 +23,7 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.penalty import LossKind, SlackKind
 from attsvm.tasks import TasksLike, read_tasks
 from attsvm.trained_head import TrainedHead
+from attsvm.user_input import require_count
 
 with needs("attsvm.sklearn"):
     from sklearn.base import BaseEstimator
@@ -307,8 +308,7 @@ def recall_at(k: int) -> Callable[[Any, TasksLike, npt.ArrayLike], float]:
     >>> recall_at(2)(AttentionSelector(C=None).fit(tasks, [0, 1, 2]), tasks, [0, 1, 2])
     1.0
     """
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise ValueError(f"k must be an integer of at least 1, got {k!r}")
+    require_count("k", k)
 
     def scorer(estimator: Any, tasks: TasksLike, y: npt.ArrayLike) -> float:
         return float(np.mean(_places(np.asarray(estimator.decision_function(tasks)), y) <= k))

@@ -27,6 +27,7 @@ from attsvm.solvers import (
     Status,
 )
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.certify.ranks import count_above, rank_tolerance
 from attsvm.solvers.display import counted
 
 __all__ = [
@@ -98,10 +99,7 @@ def _whole(result: MarginSolution | MarginSolutionBatch) -> FloatArray:
 
 
 def _rank_of(W: FloatArray, gap: FloatArray) -> IntArray:
-    """Numerical ranks over leading axes: singular values above ``max(1e-8, sqrt(gap))`` times the largest."""
-    singular = np.linalg.svd(W, compute_uv=False)
-    cut = np.maximum(1e-8, np.sqrt(gap))[..., None] * singular[..., :1]
-    return np.asarray(np.count_nonzero((singular > cut) & (singular > 0), axis=-1))
+    return count_above(np.linalg.svd(W, compute_uv=False), rank_tolerance(gap))
 
 
 class ResultView:

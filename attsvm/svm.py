@@ -30,7 +30,7 @@ from attsvm.selection_rows import AttentionRows, finite_part_rows, gen_svm_rows,
 from attsvm.solution import Solution, SolutionBatch
 from attsvm.solvers import Certificate, certify, get_norm, solve, solve_batch
 from attsvm.solvers.margin_solution import warn_if_inaccurate
-from attsvm.user_input import finite_array, real_array
+from attsvm.user_input import finite_array, is_number, real_array, require_count
 
 if TYPE_CHECKING:
     from attsvm.problem import Solvable
@@ -49,7 +49,7 @@ Solved = TypeVar("Solved", Solution, SolutionBatch)
 
 def read_support_tolerance(given: object) -> float:
     """A tolerance for support tokens, or an error."""
-    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not given >= 0:
+    if not is_number(given, 0.0, ends="[]"):
         raise ValueError(f"support_tolerance must be a number >= 0, got {given!r}")
     return float(given)
 
@@ -130,8 +130,7 @@ def _warm_option(rows: AttentionRows, known: object, norm: str, solver: str) -> 
 
 
 def _rank_option(rows: AttentionRows, rank: int, norm: str) -> dict[str, int]:
-    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
-        raise ValueError(f"rank must be None or an integer >= 1, got {rank!r}")
+    require_count("rank", rank, optional=True)
     bound = get_norm(norm).rank_bound(rows.margin_problem.q, rows.margin_problem.shape)
     return {} if rank >= bound else {"rank": int(rank)}
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from attsvm.problem import AttentionProblem
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import freeze, real_array, require_finite
+from attsvm.user_input import freeze, real_array, require_finite, require_number
 
 __all__ = ["TrainedHead", "split_heads"]
 
@@ -83,8 +83,7 @@ class TrainedHead:
                 f"key_map and query_map must have as many rows (d_head), got {self.key_map.shape} and "
                 f"{self.query_map.shape}"
             )
-        if isinstance(self.scale, bool) or not (isinstance(self.scale, (int, float)) and math.isfinite(self.scale)):
-            raise ValueError(f"scale must be a finite number, got {self.scale!r}")
+        require_number("scale", self.scale, "a finite number")
 
     @classmethod
     def from_weights(

@@ -1,9 +1,11 @@
-"""Reading what users give: keywords, numbers, counts, seeds, and arrays from lists, NumPy or torch, refused by name."""
+"""What users give: lists, arrays of any real dtype, torch tensors on any device, and seeds; refused by name.
+
+Numbers, counts and choices are read where the solvers read theirs, in `attsvm.solvers.arrays`.
+"""
 
 from __future__ import annotations
 
 import mmap
-import numbers
 import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -12,7 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, IntArray
+from attsvm.solvers.arrays import (
+    BoolArray,
+    IntArray,
+    is_count,
+    is_number,
+    require_choice,
+    require_count,
+    require_number,
+)
 from attsvm.solvers.request import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,27 +31,13 @@ if TYPE_CHECKING:
 __all__ = [
     "check_keywords",
     "generator",
+    "is_count",
+    "is_number",
     "positive",
     "require_choice",
     "require_count",
     "require_number",
 ]
-
-
-def require_choice(name: str, value: object, *choices: str | None) -> None:
-    """Refuse what is none of the choices.
-
-    Examples
-    --------
-    >>> from attsvm.user_input import require_choice
-    >>> require_choice("form", "rounded", "corrected", "sharp", "printed")
-    Traceback (most recent call last):
-    ...
-    ValueError: form must be 'corrected', 'sharp' or 'printed', got 'rounded'
-    """
-    if value not in choices:
-        *most, last = map(repr, choices)
-        raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
 
 
 def check_keywords(function: str, given: Iterable[str], known: Sequence[str], method: Sequence[str] = ()) -> None:
@@ -72,43 +68,6 @@ def check_keywords(function: str, given: Iterable[str], known: Sequence[str], me
             passed = f" and, for the solver, {', '.join(method)}" if method else ""
             listed = f"{' It' if near else '; it'} takes {', '.join(known)}{passed}"
             raise TypeError(f"{function} takes no option {name!r}{near}{listed}")
-
-
-def require_count(name: str, value: object, least: int = 1, optional: bool = False) -> None:
-    """Refuse what is not an integer of at least ``least``; flags and whole floats are no integers.
-
-    Examples
-    --------
-    >>> from attsvm.user_input import require_count
-    >>> require_count("steps", 2.0)
-    Traceback (most recent call last):
-    ...
-    ValueError: steps must be an integer >= 1, got 2.0
-    """
-    if optional and value is None:
-        return
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} must be {'None or ' if optional else ''}an integer >= {least}, got {value!r}")
-
-
-def require_number(
-    name: str, value: object, wanted: str, low: float = -np.inf, high: float = np.inf, optional: bool = False
-) -> None:
-    """Refuse what is not a finite real number strictly between two ends.
-
-    Examples
-    --------
-    >>> from attsvm.user_input import require_number
-    >>> require_number("lr", "fast", "a positive number", low=0.0)
-    Traceback (most recent call last):
-    ...
-    ValueError: lr must be a positive number, got 'fast'
-    """
-    if optional and value is None:
-        return
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
-    if not (real and np.isfinite(value) and low < value < high):  # type: ignore[call-overload, operator]
-        raise ValueError(f"{name} must be {'None or ' if optional else ''}{wanted}, got {value!r}")
 
 
 def positive(name: str, value: float) -> float:

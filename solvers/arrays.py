@@ -1,19 +1,24 @@
-"""Array types and the reading of array arguments, shared by every module of the solvers."""
+"""Array types and the reading of arguments: numbers, counts, choices and arrays, refused by name."""
 
 from __future__ import annotations
 
+import numbers
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Axis", "Batch", "BoolArray", "Count", "FloatArray", "IntArray", "Number", "One", "lazy", "real_array"]
+__all__ = [
+    "Axis", "Batch", "BoolArray", "Count", "FloatArray", "IntArray", "Number", "One", "is_count", "is_number", "lazy",
+    "real_array", "require_choice", "require_count", "require_number",
+]  # fmt: skip
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Ends = Literal["()", "[)", "(]", "[]"]  # which ends belong to an interval
 
 
 class One:
@@ -52,6 +57,81 @@ class lazy(cached_property[_Value]):
 
         def __get__(self, instance, owner=None):
             return self if instance is None else instance.__dict__.setdefault(self.attrname, self.func(instance))
+
+
+def is_count(value: object, least: int = 1) -> TypeGuard[int]:
+    """Whether this is an integer of at least ``least``; flags and whole floats are no integers."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
+
+
+def is_number(value: object, low: float = -np.inf, high: float = np.inf, ends: Ends = "()") -> TypeGuard[float]:
+    """Whether this is a real number between two ends, which belong to the interval as ``ends`` says; NaN is none.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.arrays import is_number
+    >>> is_number(0.0, 0.0), is_number(0.0, 0.0, ends="[)"), is_number(float("inf")), is_number(True)
+    (False, True, False, False)
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (float, int, numbers.Real)):
+        return False
+    number: Any = value
+    above = number >= low if ends[0] == "[" else number > low
+    return bool(above and (number <= high if ends[1] == "]" else number < high))
+
+
+def require_choice(name: str, value: object, *choices: str | None) -> None:
+    """Refuse what is none of the choices.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.arrays import require_choice
+    >>> require_choice("form", "rounded", "corrected", "sharp", "printed")
+    Traceback (most recent call last):
+    ...
+    ValueError: form must be 'corrected', 'sharp' or 'printed', got 'rounded'
+    """
+    if value not in choices:
+        *most, last = map(repr, choices)
+        raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+
+
+def require_count(name: str, value: object, least: int = 1, optional: bool = False) -> None:
+    """Refuse what `is_count` says is none; None passes where the argument is optional.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.arrays import require_count
+    >>> require_count("steps", 2.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: steps must be an integer >= 1, got 2.0
+    """
+    if not (is_count(value, least) or (optional and value is None)):
+        raise ValueError(f"{name} must be {'None or ' if optional else ''}an integer >= {least}, got {value!r}")
+
+
+def require_number(
+    name: str,
+    value: object,
+    wanted: str,
+    low: float = -np.inf,
+    high: float = np.inf,
+    ends: Ends = "()",
+    optional: bool = False,
+) -> None:
+    """Refuse what `is_number` says is none in the interval; None passes where the argument is optional.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.arrays import require_number
+    >>> require_number("lr", "fast", "a positive number", low=0.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: lr must be a positive number, got 'fast'
+    """
+    if not (is_number(value, low, high, ends) or (optional and value is None)):
+        raise ValueError(f"{name} must be {'None or ' if optional else ''}{wanted}, got {value!r}")
 
 
 def to_numpy(value: object) -> npt.NDArray[Any]:

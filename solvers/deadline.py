@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from typing import ParamSpec, TypeVar
 
+from attsvm.solvers.arrays import is_number
+
 __all__ = ["OutOfTime", "late", "now", "read_time_limit", "require_time", "seconds_left", "watched", "within"]
 
 P = ParamSpec("P")
@@ -43,10 +45,12 @@ def read_time_limit(given: object) -> float:
     >>> read_time_limit(None), read_time_limit(2), within(1.0, read_time_limit, 2) <= 1.0
     (inf, 2.0, True)
     """
-    if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0):
-        raise ValueError(f"time_limit must be None or a positive number of seconds, got {given!r}")
     left = max(seconds_left(), _LEAST)
-    return left if given is None else min(float(given), left)
+    if given is None:
+        return left
+    if not is_number(given, 0.0, ends="(]"):
+        raise ValueError(f"time_limit must be None or a positive number of seconds, got {given!r}")
+    return min(float(given), left)
 
 
 def seconds_left() -> float:

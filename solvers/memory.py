@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from attsvm.solvers.arrays import is_number
 from attsvm.solvers.margin_problem import MarginProblem
 
 __all__ = [
@@ -140,12 +141,12 @@ def allowed_memory(limit: object) -> float | None:
     >>> allowed_memory(1e6)
     1000000.0
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):
+    if limit is None:
+        found = available_memory()
+        return None if found is None else _SHARE * found
+    if not is_number(limit, 0.0, ends="(]"):
         raise ValueError(f"memory_limit must be None or a positive number of bytes, got {limit!r}")
-    if limit is not None:
-        return float(limit)
-    found = available_memory()
-    return None if found is None else _SHARE * found
+    return float(limit)
 
 
 def too_large(problem: MarginProblem, need: float, allowed: float, limited: bool) -> MemoryLimitError:

@@ -22,7 +22,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray, IntArray, Number
+from attsvm.solvers.arrays import FloatArray, IntArray, Number, is_number
 
 __all__ = ["EitherPenalty", "LossKind", "Penalty", "PenaltyBatch", "SlackKind", "read_penalty"]
 
@@ -178,7 +178,7 @@ def read_penalty(C: object, slack: str = "query", loss: str = "hinge") -> Penalt
     >>> read_penalty(2)
     Penalty(C=2.0, slack='query', loss='hinge')
     """
-    if isinstance(C, bool) or not isinstance(C, (int, float, np.number)) or not 0 < float(C) < np.inf:
+    if not is_number(C, 0.0):
         raise ValueError(f"C must be None (hard margin) or a positive finite number, got {C!r}")
     return Penalty(float(C), _one_of("slack", slack, _SLACKS), _one_of("loss", loss, _LOSSES))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.arrays import FloatArray, is_count
 from attsvm.solvers.margin_problem import EitherProblem
 from attsvm.solvers.margin_solution import EitherSolution, MarginSolution
 
@@ -81,8 +81,8 @@ class Request:
         given = self.options.get(name)
         if given is None:
             return default
-        if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {given!r}")
+        if not is_count(given, least):
+            raise ValueError(f"{name} must be an integer >= {least}, got {given!r}")
         return int(given)
 
     def multipliers(self, problem: EitherProblem) -> FloatArray | None:

@@ -15,7 +15,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, require_count, require_number
 from attsvm.solvers.certify.certificate import Certificate, CertificateBatch, Source
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
@@ -65,11 +65,9 @@ def _check(solver: object, tolerance: object, max_iterations: object, rank: obje
     """Refuse arguments of the wrong kind, by name."""
     if not isinstance(solver, str):
         raise ValueError(f"solver must be a string such as 'auto' or 'cvxpy:SCS', got {solver!r}")
-    if tolerance is not None and not (isinstance(tolerance, (int, float, np.number)) and tolerance > 0):
-        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
-    for name, count in (("max_iterations", max_iterations), ("rank", rank)):
-        if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1):
-            raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
+    require_number("tolerance", tolerance, "a positive number", 0.0, ends="(]", optional=True)
+    require_count("max_iterations", max_iterations, optional=True)
+    require_count("rank", rank, optional=True)
 
 
 def _warm(given: EitherSolution | npt.ArrayLike | None) -> EitherSolution | FloatArray | None:

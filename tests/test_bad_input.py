@@ -34,7 +34,10 @@ def problem():
         ({"log_ridge": NAN}, "log_ridge must be None or a finite number"),
         ({"radius": -1}, "radius must be a positive number"),
         ({"stop_norm": "large"}, "stop_norm must be None or a positive number"),
-        ({"parameterization": "KQ", "m": 1.5}, "m must be an integer >= 1, got 1.5"),
+        (
+            {"parameterization": "KQ", "m": 1.5},
+            "m is the inner dimension of parameterization 'KQ' and must be an integer >= 1",
+        ),
         ({"optimizer": 3}, "optimizer must be a name"),
         ({"dtype": "double"}, "dtype must be a floating torch dtype"),
         ({"dtype": torch.int64}, "dtype must be a floating torch dtype"),
@@ -66,9 +69,9 @@ def test_a_step_beyond_floating_point_ends_with_a_status_and_the_last_finite_W(p
 @pytest.mark.parametrize(
     ("setting", "wanted"),
     [
-        ({"tolerance": "tight"}, "tolerance must be positive, got 'tight'"),
+        ({"tolerance": "tight"}, "tolerance must be None or a positive number, got 'tight'"),
         ({"support_tolerance": NAN}, "support_tolerance must be a number >= 0, got nan"),
-        ({"max_iterations": 1.5}, "max_iterations must be an integer of at least 1, got 1.5"),
+        ({"max_iterations": 1.5}, "max_iterations must be None or an integer >= 1, got 1.5"),
         ({"norm": "nuclear", "rank": True}, "rank must be None or an integer >= 1, got True"),
         ({"norm": ["frobenius"]}, "norm must be 'frobenius', 'nuclear'"),
         ({"solver": 3}, "solver must be a string"),

@@ -64,7 +64,7 @@ def test_a_selector_exports_what_it_predicts():
     [
         (np.zeros(3), None, "shape"),
         (np.full((2, 2), np.nan), None, "finite"),
-        (np.eye(2), 0, "rank must be an integer"),
+        (np.eye(2), 0, "rank must be None or an integer"),
     ],
 )
 def test_bad_input_is_named(given, rank, message):

@@ -226,7 +226,7 @@ def test_support_tolerance_is_stated_and_matters():
     loose = attsvm.support_indices(solution, tolerance=10.0)
     assert sum(map(len, strict)) < sum(map(len, loose)) == 15
     np.testing.assert_array_equal([t in strict[i] for i in range(3) for t in range(6)], solution.support.ravel())
-    with pytest.raises(ValueError, match="tolerance must be >= 0, got -1"):
+    with pytest.raises(ValueError, match="tolerance must be None or a number >= 0, got -1"):
         attsvm.support_indices(solution, tolerance=-1)
 
 

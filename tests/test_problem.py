@@ -129,7 +129,7 @@ def test_ties_are_reported():
     assert not selection.is_unique
     assert selection.ties == {(0,): (0, 1)}
     assert problem.optimal_tokens(tolerance=1.0).ties == {(0,): (0, 1, 2), (1,): (1, 2)}
-    with pytest.raises(ValueError, match="tolerance must be >= 0, got -1"):
+    with pytest.raises(ValueError, match="tolerance must be a number >= 0, got -1"):
         problem.optimal_tokens(tolerance=-1)
 
 
@@ -223,7 +223,7 @@ def test_random_problem_shapes():
         ({"distribution": "cube"}, "distribution must be 'sphere' or 'gaussian', got 'cube'"),
         ({"kind": "self", "dz": 3}, "dz and queries apply to kind='cross' only, got kind='self'"),
         ({"causal": True}, "causal=True needs kind='sequence', got kind='cross'"),
-        ({"min_score_gap": -1.0}, "min_score_gap must be >= 0, got -1.0"),
+        ({"min_score_gap": -1.0}, "min_score_gap must be a number >= 0, got -1.0"),
         ({"min_score_gap": 3.0}, "min_score_gap = 3.0 was not reached by"),
     ],
 )

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[1]
 COMPLEXITY = {"attsvm": 17, "solvers": 15, "validation": 17}  # of a function, at most
 LINES = 80  # of a function without its docstring, at most
 MODULE = 700  # one concept is one file, up to about this
+RUN = 6  # lines of code that stand twice are a function that is missing
 NOTHING = {"run", "data", "variants", "library", "common", "full", "utils"}  # names that say nothing
 # One more way through a function: what radon and mccabe count, boolean operators and comprehensions included.
 _BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.Assert, ast.comprehension, ast.match_case)
@@ -79,3 +80,33 @@ def test_a_file_of_tests_has_a_name_of_its_own_that_says_what_is_tested():
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
     nothing = NOTHING | {"all", "both", "parts", "driver", "misc"}
     assert {name.removeprefix("test_") for name in names} & nothing == set()
+
+
+def body_lines(path):
+    """Lines of code with their numbers; without docstrings, imports, `__all__` and headers of functions.
+
+    A header is spelled out wherever it stands, for `help()` and for type checkers.
+    """
+    text = path.read_text(encoding="utf-8")
+    apart = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            apart.update(range(first, node.body[0].lineno))
+        constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        if constant or names or isinstance(node, ast.Import | ast.ImportFrom):
+            apart.update(range(node.lineno, node.end_lineno + 1))
+    found = enumerate((line.strip() for line in text.splitlines()), 1)
+    return [(k, line) for k, line in found if k not in apart and line and not line.startswith("#")]
+
+
+def test_no_code_stands_twice():
+    places = {}
+    for path in modules():
+        code = body_lines(path)
+        for k in range(len(code) - RUN + 1):
+            lines_of = tuple(line for _, line in code[k : k + RUN])
+            places.setdefault(lines_of, []).append(f"{path.relative_to(ROOT)}:{code[k][0]}")
+    assert len(places) > 10_000
+    assert [where for where in places.values() if len(where) > 1] == []

@@ -51,11 +51,11 @@ def probe_command(
     from attsvm.cli.command_support import check_out, print_json, told_progress
     from attsvm.probing import SvmBudget, probe
     from attsvm.records import console
+    from attsvm.user_input import require_count
 
     check_out("--out", out, ".html", ".csv", ".parquet", ".json")
     for name, value in (("--sequences", sequences), ("--length", length)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        require_count(name, value)
     source = _check_text(text)
     budget = SvmBudget(sequences=svm_sequences, queries=svm_queries)
     if full:

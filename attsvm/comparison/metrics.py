@@ -10,6 +10,7 @@ from attsvm.selection import SelectionLike
 from attsvm.selection_rows import selection_rows
 from attsvm.solvers import get_norm
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.certify.ranks import count_above
 
 __all__ = ["angle", "correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin"]
 
@@ -65,7 +66,7 @@ def numerical_rank(W: npt.ArrayLike, tolerance: float = 1e-3) -> npt.NDArray[np.
     2
     """
     s = np.linalg.svd(np.asarray(W, dtype=np.float64), compute_uv=False)
-    return np.asarray((s > tolerance * s[..., :1]).sum(axis=-1), dtype=np.int64)
+    return count_above(s, tolerance)
 
 
 def effective_rank(W: npt.ArrayLike) -> FloatArray:

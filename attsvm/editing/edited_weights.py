@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 
 from attsvm._lazy import needs
+from attsvm.export import balanced_factors
 from attsvm.records import atomic_write, write_json
 from attsvm.solvers.arrays import FloatArray
 
@@ -275,12 +276,11 @@ def write_adapter(
     biased, size = edit.before.biased, edit.before.d_head
     # The bias is not behind A: factor what acts on the hidden states alone.
     change = edit.change[:, :-1] if biased else edit.change
-    U, s, Vt = np.linalg.svd(change, full_matrices=False)
-    r = max(1, int(np.count_nonzero(s > 1e-8 * max(float(s[0]), 1e-300))))
-    root = np.sqrt(s[:r])
+    left, right = balanced_factors(change, least=1)
+    r = len(right)
     B = np.zeros((heads * size, r), dtype=np.float32)
-    B[head * size : (head + 1) * size] = U[:, :r] * root
-    A = np.ascontiguousarray(Vt[:r] * root[:, None], dtype=np.float32)
+    B[head * size : (head + 1) * size] = left
+    A = np.ascontiguousarray(right, dtype=np.float32)
     tensors = {f"base_model.model.{layer}.lora_A.weight": A, f"base_model.model.{layer}.lora_B.weight": B}
     moved = biased and bool(edit.change[:, -1].any())
     if moved:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.attention import likeliest
+from attsvm.export import balanced_factors
 from attsvm.margin_options import DEFAULTS, AttSvmOptions, MarginOptions, check_options, method_options, takes
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table
@@ -26,10 +27,11 @@ from attsvm.selection_rows import AttentionRows, selection_rows
 from attsvm.solution import ResultView
 from attsvm.solvers import InfeasibleError, MarginProblem, MarginSolution, PairRows, Rows, get_norm, solve
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.certify.ranks import count_above
 from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.margin_solution import warn_if_inaccurate
 from attsvm.trained_head import TrainedHead
-from attsvm.user_input import integer_array, require_finite
+from attsvm.user_input import integer_array, require_choice, require_finite, require_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,8 +135,7 @@ def read_demands(
     given = require_problem(problem)
     if given.batch is not None:
         raise ValueError("edit takes one problem; index the batch first, e.g. problem[0]")
-    if isinstance(margin, bool) or not isinstance(margin, (int, float, np.number)) or not 0 < margin < np.inf:
-        raise ValueError(f"margin must be a positive number, got {margin!r}")
+    require_number("margin", margin, "a positive number", low=0.0)
     wanted = _wanted(given, selection)
     asked = wanted >= 0
     now = likeliest(given, W0)
@@ -300,10 +301,8 @@ class Edit(ResultView):
         if self.of == "W":
             B, A = self.factors
             if self.before is None:
-                U, s, Vt = np.linalg.svd(self.W)
-                r = max(1, int(np.count_nonzero(s > s[0] * 1e-14)))
-                root = np.sqrt(s[:r])
-                return TrainedHead((U[:, :r] * root).T, Vt[:r] * root[:, None], 1.0)
+                left, right = balanced_factors(self.W, 1e-14, least=1)  # all of W: the head must score as it does
+                return TrainedHead(left.T, right, 1.0)
             old = self.before
             return TrainedHead(
                 np.vstack([old.key_map, B.T]), np.vstack([old.query_map, A / old.scale]), old.scale, old.biased
@@ -333,16 +332,12 @@ class Edit(ResultView):
         """Certified rank in the nuclear norm (no smallest edit has more), numerical rank in the others."""
         if self.certificate.rank is not None:
             return self.certificate.rank
-        singular = np.linalg.svd(self.change, compute_uv=False)
-        return int(np.count_nonzero(singular > 1e-8 * singular[0])) if singular[0] > 0 else 0
+        return int(count_above(np.linalg.svd(self.change, compute_uv=False)))
 
     @cached_property
     def factors(self) -> tuple[FloatArray, FloatArray]:
         """``(B, A)`` with ``change = B A``, balanced: what a LoRA update with scaling 1 holds, rank numerical."""
-        U, s, Vt = np.linalg.svd(self.change, full_matrices=False)
-        r = int(np.count_nonzero(s > 1e-8 * s[0])) if s[0] > 0 else 0
-        root = np.sqrt(s[:r])
-        return np.ascontiguousarray(U[:, :r] * root), np.ascontiguousarray(Vt[:r] * root[:, None])
+        return balanced_factors(self.change)
 
     @cached_property
     def driving(self) -> list[Demand]:
@@ -502,8 +497,7 @@ def edit(
     """
     check_options("edit", MarginOptions, options, "warm_start")
     asked: AttSvmOptions = {**DEFAULTS, **options}
-    if of not in get_args(Of):
-        raise ValueError(f"of must be one of {get_args(Of)}, got {of!r}")
+    require_choice("of", of, *get_args(Of))
     trained = head if isinstance(head, TrainedHead) else None
     if trained is None and of != "W":
         raise ValueError(f"of={of!r} needs a TrainedHead with its key and query maps, got a bare W")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from attsvm.enumeration.selection_solves import Verdicts
 from attsvm.enumeration.selection_space import Counts, LocalOptimum, SelectionSpace, Undecided
+from attsvm.records import atomic_write
 from attsvm.selection import Selection
 from attsvm.solvers import deadline
 from attsvm.solvers.arrays import IntArray
@@ -112,7 +112,7 @@ class Engine(ABC):
         return json.dumps({"problem": self.space.fingerprint, **own}, sort_keys=True)
 
     def save(self, path: Path) -> None:
-        """Write to a temporary file in the same folder, then rename: a kill leaves the old or the new file."""
+        """Write the whole file or nothing: a kill leaves the old or the new one."""
         items = list(self.found.values())
         content = {
             "identity": np.array(self._identity()),
@@ -125,12 +125,8 @@ class Engine(ABC):
             "reasons": np.array([item.reason for item in self.undecided.values()], dtype=np.str_),
             **{f"state_{name}": value for name, value in self.state().items()},
         }
-        temporary = path.with_name(path.name + ".partial")
-        with temporary.open("wb") as file:
+        with atomic_write(path) as file:
             np.savez(file, **content)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
 
     def load(self, path: Path) -> None:
         """Continue a saved enumeration of this very problem and these settings."""

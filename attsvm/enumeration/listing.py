@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
-import numpy as np
-
 from attsvm.enumeration.engine import Budget, Engine, run
 from attsvm.enumeration.selection_search import BestFirst, Exhaustive, Swaps
 from attsvm.enumeration.selection_space import LocalOptima, LocalOptimum, SelectionSpace
 from attsvm.problem import AttentionProblem
-from attsvm.user_input import check_keywords, require_choice
+from attsvm.user_input import check_keywords, require_choice, require_count, require_number
 
 __all__ = ["EXHAUSTIVE_LIMIT", "Mode", "iter_locally_optimal", "locally_optimal_selections"]
 
@@ -24,17 +22,11 @@ EXHAUSTIVE_LIMIT = 100_000_000
 _SEARCH_FROM = 20_000
 
 
-def _check_count(name: str, value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-        raise ValueError(f"{name} must be None or an integer >= 1, got {value!r}")
-
-
 def _engine(problem: AttentionProblem, top: int | None, norm: str, mode: str, seed: int) -> Engine:
     require_choice("norm", norm, "frobenius", "nuclear")
     require_choice("mode", mode, "auto", "exhaustive", "search", "heuristic")
-    _check_count("top", top)
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"seed must be an integer >= 0, got {seed!r}")
+    require_count("top", top, optional=True)
+    require_count("seed", seed, least=0)
     if mode == "search" and top is None:
         raise ValueError("mode='search' looks for the best few: pass top=k, or use mode='exhaustive'")
     space = SelectionSpace(problem)
@@ -70,10 +62,9 @@ def _start(
     """Everything checked, the engine ready, and what it will find."""
     check_keywords("iter_locally_optimal", options, list(ListingOptions.__annotations__))
     max_nodes, time_limit = options.get("max_nodes"), options.get("time_limit")
-    _check_count("limit", limit)
-    _check_count("max_nodes", max_nodes)
-    if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit must be None or a positive number of seconds, got {time_limit!r}")
+    require_count("limit", limit, optional=True)
+    require_count("max_nodes", max_nodes, optional=True)
+    require_number("time_limit", time_limit, "a positive number of seconds", 0.0, ends="(]", optional=True)
     budget = Budget(max_nodes, time_limit, limit)
     norm, mode, seed = options.get("norm", "frobenius"), options.get("mode", "auto"), options.get("seed", 0)
     engine = _engine(problem, top, norm, mode, seed)

@@ -5,7 +5,6 @@ What an enumeration returns.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -13,11 +12,10 @@ from functools import cached_property
 from typing import overload
 
 import numpy as np
-import numpy.typing as npt
 
 from attsvm.exact_tokens import ExactListing, exact_listing, score_order
 from attsvm.problem import AttentionProblem, require_problem
-from attsvm.records import html_listing
+from attsvm.records import digest, html_listing
 from attsvm.selection import Selection
 from attsvm.selection_rows import AttentionRows, rows_of_selections
 from attsvm.solution import Solution
@@ -126,12 +124,7 @@ class SelectionSpace:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of everything that decides which selections are locally optimal."""
-        digest = hashlib.sha256()
-        parts: tuple[npt.NDArray[np.generic], ...] = (self.problem.X, self.problem.Z, self.order, self.allowed)
-        for array in parts:
-            digest.update(f"{array.shape}{array.dtype}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
+        return digest(self.problem.X, self.problem.Z, self.order, self.allowed)
 
     # -- selections -------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from attsvm.enumeration.selection_solves import Verdicts, full_verdicts
 from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.problem import AttentionProblem
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.user_input import require_choice
+from attsvm.user_input import require_choice, require_count
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -213,8 +213,7 @@ def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit
     (64, [(2, 3, 3), (3, 2, 3), (3, 3, 1), (3, 3, 3)])
     """
     require_choice("norm", norm, "frobenius", "nuclear")
-    if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)) or limit < 1:
-        raise ValueError(f"limit must be an integer >= 1, got {limit!r}")
+    require_count("limit", limit)
     space = SelectionSpace(problem)
     if space.size > limit:
         raise ValueError(

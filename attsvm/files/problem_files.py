@@ -28,6 +28,7 @@ from attsvm.files.formats import (
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import atomic_write
 from attsvm.selection import Selection, SelectionLike, read_selection
+from attsvm.user_input import require_count
 
 __all__ = [
     "ProblemFile",
@@ -99,8 +100,7 @@ def read_problem_file(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Proble
     array([2, 0])
     """
     path = Path(path)
-    if max_bytes < 1:
-        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
+    require_count("max_bytes", max_bytes)
     reader = _READERS[_suffix(path)]
     state = path.stat()
     if not stat.S_ISREG(state.st_mode):

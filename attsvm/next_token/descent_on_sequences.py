@@ -27,6 +27,7 @@ from attsvm.next_token.priority_graphs import graphs_of
 from attsvm.next_token.sequences import read_embeddings, read_sequences
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.training.options import snapshot_steps
+from attsvm.user_input import require_choice, require_count, require_number
 
 __all__ = [
     "NextTokenRun",
@@ -154,16 +155,12 @@ def train(
 
 
 def _check(parameterization: str, steps: int, lr: float, loss: str, m: int | None, init_scale: float) -> None:
-    if parameterization not in get_args(Parameterization):
-        raise ValueError(f"parameterization must be 'W' or 'KQ', got {parameterization!r}")
-    if loss not in get_args(LossName):
-        raise ValueError(f"loss must be one of {list(get_args(LossName))}, got {loss!r}")
-    for name, value in (("steps", steps), ("m", 1 if m is None else m)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
-    for name, size in (("lr", lr), ("init_scale", init_scale)):
-        if not isinstance(size, (int, float)) or not np.isfinite(size) or size < 0 or (name == "lr" and size == 0):
-            raise ValueError(f"{name} must be a positive number, got {size!r}")
+    require_choice("parameterization", parameterization, "W", "KQ")
+    require_choice("loss", loss, *get_args(LossName))
+    require_count("steps", steps)
+    require_count("m", m, optional=True)
+    require_number("lr", lr, "a positive number", low=0.0)
+    require_number("init_scale", init_scale, "a number >= 0", 0.0, ends="[)")
 
 
 def _tensors(corpora: Sequence[Any], embeddings: npt.ArrayLike, batch: bool, device: Any) -> _Data:

@@ -38,6 +38,7 @@ from attsvm.problem import AttentionProblem
 from attsvm.solution import ResultView, Solution
 from attsvm.solvers import InfeasibleError, MarginProblem, MarginSolution, solve
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.certify.ranks import count_above, rank_tolerance
 from attsvm.solvers.margin_solution import warn_if_inaccurate
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.shared import lost_in_difference
@@ -90,7 +91,7 @@ class GraphSolution(ResultView):
         """Numerical rank of W; for the nuclear norm ``certificate.rank`` bounds that of every solution."""
         if self.certificate.rank_certificate is not None:
             return self.certificate.rank_certificate.numerical_rank
-        return int(np.linalg.matrix_rank(self.W, tol=1e-8 * self.norm)) if self.norm else 0
+        return int(count_above(np.linalg.svd(self.W, compute_uv=False), rank_tolerance(self.certificate.gap)))
 
     @property
     def equality(self) -> BoolArray:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.user_input import real_array, require_finite
+from attsvm.user_input import real_array, require_choice, require_count, require_finite
 
 __all__ = [
     "Corpus",
@@ -263,10 +263,8 @@ def random_corpus(
     (6, (7, 8), True)
     """
     for name, value, least in (("n", n, 1), ("T", T, 2), ("vocabulary", vocabulary, 2), ("d", d, 1)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
-    if labels not in get_args(Labels):
-        raise ValueError(f"labels must be one of {list(get_args(Labels))}, got {labels!r}")
+        require_count(name, value, least)
+    require_choice("labels", labels, *get_args(Labels))
     rng = np.random.default_rng(seed)
     table = _table(rng, vocabulary, d, embeddings)
     hidden = rng.normal(size=(d, d))
@@ -283,8 +281,7 @@ def random_corpus(
 
 
 def _table(rng: np.random.Generator, vocabulary: int, d: int, kind: str) -> FloatArray:
-    if kind not in get_args(Kind):
-        raise ValueError(f"embeddings must be one of {list(get_args(Kind))}, got {kind!r}")
+    require_choice("embeddings", kind, *get_args(Kind))
     if kind == "sphere":
         table = rng.normal(size=(vocabulary, d))
         return np.asarray(table / np.linalg.norm(table, axis=1, keepdims=True))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from attsvm.attention import likeliest
 from attsvm.losses import Loss, get_loss
 from attsvm.optimality import SeparatingCone, separating_cone
+from attsvm.parameterizations import require_inner_dimension
 from attsvm.paths.ball_search import BallSearch, Form, LogExcess, PathStatus, Point
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table
@@ -18,7 +19,7 @@ from attsvm.solution import Solution
 from attsvm.solvers import Status
 from attsvm.solvers.arrays import FloatArray
 from attsvm.svm import att_svm
-from attsvm.user_input import generator, real_array, require_count, require_finite, require_number
+from attsvm.user_input import generator, real_array, require_choice, require_count, require_finite, require_number
 
 __all__ = ["PathStatus", "RegularizationPath", "read_radii", "regularization_path"]
 
@@ -179,8 +180,7 @@ def regularization_path(
         raise ValueError(f"regularization paths need a LinearHead, got {found}")
     R = read_radii(radii)
     form = _read_form(problem, parameterization, m)
-    if starts < 1:
-        raise ValueError(f"starts must be at least 1, got {starts}")
+    require_count("starts", starts)
     chosen = read_selection(problem, selection)
     is_local = _is_beaten(problem, chosen)
     objective = LogExcess(problem, chosen, get_loss(loss))
@@ -291,10 +291,8 @@ def read_radii(radii: npt.ArrayLike) -> FloatArray:
 
 
 def _read_form(problem: AttentionProblem, parameterization: str, m: int | None) -> Form:
-    if parameterization not in ("W", "KQ"):
-        raise ValueError(f"parameterization must be 'W' or 'KQ', got {parameterization!r}")
-    if m is not None and (parameterization != "KQ" or not isinstance(m, int | np.integer) or m < 1):
-        raise ValueError(f"m is the inner dimension of parameterization 'KQ' and must be an integer >= 1, got m={m!r}")
+    require_choice("parameterization", parameterization, "W", "KQ")
+    require_inner_dimension(parameterization, m)
     inner = None if parameterization == "W" else int(m or min(problem.dx, problem.dz))
     return Form(problem.dx, problem.dz, inner)
 

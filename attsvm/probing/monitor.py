@@ -27,6 +27,7 @@ from attsvm._lazy import installed, needs
 from attsvm.probing.model_hooks import Call, Recomputed, attention_modules, read_call, recompute
 from attsvm.probing.model_weights import Projections
 from attsvm.records import plain
+from attsvm.user_input import require_count
 
 if TYPE_CHECKING:
     pass  # merged
@@ -301,8 +302,7 @@ class Monitor:
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> None:
         for name, value in (("every", every), ("sequences", sequences)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+            require_count(name, value)
         found = attention_modules(model)
         self.every, self.sequences = every, sequences
         self.rules = AlarmRules() if rules is None else rules

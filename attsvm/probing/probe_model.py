@@ -5,7 +5,6 @@ The probe: capture, measure, compare with baselines, collect.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -25,8 +24,9 @@ from attsvm.probing.head_data import HeadData, LayerData
 from attsvm.probing.head_redundancy import redundancy
 from attsvm.probing.head_table import ProbeTable
 from attsvm.probing.svm_measures import DEFAULT_BUDGET, Sample, SvmBudget, draw_sample, sample_measures, svm_measures
-from attsvm.records import atomic_write, versions
+from attsvm.records import atomic_write, digest, versions
 from attsvm.sweeps import sweep
+from attsvm.user_input import require_count
 
 __all__ = [
     "estimate",
@@ -105,10 +105,8 @@ def _write(head: HeadData, budget: SvmBudget, seed: int, folder: Path) -> Path:
     packed: dict[str, Any] = {}
     for part, sample in arrays.items():
         packed |= _pack(sample, part)
-    digest = hashlib.sha256()
-    for name in sorted(packed):
-        digest.update(name.encode() + np.ascontiguousarray(packed[name]).tobytes())
-    path = folder / f"{head.layer:03d}.{head.head:03d}.{digest.hexdigest()[:16]}.npz"
+    content = digest(*(part for item in sorted(packed.items()) for part in item), length=16)
+    path = folder / f"{head.layer:03d}.{head.head:03d}.{content}.npz"
     if not path.exists():
         with atomic_write(path) as file:
             np.savez(file, **packed)
@@ -155,12 +153,6 @@ def _budget(svm: SvmBudget | bool | None) -> SvmBudget | None:
     if not isinstance(svm, SvmBudget):
         raise ValueError(f"svm must be an SvmBudget, True or False, got {type(svm).__name__}")
     return svm
-
-
-def _check(counts: dict[str, int]) -> None:
-    for label, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{label} must be an integer >= 0, got {value!r}")
 
 
 def probe(
@@ -244,7 +236,8 @@ def probe(
     (8, True)
     """
     svm = _budget(svm)
-    _check({"removal": removal, "pruning": pruning, "baselines": baselines, "show": show})
+    for label, count in {"removal": removal, "pruning": pruning, "baselines": baselines, "show": show}.items():
+        require_count(label, count, least=0)
     say: Progress = progress or (lambda label, done, total: None)
     remover: Any = None
     ids: npt.NDArray[np.int64] | None = None

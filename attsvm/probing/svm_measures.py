@@ -15,7 +15,9 @@ from attsvm.probing.head_data import HeadData
 from attsvm.problem import AttentionProblem
 from attsvm.solution import Solution
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.certify.ranks import count_above
 from attsvm.svm import att_svm
+from attsvm.user_input import require_count, require_number
 
 __all__ = [
     "DEFAULT_BUDGET",
@@ -80,13 +82,10 @@ class SvmBudget:
 
     def __post_init__(self) -> None:
         for name in ("sequences", "queries"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.held_out < 0:
-            raise ValueError(f"held_out must be >= 0, got {self.held_out}")
+            require_count(name, getattr(self, name))
+        require_count("held_out", self.held_out, least=0)
         for name in ("c", "tolerance", "nuclear_gap"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+            require_number(name, getattr(self, name), "a positive number", low=0.0)
 
     def record(self) -> dict[str, Any]:
         """Plain values."""
@@ -167,7 +166,7 @@ class Sample:
 def _basis(rows: FloatArray) -> FloatArray:
     """Orthonormal columns that span the rows, up to rounding."""
     _, values, directions = np.linalg.svd(rows, full_matrices=False)
-    return np.asarray(directions[values > 1e-10 * values.max(initial=0.0)].T)
+    return np.asarray(directions[: int(count_above(values, 1e-10))].T)
 
 
 def draw_sample(head: HeadData, budget: SvmBudget, seed: int = 0) -> tuple[Sample, Sample | None]:

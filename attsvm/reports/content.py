@@ -23,6 +23,7 @@ from attsvm.reports.solved import problem_record, solution_record
 from attsvm.selection import Selection, SelectionLike, read_selection
 from attsvm.solution import Solution
 from attsvm.svm import att_svm
+from attsvm.user_input import require_count, require_number
 
 if TYPE_CHECKING:
     from attsvm.enumeration import Basins
@@ -253,9 +254,8 @@ def build_content(
     """
     if require_problem(problem).batch is not None:
         raise ValueError("a report takes one problem; index the batch first, e.g. problem[0]")
-    for name_, value, kind in (("steps", steps, "an integer "), ("graph_limit", graph_limit, "")):
-        if value < 0:
-            raise ValueError(f"{name_} must be {kind}>= 0, got {value}")
+    require_count("steps", steps, least=0)
+    require_number("graph_limit", graph_limit, "a number >= 0", 0.0, ends="[]")
     chosen = read_selection(problem, selection)
     skipped = _why_not_trained(problem, steps)
     forms = RUNS if skipped is None else ()

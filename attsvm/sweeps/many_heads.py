@@ -6,7 +6,6 @@ Tokens are written once and memory-mapped by every worker; a head is a file of s
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.problem import AttentionProblem
+from attsvm.records import atomic_write, digest
 from attsvm.selection import Selection, read_selection
 from attsvm.svm import att_svm
 from attsvm.sweeps.resumable import Sweep, sweep
@@ -29,12 +29,10 @@ Options = Mapping[str, float | int | str | None]
 
 def _saved(folder: Path, name: str, array: npt.NDArray[Any]) -> str:
     """Write an array under the digest of its content, once; where it is."""
-    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
-    path = folder / f"{name}-{digest}.npy"
+    path = folder / f"{name}-{digest(array, length=16)}.npy"
     if not path.exists():
-        part = path.with_suffix(".part.npy")
-        np.save(part, array)
-        part.replace(path)
+        with atomic_write(path) as file:
+            np.save(file, array)
     return str(path)
 
 

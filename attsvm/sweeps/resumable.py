@@ -24,6 +24,7 @@ import numpy as np
 
 from attsvm.records import plain
 from attsvm.sweeps.store import Chunk, Grid, Plan, Store, Task, make_plan
+from attsvm.user_input import require_count
 
 __all__ = [
     "Sweep",
@@ -201,8 +202,7 @@ def sweep(
     True
     """
     plan = make_plan(fn, grid, trials, chunk=chunk, seed=seed, name=name)
-    if workers is not None and (not isinstance(workers, int) or workers < 0):
-        raise ValueError(f"workers must be an integer of at least 0, got {workers!r}")
+    require_count("workers", workers, least=0, optional=True)
     with Store(store) as opened:
         opened.claim(plan, extend=extend, fresh=fresh)
         return _complete(plan, opened, executor, workers, progress)

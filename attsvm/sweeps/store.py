@@ -9,7 +9,6 @@ import hashlib
 import inspect
 import itertools
 import json
-import numbers
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.records import plain
+from attsvm.user_input import require_count
 
 __all__ = [
     "Chunk",
@@ -118,8 +118,7 @@ def make_plan(
     if not callable(fn):
         raise ValueError(f"fn must be callable as fn(trials, seed, **cell), got {type(fn).__name__}")
     for label, value, least in (("trials", trials, 1), ("chunk", chunk, 1), ("seed", seed, 0)):
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{label} must be an integer of at least {least}, got {value!r}")
+        require_count(label, value, least)
     cells = cells_of(grid)
     label = name if name is not None else _identity(fn)
     return Plan(label, fn, cells, int(trials), int(chunk), int(seed))

@@ -14,7 +14,7 @@ from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_listing, plain, share
 from attsvm.selection import Selection
 from attsvm.solvers import get_norm
-from attsvm.user_input import require_choice
+from attsvm.user_input import require_choice, require_count
 
 if TYPE_CHECKING:
     import torch
@@ -212,8 +212,7 @@ def attraction(
     """
     if require_problem(problem).batch is not None:
         raise ValueError("attraction takes one problem; index the batch first, e.g. problem[0]")
-    if not isinstance(starts, (int, np.integer)) or isinstance(starts, bool) or starts < 1:
-        raise ValueError(f"starts must be an integer >= 1, got {starts!r}")
+    require_count("starts", starts)
     if norm is not None:
         norm = get_norm(norm).name
     require_choice("parameterization", parameterization, "W", "KQ")

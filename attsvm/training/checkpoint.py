@@ -7,7 +7,6 @@ look like a state of this run.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attsvm.losses import get_loss
-from attsvm.records import atomic_write
+from attsvm.records import atomic_write, digest
 from attsvm.training.options import TrainOptions
 from attsvm.training.run_result import RunStatus, snapshot_names
 from attsvm.training.tensors import Parameters, TensorProblem
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointError", "fingerprint", "load_checkpoint", "save_checkpoint"]
 
-_MAGIC = b"attsvm checkpoint 2 "
+_MAGIC = b"attsvm checkpoint 3 "
 _DIGEST_LENGTH = 64
 # A loss is told from another of the same name by its values and slopes here.
 _PROBES = np.linspace(-8.0, 8.0, 65)
@@ -45,21 +44,11 @@ def fingerprint(
     options: TrainOptions, data: TensorProblem, parameters: Parameters, key_matrix: Tensor | None = None
 ) -> str:
     """Digest of the options, the data, the head, the loss, the key matrix and the starting point."""
-    digest = hashlib.sha256(json.dumps(options.to_dict(), sort_keys=True, default=str).encode())
+    settings = json.dumps(options.to_dict(), sort_keys=True, default=str)
     loss = get_loss(options.loss)
-    for values in (loss.value(_PROBES), loss.derivative(_PROBES)):
-        _add(digest, torch.as_tensor(np.asarray(values, dtype=np.float64)))
-    for tensor in (data.X, data.Z, data.Y, data.allowed, *parameters.values(), *_head_values(data)):
-        _add(digest, tensor)
-    if key_matrix is not None:
-        _add(digest, key_matrix)
-    return digest.hexdigest()
-
-
-def _add(digest: Any, tensor: Tensor) -> None:
-    """Shape and precision, too: the same bytes may be another array."""
-    digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-    digest.update(tensor.detach().to("cpu").contiguous().numpy().tobytes())
+    tensors = (data.X, data.Z, data.Y, data.allowed, *parameters.values(), *_head_values(data))
+    given = () if key_matrix is None else (key_matrix,)
+    return digest(settings, loss.value(_PROBES), loss.derivative(_PROBES), *tensors, *given)
 
 
 def _head_values(data: TensorProblem) -> Iterable[Tensor]:
@@ -89,7 +78,7 @@ def save_checkpoint(path: Path, print_: str, state: TrainingState, history: list
     raw = buffer.getvalue()
     try:
         with atomic_write(path) as file:
-            file.write(_MAGIC + hashlib.sha256(raw).hexdigest().encode() + b"\n" + raw)
+            file.write(_MAGIC + digest(raw).encode() + b"\n" + raw)
     except OSError as error:
         raise CheckpointError(f"checkpoint {path} cannot be written: {error.strerror or error}") from error
 
@@ -136,7 +125,7 @@ def _read(path: Path, device: torch.device) -> dict[str, Any]:
         raise CheckpointError(
             f"checkpoint {path} is not one of this version's checkpoints, or is truncated; remove it to start over"
         )
-    if raw[len(_MAGIC) : start] != hashlib.sha256(raw[start:]).hexdigest().encode() + b"\n":
+    if raw[len(_MAGIC) : start] != digest(raw[start:]).encode() + b"\n":
         raise CheckpointError(f"checkpoint {path} is damaged or truncated; remove it to start over")
     try:
         content = torch.load(io.BytesIO(raw[start:]), map_location=device, weights_only=True)

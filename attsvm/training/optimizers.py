@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from attsvm.training.tensors import Parameters, like, squared_norms
+from attsvm.user_input import require_choice
 
-__all__ = ["Optimizer", "get_optimizer"]
+__all__ = ["Optimizer", "get_optimizer", "gradient_step"]
 
 State = dict[str, Tensor]
 # (parameters, gradient directions, log_scale (B,), state, lr (B,), step number from 1) -> (parameters, state)
@@ -210,8 +211,7 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     >>> get_optimizer("sign").norm, get_optimizer("mirror:l3").norm
     ('linf', 'l3')
     """
-    if normalization not in ("joint", "factor"):
-        raise ValueError(f"normalization must be 'joint' or 'factor', got {normalization!r}")
+    require_choice("normalization", normalization, "joint", "factor")
     name = {"spectral": "steepest:spectral", "sign": "steepest:linf"}.get(name, name)
     if name == "normalized_gd" or name == "steepest:frobenius":
         return Optimizer(name, "frobenius", _stateless, _normalized_gd(normalization, floor))
@@ -238,3 +238,20 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
         "optimizer must be 'normalized_gd', 'gd', 'adam', 'polyak', 'muon', 'spectral', 'sign', 'steepest:<norm>', "
         f"'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
     )
+
+
+def gradient_step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One step of one of torch's optimizers on a loss that was just computed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.training.optimizers import gradient_step
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> gradient_step(torch.optim.SGD([w], lr=0.1), w.square().sum())
+    >>> w.detach()
+    tensor([0.8000, 0.8000])
+    """
+    optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    optimizer.step()

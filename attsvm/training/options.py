@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from attsvm.losses import Loss, get_loss
-from attsvm.parameterizations import get_parameterization
+from attsvm.parameterizations import get_parameterization, require_inner_dimension
 from attsvm.training.optimizers import Optimizer, get_optimizer
-from attsvm.user_input import generator, require_count, require_number
+from attsvm.user_input import generator, require_choice, require_count, require_number
 
 __all__ = ["Recipe", "TrainOptions", "TrainSettings", "snapshot_steps"]
 
@@ -157,10 +157,8 @@ class TrainOptions:
         get_parameterization(self.parameterization)
         self.snapshot_steps()
         self._check_numbers()
-        if self.m is not None and (self.parameterization != "KQ" or self.m < 1):
-            raise ValueError(f"m is the inner dimension of parameterization 'KQ' and must be >= 1, got m={self.m}")
-        if self.arithmetic not in ("log", "naive"):
-            raise ValueError(f"arithmetic must be 'log' or 'naive', got {self.arithmetic!r}")
+        require_inner_dimension(self.parameterization, self.m)
+        require_choice("arithmetic", self.arithmetic, "log", "naive")
         if self.recipe().optimizer.name == "gd" and self.lr is None and self.parameterization != "W":
             raise ValueError("lr must be given for optimizer 'gd' on factors: their smoothness changes along the way")
         if self.resume and self.checkpoint is None:
@@ -183,14 +181,11 @@ class TrainOptions:
             raise ValueError(f"optimizer {name!r} cannot train the head: {reason}")
 
     def _check_numbers(self) -> None:
-        if self.m is not None and self.parameterization == "KQ":
-            require_count("m", self.m)
         require_number("lr", self.lr, "a positive number", low=0.0, optional=True)
         require_number("log_ridge", self.log_ridge, "a finite number", optional=True)
         require_count("decay_after", self.decay_after, optional=True)
         require_number("radius", self.radius, "a positive number", low=0.0)
-        if self.stop_norm != np.inf:
-            require_number("stop_norm", self.stop_norm, "a positive number", low=0.0, optional=True)
+        require_number("stop_norm", self.stop_norm, "a positive number", 0.0, ends="(]", optional=True)
         require_number("stop_direction", self.stop_direction, "a number between 0 and 1", 0.0, 1.0, optional=True)
         if not isinstance(self.optimizer, str | None):
             raise ValueError(f"optimizer must be a name such as 'normalized_gd', got {self.optimizer!r}")
@@ -278,8 +273,7 @@ def snapshot_steps(steps: int, wanted: int | Sequence[int]) -> list[int]:
         if outside:
             raise ValueError(f"snapshots must lie in [0, {steps}], got {outside[0]}")
         return sorted({0, steps, *(int(k) for k in wanted)})
-    if wanted < 2:
-        raise ValueError(f"snapshots must be at least 2, got {wanted}")
+    require_count("snapshots", wanted, least=2)
     if steps == 0:
         return [0]
     spaced = np.geomspace(1, steps, wanted).round().astype(int)

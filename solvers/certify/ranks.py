@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray, Number
+from attsvm.solvers.arrays import FloatArray, IntArray, Number
 from attsvm.solvers.certify.certificate import RankCertificate, RankCertificateBatch
 from attsvm.solvers.certify.rounding import SLACK, gamma
 from attsvm.solvers.certify.singular_values import decomposition_error, proved_spectrum, singular_value_error
@@ -25,8 +26,10 @@ from attsvm.solvers.certify.singular_values import decomposition_error, proved_s
 __all__ = [
     "PROVED_UP_TO",
     "Spectra",
+    "count_above",
     "rank_certificate",
     "rank_certificate_of_batch",
+    "rank_tolerance",
     "spectra_of",
     "spectra_of_batch",
 ]
@@ -34,6 +37,30 @@ __all__ = [
 # Up to this smaller side singular values are proved from the singular vectors; beyond it, where vectors cost several
 # times the values alone, the error of LAPACK's values is assumed (`singular_value_error`).
 PROVED_UP_TO = 16
+# Share of the largest singular value below which one is rounding of a solve.
+_ROUNDING = 1e-8
+
+
+def rank_tolerance(gap: npt.ArrayLike) -> FloatArray:
+    """Share of the largest singular value at which the numerical rank of a solution with this relative gap is cut.
+
+    An interior point has ``sigma_j(W) (1 - sigma_j(D))`` of the order of the gap for each pair, so under strict
+    complementarity one of the two factors exceeds sqrt(gap).
+    """
+    return np.maximum(_ROUNDING, np.sqrt(gap))
+
+
+def count_above(values: npt.NDArray[np.floating[Any]], tolerance: npt.ArrayLike = _ROUNDING) -> IntArray:
+    """Numerical ranks over leading axes: how many of the falling singular values exceed that share of the largest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.certify.ranks import count_above
+    >>> count_above(np.array([[1.0, 0.5, 1e-9], [0.0, 0.0, 0.0]])).tolist()
+    [2, 0]
+    """
+    return np.asarray(np.count_nonzero(values > np.asarray(tolerance)[..., None] * values[..., :1], axis=-1))
 
 
 class Spectra(NamedTuple, Generic[Number]):
@@ -137,9 +164,7 @@ def rank_certificate(
     >>> found.rank, bool(2e-9 <= found.resolution < 2.1e-9)
     (1, True)
     """
-    # An interior point has sigma_j(W) (1 - sigma_j(D)) of the order of the gap for each pair, so under
-    # strict complementarity one of the two factors exceeds sqrt(gap): that is where to cut.
-    tol = max(1e-8, float(gap) ** 0.5) if tolerance is None else float(tolerance)
+    tol = max(_ROUNDING, float(gap) ** 0.5) if tolerance is None else float(tolerance)  # `rank_tolerance`, unboxed
     values, dual = spectra.values.tolist(), spectra.dual_values.tolist()
     top, size = dual[0] or 1.0, len(values)
     if values[0] == dual[0] == 0.0:  # W = 0 beside the bound 0: what is left of the norm of a solution is the excess
@@ -175,12 +200,12 @@ def rank_certificate_of_batch(
     array([1])
     """
     singular, dual = spectra.values, spectra.dual_values
-    tol = np.maximum(1e-8, np.sqrt(gap)) if tolerance is None else np.full(gap.shape, tolerance)
+    tol = rank_tolerance(gap) if tolerance is None else np.full(gap.shape, tolerance)
     top = np.where(dual[..., :1] > 0, dual[..., :1], 1.0)
     nothing = (singular[..., 0] == 0) & (dual[..., 0] == 0)
     rank = np.count_nonzero((dual >= (1.0 - tol[..., None]) * top) | (dual[..., :1] == 0), axis=-1)
     rank = np.where(nothing, 0, rank)
-    numerical = np.count_nonzero(singular > tol[..., None] * singular[..., :1], axis=-1)
+    numerical = count_above(singular, tol)
     zero = np.zeros_like(top)
     after, dual_after = (np.concatenate([part, zero], axis=-1) for part in (singular, dual))
     following = np.take_along_axis(after, numerical[..., None], -1)[..., 0]

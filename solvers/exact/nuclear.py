@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.arrays import FloatArray, require_number
 from attsvm.solvers.exact.rows import ExactRows, rational, rational_matrix, to_float
 from attsvm.solvers.exact.spectrum import float_bounds, singular_values
 
@@ -85,8 +85,7 @@ class NuclearEnclosure:
         delta : float
             Absolute; not negative.
         """
-        if not delta >= 0:
-            raise ValueError(f"delta must be a number >= 0, got {delta}")
+        require_number("delta", delta, "a number >= 0", 0.0, ends="[]")
         return int(np.flatnonzero(self.resolutions <= delta)[0])
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.arrays import FloatArray, require_choice
 from attsvm.solvers.deadline import require_time
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, rational, to_float
 
@@ -142,8 +142,7 @@ def exact_polyhedral(rows: ExactRows, norm: str, max_pivots: int = 2000) -> Exac
     """
     from flint import fmpq_mat
 
-    if norm not in ("l1", "linf"):
-        raise ValueError(f"norm must be 'l1' or 'linf', got {norm!r}")
+    require_choice("norm", norm, "l1", "linf")
     tableau = _Tableau(rows, norm == "linf")
     pivots = 0
     while True:

@@ -154,7 +154,7 @@ class TestTeacher:
         ("arguments", "message"),
         [
             ({"N": 0}, "N must be an integer >= 1, got 0"),
-            ({"sigma_p": 0.0}, "sigma_p and sigma_v must be positive"),
+            ({"sigma_p": 0.0}, "sigma_p must be positive and finite"),
             ({"log_ratio": -1.0}, "log_ratio must be nonnegative"),
             ({"n": 1, "log_ratio": 1.0}, "one token"),
         ],
@@ -353,7 +353,7 @@ class TestKappa:
         assert ((report.lower <= report.exact + 1e-12) & (report.exact <= report.upper + 1e-12)).all()
 
     def test_bad_arguments(self):
-        with pytest.raises(ValueError, match="n must be at least 2"):
+        with pytest.raises(ValueError, match="n must be an integer >= 2"):
             dominant_token(1, 0.5)
         with pytest.raises(ValueError, match="eps must lie"):
             dominant_token(3, 1.0)

@@ -204,8 +204,8 @@ def test_the_penalty_stays_on_its_device():
     ("call", "message"),
     [
         (lambda: loc.locater(torch.ones(2, 3), torch.ones(3, 2), 1.0, 1.0), "(..., r, d), got (2, 3) and (3, 2)"),
-        (lambda: loc.locater(torch.ones(2, 3), torch.ones(2, 3), -1.0, 1.0), "k1 must be >= 0, got -1.0"),
-        (lambda: loc.locater(torch.ones(2, 3), torch.ones(2, 3), 1.0, float("nan")), "k2 must be >= 0, got nan"),
+        (lambda: loc.locater(torch.ones(2, 3), torch.ones(2, 3), -1.0, 1.0), "k1 must be a number >= 0, got -1.0"),
+        (lambda: loc.locater(torch.ones(2, 3), torch.ones(2, 3), 1.0, np.nan), "k2 must be a number >= 0, got nan"),
         (lambda: loc.locater(torch.ones(2, 3), torch.ones(2, 3), 1.0, 1.0, roles="x"), "roles must be 'corrected' or"),
         (lambda: loc.locater_penalty(torch.nn.Linear(2, 2), 1.0, 1.0), "module holds no attention layer"),
         (

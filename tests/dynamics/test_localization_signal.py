@@ -219,7 +219,7 @@ def test_exact_moments_tend_to_the_asymptotic_ones(rng):
         (lambda: loc.linear_softmax([1.0]), "logits must hold T >= 2 tokens, got T = 1"),
         (lambda: loc.linear_softmax(1.0), "logits must have at least one axis"),
         (lambda: loc.piecewise_softmax([1.0, np.inf]), "logits must be finite, but logits[1] is inf"),
-        (lambda: loc.softmax_expansion(1), "T must be >= 2, got 1"),
+        (lambda: loc.softmax_expansion(1), "T must be an integer >= 2, got 1"),
     ],
 )
 def test_bad_input_is_named(call, message):

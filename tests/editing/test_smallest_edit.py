@@ -201,7 +201,7 @@ def test_bad_input_is_named():
     problem = _problem(head)
     wanted = _wanted(head, problem, 2)
     cases = [
-        ({"of": "V"}, "of must be one of"),
+        ({"of": "V"}, "of must be '"),
         ({"margin": 0.0}, "margin must be a positive number"),
         ({"keep": np.ones(3, dtype=bool)}, "booleans of shape"),
         ({"keep": np.ones(6, dtype=bool)}, r"keep names query \(0,\), of which selection asks"),

@@ -305,7 +305,7 @@ def test_other_things_than_files_are_refused(tmp_path):
         ProblemFileError, match=r"X of shape .* takes 48,000 bytes in memory, more than the limit leaves"
     ):
         load_problem(tmp_path / "small.npz", max_bytes=20_000)  # numbers of one byte take eight when decoded
-    with pytest.raises(ValueError, match="max_bytes must be at least 1"):
+    with pytest.raises(ValueError, match="max_bytes must be an integer >= 1"):
         load_problem(tmp_path / "p.npz", max_bytes=0)
 
 

@@ -130,7 +130,7 @@ def test_linear_decoder_trained_by_gradient_descent_follows_its_svm(norm):
     ("call", "message"),
     [
         (lambda: train([[0, 1, 0]], np.eye(2), "V"), "parameterization must be 'W' or 'KQ'"),
-        (lambda: train([[0, 1, 0]], np.eye(2), loss="hinge"), "loss must be one of"),
+        (lambda: train([[0, 1, 0]], np.eye(2), loss="hinge"), "loss must be '"),
         (lambda: train([[0, 1, 0]], np.eye(2), steps=0), "steps must be an integer >= 1"),
         (lambda: train([[0, 1, 0]], np.eye(2), lr=float("nan")), "lr must be a positive number"),
         (lambda: train([[[0, 1, 0]]], np.eye(2), batch=True), r"embeddings must have shape \(1, vocabulary, d\)"),

@@ -343,7 +343,7 @@ def test_bad_input():
     for arguments in (("W", 2), ("KQ", 0)):
         with pytest.raises(ValueError, match="m is the inner dimension"):
             regularization_path(problem, [1.0], arguments[0], m=arguments[1])
-    with pytest.raises(ValueError, match="starts must be at least 1"):
+    with pytest.raises(ValueError, match="starts must be an integer >= 1"):
         regularization_path(problem, [1.0], starts=0)
     with pytest.raises(ValueError, match="loss must be one of"):
         regularization_path(problem, [1.0], loss="hinge")

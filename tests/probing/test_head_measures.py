@@ -114,7 +114,7 @@ def test_samples_are_drawn_alike_for_all_heads_and_never_from_padding():
     assert all(padded_mask()[i, q] for i, q in one.places.reshape(-1, 2))
     margins = one.margins(one.W)
     assert (margins >= 0).all()  # it separates its own selections
-    with pytest.raises(ValueError, match="sequences must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="sequences must be an integer >= 1, got 0"):
         SvmBudget(sequences=0)
 
 

@@ -88,8 +88,8 @@ def test_infeasible_rows_have_no_w(rng):
         ({"solver": "cvxpy:GUROBY"}, "solver 'cvxpy:GUROBY' is not installed; found 'cvxpy:CLARABEL'"),
         ({"solver": "magic"}, "solver must be 'auto' or one of"),
         ({"solver": 3}, "solver must be a string such as 'auto' or 'cvxpy:SCS', got 3"),
-        ({"tolerance": 0.0}, "tolerance must be positive, got 0.0"),
-        ({"max_iterations": 0}, "max_iterations must be an integer of at least 1, got 0"),
+        ({"tolerance": 0.0}, "tolerance must be None or a positive number, got 0.0"),
+        ({"max_iterations": 0}, "max_iterations must be None or an integer >= 1, got 0"),
         ({"norm": "trace"}, "norm must be 'frobenius'"),
     ],
 )

@@ -310,8 +310,8 @@ def test_float32_rows_are_solved_in_float64(norm: str) -> None:
 def test_bad_arguments_are_named() -> None:
     batch = MarginProblem(np.ones((2, 3, 1)), np.ones((2, 1, 1)), [0, 0, 0])
     for message, options in (
-        ("tolerance must be positive", {"tolerance": 0.0}),
-        ("max_iterations must be an integer of at least 1", {"max_iterations": 0}),
+        ("tolerance must be None or a positive number", {"tolerance": 0.0}),
+        ("max_iterations must be None or an integer >= 1", {"max_iterations": 0}),
         (
             re.escape("warm_start must hold multipliers of shape (2, 3), one per row, got (3,)"),
             {"warm_start": np.ones(3)},

@@ -146,7 +146,7 @@ def test_a_failure_names_its_cell_and_keeps_the_rest(tmp_path):
         ({"grid": {"seed": [1]}}, "trials and seed are given"),
         ({"grid": {"d": [np.nan]}}, "a cell must hold numbers"),
         ({"grid": {"d": [2, 2]}}, "holds a cell twice"),
-        ({"trials": 0}, "trials must be an integer of at least 1"),
+        ({"trials": 0}, "trials must be an integer >= 1"),
         ({"trials": 2.0}, "trials must be an integer"),
         ({"chunk": 0}, "chunk must be"),
         ({"seed": -1}, "seed must be"),

@@ -388,9 +388,9 @@ def test_progress_bar_shows_nothing_by_default(capsys):
         ({"init": np.full((6, 6), np.nan)}, "init must be finite"),
         ({"init": "zero", "parameterization": "KQ"}, "init='zero' is a stationary point of (K, Q)"),
         ({"init": np.zeros((6, 6)), "parameterization": "KQ"}, "init for parameterization 'KQ' must be a name or"),
-        ({"m": 3}, "m is the inner dimension of parameterization 'KQ' and must be >= 1, got m=3"),
+        ({"m": 3}, "m is the inner dimension of parameterization 'KQ' and must be an integer >= 1, got m=3"),
         ({"stop_norm": -1.0}, "stop_norm must be None or a positive number, got -1.0"),
-        ({"snapshots": 1}, "snapshots must be at least 2, got 1"),
+        ({"snapshots": 1}, "snapshots must be an integer >= 2, got 1"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(arguments, message):

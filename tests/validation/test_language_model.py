@@ -46,7 +46,7 @@ def test_wikitext_files(tmp_path):
     assert corpus.valid.tolist() == [2, 0, 1]
     with pytest.raises(ValueError, match=re.escape("path must be a folder with wiki.train.tokens")):
         models.read_wikitext(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="vocabulary must be >= 3, got 2"):
+    with pytest.raises(ValueError, match="vocabulary must be an integer >= 3, got 2"):
         models.read_wikitext(tmp_path, vocabulary=2)
 
 
@@ -101,14 +101,14 @@ def test_the_regularizer_moves_trace_and_scale(corpus):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: models.synthetic_corpus(1000, 10), "vocabulary must be >= 50, got 10"),
-        (lambda: models.synthetic_corpus(10, 100), "tokens must be >= 100, got 10"),
+        (lambda: models.synthetic_corpus(1000, 10), "vocabulary must be an integer >= 50, got 10"),
+        (lambda: models.synthetic_corpus(10, 100), "tokens must be an integer >= 100, got 10"),
         (lambda: models.train_language_model(models.synthetic_corpus(100, 50), T=32), "more than T = 32 words"),
         (
             lambda: models.train_language_model(models.synthetic_corpus(1000, 50), T=8, steps=0),
-            "steps must be >= 1, got 0",
+            "steps must be an integer >= 1, got 0",
         ),
-        (lambda: models.train_language_model(models.synthetic_corpus(1000, 50), T=1), "T must be >= 2, got 1"),
+        (lambda: models.train_language_model(models.synthetic_corpus(1000, 50), T=1), "T must be an integer >= 2, got"),
     ],
 )
 def test_bad_input_is_named(call, message):

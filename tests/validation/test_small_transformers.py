@@ -20,9 +20,9 @@ SOFTMAX = pol.AttentionKind("softmax")
         (lambda: models.TransformerSpec(4, 4, 4, dim=10, heads=3), "dim must be a multiple of heads, got 10 and 3"),
         (
             lambda: models.TransformerSpec(4, 4, 4, positions="rope"),
-            "positions must be one of ['add', 'concat', 'none']",
+            "positions must be 'add', 'concat' or 'none'",
         ),
-        (lambda: models.train_induction(SOFTMAX, steps=0), "steps and batch must be at least 1, got 0 and 128"),
+        (lambda: models.train_induction(SOFTMAX, steps=0), "steps must be an integer >= 1, got 0"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.training.optimizers import gradient_step
 from attsvm.validation.bench.measurement import Numbers, Stopwatch, one_thread
 
 __all__ = [
@@ -68,10 +69,7 @@ def monitor_overhead(
     def step(monitor: Any) -> float:
         states = torch.randn(batch, length, d)
         start = time.process_time()
-        loss: Any = model(states).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        gradient_step(optimizer, model(states).square().mean())
         if monitor is not None:
             monitor.step()
         return time.process_time() - start

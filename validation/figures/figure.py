@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from attsvm.records import Interval, Table, mean_of, mean_share_of, share_of
 from attsvm.sweeps import Sweep, sweep
 from attsvm.sweeps.store import Grid, Task
+from attsvm.user_input import require_count
 
 __all__ = [
     "DEFAULTS",
@@ -96,8 +97,7 @@ class Options:
     change: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.trials is not None and self.trials < 1:
-            raise ValueError(f"trials must be at least 1, got {self.trials}")
+        require_count("trials", self.trials, optional=True)
 
 
 DEFAULTS = Options()

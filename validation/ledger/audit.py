@@ -5,7 +5,6 @@ Many seeds run in worker processes and can be resumed; none of them may contradi
 
 from __future__ import annotations
 
-import hashlib
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import attsvm
+from attsvm.records import digest
 from attsvm.validation.figures.figure_registry import LEDGER
 from attsvm.validation.ledger.claim_record import Check, Claim, Measurement, Verdict, readings, records
 
@@ -219,13 +219,9 @@ def code_digest() -> str:
     >>> len(code_digest())
     12
     """
-    digest = hashlib.sha256()
     root = Path(str(files("attsvm.validation.ledger")))
-    for path in sorted(
-        (root / "claim_record.py", *(p for paper in LEDGER for p in root.glob(f"{paper}_*.py")))
-    ):  # not the pages
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    checks = sorted((root / "claim_record.py", *(p for paper in LEDGER for p in root.glob(f"{paper}_*.py"))))
+    return digest(*(path.read_bytes() for path in checks), length=12)  # not of the pages
 
 
 def audit_seeds(

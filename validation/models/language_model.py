@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from attsvm.dynamics.localization.regularizer import locater_penalty, qk_scale, qk_trace, qk_weights
 from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.training.optimizers import gradient_step
+from attsvm.user_input import require_count
 
 __all__ = [
     "Corpus",
@@ -75,10 +77,8 @@ def synthetic_corpus(tokens: int = 60_000, vocabulary: int = 500, seed: int | np
     >>> len(corpus.train), len(corpus.valid), int(corpus.train.max()) < 100
     (900, 100, True)
     """
-    if vocabulary < 50:
-        raise ValueError(f"vocabulary must be >= 50, got {vocabulary}")
-    if tokens < 100:
-        raise ValueError(f"tokens must be >= 100, got {tokens}")
+    require_count("vocabulary", vocabulary, least=50)
+    require_count("tokens", tokens, least=100)
     rng = np.random.default_rng(seed)
     names = vocabulary // 5
     words = vocabulary - names
@@ -158,8 +158,7 @@ def read_wikitext(path: str | Path, vocabulary: int = 10_000) -> Corpus:
     ([2, 3, 2, 1, 0, 2, 1], [2, 0, 1])
     """
     folder = Path(path)
-    if vocabulary < 3:
-        raise ValueError(f"vocabulary must be >= 3, got {vocabulary}")
+    require_count("vocabulary", vocabulary, least=3)
     parts = {}
     for part in ("train", "valid"):
         text = find_wikitext(folder, part).read_text(encoding="utf-8")
@@ -347,8 +346,7 @@ def train_language_model(
         raise ValueError(f"corpus must have more than T = {T} words for training and for validation")
     least = (("steps", steps, 1), ("record_every", record_every, 1), ("batch", batch, 1), ("T", T, 2))
     for name, number, smallest in least:
-        if number < smallest:
-            raise ValueError(f"{name} must be >= {smallest}, got {number}")
+        require_count(name, number, smallest)
     with torch.random.fork_rng(devices=[]):  # initial weights from the seed, without touching the caller's generator
         torch.manual_seed(seed)
         model = LanguageModel(corpus.vocabulary, d, T, layers).to(device)
@@ -364,9 +362,7 @@ def train_language_model(
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         if k1 or k2:
             loss = loss + locater_penalty(model, k1, k2, target=target)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        gradient_step(optimizer, loss)
         if step % record_every == 0 or step == steps:
             records.append((step, *_measure(model, *held)))
     at, trace, scale, entropy, perplexity, propagation = (np.array(column) for column in zip(*records, strict=True))

@@ -17,6 +17,8 @@ from torch.nn.functional import cross_entropy
 
 from attsvm.dynamics.polarization.attention_metrics import sink_heads, sink_score
 from attsvm.dynamics.polarization.value_descent import AttentionKind, attention_weights
+from attsvm.training.optimizers import gradient_step
+from attsvm.user_input import positive, require_choice, require_count
 
 __all__ = [
     "FlipRates",
@@ -206,14 +208,13 @@ class TransformerSpec:
     embedding_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        require_count("heads", self.heads)
         if self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got {self.dim} and {self.heads}")
-        if self.positions not in POSITIONS:
-            raise ValueError(f"positions must be one of {list(POSITIONS)}, got {self.positions!r}")
-        if not self.embedding_scale > 0:
-            raise ValueError(f"embedding_scale must be positive, got {self.embedding_scale}")
-        if min(self.vocabulary, self.length, self.outputs, self.layers, self.heads) < 1:
-            raise ValueError("vocabulary, length, outputs, layers and heads must be at least 1")
+        require_choice("positions", self.positions, *POSITIONS)
+        positive("embedding_scale", self.embedding_scale)
+        for name in ("vocabulary", "length", "outputs", "layers"):
+            require_count(name, getattr(self, name))
 
 
 class _Block(nn.Module):
@@ -382,16 +383,13 @@ def _trained(
     device: Any,
 ) -> SmallTransformer:
     """AdamW on the loss of fresh batches."""
-    if steps < 1 or batch < 1:
-        raise ValueError(f"steps and batch must be at least 1, got {steps} and {batch}")
+    require_count("steps", steps)
+    require_count("batch", batch)
     model = SmallTransformer(spec, seed=seed).to(device)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     for _ in range(steps):
-        loss = loss_of(model, generator)
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        optimizer.step()
+        gradient_step(optimizer, loss_of(model, generator))
     return model
 
 

@@ -187,6 +187,8 @@ def triplet_adapter(
     """W of a linear map of the queries, started at the identity, by Adam on a triplet hinge of cosines."""
     import torch
 
+    from attsvm.training.optimizers import gradient_step
+
     torch.manual_seed(seed)
     right, others = (torch.tensor(part, dtype=torch.float32) for part in _rest(problem, y))
     queries = torch.tensor(problem.Z, dtype=torch.float32)
@@ -196,10 +198,7 @@ def triplet_adapter(
         batch = torch.randint(len(queries), (256,))
         asked = torch.nn.functional.normalize(queries[batch] @ W.T, dim=-1)
         lead = ((right[batch][:, None] - others[batch]) * asked[:, None]).sum(-1)
-        loss: Any = torch.relu(margin - lead).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        gradient_step(optimizer, torch.relu(margin - lead).mean())
     return np.asarray(W.detach().double().numpy())
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from attsvm.dynamics.conditioning.prompt_model import PromptProblem
 from attsvm.softmax import condition_bounds, condition_number, log_softmax
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.user_input import bool_array
+from attsvm.user_input import bool_array, require_count
 
 __all__ = [
     "Curvature",
@@ -91,8 +91,7 @@ def dominant_token(n: int, eps: npt.ArrayLike) -> FloatArray:
     array([0.5 , 0.25, 0.25])
     """
     small = np.asarray(eps, dtype=np.float64)
-    if n < 2:
-        raise ValueError(f"n must be at least 2, got {n}")
+    require_count("n", n, least=2)
     if not ((small > 0) & (small < 1)).all():
         raise ValueError("eps must lie strictly between 0 and 1")
     others = np.log(small / (n - 1)) - np.log1p(-small)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from attsvm.dynamics.conditioning.prompt_model import PromptProblem
 from attsvm.softmax import peakedness
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import require_choice
+from attsvm.user_input import require_choice, require_count
 
 __all__ = [
     "OPTIMIZERS",
@@ -249,8 +249,8 @@ def descend(
     ('reached', 'reached', True)
     """
     require_choice("optimizer", optimizer, *OPTIMIZERS)
-    if steps < 0 or every < 1:
-        raise ValueError(f"steps must be nonnegative and every positive, got {steps} and {every}")
+    require_count("steps", steps, least=0)
+    require_count("every", every)
     joint = v0 is not None
     model = _Evaluator(problem, joint)
     theta = np.concatenate([_start("p0", p0, model.d), *([] if v0 is None else [_start("v0", v0, model.d)])])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from attsvm.softmax import log_softmax, peakedness
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import finite_array, freeze, require_choice, require_count
+from attsvm.user_input import finite_array, freeze, positive, require_choice, require_count
 
 __all__ = [
     "FloatArray",
@@ -261,8 +261,8 @@ def student_teacher(
     """
     for name, number in (("N", N), ("n", n), ("d", d)):
         require_count(name, number)
-    if not (sigma_p > 0 and sigma_v > 0):
-        raise ValueError(f"sigma_p and sigma_v must be positive, got {sigma_p} and {sigma_v}")
+    for name, scale in (("sigma_p", sigma_p), ("sigma_v", sigma_v)):
+        positive(name, scale)
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(N, n, d))
     p, v = sigma_p * rng.normal(size=d), sigma_v * rng.normal(size=d)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import finite_array, positive, require_choice
+from attsvm.user_input import finite_array, positive, require_choice, require_count
 
 __all__ = [
     "linear_softmax",
@@ -56,8 +56,7 @@ def softmax_expansion(T: int) -> tuple[FloatArray, float]:
     (array([[ 0.25, -0.25],
            [-0.25,  0.25]]), 0.5)
     """
-    if T < 2:
-        raise ValueError(f"T must be >= 2, got {T}")
+    require_count("T", T, least=2)
     return np.eye(T) / T - 1.0 / T**2, 1.0 / T
 
 

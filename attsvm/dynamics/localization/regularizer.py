@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attsvm.user_input import require_choice
+from attsvm.user_input import require_choice, require_number
 
 __all__ = [
     "QKWeights",
@@ -34,8 +34,7 @@ def _check(W_q: Tensor, W_k: Tensor) -> None:
 
 def _check_strengths(k1: float, k2: float) -> None:
     for name, value in (("k1", k1), ("k2", k2)):
-        if not value >= 0:
-            raise ValueError(f"{name} must be >= 0, got {value}")
+        require_number(name, value, "a number >= 0", 0.0, ends="[]")
 
 
 def qk_trace(W_q: Tensor, W_k: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from attsvm.dynamics.polarization.value_losses import (
 )
 from attsvm.softmax import log_softmax
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import finite_array, positive, require_choice
+from attsvm.user_input import finite_array, positive, require_choice, require_count
 
 __all__ = [
     "Flow",
@@ -114,8 +114,7 @@ def log_times(times: npt.ArrayLike | None, t_end: float, points: int) -> FloatAr
     """
     if times is None:
         positive("t_end", t_end)
-        if points < 2:
-            raise ValueError(f"points must be at least 2, got {points}")
+        require_count("points", points, least=2)
         return np.linspace(0.0, np.log1p(t_end), points)
     grid = finite_array("times", times)
     if grid.ndim != 1 or grid.size < 2:

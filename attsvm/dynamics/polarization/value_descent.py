@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
 from attsvm.dynamics.polarization.value_losses import KLLoss, LogisticLoss, SquareLoss, TargetLoss, get_normalization
+from attsvm.training.options import snapshot_steps
 from attsvm.user_input import positive, require_choice, require_count
 
 __all__ = [
@@ -207,17 +207,6 @@ _MAPS: dict[str, tuple[Gradient, Gradient]] = {
 }
 
 
-def _snapshot_steps(steps: int, snapshots: int | Sequence[int]) -> list[int]:
-    require_count("steps", steps)
-    if isinstance(snapshots, int):
-        grid = np.unique(np.geomspace(1, steps, max(2, snapshots)).round().astype(int))
-        return [0, *(int(k) for k in grid)]
-    chosen = sorted({0, steps, *(int(k) for k in snapshots)})
-    if chosen[0] < 0 or chosen[-1] > steps:
-        raise ValueError(f"snapshots must lie in 0..{steps}, got {chosen[0]} and {chosen[-1]}")
-    return chosen
-
-
 def _tensor(name: str, value: Any, axes: int, dtype: torch.dtype, device: str | torch.device | None) -> Tensor:
     tensor = torch.as_tensor(value, dtype=dtype, device=device).clone()
     if tensor.ndim == axes:
@@ -267,6 +256,7 @@ def descend(
     (0, True)
     """
     positive("lr", lr)
+    require_count("steps", steps)
     V, a = _tensor("V0", V0, 2, dtype, device), _tensor("a0", a0, 1, dtype, device)
     if a.shape != (V.shape[0], V.shape[2]):
         raise ValueError(f"a0 must have shape {(V.shape[0], V.shape[2])}, got {tuple(a.shape)}")
@@ -288,7 +278,7 @@ def descend(
         V.baddbmm_(r[..., None], s[:, None], alpha=lr)
         a.addcmul_(w, pulled, value=lr)
 
-    return _descent((V, a), forward, step, moved.value, _snapshot_steps(steps, snapshots), lr)
+    return _descent((V, a), forward, step, moved.value, snapshot_steps(steps, snapshots), lr)
 
 
 def descend_tied(
@@ -322,6 +312,7 @@ def descend_tied(
     True
     """
     positive("lr", lr)
+    require_count("steps", steps)
     R, a = _tensor("R0", R0, 2, dtype, device), _tensor("a0", a0, 1, dtype, device)
     goal = torch.as_tensor(target, dtype=dtype, device=device)
     if not transposed and R.shape[1] != R.shape[2]:
@@ -349,7 +340,7 @@ def descend_tied(
     def loss_of(m: Tensor) -> Tensor:
         return torch.nn.functional.softplus(-m, threshold=1e9)
 
-    return _descent((R, a), forward, step, loss_of, _snapshot_steps(steps, snapshots), lr)
+    return _descent((R, a), forward, step, loss_of, snapshot_steps(steps, snapshots), lr)
 
 
 def _descent(

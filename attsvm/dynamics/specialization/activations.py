@@ -18,11 +18,11 @@ from attsvm.dynamics.specialization.spiked_data import (
     DiscretePrior,
     GaussianPrior,
     Prior,
-    random_generator,
     transformed,
 )
 from attsvm.solvers.arrays import FloatArray
-from attsvm.user_input import require_choice
+from attsvm.user_input import generator as seeded
+from attsvm.user_input import require_choice, require_count
 
 __all__ = [
     "ACTIVATIONS",
@@ -91,8 +91,8 @@ def initial_heads(H: int, D: int, eta: float = 1.0, *, generator: torch.Generato
     >>> initial_heads(2, 5, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([2, 5])
     """
-    if H < 1 or D < 1:
-        raise ValueError(f"H and D must be at least 1, got H={H}, D={D}")
+    require_count("H", H)
+    require_count("D", D)
     options: dict[str, Any] = {"dtype": torch.float64, "device": generator.device} | factory
     heads: Tensor = eta / D**0.5 * torch.randn(H, D, generator=generator, **options)
     return heads
@@ -252,7 +252,7 @@ def bayes_risk(prior: Prior, L: int, n: int = 200_000, seed: int | np.random.Gen
     """
     if L < 2 or n < 2:
         raise ValueError(f"L >= 2 and n >= 2 are needed, got L={L}, n={n}")
-    rng = random_generator(seed)
+    rng = seeded(seed)
     values = []
     for start in range(0, n, 20_000):
         size = min(20_000, n - start)

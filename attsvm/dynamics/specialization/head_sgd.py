@@ -21,8 +21,9 @@ from attsvm.dynamics.specialization.activations import MultiHeadAttention, check
 from attsvm.dynamics.specialization.head_flow import Trajectory
 from attsvm.dynamics.specialization.reduced_loss import OrderParameters, Overlaps, order_parameters, reduced_loss
 from attsvm.dynamics.specialization.spiked_data import Prior, Samples, Sequences, SingleLocation, child_rng
+from attsvm.training.optimizers import gradient_step
 from attsvm.training.tensors import torch_threads
-from attsvm.user_input import require_choice
+from attsvm.user_input import positive, require_choice, require_count
 
 __all__ = [
     "PruningPath",
@@ -95,14 +96,14 @@ def train_sgd(
     """
     if layer.k.ndim != 2:
         raise ValueError("train_sgd trains one model: heads of shape (H, D)")
-    if steps < 1 or batch < 1 or not lr > 0:
-        raise ValueError(f"steps >= 1, batch >= 1 and lr > 0 are needed, got {steps}, {batch}, {lr}")
+    require_count("steps", steps)
+    require_count("batch", batch)
+    positive("lr", lr)
     wanted = {0, steps, *(int(s) for s in snapshots)}
     optimizer = torch.optim.SGD(layer.parameters(), lr=lr)
     times, points, losses = [], [], []
     with torch_threads(layer.k.device, batch * model.L * layer.k.shape[-1]):
         for step in range(steps + 1):
-            optimizer.zero_grad()
             loss = batch_loss(layer, model.sample(batch, generator))
             if step in wanted:
                 overlaps = Overlaps.of(layer.k.detach(), model.spikes)
@@ -110,8 +111,7 @@ def train_sgd(
                 times.append(lr * step)
                 losses.append(loss.detach())
             if step < steps:
-                torch.autograd.backward(loss)
-                optimizer.step()
+                gradient_step(optimizer, loss)
     return Trajectory.of(times, points, losses)
 
 

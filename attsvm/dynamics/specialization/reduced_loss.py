@@ -23,6 +23,7 @@ from torch import Tensor
 
 from attsvm.dynamics.specialization.activations import check_activation
 from attsvm.dynamics.specialization.spiked_data import Samples
+from attsvm.user_input import require_count
 
 __all__ = [
     "LossEstimate",
@@ -192,8 +193,8 @@ def initial_order_parameters(
     >>> initial_order_parameters(2, 3, runs=5, generator=torch.Generator().manual_seed(0)).m.shape
     torch.Size([5, 2, 3])
     """
-    if H < 1 or F < 1:
-        raise ValueError(f"H and F must be at least 1, got H={H}, F={F}")
+    require_count("H", H)
+    require_count("F", F)
     lead = () if runs is None else (runs,)
     like: dict[str, Any] = {"generator": generator, "dtype": torch.float64, "device": generator.device}
     m = noise * torch.randn(*lead, H, F, **like)

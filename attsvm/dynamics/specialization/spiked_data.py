@@ -25,6 +25,7 @@ from torch import Tensor
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.user_input import finite_array, freeze, positive, require_count
+from attsvm.user_input import generator as seeded
 
 __all__ = [
     "DiscretePrior",
@@ -40,25 +41,12 @@ __all__ = [
     "flipping_spike",
     "gaussian_spikes",
     "one_hot_spikes",
-    "random_generator",
     "transformed",
 ]
 
 
 # Weights given with this relative accuracy sum to one; a typing error does not hide below it.
 _SUM_TOLERANCE = 1e-8
-
-
-def random_generator(seed: int | np.random.Generator) -> np.random.Generator:
-    """The generator itself, or a new one from a seed.
-
-    Examples
-    --------
-    >>> from attsvm.dynamics.specialization.spiked_data import random_generator
-    >>> random_generator(0).random() == random_generator(0).random()
-    True
-    """
-    return seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
 
 
 @runtime_checkable
@@ -151,7 +139,7 @@ class DiscretePrior:
 
     def sample(self, n: int, seed: int | np.random.Generator) -> FloatArray:
         """Draws, shape (n, F)."""
-        return np.asarray(self.atoms[random_generator(seed).choice(len(self.weights), size=n, p=self.weights)])
+        return np.asarray(self.atoms[seeded(seed).choice(len(self.weights), size=n, p=self.weights)])
 
 
 def _sorted_rows(atoms: FloatArray, weights: FloatArray) -> FloatArray:
@@ -208,7 +196,7 @@ class GaussianPrior:
         """Draws, shape (n, F)."""
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        return np.asarray(self.mean + random_generator(seed).standard_normal((n, self.features)) @ root.T)
+        return np.asarray(self.mean + seeded(seed).standard_normal((n, self.features)) @ root.T)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -261,7 +249,7 @@ class SamplerPrior:
 
     def sample(self, n: int, seed: int | np.random.Generator) -> FloatArray:
         """Draws, shape (n, F)."""
-        drawn = finite_array("sampler(n, rng)", self.sampler(n, random_generator(seed)))
+        drawn = finite_array("sampler(n, rng)", self.sampler(n, seeded(seed)))
         if drawn.shape != (n, self.features):
             raise ValueError(f"sampler(n, rng) must return shape {(n, self.features)}, got {drawn.shape}")
         return drawn
@@ -353,8 +341,8 @@ def draw_spikes(F: int, D: int, *, generator: torch.Generator, **factory: Any) -
     >>> draw_spikes(2, 5, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([2, 5])
     """
-    if F < 1 or D < 1:
-        raise ValueError(f"F and D must be at least 1, got F={F}, D={D}")
+    require_count("F", F)
+    require_count("D", D)
     options: dict[str, Any] = {"dtype": torch.float64, "device": generator.device} | factory
     spikes: Tensor = torch.randn(F, D, generator=generator, **options) / D**0.5
     return spikes

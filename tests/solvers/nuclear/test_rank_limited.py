@@ -107,11 +107,11 @@ def test_equality_rows() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rank": 0}, "rank must be an integer of at least 1, got 0"),
-        ({"rank": True}, "rank must be an integer of at least 1, got True"),
-        ({"rank": 1.0}, "rank must be an integer of at least 1, got 1.0"),
-        ({"rank": 1, "starts": 0}, "starts must be an integer of at least 1, got 0"),
-        ({"rank": 1, "starts": "8"}, "starts must be an integer of at least 1, got '8'"),
+        ({"rank": 0}, "rank must be None or an integer >= 1, got 0"),
+        ({"rank": True}, "rank must be None or an integer >= 1, got True"),
+        ({"rank": 1.0}, "rank must be None or an integer >= 1, got 1.0"),
+        ({"rank": 1, "starts": 0}, "starts must be an integer >= 1, got 0"),
+        ({"rank": 1, "starts": "8"}, "starts must be an integer >= 1, got '8'"),
         ({"rank": 1, "norm": "frobenius"}, "rank=1 limits the nuclear-norm problem; use norm='nuclear', got"),
         (
             {"rank": 1, "solver": "interior"},

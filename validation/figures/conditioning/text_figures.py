@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.sweeps import columns_of
+from attsvm.training.optimizers import gradient_step
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, finish, mean_of, subplots
 from attsvm.validation.models.language_model import find_wikitext
 
@@ -230,9 +231,7 @@ def text_training(
                 losses.append(loss.detach())
                 peaks.append(peak_ratio(attention.detach()))
             if step < steps:
-                made.zero_grad()
-                torch.autograd.backward(loss)
-                made.step()
+                gradient_step(made, loss)
         curve = torch.stack(losses).double().cpu().numpy()
         return {"loss": curve / curve[0], "peak": peaks, "share": float(np.mean(has))}
 

@@ -6,6 +6,7 @@ important keys, dim I). Tables: leakage, value margins and condition numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -150,10 +151,26 @@ FIGURE_4 = Figure(
 )
 
 
-def final_layer(
+def _trained_on_digits(
     trials: int, seed: int, *, epochs: int, limit: int, test: int, dim: int, layers: int, patch: int,
     device: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Iterator[tuple[list[dict[str, Any]], float]]:  # fmt: skip
+    """What every layer of a trained model says of the test images, and the accuracy on them; one model per trial."""
+    import torch
+
+    from attsvm.validation.figures.conditioning.vision_model import SmallViT, accuracy, load_images, train_on_labels
+
+    pixels, classes, _ = load_images(limit=limit)
+    images, labels = torch.tensor(pixels, device=device), torch.tensor(classes, device=device)
+    for start in range(seed % 2**31, seed % 2**31 + trials):
+        model = SmallViT(images.shape[1], patch, dim, layers, hidden=2 * dim, seed=start).to(device)
+        train_on_labels(model, images[test:], labels[test:], epochs=epochs, seed=start)
+        with torch.no_grad():
+            inside = model(images[:test], inside=True)[1]
+        yield inside, accuracy(model, images[:test], labels[:test])
+
+
+def final_layer(trials: int, seed: int, **sizes: Any) -> dict[str, Any]:
     """Train on the digits' labels; for every head of the last layer the numbers of the three panels.
 
     Examples
@@ -163,19 +180,9 @@ def final_layer(
     >>> len(found["dimension"][0])
     4
     """
-    import torch
 
-    from attsvm.validation.figures.conditioning.vision_model import SmallViT, accuracy, load_images, train_on_labels
-
-    pixels, classes, _ = load_images(limit=limit)
-    images, labels = torch.tensor(pixels, device=device), torch.tensor(classes, device=device)
-
-    def row(trial: int) -> dict[str, Any]:
-        start = seed % 2**31 + trial
-        model = SmallViT(images.shape[1], patch, dim, layers, hidden=2 * dim, seed=start).to(device)
-        train_on_labels(model, images[test:], labels[test:], epochs=epochs, seed=start)
-        with torch.no_grad():
-            last = model(images[:test], inside=True)[1][-1]
+    def row(layers_seen: list[dict[str, Any]], share: float) -> dict[str, Any]:
+        last = layers_seen[-1]
         logs, keys = (last[name].double().cpu().numpy() for name in ("log_attention", "keys"))
         found: dict[str, list[Any]] = {name: [] for name in ("rho", "sampled", "position", "dimension", "explained")}
         for head in range(keys.shape[1]):
@@ -197,9 +204,9 @@ def final_layer(
             found["position"].append(np.log10(np.maximum(outside, 1e-12) / np.maximum(inside, 1e-12)).tolist()[:400])
             found["dimension"].append(signal.shape[1])
             found["explained"].append(float((inside**2).sum() / ((inside**2).sum() + (outside**2).sum())))
-        return {**found, "accuracy": accuracy(model, images[:test], labels[:test])}
+        return {**found, "accuracy": share}
 
-    return columns_of(map(row, range(trials)))
+    return columns_of(row(*trained) for trained in _trained_on_digits(trials, seed, **sizes))
 
 
 def run_figure_8(context: Context) -> Outcome:
@@ -313,10 +320,7 @@ def head_statistics(log_attention: FloatArray, keys: FloatArray, values: FloatAr
     }
 
 
-def trained_heads(
-    trials: int, seed: int, *, epochs: int, limit: int, test: int, dim: int, layers: int, patch: int,
-    device: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+def trained_heads(trials: int, seed: int, **sizes: Any) -> dict[str, Any]:
     """Train on the digits' labels and read every head; columns hold one list per trial.
 
     Examples
@@ -325,19 +329,8 @@ def trained_heads(
     >>> len(found["rho"]), 0 <= found["accuracy"][0] <= 1
     (1, True)
     """
-    import torch
 
-    from attsvm.validation.figures.conditioning.vision_model import SmallViT, accuracy, load_images, train_on_labels
-
-    pixels, classes, _ = load_images(limit=limit)
-    images, labels = torch.tensor(pixels, device=device), torch.tensor(classes, device=device)
-
-    def row(trial: int) -> dict[str, Any]:
-        start = seed % 2**31 + trial
-        model = SmallViT(images.shape[1], patch, dim, layers, hidden=2 * dim, seed=start).to(device)
-        train_on_labels(model, images[test:], labels[test:], epochs=epochs, seed=start)
-        with torch.no_grad():
-            layers_seen = model(images[:test], inside=True)[1]
+    def row(layers_seen: list[dict[str, Any]], share: float) -> dict[str, Any]:
         heads: list[dict[str, Any]] = []
         for layer in layers_seen:
             logs, keys, values = (layer[name].double().cpu().numpy() for name in ("log_attention", "keys", "values"))
@@ -359,10 +352,10 @@ def trained_heads(
             "dimension": float(np.median(found["dimension"])),
             "kept": float(np.mean(found["kept"])),
             "off_by": float(np.median(found["proxy"] - found["kappa"])),
-            "accuracy": accuracy(model, images[:test], labels[:test]),
+            "accuracy": share,
         }
 
-    return columns_of(map(row, range(trials)))
+    return columns_of(row(*trained) for trained in _trained_on_digits(trials, seed, **sizes))
 
 
 def run_table1(context: Context) -> Outcome:

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from attsvm.training.optimizers import gradient_step
+
 __all__ = [
     "MNIST_VARIABLE",
     "SmallViT",
@@ -254,9 +256,7 @@ def train_on_teacher(
     losses = [full()]
     per_epoch = -(-len(images) // batch)
     for step, rows in enumerate(_batches(len(images), batch, epochs, seed), 1):
-        optimizer.zero_grad()
-        torch.autograd.backward(divergence(rows))
-        optimizer.step()
+        gradient_step(optimizer, divergence(rows))
         if step % per_epoch == 0:
             losses.append(full())
     return np.array(losses), cls_log_ratio(student, images)
@@ -286,9 +286,7 @@ def train_on_labels(
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     for rows in _batches(len(images), batch, epochs, seed):
-        optimizer.zero_grad()
-        torch.autograd.backward(nn.functional.cross_entropy(model(images[rows]), labels[rows]))
-        optimizer.step()
+        gradient_step(optimizer, nn.functional.cross_entropy(model(images[rows]), labels[rows]))
     return model
 
 

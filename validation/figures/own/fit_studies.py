@@ -6,7 +6,6 @@ convex fits with and without prior, and what others learn.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections import Counter
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 import attsvm
 from attsvm.editing import Edit
-from attsvm.records import share
+from attsvm.records import digest, share
 from attsvm.trained_head import TrainedHead
 from attsvm.validation.figures.figure import (
     Context,
@@ -219,8 +218,7 @@ def _tasks(context: Context, model: ReactionModel, folder: Path) -> tuple[Path, 
         where = f"{len(reactions)} reactions of {source.name}"
     else:
         reactions, where = package_reactions(), "the 13 mapped reactions in the tests of rxnmapper 0.4.3"
-    digest = hashlib.sha256(repr([r.words for r in reactions]).encode()).hexdigest()[:12]
-    path = folder / f"own_atoms_{len(reactions)}_{digest}.npz"
+    path = folder / f"own_atoms_{len(reactions)}_{digest(repr([r.words for r in reactions]), length=12)}.npz"
     if not path.exists():
         tasks_of(model, reactions, model.head).write(path)
     return path, reactions, where
@@ -324,8 +322,7 @@ def _embeddings(context: Context, folder: Path) -> Path:
     s = context.settings
     pairs = docstring_pairs(s["pairs"])
     texts = [pair[1] for pair in pairs] + [pair[2] for pair in pairs]
-    digest = hashlib.sha256("\n".join(map(repr, (*texts, s["longest"]))).encode()).hexdigest()[:12]
-    path = folder / f"own_retrieval_{len(pairs)}_{digest}.npz"
+    path = folder / f"own_retrieval_{len(pairs)}_{digest(*texts, str(s['longest']), length=12)}.npz"
     if not path.exists():
         vectors = embed(texts, longest=s["longest"])
         n = len(pairs)

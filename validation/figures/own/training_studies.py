@@ -59,6 +59,7 @@ def snapshots(
     """
     import torch
 
+    from attsvm.training.optimizers import gradient_step
     from attsvm.validation.models.attention_layers import DigitReader, load_digits
 
     budget = SvmBudget(sequences=sample, held_out=0, queries=1, tolerance=1e-6, soft=False, shares=())
@@ -74,10 +75,8 @@ def snapshots(
                 for name, value in _measured(model, X[: 2 * sample], budget, seed).items():
                     record.setdefault(name, []).append(value)
             pick = torch.randint(len(X), (64,))
-            loss: Any = torch.nn.functional.cross_entropy(model(X[pick]), y[pick])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            loss = torch.nn.functional.cross_entropy(model(X[pick]), y[pick])
+            gradient_step(optimizer, loss)
             if step in steps:
                 record.setdefault("loss", []).append(float(loss.detach()))
         rows.append(record)
