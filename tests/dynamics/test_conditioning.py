@@ -423,7 +423,7 @@ class TestDescent:
         ("arguments", "message"),
         [
             ({"optimizer": "sgd"}, r"optimizer must be 'gd', .* or 'adam', got 'sgd'"),
-            ({"every": 0}, "every positive"),
+            ({"every": 0}, "every must be an integer >= 1"),
             ({"p0": np.zeros(3)}, r"p0 must have shape \(4,\)"),
             ({"v0": np.zeros(3)}, r"v0 must have shape \(4,\)"),
         ],

@@ -304,7 +304,7 @@ def test_bad_input():
         build_content(attsvm.random_problem(n=2, T=3, d=4, batch=2, seed=0))
     with pytest.raises(ValueError, match="steps must be an integer >= 0, got -1"):
         build_content(tiny(), steps=-1)
-    with pytest.raises(ValueError, match="graph_limit must be >= 0, got -2"):
+    with pytest.raises(ValueError, match="graph_limit must be a number >= 0, got -2"):
         build_content(tiny(), graph_limit=-2)
     with pytest.raises(ValueError, match="scores need a prediction head"):
         build_content(headless())

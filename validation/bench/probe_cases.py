@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.training.optimizers import gradient_step
 from attsvm.validation.bench.measurement import Numbers, Stopwatch, one_thread
 
 __all__ = [
@@ -60,6 +59,7 @@ def monitor_overhead(
     from torch import nn
 
     from attsvm.probing.monitor import Monitor
+    from attsvm.training.optimizers import gradient_step
 
     torch.manual_seed(seed)
     layer = nn.TransformerEncoderLayer(d, heads, 4 * d, batch_first=True)
