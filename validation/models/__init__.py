@@ -2,21 +2,21 @@
 
 from attsvm._lazy import attach
 
-# Loaded at first use: all but the corpora need torch.
+# Loaded at first use: these need torch.
 _LAZY = {
-    "Corpus": "corpora",
-    "InductionTask": "symbol_tasks",
+    "Corpus": "language_model",
+    "InductionTask": "symbol_transformers",
     "LanguageModel": "language_model",
     "LanguageRun": "language_model",
-    "SetTask": "symbol_tasks",
-    "SmallTransformer": "small_transformer",
-    "TransformerSpec": "small_transformer",
-    "flip_rates": "transformer_training",
-    "induction_report": "transformer_training",
-    "read_wikitext": "corpora",
-    "synthetic_corpus": "corpora",
-    "train_classifier": "transformer_training",
-    "train_induction": "transformer_training",
+    "SetTask": "symbol_transformers",
+    "SmallTransformer": "symbol_transformers",
+    "TransformerSpec": "symbol_transformers",
+    "flip_rates": "symbol_transformers",
+    "induction_report": "symbol_transformers",
+    "read_wikitext": "language_model",
+    "synthetic_corpus": "language_model",
+    "train_classifier": "symbol_transformers",
+    "train_induction": "symbol_transformers",
     "train_language_model": "language_model",
 }
 
