@@ -32,12 +32,6 @@ WITHOUT_ALL = {
     "to_parquet": ("from attsvm.probing import ProbeTable; ProbeTable((), {}).to_parquet('a')", "pyarrow", "tables"),
     "load_model": ("from attsvm.probing.model_files import load_model; load_model('m')", "torch and transformers",
                    "torch,probe"),
-    "trainer_callback": (
-        "from attsvm.probing.monitor import trainer_callback; trainer_callback(None)", "transformers", "probe"
-    ),
-    "lightning_callback": (
-        "from attsvm.probing.monitor import lightning_callback; lightning_callback(None)", "lightning", "lightning"
-    ),
     "draw_selection_graph": (
         "import attsvm; from attsvm.enumeration import draw_selection_graph; "
         "draw_selection_graph(attsvm.selection_graph(attsvm.random_problem(n=2, T=3, d=4, seed=0)))",
@@ -45,6 +39,12 @@ WITHOUT_ALL = {
     ),
 }  # fmt: skip
 WITH_TORCH = {
+    "trainer_callback": (
+        "from attsvm.probing.monitor import trainer_callback; trainer_callback(None)", "transformers", "probe"
+    ),
+    "lightning_callback": (
+        "from attsvm.probing.monitor import lightning_callback; lightning_callback(None)", "lightning", "lightning"
+    ),
     "TensorBoardWriter": (
         "from attsvm.probing.monitor import TensorBoardWriter; TensorBoardWriter('a')", "tensorboard", "probe"
     ),
