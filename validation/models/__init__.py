@@ -2,7 +2,7 @@
 
 from attsvm._lazy import attach
 
-# Loaded at first use: all but the corpora need torch.
+# Loaded at first use: these need torch.
 _LAZY = {
     "Corpus": "language_model",
     "InductionTask": "symbol_transformers",
