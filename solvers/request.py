@@ -25,7 +25,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     from difflib import get_close_matches  # rarely needed
 
-    near = get_close_matches(name, list(known), n=1)
+    near = get_close_matches(name, list(known), n=1, cutoff=0.7)  # one pair of letters exchanged in four passes
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
