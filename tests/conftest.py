@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 
 from attsvm.solvers import NORMS, SOLVERS
 
+collect_ignore = ["typed_misuse.py"]  # for mypy: it cannot be imported
+
 # Machines are noisy and solves take milliseconds to seconds: examples are few, seeded and not timed.
 settings.register_profile(
     "attsvm", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]

@@ -240,6 +240,10 @@ def test_the_memory_that_is_announced_counts_rows_entries_and_features(rng):
     for features in (16, 64):
         more = memory.working_memory(small, features) - memory.working_memory(small, 0)
         assert more == 4 * features * (free + features)
+    asked = MarginProblem(rng.standard_normal((300, 5)), rng.standard_normal((3, 4)), np.arange(300) % 3)
+    assert memory.system_rows(asked) > free
+    more = memory.working_memory(asked, 0) - memory.working_memory(small, 0)
+    assert more == 8 * 6 * (memory.system_rows(asked) - free)
     assert memory.system_rows(long) - free <= 200
     assert memory.working_memory(wide, 0) - memory.working_memory(small, 0) >= 8 * 6 * 2 * 4
     grown = memory.working_memory(long, 0) - memory.working_memory(small, 0)
