@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import attsvm
 from attsvm.selection_rows import selection_rows
-from attsvm.solvers import MarginProblem, MemoryLimitError, PairRows, SharedRows, solve
+from attsvm.solvers import MarginProblem, MemoryLimitError, PairRows, SharedRows, memory, solve
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.frobenius import product_pivoting, working_set
 from attsvm.solvers.frobenius.face_system import Metric
@@ -228,3 +228,24 @@ def test_some_rows_in_single_precision():
     size = float(rows.error_norms.max()) * float(np.linalg.norm(W)) * 2.0**-22
     np.testing.assert_allclose(narrow.margins(W), pair.margins(W), atol=size)
     np.testing.assert_allclose(narrow.adjoint(lam), pair.adjoint(lam), atol=1e-4 * float(np.abs(pair.a).max()) * 40)
+
+
+def test_the_memory_that_is_announced_counts_rows_entries_and_features(rng):
+    """Rows and entries of W once per vector, features by the rows of the system and by themselves (float32)."""
+    small, wide, long = (
+        MarginProblem(rng.standard_normal((m, dx)), rng.standard_normal((1, 4)), np.zeros(m, dtype=int))
+        for m, dx in ((300, 5), (300, 7), (500, 5))
+    )
+    free = memory.system_rows(small)
+    for features in (16, 64):
+        more = memory.working_memory(small, features) - memory.working_memory(small, 0)
+        assert more == 4 * features * (free + features)
+    asked = MarginProblem(rng.standard_normal((300, 5)), rng.standard_normal((3, 4)), np.arange(300) % 3)
+    assert memory.system_rows(asked) > free
+    more = memory.working_memory(asked, 0) - memory.working_memory(small, 0)
+    assert more == 8 * 6 * (memory.system_rows(asked) - free)
+    assert memory.system_rows(long) - free <= 200
+    assert memory.working_memory(wide, 0) - memory.working_memory(small, 0) >= 8 * 6 * 2 * 4
+    grown = memory.working_memory(long, 0) - memory.working_memory(small, 0)
+    assert 8 * 200 <= grown - 8 * 6 * (memory.system_rows(long) - free) <= 8 * 200 * 100
+    assert memory.working_memory(small) >= 8 * free * free
