@@ -422,7 +422,7 @@ def warn_if_inaccurate(solution: EitherSolution, stacklevel: int = 3) -> None:
     >>> rows = MarginProblem([[1.0, 2.0], [2.0, -1.0]], [[1.0]], [0, 0]).soft(C=1.0)
     >>> with warnings.catch_warnings(record=True) as told:
     ...     warnings.simplefilter("always")
-    ...     warn_if_inaccurate(solve(rows, max_iterations=1))
+    ...     warn_if_inaccurate(solve(rows, "nuclear", max_iterations=1))
     >>> print(told[0].message.args[0].split(":")[0])
     the solve ended inaccurate
     """

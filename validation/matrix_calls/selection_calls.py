@@ -237,7 +237,7 @@ def _solved_all(call: Call) -> Iterator[str]:
     yield from _judge_table(call, call.run(solve_every_selection, problem, norm=call["norm"]), key)
 
 
-@case("attsvm.enumeration.selection_solves", work=1_500_000)
+@case("attsvm.enumeration.solve_selections", work=1_500_000)
 def _solved_some(call: Call) -> Iterator[str]:
     problem, key = _sized(call)
     indices = call.rng.integers(problem.T, size=(5, problem.n))
