@@ -410,9 +410,9 @@ def ways(s: Mapping[str, Any]) -> dict[str, Way]:
 
     Examples
     --------
-    >>> from attsvm.validation.figures.own.fit_studies import FIGURE
+    >>> from attsvm.validation.figures.own.fit_studies import FIGURE_RETRIEVAL
     >>> from attsvm.validation.pretrained.retrieval import ways
-    >>> list(ways(FIGURE.quick))[0]
+    >>> list(ways(FIGURE_RETRIEVAL.quick))[0]
     'cosine'
     """
     c, C, k = s["prior"], s["C"], s["directions"]
