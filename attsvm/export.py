@@ -20,7 +20,7 @@ from attsvm.user_input import real_array, require_count, require_finite
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["balanced_factors", "factor", "save_factors", "to_onnx", "to_torch"]
+__all__ = ["factor", "save_factors", "to_onnx", "to_torch"]
 
 
 def factor(W: npt.ArrayLike, rank: int | None = None) -> tuple[FloatArray, FloatArray]:

@@ -95,7 +95,7 @@ def test_finite_learning_rate_adds_its_kick():
             lambda model, g: sp.train_sgd(
                 sp.MultiHeadAttention(torch.zeros(1, 5).double()), model, steps=0, lr=1.0, batch=1, generator=g
             ),
-            "steps >= 1",
+            "steps must be an integer >= 1",
         ),
         (
             lambda model, g: sp.projected_sgd(

@@ -1,6 +1,5 @@
 """Time limits of listings, on a clock that counts solves: a second each."""
 
-import importlib
 import itertools
 
 import numpy as np
@@ -8,12 +7,11 @@ import pytest
 
 import attsvm
 from attsvm import locally_optimal_selections
+from attsvm.enumeration import selection_solves
 from attsvm.enumeration.selection_search import BestFirst, Swaps
 from attsvm.enumeration.selection_solves import CompletionBound
 from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.solvers import deadline
-
-solve_selections = importlib.import_module("attsvm.enumeration.solve_selections")  # a function has its name
 
 
 class Clock:
@@ -29,15 +27,15 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (solve_selections, solve_selections):
+    solve_batch = selection_solves.solve_batch
 
-        def counted(problem, *args, solve=module.solve_batch, **options):
-            clock.solves += 1
-            found = solve(problem, *args, **options)
-            clock.seconds += 1
-            return found
+    def counted(problem, *args, **options):
+        clock.solves += 1
+        found = solve_batch(problem, *args, **options)
+        clock.seconds += 1
+        return found
 
-        monkeypatch.setattr(module, "solve_batch", counted)
+    monkeypatch.setattr(selection_solves, "solve_batch", counted)
     monkeypatch.setattr(deadline, "now", clock)
     return clock
 
@@ -105,9 +103,9 @@ def test_proofs_of_many_rows_equal_those_of_a_stack(monkeypatch):
 
     space = SelectionSpace(attsvm.random_problem(n=4, T=5, d=6, seed=3))
     selections = space.random(np.random.default_rng(0), 60)
-    stacked = solve_selections.full_verdicts(space, selections, "frobenius", support=True)
+    stacked = selection_solves.full_verdicts(space, selections, "frobenius", support=True)
     monkeypatch.setattr(support_proof, "_MANY_ROWS", 1)
-    alone = solve_selections.full_verdicts(space, selections, "frobenius", support=True)
+    alone = selection_solves.full_verdicts(space, selections, "frobenius", support=True)
     assert np.array_equal(stacked.locally_optimal, alone.locally_optimal) and alone.feasible.any()
     assert np.array_equal(stacked.support.tokens, alone.support.tokens)
 
@@ -115,9 +113,9 @@ def test_proofs_of_many_rows_equal_those_of_a_stack(monkeypatch):
 def test_infeasible_selections_of_other_norms_are_told_by_the_frobenius_norm(monkeypatch):
     space = SelectionSpace(attsvm.random_problem(n=8, T=4, d=3, seed=0))
     selections = space.random(np.random.default_rng(0), 30)
-    usual = solve_selections.full_verdicts(space, selections, "nuclear")
-    monkeypatch.setattr(solve_selections, "_MANY_ROWS", 1)
-    sooner = solve_selections.full_verdicts(space, selections, "nuclear")
+    usual = selection_solves.full_verdicts(space, selections, "nuclear")
+    monkeypatch.setattr(selection_solves, "_MANY_ROWS", 1)
+    sooner = selection_solves.full_verdicts(space, selections, "nuclear")
     assert usual.infeasible.any() and np.array_equal(usual.infeasible, sooner.infeasible)
     assert np.array_equal(usual.locally_optimal, sooner.locally_optimal)
     assert (sooner.conflict[sooner.infeasible].any(axis=1)).all()
