@@ -94,7 +94,7 @@ class AttentionRows:
         return np.take_along_axis(grid.reshape(*rows.batch, rows.q * self.T), place, axis=-1)
 
     def soft(self, C: float | None, slack: str = "query", loss: str = "hinge") -> AttentionRows:
-        """The same rows at a price: see `attsvm.solvers.MarginProblem.soft`; None leaves them as they are."""
+        """The same rows with a penalty (`attsvm.solvers.MarginProblem.soft`); None leaves them as they are."""
         if C is None:
             if (slack, loss) != ("query", "hinge"):
                 raise ValueError(f"slack={slack!r} and loss={loss!r} say how rows may be missed: they need C=")

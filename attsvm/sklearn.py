@@ -41,9 +41,9 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
     norm : str
         "frobenius", or "nuclear" for a W of low rank.
     C : float, optional
-        Price of a task whose margin is missed; None asks for every margin (hard margin).
+        Penalty of a task whose margin is violated; None requires every margin (hard margin).
     slack, loss : str
-        What is missed and at which price: one slack per "query" or "row", "hinge" or "squared_hinge".
+        How violations are penalized: one slack per "query" or "row", "hinge" or "squared_hinge".
     rank : int, optional
         Largest rank of the change from the prior (nuclear norm).
     prior : array_like, shape (dx, dz), float or TrainedHead, optional

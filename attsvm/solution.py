@@ -280,7 +280,7 @@ class Solution(_Solved, ResultView):
         return slacks.reshape(self.rows.query_shape)
 
     @property
-    def paying_queries(self) -> IntArray:
+    def queries_with_slack(self) -> IntArray:
         """Indices (i,) or (i, k) of the queries whose margin a soft solution gives up, shape (count, 1 or 2)."""
         slacks = self.slacks
         each = slacks.max(axis=-1) if slacks.ndim > len(self.rows.query_shape) else slacks

@@ -232,8 +232,6 @@ def compare_command(
     """  # noqa: D301
     import attsvm
     from attsvm.cli.command_support import check_out, close, open_whole, open_with, print_json, read_tokens, working
-
-    pass  # merged
     from attsvm.comparison.report import batch_table, report_table
     from attsvm.records import console, versions
     from attsvm.reports.content import NORMS

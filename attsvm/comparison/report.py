@@ -33,14 +33,11 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
-    pass  # merged
-    pass  # merged
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-    pass  # merged
     from attsvm.training.run_result import Run
 
 __all__ = [
@@ -318,8 +315,6 @@ def compare(run: Run, *solutions: Solution | SolutionBatch, solver: str = "auto"
     if not _is_run(run):
         raise TypeError(f"compare takes a Run first, as train returns it, got {type(run).__name__}")
     if run.batch is not None:
-        pass  # merged
-
         return compare_batch(run, *solutions, solver=solver)
     own = att_svm(run.trained_problem, run.selection, norm=run.norm or "frobenius", solver=solver)
     return build_report(run, own, *solutions)

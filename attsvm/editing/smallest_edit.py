@@ -71,7 +71,7 @@ class Demand:
     selected, other : int
         Tokens of that sequence.
     multiplier : float
-        How much the row drives the edit: the price of asking for one unit of margin more.
+        How much the row drives the edit: by how much the smallest change grows per unit of margin.
     margin : float
         ``(x_selected - x_other)^T W z`` after the edit.
     """

@@ -95,16 +95,16 @@ class SoftPath:
         return np.array([float(solution.slacks.sum()) for solution in self.solutions])
 
     @property
-    def paying(self) -> npt.NDArray[np.int64]:
-        """Queries that give up their margin, shape (P,)."""
-        return np.array([len(solution.paying_queries) for solution in self.solutions])
+    def slack_counts(self) -> npt.NDArray[np.int64]:
+        """Number of queries with a positive slack, shape (P,)."""
+        return np.array([len(solution.queries_with_slack) for solution in self.solutions])
 
     def __repr__(self) -> str:
         ends = f"C {self.Cs[0]:.3g}..{self.Cs[-1]:.3g}, norms {self.norms[0]:.3g}..{self.norms[-1]:.3g}"
         return f"SoftPath({len(self)} penalties, {ends}, gap <= {self.gaps.max():.1e})"
 
     def _repr_html_(self) -> str:
-        numbers = zip(self.Cs, self.norms, self.slacks, self.paying, self.gaps, strict=True)
+        numbers = zip(self.Cs, self.norms, self.slacks, self.slack_counts, self.gaps, strict=True)
         rows = [(f"{C:.4g}", f"{norm:.5g}", f"{slack:.5g}", int(n), f"{gap:.1e}") for C, norm, slack, n, gap in numbers]
         return html_listing("Soft margins", ("C", "norm", "total slack", "queries with slack", "gap"), rows)
 

@@ -495,7 +495,7 @@ def flip_rate(head: HeadData, *, queries: int = 8, seed: int = 0) -> FloatArray:
 HISTOGRAM_BINS = 24
 
 
-def softmax_one_factors(head: HeadData) -> Any:
+def softmax_one_factors(head: HeadData) -> FloatArray:
     """What softmax-1 multiplies a head's output by: ``Z / (1 + Z)`` with ``Z = sum_t e^{l_t}``, shape (n, Tq)."""
     logits = np.where(head.counts[..., None], head.logits, 0.0)
     top = np.maximum(logits.max(axis=-1), 0.0)

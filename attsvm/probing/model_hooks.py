@@ -299,7 +299,7 @@ def eager(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def run_model(model: nn.Module, batch: Batch) -> Any:
+def run_model(model: nn.Module, batch: Batch) -> object:
     """Call a model on one batch: a mapping of arguments, a tuple of them, or one tensor."""
     if isinstance(batch, Mapping) or hasattr(batch, "keys"):
         arguments = {str(name): batch[name] for name in batch.keys()}  # noqa: SIM118 - BatchEncoding is no Mapping

@@ -30,7 +30,8 @@ from attsvm.records import plain
 from attsvm.user_input import require_count
 
 if TYPE_CHECKING:
-    pass  # merged
+    from lightning.pytorch.callbacks import Callback
+    from transformers import TrainerCallback
 
 __all__ = [
     "Alarm",
@@ -217,7 +218,7 @@ class TensorBoardWriter:
         self._writer.close()
 
 
-def trainer_callback(monitor: Monitor) -> Any:
+def trainer_callback(monitor: Monitor) -> TrainerCallback:
     """What ``transformers.Trainer(callbacks=[...])`` takes."""
     with needs("trainer_callback"):
         from transformers import TrainerCallback
@@ -235,7 +236,7 @@ def trainer_callback(monitor: Monitor) -> Any:
     return AttentionCallback()
 
 
-def lightning_callback(monitor: Monitor) -> Any:
+def lightning_callback(monitor: Monitor) -> Callback:
     """What ``lightning.Trainer(callbacks=[...])`` takes."""
     older = not installed("lightning") and installed("pytorch_lightning")
     with needs("lightning_callback"):
@@ -396,16 +397,12 @@ class Monitor:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def trainer_callback(self) -> Any:
+    def trainer_callback(self) -> TrainerCallback:
         """A ``transformers.TrainerCallback`` that calls `step` after every optimizer step and closes at the end."""
-        pass  # merged
-
         return trainer_callback(self)
 
-    def lightning_callback(self) -> Any:
+    def lightning_callback(self) -> Callback:
         """A Lightning callback that calls `step` after every training batch and closes at the end."""
-        pass  # merged
-
         return lightning_callback(self)
 
 

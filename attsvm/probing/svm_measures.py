@@ -43,7 +43,7 @@ class SvmBudget:
     queries : int
         Drawn per sequence.
     c : float
-        Price of a soft margin (squared hinge, one slack per query): C is c over the median squared size of a row (over
+        Soft margin (squared hinge, one slack per query): C is c over the median squared size of a row (over
         its size in the nuclear norm), so that at c = 1 a query by itself would reach two thirds of its margin. No unit
         of the data enters.
     tolerance : float

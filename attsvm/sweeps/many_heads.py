@@ -67,7 +67,7 @@ def solve_head(
         "proved": certificate.proved,
         "rank": solved.rank if known else None,
         "support": int(solved.support.sum()) if known else None,
-        "paying": len(solved.paying_queries) if known else None,
+        "queries_with_slack": len(solved.queries_with_slack) if known else None,
         "rows": solved.rows.margin_problem.m,
         "rounds": solved.result.iterations,
         "seconds": solved.seconds,
@@ -117,7 +117,7 @@ def solve_heads(
     Returns
     -------
     Sweep
-        One cell per head, with its status, norm, gap, proved accuracy, rank, support, paying queries and file of W.
+        One cell per head, with its status, norm, gap, proved accuracy, rank, support, queries with slack and file of W.
 
     Examples
     --------

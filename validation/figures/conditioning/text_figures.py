@@ -201,8 +201,6 @@ def text_training(
     """
     import torch
 
-    pass  # merged
-
     if task not in _TASKS:
         raise ValueError(f"task must be one of {', '.join(_TASKS)}, got {task!r}")
     ids, has, size = chunked(load_text(words=words)[0], length, vocabulary, "the")
