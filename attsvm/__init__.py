@@ -33,6 +33,7 @@ _LAZY = {
     "TrainedHead": "attsvm.trained_head",
     "attraction": "attsvm.theory",
     "cone_init": "attsvm.training",
+    "cvxpy_model": "attsvm.cvxpy_models",
     "decompose": "attsvm.paths",
     "diagnose": "attsvm.theory",
     "dynamics": "attsvm.dynamics",
@@ -61,6 +62,7 @@ _LAZY = {
 
 if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they would accept any other name, too
     from attsvm import dynamics, export, joint, next_token, sklearn
+    from attsvm.cvxpy_models import cvxpy_model
     from attsvm.editing import edit
     from attsvm.enumeration import iter_locally_optimal, locally_optimal_selections, selection_graph
     from attsvm.files import ProblemFileError, load_problem, save_problem
@@ -111,6 +113,7 @@ __all__ = [
     "compare",
     "cone_init",
     "correlation_loss",
+    "cvxpy_model",
     "decompose",
     "diagnose",
     "dynamics",

@@ -256,6 +256,8 @@ class Solution(_Solved, ResultView):
     @cached_property
     def rank(self) -> int:
         """Numerical rank of W (or of its change); for the nuclear norm ``certificate.rank`` bounds it."""
+        if self.result.extras.note:  # nothing is certified, so no gap says where to cut
+            return int(_rank_of(self.change, np.zeros(())))
         if self.certificate.rank_certificate is not None:
             return self.certificate.rank_certificate.numerical_rank
         return int(_rank_of(self.change, np.asarray(self.certificate.gap)))

@@ -94,6 +94,8 @@ class Extras:
         Rows that the working set held at the end, matrices that were factored, and products with the free rows.
     answered_by : str
         Another solver that gave the answer, where the one asked for left the problem to it; else empty.
+    note : str
+        What the reason of the solution is, in place of what the certificate says; else empty.
     """
 
     newton_steps: int = 0
@@ -106,6 +108,7 @@ class Extras:
     factorizations: int = 0
     products: int = 0
     answered_by: str = ""
+    note: str = ""
 
 
 NO_EXTRAS = Extras()
@@ -255,7 +258,7 @@ class MarginSolution(Generic[Axis, Number, Count, Outcome, Added]):
             raise ValueError("reason is about one problem; index the batch first, e.g. solution[0].reason")
         if self.extras.rank_limit is not None:
             return self.extras.rank_limit.message
-        return self.certificate.reason(self.tolerance)
+        return self.extras.note or self.certificate.reason(self.tolerance)
 
     @property
     def norm(self) -> Number:

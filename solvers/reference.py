@@ -15,6 +15,7 @@ from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.deadline import seconds_left, watched
 from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.margin_problem import MarginProblem
+from attsvm.solvers.margin_program import Stated, at_least, equal_to, in_norm_form, multipliers_of, objective
 from attsvm.solvers.margin_solution import MethodResult
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
@@ -129,30 +130,37 @@ def _solve_soft(
 
     features, shape, left, right = reduced
     scale = float(problem.row_norms.max()) or 1.0  # rows of size 1, so that tolerances mean the same at any scale
-    W = cp.Variable(shape)
-    values = (features / scale) @ cp.vec(W, order="C")
+    V = cp.Variable(shape)
     by_query = penalty.slack == "query"
     slacks = cp.Variable(problem.q if by_query else problem.m, nonneg=True)
     allowed = slacks[problem.owner] if by_query else slacks
-    constraints = [values + allowed >= problem.rhs]
-    equal = np.flatnonzero(problem.equality)
-    if len(equal):
-        constraints.append(allowed[equal] - values[equal] >= -problem.rhs[equal])
-    regular = cp.sum_squares(W) / (2.0 * scale**2) if norm.name == "frobenius" else norm.expression(W) / scale
-    cost = cp.sum(slacks) if penalty.loss == "hinge" else cp.sum_squares(slacks)
+    stated = _stated_rows(problem, (features / scale) @ cp.vec(V, order="C"), problem.rhs, allowed)
     unit = max(1.0, penalty.C)  # the objective in units in which C is 1: tolerances are absolute
-    program = cp.Problem(cp.Minimize(regular / unit + (penalty.C / unit) * cost), constraints)
+    program = cp.Problem(
+        cp.Minimize(objective(V / scale, norm, penalty, slacks) / unit), [part.constraint for part in stated]
+    )
     if _run(program, name, norm, settings) == "solver_error":
         return MethodResult()
     iterations = int((program.solver_stats and program.solver_stats.num_iters) or 0)
-    if W.value is None or any(c.dual_value is None for c in constraints):
+    if V.value is None or not program.solution.dual_vars:
         return MethodResult(iterations=iterations)
-    lam = np.array(constraints[0].dual_value, dtype=np.float64).reshape(problem.m)
-    if len(equal):
-        lam[equal] -= np.atleast_1d(constraints[1].dual_value)
-    lam *= unit
-    lifted = left @ (np.asarray(W.value, dtype=np.float64) / scale) @ right.T
+    lam = multipliers_of(stated, program.solution.dual_vars, problem.m) * unit
+    lifted = left @ (np.asarray(V.value, dtype=np.float64) / scale) @ right.T
     return MethodResult(lifted, lam, iterations, certificate=certify(problem, lifted, lam, norm))
+
+
+def _stated_rows(
+    problem: MarginProblem, values: cvxpy.Expression, sides: FloatArray, slacks: cvxpy.Expression | None = None
+) -> list[Stated]:
+    """All rows of a problem: two constraints, whatever their number."""
+    bounded, fixed = np.flatnonzero(~problem.equality), np.flatnonzero(problem.equality)
+    if not len(fixed):
+        return at_least(values, sides, bounded, slacks)
+    of_bounded, of_fixed = (None if slacks is None else slacks[index] for index in (bounded, fixed))
+    return [
+        *at_least(values[bounded], sides[bounded], bounded, of_bounded),
+        *equal_to(values[fixed], sides[fixed], fixed, of_fixed),
+    ]
 
 
 def _equilibrated(features: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -186,23 +194,19 @@ def _attempt(
     V = cp.Variable(shape)
     W = V if np.all(columns == common) else cp.multiply((columns / common).reshape(shape), V)
     values = (features * rows[:, None] * columns) @ cp.vec(V, order="C")
-    at_least, equal = ~problem.equality, problem.equality
     sides = problem.rhs * rows
     size = float(np.abs(sides).max()) or 1.0
-    constraints = []
-    if at_least.any():
-        constraints.append(values[at_least] >= sides[at_least] / size)
-    if equal.any():
-        constraints.append(values[equal] == sides[equal] / size)
-    program = cp.Problem(cp.Minimize(norm.expression(W)), constraints)
+    stated = _stated_rows(problem, values, sides / size)
+    program = cp.Problem(cp.Minimize(objective(W, norm)), [part.constraint for part in stated])
     outcome = _run(program, name, norm, settings)
     iterations = known.iterations + int((program.solver_stats and program.solver_stats.num_iters) or 0)
-    if outcome not in _SOLVED or V.value is None or any(c.dual_value is None for c in constraints):
+    if outcome not in _SOLVED or V.value is None or not program.solution.dual_vars:
         return replace(known, iterations=iterations)
     matrix = np.asarray(V.value, dtype=np.float64) * columns.reshape(shape) * size
     if not float(np.abs(matrix).max(initial=0.0)) < _LARGEST:  # no answer, and its norm would overflow
         return replace(known, iterations=iterations)
-    multipliers = _multipliers(norm, problem, constraints, rows)
+    lam = multipliers_of(stated, program.solution.dual_vars, problem.m) * rows
+    multipliers = in_norm_form(norm, problem, lam)
     lifted = left @ matrix @ right.T
     found = MethodResult(lifted, multipliers, iterations, certificate=certify(problem, lifted, multipliers, norm))
     assert found.certificate is not None
@@ -259,18 +263,3 @@ def _stoppable_clarabel(flag: threading.Event) -> cvxpy.Solver | str:
     stoppable.name = lambda: "STOPPABLE_CLARABEL"  # cvxpy refuses a name of its own
     stoppable.solve_via_data = solve_via_data
     return stoppable
-
-
-def _multipliers(
-    norm: Norm, problem: MarginProblem, constraints: list[cvxpy.Constraint], rows: FloatArray
-) -> FloatArray:
-    """Multipliers in norm form, in row order: whatever increasing function of the norm was minimized, ``N*(D) = 1``."""
-    lam = np.zeros(problem.m)
-    duals = iter(constraints)
-    if not problem.equality.all():
-        lam[~problem.equality] = np.atleast_1d(next(duals).dual_value)
-    if problem.equality.any():
-        lam[problem.equality] = -np.atleast_1d(next(duals).dual_value)  # cvxpy's Lagrangian adds nu (lhs - rhs)
-    lam = lam * rows
-    size = norm.dual(problem.adjoint(lam)) if np.isfinite(lam).all() else np.inf
-    return lam / size if 0 < size < np.inf else np.zeros(problem.m)

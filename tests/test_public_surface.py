@@ -16,8 +16,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 SIBLINGS = ("conditioning", "localization", "polarization", "specialization")
 
 
-def test_about_sixty_names():
-    assert len(attsvm.__all__) <= 61
+def test_about_seventy_names():
+    assert len(attsvm.__all__) <= 70
 
 
 def test_dir_lists_every_public_name_and_nothing_else():

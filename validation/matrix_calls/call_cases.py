@@ -148,8 +148,8 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name):
             return getattr(builtins, name)
-        if name in ("torch", "nn", "nx"):  # modules, whose names stand for types
-            names = ("Tensor", "Module", "Generator", "device", "dtype", "DiGraph")
+        if name in ("torch", "nn", "nx", "cvxpy"):  # modules, whose names stand for types
+            names = ("Tensor", "Module", "Generator", "device", "dtype", "DiGraph", "Variable")
             return types.SimpleNamespace(**dict.fromkeys(names, _Unknown))
         return _Unknown
 

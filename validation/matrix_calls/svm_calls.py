@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import attsvm
 from attsvm.solvers import MarginProblem, solve
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.reference import TIGHT
 from attsvm.trained_head import TrainedHead
 from attsvm.validation.matrix import Answer, faults_of, problem_of
 from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, Row, case, close
@@ -238,6 +240,48 @@ def _gen_svm(call: Call) -> Iterator[str]:
 @case("attsvm.finite_part", forms=FORMS, refused=_slack_refused, work=_svm_work)
 def _finite_part(call: Call) -> Iterator[str]:
     yield from _sets(call, "finite")
+
+
+def _model_refused(row: Row) -> bool:
+    """Probabilities are for the finite part, several queries for one token each; slack and loss need C."""
+    finite, sets = row["formulation"] == "finite", row["formulation"] != "att"
+    unset = sets and row["selection"] is None
+    return unset or finite != (row["probabilities"] is not None) or (sets and row["causal"]) or _slack_refused(row)
+
+
+@case("attsvm.cvxpy_model", refused=_model_refused, work=lambda row: 500_000)
+def _cvxpy_model(call: Call) -> Iterator[str]:
+    """The program as it is stated, and W as a variable of the caller's, against constraints written out one by one."""
+    import cvxpy as cp
+
+    kind = call["formulation"]
+    kind = "satt" if kind == "att" and call["causal"] else kind
+    if kind in ("att", "satt"):
+        (one,), problem, selection = _selected(call, kind)
+    else:
+        (one,) = instances_of(call, kind)
+        problem, selection = problem_of([one], "one"), one.members if call.given("selection") else None
+    W = cp.Variable((problem.dx, problem.dz)) if call.given("W") else None
+    options = call.options(
+        "norm", "slack", "loss", "causal", "formulation", C=one.C, prior=one.prior, offset=one.offset
+    )
+    shares = one.probabilities
+    if call.given("probabilities") and shares is None:
+        shares = np.full((*problem.query_shape, problem.T), 1.0 / problem.T)
+    options |= {"W": W, "probabilities": shares if call.given("probabilities") else None}
+    model = call.run(attsvm.cvxpy_model, problem, selection, **options)
+    call.run(_solve_program, model.problem)
+    if call.given("W") and model.W is not W:
+        yield "the program is about another W than the one that was given"
+    known = reference(one, call["norm"], margin_of(call))
+    fault = faults_of(one, call["norm"], margin_of(call), answer_of(model.solution(tolerance=1e-6)), known)[1]
+    yield from [fault] if fault else []
+
+
+def _solve_program(program: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": settings as tight as these are not reached
+        program.solve(solver="CLARABEL", **TIGHT["CLARABEL"])
 
 
 def _verify_refused(row: Row) -> bool:
