@@ -41,7 +41,8 @@ from attsvm.validation.pretrained.atom_mapping import (
     tasks_of,
 )
 from attsvm.validation.pretrained.installed_models import embed
-from attsvm.validation.pretrained.retrieval import Asked, Split, docstring_pairs, measured, ways
+from attsvm.validation.pretrained.retrieval import Asked, Split, measured, ways
+from attsvm.validation.pretrained.text_pairs import docstring_pairs
 
 __all__ = [
     "FIGURE_ATOMS",
