@@ -82,7 +82,8 @@ class VectorIndex:
             raise ValueError(f"{where}: no {self.name} has the id {name!r}{near}")
         if isinstance(name, bool) or not isinstance(name, int):
             raise ValueError(
-                f"{where}: a {self.name} is called by its row, 0 to {len(self) - 1}, or pass {self.name}_ids; got {name!r}"
+                f"{where}: a {self.name} is called by its row, 0 to {len(self) - 1}, unless {self.name}_ids are given; "
+                f"got {name!r}"
             )
         if not 0 <= name < len(self):
             raise ValueError(f"{where}: {self.name} {name} does not exist; there are {len(self)}, 0 to {len(self) - 1}")

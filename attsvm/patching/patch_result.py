@@ -333,7 +333,7 @@ class Patch:
 
     @cached_property
     def held_out(self) -> HeldOut | None:
-        """Recall and reciprocal rank of held-out queries before and after, with intervals; None without such queries."""
+        """Recall and reciprocal rank of held-out queries before and after, with intervals; None without queries."""
         from attsvm.patching.answers import held_out
 
         data = self._embeddings("held_out")

@@ -73,7 +73,7 @@ def _entries(argument: str, given: Any) -> list[tuple[Any, ...]]:
 
 def _several(value: Any) -> list[Any] | None:
     """The members of a list of documents; None for one document."""
-    if isinstance(value, str) or not isinstance(value, Sequence) and not hasattr(value, "tolist"):
+    if isinstance(value, str) or not (isinstance(value, Sequence) or hasattr(value, "tolist")):
         return None
     found = value.tolist() if hasattr(value, "tolist") else list(value)
     return found if isinstance(found, list) else None
@@ -151,7 +151,7 @@ def read_held_out(queries: VectorIndex, documents: VectorIndex, given: Any) -> l
 
 
 def without_contradictions(queries: VectorIndex, documents: VectorIndex, promises: Sequence[Promise]) -> list[Promise]:
-    """The promises without golden ones that a failure repeats; a failure whose query has another golden answer is refused.
+    """The promises without golden ones that a failure repeats; a failure with another golden answer is refused.
 
     A failure of a later round replaces nothing: an earlier promise about the same query and another document stays in
     force, so it is refused as well.
@@ -162,8 +162,8 @@ def without_contradictions(queries: VectorIndex, documents: VectorIndex, promise
             before = first.setdefault(one.query, one)
             if before.document != one.document:
                 raise ValueError(
-                    f"query {queries.label(one.query)!r} was promised the answer {documents.label(before.document)!r} by "
-                    f"an earlier patch, and is now reported with {documents.label(one.document)!r}; undo that patch first"
+                    f"query {queries.label(one.query)!r} was promised the answer {documents.label(before.document)!r} "
+                    f"by an earlier patch, but is reported with {documents.label(one.document)!r}; undo that patch first"
                 )
     kept, seen = [], set()
     for one in promises:
@@ -172,7 +172,7 @@ def without_contradictions(queries: VectorIndex, documents: VectorIndex, promise
             if one.document != wanted:
                 raise ValueError(
                     f"query {queries.label(one.query)!r} is both a failure, with the right document "
-                    f"{documents.label(wanted)!r}, and golden, with {documents.label(one.document)!r}; remove one of them"
+                    f"{documents.label(wanted)!r}, and golden, with {documents.label(one.document)!r}; remove one"
                 )
             if one.rivals is None:  # the failure promises the same
                 continue

@@ -1,4 +1,4 @@
-"""The smallest change of an embedding map that repairs reported failures and keeps golden answers, proved over an index.
+"""The smallest change of an embedding map that repairs failures and keeps golden answers, proved over an index.
 
 The score of a document x for a query z is ``x^T W z``; W is the identity, or what a retriever uses now, until it is
 patched. The change is the least in norm over all W that keep every promise (`attsvm.patching.promises`).
@@ -74,7 +74,7 @@ def patch(
     memory_limit: float | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> Patch:
-    """The smallest change of an embedding map that repairs failures and keeps golden answers, proved over all documents.
+    """The smallest change of an embedding map that repairs failures and keeps golden answers, with proof.
 
     Minimize ``||W - W0||`` over the maps W whose scores ``x^T W z`` put the right document of every failure above each
     document of the index by the margin, and keep every golden answer first. Rivals are found in rounds over the whole
@@ -100,8 +100,8 @@ def patch(
         have now. A golden answer keeps the margin, or the lead that it has now where that is less.
     C : float, optional
         Give up failures that would need more weight than C, and those that contradict each other, instead of returning
-        no patch: minimize ``||W - W0||_F^2 / 2 + C sum xi`` (other norms: ``||W - W0|| + C sum xi``), slack for failures
-        only, then the smallest change for those that are left. Golden answers are never given up.
+        no patch: minimize ``||W - W0||_F^2 / 2 + C sum xi`` (other norms: ``||W - W0|| + C sum xi``) with slacks xi of
+        failures only, then find the smallest change for those that are left. Golden answers are never given up.
     prior : array_like, shape (d_documents, d_queries), optional
         W0; the identity by default. With ``after`` it is that of the first patch.
     held_out : sequence of (query, right document), optional
@@ -145,7 +145,7 @@ def patch(
     >>> wrong, right = np.flatnonzero(first != np.arange(40)), np.flatnonzero(first == np.arange(40))
     >>> found = attsvm.patch(queries, documents, [(q, q) for q in wrong], [(q, q) for q in right])
     >>> print(found.status, len(wrong), "failures,", len(found.unserved), "left")
-    optimal 11 failures, 0 left
+    optimal 10 failures, 0 left
     >>> bool(((queries @ found.query_map.T) @ documents.T).argmax(axis=1).tolist() == list(range(40)))
     True
     """
@@ -342,8 +342,8 @@ class _Reading:
             first = told[0]
             raise ValueError(
                 f"golden: {len(told)} answers are not first now, the first is query {first.query!r}, which answers "
-                f"{first.rival!r} instead of {first.document!r} (by {-first.lead:.3g}); report them as failures, or pass "
-                "stale='repair' or 'leave_out'"
+                f"{first.rival!r} instead of {first.document!r} (by {-first.lead:.3g}); report them as failures, or "
+                "pass stale='repair' or stale='leave_out'"
             )
         queries = {kept[k].query for k in np.flatnonzero(old)}
         stay = [one for one in kept if one.query not in queries]
@@ -357,8 +357,8 @@ class _Reading:
 
     def _behind(self, one: Promise, rival: int, lead: float) -> Outcome:
         return Outcome(
-            "keep", self.queries.label(one.query), self.documents.label(one.document), self.documents.label(rival), lead,
-            lead, 0.0, False, self.round, "not first before the patch",
+            "keep", self.queries.label(one.query), self.documents.label(one.document), self.documents.label(rival),
+            lead, lead, 0.0, False, self.round, "not first before the patch",
         )  # fmt: skip
 
 
@@ -417,8 +417,8 @@ def _outcomes(parts: _Parts, data: PatchData, lam: FloatArray) -> tuple[Outcome,
             Outcome(
                 one.kind, data.queries.label(one.query), data.documents.label(one.document),
                 None if rival[k] < 0 else data.documents.label(int(rival[k])),
-                float("nan") if result.W is None else float(lead[k]), float(parts.search.first.lead[k]), float(weight[k]),
-                served, one.round, reason or ("" if served or result.W is None else "not proved"),
+                float("nan") if result.W is None else float(lead[k]), float(parts.search.first.lead[k]),
+                float(weight[k]), served, one.round, reason or ("" if served or result.W is None else "not proved"),
             )
         )  # fmt: skip
     return tuple(found)
