@@ -163,7 +163,7 @@ def without_contradictions(queries: VectorIndex, documents: VectorIndex, promise
             if before.document != one.document:
                 raise ValueError(
                     f"query {queries.label(one.query)!r} was promised the answer {documents.label(before.document)!r} "
-                    f"by an earlier patch, but is reported with {documents.label(one.document)!r}; undo that patch first"
+                    f"by an earlier patch, but is reported with {documents.label(one.document)!r}; undo that first"
                 )
     kept, seen = [], set()
     for one in promises:

@@ -259,7 +259,7 @@ def _within_memory(effort: Effort, wanted: Wanted, shape: tuple[int, int]) -> Ef
     taken = 8.0 * (len(wanted.promises) * (3 * d + 2 * dz) + 8 * d * dz + 16 * d)
     if effort.memory < taken:
         raise MemoryLimitError(
-            f"memory_limit must be at least {taken / 1e6:.0f} MB for {len(wanted.promises)} promises and maps of "
+            f"memory_limit must be at least {taken / 1e6:.3g} MB for {len(wanted.promises)} promises and maps of "
             f"{d} x {dz}, beside the embeddings; got {effort.memory / 1e6:.3g} MB"
         )
     return replace(effort, memory=effort.memory - taken)
@@ -474,7 +474,7 @@ def _certificate(parts: _Parts, data: PatchData, seconds: float) -> tuple[Status
         lower_bound=0.0 if certificate is None else float(certificate.lower_bound),
         norm=0.0 if certificate is None else float(certificate.norm),
         violation=float(result.found.violation), tolerance=MISSED,
-        promises=len(parts.wanted.promises), documents=len(data.documents), rows=len(result.promise),
+        promises=len(parts.wanted.promises) - len(result.given_up), documents=len(data.documents), rows=len(result.promise),
         scans=result.rounds, compared=result.found.compared, unproved=unproved,
         solver="" if solution is None else solution.solver, infeasible_by=proof, seconds=seconds,
     )  # fmt: skip

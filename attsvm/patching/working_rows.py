@@ -159,7 +159,7 @@ class Search:
         """Solve within the limits."""
         left = self.effort.deadline - time.perf_counter()
         limit = {} if left == np.inf else {"time_limit": max(left, 0.1)}
-        warm = known if known is not None and known.any() else None
+        warm = known if known is not None and known.any() and self.norm.name == "frobenius" else None
         return solve(problem, self.norm, tolerance=self.effort.tolerance, warm_start=warm, **limit)
 
     # -- hard margins ----------------------------------------------------------------------------------
@@ -246,9 +246,7 @@ class Search:
         missed = np.zeros(len(self.active))
         np.maximum.at(missed, pairs.promise, pairs.violation)
         for k in np.flatnonzero(self.active & droppable & (missed > _GIVEN_UP * self.wanted.margin)):
-            given_up[int(k)] = (
-                f"more weight than C = {C:g} would be needed; it is behind by {missed[k]:.3g} of its margin"
-            )
+            given_up[int(k)] = f"needs more weight than C = {C:g}: a soft margin leaves it {missed[k]:.3g} short"
             self.active[k] = False
         self.multipliers = np.zeros(len(self.promise))
         return given_up
