@@ -26,6 +26,8 @@ Side = Literal["query", "document", "both"]
 Start = Literal["origin", "previous"]
 # Lines of a listing in a sentence and in tables for notebooks and terminals.
 _SHOWN = 6
+# Share of the map from which on a change is said to be large.
+_LARGE = 0.5
 
 
 class Outcome(NamedTuple):
@@ -347,7 +349,7 @@ class Patch:
         failures, golden
             As of `attsvm.patch`.
         **options
-            As of `attsvm.patch`; side, norm and C are those of this patch by default.
+            As of `attsvm.patch`; side, norm, margin and C are those of this patch by default.
 
         Examples
         --------
@@ -363,7 +365,10 @@ class Patch:
         from attsvm.patching.smallest_patch import patch
 
         data = self._embeddings("then")
-        asked = {"side": self.side, "norm": self.norm_kind, "C": self.C, "memory_limit": data.memory_limit, **options}
+        asked = {
+            "side": self.side, "norm": self.norm_kind, "margin": self.margin, "C": self.C,
+            "memory_limit": data.memory_limit, **options,
+        }  # fmt: skip
         asked.setdefault("held_out", [(data.queries.label(q), data.documents.label(d)) for q, d in data.held_out])
         return patch(data.queries.vectors, data.documents.vectors, failures, golden,
                      query_ids=data.queries.ids, document_ids=data.documents.ids, after=self, **asked)  # fmt: skip
@@ -403,13 +408,37 @@ class Patch:
         found["size of the change"] = f"{self.relative_size:.3%} of the map ({self.norm_kind} norm {self.norm:.4g})"
         found["rank of the change"] = f"{self.rank}"
         found["certificate"] = str(self.certificate)
-        served = [one for one in self.driving[:_SHOWN]]
-        found |= {f"driving {k + 1}": f"{one} ({one.multiplier:.3g})" for k, one in enumerate(served)}
+        if self.relative_size > _LARGE and self.driving:
+            found["note"] = (
+                f"the change is large; most of it is for this demand, whose documents may be near duplicates: "
+                f"{self.driving[0]}"
+            )
+        shown = self.driving[:_SHOWN]
+        found |= {f"driving {k + 1}": f"{one} ({one.multiplier:.3g})" for k, one in enumerate(shown)}
         found |= {
             f"not served {k + 1}": f"query {one.query!r}, document {one.document!r}: {one.reason}"
             for k, one in enumerate(self.unserved[:_SHOWN])
         }
         return found
+
+    def record(self) -> dict[str, Any]:
+        """Plain values for JSON: findings, outcomes, driving demands, contradiction and certificate."""
+        size = None if self.map is None else self.relative_size
+        return {
+            "status": str(self.status),
+            "side": self.side,
+            "norm_kind": self.norm_kind,
+            "margin": self.margin,
+            "C": self.C,
+            "relative_size": size,
+            "rank": None if self.map is None else self.rank,
+            "outcomes": [one._asdict() for one in self.outcomes],
+            "left_out": [one._asdict() for one in self.left_out],
+            "driving": [one._asdict() for one in self.driving],
+            "conflict": [one._asdict() for one in self.conflict],
+            "rounds": [one.name for one in self.rounds],
+            "certificate": dict(self.certificate.__dict__),
+        }
 
     @property
     def _verdict(self) -> str:

@@ -163,7 +163,7 @@ def patch(
         max_rounds, begin + read_time_limit(time_limit), None if memory_limit is None else allowed_memory(memory_limit),
         tolerance, progress,
     )  # fmt: skip
-    reading = _Reading(*index, now, earlier, effort)
+    reading = _Reading(*index, W0, now, earlier, effort)
     promises, left_out, lead_asked = reading.promises(failures, golden, margin, stale)
     if not promises:
         raise ValueError("failures and golden name nothing: a patch needs at least one failure or golden answer")
@@ -272,16 +272,18 @@ class _Reading:
         self,
         queries: VectorIndex,
         documents: VectorIndex,
+        prior: FloatArray,
         now: FloatArray,
         earlier: Sequence[PatchRound],
         effort: Effort,
     ) -> None:
-        self.queries, self.documents, self.now, self.earlier, self.effort = queries, documents, now, earlier, effort
+        self.queries, self.documents, self.prior, self.now = queries, documents, prior, now
+        self.earlier, self.effort = earlier, effort
         self.round = len(earlier)
 
     def just_above(self) -> float:
         """Twice the bound on the difference of two float32 inner products of the longest vectors."""
-        size = float(np.linalg.norm(self.now, 2))
+        size = float(np.linalg.norm(self.prior, 2))
         return 4.0 * float32_error(self.documents.d) * self.documents.longest * self.queries.longest * size
 
     def promises(
