@@ -9,8 +9,8 @@ import pytest
 from figure_outcomes import outcome_of
 
 import attsvm
-from attsvm.validation.figures.own import fit_studies, head_studies
-from attsvm.validation.pretrained import retrieval
+from attsvm.validation.figures.own import fit_studies, head_studies, patch_study
+from attsvm.validation.pretrained import patch_peers, retrieval
 from attsvm.validation.pretrained.atom_mapping import Tasks, read_reactions, tokenize
 from attsvm.validation.pretrained.installed_models import is_installed
 
@@ -76,6 +76,66 @@ def test_retrieval_has_a_row_per_way_and_a_picture(monkeypatch):
     assert max(found["hard margin from nothing"]["gap"]) < 1e-6
     picture = fit_studies.draw_retrieval(outcome)
     assert len(picture.axes[0].lines) == 2 * (len(labels) - 1) + 1
+
+
+def test_patches_repair_and_keep_and_the_judge_counts_by_hand(monkeypatch):
+    rng = np.random.default_rng(0)
+
+    def fake(texts, longest):
+        n = len(texts) // 2
+        queries = rng.normal(size=(n, 16))
+        both = np.concatenate([queries, queries + 1.1 * rng.normal(size=(n, 16))])
+        return (both / np.linalg.norm(both, axis=1, keepdims=True)).astype(np.float32)
+
+    pairs = [("m", f"q{i}", f"d{i}") for i in range(90)]
+    monkeypatch.setattr(patch_study, "embed", fake)
+    monkeypatch.setattr(patch_study, "docstring_pairs", lambda limit: pairs)
+    outcome = outcome_of(patch_study.FIGURE_PATCH, new=20, failures=4, golden=12, steps=3, without=[], hidden=4)
+    assert not outcome.refuted
+    found = outcome.curves["found"]
+    assert [row[0] for row in outcome.tables[0].rows] == list(found)
+    for way in ("attsvm.patch, Frobenius", "attsvm.patch, nuclear"):
+        assert found[way]["repaired"] == [4, 4] and found[way]["broken"] == [0, 0]
+    assert found["no change"]["repaired"] == [0, 0] and found["no change"]["lost"] == [0, 0]
+    assert len(patch_study.draw_patch(outcome).axes) == 3
+
+
+def test_the_judge_of_maps_counts_what_changed():
+    """Four queries of which one is wrong; the map swaps two coordinates, which changes the answers of two."""
+    documents = np.eye(4)
+    queries = np.array([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0], [0, 0, 1.0, 0.5]])
+    shown = patch_peers.Corrections(queries, documents, np.array([3]), np.array([0]))
+    drawn = patch_peers.Drawn(shown, np.array([1, 2]), queries[:2], documents[:2])
+    swap = np.eye(4)[[0, 1, 3, 2]]
+    counted = patch_peers.judged(drawn, lambda q: q @ swap.T)
+    assert counted == {"repaired": 1.0, "broken": 0.0, "lost": 1.0, "won": 0.0, "new": 1.0}
+    with pytest.raises(ValueError, match="too few for 9 failures"):
+        patch_peers.drawn_corrections(queries, documents, failures=9, golden=1, new=0, seed=0)
+
+
+def test_the_program_with_fixed_rivals_is_the_least_change_for_them():
+    import cvxpy as cp
+
+    rng = np.random.default_rng(2)
+    documents = rng.normal(size=(30, 5))
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    queries = documents + 0.4 * rng.normal(size=(30, 5))
+    drawn = patch_peers.drawn_corrections(queries, documents, failures=2, golden=6, new=0, seed=0)
+    shown = drawn.corrections
+    way = patch_peers.peers(patch_study.FIGURE_PATCH.full | {"rivals": 3})["one program, rivals fixed"]
+    mapped, size = way(shown, 0)
+    queries, documents = shown.queries, shown.documents  # in the order of the draw
+    M = cp.Variable((5, 5))
+    rows = []
+    for place, q in enumerate(shown.shown):
+        scores = documents @ queries[q]
+        rivals = [r for r in np.argsort(-scores) if r != q][:3]
+        lead = scores[q] - scores[rivals[0]]
+        asked = 0.01 if place < 2 else min(0.01, lead)
+        rows += [(documents[q] - documents[r]) @ M @ queries[q] >= asked for r in rivals]
+    cp.Problem(cp.Minimize(cp.sum_squares(M - np.eye(5))), rows).solve(solver="CLARABEL")
+    assert mapped(np.eye(5)).T == pytest.approx(M.value, abs=1e-5)
+    assert size == pytest.approx(np.linalg.norm(M.value - np.eye(5)) / np.sqrt(5), abs=1e-5)
 
 
 def test_peers_learn_what_a_few_directions_say():
