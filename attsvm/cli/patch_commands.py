@@ -130,7 +130,7 @@ def _text(option: str, path: Path) -> str:
 def read_pairs(
     option: str, path: Path | None, ids: tuple[list[str] | None, list[str] | None]
 ) -> list[tuple[Any, ...]] | None:
-    """Entries of a ``.csv`` or ``.jsonl`` file: a query, a document and further documents.
+    r"""Entries of a ``.csv`` or ``.jsonl`` file: a query, a document and further documents.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def read_pairs(
     >>> from pathlib import Path
     >>> from attsvm.cli.patch_commands import read_pairs
     >>> file = Path(tempfile.mkdtemp()) / "golden.csv"
-    >>> _ = file.write_text("query,document\\n0,5\\n1,7,9\\n")
+    >>> _ = file.write_text("query,document\n0,5\n1,7,9\n")
     >>> read_pairs("--golden", file, (None, None)), read_pairs("--failures", file, (None, None))
     ([(0, 5), (1, [7, 9])], [(0, 5), (1, 7, [9])])
     """

@@ -476,7 +476,7 @@ def _certificate(parts: _Parts, data: PatchData, seconds: float) -> tuple[Status
         lower_bound=0.0 if certificate is None else float(certificate.lower_bound),
         norm=0.0 if certificate is None else float(certificate.norm),
         violation=float(result.found.violation), tolerance=MISSED,
-        promises=len(parts.wanted.promises) - len(result.given_up), documents=len(data.documents), rows=len(result.promise),
-        scans=result.rounds, compared=result.found.compared, unproved=unproved,
+        promises=len(parts.wanted.promises) - len(result.given_up), documents=len(data.documents),
+        rows=len(result.promise), scans=result.rounds, compared=result.found.compared, unproved=unproved,
         solver="" if solution is None else solution.solver, infeasible_by=proof, seconds=seconds,
     )  # fmt: skip
