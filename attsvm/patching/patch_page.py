@@ -92,8 +92,11 @@ def _cards(patch: Patch, failures: list[Outcome], golden: list[Outcome], changes
 def _outcomes(title: str, patch: Patch, outcomes: Sequence[Outcome]) -> Table:
     many = len(patch.rounds) > 1
     rows = [
-        (str(o.query), str(o.document), f"{o.lead_before:+.4g}", f"{o.lead:+.4g}",
-         "-" if o.rival is None else str(o.rival), f"{o.weight:.3g}", *((patch.rounds[o.round].name,) if many else ()), "yes" if o.served else "no")
+        (
+            str(o.query), str(o.document), f"{o.lead_before:+.4g}", f"{o.lead:+.4g}",
+            "-" if o.rival is None else str(o.rival), f"{o.weight:.3g}",
+            *((patch.rounds[o.round].name,) if many else ()), "yes" if o.served else "no",
+        )
         for o in outcomes
     ]  # fmt: skip
     columns = ["query", "right document", "lead before", "lead after", "strongest rival", "weight",

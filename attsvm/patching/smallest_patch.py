@@ -374,7 +374,12 @@ def _searched(given: _Task, new: BoolArray) -> tuple[Wanted, Search, SearchResul
     droppable = wanted.repair & new
     given_up = search.give_up(search.first, given.C, droppable)
     result = search.hard(search.first, droppable)
-    return wanted, search, replace(result, given_up={**given_up, **result.given_up})
+    given_up |= result.given_up
+    restored = search.restore(given.C, given_up, droppable)
+    if restored:
+        result = search.hard(search.first, droppable)
+        given_up = {k: reason for k, reason in given_up.items() if k not in restored} | result.given_up
+    return wanted, search, replace(result, given_up=given_up)
 
 
 class _Parts(NamedTuple):

@@ -34,6 +34,8 @@ MISSED = 1e-9
 _DEARER, _TRIES = 2.0**4, 4
 # Promises of a contradiction up to which fewer ones are looked for.
 _MOST_FILTERED = 80
+# Promises that are tried again after they were given up.
+_MOST_RESTORED = 20
 # Share of its margin by which a failure is missed that the soft margin gives up.
 _GIVEN_UP = 0.5
 
@@ -275,6 +277,34 @@ class Search:
             self.active[k] = False
         self.multipliers = np.zeros(len(self.promise))
         return given_up
+
+    def restore(self, C: float, given_up: dict[int, str], droppable: BoolArray) -> list[int]:
+        """Promises that were given up but can be kept beside the others with no weight above C, nearest ones first.
+
+        A soft margin splits what two contradicting failures lack between them; one of the two can be served.
+        """
+        _, pairs = self.rows(self.base)
+        apart = np.zeros(len(self.active))
+        np.maximum.at(apart, pairs.promise, pairs.violation)
+        copies = {k for k, reason in given_up.items() if "embedding" in reason}
+        kept = []
+        for k in sorted(set(given_up) - copies, key=lambda k: float(apart[k]))[:_MOST_RESTORED]:
+            if time.perf_counter() > self.effort.deadline:
+                break
+            self.active[k] = True
+            _, pairs = self.rows(self.base)
+            solution = self.solved(self.problem(pairs), None)
+            if solution.status.has_solution and self._heaviest(solution, pairs, droppable) <= C:
+                kept.append(k)
+            else:
+                self.active[k] = False
+        return kept
+
+    def _heaviest(self, solution: MarginSolution, pairs: Leads, droppable: BoolArray) -> float:
+        """The largest sum of the multipliers of a failure, in the scale in which C bounds it."""
+        scale = solution.norm if self.norm.name == "frobenius" else 1.0
+        loads = np.bincount(pairs.promise, np.maximum(solution.multipliers, 0.0), minlength=len(droppable))
+        return float(scale * loads[droppable].max(initial=0.0))
 
     def _copies(self, found: Found, droppable: BoolArray) -> dict[int, str]:
         """Failures that want a document above its exact copy, whatever the map."""
