@@ -211,10 +211,10 @@ FIGURE_ROUNDS = Figure(
     paper="own",
     name="patch-rounds",
     title="Sequences of patches against one patch and against rounds of adapter training",
-    protocol="""Failures arrive in rounds. A patch keeps what earlier ones promised; the smallest change is taken
-        from the first map or from the previous one. Training: a linear map of the queries by Adam on InfoNCE over the 30 nearest
-        documents, started at the map of the round before, with all failures so far and the golden set. Other right
-        answers are queries that nobody named.""",
+    protocol="""Failures arrive in rounds. A patch keeps what earlier ones promised; the smallest change is taken from
+        the first map or from the previous one. Training: a linear map of the queries by Adam on InfoNCE over the 30
+        nearest documents, started at the map of the round before, with all failures so far and the golden set. Other
+        right answers are queries that nobody named.""",
     full={"trials": 5, "documents": 8000, "d": 128, "rounds": 20, "each": 10, "golden": 500, "others": 1000,
           "steps": 60},
     quick={"trials": 1, "documents": 1500, "d": 32, "rounds": 3, "each": 3, "golden": 40, "others": 60, "steps": 20},
