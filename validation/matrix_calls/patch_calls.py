@@ -56,48 +56,48 @@ def _rows(Z: FloatArray, X: FloatArray, W: FloatArray, wanted: Pairs, kept: Pair
 def _patch(call: Call) -> Iterator[str]:
     """The promises against all documents, and the size of the change against cvxpy."""
     Z, X, prior, wrong, right = _retriever(call)
-    named = call.given("document_ids")
-    ids = {"query_ids": [f"q{k}" for k in range(len(Z))], "document_ids": [f"d{k}" for k in range(len(X))]}
-
-    def told(pairs: Pairs) -> list[tuple[Any, Any]]:
-        return [(f"q{q}", f"d{doc}") for q, doc in pairs] if named else list(pairs)
-
-    texts = {"q": [f"q{k}" for k in range(len(Z))], "d": [f"d{k}" for k in range(len(X))]}
-    vectors = {"q": Z, "d": X}
-    given: tuple[Any, Any] = (texts["q"], texts["d"]) if call.given("encoder") else (Z, X)
-    earlier, before = [], None
-    if call.given("after"):
-        earlier, right = right[:2], right[2:]
-        before = attsvm.patch(Z, X, None, told(earlier), margin=1e-3, **(ids if named else {}))
+    earlier = right[:2] if call.given("after") else []
     wanted = wrong if call.given("failures") else []
-    kept = right if call.given("golden") else []
-    found = call.run(
-        attsvm.patch, *given, told(wanted) or None, told(kept) or None, after=before,
-        prior=prior if call["prior"] else None,
-        encoder=(lambda names: vectors[names[0][0]][: len(names)]) if call.given("encoder") else None,
-        held_out=told(right[-2:]) if call.given("held_out") else None, **(ids if named else {}),
-        **call.options("side", "norm", "margin", "start", C=50.0, time_limit=60.0, memory_limit=1e8),
-    )  # fmt: skip
-    everything = [*_rows(Z, X, prior, wanted, kept, found.margin), *_rows(Z, X, prior, [], earlier, 1e-3)]
-    smallest = _smallest(everything, prior, call["norm"])
+    kept = right[len(earlier) :] if call.given("golden") else []
+    found = _called(call, Z, X, prior, earlier, wanted, kept)
+    old = list(_rows(Z, X, prior, [], earlier, 1e-3))
+    smallest = _smallest([*_rows(Z, X, prior, wanted, kept, found.margin), *old], prior, call["norm"])
     if found.status == "infeasible":
-        if smallest is not None:
-            yield f"is called infeasible, but cvxpy finds a change of size {smallest}"
+        yield from [] if smallest is None else [f"is called infeasible, but cvxpy finds a change of size {smallest}"]
         return
     if found.status != "optimal":
         yield f"ended {found.status}: {found.certificate}"
         return
     gone = {str(one.query).lstrip("q") for one in found.unserved}
     served = [(q, doc) for q, doc in wanted if str(q) not in gone]
-    held = [*_rows(Z, X, prior, served, kept, found.margin), *_rows(Z, X, prior, [], earlier, 1e-3)]
-    yield from _broken(found, held)
+    yield from _broken(found, [*_rows(Z, X, prior, served, kept, found.margin), *old])
     scores = (X @ found.document_map.T) @ (Z @ found.query_map.T).T
     yield from close("scores of the maps", scores, X @ found.W @ Z.T, 1e-10)
-    if call["C"] is None:
-        if smallest is None:
-            yield "is called optimal, but cvxpy finds no change"
-        else:
-            yield from close("size of the change", found.norm, smallest, 1e-5)
+    if call["C"] is None and smallest is None:
+        yield "is called optimal, but cvxpy finds no change"
+    elif call["C"] is None:
+        yield from close("size of the change", found.norm, smallest, 1e-5)
+
+
+def _called(
+    call: Call, Z: FloatArray, X: FloatArray, prior: FloatArray, earlier: Pairs, wanted: Pairs, kept: Pairs
+) -> Any:
+    """The call with the arguments of its row: ids or rows, vectors or texts."""
+    texts, vectors = ([f"q{k}" for k in range(len(Z))], [f"d{k}" for k in range(len(X))]), {"q": Z, "d": X}
+    named = call.given("document_ids")
+    ids: dict[str, Any] = {"query_ids": texts[0], "document_ids": texts[1]} if named else {}
+
+    def told(pairs: Pairs) -> list[tuple[Any, Any]] | None:
+        return ([(f"q{q}", f"d{doc}") for q, doc in pairs] if named else list(pairs)) or None
+
+    given: tuple[Any, Any] = (texts[0], texts[1]) if call.given("encoder") else (Z, X)
+    before = attsvm.patch(Z, X, None, told(earlier), margin=1e-3, **ids) if earlier else None
+    return call.run(
+        attsvm.patch, *given, told(wanted), told(kept), after=before, prior=prior if call["prior"] else None,
+        encoder=(lambda names: vectors[names[0][0]]) if call.given("encoder") else None,
+        held_out=told([(2, 0), (3, 1)]) if call.given("held_out") else None, **ids,
+        **call.options("side", "norm", "margin", "start", C=50.0, time_limit=60.0, memory_limit=1e8),
+    )  # fmt: skip
 
 
 def _broken(found: Any, rows: list[Any]) -> Iterator[str]:
