@@ -101,7 +101,8 @@ def patch(
     C : float, optional
         Give up failures that would need more weight than C, and those that contradict each other, instead of returning
         no patch: minimize ``||W - W0||_F^2 / 2 + C sum xi`` (other norms: ``||W - W0|| + C sum xi``) with slacks xi of
-        failures only, then find the smallest change for those that are left. Golden answers are never given up.
+        failures only, in scores of vectors of length 1 (to a factor of 1.5), then find the smallest change for those
+        that are left. Golden answers are never given up.
     prior : array_like, shape (d_documents, d_queries), optional
         W0; the identity by default. With ``after`` it is that of the first patch.
     held_out : sequence of (query, right document), optional

@@ -108,6 +108,9 @@ class Search:
         self.promise, self.rival = _first_rows(wanted)
         self.multipliers = np.zeros(len(self.promise))
         self.scans = 0
+        lengths = np.sqrt(np.vecdot(wanted.queries, wanted.queries))
+        # Slacks are counted in scores of vectors of length 1: C means the same at every scale of the embeddings.
+        self.unit = 2.0 ** float(np.round(np.log2(documents.longest * lengths.max(initial=0.0))))
         self.active = np.ones(len(wanted.promises), dtype=bool)
         self.first = self.look(base)
 
@@ -302,7 +305,7 @@ class Search:
 
     def _heaviest(self, solution: MarginSolution, pairs: Leads, droppable: BoolArray) -> float:
         """The largest sum of the multipliers of a failure, in the scale in which C bounds it."""
-        scale = solution.norm if self.norm.name == "frobenius" else 1.0
+        scale = self.unit * (solution.norm if self.norm.name == "frobenius" else 1.0)
         loads = np.bincount(pairs.promise, np.maximum(solution.multipliers, 0.0), minlength=len(droppable))
         return float(scale * loads[droppable].max(initial=0.0))
 
@@ -327,7 +330,7 @@ class Search:
         """The map of the soft margin of the set, and the factor at which golden answers have no slack."""
         for _ in range(_TRIES):
             _, pairs = self.rows(self.base)
-            weight = np.where(droppable[pairs.promise], 1.0, dearer)
+            weight = np.where(droppable[pairs.promise], 1.0, dearer) / self.unit
             solution = self.solved(self.problem(pairs, weight).soft(C), None)
             if not solution.status.has_solution:
                 return self.base, dearer
