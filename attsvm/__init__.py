@@ -27,7 +27,6 @@ except _NotInstalled:  # a source tree that was never installed
 # `attsvm.paths.SoftPath`, are at home in their modules.
 _LAZY = {
     "Monitor": "attsvm.probing",
-    "Patch": "attsvm.patching",
     "ProblemFileError": "attsvm.files",
     "Run": "attsvm.training",
     "TrainOptions": "attsvm.training",
@@ -71,7 +70,7 @@ if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they w
     from attsvm.files import ProblemFileError, load_problem, save_problem
     from attsvm.losses import get_loss
     from attsvm.optimality import high_score_tokens, low_score_tokens, support_indices
-    from attsvm.patching import Patch, load_patch, patch
+    from attsvm.patching import load_patch, patch
     from attsvm.paths import decompose, regularization_path, soft_path
     from attsvm.probing import Monitor, probe
     from attsvm.reports import write_report
@@ -99,7 +98,6 @@ __all__ = [
     "Loss",
     "Monitor",
     "NoSolutionError",
-    "Patch",
     "ProblemBatch",
     "ProblemFileError",
     "ReluHead",

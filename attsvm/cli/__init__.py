@@ -35,12 +35,11 @@ def options(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", hidden=True)] = False,  # every command shows it
 ) -> None:
-    """Softmax attention as a max-margin machine: solve its SVMs with certificates, train, compare.
-
-    \b
+    """\b
+    Softmax attention as a max-margin machine: solve its SVMs with certificates, train, compare.
     Example: attsvm new problem.npz && attsvm solve problem.npz
     Exit codes: 0 done, 1 negative or not proved, 2 bad input, 130 interrupted.
-    """  # noqa: D301
+    """  # noqa: D205, D301
 
 
 # Each command's options stand beside what it does; this is the order of the help.

@@ -39,26 +39,26 @@ class Start(StrEnum):
 
 
 def patch_command(
-    queries: Annotated[Path, typer.Argument(metavar="QUERIES", help="Embeddings, .npy (n, d); memory-mapped.")],
-    documents: Annotated[Path, typer.Argument(metavar="DOCUMENTS", help="The index, .npy (m, d).")],
-    failures: Annotated[Path | None, typer.Option(help="Lines query,right document[,rivals] (.csv) or .jsonl.")] = None,
-    golden: Annotated[Path | None, typer.Option(help="Lines query,document[,second,third]: to keep.")] = None,
-    held_out: Annotated[Path | None, typer.Option(help="Lines query,document: only measured.")] = None,
+    queries: Annotated[Path, typer.Argument(metavar="QUERIES.npy", hidden=True)],
+    documents: Annotated[Path, typer.Argument(metavar="DOCUMENTS.npy", hidden=True)],
+    failures: Annotated[Path | None, typer.Option(help=".csv, .jsonl: query,document[,rivals].")] = None,
+    golden: Annotated[Path | None, typer.Option(help="To keep: query,document[,second].")] = None,
+    held_out: Annotated[Path | None, typer.Option(help="To measure only: query,document.")] = None,
     query_ids: Annotated[Path | None, typer.Option(help="Text file, an id per line [row numbers].")] = None,
     document_ids: Annotated[Path | None, typer.Option(help="The same for the index.")] = None,
     side: Annotated[Side, typer.Option(help="Map to change.")] = Side.query,
-    norm: Annotated[str, typer.Option(metavar="NORM", help="frobenius, nuclear, spectral, l1, ...")] = "frobenius",
-    margin: Annotated[str, typer.Option(help="A number, 'just above' or calibrated.")] = "just above",
+    norm: Annotated[str, typer.Option(metavar="NORM", help="Or nuclear, spectral, l1.")] = "frobenius",
+    margin: Annotated[str, typer.Option(help="Or a number, calibrated.")] = "just above",
     C: Annotated[float | None, typer.Option("--C", help="Give up failures that need more weight.")] = None,
-    prior: Annotated[Path | None, typer.Option(help="The map of now, .npy [identity].")] = None,
-    stale: Annotated[Stale, typer.Option(help="Golden answers that are not first now.")] = Stale.refuse,
+    prior: Annotated[Path | None, typer.Option(hidden=True, help="The map of now, .npy [identity].")] = None,
+    stale: Annotated[Stale, typer.Option(hidden=True, help="Golden answers that are not first now.")] = Stale.refuse,
     after: Annotated[Path | None, typer.Option(help="An earlier patch, .npz, to go on from.")] = None,
     start: Annotated[Start, typer.Option(hidden=True, help="Smallest change from where.")] = Start.origin,
     name: Annotated[str | None, typer.Option(hidden=True, help="Of this patch in a sequence.")] = None,
     tolerance: Annotated[float | None, typer.Option(hidden=True, help="Relative gap.")] = None,
     max_rounds: Annotated[int, typer.Option(hidden=True, help="Scans of the index.")] = 60,
     time_limit: Annotated[float | None, typer.Option(hidden=True, help="Seconds.")] = None,
-    memory_limit: Annotated[float | None, typer.Option(help="Bytes beside the embeddings.")] = None,
+    memory_limit: Annotated[float | None, typer.Option(hidden=True, help="Bytes beside the embeddings.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the patch, .npz.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the page about it, .html.")] = None,
     json: Json = False,
@@ -130,7 +130,7 @@ def _text(option: str, path: Path) -> str:
 def read_pairs(
     option: str, path: Path | None, ids: tuple[list[str] | None, list[str] | None]
 ) -> list[tuple[Any, ...]] | None:
-    """Entries of a ``.csv`` or ``.jsonl`` file: a query, a document and further documents.
+    r"""Entries of a ``.csv`` or ``.jsonl`` file: a query, a document and further documents.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def read_pairs(
     >>> from pathlib import Path
     >>> from attsvm.cli.patch_commands import read_pairs
     >>> file = Path(tempfile.mkdtemp()) / "golden.csv"
-    >>> _ = file.write_text("query,document\\n0,5\\n1,7,9\\n")
+    >>> _ = file.write_text("query,document\n0,5\n1,7,9\n")
     >>> read_pairs("--golden", file, (None, None)), read_pairs("--failures", file, (None, None))
     ([(0, 5), (1, [7, 9])], [(0, 5), (1, 7, [9])])
     """

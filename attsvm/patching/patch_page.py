@@ -39,7 +39,7 @@ def patch_page(patch: Patch) -> str:
         "patch.html", title="Patch", verdict=facts["status"], good=str(patch.status) == "optimal",
         numbers=_cards(patch, failures, golden, len(changes)), found=found,
         repairs=_folded(_outcomes("Failures", patch, failures)),
-        kept=_folded(_outcomes("Golden answers, the smallest leads first", patch, sorted(golden, key=lambda o: o.lead))),
+        kept=_folded(_outcomes("Golden answers, smallest leads first", patch, sorted(golden, key=lambda o: o.lead))),
         left_out=_folded(_outcomes("Golden answers that were not first before the patch", patch, patch.left_out)),
         unserved=[f"Query {o.query}: {o.document} is not first. {o.reason.capitalize()}." for o in patch.unserved]
         if found else [], conflict=_folded(_demands("Demands that contradict each other", patch.conflict)),
@@ -92,8 +92,11 @@ def _cards(patch: Patch, failures: list[Outcome], golden: list[Outcome], changes
 def _outcomes(title: str, patch: Patch, outcomes: Sequence[Outcome]) -> Table:
     many = len(patch.rounds) > 1
     rows = [
-        (str(o.query), str(o.document), f"{o.lead_before:+.4g}", f"{o.lead:+.4g}", "-" if o.rival is None else str(o.rival),
-         f"{o.weight:.3g}", *((patch.rounds[o.round].name,) if many else ()), "yes" if o.served else "no")
+        (
+            str(o.query), str(o.document), f"{o.lead_before:+.4g}", f"{o.lead:+.4g}",
+            "-" if o.rival is None else str(o.rival), f"{o.weight:.3g}",
+            *((patch.rounds[o.round].name,) if many else ()), "yes" if o.served else "no",
+        )
         for o in outcomes
     ]  # fmt: skip
     columns = ["query", "right document", "lead before", "lead after", "strongest rival", "weight",

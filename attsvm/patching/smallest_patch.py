@@ -101,7 +101,8 @@ def patch(
     C : float, optional
         Give up failures that would need more weight than C, and those that contradict each other, instead of returning
         no patch: minimize ``||W - W0||_F^2 / 2 + C sum xi`` (other norms: ``||W - W0|| + C sum xi``) with slacks xi of
-        failures only, then find the smallest change for those that are left. Golden answers are never given up.
+        failures only, in scores of vectors of length 1 (to a factor of 1.5), then find the smallest change for those
+        that are left. Golden answers are never given up.
     prior : array_like, shape (d_documents, d_queries), optional
         W0; the identity by default. With ``after`` it is that of the first patch.
     held_out : sequence of (query, right document), optional
@@ -374,7 +375,12 @@ def _searched(given: _Task, new: BoolArray) -> tuple[Wanted, Search, SearchResul
     droppable = wanted.repair & new
     given_up = search.give_up(search.first, given.C, droppable)
     result = search.hard(search.first, droppable)
-    return wanted, search, replace(result, given_up={**given_up, **result.given_up})
+    given_up |= result.given_up
+    restored = search.restore(given.C, given_up, droppable)
+    if restored:
+        result = search.hard(search.first, droppable)
+        given_up = {k: reason for k, reason in given_up.items() if k not in restored} | result.given_up
+    return wanted, search, replace(result, given_up=given_up)
 
 
 class _Parts(NamedTuple):
@@ -476,7 +482,7 @@ def _certificate(parts: _Parts, data: PatchData, seconds: float) -> tuple[Status
         lower_bound=0.0 if certificate is None else float(certificate.lower_bound),
         norm=0.0 if certificate is None else float(certificate.norm),
         violation=float(result.found.violation), tolerance=MISSED,
-        promises=len(parts.wanted.promises) - len(result.given_up), documents=len(data.documents), rows=len(result.promise),
-        scans=result.rounds, compared=result.found.compared, unproved=unproved,
+        promises=len(parts.wanted.promises) - len(result.given_up), documents=len(data.documents),
+        rows=len(result.promise), scans=result.rounds, compared=result.found.compared, unproved=unproved,
         solver="" if solution is None else solution.solver, infeasible_by=proof, seconds=seconds,
     )  # fmt: skip

@@ -32,6 +32,10 @@ _JOIN = 4
 MISSED = 1e-9
 # By how much slacks of golden answers cost more at first, and by how much more where that leaves some; tries.
 _DEARER, _TRIES = 2.0**4, 4
+# Promises of a contradiction up to which fewer ones are looked for.
+_MOST_FILTERED = 80
+# Promises that are tried again after they were given up.
+_MOST_RESTORED = 20
 # Share of its margin by which a failure is missed that the soft margin gives up.
 _GIVEN_UP = 0.5
 
@@ -101,9 +105,12 @@ class Search:
 
     def __init__(self, wanted: Wanted, base: FloatArray, documents: VectorIndex, norm: Norm, effort: Effort) -> None:
         self.wanted, self.base, self.documents, self.norm, self.effort = wanted, base, documents, norm, effort
-        self.promise, self.rival = wanted.listed()
+        self.promise, self.rival = _first_rows(wanted)
         self.multipliers = np.zeros(len(self.promise))
         self.scans = 0
+        lengths = np.sqrt(np.vecdot(wanted.queries, wanted.queries))
+        # Slacks are counted in scores of vectors of length 1: C means the same at every scale of the embeddings.
+        self.unit = 2.0 ** float(np.round(np.log2(documents.longest * lengths.max(initial=0.0))))
         self.active = np.ones(len(wanted.promises), dtype=bool)
         self.first = self.look(base)
 
@@ -174,7 +181,7 @@ class Search:
                 due = True
             if not due:
                 if found.complete or self.spent:
-                    return self._result(solution, W, found, given_up, None)
+                    return self._result(solution, None, found, given_up, W)
                 found = self.look(W, whole=True)
                 continue
             due = False
@@ -185,13 +192,13 @@ class Search:
             elif solution.certificate.farkas is not None:
                 gone = None if droppable is None else self._weakest(solution, pairs, droppable)
                 if gone is None:
-                    return self._result(solution, None, found, given_up, pairs)
+                    return self._result(*self._fewer(solution, pairs), found, given_up)
                 given_up[gone] = self._contradiction(solution, pairs)
                 self.active[gone], due = False, True
                 self.multipliers[:] = 0.0
                 continue
             elif not solution.status.has_solution:
-                return self._result(solution, None, found, given_up, pairs)
+                return self._result(solution, pairs, found, given_up)
             else:
                 solution = with_rows_met(solution)
                 self.multipliers[:] = 0.0
@@ -214,19 +221,42 @@ class Search:
         assert farkas is not None
         return f"contradicts {len(np.unique(pairs.promise[farkas.rows])) - 1} other promises, proved by {farkas.proof}"
 
+    def _fewer(self, solution: MarginSolution, pairs: Leads) -> tuple[MarginSolution, Leads]:
+        """A contradiction of fewer promises: each is left out in turn, if the others contradict each other as well."""
+        farkas = solution.certificate.farkas
+        assert farkas is not None
+        rows, weights = farkas.rows, np.abs(farkas.multipliers[farkas.rows])
+        weight = np.bincount(pairs.promise[rows], weights)
+        order = [int(k) for k in np.argsort(weight, kind="stable") if weight[k] > 0]
+        if len(order) > _MOST_FILTERED:
+            return solution, pairs
+        pairs = pairs.where(rows)
+        solution = self.solved(self.problem(pairs), None)
+        for promise in order:
+            rest = pairs.where(pairs.promise != promise)
+            if not 0 < len(rest.promise) < len(pairs.promise) or time.perf_counter() > self.effort.deadline:
+                continue
+            without = self.solved(self.problem(rest), None)
+            proof = without.certificate.farkas
+            if proof is not None:
+                pairs = rest.where(proof.rows)
+                solution = self.solved(self.problem(pairs), None)
+        return solution, pairs
+
     def _result(
-        self, solution: MarginSolution | None, W: FloatArray | None, found: Found, given_up: dict[int, str],
+        self,
+        solution: MarginSolution | None,
         pairs: Leads | None,
-    ) -> SearchResult:  # fmt: skip
+        found: Found,
+        given_up: dict[int, str],
+        W: FloatArray | None = None,
+    ) -> SearchResult:
         nothing = found.undecided.where(np.zeros(len(found.undecided.promise), dtype=bool))
         wrong = nothing if W is None else decided(found.undecided, self.wanted, W, self.documents)
         proved = W is not None and found.complete and not len(found.violated.promise) and not len(wrong.promise)
         if pairs is None:
-            index, _ = self.rows(self.base)
-            promise, rival = self.promise[index], self.rival[index]
-        else:
-            promise, rival = pairs.promise, pairs.rival
-        return SearchResult(solution, W, found, proved, wrong, promise, rival, self.scans, given_up)
+            _, pairs = self.rows(self.base)
+        return SearchResult(solution, W, found, proved, wrong, pairs.promise, pairs.rival, self.scans, given_up)
 
     # -- soft margins for failures ---------------------------------------------------------------------
 
@@ -251,6 +281,34 @@ class Search:
         self.multipliers = np.zeros(len(self.promise))
         return given_up
 
+    def restore(self, C: float, given_up: dict[int, str], droppable: BoolArray) -> list[int]:
+        """Promises that were given up but can be kept beside the others with no weight above C, nearest ones first.
+
+        A soft margin splits what two contradicting failures lack between them; one of the two can be served.
+        """
+        _, pairs = self.rows(self.base)
+        apart = np.zeros(len(self.active))
+        np.maximum.at(apart, pairs.promise, pairs.violation)
+        copies = {k for k, reason in given_up.items() if "embedding" in reason}
+        kept = []
+        for k in sorted(set(given_up) - copies, key=lambda k: float(apart[k]))[:_MOST_RESTORED]:
+            if time.perf_counter() > self.effort.deadline:
+                break
+            self.active[k] = True
+            _, pairs = self.rows(self.base)
+            solution = self.solved(self.problem(pairs), None)
+            if solution.status.has_solution and self._heaviest(solution, pairs, droppable) <= C:
+                kept.append(k)
+            else:
+                self.active[k] = False
+        return kept
+
+    def _heaviest(self, solution: MarginSolution, pairs: Leads, droppable: BoolArray) -> float:
+        """The largest sum of the multipliers of a failure, in the scale in which C bounds it."""
+        scale = self.unit * (solution.norm if self.norm.name == "frobenius" else 1.0)
+        loads = np.bincount(pairs.promise, np.maximum(solution.multipliers, 0.0), minlength=len(droppable))
+        return float(scale * loads[droppable].max(initial=0.0))
+
     def _copies(self, found: Found, droppable: BoolArray) -> dict[int, str]:
         """Failures that want a document above its exact copy, whatever the map."""
         given_up = {}
@@ -272,7 +330,7 @@ class Search:
         """The map of the soft margin of the set, and the factor at which golden answers have no slack."""
         for _ in range(_TRIES):
             _, pairs = self.rows(self.base)
-            weight = np.where(droppable[pairs.promise], 1.0, dearer)
+            weight = np.where(droppable[pairs.promise], 1.0, dearer) / self.unit
             solution = self.solved(self.problem(pairs, weight).soft(C), None)
             if not solution.status.has_solution:
                 return self.base, dearer
@@ -283,6 +341,24 @@ class Search:
                 break
             dearer *= _DEARER
         return W, dearer
+
+
+def _first_rows(wanted: Wanted) -> tuple[IntArray, IntArray]:
+    """Rows to begin with: listed rivals, and the right documents of failures whose queries have the same embedding."""
+    promise, rival = wanted.listed()
+    same: dict[bytes, list[int]] = {}
+    for k in np.flatnonzero(wanted.open):
+        same.setdefault(wanted.queries[k].tobytes(), []).append(int(k))
+    pairs = [
+        (k, int(wanted.document[other]))
+        for group in same.values()
+        if wanted.repair[group].any()
+        for k in group
+        for other in group
+        if wanted.document[other] != wanted.document[k] and wanted.document[other] not in wanted.promises[k].besides
+    ]
+    more = np.array(sorted(set(pairs)), dtype=np.int64).reshape(-1, 2)
+    return np.concatenate([promise, more[:, 0]]), np.concatenate([rival, more[:, 1]])
 
 
 def _renumbered(found: Found, places: IntArray, count: int) -> Found:
