@@ -19,7 +19,7 @@ from attsvm.validation.pretrained.retrieval import linear_svc_pairs
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Corrections", "Drawn", "QueryMap", "drawn_corrections", "judged", "peers"]
+__all__ = ["Corrections", "Drawn", "QueryMap", "drawn_corrections", "judged", "peers", "without_copies"]
 
 QueryMap = Callable[[FloatArray], FloatArray]
 """From queries (n, d) to queries (n, d)."""
@@ -65,6 +65,24 @@ class Drawn:
     unreported: IntArray
     new_queries: FloatArray
     new_documents: FloatArray
+
+
+# Documents above this cosine are copies: texts that agree as far as the model reads them.
+_SAME = 0.999
+
+
+def without_copies(documents: npt.NDArray[np.floating]) -> IntArray:
+    """Documents of length 1 that are no copy of an earlier one: no map can tell copies apart.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.validation.pretrained.patch_peers import without_copies
+    >>> without_copies(np.eye(3)[[0, 1, 0, 2]])
+    array([0, 1, 3])
+    """
+    same = np.tril(documents @ documents.T > _SAME, -1)
+    return np.flatnonzero(~same.any(axis=1))
 
 
 def answers(queries: FloatArray, documents: FloatArray) -> IntArray:

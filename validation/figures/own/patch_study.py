@@ -24,7 +24,7 @@ from attsvm.validation.figures.figure import (
     subplots,
 )
 from attsvm.validation.pretrained.installed_models import embed
-from attsvm.validation.pretrained.patch_peers import Corrections, drawn_corrections, judged, peers
+from attsvm.validation.pretrained.patch_peers import Corrections, drawn_corrections, judged, peers, without_copies
 from attsvm.validation.pretrained.text_pairs import docstring_pairs, package_pairs
 
 __all__ = ["FIGURE_PATCH", "patch_trial"]
@@ -67,14 +67,17 @@ def _texts(s: dict[str, Any]) -> tuple[list[tuple[str, str, str]], str]:
 
 
 def _embedded(s: dict[str, Any], folder: Path) -> tuple[Path, str]:
-    """A file with the embeddings of queries and documents, named by the texts."""
+    """A file with the embeddings of queries and documents, named by the texts; copies of documents are left out."""
     pairs, source = _texts(s)
     texts = [pair[1] for pair in pairs] + [pair[2] for pair in pairs]
     path = folder / f"own_patch_{len(pairs)}_{digest(*texts, str(s['longest']), length=12)}.npz"
     if not path.exists():
         vectors = embed(texts, longest=s["longest"])
-        np.savez(path, queries=vectors[: len(pairs)], documents=vectors[len(pairs) :])
-    return path, f"{len(pairs)} pairs: {source}"
+        queries, documents = vectors[: len(pairs)], vectors[len(pairs) :]
+        kept = without_copies(documents)
+        np.savez(path, queries=queries[kept], documents=documents[kept])
+    with np.load(path, allow_pickle=False) as kept_pairs:
+        return path, f"{len(kept_pairs['queries'])} pairs: {source}"
 
 
 def run_patch(context: Context) -> Outcome:
@@ -167,7 +170,7 @@ FIGURE_PATCH = Figure(
         trained by AdamW on all shown queries at once with all documents as candidates, until every shown answer is
         right or the steps end; decay pulls towards no change. 'One program, rivals fixed' is the first round of a
         patch: the least change against the documents that are nearest before it.""",
-    full={"trials": 5, "texts": "packages", "pairs": 3000, "new": 500, "failures": 100, "golden": 500, "longest": 128,
+    full={"trials": 5, "texts": "packages", "pairs": 3000, "new": 500, "failures": 100, "golden": 500, "longest": 64,
           "margin": 0.01, "steps": 400, "rate": 1e-3, "temperature": 0.05, "decay": 1.0, "hidden": 384, "ridge": 10.0,
           "rivals": 10, "dimensions": 32, "without": []},
     quick={"trials": 2, "texts": "docstrings", "pairs": 200, "new": 40, "failures": 8, "golden": 30, "longest": 32,
