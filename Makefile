@@ -38,7 +38,9 @@ browser:
 
 tests: $(VENV)/.installed-dev
 	@tools/get-browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2  # two workers on two cores: one thread each
+	# Two workers on two cores, one thread each. About a hundred tests start a Python of their own, most with torch or
+	# cvxpy: where the environment forbids to keep compiled modules, each of them would compile these again (10 s, not 4).
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 docs: $(VENV)/.installed-docs  ## Build the guide into docs/_build/html, warnings as errors
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
