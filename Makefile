@@ -71,7 +71,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(SETUP) | $(BIN)/python
-	@echo "installing attsvm with torch and matplotlib into $(VENV): a minute or two, 1.3 GB"
+	@echo "installing attsvm with torch and matplotlib into $(VENV): a minute or two, 1.2 GB"
 	$(PIP_INSTALL) $(EDITABLE) '.[torch,plot]'
 	@touch $@
 
