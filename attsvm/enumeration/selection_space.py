@@ -1,7 +1,4 @@
-"""All selections of a problem as one indexed set, and the rows of any part of a selection.
-
-What an enumeration returns.
-"""
+"""The selections of a problem as one indexed set (`SelectionSpace`), and what an enumeration of them returns."""
 
 from __future__ import annotations
 
@@ -30,6 +27,9 @@ __all__ = [
     "Undecided",
     "duplicated_tokens",
 ]
+
+
+# -- the set of selections ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +197,9 @@ def duplicated_tokens(problem: AttentionProblem) -> BoolArray:
     return np.asarray(found.reshape(*problem.query_shape, problem.T))
 
 
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class LocalOptimum:
     """One locally optimal selection.
@@ -268,11 +271,6 @@ class Counts:
     def as_dict(self) -> dict[str, int]:
         """The counts by name."""
         return asdict(self)
-
-
-def _few(tokens: tuple[int, ...], most: int = 20) -> str:
-    """Tokens for a cell of a table."""
-    return ", ".join(map(str, tokens[:most])) + (", ..." if len(tokens) > most else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,3 +430,8 @@ class LocalOptima:
             f"  undecided {item.selection.indices.ravel().tolist()}: {item.reason}" for item in self.undecided[:5]
         ]
         return "\n".join(lines)
+
+
+def _few(tokens: tuple[int, ...], most: int = 20) -> str:
+    """Tokens for a cell of a table."""
+    return ", ".join(map(str, tokens[:most])) + (", ..." if len(tokens) > most else "")

@@ -1,6 +1,7 @@
-"""All selections of a problem, or some of them, with what is proved about each of them.
+"""All selections of a problem with what is proved about each, as a table and as a graph.
 
-The graph of selections: one swap of a token for a support token of at least its score per edge.
+An edge of the graph exchanges one token for a support token of at least its score; its sinks are the locally optimal
+selections, `basins` says which selections lead to which of them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,22 @@ __all__ = [
     "solve_selections",
     "write_graphml",
 ]
+
+Node = tuple[int, ...]
+_STEP = 4096
+_COLORS = 10  # of the default colour cycle
+# How nodes of each kind are drawn, in this order.
+_STYLES: dict[str, dict[str, Any]] = {
+    "leads to several ends": {"color": "w", "edgecolor": "0.3", "s": 26},
+    "leads to the local optimum of its colour only": {"s": 26},
+    "leads to infeasible selections only": {"color": "0.3", "marker": "v", "s": 26},
+    "infeasible": {"color": "0.3", "marker": "x", "s": 30},
+    "locally optimal": {"marker": "s", "s": 70, "edgecolor": "k"},
+    "globally optimal": {"marker": "*", "s": 260, "edgecolor": "k"},
+}
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,13 +180,7 @@ def solve_every_selection(problem: AttentionProblem, *, norm: str = "frobenius",
     return solve_selections(problem, everything.reshape(-1, *problem.query_shape), norm=norm)
 
 
-Node = tuple[int, ...]
-
-
-_STEP = 4096
-
-
-_COLORS = 10  # of the default colour cycle
+# -- the graph ---------------------------------------------------------------------------------------------------------
 
 
 def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000) -> nx.DiGraph:
@@ -327,6 +338,9 @@ def _gathered(graph: nx.DiGraph, own: dict[Node, int]) -> dict[Node, int]:
     return {node: bits[groups.graph["mapping"][node]] for node in graph}
 
 
+# -- files and pictures ------------------------------------------------------------------------------------------------
+
+
 def write_graphml(graph: nx.DiGraph, path: str | Path) -> None:
     """Write a selection graph as GraphML; nodes are named by their tokens, as in ``"3-2-3"``.
 
@@ -346,36 +360,6 @@ def write_graphml(graph: nx.DiGraph, path: str | Path) -> None:
 
     names = {node: "-".join(map(str, node)) for node in graph}
     nx.write_graphml(nx.relabel_nodes(graph, names), str(path))
-
-
-# How nodes of each kind are drawn, in this order.
-_STYLES: dict[str, dict[str, Any]] = {
-    "leads to several ends": {"color": "w", "edgecolor": "0.3", "s": 26},
-    "leads to the local optimum of its colour only": {"s": 26},
-    "leads to infeasible selections only": {"color": "0.3", "marker": "v", "s": 26},
-    "infeasible": {"color": "0.3", "marker": "x", "s": 30},
-    "locally optimal": {"marker": "s", "s": 70, "edgecolor": "k"},
-    "globally optimal": {"marker": "*", "s": 260, "edgecolor": "k"},
-}
-
-
-def _by_kind(graph: nx.DiGraph) -> dict[str, list[Node]]:
-    """Nodes by what becomes of them, in the order of `_STYLES`, without kinds that do not occur."""
-    found = basins(graph)
-    kinds: dict[str, list[Node]] = {kind: [] for kind in _STYLES}
-    for node, data in graph.nodes(data=True):
-        if not data["feasible"]:
-            kind = "infeasible"
-        elif data["locally_optimal"]:
-            kind = "globally optimal" if data["globally_optimal"] else "locally optimal"
-        elif len(found.reach[node]) + found.dead_end[node] > 1:
-            kind = "leads to several ends"
-        elif found.dead_end[node]:
-            kind = "leads to infeasible selections only"
-        else:
-            kind = "leads to the local optimum of its colour only"
-        kinds[kind].append(node)
-    return {kind: nodes for kind, nodes in kinds.items() if nodes}
 
 
 def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels: bool | None = None) -> Axes:
@@ -428,3 +412,22 @@ def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels:
     axis.set(xlabel="margin 1 / ||W||", ylabel="mean score of the selected tokens")
     axis.legend(fontsize=8, loc="lower right")
     return axis
+
+
+def _by_kind(graph: nx.DiGraph) -> dict[str, list[Node]]:
+    """Nodes by what becomes of them, in the order of `_STYLES`, without kinds that do not occur."""
+    found = basins(graph)
+    kinds: dict[str, list[Node]] = {kind: [] for kind in _STYLES}
+    for node, data in graph.nodes(data=True):
+        if not data["feasible"]:
+            kind = "infeasible"
+        elif data["locally_optimal"]:
+            kind = "globally optimal" if data["globally_optimal"] else "locally optimal"
+        elif len(found.reach[node]) + found.dead_end[node] > 1:
+            kind = "leads to several ends"
+        elif found.dead_end[node]:
+            kind = "leads to infeasible selections only"
+        else:
+            kind = "leads to the local optimum of its colour only"
+        kinds[kind].append(node)
+    return {kind: nodes for kind, nodes in kinds.items() if nodes}

@@ -35,8 +35,8 @@ def objective(problem: MarginProblem, W: np.ndarray, norm: str) -> float:
     missed = np.where(problem.equality, np.abs(short), np.maximum(short, 0.0))
     if penalty.slack == "query":
         missed = np.array([missed[pair.owner == k].max(initial=0.0) for k in range(pair.q)])
-    price = penalty.C * (missed if penalty.loss == "hinge" else missed**2).sum()
-    return price + (0.5 * (W**2).sum() if norm == "frobenius" else np.linalg.norm(W, "nuc"))
+    cost = penalty.C * (missed if penalty.loss == "hinge" else missed**2).sum()
+    return cost + (0.5 * (W**2).sum() if norm == "frobenius" else np.linalg.norm(W, "nuc"))
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
@@ -109,7 +109,7 @@ def test_linear_svc_on_explicit_features():
     rows = MarginProblem(rng.standard_normal((400, 6)), rng.standard_normal((40, 5)), rng.integers(0, 40, 400))
     own = solve(rows.soft(0.3, "row", "squared_hinge"))
     features = rows.features()
-    both = np.concatenate([features, -features])  # LinearSVC wants two classes: every row twice, half the price
+    both = np.concatenate([features, -features])  # LinearSVC wants two classes: every row twice, half the penalty
     peer = svm.LinearSVC(C=0.15, loss="squared_hinge", fit_intercept=False, dual=False, tol=1e-12, max_iter=10_000)
     peer.fit(both, np.r_[np.ones(400), -np.ones(400)])
     np.testing.assert_allclose(own.W.ravel(), peer.coef_.ravel(), atol=1e-6 * np.abs(own.W).max())
@@ -130,7 +130,7 @@ def test_small_c_gives_zero_in_the_nuclear_norm():
 
 
 @pytest.mark.parametrize("C", [0, -1.0, np.inf, np.nan, "1", True])
-def test_bad_price(C):
+def test_bad_penalty(C):
     with pytest.raises(ValueError, match="C must be None"):
         drawn(0).soft(C)
 

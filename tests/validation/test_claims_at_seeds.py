@@ -46,9 +46,9 @@ def _boom(formula, rng, trials):
     raise RuntimeError("no instance")
 
 
-def test_cheap_verdicts_stand_at_three_seeds():
-    runs = audit_seeds([claim for claim in find_claims([]) if claim.id in CHEAP], [1, 2, 3])
-    assert len(runs) == 3 * len(CHEAP)
+def test_cheap_verdicts_stand_at_another_seed():  # than 0, which test_claims_of_the_papers takes
+    runs = audit_seeds([claim for claim in find_claims([]) if claim.id in CHEAP], [1])
+    assert len(runs) == len(CHEAP)
     assert [(run.claim, run.seed, run.found) for run in runs if not run.agrees] == []
 
 

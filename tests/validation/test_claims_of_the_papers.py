@@ -62,7 +62,7 @@ SEEDS = {"svm": 7, "localization": 7}  # of the instances for wrong forms; 1 els
 def trials_of(paper, name):
     claim = CLAIMS[paper][name]
     if paper == "svm":
-        return SVM[name]
+        return SVM.get(name, claim.trials)
     if paper == "polarization":
         return min(claim.trials, POLARIZATION.get(name, 9))
     if paper == "newer":
@@ -103,7 +103,7 @@ def test_what_has_no_check_says_why_and_every_check_has_a_wrong_form(paper):
     checked = {name for name, claim in claims.items() if claim.measure is not None}
     assert set(SLIPS[paper]) == checked
     if paper == "svm":
-        assert set(SVM) == checked
+        assert set(SVM) <= checked
     else:
         assert set(claims) - checked == OPEN[paper]
     for claim in claims.values():

@@ -388,8 +388,8 @@ def _soft_path(call: Call) -> Iterator[str]:
     yield from close("Cs", path.Cs, sorted(Cs))
     margin = Margin(call["loss"], call["slack"])
     for C, solution in zip(path.Cs, path, strict=True):
-        priced = replace(one, C=float(C))
-        fault = faults_of(priced, call["norm"], margin, answer_of(solution), reference(priced, call["norm"], margin))
+        at_C = replace(one, C=float(C))
+        fault = faults_of(at_C, call["norm"], margin, answer_of(solution), reference(at_C, call["norm"], margin))
         yield from [f"C = {C}: {fault[1]}"] if fault[1] else []
 
 
