@@ -303,6 +303,9 @@ def median_of(values: Any) -> Interval:
     return Interval(float(np.median(x)), float(x[k]), float(x[len(x) - 1 - k]), skewed=True)
 
 
+_NORMAL_95 = 1.959963984540054  # the normal distribution's quantile of 97.5 %
+
+
 def share(count: int, total: int) -> Interval:
     """A share with Wilson's 95 % interval, which is right also at 0 and 100 %.
 
@@ -314,10 +317,11 @@ def share(count: int, total: int) -> Interval:
     """
     if not total:
         return Interval(float("nan"), float("nan"), float("nan"), percent=True)
-    from scipy.stats import binomtest
-
-    found = binomtest(count, total).proportion_ci(method="wilson")
-    return Interval(count / total, float(found.low), float(found.high), percent=True)
+    value, square = count / total, _NORMAL_95**2 / total
+    middle = (value + square / 2) / (1 + square)
+    half = math.sqrt(square * (value * (1 - value) + square / 4)) / (1 + square)
+    low = 0.0 if count == 0 else middle - half  # exact there, where rounding would leave 1e-17
+    return Interval(value, low, 1.0 if count == total else middle + half, percent=True)
 
 
 def share_of(flags: Any) -> Interval:

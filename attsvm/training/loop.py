@@ -391,7 +391,7 @@ def _descend(data: TensorProblem, method: Method, options: TrainOptions, trail: 
                 for k in range(done + 1, target + 1):
                     require_time()
                     ahead = training_step(data, ahead, method, k)
-                advance(target - done)
+                    advance(1)
                 state, done = _look(data, ahead, state, kept, method, target, options.stop_direction), target
                 if options.checkpoint is not None:
                     save_checkpoint(Path(options.checkpoint), trail.fingerprint, state, kept, done)
