@@ -14,7 +14,7 @@ import math
 import os
 import platform
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -301,6 +301,26 @@ def median_of(values: Any) -> Interval:
 
     k = max(0, int(binom.ppf(0.025, len(x), 0.5)) - 1)  # P(fewer than k + 1 values below the median) <= 2.5 %
     return Interval(float(np.median(x)), float(x[k]), float(x[len(x) - 1 - k]), skewed=True)
+
+
+@contextmanager
+def counting_bar(wanted: bool, label: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A progress bar that goes away at the end; calling what it gives counts so many more. Nothing if not wanted.
+
+    Examples
+    --------
+    >>> from attsvm.records import counting_bar
+    >>> with counting_bar(False, "training", 100) as advance:
+    ...     advance(1)
+    """
+    if not wanted:
+        yield lambda count: None
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda count: progress.update(task, advance=count)
 
 
 _NORMAL_95 = 1.959963984540054  # the normal distribution's quantile of 97.5 %

@@ -159,9 +159,7 @@ def of_block(tensors: Parameters, prefix: str = "") -> Parameters:
 def squared_norms(tensors: Parameters) -> dict[str, Tensor]:
     """Squared Frobenius norm of each parameter, shape (B,)."""
     # Over the axes, not over a flat copy: gradients are not stored in the order of their axes.
-    return {
-        name: torch.linalg.vector_norm(t, dim=tuple(range(1, t.ndim))).square_() for name, t in tensors.items()
-    }
+    return {name: torch.linalg.vector_norm(t, dim=tuple(range(1, t.ndim))).square_() for name, t in tensors.items()}
 
 
 def like(value: Tensor, tensor: Tensor) -> Tensor:
