@@ -14,6 +14,8 @@ import math
 import os
 import platform
 import secrets
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
@@ -305,7 +307,9 @@ def median_of(values: Any) -> Interval:
 
 @contextmanager
 def counting_bar(wanted: bool, label: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar that goes away at the end; calling what it gives counts so many more. Nothing if not wanted.
+    """Progress on stderr; calling what it gives counts so many more. Nothing if not wanted.
+
+    A bar that goes away at the end on a terminal and in a notebook, a line for each tenth in a file.
 
     Examples
     --------
@@ -316,11 +320,39 @@ def counting_bar(wanted: bool, label: str, total: int) -> Iterator[Callable[[int
     if not wanted:
         yield lambda count: None
         return
-    from rich.progress import Progress
+    from rich.console import Console
 
-    with Progress(transient=True) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda count: progress.update(task, advance=count)
+    console = Console(stderr=True)
+    if console.is_terminal or console.is_jupyter:
+        from rich.progress import Progress
+
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(label, total=total)
+            yield lambda count: progress.update(task, advance=count)
+        return
+    done, write = 0, line_per_tenth()
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        write(label, done, total)
+
+    yield advance
+
+
+def line_per_tenth() -> Callable[[str, int, int], None]:
+    """Progress where no bar can be drawn: a line on stderr for each label and for each tenth of what it counts."""
+    start, last = time.perf_counter(), ("", -1)
+
+    def write(label: str, done: int, total: int) -> None:
+        nonlocal last
+        tenth = 10 * done // max(total, 1)
+        if (label, tenth) != last:
+            last = label, tenth
+            sys.stderr.write(f"{time.perf_counter() - start:.0f} s: {label}: {done} of {total}\n")
+            sys.stderr.flush()
+
+    return write
 
 
 _NORMAL_95 = 1.959963984540054  # the normal distribution's quantile of 97.5 %

@@ -12,7 +12,7 @@ from attsvm.solvers import get_norm
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.ranks import count_above
 
-__all__ = ["angle", "correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin"]
+__all__ = ["angle", "correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin", "unit_matrices"]
 
 
 def correlation(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
@@ -25,19 +25,27 @@ def correlation(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
     >>> float(correlation(np.eye(2), [[1.0, 0.0], [0.0, 0.0]]).round(4))
     0.7071
     """
-    a, b = np.asarray(A, dtype=np.float64), np.asarray(B, dtype=np.float64)
-    sizes = np.linalg.norm(a, axis=(-2, -1)) * np.linalg.norm(b, axis=(-2, -1))
+    return np.asarray((unit_matrices(A) * unit_matrices(B)).sum(axis=(-2, -1)))
+
+
+def unit_matrices(A: npt.ArrayLike) -> FloatArray:
+    """Matrices divided by their Frobenius norms, also where the norms overflow or underflow; NaN for zero matrices.
+
+    Examples
+    --------
+    >>> from attsvm.comparison.metrics import unit_matrices
+    >>> unit_matrices([[3e300, 4e300]])
+    array([[0.6, 0.8]])
+    """
+    a = np.asarray(A, dtype=np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((a * b).sum(axis=(-2, -1)) / np.where(sizes > 0, sizes, np.nan))
+        a = a / np.abs(a).max(axis=(-2, -1), keepdims=True)
+        return np.asarray(a / np.linalg.norm(a, axis=(-2, -1), keepdims=True))
 
 
 def misalignment(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
     """``1 - correlation`` without cancellation: half the squared distance of the unit matrices."""
-    a, b = np.asarray(A, dtype=np.float64), np.asarray(B, dtype=np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a = a / np.linalg.norm(a, axis=(-2, -1), keepdims=True)
-        b = b / np.linalg.norm(b, axis=(-2, -1), keepdims=True)
-        return np.asarray(0.5 * np.square(a - b).sum(axis=(-2, -1)))
+    return np.asarray(0.5 * np.square(unit_matrices(A) - unit_matrices(B)).sum(axis=(-2, -1)))
 
 
 def angle(misalignment: npt.ArrayLike) -> FloatArray:

@@ -118,6 +118,12 @@ class LogExcess:
         return np.asarray(unit), np.asarray(chord), np.asarray(slope)
 
 
+def _length(vector: FloatArray) -> float:
+    """The norm, also of vectors whose squares overflow or underflow."""
+    largest = float(np.abs(vector).max(initial=0.0))
+    return largest * float(np.linalg.norm(vector / largest)) if largest > 0 else 0.0
+
+
 # Points of one length whose log excess differs by less than this are equal for all that float64 can tell.
 _FLAT = 1e-8
 
@@ -271,9 +277,11 @@ class BallSearch:
 
     def on_sphere(self, direction: FloatArray, length: float) -> Point | None:
         """Best point of the given length from a direction; None when the direction is outside the domain."""
-        size = float(np.linalg.norm(direction))
-        if size == 0:
+        largest = float(np.abs(direction).max(initial=0.0))
+        if largest == 0:
             return None
+        direction = direction / largest  # the length of an SVM solution of tokens near 1e-150 overflows
+        size = float(np.linalg.norm(direction))
         # L-BFGS begins with a step of length 1. In a cone it must not leave the basin of the start: in units where it
         # turns W by an angle of about 1 / R, it moves the logits by about 1. Elsewhere long steps help to explore.
         scale = 1.0 if self.cone is None else self.form.radius(length)
@@ -311,13 +319,13 @@ class BallSearch:
 
     def _reached(self, theta: FloatArray, length: float, boundary: bool) -> Point:
         value, g = self.evaluate(theta)
-        steepness = float(np.linalg.norm(g))
+        steepness = _length(g)
         scale = length * steepness
         if not boundary or scale <= self.tolerance:
             # Without a gradient there is no multiplier to tell: unbalanced factors can use up the radius for nothing.
             return Point(theta, value, scale, self.form.norm(theta) > (1 - 1e-6) * self.form.radius(length), scale)
         radial = float(g @ theta) / length
-        tangential = float(np.linalg.norm(g - radial * theta / length))
+        tangential = _length(g - radial * theta / length)
         # A gradient that points outwards on the sphere says that shorter parameters do better.
         return Point(theta, value, tangential / steepness, radial < 0, scale)
 

@@ -328,7 +328,7 @@ def _collect(
     log_excess = np.array([point.value for point in found])
     correlation = np.full(len(radii), np.nan)
     if predicted.status.has_solution and predicted.norm > 0:
-        target = predicted.W
+        target = predicted.direction  # the norm of W for tokens near 1e-150 overflows
         sizes = np.linalg.norm(W, axis=(1, 2)) * np.linalg.norm(target)
         np.divide((W * target).sum(axis=(1, 2)), sizes, out=correlation, where=sizes > 0)
     parts = [form.parameters(point.theta) for point in found]

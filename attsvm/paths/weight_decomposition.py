@@ -307,5 +307,7 @@ def _status(finite: Solution | None, directional: Solution | None) -> Decomposit
 
 
 def _cosine(A: FloatArray, B: FloatArray | None) -> float:
-    size = 0.0 if B is None else float(np.linalg.norm(A) * np.linalg.norm(B))
-    return float("nan") if B is None or size == 0 else float((A * B).sum()) / size
+    if B is None or not A.any() or not B.any():
+        return float("nan")
+    a, b = A / np.abs(A).max(), B / np.abs(B).max()  # norms of solutions for tokens near 1e-150 overflow
+    return float((a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b)))

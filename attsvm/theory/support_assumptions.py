@@ -103,7 +103,10 @@ def _regular_multipliers(rows: AttentionRows) -> tuple[FloatArray, float] | None
     dx, dz = rows.margin_problem.shape
     if rows.margin_problem.m > dx * dz:
         return None  # more rows than entries of W
-    G, scale = _unit_gram(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        G, scale = _unit_gram(rows)
+    if not np.isfinite(G).all():
+        return None  # rows of 1e154 or longer
     factor, failed = dpotrf(G, lower=1)
     if failed or dpocon(factor, np.abs(G).sum(axis=0).max(), uplo="L")[0] <= _SINGULAR:
         return None
