@@ -8,11 +8,12 @@ import numpy.typing as npt
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectionLike
 from attsvm.selection_rows import selection_rows
+from attsvm.solution import unit_matrices
 from attsvm.solvers import get_norm
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.ranks import count_above
 
-__all__ = ["angle", "correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin", "unit_matrices"]
+__all__ = ["angle", "correlation", "effective_rank", "fitted_rate", "numerical_rank", "reached_margin"]
 
 
 def correlation(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
@@ -26,21 +27,6 @@ def correlation(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
     0.7071
     """
     return np.asarray((unit_matrices(A) * unit_matrices(B)).sum(axis=(-2, -1)))
-
-
-def unit_matrices(A: npt.ArrayLike) -> FloatArray:
-    """Matrices divided by their Frobenius norms, also where the norms overflow or underflow; NaN for zero matrices.
-
-    Examples
-    --------
-    >>> from attsvm.comparison.metrics import unit_matrices
-    >>> unit_matrices([[3e300, 4e300]])
-    array([[0.6, 0.8]])
-    """
-    a = np.asarray(A, dtype=np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a = a / np.abs(a).max(axis=(-2, -1), keepdims=True)
-        return np.asarray(a / np.linalg.norm(a, axis=(-2, -1), keepdims=True))
 
 
 def misalignment(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:

@@ -81,7 +81,10 @@ class LogExcess:
 
     def __call__(self, W: FloatArray) -> tuple[float, FloatArray]:
         """Value and gradient, shape (dx, dz); NaN and zeros where ``L(W) <= L_alpha``."""
-        logits = token_logits(self.X, W, self.Z)  # masked tokens included, shape (n, K, T)
+        with np.errstate(over="ignore", invalid="ignore"):  # nothing is known of W where logits have no double
+            logits = token_logits(self.X, W, self.Z)  # masked tokens included, shape (n, K, T)
+        if not np.isfinite(logits).all():
+            return float("nan"), np.zeros_like(W)
         off = np.where(self.off, logits - np.take_along_axis(logits, self.selected, axis=-1), -np.inf)
         largest = np.where(self.lonely, 0.0, off.max(axis=-1, keepdims=True))
         weights = np.exp(off - largest)  # s_t / e^c in [0, 1]

@@ -15,7 +15,7 @@ from attsvm.attention import log_attention
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table
 from attsvm.selection import SelectedSets, Selection
-from attsvm.solution import Solution
+from attsvm.solution import Solution, unit_matrices
 from attsvm.solvers import Status
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.status import Advised
@@ -307,7 +307,4 @@ def _status(finite: Solution | None, directional: Solution | None) -> Decomposit
 
 
 def _cosine(A: FloatArray, B: FloatArray | None) -> float:
-    if B is None or not A.any() or not B.any():
-        return float("nan")
-    a, b = A / np.abs(A).max(), B / np.abs(B).max()  # norms of solutions for tokens near 1e-150 overflow
-    return float((a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b)))
+    return float("nan") if B is None else float((unit_matrices(A) * unit_matrices(B)).sum())

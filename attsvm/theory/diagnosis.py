@@ -38,7 +38,7 @@ from attsvm.theory.assumptions import (
     verdict_of,
 )
 from attsvm.theory.support_assumptions import check_all_support, check_optimal_support
-from attsvm.user_input import generator, require_number
+from attsvm.user_input import generator, require_flag, require_number
 
 if TYPE_CHECKING:
     from attsvm.theory.assumptions import Check
@@ -464,6 +464,7 @@ def diagnose(
         raise ValueError("diagnose takes one problem; index the batch first, e.g. problem[0]")
     if norm not in ("frobenius", "nuclear"):
         raise ValueError(f"norm must be 'frobenius' (for W) or 'nuclear' (for (K, Q)), got {norm!r}")
+    require_flag("progress", progress)
     require_number("exact_limit", exact_limit, "a number >= 0", 0.0, ends="[]")
     rule = get_loss(loss)
     if problem.head is None:

@@ -231,16 +231,18 @@ def logit_gradient(data: TensorProblem, W: Tensor) -> LogitGradient:
         largest = largest.masked_fill(torch.isneginf(largest), 0.0)  # nothing is felt
     weights = (felt - largest).exp_()  # s_t / exp(log_off) for t != a, in [0, 1]
     # (1 - s_a) / s_a; where every token counts, no second exponential is needed
-    rest = weights.sum(-1, keepdim=True) * largest.exp() if odds is None else odds.sum(-1, keepdim=True)
+    likeliest_odds = largest.exp()
+    rest = weights.sum(-1, keepdim=True) * likeliest_odds if odds is None else odds.sum(-1, keepdim=True)
     log_off = largest - rest.log1p()  # the largest off-token log-probability that counts
 
     weighted = weights * gap
     scaled_mean = weighted.sum(-1, keepdim=True)  # mean / exp(log_off)
-    mean = scaled_mean * log_off.exp()
+    of_selected = scaled_mean / (1.0 + rest)
+    mean = of_selected * likeliest_odds
     in_logits = weights.mul_(mean).sub_(weighted)
     if odds is not None:
-        in_logits += torch.where(gap == 0, odds, 0.0) * (scaled_mean / (1.0 + rest))
-    in_logits.scatter_(-1, selected, scaled_mean / (1.0 + rest))
+        in_logits += torch.where(gap == 0, odds, 0.0) * of_selected
+    in_logits.scatter_(-1, selected, of_selected)
 
     return LogitGradient(in_logits, log_off, slope_selected - mean if value is None else value.unsqueeze(-1))
 
