@@ -373,6 +373,9 @@ class JointPath:
 
     def __repr__(self) -> str:
         ends = f"radii {self.radii[0]:g}..{self.radii[-1]:g}, ratio {self.ratio:g}"
+        if not self.predicted[-1].status.has_solution:
+            reached = f"log loss {self.log_loss[-1]:.4g}; SVM of the last tokens: {self.predicted[-1].status}"
+            return f"JointPath({ends}, {reached})"
         return f"JointPath({ends}, distance of v {self.head_distance[-1]:.1e}, of W {self.attention_distance[-1]:.1e})"
 
 

@@ -36,7 +36,26 @@ __all__ = [
     "Solution",
     "SolutionBatch",
     "conflict_in_words",
+    "unit_matrices",
 ]
+
+
+def unit_matrices(A: npt.ArrayLike) -> FloatArray:
+    """Matrices divided by their Frobenius norms, also where the norms overflow or underflow; NaN for zero matrices.
+
+    Examples
+    --------
+    >>> from attsvm.solution import unit_matrices
+    >>> unit_matrices([[3e300, 4e300]])
+    array([[0.6, 0.8]])
+    """
+    a = np.asarray(A, dtype=np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        sizes = np.linalg.norm(a, axis=(-2, -1), keepdims=True)
+        if not ((sizes > 1e-100) & (sizes < 1e100)).all():
+            a = a / np.abs(a).max(axis=(-2, -1), keepdims=True)
+            sizes = np.linalg.norm(a, axis=(-2, -1), keepdims=True)
+        return np.asarray(a / sizes)
 
 
 def conflict_in_words(

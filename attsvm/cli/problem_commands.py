@@ -542,16 +542,15 @@ def diagnose_command(
     Example: attsvm diagnose problem.npz
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.command_support import close, each_problem, open_with, print_json, read_tokens, working
+    from attsvm.cli.command_support import close, each_problem, open_with, print_json, read_tokens, show_progress
     from attsvm.records import console
     from attsvm.reports.verdicts import diagnosis_verdict
     from attsvm.theory.diagnosis import diagnosis_tables
 
     all_found = []
     for read in each_problem(file, index):
-        with working("diagnosing", quiet or json):
-            tokens = read_tokens(selection, read)
-            all_found.append(attsvm.diagnose(read.problem, tokens, loss=loss, norm=norm.value, seed=seed))
+        tokens, shown = read_tokens(selection, read), show_progress(quiet or json)
+        all_found.append(attsvm.diagnose(read.problem, tokens, loss=loss, norm=norm.value, seed=seed, progress=shown))
     if json:
         print_json(all_found[0].to_dict() if len(all_found) == 1 else [found.to_dict() for found in all_found])
     elif not quiet:

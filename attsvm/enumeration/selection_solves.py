@@ -41,6 +41,7 @@ import numpy.typing as npt
 
 from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.optimality import LocalProof, prove_local
+from attsvm.records import counting_bar
 from attsvm.selection_rows import AttentionRows
 from attsvm.solution import SUPPORT_TOLERANCE
 from attsvm.solvers import MarginProblem, MarginSolutionBatch, solve, solve_batch
@@ -128,7 +129,9 @@ class Verdicts:
         return np.isinf(self.norm)
 
 
-def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, support: bool = False) -> Verdicts:
+def full_verdicts(
+    space: SelectionSpace, selections: IntArray, norm: str, *, support: bool = False, progress: bool = False
+) -> Verdicts:
     """Solve the full SVM of each selection and decide Definition 2.
 
     Parameters
@@ -138,6 +141,8 @@ def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, sup
     norm : str
     support : bool
         Say of every token whether it is in the support, too.
+    progress : bool
+        Show a progress bar.
 
     Examples
     --------
@@ -151,30 +156,40 @@ def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, sup
     draft = _Draft.of(space, len(selections))
     hopeless = np.take_along_axis(space.hopeless[None], selections[..., None], axis=2)[..., 0]
     draft.conflict[:] = hopeless  # infeasible by the zero row of two tokens: nothing to solve
-    for part in _parts(space, np.asarray(~hopeless.any(axis=1))):
-        if late():
-            draft.leave(part)
-            continue
-        if norm != "frobenius" and len(part) and space.steps > _MANY_ROWS:
-            part = _feasible(space, selections, part, draft)
-            if not len(part):
-                continue
-        rows = space.rows(selections[part])
-        found = solve_batch(rows.margin_problem, norm)
-        higher = space.higher(selections[part])
-        proof = prove_local(rows, found, higher)
-        if norm != "frobenius" and proof.undecided.any():
-            proof = _proved_alone(rows, found, higher, proof, norm)
-        draft.read(part, found, proof)
-        with np.errstate(invalid="ignore"):
-            margins = rows.margin_problem.margins(found.W)
-            close = np.abs(margins - 1.0) <= SUPPORT_TOLERANCE
-        draft.near[part] = _grid(rows, close)
-        if support and norm == "frobenius":
-            draft.tokens[part], draft.doubtful[part] = _support(rows, found, proof)
-        elif support:
-            draft.tokens[part] = draft.near[part]
+    parts = _parts(space, np.asarray(~hopeless.any(axis=1)))
+    with counting_bar(progress, "solving selections", sum(map(len, parts))) as advance:
+        for part in parts:
+            if late():
+                draft.leave(part)
+            else:
+                _judge_part(space, selections, part, norm, draft, support)
+            advance(len(part))
     return draft.finish(support)
+
+
+def _judge_part(
+    space: SelectionSpace, selections: IntArray, part: npt.NDArray[np.intp], norm: str, draft: _Draft, support: bool
+) -> None:
+    """Solve the selections of a part at once and write what is found into the draft."""
+    if norm != "frobenius" and len(part) and space.steps > _MANY_ROWS:
+        part = _feasible(space, selections, part, draft)
+        if not len(part):
+            return
+    rows = space.rows(selections[part])
+    found = solve_batch(rows.margin_problem, norm)
+    higher = space.higher(selections[part])
+    proof = prove_local(rows, found, higher)
+    if norm != "frobenius" and proof.undecided.any():
+        proof = _proved_alone(rows, found, higher, proof, norm)
+    draft.read(part, found, proof)
+    with np.errstate(invalid="ignore"):
+        margins = rows.margin_problem.margins(found.W)
+        close = np.abs(margins - 1.0) <= SUPPORT_TOLERANCE
+    draft.near[part] = _grid(rows, close)
+    if support and norm == "frobenius":
+        draft.tokens[part], draft.doubtful[part] = _support(rows, found, proof)
+    elif support:
+        draft.tokens[part] = draft.near[part]
 
 
 def lower_verdicts(space: SelectionSpace, selections: IntArray) -> Verdicts:

@@ -107,9 +107,9 @@ class SelectionSpace:
 
     @property
     def at_once(self) -> int:
-        """Selections to solve as one batch: 64 MiB of rows and Gram matrices, at least 4 and at most 4096."""
-        rows = self.steps
-        return int(np.clip((1 << 23) // (rows * (rows + self.problem.dx)), 4, 4096))
+        """Selections to solve as one batch: 64 MiB of rows, Gram matrices and W, at least 4 and at most 4096."""
+        rows, (dx, dz) = self.steps, (self.problem.dx, self.problem.dz)
+        return int(np.clip((1 << 23) // (rows * (rows + dx) + dx * dz), 4, 4096))
 
     @cached_property
     def choices(self) -> tuple[IntArray, ...]:

@@ -115,7 +115,9 @@ def count_selections(problem: AttentionProblem) -> int:
     return SelectionSpace(problem).size
 
 
-def solve_selections(problem: AttentionProblem, indices: npt.ArrayLike, *, norm: str = "frobenius") -> SelectionTable:
+def solve_selections(
+    problem: AttentionProblem, indices: npt.ArrayLike, *, norm: str = "frobenius", progress: bool = False
+) -> SelectionTable:
     """Solve the SVMs of given selections of one problem in batches.
 
     Parameters
@@ -124,6 +126,8 @@ def solve_selections(problem: AttentionProblem, indices: npt.ArrayLike, *, norm:
         With a head: local optimality needs scores.
     indices : array_like of int, shape (S,) + query_shape
     norm : str
+    progress : bool
+        Show a progress bar.
 
     Examples
     --------
@@ -137,7 +141,7 @@ def solve_selections(problem: AttentionProblem, indices: npt.ArrayLike, *, norm:
     if chosen.shape[1:] != problem.query_shape:
         raise ValueError(f"indices must have shape (S,) + {problem.query_shape}, got {chosen.shape}")
     flat = chosen.reshape(len(chosen), -1)
-    verdicts = full_verdicts(space, flat, norm, support=True)
+    verdicts = full_verdicts(space, flat, norm, support=True, progress=progress)
     assert verdicts.support is not None
     grid = (len(chosen), *problem.query_shape, problem.T)
     return SelectionTable(
@@ -151,7 +155,9 @@ def solve_selections(problem: AttentionProblem, indices: npt.ArrayLike, *, norm:
     )
 
 
-def solve_every_selection(problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000) -> SelectionTable:
+def solve_every_selection(
+    problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000, progress: bool = False
+) -> SelectionTable:
     """Solve the SVMs of all selections of a problem, in lexicographic order.
 
     Parameters
@@ -161,6 +167,8 @@ def solve_every_selection(problem: AttentionProblem, *, norm: str = "frobenius",
     norm : str
     limit : int
         Most selections that are solved.
+    progress : bool
+        Show a progress bar.
 
     Examples
     --------
@@ -177,13 +185,15 @@ def solve_every_selection(problem: AttentionProblem, *, norm: str = "frobenius",
             "attsvm.locally_optimal_selections(problem, top=k), which searches without listing"
         )
     everything = space.selections(0, space.size)
-    return solve_selections(problem, everything.reshape(-1, *problem.query_shape), norm=norm)
+    return solve_selections(problem, everything.reshape(-1, *problem.query_shape), norm=norm, progress=progress)
 
 
 # -- the graph ---------------------------------------------------------------------------------------------------------
 
 
-def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000) -> nx.DiGraph:
+def selection_graph(
+    problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000, progress: bool = False
+) -> nx.DiGraph:
     """All selections, joined by swaps of one token for a support token of higher score.
 
     Nodes are tuples of token indices (queries in C order) with the attributes ``margin`` (0 when infeasible), ``norm``
@@ -205,6 +215,8 @@ def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit
         "frobenius" or "nuclear".
     limit : int
         Most selections to list.
+    progress : bool
+        Show a progress bar.
 
     Returns
     -------
@@ -237,7 +249,7 @@ def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit
     graph = nx.DiGraph(norm=norm)
     for start in range(0, space.size, _STEP):
         selections = space.selections(start, min(start + _STEP, space.size))
-        verdicts = full_verdicts(space, selections, norm, support=True)
+        verdicts = full_verdicts(space, selections, norm, support=True, progress=progress)
         swaps = _proved_swaps(space, selections, verdicts)
         scores = space.mean_scores(selections)
         own = np.take_along_axis(space.scores[None], selections[..., None], axis=2)[..., 0]

@@ -17,7 +17,7 @@ from attsvm.margin_options import SolverOptions, check_options, takes
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table
 from attsvm.selection import SelectedSets, Selection
-from attsvm.solution import Solution
+from attsvm.solution import Solution, unit_matrices
 from attsvm.solvers import Status
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.status import Advised
@@ -311,5 +311,4 @@ def _status(finite: Solution | None, directional: Solution | None) -> Decomposit
 
 
 def _cosine(A: FloatArray, B: FloatArray | None) -> float:
-    size = 0.0 if B is None else float(np.linalg.norm(A) * np.linalg.norm(B))
-    return float("nan") if B is None or size == 0 else float((A * B).sum()) / size
+    return float("nan") if B is None else float((unit_matrices(A) * unit_matrices(B)).sum())

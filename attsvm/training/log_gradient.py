@@ -172,35 +172,39 @@ def logit_gradient(data: TensorProblem, W: Tensor) -> LogitGradient:
     logits = attention_logits(data, W)
     top, selected = logits.max(dim=-1, keepdim=True)
     off = (logits - top).scatter_(-1, selected, -torch.inf)  # relative to the selected token, without it
-    odds = off.exp()
-    rest = odds.sum(-1, keepdim=True)  # (1 - s_a) / s_a
-    slopes, value = _slopes(data, logits, top, rest)
+    odds = off.exp() if data.irregular else None
+    slopes, value = _slopes(data, logits, top, odds)
     slope_selected = slopes.gather(-1, selected)
     gap = slope_selected - slopes
     # A token that is worth as much as the selected one has no gradient of its own, however likely it is.
-    felt = off.masked_fill(gap == 0, -torch.inf) if data.irregular else off
+    felt = off if odds is None else off.masked_fill(gap == 0, -torch.inf)
     largest = felt.amax(dim=-1, keepdim=True)
     if data.irregular or data.idle is not None:
         largest = largest.masked_fill(torch.isneginf(largest), 0.0)  # nothing is felt
-    log_off = largest - rest.log1p()  # the largest off-token log-probability that counts
     weights = (felt - largest).exp_()  # s_t / exp(log_off) for t != a, in [0, 1]
+    # (1 - s_a) / s_a; where every token counts, no second exponential is needed
+    likeliest_odds = largest.exp()
+    rest = weights.sum(-1, keepdim=True) * likeliest_odds if odds is None else odds.sum(-1, keepdim=True)
+    log_off = largest - rest.log1p()  # the largest off-token log-probability that counts
 
     weighted = weights * gap
     scaled_mean = weighted.sum(-1, keepdim=True)  # mean / exp(log_off)
-    mean = scaled_mean * log_off.exp()
-    in_logits = (weights * mean).sub_(weighted)
-    if data.irregular:
-        in_logits += torch.where(gap == 0, odds, 0.0) * (scaled_mean / (1.0 + rest))
-    in_logits.scatter_(-1, selected, scaled_mean / (1.0 + rest))
+    of_selected = scaled_mean / (1.0 + rest)
+    mean = of_selected * likeliest_odds
+    in_logits = weights.mul_(mean).sub_(weighted)
+    if odds is not None:
+        in_logits += torch.where(gap == 0, odds, 0.0) * of_selected
+    in_logits.scatter_(-1, selected, of_selected)
 
     return LogitGradient(in_logits, log_off, slope_selected - mean if value is None else value.unsqueeze(-1))
 
 
-def _slopes(data: TensorProblem, logits: Tensor, top: Tensor, rest: Tensor) -> tuple[Tensor, Tensor | None]:
+def _slopes(data: TensorProblem, logits: Tensor, top: Tensor, odds: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """``u_t`` per query and token, and ``Y h(X^T s)`` unless it follows from them (linear heads)."""
     if data.scores is not None:
         return data.scores, None
-    s = (logits - top).exp() / (1.0 + rest)
+    assert odds is not None  # other heads are irregular
+    s = (logits - top).exp() / (1.0 + odds.sum(-1, keepdim=True))
     value, slopes = data.head(s @ data.X)  # the composed token, shape (B, n, K, dx)
     return data.Y.unsqueeze(-1) * slopes, data.Y * value
 
@@ -235,9 +239,9 @@ def pulled_to_weights(in_logits: Tensor, data: TensorProblem) -> Tensor:
     """A gradient in the logits as one in W: ``sum_{i,k} X_i^T g_ik z_ik^T``, shape (B, dx, dz)."""
     B, n, K, dz = data.Z.shape
     if data.is_repeated:  # one product with all problems per sequence, and one with all sequences
-        by_sequence = in_logits.transpose(0, 1).reshape(n, B * K, -1) @ data.X[0]  # (n, B K, dx)
-        per_query = by_sequence.reshape(n, B, K, -1).permute(1, 3, 0, 2).reshape(B, -1, n * K)
-        return per_query @ data.Z[0].reshape(n * K, dz)
+        by_sequence = in_logits.permute(1, 2, 0, 3).reshape(n, K * B, -1) @ data.X[0]  # (n, K B, dx)
+        summed = data.Z[0].reshape(n * K, dz).T @ by_sequence.reshape(n * K, -1)  # (dz, B dx)
+        return summed.reshape(dz, B, -1).permute(1, 2, 0)
     pulled = in_logits @ data.X  # (B, n, K, dx)
     return torch.bmm(pulled.reshape(B, n * K, -1).transpose(1, 2), data.Z.reshape(B, n * K, dz))
 
@@ -378,4 +382,5 @@ def smoothness_constant(problem: AttentionProblem, loss: str | Loss = "logistic"
     v = float(np.linalg.norm(np.asarray(head.gradient(np.zeros(problem.dx)))))  # the same everywhere
     X = np.linalg.norm(problem.X.astype(np.float64), ord=2, axis=(1, 2))  # (n,)
     z2 = np.square(problem.Z.astype(np.float64)).sum(axis=-1).reshape(problem.n, -1).sum(axis=1)
-    return float((v * z2 * X**3 * (M0 * v * X + 3 * M1)).mean())
+    with np.errstate(over="ignore"):  # infinite where it is too large for a double
+        return float((v * z2 * X**3 * (M0 * v * X + 3 * M1)).mean())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,6 +15,7 @@ from torch import Tensor
 from attsvm.losses import Loss, get_loss
 from attsvm.parameterizations import Parameterization, get_parameterization
 from attsvm.problem import AttentionProblem, require_problem
+from attsvm.records import counting_bar
 from attsvm.solvers.deadline import require_time
 from attsvm.solvers.threads import under
 from attsvm.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
@@ -187,7 +186,7 @@ def _descend(data: TensorProblem, method: Method, options: TrainOptions, trail: 
     if not kept:
         state = _look(data, state, state, kept, method, 0, None)
     try:
-        with _bar(options.progress, options.steps) as advance:
+        with counting_bar(options.progress, "training", options.steps) as advance:
             advance(done)
             for target in options.snapshot_steps()[len(kept) :]:
                 if not bool((state.code == RUNNING).any()):
@@ -196,7 +195,7 @@ def _descend(data: TensorProblem, method: Method, options: TrainOptions, trail: 
                 for k in range(done + 1, target + 1):
                     require_time()
                     ahead = training_step(data, ahead, method, k)
-                advance(target - done)
+                    advance(1)
                 state, done = _look(data, ahead, state, kept, method, target, options.stop_direction), target
                 if options.checkpoint is not None:
                     save_checkpoint(Path(options.checkpoint), trail.fingerprint, state, kept, done)
@@ -205,18 +204,6 @@ def _descend(data: TensorProblem, method: Method, options: TrainOptions, trail: 
         seen = kept[: bisect_right(options.snapshot_steps(), done)]  # an interrupt may fall between the two
         raise Interrupted(replace(trail, state=stopped, kept=seen, done=done)) from error
     return replace(trail, state=state.stop(state.code == RUNNING, RunStatus.FINISHED, done), kept=kept, done=done)
-
-
-@contextmanager
-def _bar(wanted: bool, total: int) -> Iterator[Any]:
-    if not wanted:
-        yield lambda count: None
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as progress:
-        task = progress.add_task("training", total=total)
-        yield lambda count: progress.update(task, advance=count)
 
 
 def _finish(problem: AttentionProblem, method: Method, options: TrainOptions, trail: _Trail) -> Run:

@@ -125,6 +125,8 @@ def tensor_problem(
         Z, Y, allowed = Z[:, :, None], Y[:, :, None], allowed[:, :, None]
     evaluate = head.along(X)
     scores = Y[..., None] * evaluate(X[:, :, :1])[1] if head.is_linear else None
+    if scores is not None and len(X) > 1 and X.stride(0) == 0 and bool((scores == scores[:1]).all()):
+        scores = scores[:1].clone().expand(scores.shape)  # stored once like the tokens: it stays in the cache
     masked = None if problem.mask is None else ~allowed
     idle = ((allowed.sum(-1) == 1) | (Z == 0).all(-1)).unsqueeze(-1)
     irregular = scores is None or _has_ties(scores, masked) or bool((scores.abs() > _FLAT_LOSS).any())
@@ -178,7 +180,8 @@ def of_block(tensors: Parameters, prefix: str = "") -> Parameters:
 
 def squared_norms(tensors: Parameters) -> dict[str, Tensor]:
     """Squared Frobenius norm of each parameter, shape (B,)."""
-    return {name: torch.linalg.vector_norm(t.flatten(1), dim=1).square_() for name, t in tensors.items()}
+    # Over the axes, not over a flat copy: gradients are not stored in the order of their axes.
+    return {name: torch.linalg.vector_norm(t, dim=tuple(range(1, t.ndim))).square_() for name, t in tensors.items()}
 
 
 def like(value: Tensor, tensor: Tensor) -> Tensor:
