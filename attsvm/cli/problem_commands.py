@@ -133,6 +133,9 @@ def solve_command(
     selection: Tokens = None,
     index: Index = None,
     exact: Annotated[bool, typer.Option("--exact", help="Prove it again in rational arithmetic (small).")] = False,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Write a proof that anyone can check, .json or .json.gz (one norm).")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the solution, .npz (one norm).")] = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -152,9 +155,13 @@ def solve_command(
 
     norms = norm or ["frobenius"]
     check_out("--out", out, ".npz")
-    if out is not None and len(norms) > 1:
-        raise ValueError(f"--out writes one norm, got {', '.join(norms)}")
+    check_out("--certificate", certificate, ".json", ".gz")
+    for option, path in (("--out", out), ("--certificate", certificate)):
+        if path is not None and len(norms) > 1:
+            raise ValueError(f"{option} writes one norm, got {', '.join(norms)}")
     if index is None and read_problem_file(file).problem.batch is not None:
+        if certificate is not None:
+            raise ValueError(f"--certificate goes with one problem of the batch in {file}: add --index 0")
         _solve_batch(file, norms, selection, rank, solver, out, exact, json, quiet)
         return
     read = open_problem(file, index)
@@ -166,15 +173,24 @@ def solve_command(
     records = [_record(solution, exact) for solution in solutions]
     if out is not None:
         _save(out, solutions[0], records[0])
+    if certificate is not None:
+        records[0]["certificate_claims"] = list(solutions[0].certificate.save(certificate))
     if json:
         print_json({"problem": problem_record(read.problem, chosen), "solutions": records})
     elif not quiet:
         _show(console(), f"{file}", read.problem, chosen, solutions, records)
         if out is not None:
             console().print(f"wrote {out}", markup=False)
+        if certificate is not None:
+            console().print(_wrote(certificate, records[0]["certificate_claims"]), markup=False)
         close(console(), ("support", "margin", "gap", "locally optimal"), f"attsvm compare {file}")
     if any(solution.status != "optimal" for solution in solutions):
         raise typer.Exit(1)
+
+
+def _wrote(certificate: Path, claims: list[str]) -> str:
+    """What a certificate file proves, and how to check it."""
+    return f"wrote {certificate} ({', '.join(claims)}). Check it: python tools/check_certificate.py {certificate}"
 
 
 def _record(solution: Any, exact: bool) -> dict[str, Any]:
@@ -296,6 +312,9 @@ def enumerate_command(
     mode: Annotated[Mode, typer.Option(metavar="MODE", help="auto, exhaustive, search or heuristic.")] = Mode.AUTO,
     time_limit: Annotated[float | None, typer.Option(help="Stop after about this many seconds.")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Decide every selection in rationals (small).")] = False,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Write a proof that anyone can check, .json or .json.gz (small).")
+    ] = None,
     graph: Annotated[Path | None, typer.Option(help="Graph of swaps, .graphml, .png, .svg or .pdf.")] = None,
     seed: Seed = 0,
     index: Index = None,
@@ -315,8 +334,12 @@ def enumerate_command(
 
     check_out("--out", out, ".npz")
     problems = [read.problem for read in each_problem(file, index)]
-    if exact:
-        _check_exact(problems, norm)
+    check_out("--certificate", certificate, ".json", ".gz")
+    if exact or certificate is not None:
+        _check_exact("--exact" if exact else "--certificate", problems, norm)
+    if certificate is not None and (len(problems) > 1 or top is not None or limit is not None):
+        raise ValueError("--certificate is about the complete list of one problem: leave out --top and --limit"
+                         + (", add --index 0" if len(problems) > 1 else ""))  # fmt: skip
     _check_graph(graph, file, len(problems))
     silent = quiet or json
     listings = [_listing(problem, limit, top, norm, mode, time_limit, seed, silent) for problem in problems]
@@ -324,13 +347,29 @@ def enumerate_command(
     decided = graph is None or _write_graph(graph, problems[0], norm.value, silent)
     if out is not None:
         save_arrays(out, _arrays(listings))
+    proved = certificate is None or _certified(certificate, listings[0], silent)
     if json:
         records = _records(listings, again)
         print_json(records[0] if len(records) == 1 else records)
     elif not quiet:
-        _show_listing(console(), f"{file}", listings, again, [graph if decided else None, out])
-    if not (_all_proved(listings, again, top) and decided):
+        written = [graph if decided else None, out]
+        _show_listing(console(), f"{file}", listings, again, written)
+        if certificate is not None and proved:
+            console().print(_wrote(certificate, ["complete listing"]), markup=False)
+    if not (_all_proved(listings, again, top) and decided and proved):
         raise typer.Exit(1)
+
+
+def _certified(certificate: Path, found: LocalOptima, silent: bool) -> bool:
+    """Write the certificate of a complete list; False, with a line, for another one."""
+    from attsvm.cli.command_support import working
+
+    if not found.complete:
+        print(f"attsvm: {certificate} was not written: the list is not proved complete", file=sys.stderr)
+        return False
+    with working("proving every selection", silent):
+        found.save_certificate(certificate)
+    return True
 
 
 def _all_proved(listings: list[LocalOptima], again: list[ExactListing], top: int | None) -> bool:
@@ -365,17 +404,17 @@ def _listing(
     )  # fmt: skip
 
 
-def _check_exact(problems: list[Any], norm: Norm) -> None:
+def _check_exact(option: str, problems: list[Any], norm: Norm) -> None:
     """Refuse what is not decided one selection at a time, before any work is done."""
     import math
 
     from attsvm.exact_tokens import EXACT_SELECTIONS
 
     if norm is not Norm.FROBENIUS:
-        raise ValueError("--exact lists go with --norm frobenius; nuclear solutions need not be unique")
+        raise ValueError(f"{option} lists go with --norm frobenius; nuclear solutions need not be unique")
     count = max(math.prod(problem.allowed.reshape(-1, problem.T).sum(axis=-1).tolist()) for problem in problems)
     if count > EXACT_SELECTIONS:
-        raise ValueError(f"--exact decides up to {EXACT_SELECTIONS:,} selections one by one, got {count:,}")
+        raise ValueError(f"{option} decides up to {EXACT_SELECTIONS:,} selections one by one, got {count:,}")
 
 
 def _records(listings: list[Any], again: list[Any]) -> list[dict[str, Any]]:

@@ -8,19 +8,17 @@ rationals before it is written. `tools/check_certificate.py` has the theorem.
 
 from __future__ import annotations
 
-from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-import attsvm
 from attsvm.attention_proofs import attention_record, decided_locally, scores_record
 from attsvm.exact_tokens import EXACT_SELECTIONS, exact_selection_rows, score_order
 from attsvm.selection_rows import rows_of_selections
 from attsvm.solvers import solve_batch
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certify.proof_file import Record, number_text, write_record
+from attsvm.solvers.certify.proof_file import Record, cancelling_integers, file_record, number_text, write_record
 from attsvm.solvers.exact import ExactFarkas, ExactRows, exact_least_norm
 
 if TYPE_CHECKING:
@@ -66,9 +64,8 @@ def _decision(rows: ExactRows, low: list[bool], multipliers: FloatArray) -> tupl
     best = exact_least_norm(rows.take(kept), multipliers[kept] if known else None)
     exact = [rational(0)] * rows.m
     if isinstance(best, ExactFarkas):
-        common = lcm(*(int(y.q) for y in best.values))
-        for k, y in zip(best.rows.tolist(), best.values, strict=True):
-            exact[kept[k]] = y * common
+        for k, whole in zip(kept, cancelling_integers(best), strict=True):
+            exact[k] = rational(whole)
         return False, exact
     for k, y in zip(kept, best.values, strict=True):
         exact[k] = y
@@ -115,9 +112,7 @@ def listing_record(found: LocalOptima) -> Record:
     if not allowed.all():
         described["allowed"] = allowed.astype(int).tolist()
     claim = {"claim": "complete listing", "selections": [list(item.tokens) for item in found]}
-    head: Record = {"format": "attsvm certificate", "version": 1, "made_by": f"attsvm {attsvm.__version__}"}
-    assumes = ["scores as given"] * ("scores" in described)
-    return head | {"assumes": assumes, "problem": described, "norm": "frobenius", "claims": [claim], "proofs": proofs}
+    return file_record(described, "frobenius", {"claims": [claim], "proofs": proofs})
 
 
 def save_listing(found: LocalOptima, path: str | Path) -> tuple[str, ...]:

@@ -201,7 +201,7 @@ class Certificate(Generic[Number, Count]):
         >>> import tempfile
         >>> from attsvm.solvers import MarginProblem, solve
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     solve(MarginProblem([[3.0], [1.0]], [[1.0]], [0, 0]), "nuclear").certificate.save(f"{folder}/proof.json")
+        ...     solve(MarginProblem([[3.0]], [[1.0]], [0]), "nuclear").certificate.save(f"{folder}/proof.json")
         ('optimal', 'rank')
         """
         from attsvm.solvers.certify.proof_file import proof_record, write_record

@@ -16,6 +16,7 @@ import gzip
 import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from importlib.metadata import PackageNotFoundError, version
 from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -31,10 +32,21 @@ if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat
 
     from attsvm.solvers.certify.certificate import Certificate, Source
-    from attsvm.solvers.exact import ExactRows
+    from attsvm.solvers.exact import ExactFarkas, ExactRows
 
-__all__ = ["LARGEST_FILE", "NORMS_IN_FILES", "Origin", "Proof", "Record", "number_text", "numbers_text", "proof_record",
-           "write_record"]  # fmt: skip
+__all__ = [
+    "LARGEST_FILE",
+    "NORMS_IN_FILES",
+    "Origin",
+    "Proof",
+    "Record",
+    "cancelling_integers",
+    "file_record",
+    "number_text",
+    "numbers_text",
+    "proof_record",
+    "write_record",
+]
 
 Record = dict[str, object]
 
@@ -145,6 +157,23 @@ def _assumed(problem: Record) -> list[str]:
     given = problem["kind"] == "attention" and ("rhs" in problem or "equality" in problem)
     found = ["right-hand sides as given"] * given + ["rows as given"] * (problem["kind"] == "rows")
     return found + ["scores as given"] * ("scores" in problem)
+
+
+def file_record(problem: Record, norm: str, fields: Record) -> Record:
+    """The whole file: its version, what its reader has to believe, the problem, the claims and their proofs.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.certify.proof_file import file_record
+    >>> file_record({"kind": "rows"}, "l1", {"claims": []})["assumes"]
+    ['rows as given']
+    """
+    try:
+        maker = f"attsvm {version('attsvm')}"
+    except PackageNotFoundError:
+        maker = "attsvm"
+    head: Record = {"format": "attsvm certificate", "version": 1, "made_by": maker}
+    return head | {"assumes": _assumed(problem), "problem": problem, "norm": norm} | fields
 
 
 def _whole(value: fmpq) -> Fraction:
@@ -324,6 +353,23 @@ def _numbers(proof: Proof, bounds: Mapping[str, Record]) -> Record:
     return record | ({"bounds": bounds} if bounds else {})
 
 
+def cancelling_integers(proof: ExactFarkas) -> list[int]:
+    """The multipliers of a proof of infeasibility as integers, length m: any positive multiple is a proof.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.certify.proof_file import cancelling_integers
+    >>> from attsvm.solvers.exact import exact_farkas, exact_rows
+    >>> cancelling_integers(exact_farkas(exact_rows([[1.0], [-3.0]], [[1.0]], [0, 0])))
+    [3, 1]
+    """
+    common = lcm(*(int(y.q) for y in proof.values))
+    whole = [0] * proof.m
+    for k, y in zip(proof.rows.tolist(), proof.values, strict=True):
+        whole[k] = int(y.p) * (common // int(y.q))
+    return whole
+
+
 def _infeasible(rows: ExactRows, multipliers: FloatArray) -> Record:
     """Fields of a proof that no W satisfies the rows; of a bound on its norm where exact proofs are too large."""
     from attsvm.solvers.exact import exact_farkas
@@ -334,10 +380,7 @@ def _infeasible(rows: ExactRows, multipliers: FloatArray) -> Record:
         proof = exact_farkas(rows, multipliers)
         if proof is None:
             raise ArithmeticError("the rows can be satisfied exactly: the proof of infeasibility is wrong, a bug")
-        common = lcm(*(int(y.q) for y in proof.values))
-        whole = [0] * rows.m
-        for k, y in zip(proof.rows.tolist(), proof.values, strict=True):
-            whole[k] = int(y.p) * (common // int(y.q))
+        whole = cancelling_integers(proof)
         return {"multipliers": [number_text(y) for y in whole], "claims": [{"claim": "infeasible"}]}
     weights = _clipped(rows, multipliers)
     dual = _above(_squared(rows.combination(weights)))
@@ -376,8 +419,6 @@ def proof_record(certificate: Certificate, source: Source | None) -> Record:
     >>> record["W"], record["claims"][0]["claim"], record["assumes"]
     ([['0x1p-1']], 'optimal', ['rows as given'])
     """
-    import attsvm
-
     known = _require(source)
     problem = known.problem
     assert not is_batch(problem)
@@ -399,8 +440,7 @@ def proof_record(certificate: Certificate, source: Source | None) -> Record:
             described |= needed
         fields = _hard(problem, rows, proof, norm, certificate.rank)
         fields["claims"] = [*fields["claims"], *more]  # type: ignore[misc]
-    head: Record = {"format": "attsvm certificate", "version": 1, "made_by": f"attsvm {attsvm.__version__}"}
-    return head | {"assumes": _assumed(described), "problem": described, "norm": norm} | fields
+    return file_record(described, norm, fields)
 
 
 # A problem of a selection with margins of 1.
