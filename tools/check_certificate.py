@@ -22,8 +22,9 @@ import sys
 from fractions import Fraction
 from math import isqrt, lcm, prod
 
-BYTES, LISTS, DIGITS, WORK = 1 << 25, 10**6, 20_000, 10**9  # of a file; of a number; products of 64-bit words
-NUMBER = re.compile(r"(-?)(?:0x([0-9a-f]+)(?:\.([0-9a-f]+))?(?:p([+-]?[0-9]{1,4}))?|([0-9]{1,4000}))(?:/(?:0x([0-9a-f]+)|([0-9]{1,4000})))?")  # noqa: E501
+BYTES, LISTS, DIGITS, WORK = 1 << 25, 10**6, 10_000, 10**9  # of a file; of a number; products of 64-bit words
+NUMBER = re.compile(r"(-?)(?:0x([0-9a-f]+)(?:\.([0-9a-f]+))?(?:p([+-]?[0-9]{1,4}))?|([0-9]{1,4000}))"
+                    r"(?:/(?:0x([0-9a-f]+)|([0-9]{1,4000})))?")
 OBJECTS = [set(names.split()) for names in (  # the fields of every kind of object: others could qualify a claim
     "format version made_by assumes problem norm W multipliers bounds claims proofs",
     "kind queries rhs equality prior penalty left owner",
@@ -282,7 +283,7 @@ class Pair:
         return f"no W of {self.norm} norm below {float(R):.8g} satisfies the rows"
 
     def optimal(self, claim):
-        """W misses no row by more than violation max(1, |c_k|); no W that satisfies all has norm below (1 - gap) N(W)."""
+        """W misses no row by more than violation max(1, |c_k|); no W that misses none has norm below (1 - gap) N(W)."""
         gap, most = number(claim["gap"]), number(claim.get("violation", 0))
         need(0 <= gap < 1, "gap must be in [0, 1)", Unreadable)
         if self.penalty is not None:
@@ -344,7 +345,7 @@ class Pair:
 
 def need_margins_of_one(problem, norm):
     other = {"rhs", "equality", "prior", "penalty"} & set(problem.record)
-    need(norm == "frobenius" and problem.attention and not other, "local optimality is about margins of 1, frobenius norm")
+    need(norm == "frobenius" and problem.attention and not other, "only proved for margins of 1, Frobenius norm")
 
 def low_rows(problem, scores):
     """Which rows are against a token that scores less than the selected one."""
@@ -389,7 +390,8 @@ def complete_listing(record, claim, problem):
         problem.select(indices(proof["tokens"], count, problem.T))
         problem.equality, tokens = [0] * len(problem.left), tuple(problem.chosen)
         verdict = decide(problem, low_rows(problem, scores), None, problem.multipliers(proof["multipliers"]))
-        need(verdict is (tokens in listed), f"not proved that {list(tokens)} is {'not ' * (tokens not in listed)}listed")
+        what = "listed" if tokens in listed else "left out"
+        need(verdict is (tokens in listed), f"{list(tokens)} is not proved to be rightly {what}")
         seen.add(tokens)
     total = prod(sum(row) for row in problem.allowed)
     need(len(seen) == total and listed <= seen, "the proofs do not decide every selection")
@@ -408,12 +410,16 @@ def check(record):
         kinds = {"infeasible": pair.infeasible, "lower bound": pair.lower_bound, "optimal": pair.optimal,
                  "rank": pair.rank, "locally optimal": pair.locally_optimal}
         need(all(claim["claim"] in kinds for claim in claims), "unknown claim", Unreadable)
+        need("W" in record or {c["claim"] for c in claims} <= {"infeasible", "lower bound"}, "no W", Unreadable)
         problem, said = pair.problem, [kinds[claim["claim"]](claim) for claim in claims]
     need(record["assumes"] == problem.assumed(), f"the file must say that it assumes {problem.assumed()}")
     return "; ".join(said + problem.assumed())
 
 def main(paths):
-    worst = 0 if paths else 2
+    worst = 0
+    if not paths:
+        print("usage: python check_certificate.py FILE ...")
+        worst = 2
     for path in paths:
         try:
             verdict, code = f"accepted: {check(read(path))}", 0
