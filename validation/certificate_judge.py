@@ -134,7 +134,7 @@ def _causal(rng: np.random.Generator) -> Drawn:
 def _infeasible(rng: np.random.Generator) -> Drawn:
     found: Drawn = {"claims": [{"claim": ""}]}
     while found["claims"][0]["claim"] != "infeasible":
-        problem = attsvm.random_problem(n=int(rng.integers(5, 9)), T=4, d=2, seed=int(rng.integers(1 << 30)))
+        problem = attsvm.random_problem(n=int(rng.integers(1, 6)), T=4, d=2, seed=int(rng.integers(1 << 30)))
         solution = attsvm.att_svm(problem, rng.integers(0, 4, problem.n))
         found = _saved(solution) if solution.status == "infeasible" else found
     return found
