@@ -206,16 +206,16 @@ def root_above(value):
 def operator_above(M, bound):
     """`bound`, if the largest singular value of M is proved to be at most that.
 
-    The entries are cut to about 100 bits: M = 2^s A + E, where E has entries in [0, 2^s) and hence norm at most
-    2^s (rows + columns). So |A| <= t with t = bound / 2^s - rows - columns is enough, that is, S = t^2 I - A^T A is
+    The entries are cut at 2^s, 100 bits below the bound: M = 2^s A + E, where E has entries in [0, 2^s) and hence norm
+    at most 2^s (rows + columns). So |A| <= t with t = bound / 2^s - rows - columns is enough, or S = t^2 I - A^T A
     positive semidefinite. A triangular L is computed from S - e I. Whatever it is, if the absolute row sums of
     R = S - e I - L L^T are at most e, then |R| <= e, and S = L L^T + (e I + R) is a sum of semidefinite matrices.
     """
     A = M[0] if len(M[0]) >= len(M[0][0]) else list(zip(*M[0]))
-    n = len(A[0])
-    spend(n * n * len(A))
-    s = max(abs(x) for line in A for x in line).bit_length() - 100
-    t = (bound * M[1] / Fraction(2) ** s - len(A) - n) // 1  # rounded down
+    n, most = len(A[0]), bound * M[1]
+    s = most.numerator.bit_length() - most.denominator.bit_length() - 100
+    spend(n * n * len(A) * (1 + max(0, -s) // 64))
+    t = (most / Fraction(2) ** s - len(A) - n) // 1  # rounded down
     need(t > 0, "a bound on a largest singular value is too small")
     e, columns = t * t >> 70, [[x >> s if s > 0 else x << -s for x in column] for column in zip(*A)]
     S = [[(i == j) * (t * t - e) - dot(columns[i], columns[j]) for j in range(i + 1)] for i in range(n)]
