@@ -13,7 +13,7 @@ D = sum_k y_k r_k. Every claim rests on one inequality, which holds for every W 
     c . y  <=  sum_k y_k <r_k, W>  =  <D, W>  <=  N*(D) N(W).                                                   (1)
 """
 # fmt: off
-# ruff: noqa: B905, D103, E302, E305
+# ruff: noqa: B905, D103
 
 import gzip
 import json

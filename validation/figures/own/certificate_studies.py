@@ -107,7 +107,7 @@ def _osqp(F: FloatArray, tight: bool) -> Found:
     solver = osqp.OSQP()
     P, A = sparse.identity(size, format="csc"), sparse.csc_matrix(F)
     solver.setup(P, np.zeros(size), A, np.ones(m), np.full(m, np.inf), **options)
-    done = solver.solve()
+    done = solver.solve(raise_error=False)
     status = {"solved": "optimal", "primal infeasible": "infeasible"}.get(done.info.status, done.info.status)
     rays = done.prim_inf_cert if status == "infeasible" else done.y
     return status, np.array(done.x), -np.array(rays)
