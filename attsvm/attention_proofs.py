@@ -98,27 +98,36 @@ def decided_locally(rows: ExactRows, low: Sequence[bool], W: fmpq_mat, weights: 
     from attsvm.solvers.exact.rows import rational
 
     used = [y if is_low else rational(0) for y, is_low in zip(weights, low, strict=True)]
-    length = sum((x * x for x in rows.combination(used).entries()), start=rational(0))
-    total = sum(used, start=rational(0))
+    length, total = _squared(rows.combination(used)), sum(used, start=rational(0))
     if length == 0 and total > 0:
         return False
     margins = rows.margins(W)
     if any(v < 1 for v, is_low in zip(margins, low, strict=True) if is_low):
         return None
-    apart = sum((x * x for x in W.entries()), start=rational(0)) - (total * total / length if length else rational(0))
-    sizes = [sum(x * x for x in query) for query in rows.right]
-    verdict: bool | None = True
-    for k, (v, is_low) in enumerate(zip(margins, low, strict=True)):
-        if is_low:
-            continue
-        size = sum(x * x for x in rows.left[k]) * sizes[int(rows.owner[k])] * rows.scale[k] * rows.scale[k]
-        # The query's own scale is part of rows.scale.
-        room = (v - 1) * (v - 1) - apart * size
-        if v <= 1 and room >= 0:
-            return False
-        if not (v > 1 and room > 0):
-            verdict = None
-    return verdict
+    distance = _squared(W) - (total * total / length if length else rational(0))
+    others = [k for k, is_low in enumerate(low) if not is_low]
+    sides = [_side(margins[k] - 1, distance * _row_squared(rows, k)) for k in others]
+    return False if -1 in sides else None if 0 in sides else True
+
+
+def _squared(matrix: fmpq_mat) -> fmpq:
+    from attsvm.solvers.exact.rows import rational
+
+    return sum((x * x for x in matrix.entries()), start=rational(0))
+
+
+def _row_squared(rows: ExactRows, k: int) -> fmpq:
+    """``|a_k|^2 |b_k|^2``; the scale of a row includes that of its query."""
+    query = rows.right[int(rows.owner[k])]
+    return sum(x * x for x in rows.left[k]) * sum(x * x for x in query) * rows.scale[k] * rows.scale[k]
+
+
+def _side(excess: fmpq, error_squared: fmpq) -> int:
+    """Of a number within ``sqrt(error_squared)`` of ``excess``: 1 if it is above 0, -1 if not, 0 if that is unknown."""
+    room = excess * excess - error_squared
+    if excess > 0:
+        return int(room > 0)
+    return -int(room >= 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -184,7 +184,7 @@ def test_numbers_of_any_solver_can_be_saved(tmp_path):
 
 def test_what_cannot_be_certified_is_refused_with_a_reason(tmp_path):
     problem, file = attsvm.random_problem(n=2, T=3, d=4, seed=0), tmp_path / "proof.json"
-    with pytest.raises(ValueError, match="norms frobenius, nuclear, spectral, l1, linf, .* got 'l3'"):
+    with pytest.raises(ValueError, match="norms frobenius, nuclear, spectral, l1, linf"):
         attsvm.att_svm(problem, norm="l3").certificate.save(file)
     with pytest.raises(ValueError, match="index the batch"):
         solve(MarginProblem(np.ones((2, 1, 2)), np.ones((2, 1, 2)), [0])).certificate.save(file)

@@ -147,18 +147,14 @@ def solve_command(
     Example: attsvm solve problem.npz --norm frobenius --norm nuclear
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.command_support import check_out, close, open_problem, print_json, read_tokens, working
+    from attsvm.cli.command_support import close, open_problem, print_json, read_tokens, working
     from attsvm.files import read_problem_file
     from attsvm.records import console
     from attsvm.reports.solved import problem_record
     from attsvm.selection import read_selection
 
     norms = norm or ["frobenius"]
-    check_out("--out", out, ".npz")
-    check_out("--certificate", certificate, ".json", ".gz")
-    for option, path in (("--out", out), ("--certificate", certificate)):
-        if path is not None and len(norms) > 1:
-            raise ValueError(f"{option} writes one norm, got {', '.join(norms)}")
+    _check_written(out, certificate, norms)
     if index is None and read_problem_file(file).problem.batch is not None:
         if certificate is not None:
             raise ValueError(f"--certificate goes with one problem of the batch in {file}: add --index 0")
@@ -171,26 +167,38 @@ def solve_command(
         with working(f"solving ({name})", quiet or json):
             solutions.append(attsvm.att_svm(read.problem, chosen, norm=name, rank=rank, solver=solver))
     records = [_record(solution, exact) for solution in solutions]
-    if out is not None:
-        _save(out, solutions[0], records[0])
-    if certificate is not None:
-        records[0]["certificate_claims"] = list(solutions[0].certificate.save(certificate))
+    written = _write_solution(out, certificate, solutions[0], records[0])
     if json:
         print_json({"problem": problem_record(read.problem, chosen), "solutions": records})
     elif not quiet:
         _show(console(), f"{file}", read.problem, chosen, solutions, records)
-        if out is not None:
-            console().print(f"wrote {out}", markup=False)
-        if certificate is not None:
-            console().print(_wrote(certificate, records[0]["certificate_claims"]), markup=False)
+        for line in written:
+            console().print(line, markup=False)
         close(console(), ("support", "margin", "gap", "locally optimal"), f"attsvm compare {file}")
     if any(solution.status != "optimal" for solution in solutions):
         raise typer.Exit(1)
 
 
-def _wrote(certificate: Path, claims: list[str]) -> str:
-    """What a certificate file proves, and how to check it."""
-    return f"wrote {certificate} ({', '.join(claims)}). Check it: python tools/check_certificate.py {certificate}"
+def _check_written(out: Path | None, certificate: Path | None, norms: list[str]) -> None:
+    """Refuse files that could not be written before any work is done."""
+    check_out("--out", out, ".npz")
+    check_out("--certificate", certificate, ".json", ".gz")
+    for option, path in (("--out", out), ("--certificate", certificate)):
+        if path is not None and len(norms) > 1:
+            raise ValueError(f"{option} writes one norm, got {', '.join(norms)}")
+
+
+def _write_solution(out: Path | None, certificate: Path | None, solution: Any, record: dict[str, Any]) -> list[str]:
+    """Write the files that were asked for; a line about each."""
+    lines = []
+    if out is not None:
+        _save(out, solution, record)
+        lines.append(f"wrote {out}")
+    if certificate is not None:
+        record["certificate_claims"] = list(solution.certificate.save(certificate))
+        claims = ", ".join(record["certificate_claims"])
+        lines.append(f"wrote {certificate} ({claims}). Check it: python tools/check_certificate.py {certificate}")
+    return lines
 
 
 def _record(solution: Any, exact: bool) -> dict[str, Any]:
@@ -334,12 +342,9 @@ def enumerate_command(
 
     check_out("--out", out, ".npz")
     problems = [read.problem for read in each_problem(file, index)]
-    check_out("--certificate", certificate, ".json", ".gz")
-    if exact or certificate is not None:
-        _check_exact("--exact" if exact else "--certificate", problems, norm)
-    if certificate is not None and (len(problems) > 1 or top is not None or limit is not None):
-        raise ValueError("--certificate is about the complete list of one problem: leave out --top and --limit"
-                         + (", add --index 0" if len(problems) > 1 else ""))  # fmt: skip
+    if exact:
+        _check_exact("--exact", problems, norm)
+    _check_listing_certificate(certificate, problems, norm, top, limit)
     _check_graph(graph, file, len(problems))
     silent = quiet or json
     listings = [_listing(problem, limit, top, norm, mode, time_limit, seed, silent) for problem in problems]
@@ -347,23 +352,36 @@ def enumerate_command(
     decided = graph is None or _write_graph(graph, problems[0], norm.value, silent)
     if out is not None:
         save_arrays(out, _arrays(listings))
-    proved = certificate is None or _certified(certificate, listings[0], silent)
+    proved = _certified(certificate, listings[0], silent)
     if json:
         records = _records(listings, again)
         print_json(records[0] if len(records) == 1 else records)
     elif not quiet:
-        written = [graph if decided else None, out]
+        written = [graph if decided else None, out, certificate if proved else None]
         _show_listing(console(), f"{file}", listings, again, written)
-        if certificate is not None and proved:
-            console().print(_wrote(certificate, ["complete listing"]), markup=False)
     if not (_all_proved(listings, again, top) and decided and proved):
         raise typer.Exit(1)
 
 
-def _certified(certificate: Path, found: LocalOptima, silent: bool) -> bool:
-    """Write the certificate of a complete list; False, with a line, for another one."""
+def _check_listing_certificate(
+    certificate: Path | None, problems: list[Any], norm: Norm, top: int | None, limit: int | None
+) -> None:
+    """Refuse a certificate that could not be written before any work is done."""
+    check_out("--certificate", certificate, ".json", ".gz")
+    if certificate is None:
+        return
+    _check_exact("--certificate", problems, norm)
+    if len(problems) > 1 or top is not None or limit is not None:
+        more = ", add --index 0" if len(problems) > 1 else ""
+        raise ValueError(f"--certificate is about the complete list of one problem: leave out --top and --limit{more}")
+
+
+def _certified(certificate: Path | None, found: LocalOptima, silent: bool) -> bool:
+    """Write the certificate of a complete list, if asked for; False, with a line, where the list is not complete."""
     from attsvm.cli.command_support import working
 
+    if certificate is None:
+        return True
     if not found.complete:
         print(f"attsvm: {certificate} was not written: the list is not proved complete", file=sys.stderr)
         return False
