@@ -133,9 +133,7 @@ def solve_command(
     selection: Tokens = None,
     index: Index = None,
     exact: Annotated[bool, typer.Option("--exact", help="Prove it again in rational arithmetic (small).")] = False,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Write a proof that anyone can check, .json or .json.gz (one norm).")
-    ] = None,
+    certificate: Annotated[Path | None, typer.Option(help="Write a checkable proof, .json or .gz (one norm).")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the solution, .npz (one norm).")] = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -320,9 +318,7 @@ def enumerate_command(
     mode: Annotated[Mode, typer.Option(metavar="MODE", help="auto, exhaustive, search or heuristic.")] = Mode.AUTO,
     time_limit: Annotated[float | None, typer.Option(help="Stop after about this many seconds.")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Decide every selection in rationals (small).")] = False,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Write a proof that anyone can check, .json or .json.gz (small).")
-    ] = None,
+    certificate: Annotated[Path | None, typer.Option(help="Write a checkable proof, .json or .gz (small).")] = None,
     graph: Annotated[Path | None, typer.Option(help="Graph of swaps, .graphml, .png, .svg or .pdf.")] = None,
     seed: Seed = 0,
     index: Index = None,
@@ -331,11 +327,10 @@ def enumerate_command(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """List the locally optimal selections. Exit code 1 unless every list is proved.
-
-    \b
+    """\b
+    List the locally optimal selections. Exit code 1 unless every list is proved.
     Example: attsvm enumerate problem.npz --top 5
-    """  # noqa: D301
+    """  # noqa: D205, D301, D400
     from attsvm.cli.command_support import check_out, each_problem, print_json
     from attsvm.files import save_arrays
     from attsvm.records import console
