@@ -111,8 +111,8 @@ def listing_record(found: LocalOptima) -> Record:
     described = attention_record(problem) | scores_record(problem)
     if not allowed.all():
         described["allowed"] = allowed.astype(int).tolist()
-    claim = {"claim": "complete listing", "selections": [list(item.tokens) for item in found]}
-    return file_record(described, "frobenius", {"claims": [claim], "proofs": proofs})
+    claim: Record = {"claim": "complete listing", "selections": [list(item.tokens) for item in found]}
+    return file_record(described, "frobenius", {"proofs": proofs}, [claim])
 
 
 def save_listing(found: LocalOptima, path: str | Path) -> tuple[str, ...]:

@@ -49,10 +49,11 @@ __all__ = [
 ]
 
 Record = dict[str, object]
+_Fields = tuple[Record, list[Record]]
 
 # What the checker reads.
 LARGEST_FILE = 1 << 25
-_LARGEST_ROWS, _LARGEST_PRODUCTS = 1_000_000, 100_000_000
+_LARGEST_ROWS, _LARGEST_PRODUCTS = 8_000_000, 100_000_000
 NORMS_IN_FILES = ("frobenius", "nuclear", "spectral", "l1", "linf")
 _DUAL = {"frobenius": "frobenius", "nuclear": "spectral", "spectral": "nuclear", "l1": "linf", "linf": "l1"}
 # Bounds on singular values exceed the computed ones by this share, far more than LAPACK errs.
@@ -95,7 +96,7 @@ def number_text(value: float | int | Fraction | fmpq) -> str:
     >>> from fractions import Fraction
     >>> from attsvm.solvers.certify.proof_file import number_text
     >>> number_text(0.1), number_text(-3.0), number_text(Fraction(1, 3))
-    ('0x1999999999999ap-56', '-3', '0x1/0x3')
+    ('0xccccccccccccdp-55', '-3', '0x1/0x3')
     >>> float.fromhex(number_text(0.1)) == 0.1
     True
     """
@@ -112,8 +113,8 @@ def number_text(value: float | int | Fraction | fmpq) -> str:
     return f"{top:#x}/{bottom:#x}"
 
 
-def numbers_text(values: npt.ArrayLike | fmpq_mat | Sequence[fmpq]) -> list[object]:
-    """An array, a matrix or a list of numbers as nested lists of text.
+def numbers_text(values: npt.ArrayLike) -> list[object]:
+    """An array of floats as nested lists of text.
 
     Examples
     --------
@@ -121,15 +122,10 @@ def numbers_text(values: npt.ArrayLike | fmpq_mat | Sequence[fmpq]) -> list[obje
     >>> numbers_text([[0.5, 2.0]])
     [['0x1p-1', '2']]
     """
-    if hasattr(values, "nrows"):
-        return [[number_text(x) for x in line] for line in values.tolist()]
-    if isinstance(values, list) and values and not isinstance(values[0], list | float | int):
-        return [number_text(x) for x in values]
-
-    def texts(item: object) -> object:
-        return [texts(part) for part in item] if isinstance(item, list) else number_text(item)  # type: ignore[arg-type]
-
-    return list(texts(np.asarray(values, dtype=np.float64).tolist()))  # type: ignore[call-overload]
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim > 1:
+        return [numbers_text(part) for part in array]
+    return [number_text(x) for x in array.tolist()]
 
 
 def _rows_record(problem: MarginProblem) -> Record:
@@ -159,13 +155,13 @@ def _assumed(problem: Record) -> list[str]:
     return found + ["scores as given"] * ("scores" in problem)
 
 
-def file_record(problem: Record, norm: str, fields: Record) -> Record:
+def file_record(problem: Record, norm: str, fields: Record, claims: list[Record]) -> Record:
     """The whole file: its version, what its reader has to believe, the problem, the claims and their proofs.
 
     Examples
     --------
     >>> from attsvm.solvers.certify.proof_file import file_record
-    >>> file_record({"kind": "rows"}, "l1", {"claims": []})["assumes"]
+    >>> file_record({"kind": "rows"}, "l1", {}, [{"claim": "infeasible"}])["assumes"]
     ['rows as given']
     """
     try:
@@ -173,7 +169,7 @@ def file_record(problem: Record, norm: str, fields: Record) -> Record:
     except PackageNotFoundError:
         maker = "attsvm"
     head: Record = {"format": "attsvm certificate", "version": 1, "made_by": maker}
-    return head | {"assumes": _assumed(problem), "problem": problem, "norm": norm} | fields
+    return head | {"assumes": _assumed(problem), "problem": problem, "norm": norm} | fields | {"claims": claims}
 
 
 def _whole(value: fmpq) -> Fraction:
@@ -235,15 +231,17 @@ def _norm_above(matrix: fmpq_mat, norm: str) -> tuple[Fraction, Record]:
     largest = max(entries)
     if largest == 0:
         return Fraction(0), {}
-    if norm in ("l1", "linf"):
-        return (sum(entries, Fraction(0)) if norm == "l1" else largest), {}
+    if norm == "linf":
+        return largest, {}
+    if norm == "l1":
+        return sum(entries, Fraction(0)), {}
     if norm == "frobenius":
         return _above(_squared(matrix)), {}
     P, Q, s = _factors(matrix)
     if norm == "spectral":
         bound = float(s[0]) * (1.0 + _ROOM)
         return Fraction(bound), {"at_most": number_text(bound)}
-    half = (sum(Fraction(x) ** 2 for x in P.ravel().tolist()) + sum(Fraction(x) ** 2 for x in Q.ravel().tolist())) / 2
+    half = sum((Fraction(x) ** 2 for x in [*P.ravel().tolist(), *Q.ravel().tolist()]), Fraction(0)) / 2
     rest = _squared(_minus_product(matrix, P, Q)) * min(matrix.nrows(), matrix.ncols())
     return half + _above(rest), {"factors": [numbers_text(P), numbers_text(Q)]}
 
@@ -266,8 +264,8 @@ def _dot(rows: ExactRows, weights: Sequence[fmpq]) -> Fraction:
     return sum((_whole(r) * _whole(y) for r, y in zip(rows.rhs, weights, strict=True) if y != 0), Fraction(0))
 
 
-def _hard(problem: MarginProblem, rows: ExactRows, proof: Proof, norm: str, rank: int | None) -> Record:
-    """Fields of a hard margin: W, multipliers, bounds and the claims that they prove."""
+def _hard(problem: MarginProblem, rows: ExactRows, proof: Proof, norm: str, rank: int | None) -> _Fields:
+    """Of a hard margin: W, multipliers and bounds, and the claims that they prove."""
     above, hint = _norm_above(proof.W, norm)
     D = rows.combination(proof.weights)
     dual, dual_hint = _norm_above(D, _DUAL[norm])
@@ -283,7 +281,7 @@ def _hard(problem: MarginProblem, rows: ExactRows, proof: Proof, norm: str, rank
     claims = [claim]
     if norm == "nuclear" and rank is not None and not violation and dual > 0:
         claims += _rank_claim(D, rank, dual, dual * above - value, bounds)
-    return _numbers(proof, bounds) | {"claims": claims}
+    return _numbers(proof, bounds), claims
 
 
 def _rank_claim(D: fmpq_mat, rank: int, dual: Fraction, excess: Fraction, bounds: dict[str, Record]) -> list[Record]:
@@ -299,8 +297,8 @@ def _rank_claim(D: fmpq_mat, rank: int, dual: Fraction, excess: Fraction, bounds
     return [{"claim": "rank", "rank": rank, "resolution": number_text(resolution)}]
 
 
-def _soft(problem: MarginProblem, rows: ExactRows, source: Source, norm: str) -> Record:
-    """Fields of a soft margin: the best admissible multiple of the multipliers, and the gap of the two values."""
+def _soft(problem: MarginProblem, rows: ExactRows, source: Source, norm: str) -> _Fields:
+    """Of a soft margin: the best admissible multiple of the multipliers, and the gap of the two values."""
     from attsvm.solvers.exact.rows import rational, rational_matrix
 
     penalty = problem.single_penalty
@@ -329,8 +327,7 @@ def _soft(problem: MarginProblem, rows: ExactRows, source: Source, norm: str) ->
     if gap >= 1:
         raise ValueError("the multipliers prove no positive lower bound: there is nothing to certify")
     bounds = {name: found for name, found in (("norm", hint), ("dual_norm", dual_hint)) if found}
-    claim = {"claim": "optimal", "gap": number_text(max(rounded_up(gap), _LEAST_GAP))}
-    return _numbers(proof, bounds) | {"claims": [claim]}
+    return _numbers(proof, bounds), [{"claim": "optimal", "gap": number_text(max(rounded_up(gap), _LEAST_GAP))}]
 
 
 def _soft_values(problem: MarginProblem, rows: ExactRows, proof: Proof) -> tuple[Fraction, Fraction]:
@@ -345,11 +342,13 @@ def _soft_values(problem: MarginProblem, rows: ExactRows, proof: Proof) -> tuple
         slacks[j], loads[j] = max(slacks.get(j, missed), missed), loads.get(j, Fraction(0)) + abs(_whole(y))
     if penalty.loss == "hinge":
         return C * sum(slacks.values(), Fraction(0)), Fraction(0)
-    return C * sum(x * x for x in slacks.values()), sum(s * s for s in loads.values()) / (4 * C)
+    cost = sum((x * x for x in slacks.values()), Fraction(0))
+    return C * cost, sum((s * s for s in loads.values()), Fraction(0)) / (4 * C)
 
 
 def _numbers(proof: Proof, bounds: Mapping[str, Record]) -> Record:
-    record: Record = {"W": numbers_text(proof.W), "multipliers": [number_text(y) for y in proof.weights]}
+    W = [[number_text(x) for x in line] for line in proof.W.tolist()]
+    record: Record = {"W": W, "multipliers": [number_text(y) for y in proof.weights]}
     return record | ({"bounds": bounds} if bounds else {})
 
 
@@ -370,8 +369,8 @@ def cancelling_integers(proof: ExactFarkas) -> list[int]:
     return whole
 
 
-def _infeasible(rows: ExactRows, multipliers: FloatArray) -> Record:
-    """Fields of a proof that no W satisfies the rows; of a bound on its norm where exact proofs are too large."""
+def _infeasible(rows: ExactRows, multipliers: FloatArray) -> _Fields:
+    """Of a proof that no W satisfies the rows; of a bound on its norm where exact proofs are too large."""
     from attsvm.solvers.exact import exact_farkas
     from attsvm.solvers.exact.feasibility import rows_by_weight
 
@@ -381,13 +380,12 @@ def _infeasible(rows: ExactRows, multipliers: FloatArray) -> Record:
         if proof is None:
             raise ArithmeticError("the rows can be satisfied exactly: the proof of infeasibility is wrong, a bug")
         whole = cancelling_integers(proof)
-        return {"multipliers": [number_text(y) for y in whole], "claims": [{"claim": "infeasible"}]}
+        return {"multipliers": [number_text(y) for y in whole]}, [{"claim": "infeasible"}]
     weights = _clipped(rows, multipliers)
     dual = _above(_squared(rows.combination(weights)))
     bound = _dot(rows, weights) / dual
     below = float(np.nextafter(float(bound), 0.0))
-    claim = {"claim": "lower bound", "norm": number_text(below)}
-    return {"multipliers": [number_text(y) for y in weights], "claims": [claim]}
+    return {"multipliers": [number_text(y) for y in weights]}, [{"claim": "lower bound", "norm": number_text(below)}]
 
 
 def _require(source: Source | None) -> Source:
@@ -402,7 +400,7 @@ def _require(source: Source | None) -> Source:
         )
     problem = source.problem
     (dx, dz), q, m = problem.shape, problem.q, problem.m
-    if m * dx > _LARGEST_ROWS * 8 or q * dx * dz > _LARGEST_PRODUCTS:
+    if m * dx > _LARGEST_ROWS or q * dx * dz > _LARGEST_PRODUCTS:
         raise ValueError(f"certificate files are for smaller problems than {m} rows, {q} queries and W {dx} x {dz}")
     return source
 
@@ -427,20 +425,20 @@ def proof_record(certificate: Certificate, source: Source | None) -> Record:
     described |= _sides_record(problem)
     norm = "frobenius" if known.norm is None else known.norm.name
     if certificate.farkas is not None:
-        fields = _infeasible(rows, certificate.farkas.multipliers)
+        fields, claims = _infeasible(rows, certificate.farkas.multipliers)
     elif known.W is None or not (np.isfinite(known.W).all() and np.isfinite(known.multipliers).all()):
         raise ValueError("save() has nothing to prove: the solve ended without W and without a proof")
     elif problem.penalty is not None:
-        fields = _soft(problem, rows, known, norm)
+        fields, claims = _soft(problem, rows, known, norm)
     else:
         proof = Proof(_made_feasible(rows, known.W, problem.m * known.W.size), _clipped(rows, known.multipliers))
         more: list[Record] = []
         if origin is not None and norm == "frobenius" and set(described) <= _SELECTION_FIELDS:
             proof, more, needed = origin.more_claims(rows, proof)
             described |= needed
-        fields = _hard(problem, rows, proof, norm, certificate.rank)
-        fields["claims"] = [*fields["claims"], *more]  # type: ignore[misc]
-    return file_record(described, norm, fields)
+        fields, claims = _hard(problem, rows, proof, norm, certificate.rank)
+        claims += more
+    return file_record(described, norm, fields, claims)
 
 
 # A problem of a selection with margins of 1.
@@ -463,4 +461,6 @@ def write_record(record: Record, path: str | Path) -> tuple[str, ...]:
         raise ValueError(f"the certificate would have {len(data)} bytes; certificate files have at most {LARGEST_FILE}")
     file = Path(path)
     file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data + b"\n")
-    return tuple(claim["claim"] for claim in record["claims"])  # type: ignore[attr-defined]
+    claims = record["claims"]
+    assert isinstance(claims, list)
+    return tuple(str(claim["claim"]) for claim in claims)

@@ -74,9 +74,8 @@ def _clarabel(F: FloatArray, tight: bool) -> Found:
 
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    if tight:
-        settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
-        settings.tol_infeas_abs = settings.tol_infeas_rel = 1e-12
+    for name in ("tol_gap_abs", "tol_gap_rel", "tol_feas", "tol_infeas_abs", "tol_infeas_rel") if tight else ():
+        setattr(settings, name, 1e-12)
     m, size = F.shape
     P, A = sparse.identity(size, format="csc"), sparse.csc_matrix(-F)
     done = clarabel.DefaultSolver(P, np.zeros(size), A, -np.ones(m), [clarabel.NonnegativeConeT(m)], settings).solve()
