@@ -25,12 +25,13 @@ from math import isqrt, lcm, prod
 BYTES, LISTS, DIGITS, WORK = 1 << 25, 10**6, 10_000, 10**9  # of a file; of a number; products of 64-bit words
 NUMBER = re.compile(r"(-?)(?:0x([0-9a-f]+)(?:\.([0-9a-f]+))?(?:p([+-]?[0-9]{1,4}))?|([0-9]{1,4000}))"
                     r"(?:/(?:0x([0-9a-f]+)|([0-9]{1,4000})))?")
+CLAIMS = {"infeasible": "claim", "lower bound": "claim norm", "optimal": "claim gap violation",
+          "rank": "claim rank resolution", "locally optimal": "claim", "complete listing": "claim selections"}
 OBJECTS = [set(names.split()) for names in (  # the fields of every kind of object: others could qualify a claim
     "format version made_by assumes problem norm W multipliers bounds claims proofs",
     "kind queries rhs equality prior penalty left owner",
     "kind queries rhs equality prior penalty tokens selected allowed head labels scores",
-    "C slack loss", "norm dual_norm rank", "factors at_most", "tokens multipliers",
-    "claim gap violation", "claim norm", "claim rank resolution", "claim selections")]
+    "C slack loss", "norm dual_norm rank", "factors at_most", "tokens multipliers", *CLAIMS.values())]
 DUAL = {"frobenius": "frobenius", "nuclear": "spectral", "spectral": "nuclear", "l1": "linf", "linf": "l1"}
 
 class Unreadable(Exception):
@@ -123,6 +124,7 @@ class Problem:
 
     def __init__(self, record):
         self.record, self.attention = record, record["kind"] == "attention"
+        need(self.attention or record["kind"] == "rows", "unknown kind of problem", Unreadable)
         if self.attention:
             self.tokens, bottom = integers(record["tokens"], None, None, None)
             self.T, self.dx = len(self.tokens[0]), len(self.tokens[0][0])
@@ -399,19 +401,20 @@ def complete_listing(record, claim, problem):
 
 def check(record):
     """What is proved, in words."""
-    claims = record["claims"]
+    claims, said = record["claims"], []
     need(type(claims) is list and claims, "no claims", Unreadable)
+    for claim in claims:
+        fields = CLAIMS.get(claim["claim"])
+        need(fields and set(claim) <= set(fields.split()), "unknown claim, or unknown field of one", Unreadable)
     if claims[0]["claim"] == "complete listing":
-        problem = Problem(record["problem"])
-        said = [complete_listing(record, claims[0], problem)]
         need(len(claims) == 1, "a listing is the only claim of its file", Unreadable)
+        problem = Problem(record["problem"])
+        said.append(complete_listing(record, claims[0], problem))
     else:
-        pair = Pair(record)
-        kinds = {"infeasible": pair.infeasible, "lower bound": pair.lower_bound, "optimal": pair.optimal,
-                 "rank": pair.rank, "locally optimal": pair.locally_optimal}
-        need(all(claim["claim"] in kinds for claim in claims), "unknown claim", Unreadable)
         need("W" in record or {c["claim"] for c in claims} <= {"infeasible", "lower bound"}, "no W", Unreadable)
-        problem, said = pair.problem, [kinds[claim["claim"]](claim) for claim in claims]
+        pair = Pair(record)
+        problem = pair.problem
+        said += [getattr(pair, claim["claim"].replace(" ", "_"))(claim) for claim in claims]
     need(record["assumes"] == problem.assumed(), f"the file must say that it assumes {problem.assumed()}")
     return "; ".join(said + problem.assumed())
 
@@ -428,7 +431,7 @@ def main(paths):
         except (Unreadable, OSError, EOFError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
                 RecursionError, MemoryError) as error:
             what = "" if isinstance(error, Unreadable) else f"{type(error).__name__}: "
-            verdict, code = f"no certificate: {what}{str(error)[:100]}", 2
+            verdict, code = f"no certificate: {what}{' '.join(str(error).split())[:100]}", 2
         print(f"{path}: {verdict}")
         worst = max(worst, code)
     return worst
