@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import attsvm
 from attsvm.enumeration.listing_proof import listing_record
@@ -93,7 +94,8 @@ def _sizes(rng: np.random.Generator) -> tuple[int, int, int]:
 
 def _problem(rng: np.random.Generator, **options: Any) -> attsvm.AttentionProblem:
     n, T, d = _sizes(rng)
-    return attsvm.random_problem(n=n, T=T, d=d, seed=int(rng.integers(1 << 30)), **options)
+    problem: attsvm.AttentionProblem = attsvm.random_problem(n=n, T=T, d=d, seed=int(rng.integers(1 << 30)), **options)
+    return problem
 
 
 def _saved(solution: attsvm.Solution) -> Drawn:
@@ -104,7 +106,7 @@ def _saved(solution: attsvm.Solution) -> Drawn:
 def _solved(norm: str, **options: Any) -> Callable[[np.random.Generator], Drawn]:
     def draw(rng: np.random.Generator) -> Drawn:
         problem = _problem(rng)
-        tokens = rng.integers(0, problem.T, problem.n)
+        tokens: npt.ArrayLike | None = rng.integers(0, problem.T, problem.n)
         found: Drawn = {}
         while not found or found["claims"][0]["claim"] == "infeasible":
             found = _saved(attsvm.att_svm(problem, tokens, norm=norm, **options))
@@ -273,7 +275,7 @@ def _optimal(record: Drawn, claim: Drawn) -> str:
     asked = [fraction(x) for x in record["problem"].get("rhs", [1] * rows.m)]
     for slack, equal, c in zip(rows.slacks(W), rows.equality.tolist(), asked, strict=True):
         missed = abs(Fraction(int(slack.p), int(slack.q))) if slack < 0 or equal else Fraction(0)
-        if missed > most * max(1, abs(c)):
+        if missed > most * max(Fraction(1), abs(c)):
             return "false"
     norm = get_norm(record["norm"])
     known = _known_pair(rows, record["norm"])

@@ -186,8 +186,8 @@ def _judged(problem: MarginProblem, feasible: bool, solver: str, tight: bool) ->
 def _of_file(problem: MarginProblem) -> dict[str, int]:
     """The same of the file that `Certificate.save` writes."""
     certificate = solve(problem).certificate
-    record = dict(proof_record(certificate, certificate._source))
-    (claim, *_), holds = record["claims"], _accepted(record)
+    record: dict[str, Any] = dict(proof_record(certificate, certificate._source))
+    claim, holds = record["claims"][0], _accepted(record)
     if claim["claim"] == "infeasible":
         return {"raw": holds, "completed": holds}
     small = all(fraction(claim.get(name, 0)) <= fraction(number_text(1e-8)) for name in ("gap", "violation"))
