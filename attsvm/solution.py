@@ -13,6 +13,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.attention_proofs import AttentionOrigin
 from attsvm.problem import AttentionProblem
 from attsvm.records import html_table
 from attsvm.selection import SelectedSets, Selection
@@ -244,6 +245,11 @@ class Solution(_Solved, ResultView):
     """
 
     result: MarginSolution
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Proof of optimality or of infeasibility; it knows the tokens, for `Certificate.save`."""
+        return self.result.certificate.with_origin(AttentionOrigin(self.problem, self.rows))
 
     @property
     def W(self) -> FloatArray:

@@ -30,7 +30,7 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
         "tokens, queries, labels",
     ),
     "SVMs and solutions": (
-        ("selection_rows", "exact_tokens", "support_proof", "solution", "margin_options", "svm",
+        ("selection_rows", "exact_tokens", "attention_proofs", "support_proof", "solution", "margin_options", "svm",
          "cvxpy_models", "optimality"),
         "rows, W, local optimality",
     ),
@@ -45,8 +45,8 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
         tuple(
             f"validation.{name}"
             for name in (
-                "fuzz_families", "fuzz_judge", "matrix_reference", "matrix", "matrix_calls", "pictures", "models",
-                "pretrained", "bench", "figures", "ledger",
+                "fuzz_families", "fuzz_judge", "certificate_judge", "matrix_reference", "matrix", "matrix_calls",
+                "pictures", "models", "pretrained", "bench", "figures", "ledger",
             )
         ),
         "figures, claims, benchmark",

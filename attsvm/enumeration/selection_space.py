@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import overload
 
 import numpy as np
@@ -412,6 +413,37 @@ class LocalOptima:
             )
         shortened = len(self) if self.proved_best and not self.complete else None  # the best k of more
         return exact_listing(self.problem, [item.tokens for item in self.items], shortened)
+
+    def save_certificate(self, path: str | Path) -> tuple[str, ...]:
+        """Write the listing and a proof of every selection to a file for ``tools/check_certificate.py``.
+
+        Parameters
+        ----------
+        path : str or Path
+            JSON, compressed if the name ends in ``.gz``.
+
+        Returns
+        -------
+        tuple of str
+            The claim, "complete listing".
+
+        Raises
+        ------
+        ValueError
+            For a listing that is not complete, for the nuclear norm, and for more than 5,000 selections.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import attsvm
+        >>> found = attsvm.locally_optimal_selections(attsvm.random_problem(n=2, T=3, d=3, seed=0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found.save_certificate(f"{folder}/listing.json")
+        ('complete listing',)
+        """
+        from attsvm.enumeration.listing_proof import save_listing
+
+        return save_listing(self, path)
 
     def __repr__(self) -> str:
         proof = "complete" if self.complete else "the best proved" if self.proved_best else "incomplete"
