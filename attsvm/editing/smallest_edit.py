@@ -31,7 +31,7 @@ from attsvm.solvers.certify.ranks import count_above
 from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.margin_solution import warn_if_inaccurate
 from attsvm.trained_head import TrainedHead
-from attsvm.user_input import integer_array, require_choice, require_finite, require_number
+from attsvm.user_input import integer_array, real_array, require_choice, require_finite, require_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +49,7 @@ __all__ = [
     "edit",
     "read_demands",
     "rows_for",
+    "scales_of",
 ]
 
 
@@ -233,6 +234,44 @@ def rows_for(of: str, demands: Demands, head: TrainedHead | None, W0: FloatArray
     return MarginProblem(a, pairs.queries, pairs.owner, demands.sides), np.asarray(head.query_map)
 
 
+def scales_of(
+    demands: Demands, weights: npt.ArrayLike, problem: AttentionProblem, C: float | None, slack: str, loss: str
+) -> FloatArray:
+    """What each row and its right-hand side are multiplied by, so that C counts ``weights`` times for its slack.
+
+    With ``xi' = s xi`` the row ``<a b^T, W> >= rhs - xi`` reads ``<s a b^T, W> >= s rhs - xi'``: ``s = w`` turns
+    ``C sum xi'`` into ``C sum w xi``, and ``s = sqrt(w)`` does the same to the squared hinge.
+    """
+    if C is None:
+        raise ValueError("weights multiply the penalty of violated rows: they need C=")
+    shapes = (problem.query_shape, (*problem.query_shape, problem.T))
+    given = real_array("weights", weights).astype(np.float64)
+    if given.shape not in shapes:
+        raise ValueError(f"weights must have shape {shapes[0]} or {shapes[1]}, got {given.shape}")
+    if given.shape == shapes[1] and slack != "row":
+        raise ValueError('weights of single tokens need slack="row": a query has one slack')
+    require_finite("weights", given)
+    if (given < 0).any():
+        place = tuple(int(i) for i in np.argwhere(given < 0)[0])
+        raise ValueError(f"weights must be nonnegative, but weights{list(place)} is {given[place]}")
+    parts = []
+    for part in demands.parts:
+        if part.kind != "select":
+            parts.append(np.ones(len(part.index)))
+            continue
+        owner = part.rows.margin_problem.owner[part.index]
+        flat = given.reshape(-1, problem.T)[owner, part.rows.token[part.index]] if given.shape == shapes[1] else None
+        parts.append(given.ravel()[owner] if flat is None else flat)
+    found = np.concatenate(parts)
+    return found if loss == "hinge" else np.sqrt(found)
+
+
+def _scaled(rows: MarginProblem, scales: FloatArray) -> MarginProblem:
+    """Rows and right-hand sides times a number each."""
+    pairs = rows.rows.gather(np.arange(rows.m))
+    return MarginProblem(pairs.a * scales[:, None], pairs.queries, pairs.owner, rows.rhs * scales)
+
+
 Of = Literal["W", "K", "Q"]
 
 
@@ -253,12 +292,15 @@ class Edit(ResultView):
     result : MarginSolution
         Of the margin problem of the change.
     demands : Demands
+    row_scales : ndarray, shape (m,), or None
+        What weights multiplied the rows of that margin problem by, and their right-hand sides; None without weights.
     """
 
     of: Of
     before: TrainedHead | None
     result: MarginSolution
     demands: Demands
+    row_scales: FloatArray | None = None
 
     @property
     def _base(self) -> FloatArray:
@@ -344,7 +386,7 @@ class Edit(ResultView):
         """The demands that the edit rests on (positive multiplier), those that cost most first."""
         if self.certificate.farkas is not None or not self.norm > 0:
             return []
-        lam = self.result.multipliers
+        lam = self.result.multipliers if self.row_scales is None else self.result.multipliers * self.row_scales
         margins = self.demands.rows.margins(self.W)
         rows = [int(k) for k in np.argsort(-lam) if lam[k] > _DRIVES * lam.max()]
         return [self.demands.name(k, float(lam[k]), float(margins[k])) for k in rows]
@@ -447,6 +489,7 @@ def edit(
     keep: KeepLike = None,
     rank: int | None = None,
     margin: float = 1.0,
+    weights: npt.ArrayLike | None = None,
     **options: Unpack[MarginOptions],
 ) -> Edit:
     """The smallest change of a head that makes it select the given tokens, with proof.
@@ -472,6 +515,8 @@ def edit(
         Largest rank of the change (nuclear norm; see `att_svm`).
     margin : float
         What each selected token must lead by, in logits.
+    weights : array_like, shape ``query_shape`` or (with ``slack="row"``) ``query_shape + (T,)``, optional
+        With C: the penalty of each selection is C times its weight. Selections to keep have weight 1.
     **options
         Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
         All keywords: `attsvm.margin_options.MarginOptions`.
@@ -510,6 +555,10 @@ def edit(
     require_finite("head", W0)
     demands = read_demands(W0, problem, selection, margin, keep)
     rows, base = rows_for(of, demands, trained, W0)
+    scales = None
+    if weights is not None:
+        scales = scales_of(demands, weights, problem, asked["C"], asked["slack"], asked["loss"])
+        rows = _scaled(rows, scales)
     near = rows.around(base)
     if asked["C"] is not None:
         near = near.soft(asked["C"], asked["slack"], asked["loss"])
@@ -520,4 +569,4 @@ def edit(
     warn_if_inaccurate(solved)
     if limit is None:  # what must be kept is kept to rounding, not to the tolerance of a method
         solved = with_rows_met(solved)
-    return Edit(of, trained, solved, demands)
+    return Edit(of, trained, solved, demands, scales)

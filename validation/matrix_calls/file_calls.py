@@ -323,7 +323,7 @@ def _sweep(call: Call) -> Iterator[str]:
 
 
 # -- tasks ---------------------------------------------------------------------------------------------
-@case("attsvm.sklearn.read_tasks", words={"kind": ("pairs", "table", "problem")})
+@case("attsvm.sklearn.read_tasks", words={"kind": ("pairs", "objects", "problem")})
 def _tasks(call: Call) -> Iterator[str]:
     from attsvm.sklearn import read_tasks
 
@@ -332,8 +332,10 @@ def _tasks(call: Call) -> Iterator[str]:
     lengths = call.rng.integers(2, T + 1, n)
     there = np.arange(T) < lengths[:, None]
     given: Any = [(X[i, : lengths[i]], Z[i]) for i in range(n)]
-    if call["kind"] == "table":
-        given = np.concatenate([np.where(there[..., None], X, np.nan), Z[:, None]], axis=1)
+    if call["kind"] == "objects":
+        pairs = np.empty(n, dtype=object)
+        pairs[:] = given
+        given = pairs
     elif call["kind"] == "problem":
         given = attsvm.AttentionProblem(X, Z=Z, mask=there)
     found = call.run(read_tasks, given)
@@ -344,22 +346,28 @@ def _tasks(call: Call) -> Iterator[str]:
     )
 
 
-@case("attsvm.sklearn.mean_reciprocal_rank", "attsvm.sklearn.recall_at")
+@case(
+    "attsvm.sklearn.mean_reciprocal_rank", "attsvm.sklearn.recall_at", "attsvm.sklearn.ndcg_at",
+    words={"k": (1, 2), "rows": ("tasks", "flat")},
+)  # fmt: skip
 def _scorers(call: Call) -> Iterator[str]:
-    from attsvm.sklearn import mean_reciprocal_rank, recall_at
+    from attsvm.sklearn import mean_reciprocal_rank, ndcg_at, recall_at
 
     n, T = call.pick((1, 2), (5, 4), (20, 6))
     scores, y = call.rng.standard_normal((n, T)), call.rng.integers(T, size=n)
     places = np.array([1 + (scores[i] > scores[i, y[i]]).sum() for i in range(n)])
+    k = call["k"]
+    scorer: Any = {"recall_at": recall_at(k), "ndcg_at": ndcg_at(k)}.get(call.name, mean_reciprocal_rank)
+    expected = {"recall_at": places <= k, "ndcg_at": (places <= k) / np.log2(1 + places)}.get(call.name, 1 / places)
+    flat = call["rows"] == "flat"
 
     class Fixed:
         def decision_function(self, tasks: Any) -> FloatArray:
-            return scores
+            return scores.ravel() if flat else scores
 
-    if call.name == "mean_reciprocal_rank":
-        yield from close("score", call.run(mean_reciprocal_rank, Fixed(), [], y), (1 / places).mean())
-    else:
-        yield from close("score", call.run(recall_at(2), Fixed(), [], y), (places <= 2).mean())
+    labels: Any = (np.arange(T) == y[:, None]).ravel().astype(int) if flat else y
+    qid = np.repeat(np.arange(n), T) if flat else None
+    yield from close("score", call.run(scorer, Fixed(), [], labels, qid), np.mean(expected))
 
 
 # -- softmax -------------------------------------------------------------------------------------------

@@ -457,7 +457,8 @@ def _judge_edit(call: Call, found: Any, rows: Constraints, head: TrainedHead, C:
 
 
 @case(
-    "attsvm.sklearn.AttentionSelector", words={"prior": (None, GIVEN, "number", "head"), "refit": (False, True)},
+    "attsvm.sklearn.AttentionSelector",
+    words={"prior": (None, GIVEN, "number", "head", "cosine"), "refit": (False, True)},
     refused=_rank_refused, work=_svm_work,
 )  # fmt: skip
 def _selector(call: Call) -> Iterator[str]:
@@ -468,13 +469,16 @@ def _selector(call: Call) -> Iterator[str]:
     X, Z = rng.standard_normal((n, T, d)), rng.standard_normal((n, d))
     y = np.einsum("ntd,de,ne->nt", X, hidden, Z).argmax(axis=1)
     head = TrainedHead.from_weights(rng.standard_normal((2, d)), rng.standard_normal((2, d)))
-    W0: Any = {None: None, GIVEN: rng.standard_normal((d, d)), "number": 0.5, "head": head}[call["prior"]]
-    dense: Any = {None: np.zeros((d, d)), "number": 0.5 * np.eye(d), "head": head.W}.get(call["prior"], W0)
+    W0: Any = {None: None, GIVEN: rng.standard_normal((d, d)), "number": 0.5, "head": head, "cosine": "cosine"}[
+        call["prior"]
+    ]
+    known: dict[Any, Any] = {None: np.zeros((d, d)), "number": 0.5 * np.eye(d), "head": head.W, "cosine": np.eye(d)}
+    dense: Any = known.get(call["prior"], W0)
     C = 0.3
     split = 0.4 if call["refit"] else 0.0  # a fit of some tasks, to set the temperature, then of all
     model = AttentionSelector(
         prior=W0, temperature_split=split,
-        **call.options("norm", "slack", "loss", "solver", rank=2, C=C, random_state=1),
+        **call.options("norm", "slack", "loss", "solver", rank=2, C=C, random_state=1, query_columns=1, max_iter=10**6),
     )  # fmt: skip
     tasks = [(X[i], Z[i]) for i in range(n)]
     if call["refit"]:
