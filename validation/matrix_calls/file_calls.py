@@ -348,7 +348,7 @@ def _tasks(call: Call) -> Iterator[str]:
 
 @case(
     "attsvm.sklearn.mean_reciprocal_rank", "attsvm.sklearn.recall_at", "attsvm.sklearn.ndcg_at",
-    words={"k": (1, 2), "rows": ("tasks", "flat")},
+    words={"k": (None, 1, 2), "rows": ("tasks", "flat")},
 )  # fmt: skip
 def _scorers(call: Call) -> Iterator[str]:
     from attsvm.sklearn import mean_reciprocal_rank, ndcg_at, recall_at
@@ -356,7 +356,7 @@ def _scorers(call: Call) -> Iterator[str]:
     n, T = call.pick((1, 2), (5, 4), (20, 6))
     scores, y = call.rng.standard_normal((n, T)), call.rng.integers(T, size=n)
     places = np.array([1 + (scores[i] > scores[i, y[i]]).sum() for i in range(n)])
-    k = call["k"]
+    k = call["k"] or (T if call.name == "ndcg_at" else 1)
     scorer: Any = {"recall_at": recall_at(k), "ndcg_at": ndcg_at(k)}.get(call.name, mean_reciprocal_rank)
     expected = {"recall_at": places <= k, "ndcg_at": (places <= k) / np.log2(1 + places)}.get(call.name, 1 / places)
     flat = call["rows"] == "flat"
