@@ -402,43 +402,70 @@ class Edit(ResultView):
 
     @overload
     def apply_to(
-        self, target: ModuleT, *, layer: str, head: int = ..., check: bool = ..., inplace: bool = ...
+        self,
+        target: ModuleT,
+        *,
+        layer: str | None = ...,
+        head: int | None = ...,
+        check: bool = ...,
+        inplace: bool = ...,
+        shared: bool = ...,
     ) -> ModuleT: ...
     @overload
     def apply_to(
-        self, target: Mapping[str, torch.Tensor], *, layer: str, head: int = ..., check: bool = ..., inplace: bool = ...
+        self,
+        target: Mapping[str, torch.Tensor],
+        *,
+        layer: str | None = ...,
+        head: int | None = ...,
+        check: bool = ...,
+        inplace: bool = ...,
+        shared: bool = ...,
     ) -> dict[str, torch.Tensor]: ...
     def apply_to(
         self,
         target: torch.nn.Module | Mapping[str, torch.Tensor],
         *,
-        layer: str,
-        head: int = 0,
+        layer: str | None = None,
+        head: int | None = None,
         check: bool = True,
         inplace: bool = False,
+        shared: bool = False,
     ) -> torch.nn.Module | dict[str, torch.Tensor]:
-        """The edit in a torch module or a state dict; see `attsvm.editing.edited_weights.apply_to`.
+        """The edit in a torch model or a state dict; see `attsvm.editing.edited_weights.apply_to`.
 
         Parameters
         ----------
         target : torch.nn.Module or dict of str to Tensor
-        layer : str
-            Name of the linear layer of the keys (``of="K"``) or queries (``of="Q"``): ``"encoder.attention.key"``.
-        head : int
-            Which block of d_head rows of that layer is this head.
+        layer : str, optional
+            Name of the attention module (``"h.3.attn"``, ``"encoder.layer.0.attention.self"``, or none where the target
+            is the module itself), or of the linear layer of its keys (``of="K"``) or queries (``of="Q"``), as in a
+            state dict. The place of a head from `attsvm.capture` by default.
+        head : int, optional
+            Which head of it; by default that of the captured head, else 0.
         check : bool
             Refuse weights that are not those that the edit was computed for.
         inplace : bool
             Change the target itself instead of a copy.
+        shared : bool
+            Write an edit whose weights other heads (keys of grouped queries) or other layers (ALBERT) share, too; it is
+            refused otherwise, for its certificate is about one head in one layer.
 
         Returns
         -------
         The module or state dict with the edit; the tensors that did not change are shared with a state dict that was
         given, and copied with a module.
+
+        Raises
+        ------
+        ValueError
+            By name: for an edit of W, which needs more than d_head dimensions; for rotated (RoPE) or normalized
+            (QK-norm) queries, unless the head was captured with ``of="Q"``; for weights that are shared, or not those
+            of the edit.
         """
         from attsvm.editing.edited_weights import apply_to
 
-        return apply_to(self, target, layer=layer, head=head, check=check, inplace=inplace)
+        return apply_to(self, target, layer=layer, head=head, check=check, inplace=inplace, shared=shared)
 
     def write_adapter(
         self, folder: str | Path, *, layer: str, heads: int, head: int = 0, config: Mapping[str, Any] | None = None
