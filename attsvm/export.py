@@ -326,12 +326,13 @@ def save_low_rank(
         As for `embedding_maps`.
     path : str or Path
         ``.npz`` or ``.safetensors``: arrays ``B`` (d_out, r) and ``A`` (r, d_in), balanced.
-    side, dtype
-        As for `save_map`.
+    side : {"query", "document"}
     prior : array_like, shape (d_out, d_in), optional
         The map that is there already; by default the identity, which leaves embeddings as they are.
     rank : int, optional
         The largest r; the best update of that rank is written. By default the numerical rank of the change.
+    dtype : {"float32", "float64"}, optional
+        As for `save_map`.
 
     Examples
     --------
