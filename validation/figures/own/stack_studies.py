@@ -186,7 +186,7 @@ FIGURE_STACKS = Figure(
         find the rest of their paragraph, exported to each format and applied by the library that reads it. One head:
         "it" selects "cat" with margin 1, all other selections of four sentences are kept; the edit is written into
         the model, whose own attention is compared with the prediction.""",
-    full={"trials": 1, "pairs": 60, "layer": 4, "head": 5},
+    full={"trials": 1, "pairs": 20, "layer": 4, "head": 5},
     quick={"trials": 1, "pairs": 8, "layer": 4, "head": 5},
     run=run_stacks,
     draw=draw_stacks,
