@@ -51,7 +51,8 @@ class CapturedHead(TrainedHead):
     def __repr__(self) -> str:
         dx, dz = self.key_map.shape[1], self.query_map.shape[1]
         space = "" if self.space == "tokens" else f", {self.space} space"
-        return f"CapturedHead({self.module}[{self.number}], d_head={self.d_head}, W {dx} x {dz}{space})"
+        shared = f", keys of heads {', '.join(map(str, self.shares_keys))}" if len(self.shares_keys) > 1 else ""
+        return f"CapturedHead({self.module}[{self.number}], d_head={self.d_head}, W {dx} x {dz}{space}{shared})"
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

@@ -112,7 +112,7 @@ def test_grouped_queries_with_rotations_are_edited_in_their_query_map(name):
     before = own_attention(model, batch).reshape(n * T, T)
     real = problem.allowed.sum(axis=-1) > 1
     np.testing.assert_allclose(probabilities(problem, head.W)[real], before[real], atol=NEAR)
-    assert head.shares_keys == (2, 3) and head.space == "turned"
+    assert head.shares_keys == (2, 3) and repr(head).endswith("turned space, keys of heads 2, 3)")
     edit = attsvm.edit(head, problem, second_choices(head, problem), of="Q", keep=True, margin=0.1)
     after = own_attention(edit.apply_to(model), batch).reshape(n * T, T)
     assert np.abs(probabilities(problem, edit.W) - after)[real].max() < NEAR < np.abs(after - before)[real].max()
