@@ -229,10 +229,13 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
 
     def _query_columns(self, count: int) -> npt.NDArray[np.bool_]:
         """Which columns describe the query, shape (count,)."""
-        chosen, out = self.query_columns, np.zeros(count, dtype=bool)
+        chosen: Any = self.query_columns
+        out = np.zeros(count, dtype=bool)
         if chosen is None:
             return out
-        if isinstance(chosen, (int, np.integer)) and not isinstance(chosen, bool):
+        if isinstance(chosen, bool):
+            raise ValueError(f"query_columns must be a number of columns, or their places or names, got {chosen}")
+        if isinstance(chosen, (int, np.integer)):
             if not 0 <= chosen < count:
                 raise ValueError(f"query_columns must leave a column of the candidate: 0 to {count - 1}, got {chosen}")
             out[count - chosen :] = True

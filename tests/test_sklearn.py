@@ -316,6 +316,7 @@ def test_bad_flat_input_is_named():
         ({}, {"sample_weight": [1, 1, 1, 1, 1, -1]}, r"sample_weight\[5\]"),
         ({}, {"sample_weight": np.zeros(6)}, "positive weight"),
         ({"query_columns": 3}, {}, "query_columns must leave a column"),
+        ({"query_columns": True}, {}, "query_columns must be a number of columns"),
         ({"query_columns": ["z"]}, {}, "query_columns names 'z'"),
         ({"query_columns": [0, 1, 2]}, {}, "got all 3"),
         ({"query_columns": 1}, {}, "row 1 differs from another row with qid 0"),
