@@ -443,7 +443,9 @@ def save_sentence_transformer(source: MapLike, model: Any, folder: str | Path) -
         from sentence_transformers.base.modules import Dense, Router
 
     maps = embedding_maps(source)
-    known = model if isinstance(model, SentenceTransformer) else SentenceTransformer(str(model), local_files_only=True)
+    known: Any = model
+    if not isinstance(model, SentenceTransformer):
+        known = SentenceTransformer(str(model), local_files_only=True)
     encoder = list(known.children())
     if any(isinstance(module, Router) for module in encoder):
         raise ValueError("model routes queries and documents already; give the encoder that both of them share")
@@ -451,8 +453,9 @@ def save_sentence_transformer(source: MapLike, model: Any, folder: str | Path) -
     for side, M in zip(get_args(Side), maps, strict=True):
         if M is not None and M.shape[1] != size:
             raise ValueError(f"the {side} map takes {M.shape[1]} dimensions, but the model gives {size}")
-    if len({size if M is None else len(M) for M in maps}) > 1:
-        raise ValueError(f"queries and documents must end in one dimension, got {[np.shape(M) for M in maps]}")
+    ends = [size if M is None else len(M) for M in maps]
+    if ends[0] != ends[1]:
+        raise ValueError(f"queries and documents must end in one dimension, got {ends[0]} and {ends[1]}")
     out = _new_folder(folder, "modules.json")
 
     def route(M: FloatArray | None) -> list[Any]:

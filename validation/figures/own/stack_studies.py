@@ -60,7 +60,8 @@ def map_round_trips(encoder: Any, M: FloatArray, texts: list[str], folder: Path)
 
     def onnx() -> Any:
         session = ReferenceEvaluator(str(export.save_map(M, folder / "map.onnx")))
-        return session.run(None, {"embeddings": single.numpy()})[0]
+        (found,) = session.run(None, {"embeddings": single.numpy()})
+        return found
 
     def low_rank() -> Any:
         file = np.load(export.save_low_rank(M, folder / "update.npz"))
