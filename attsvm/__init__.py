@@ -32,6 +32,7 @@ _LAZY = {
     "TrainOptions": "attsvm.training",
     "TrainedHead": "attsvm.trained_head",
     "attraction": "attsvm.theory",
+    "capture": "attsvm.probing",
     "cone_init": "attsvm.training",
     "cvxpy_model": "attsvm.cvxpy_models",
     "decompose": "attsvm.paths",
@@ -69,7 +70,7 @@ if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they w
     from attsvm.losses import get_loss
     from attsvm.optimality import high_score_tokens, low_score_tokens, support_indices
     from attsvm.paths import decompose, regularization_path, soft_path
-    from attsvm.probing import Monitor, probe
+    from attsvm.probing import Monitor, capture, probe
     from attsvm.reports import write_report
     from attsvm.sweeps import sweep
     from attsvm.theory import attraction, diagnose
@@ -110,6 +111,7 @@ __all__ = [
     "att_svm",
     "attention",
     "attraction",
+    "capture",
     "compare",
     "cone_init",
     "correlation_loss",

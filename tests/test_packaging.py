@@ -304,7 +304,10 @@ def test_what_is_installed_for_the_tests_of_pages_is_said_before(browser, said, 
 
 
 def test_an_error_names_an_extra_that_brings_the_package():
-    published = {"sklearn": "scikit-learn", "metric_learn": "metric-learn", "pytorch_lightning": "lightning"}
+    published = {
+        "sklearn": "scikit-learn", "metric_learn": "metric-learn", "pytorch_lightning": "lightning",
+        "sentence_transformers": "sentence-transformers",
+    }  # fmt: skip
     for module, extra in EXTRA_OF.items():
         assert published.get(module, module) in {name_of(need) for need in EXTRAS[extra]}, module
 

@@ -306,17 +306,17 @@ def _captured(
     with needs("probing a model (heads_from_arrays does without)"):
         from attsvm.probing.head_data import read_inputs
         from attsvm.probing.head_removal import HeadRemover
-        from attsvm.probing.model_hooks import capture
+        from attsvm.probing.model_hooks import capture_layers
 
     device = getattr(model, "device", None)
     read = read_inputs(inputs, tokenizer, batch_size=batch_size, max_length=max_length, device=device)
-    layers = capture(
+    layers = capture_layers(
         model, read.batches, tolerance=tolerance, progress=lambda done, total: say("running the model", done, total)
     )
     remover = None
     if removal:
         few = read.first(removal)
-        remover = HeadRemover(model, few, capture(model, few, tolerance=tolerance))
+        remover = HeadRemover(model, few, capture_layers(model, few, tolerance=tolerance))
     return layers, read.ids, read.tokens, remover
 
 

@@ -9,7 +9,8 @@ import pytest
 from figure_outcomes import outcome_of
 
 import attsvm
-from attsvm.validation.figures.own import fit_studies, head_studies
+from attsvm.validation.figures.figure import Outcome
+from attsvm.validation.figures.own import fit_studies, head_studies, stack_studies
 from attsvm.validation.pretrained import retrieval
 from attsvm.validation.pretrained.atom_mapping import Tasks, read_reactions, tokenize
 from attsvm.validation.pretrained.installed_models import is_installed
@@ -140,3 +141,19 @@ def test_the_head_that_maps_atoms():
     assert [row[1] for row in selected.rows] == [98, 118, 117]
     assert smallest.rows[0][3] == "9.1 %" and not outcome.refuted
     assert len(fit_studies.draw_atoms(outcome).axes[0].lines) == 1
+
+
+def test_round_trips_of_a_map_and_the_picture_of_an_edit(tmp_path):
+    """On a bag of words as the encoder; with MiniLM the study runs by its command."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW
+
+    words = ["cat", "dog", "mat"]
+    encoder = SentenceTransformer(modules=[BoW(words)], device="cpu")
+    M = np.eye(3) + np.outer([0.1, 0.2, 0.0], [1.0, 0.0, -1.0])
+    trips = stack_studies.map_round_trips(encoder, M, words, tmp_path)
+    assert len(trips) == 9 and max(trips.values()) < stack_studies.NEAR
+    edit = {"words": words, "bars": [[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]]}
+    picture = stack_studies.draw_stacks(Outcome([], {"edits": [edit]}))
+    assert [bar.get_height() for bar in picture.axes[0].patches] == [*edit["bars"][0], *edit["bars"][1]]
