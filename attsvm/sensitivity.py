@@ -255,7 +255,7 @@ def sensitivity_of(
     norm = np.asarray(result.norm)
     with np.errstate(divide="ignore", invalid="ignore"):
         margin = None if soft else gradients.scaled(-1.0 / norm**2)
-    known = _differentiable(kinks, query_tokens is not None)
+    known = differentiable_in(kinks, query_tokens is not None)
     value = np.asarray(result.certificate.primal_value if soft else result.norm)
     one = problem.batch is None
     selected = np.zeros((*problem.X.shape[:-1],), dtype=bool)
@@ -267,7 +267,7 @@ def sensitivity_of(
     )
 
 
-def _differentiable(kinks: ValueKinks, tied: bool) -> dict[str, BoolArray]:
+def differentiable_in(kinks: ValueKinks, tied: bool = False) -> dict[str, BoolArray]:
     """By input, shape (B,): tokens that are queries as well are both kinds of factors."""
     X = kinks.left | kinks.right if tied else kinks.left
     kept = {"X": X, "Z": kinks.right, "offset": np.zeros_like(X), "prior": np.zeros_like(X)}
