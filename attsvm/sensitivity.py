@@ -178,14 +178,25 @@ def _pull_back(
 
     ``moved`` are the weights of the tokens for eta, ``along`` those for mu with P.
     """
-    WX = np.asarray(W)[..., None, :, :]  # over sequences
-    X = -(moved.mT @ (grid.Z @ WX.mT))
-    Z = -((moved @ grid.X) @ WX)
+    X, Z = _products(grid, moved, W)
     if along is not None:
-        weights, P = along[0], along[1][..., None, :, :]
-        X = X + weights.mT @ (grid.Z @ P.mT)
-        Z = Z + (weights @ grid.X) @ P
-    return X, Z, -moved
+        more = _products(grid, along[0], along[1])
+        return more[0] - X, more[1] - Z, -moved
+    return -X, -Z, -moved
+
+
+def _products(grid: _Grid, weights: FloatArray, M: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """``sum_k weights_kt M z_k`` per token and ``M^T sum_t weights_kt x_t`` per query."""
+    K, n = grid.Z.shape[-2], grid.Z.shape[-3]
+    queries = grid.Z.reshape(*grid.Z.shape[:-3], n * K, -1)  # one product for all sequences
+    keys = (queries @ M.mT).reshape(*grid.Z.shape[:-1], -1)
+    if K == 1:
+        w = weights[..., 0, :]
+        tokens = w[..., None] * keys
+        sums = np.einsum("...nt,...ntd->...nd", w, grid.X)
+        return tokens, (sums @ M)[..., None, :]
+    sums = (weights @ grid.X).reshape(*queries.shape[:-1], -1)
+    return weights.mT @ keys, (sums @ M).reshape(*grid.Z.shape[:-1], -1)
 
 
 def _shaped(problem: AttentionProblem, X: FloatArray, Z: FloatArray, offset: FloatArray, prior: FloatArray) -> Gradients:
@@ -290,6 +301,13 @@ def in_words(rows: AttentionRows, faults: Mapping[int, Fault], batch: bool) -> s
     return f"{whose}{where}{fault.reason}"
 
 
+def _of_shape(name: str, value: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    """A finite array of float64 of this shape; `finite_array` looks more closely where it is none."""
+    if isinstance(value, np.ndarray) and value.shape == shape and value.dtype == np.float64 and np.isfinite(value).all():
+        return value
+    return finite_array(name, value, shape)
+
+
 class Derivative:
     """The derivative of W at a solution, as products with its Jacobian; Frobenius and nuclear norm, one or a batch.
 
@@ -321,16 +339,26 @@ class Derivative:
 
     def __init__(self, problem: AttentionProblem, rows: AttentionRows, result: EitherSolution, W: FloatArray) -> None:
         _refuse_rank_limit(result)
-        self._problem, self._rows, self._W = problem, rows, W
+        self._problem, self._rows = problem, rows
         self._system = ImplicitSystem(result)
+        D, prior = self._system.D if problem.batch is not None else self._system.D[0], result.problem.prior
+        self._W = W if result.norm_kind.name == "frobenius" else D if prior is None else prior.W + D
+
+    @property
+    def W(self) -> FloatArray:
+        """W at which the derivative is taken: in the nuclear norm refined by Newton steps on its support."""
+        return self._W
+
+    def require(self) -> None:
+        """Raise `DegenerateError` unless W has a derivative."""
         if self._system.faults:
-            batch = problem.batch is not None
-            raise DegenerateError(f"W has no derivative here: {in_words(rows, self._system.faults, batch)}")
+            text = in_words(self._rows, self._system.faults, self._problem.batch is not None)
+            raise DegenerateError(f"W has no derivative here: {text}")
 
     def vjp(self, G: npt.ArrayLike) -> Gradients:
         """Gradient of ``<G, W>`` in the inputs, for G of the shape of W; NaN for problems without a solution."""
-        shape = self._W.shape
-        given = finite_array("G", G, shape)
+        self.require()
+        given = _of_shape("G", G, self._W.shape)
         one = self._problem.batch is None
         found = self._system.vjp(given[None] if one else given)
         weights, along, sides, prior = (x[0] if one else x for x in found)
@@ -352,6 +380,7 @@ class Derivative:
         -------
         ndarray, shape of W
         """
+        self.require()
         problem, rows, W = self._problem, self._rows, self._W
         grid, one = _Grid.of(problem, rows), problem.batch is None
         per_token = (*problem.query_shape, problem.T)
@@ -360,7 +389,7 @@ class Derivative:
         dW0 = np.zeros(W.shape) if prior is None else finite_array("prior", prior, W.shape)
         add = np.zeros(per_token) if offset is None else finite_array("offset", offset, per_token)
         dZ = dZ.reshape(grid.Z.shape)
-        mu = self._system.active.multipliers
+        mu = self._system.multipliers
         moved = grid.moved(rows, mu[0] if one else mu)
         F = (dX.mT @ (moved.mT @ grid.Z) + grid.X.mT @ (moved.mT @ dZ)).sum(axis=-3)
         V, V0 = W[..., None, :, :], dW0[..., None, :, :]

@@ -244,7 +244,9 @@ class _Solved:
         >>> sol.derivative().vjp(np.ones((5, 5))).X.shape
         (3, 4, 5)
         """
-        return Derivative(self.problem, self.rows, self.result, self.W)
+        found = Derivative(self.problem, self.rows, self.result, self.W)
+        found.require()
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -159,6 +159,10 @@ def _refuse_kinks(solved: Solution | SolutionBatch, wanted: Sequence[str]) -> No
     )
 
 
+def _derivative(solved: Solution | SolutionBatch) -> Derivative:
+    return Derivative(solved.problem, solved.rows, solved.result, solved.W)
+
+
 class _Matrix(torch.autograd.Function):
     """W, shape (*batch, dx, dz)."""
 
@@ -166,12 +170,15 @@ class _Matrix(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, Z: Tensor, offset: Tensor | None, prior: Tensor | None, call: _Call) -> Tensor:
         solved = call.solved(X, Z, offset, prior)
         _keep(ctx, solved, call, (X, Z, offset, prior))
-        return _back(X, solved.W)
+        if solved.norm_name == "frobenius":  # whose W is exact to rounding
+            return _back(X, solved.W)
+        ctx.derivative = _derivative(solved)
+        return _back(X, ctx.derivative.W)
 
     @staticmethod
     def _derivative(ctx: Any) -> Derivative:
-        solved = ctx.solved
-        return Derivative(solved.problem, solved.rows, solved.result, solved.W)
+        found: Derivative = ctx.derivative if hasattr(ctx, "derivative") else _derivative(ctx.solved)
+        return found
 
     @staticmethod
     @once_differentiable
