@@ -11,7 +11,7 @@ derivative in Z to that in the tokens. The systems behind the derivative of W ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from attsvm.problem import AttentionProblem
 from attsvm.selection_rows import AttentionRows
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, require_count
 from attsvm.solvers.implicit import Fault, ImplicitSystem
-from attsvm.solvers.margin_solution import EitherSolution
+from attsvm.solvers.margin_solution import EitherSolution, is_one
 from attsvm.solvers.status import DegenerateError, Status
 from attsvm.solvers.value_kinks import ValueKinks, value_kinks
 from attsvm.user_input import finite_array, integer_array
@@ -163,12 +163,11 @@ class _Grid(NamedTuple):
 
     def moved(self, rows: AttentionRows, weights: FloatArray) -> FloatArray:
         """Weights of rows ``x_anchor - x_t`` as weights of tokens, shape (*batch, n, K, T)."""
-        grid = rows.scatter(weights, fill=0.0).reshape(*self.Z.shape[:-1], rows.T)
-        total = grid.sum(axis=-1, keepdims=True)
-        out = -grid
-        at = self.anchors[..., None]
-        np.put_along_axis(out, at, np.take_along_axis(out, at, axis=-1) + total, axis=-1)
-        return np.asarray(out)
+        flat = rows.scatter(weights, fill=0.0).reshape(-1, rows.T)
+        total = flat.sum(axis=-1)
+        np.negative(flat, out=flat)
+        flat[np.arange(len(flat)), self.anchors.reshape(-1)] = total  # which has no row of its own
+        return flat.reshape(*self.Z.shape[:-1], rows.T)
 
 
 def _pull_back(
@@ -247,7 +246,7 @@ def _tie(problem: AttentionProblem, gradients: Gradients, query_tokens: npt.Arra
 
 def _refuse_rank_limit(result: EitherSolution) -> None:
     """Refuse solutions that a limit on the rank holds back: the multipliers do not know it."""
-    if np.any(np.atleast_1d(np.asarray(result.status, dtype=object)) == Status.LOCAL):
+    if result.status is Status.LOCAL if is_one(result) else (result.status == Status.LOCAL).any():
         raise ValueError("derivatives need an optimal solution, but rank= limits this one and it is a local one")
 
 
@@ -281,8 +280,7 @@ def sensitivity_of(
 def differentiable_in(kinks: ValueKinks, tied: bool = False) -> dict[str, BoolArray]:
     """By input, shape (B,): tokens that are queries as well are both kinds of factors."""
     X = kinks.left | kinks.right if tied else kinks.left
-    kept = {"X": X, "Z": kinks.right, "offset": np.zeros_like(X), "prior": np.zeros_like(X)}
-    return {name: ~(kinks.multipliers | flag) for name, flag in kept.items()}
+    return {"X": ~X, "Z": ~kinks.right, "offset": ~kinks.multipliers, "prior": ~kinks.multipliers}
 
 
 def in_words(rows: AttentionRows, faults: Mapping[int, Fault], batch: bool) -> str:
@@ -349,15 +347,22 @@ class Derivative:
         """W at which the derivative is taken: in the nuclear norm refined by Newton steps on its support."""
         return self._W
 
-    def require(self) -> None:
-        """Raise `DegenerateError` unless W has a derivative."""
-        if self._system.faults:
-            text = in_words(self._rows, self._system.faults, self._problem.batch is not None)
+    def require(self, inputs: Collection[str] = INPUTS) -> None:
+        """Raise `DegenerateError` unless W has a derivative in these inputs."""
+        faults, resting = self._system.faults, self._system.resting
+        if faults and not set(inputs) - {"X", "Z"}:
+            faults = {b: fault for b, fault in faults.items() if not resting[b]}
+        if faults:
+            text = in_words(self._rows, faults, self._problem.batch is not None)
             raise DegenerateError(f"W has no derivative here: {text}")
 
-    def vjp(self, G: npt.ArrayLike) -> Gradients:
-        """Gradient of ``<G, W>`` in the inputs, for G of the shape of W; NaN for problems without a solution."""
-        self.require()
+    def vjp(self, G: npt.ArrayLike, inputs: Collection[str] = INPUTS) -> Gradients:
+        """Gradient of ``<G, W>`` in the inputs, for G of the shape of W; NaN for problems without a solution.
+
+        ``inputs`` are those in which W must have a derivative: at W = 0 of a soft margin it has one in X and Z, even where
+        it has none in offset and prior.
+        """
+        self.require(inputs)
         given = _of_shape("G", G, self._W.shape)
         one = self._problem.batch is None
         found = self._system.vjp(given[None] if one else given)
@@ -380,7 +385,8 @@ class Derivative:
         -------
         ndarray, shape of W
         """
-        self.require()
+        given = (("X", X), ("Z", Z), ("offset", offset), ("prior", prior))
+        self.require([name for name, value in given if value is not None])
         problem, rows, W = self._problem, self._rows, self._W
         grid, one = _Grid.of(problem, rows), problem.batch is None
         per_token = (*problem.query_shape, problem.T)

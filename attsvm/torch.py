@@ -103,6 +103,10 @@ def _tangents(given: Sequence[Tensor | None]) -> list[FloatArray | None]:
     return [None if tensor is None else _array(tensor) for tensor in given]
 
 
+def _wanted(flags: Sequence[bool]) -> list[str]:
+    return [name for name, want in zip(INPUTS, flags, strict=False) if want]
+
+
 class _Objective(torch.autograd.Function):
     """The optimal value, shape () or (batch,)."""
 
@@ -117,7 +121,7 @@ class _Objective(torch.autograd.Function):
     def _gradients(ctx: Any, wanted: Sequence[bool]) -> Gradients:
         solved = ctx.solved
         if not ctx.call.accept:
-            _refuse_kinks(solved, [name for name, want in zip(INPUTS, wanted, strict=False) if want])
+            _refuse_kinks(solved, _wanted(wanted))
         return value_gradients(solved.problem, solved.rows, solved.result, solved.W)
 
     @staticmethod
@@ -183,7 +187,7 @@ class _Matrix(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _gradient_tensors(ctx, _Matrix._derivative(ctx).vjp(_array(grads[0])))
+        return _gradient_tensors(ctx, _Matrix._derivative(ctx).vjp(_array(grads[0]), _wanted(ctx.needs_input_grad)))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:

@@ -131,21 +131,24 @@ def active_rows(solution: EitherSolution, tolerance: float = STRICT) -> ActiveRo
     problem, penalty = solution.problem, solution.problem.penalty
     D, lam = _change(solution), _batched(solution.multipliers, problem)
     solved = np.isfinite(lam[:, 0])
-    if not solved.all():
+    whole = bool(solved.all())
+    if not whole:
         lam, D = np.where(solved[:, None], lam, 0.0), np.where(solved[:, None, None], D, 0.0)
     off = _batched(problem.margins(D if problem.batch else D[0]) - problem.rhs, problem)
     size = np.abs(lam) * _batched(problem.row_norms, problem)
     positive = size > tolerance * np.maximum(size.max(axis=-1, keepdims=True), _TINY)
     equality = None if not problem.equality.any() else _batched(problem.equality, problem).astype(bool)
     valid = None if problem.valid is None else _batched(problem.valid, problem).astype(bool)
-    if not solved.all():
+    if not whole:
         valid = np.broadcast_to(solved[:, None], lam.shape) if valid is None else valid & solved[:, None]
     mu = np.where(positive if equality is None else positive | equality, lam, 0.0)
     sign = None if equality is None else np.where(equality & (lam < 0), -1.0, 1.0)
     if solution.norm_kind.name == "frobenius" and penalty is None:
         norm = np.asarray(solution.norm).reshape(-1, 1)
-        mu *= np.where(solved[:, None], norm, 0.0)
-    allowance = tolerance * _batched(problem.allowance, problem)
+        mu *= norm if whole else np.where(solved[:, None], norm, 0.0)
+    allowance: FloatArray | float = tolerance
+    if not problem.is_plain:
+        allowance = tolerance * _batched(problem.allowance, problem)
     if penalty is None:
         met, support = np.abs(off) <= allowance, positive if equality is None else positive | equality
         fixed = bounded = torn = None
@@ -417,6 +420,9 @@ class ImplicitSystem:
     """``W - W0``, shape (B, dx, dz), of a nuclear norm refined by Newton steps on the support."""
     multipliers: FloatArray
     """mu of the module's text, shape (B, m)."""
+    resting: BoolArray
+    """Problems with a soft margin and W = 0, shape (B,): W does not move with the rows, even where it has a fault that
+    matters to right-hand sides and priors."""
 
     def __init__(self, solution: EitherSolution, tolerance: float = STRICT) -> None:
         norm = solution.norm_kind.name
@@ -428,13 +434,19 @@ class ImplicitSystem:
         rows = local_rows(self.active, self.active.support)
         size, shape = len(self._solved), solution.problem.shape
         self._parts: list[tuple[IntArray, LocalRows, _Solver]] = []
-        self.D = np.where(self._solved[:, None, None], _change(solution), 0.0)
+        self.D = _change(solution)
         self.multipliers = self.active.multipliers.copy()
+        self.resting = np.zeros(size, dtype=bool)
         if norm == "frobenius":
             everyone = np.arange(size)
             self._parts.append((everyone, rows, _frobenius(rows, everyone, self.faults)))
             return
+        self.D = np.where(self._solved[:, None, None], self.D, 0.0)
+        soft = solution.problem.penalty is not None and solution.problem.prior is None
         for members, vectors in dual_vectors(self._problem, self.active.multipliers, self.D, tolerance):
+            if soft and not vectors.rank and not vectors.dual_rank:
+                self._rest(members, rows.of_problems(members))
+                continue
             if vectors.rank != vectors.dual_rank:
                 self._blame_rank(members, vectors.rank, vectors.dual_rank)
                 continue
@@ -463,6 +475,11 @@ class ImplicitSystem:
         self.multipliers[members] = np.where(kept[:, None], point.multipliers, self.multipliers[members])
         self._parts.append((members, rows, solver))
 
+    def _rest(self, members: IntArray, rows: LocalRows) -> None:
+        """Problems with W = 0, where no change of the rows moves W, whatever the multipliers of tied rows are."""
+        self.resting[members] = self._solved[members]
+        self._parts.append((members, rows, lambda F, g: (np.zeros(F.shape), np.zeros(g.shape))))
+
     def _blame_rank(self, members: IntArray, rank: int, dual_rank: int) -> None:
         for b in members[self._solved[members]].tolist():
             why = (
@@ -474,12 +491,16 @@ class ImplicitSystem:
 
     def _solve(self, F: FloatArray, sides: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """``(xi, y)`` of the system, y per row of the problem; NaN where W has no derivative."""
+        if len(self._parts) == 1 and not self.faults and self._solved.all():
+            _, rows, solver = self._parts[0]
+            found, y = solver(F, np.zeros(rows.real.shape) if sides is None else rows.values_of(sides))
+            return found, rows.spread(y, self._m)
         xi, out = np.full(F.shape, np.nan), np.full((len(F), self._m), np.nan)
         for members, rows, solver in self._parts:
             g = np.zeros(rows.real.shape) if sides is None else rows.values_of(sides[members])
             found, y = solver(F[members], g)
             xi[members], out[members] = found, rows.spread(y, self._m)
-        broken = [*self.faults, *np.flatnonzero(~self._solved).tolist()]
+        broken = [b for b in self.faults if not self.resting[b]] + np.flatnonzero(~self._solved).tolist()
         xi[broken], out[broken] = np.nan, np.nan
         return xi, out
 
@@ -500,7 +521,8 @@ def _frobenius(rows: LocalRows, members: IntArray, faults: dict[int, Fault]) -> 
 
     factor, dependent = _cholesky(rows.filled(rows.gram))
     _blame_rows(rows, dependent, members, faults)
-    factor[dependent >= 0] = np.eye(factor.shape[-1])
+    if faults:
+        factor[dependent >= 0] = np.eye(factor.shape[-1])
 
     def solve(F: FloatArray, g: FloatArray) -> tuple[FloatArray, FloatArray]:
         y = np.where(rows.real, np.vecdot(rows.left @ F, rows.right) - g, 0.0)
@@ -513,6 +535,8 @@ def _frobenius(rows: LocalRows, members: IntArray, faults: dict[int, Fault]) -> 
 
 def _blame_rows(rows: LocalRows, dependent: IntArray, members: IntArray, faults: dict[int, Fault]) -> None:
     """Enter problems with dependent rows among the faults."""
+    if dependent.max(initial=-1) < 0:
+        return
     for at in np.flatnonzero(dependent >= 0).tolist():
         row = int(rows.index[at, dependent[at]])
         faults.setdefault(int(members[at]), Fault(row, "depends linearly on other rows of the support"))

@@ -51,9 +51,9 @@ class ValueKinks(NamedTuple):
     Attributes
     ----------
     multipliers : ndarray of bool
-        The multipliers are not unique: no derivative in anything.
+        The multipliers are not unique: no derivative in the right-hand sides and the prior.
     left, right : ndarray of bool
-        W is not unique in what the left or the right factors see of it: no derivative in these.
+        The multipliers, or W in what the left or the right factors see of it, are not unique: no derivative in these.
     row : ndarray of int
         A row that depends on other active ones, where the multipliers are not unique; else -1.
     """
@@ -125,7 +125,10 @@ def value_kinks(solution: EitherSolution, tolerance: float = STRICT) -> ValueKin
     if problem.penalty is None or norm.name != "frobenius":  # then the norm has a kink at 0
         held = ~D.any(axis=(-2, -1)) & rows.real.any(axis=-1)
         row = np.where(held, rows.index[:, 0], row)
-    return ValueKinks(row >= 0, left, right, row)
+    many = row >= 0
+    whole = D if problem.prior is None else D + problem.prior.W
+    moves = many & whole.any(axis=(-2, -1))  # at W = 0 the factors of the rows do not matter, whatever the multipliers
+    return ValueKinks(many, left | moves, right | moves, row)
 
 
 def _dependent(rows: LocalRows, gram: FloatArray) -> IntArray:
