@@ -314,8 +314,6 @@ class Derivative:
     problem : AttentionProblem
     rows : AttentionRows
     result : MarginSolution
-    W : ndarray, shape (*batch, dx, dz)
-        The whole W, prior included.
 
     Raises
     ------
@@ -335,16 +333,16 @@ class Derivative:
     True
     """
 
-    def __init__(self, problem: AttentionProblem, rows: AttentionRows, result: EitherSolution, W: FloatArray) -> None:
+    def __init__(self, problem: AttentionProblem, rows: AttentionRows, result: EitherSolution) -> None:
         _refuse_rank_limit(result)
         self._problem, self._rows = problem, rows
         self._system = ImplicitSystem(result)
         D, prior = self._system.D if problem.batch is not None else self._system.D[0], result.problem.prior
-        self._W = W if result.norm_kind.name == "frobenius" else D if prior is None else prior.W + D
+        self._W = D if prior is None else prior.W + D
 
     @property
     def W(self) -> FloatArray:
-        """W at which the derivative is taken: in the nuclear norm refined by Newton steps on its support."""
+        """W at which the derivative is taken: refined by Newton steps on its support where the solver left something."""
         return self._W
 
     def require(self, inputs: Collection[str] = INPUTS) -> None:

@@ -244,7 +244,7 @@ class _Solved:
         >>> sol.derivative().vjp(np.ones((5, 5))).X.shape
         (3, 4, 5)
         """
-        found = Derivative(self.problem, self.rows, self.result, self.W)
+        found = Derivative(self.problem, self.rows, self.result)
         found.require(("X", "Z"))
         return found
 

@@ -164,7 +164,7 @@ def _refuse_kinks(solved: Solution | SolutionBatch, wanted: Sequence[str]) -> No
 
 
 def _derivative(solved: Solution | SolutionBatch) -> Derivative:
-    return Derivative(solved.problem, solved.rows, solved.result, solved.W)
+    return Derivative(solved.problem, solved.rows, solved.result)
 
 
 class _Matrix(torch.autograd.Function):

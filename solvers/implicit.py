@@ -55,6 +55,8 @@ STRICT = 1e-6
 _TINY = float(np.finfo(np.float64).tiny)
 # Newton steps that refine a nuclear-norm solution, the residual at which they end, and how far W may move by them.
 _NEWTON_STEPS, _RESIDUAL, _REFINED = 3, 1e-12, 1e-3
+# What rows of the support may be missed by before W of the Frobenius norm, for which one step is exact, is refined.
+_EXACT = 1e-11
 _Entry = TypeVar("_Entry", bound=np.generic)
 # Entries of the arrays that one group of a batch may fill at once.
 _ELEMENTS = 1 << 22
@@ -87,6 +89,8 @@ class ActiveRows:
         The slack of this row alone is positive, so that its multiplier is C.
     bounded : ndarray of bool, shape (B, m), or None
         The slack of the row's query is positive, so that the multipliers of the query sum to C.
+    missed : float
+        Largest distance of a row of the support from equality, and of multipliers at the bound from it.
     faults : dict of int to Fault
         Problems whose support is not strict.
     """
@@ -99,6 +103,7 @@ class ActiveRows:
     support: BoolArray
     fixed: BoolArray | None
     bounded: BoolArray | None
+    missed: float
     faults: dict[int, Fault]
 
 
@@ -150,23 +155,29 @@ def active_rows(solution: EitherSolution, tolerance: float = STRICT) -> ActiveRo
     if not problem.is_plain:
         allowance = tolerance * _batched(problem.allowance, problem)
     if penalty is None:
-        met, support = np.abs(off) <= allowance, positive if equality is None else positive | equality
+        apart, support = off, positive if equality is None else positive | equality
         fixed = bounded = torn = None
+        short = 0.0
     else:
         both = np.zeros(lam.shape, dtype=bool) if equality is None else equality
         missed = np.where(both, np.abs(off), np.maximum(-off, 0.0))
         slack, load = _slack_and_load(penalty, problem, missed, lam)
-        met = np.abs((off if sign is None else sign * off) + slack) <= allowance
         hinge, per_row = penalty.loss == "hinge", penalty.slack == "row"
-        at_bound = load >= np.asarray(penalty.C).reshape(-1, 1) * (1.0 - tolerance) if hinge else np.zeros_like(both)
+        C = np.asarray(penalty.C).reshape(-1, 1)
+        at_bound = load >= C * (1.0 - tolerance) if hinge else np.zeros_like(both)
+        share = np.where(at_bound, C / np.maximum(load, _TINY), 1.0)
+        # Below the bound a slack is what the solver left.
+        apart = (off if sign is None else sign * off) + (np.where(at_bound, slack, 0.0) if hinge else slack)
+        mu, short = mu * share, float(np.abs(share - 1.0).max(initial=0.0))
         support = positive | (both & ~at_bound if hinge else both & per_row)
         torn = support & (at_bound != (slack > allowance)) if hinge else None
         fixed, bounded = (at_bound, None) if per_row else (None, at_bound)
+    met = np.abs(apart) <= allowance
     if valid is not None:
         met, support = met & valid, support & valid
         torn = None if torn is None else torn & valid
-    faults = _faults(support, met, torn)
-    return ActiveRows(problem, solved, mu, sign, met, support, fixed, bounded, faults)
+    missed_by = max(short, float(np.where(support, np.abs(apart), 0.0).max(initial=0.0)))
+    return ActiveRows(problem, solved, mu, sign, met, support, fixed, bounded, missed_by, _faults(support, met, torn))
 
 
 def _slack_and_load(
@@ -417,7 +428,7 @@ class ImplicitSystem:
     active: ActiveRows
     faults: dict[int, Fault]
     D: FloatArray
-    """``W - W0``, shape (B, dx, dz), of a nuclear norm refined by Newton steps on the support."""
+    """``W - W0``, shape (B, dx, dz), refined by Newton steps on the support where the solver left something."""
     multipliers: FloatArray
     """mu of the module's text, shape (B, m)."""
     resting: BoolArray
@@ -439,7 +450,12 @@ class ImplicitSystem:
         self.resting = np.zeros(size, dtype=bool)
         if norm == "frobenius":
             everyone = np.arange(size)
-            self._parts.append((everyone, rows, _frobenius(rows, everyone, self.faults)))
+            solver = _frobenius(rows, everyone, self.faults)
+            self._parts.append((everyone, rows, solver))
+            if self.active.missed > _EXACT and not self.faults and self._solved.all():
+                point = _Point.at(self._problem, self.D, self.multipliers, rows)
+                point = point.moved(*solver(point.Y - self.D, point.missed()))
+                self.D, self.multipliers = point.D, point.multipliers
             return
         self.D = np.where(self._solved[:, None, None], self.D, 0.0)
         soft = solution.problem.penalty is not None and solution.problem.prior is None
@@ -631,18 +647,23 @@ class _Point(NamedTuple):
         return _Vectors(left, right, values[:, :rank], np.concatenate([ones, dual], axis=-1), rank, rank)
 
     def residuals(self, vectors: _Vectors) -> tuple[FloatArray, FloatArray]:
-        """``Y - U V^T`` on the tangent space, and what the local rows are missed by."""
+        """``Y - U V^T`` on the tangent space, and `missed`."""
         r = vectors.rank
         U, V = vectors.left[..., :r], vectors.right[..., :r]
         F = self.Y - U @ V.mT
-        F = F - (F - U @ (U.mT @ F)) @ (np.eye(V.shape[-2]) - V @ V.mT)
-        values = np.vecdot(self.rows.left @ self.D, self.rows.right)
-        return F, np.where(self.rows.real, self.sides - values - self.rows.ridge * self.x, 0.0)
+        return F - (F - U @ (U.mT @ F)) @ (np.eye(V.shape[-2]) - V @ V.mT), self.missed()
 
-    def moved(self, xi: FloatArray, y: FloatArray, rank: int) -> _Point:
-        """After one step, back on the matrices of this rank."""
-        U, values, Vt = np.linalg.svd(self.D + xi, full_matrices=False)
-        D = (U[..., :rank] * values[:, None, :rank]) @ Vt[:, :rank]
+    def missed(self) -> FloatArray:
+        """What the local rows are missed by, shape (B, k)."""
+        values = np.vecdot(self.rows.left @ self.D, self.rows.right)
+        return np.where(self.rows.real, self.sides - values - self.rows.ridge * self.x, 0.0)
+
+    def moved(self, xi: FloatArray, y: FloatArray, rank: int | None = None) -> _Point:
+        """After one step, back on the matrices of this rank, if one is given."""
+        D = self.D + xi
+        if rank is not None:
+            U, values, Vt = np.linalg.svd(D, full_matrices=False)
+            D = (U[..., :rank] * values[:, None, :rank]) @ Vt[:, :rank]
         Y = self.Y - (self.rows.left * y[..., None]).mT @ self.rows.right
         multipliers = self.multipliers - self.rows.spread(y, self.multipliers.shape[-1])
         return self._replace(D=np.asarray(D), multipliers=multipliers, Y=Y, x=self.x - y)
