@@ -260,7 +260,7 @@ def sensitivity_of(
     """What `Solution.sensitivity` returns."""
     _refuse_rank_limit(result)
     gradients = _tie(problem, value_gradients(problem, rows, result, W), query_tokens)
-    kinks = value_kinks(result)
+    kinks = kinks_in_tokens(problem, rows, result)
     soft = result.problem.penalty is not None
     norm = np.asarray(result.norm)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -275,6 +275,18 @@ def sensitivity_of(
     return Sensitivity(
         "objective" if soft else "norm", float(value) if one else value, gradients, margin, flags, selected
     )
+
+
+def kinks_in_tokens(problem: AttentionProblem, rows: AttentionRows, result: EitherSolution) -> ValueKinks:
+    """`value_kinks`, where W need be unique only in what the tokens see of it: the sum over the queries of each."""
+
+    def left(member: int) -> FloatArray:
+        grid, rng = _Grid.of(problem, rows), np.random.default_rng(0)
+        moved = grid.moved(rows, np.nan_to_num(result.multipliers))
+        X, Z, weights = (x if problem.batch is None else x[member] for x in (grid.X, grid.Z, moved))
+        return np.asarray((rng.normal(size=X.shape).mT @ (weights.mT @ Z)).sum(axis=0))
+
+    return value_kinks(result, left=left)
 
 
 def differentiable_in(kinks: ValueKinks, tied: bool = False) -> dict[str, BoolArray]:

@@ -19,12 +19,11 @@ from attsvm._lazy import needs
 from attsvm.margin_options import AttSvmOptions, check_options, takes
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectionLike
-from attsvm.sensitivity import INPUTS, Derivative, Gradients, differentiable_in, in_words, value_gradients
+from attsvm.sensitivity import INPUTS, Derivative, Gradients, differentiable_in, in_words, kinks_in_tokens, value_gradients
 from attsvm.solution import Solution, SolutionBatch
 from attsvm.solvers.arrays import FloatArray, require_choice
 from attsvm.solvers.implicit import Fault
 from attsvm.solvers.status import DegenerateError, InfeasibleError, NoSolutionError
-from attsvm.solvers.value_kinks import value_kinks
 from attsvm.svm import att_svm as solve_att_svm
 
 with needs("attsvm.torch"):
@@ -144,7 +143,7 @@ class _Objective(torch.autograd.Function):
 
 def _refuse_kinks(solved: Solution | SolutionBatch, wanted: Sequence[str]) -> None:
     """Raise where the value has no derivative in an input for which one is wanted."""
-    kinks = value_kinks(solved.result)
+    kinks = kinks_in_tokens(solved.problem, solved.rows, solved.result)
     smooth = differentiable_in(kinks)
     bad = np.zeros(len(kinks.row), dtype=bool)
     for name in wanted:

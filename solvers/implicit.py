@@ -165,7 +165,7 @@ def active_rows(solution: EitherSolution, tolerance: float = STRICT) -> ActiveRo
         hinge, per_row = penalty.loss == "hinge", penalty.slack == "row"
         C = np.asarray(penalty.C).reshape(-1, 1)
         at_bound = load >= C * (1.0 - tolerance) if hinge else np.zeros_like(both)
-        share = np.where(at_bound, C / np.maximum(load, _TINY), 1.0)
+        share = np.divide(C, load, out=np.ones_like(load), where=at_bound)
         # Below the bound a slack is what the solver left.
         apart = (off if sign is None else sign * off) + (np.where(at_bound, slack, 0.0) if hinge else slack)
         mu, short = mu * share, float(np.abs(share - 1.0).max(initial=0.0))
@@ -494,6 +494,8 @@ class ImplicitSystem:
     def _rest(self, members: IntArray, rows: LocalRows) -> None:
         """Problems with W = 0, where no change of the rows moves W, whatever the multipliers of tied rows are."""
         self.resting[members] = self._solved[members]
+        for at in np.flatnonzero(rows.real.any(axis=-1) & self.resting[members]).tolist():
+            self.faults.setdefault(int(members[at]), Fault(int(rows.index[at, 0]), "is tied with others at W = 0"))
         self._parts.append((members, rows, lambda F, g: (np.zeros(F.shape), np.zeros(g.shape))))
 
     def _blame_rank(self, members: IntArray, rank: int, dual_rank: int) -> None:

@@ -75,7 +75,9 @@ class _Faces(NamedTuple):
     within: Callable[[FloatArray], FloatArray]
 
 
-def value_kinks(solution: EitherSolution, tolerance: float = STRICT) -> ValueKinks:
+def value_kinks(
+    solution: EitherSolution, tolerance: float = STRICT, left: Callable[[int], FloatArray] | None = None
+) -> ValueKinks:
     """Whether the optimal value has a derivative at a solution; problems without a solution have no kink.
 
     Parameters
@@ -83,6 +85,9 @@ def value_kinks(solution: EitherSolution, tolerance: float = STRICT) -> ValueKin
     solution : MarginSolution
     tolerance : float
         See `attsvm.solvers.implicit.active_rows`.
+    left : callable, optional
+        From the number of a problem to a random combination, as a matrix (dx, dz), of what matters of the products
+        ``mu_k W b_k``; each of them by default.
 
     Examples
     --------
@@ -98,8 +103,8 @@ def value_kinks(solution: EitherSolution, tolerance: float = STRICT) -> ValueKin
     norm, problem = solution.norm_kind, solution.problem
     D = np.asarray(solution.W if problem.batch else solution.W[None])
     D = np.where(active.solved[:, None, None], D, 0.0)
-    B = len(D)
-    left, right, row = np.zeros(B, dtype=bool), np.zeros(B, dtype=bool), np.full(B, -1)
+    B, left_of = len(D), left
+    left_kinks, right, row = np.zeros(B, dtype=bool), np.zeros(B, dtype=bool), np.full(B, -1)
     if norm.name == "frobenius" or norm.family == "lp":
         row = _dependent(rows, rows.gram)
     elif norm.name == "nuclear":
@@ -111,7 +116,7 @@ def value_kinks(solution: EitherSolution, tolerance: float = STRICT) -> ValueKin
             for at in _undetermined(a[..., :r], b[..., :r]):
                 U, V, member = vectors.left[at, :, :r], vectors.right[at, :, :r], int(members[at])
                 within = active_map(part.left[at], part.right[at], U, V)
-                left[member], right[member] = _seen(active, member, within, _on_symmetric(U, V))
+                left_kinks[member], right[member] = _seen(active, member, within, _on_symmetric(U, V), left_of)
     elif norm.name in _FACES:
         Y = np.asarray(problem.adjoint(active.multipliers if problem.batch else active.multipliers[0])).reshape(D.shape)
         for b in np.flatnonzero(np.abs(D).max(axis=(-2, -1)) > 0).tolist():
@@ -119,7 +124,7 @@ def value_kinks(solution: EitherSolution, tolerance: float = STRICT) -> ValueKin
             matrices = part.left[0, :, :, None] * part.right[0, :, None, :]
             tangent = faces.tangent(matrices)
             row[b] = _dependent(part, (tangent @ tangent.T)[None])[0]
-            left[b], right[b] = _seen(active, b, faces.within(matrices), faces.within)
+            left_kinks[b], right[b] = _seen(active, b, faces.within(matrices), faces.within, left_of)
     else:
         raise ValueError(f"the derivative of the optimal value is not known in the norm {norm.name!r}")
     if problem.penalty is None or norm.name != "frobenius":  # then the norm has a kink at 0
@@ -128,7 +133,7 @@ def value_kinks(solution: EitherSolution, tolerance: float = STRICT) -> ValueKin
     many = row >= 0
     whole = D if problem.prior is None else D + problem.prior.W
     moves = many & whole.any(axis=(-2, -1))  # at W = 0 the factors of the rows do not matter, whatever the multipliers
-    return ValueKinks(many, left | moves, right | moves, row)
+    return ValueKinks(many, left_kinks | moves, right | moves, row)
 
 
 def _dependent(rows: LocalRows, gram: FloatArray) -> IntArray:
@@ -148,7 +153,11 @@ def _undetermined(a: FloatArray, b: FloatArray) -> list[int]:
 
 
 def _seen(
-    active: ActiveRows, member: int, rows: FloatArray, within: Callable[[FloatArray], FloatArray]
+    active: ActiveRows,
+    member: int,
+    rows: FloatArray,
+    within: Callable[[FloatArray], FloatArray],
+    left_of: Callable[[int], FloatArray] | None,
 ) -> tuple[bool, bool]:
     """Whether the left and the right factors of one problem see a difference between optimal W.
 
@@ -168,7 +177,7 @@ def _seen(
     a, b = (x[0] for x in factors_of(one, index[None]))
     rng = np.random.default_rng(0)
     owner = np.broadcast_to(problem.owner, active.multipliers.shape)[member, index]
-    left = rng.normal(size=a.shape).T @ (mu[:, None] * b)
+    left = rng.normal(size=a.shape).T @ (mu[:, None] * b) if left_of is None else left_of(member)
     right = (mu[:, None] * a).T @ rng.normal(size=(problem.q, b.shape[1]))[owner]
     return _outside(within, basis, left), _outside(within, basis, right)
 
