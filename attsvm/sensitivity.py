@@ -198,7 +198,9 @@ def _products(grid: _Grid, weights: FloatArray, M: FloatArray) -> tuple[FloatArr
     return weights.mT @ keys, (sums @ M).reshape(*grid.Z.shape[:-1], -1)
 
 
-def _shaped(problem: AttentionProblem, X: FloatArray, Z: FloatArray, offset: FloatArray, prior: FloatArray) -> Gradients:
+def _shaped(
+    problem: AttentionProblem, X: FloatArray, Z: FloatArray, offset: FloatArray, prior: FloatArray
+) -> Gradients:
     if not problem.multi_query:
         Z, offset = Z[..., 0, :], offset[..., 0, :]
     return Gradients(X, Z, offset, prior)
@@ -313,7 +315,12 @@ def in_words(rows: AttentionRows, faults: Mapping[int, Fault], batch: bool) -> s
 
 def _of_shape(name: str, value: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """A finite array of float64 of this shape; `finite_array` looks more closely where it is none."""
-    if isinstance(value, np.ndarray) and value.shape == shape and value.dtype == np.float64 and np.isfinite(value).all():
+    if (
+        isinstance(value, np.ndarray)
+        and value.shape == shape
+        and value.dtype == np.float64
+        and np.isfinite(value).all()
+    ):
         return value
     return finite_array(name, value, shape)
 

@@ -19,7 +19,15 @@ from attsvm._lazy import needs
 from attsvm.margin_options import AttSvmOptions, check_options, takes
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectionLike
-from attsvm.sensitivity import INPUTS, Derivative, Gradients, differentiable_in, in_words, kinks_in_tokens, value_gradients
+from attsvm.sensitivity import (
+    INPUTS,
+    Derivative,
+    Gradients,
+    differentiable_in,
+    in_words,
+    kinks_in_tokens,
+    value_gradients,
+)
 from attsvm.solution import Solution, SolutionBatch
 from attsvm.solvers.arrays import FloatArray, require_choice
 from attsvm.solvers.implicit import Fault
@@ -224,7 +232,9 @@ def _arguments(
     if X.ndim not in (3, 4):
         raise ValueError(f"X must have shape (n, T, dx) or (batch, n, T, dx), got {tuple(X.shape)}")
     if selection is None:
-        raise ValueError("selection must name one token per query: tensors have no head whose optimal tokens it could be")
+        raise ValueError(
+            "selection must name one token per query: tensors have no head whose optimal tokens it could be"
+        )
     others: dict[str, Any] = {name: value for name, value in options.items() if name not in ("offset", "prior")}
     offset = _expanded("offset", options.get("offset"), X, (*Z.shape[:-1], X.shape[-2]))
     prior = _expanded("prior", options.get("prior"), X, (*X.shape[:-3], X.shape[-1], Z.shape[-1]))

@@ -484,7 +484,9 @@ class ImplicitSystem:
             point = point.moved(*solver(f, g), rank)
             vectors = point.vectors(rank)
             solver = _nuclear(rows, vectors, members, self.faults)
-        kept = np.linalg.norm(point.D - self.D[members], axis=(-2, -1)) <= _REFINED * np.linalg.norm(self.D[members], axis=(-2, -1))
+        kept = np.linalg.norm(point.D - self.D[members], axis=(-2, -1)) <= _REFINED * np.linalg.norm(
+            self.D[members], axis=(-2, -1)
+        )
         for b in members[~kept & self._solved[members]].tolist():
             self.faults.setdefault(b, Fault(-1, "Newton's method moves W away: it is not accurate enough"))
         self.D[members] = np.where(kept[:, None, None], point.D, self.D[members])

@@ -33,7 +33,9 @@ def test_gradcheck_of_the_margin(norm, batch):
 def test_gradcheck_of_w_with_everything(norm, batch):
     X, Z, selection = tensors(1, batch)
     generator = torch.Generator().manual_seed(0)
-    offset = (0.1 * torch.randn(3, dtype=torch.float64, generator=generator)).requires_grad_()  # broadcast to all queries
+    offset = (
+        0.1 * torch.randn(3, dtype=torch.float64, generator=generator)
+    ).requires_grad_()  # broadcast to all queries
     prior = (0.1 * torch.randn(3, 3, dtype=torch.float64, generator=generator)).requires_grad_()
 
     def function(X, Z, offset, prior):
