@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from attsvm.problem import AttentionProblem
 from attsvm.selection_rows import AttentionRows
+from attsvm.solvers.active_rows import Fault
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray, require_count
-from attsvm.solvers.implicit import Fault, ImplicitSystem
+from attsvm.solvers.implicit import ImplicitSystem
 from attsvm.solvers.margin_solution import EitherSolution, is_one
 from attsvm.solvers.status import DegenerateError, Status
 from attsvm.solvers.value_kinks import ValueKinks, value_kinks
@@ -87,8 +88,8 @@ class Sensitivity:
     margin : Gradients or None
         Of the margin ``1 / norm``; None for a soft margin, whose norm is not what is minimized.
     differentiable : dict of str to bool, or to ndarray of bool, shape (batch,)
-        By input ("X", "Z", "offset", "prior"): False where the multipliers, or W, are not unique, so that the value has a
-        kink and the gradient belongs to the multipliers and the W that were found.
+        By input ("X", "Z", "offset", "prior"): False where the multipliers, or W, are not unique, so that the value
+        has a kink and the gradient belongs to the multipliers and the W that were found.
     selected : ndarray of bool, shape (*batch, n, T)
         Tokens that a query selects.
 
@@ -361,7 +362,7 @@ class Derivative:
 
     @property
     def W(self) -> FloatArray:
-        """W at which the derivative is taken: refined by Newton steps on its support where the solver left something."""
+        """W at which the derivative is taken: refined by Newton steps on its support where that is needed."""
         return self._W
 
     def require(self, inputs: Collection[str] = INPUTS) -> None:
@@ -376,8 +377,8 @@ class Derivative:
     def vjp(self, G: npt.ArrayLike, inputs: Collection[str] = INPUTS) -> Gradients:
         """Gradient of ``<G, W>`` in the inputs, for G of the shape of W; NaN for problems without a solution.
 
-        ``inputs`` are those in which W must have a derivative: at W = 0 of a soft margin it has one in X and Z, even where
-        it has none in offset and prior.
+        ``inputs`` are those in which W must have a derivative: at W = 0 of a soft margin it has one in X and Z, even
+        where it has none in offset and prior.
         """
         self.require(inputs)
         given = _of_shape("G", G, self._W.shape)

@@ -205,9 +205,9 @@ class _Solved:
     def sensitivity(self, *, query_tokens: npt.ArrayLike | None = None) -> Sensitivity:
         """Gradients of the norm and of the margin in tokens, queries, offset and prior, by the multipliers.
 
-        Of a soft margin: of the objective, ``||W||_F^2 / 2`` or the norm plus what the slacks cost. X, Z, offset and prior are
-        independent variables, unless ``query_tokens`` says which tokens the queries are. Problems of a batch without a
-        solution have NaN.
+        Of a soft margin: of the objective, ``||W||_F^2 / 2`` or the norm plus what the slacks cost. X, Z, offset and
+        prior are independent variables, unless ``query_tokens`` says which tokens the queries are. Problems of a
+        batch without a solution have NaN.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
 """Attention SVMs as functions of torch tensors: margins, objectives and W with gradients, one problem or a batch.
 
-Problems are solved on the CPU in float64, whatever the tensors are; results have the dtype and the device of X. Gradients of
-the margin and of the objective come from the multipliers (`attsvm.sensitivity`), those of W from implicit differentiation
-(`attsvm.solvers.implicit`). Second derivatives are not offered.
+Problems are solved on the CPU in float64, whatever the tensors are; results have the dtype and the device of X.
+Gradients of the margin and of the objective come from the multipliers (`attsvm.sensitivity`), those of W from
+implicit differentiation (`attsvm.solvers.implicit`). Second derivatives are not offered.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from attsvm.sensitivity import (
     value_gradients,
 )
 from attsvm.solution import Solution, SolutionBatch
+from attsvm.solvers.active_rows import Fault
 from attsvm.solvers.arrays import FloatArray, require_choice
-from attsvm.solvers.implicit import Fault
 from attsvm.solvers.status import DegenerateError, InfeasibleError, NoSolutionError
 from attsvm.svm import att_svm as solve_att_svm
 

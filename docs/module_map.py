@@ -30,7 +30,8 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
         "tokens, queries, labels",
     ),
     "SVMs and solutions": (
-        ("selection_rows", "exact_tokens", "support_proof", "solution", "margin_options", "svm", "optimality"),
+        ("selection_rows", "sensitivity", "exact_tokens", "support_proof", "solution", "margin_options", "svm", "torch",
+         "optimality"),
         "rows, W, local optimality",
     ),
     "training and paths": (("training", "paths"), "descent, growing balls"),

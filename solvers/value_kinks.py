@@ -1,8 +1,8 @@
-"""Whether the optimal value of a margin problem has a derivative: are the multipliers unique, and is W?
+"""Whether the optimal value of a margin problem has a derivative: multipliers and W must be unique.
 
 The value ``v`` (the least norm, or the objective of a soft margin) changes with the data by the derivative of the
-Lagrangian at a solution: ``dv = sum_k lam_k (dc_k - <dA_k, W> - <A_k, dW0>)``. This is its derivative where the multipliers
-are unique and ``<dA_k, W>`` is the same for every optimal W. Otherwise v has a kink.
+Lagrangian at a solution: ``dv = sum_k lam_k (dc_k - <dA_k, W> - <A_k, dW0>)``. This is its derivative where the
+multipliers are unique and ``<dA_k, W>`` is the same for every optimal W. Otherwise v has a kink.
 
 The multipliers are unique when the active rows are linearly independent after projection onto the complement of the
 directions in which the subdifferential of the norm at D extends, which for D with its singular vectors U, V are
@@ -11,9 +11,9 @@ directions in which the subdifferential of the norm at D extends, which for D wi
     spectral         U1 S V1^T, S symmetric of trace 0    l1         entries where D is 0
     linf             largest entries, of weighted sum 0
 
-where U1, V1 belong to the largest singular value. W is unique when no direction of the face of the norm that the dual matrix
-exposes leaves all active rows as they are; where some do, W may still be unique in what a change of the left or of the
-right factors sees of it, which is decided by the products with random factors.
+where U1, V1 belong to the largest singular value. W is unique when no direction of the face of the norm that the dual
+matrix exposes leaves all active rows as they are; where some do, W may still be unique in what a change of the left
+or of the right factors sees of it, which is decided by the products with random factors.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.implicit import (
+from attsvm.solvers.active_rows import (
     STRICT,
     ActiveRows,
     LocalRows,
     active_rows,
     dependent_rows,
-    dual_vectors,
     factors_of,
     local_rows,
 )
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.implicit import dual_vectors
 from attsvm.solvers.margin_solution import EitherSolution
 from attsvm.solvers.nuclear.symmetric_matrices import active_map
 
@@ -84,7 +84,7 @@ def value_kinks(
     ----------
     solution : MarginSolution
     tolerance : float
-        See `attsvm.solvers.implicit.active_rows`.
+        See `attsvm.solvers.active_rows.active_rows`.
     left : callable, optional
         From the number of a problem to a random combination, as a matrix (dx, dz), of what matters of the products
         ``mu_k W b_k``; each of them by default.
@@ -162,8 +162,8 @@ def _seen(
     """Whether the left and the right factors of one problem see a difference between optimal W.
 
     ``rows (k, f)`` are the active rows on the face. What the factors see are the products ``mu_k W b_k`` and, of each
-    query, ``W^T sum_k mu_k a_k``; sums of these with random vectors are functions of W on the face, and W is unique in them
-    where they are combinations of the rows.
+    query, ``W^T sum_k mu_k a_k``; sums of these with random vectors are functions of W on the face, and W is unique
+    in them where they are combinations of the rows.
     """
     _, singular, basis = np.linalg.svd(rows, full_matrices=False)
     basis = basis[singular > _SEEN * max(float(singular[0]) if len(singular) else 0.0, np.finfo(float).tiny)]

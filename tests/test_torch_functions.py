@@ -33,9 +33,7 @@ def test_gradcheck_of_the_margin(norm, batch):
 def test_gradcheck_of_w_with_everything(norm, batch):
     X, Z, selection = tensors(1, batch)
     generator = torch.Generator().manual_seed(0)
-    offset = (
-        0.1 * torch.randn(3, dtype=torch.float64, generator=generator)
-    ).requires_grad_()  # broadcast to all queries
+    offset = (0.1 * torch.randn(3, dtype=torch.float64, generator=generator)).requires_grad_()
     prior = (0.1 * torch.randn(3, 3, dtype=torch.float64, generator=generator)).requires_grad_()
 
     def function(X, Z, offset, prior):
@@ -95,7 +93,7 @@ def test_infeasible_problems_are_named():
     Z = torch.ones(3, 1, 1, dtype=torch.float64)
     with pytest.raises(InfeasibleError, match=r"problems 1, 2 of the batch: .*same vector as tokens 0 and 1"):
         attsvm.torch.margin(X, Z, [[0], [0], [0]])
-    with pytest.raises(InfeasibleError, match="X.0. holds the same vector"):
+    with pytest.raises(InfeasibleError, match=r"X.0. holds the same vector"):
         attsvm.torch.att_svm(X[1], Z[1], [0])
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from attsvm.solvers import MarginProblem, solve
-from attsvm.solvers.implicit import ImplicitSystem, active_rows, dependent_rows
+from attsvm.solvers import MarginProblem, solve, solve_batch
+from attsvm.solvers.active_rows import active_rows, dependent_rows
+from attsvm.solvers.implicit import ImplicitSystem
 from attsvm.solvers.value_kinks import value_kinks
 
 SOFT = [None, ("query", "hinge"), ("row", "hinge"), ("query", "squared_hinge"), ("row", "squared_hinge")]
@@ -66,8 +67,6 @@ def test_a_batch_gives_what_its_problems_give_alone():
     rng = np.random.default_rng(0)
     G = rng.normal(size=(4, 4, 3))
     for norm in ("frobenius", "nuclear"):
-        from attsvm.solvers import solve_batch
-
         together = ImplicitSystem(solve_batch(MarginProblem.stack(parts), norm)).vjp(G)
         for i, part in enumerate(parts):
             alone = ImplicitSystem(solve(part, norm)).vjp(G[i : i + 1])
