@@ -22,9 +22,9 @@ _STEP = {"frobenius": 1e-6, "nuclear": 1e-5, "spectral": 1e-4, "l1": 1e-7, "linf
 def check_gradients(trials: int, seed: int, *, norm: str, of: str) -> dict[str, Any]:
     """Random problems through gradcheck, both modes; of W also against differences of certified solves.
 
-    Columns, one entry per problem: ``passed``, ``degenerate`` (the library refuses: no derivative), and ``difference`` of
-    the derivative of W along random directions from a fourth-order difference, relative to its largest entry (NaN for
-    the margin).
+    Columns, one entry per problem: ``passed``, ``degenerate`` (the library refuses: no derivative), and ``difference``
+    of the derivative of W along random directions from a fourth-order difference, relative to its largest entry (NaN
+    for the margin).
 
     Examples
     --------
@@ -107,9 +107,9 @@ FIGURE_GRADIENTS = Figure(
     paper="own",
     name="gradients",
     title="Whether the derivatives through the solve are right",
-    protocol="""Random problems with Gaussian tokens, n = 1 to 3, T = 2 to 4, d = 2 to 4: torch's gradcheck of the margin in
-        six norms and of W in two (forward and backward mode), and the derivative of W along random directions against
-        fourth-order differences of certified solves.""",
+    protocol="""Random problems with Gaussian tokens, n = 1 to 3, T = 2 to 4, d = 2 to 4: torch's gradcheck of the
+        margin in six norms and of W in two (random projections, forward and backward mode), and the derivative of W
+        along random directions against fourth-order differences of certified solves.""",
     full={"trials": 200},
     quick={"trials": 5},
     run=run_gradients,
