@@ -142,7 +142,7 @@ def active_rows(solution: EitherSolution, tolerance: float = STRICT) -> ActiveRo
     if valid is not None:
         met, support = met & valid, support & valid
         torn = None if torn is None else torn & valid
-    missed_by = max(short, float(np.where(support, np.abs(apart), 0.0).max(initial=0.0)))
+    missed_by = max(short, float(np.abs(apart[support]).max(initial=0.0)))
     return ActiveRows(problem, solved, mu, sign, met, support, fixed, bounded, missed_by, _faults(support, met, torn))
 
 

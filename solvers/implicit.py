@@ -114,13 +114,14 @@ class ImplicitSystem:
         self.active = active_rows(solution, tolerance)
         self._problem, self._m, self._solved = solution.problem, solution.problem.m, self.active.solved
         self.faults = dict(self.active.faults)
+        self._frobenius = norm == "frobenius"
         rows = local_rows(self.active, self.active.support)
         size, shape = len(self._solved), solution.problem.shape
         self._parts: list[tuple[IntArray, LocalRows, _Solver]] = []
         self.D = as_batch(solution.W, solution.problem)
         self.multipliers = self.active.multipliers.copy()
         self.resting = np.zeros(size, dtype=bool)
-        if norm == "frobenius":
+        if self._frobenius:
             everyone = np.arange(size)
             solver = _frobenius(rows, everyone, self.faults)
             self._parts.append((everyone, rows, solver))
@@ -199,6 +200,8 @@ class ImplicitSystem:
     def vjp(self, G: FloatArray) -> RowGradient:
         """Gradient of ``<G, W>`` for G of shape (B, dx, dz); NaN where W has no derivative."""
         along, sides = self._solve(G, None)
+        if self._frobenius:  # then P is what the rows leave of G
+            return RowGradient(self.multipliers, along, sides, along)
         taken = self._problem.adjoint(sides if self._problem.batch else sides[0])
         return RowGradient(self.multipliers, along, sides, G - as_batch(taken, self._problem))
 
