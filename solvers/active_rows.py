@@ -117,9 +117,7 @@ def active_rows(solution: EitherSolution, tolerance: float = STRICT) -> ActiveRo
     size = np.abs(lam) * as_batch(problem.row_norms, problem)
     positive = size > tolerance * np.maximum(size.max(axis=-1, keepdims=True), np.finfo(np.float64).tiny)
     equality = None if not problem.equality.any() else as_batch(problem.equality, problem).astype(bool)
-    valid = None if problem.valid is None else as_batch(problem.valid, problem).astype(bool)
-    if not whole:
-        valid = np.broadcast_to(solved[:, None], lam.shape) if valid is None else valid & solved[:, None]
+    valid = _existing(problem, solved, lam.shape)
     mu = np.where(positive if equality is None else positive | equality, lam, 0.0)
     sign = None if equality is None else np.where(equality & (lam < 0), -1.0, 1.0)
     if solution.norm_kind.name == "frobenius" and penalty is None:
@@ -144,6 +142,15 @@ def active_rows(solution: EitherSolution, tolerance: float = STRICT) -> ActiveRo
         torn = None if torn is None else torn & valid
     missed_by = max(short, float(np.abs(apart[support]).max(initial=0.0)))
     return ActiveRows(problem, solved, mu, sign, met, support, fixed, bounded, missed_by, _faults(support, met, torn))
+
+
+def _existing(problem: EitherProblem, solved: BoolArray, shape: tuple[int, ...]) -> BoolArray | None:
+    """Rows that exist, of problems that are solved, shape (B, m); None for all."""
+    whole = bool(solved.all())
+    if problem.valid is None:
+        return None if whole else np.broadcast_to(solved[:, None], shape)
+    valid = as_batch(problem.valid, problem).astype(bool)
+    return valid if whole else valid & solved[:, None]
 
 
 class _SoftRows(NamedTuple):

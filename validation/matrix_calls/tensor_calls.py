@@ -61,6 +61,19 @@ def differences(value: Any, inputs: dict[str, Any], directions: dict[str, Any]) 
     return found
 
 
+def _known(
+    name: str, problem: Any, selection: Any, options: dict[str, Any], inputs: dict[str, Any], weights: FloatArray | None
+) -> float:
+    """The value of a function, from the solve of arrays."""
+    given = {key: inputs[key].numpy() for key in ("offset", "prior") if key in inputs}
+    plain = {key: options[key] for key in ("norm", "C", "slack", "loss")} | given
+    shown = attsvm.AttentionProblem(problem.X, problem.Y, problem.Z, mask=options["mask"])
+    solved = attsvm.att_svm(shown, selection, **plain)
+    if weights is not None:
+        return float((weights * solved.W).sum())
+    return float(np.sum(solved.margin if name == "margin" else solved.certificate.primal_value))
+
+
 def _judged(call: Call, name: str) -> Iterator[str]:
     import torch
 
@@ -97,15 +110,7 @@ def _judged(call: Call, name: str) -> Iterator[str]:
         return value
 
     value = call.run(gradient).detach()
-    arrays = {key: inputs[key].numpy() for key in ("offset", "prior") if key in inputs}
-    plain = {key: options[key] for key in ("norm", "C", "slack", "loss")} | arrays
-    shown = attsvm.AttentionProblem(problem.X, problem.Y, problem.Z, mask=options["mask"])
-    solved = attsvm.att_svm(shown, selection, **plain)
-    known = {
-        "att_svm": lambda: (weights * solved.W).sum(),
-        "margin": lambda: np.sum(solved.margin),
-        "objective": lambda: np.sum(solved.certificate.primal_value),
-    }[name]()
+    known = _known(name, problem, selection, options, inputs, weights)
     if abs(float(value) - known) > 1e-5 * max(1.0, abs(known)):
         yield f"{name} is {float(value):.9g}, the solve of arrays gives {known:.9g}"
     slope = sum(float((leaves[key].grad * directions[key]).sum()) for key in inputs)
