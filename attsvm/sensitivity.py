@@ -100,7 +100,7 @@ class Sensitivity:
     >>> sens
     Sensitivity(of norm, n=3, T=4, differentiable in X, Z, offset, prior)
     >>> [(effect.sequence, effect.token, round(effect.size, 3)) for effect in sens.top(2)]
-    [(1, 0, 0.917), (2, 0, 0.902)]
+    [(0, 3, 0.993), (2, 0, 0.574)]
     """
 
     of: str

@@ -134,14 +134,16 @@ def active_rows(solution: EitherSolution, tolerance: float = STRICT) -> ActiveRo
         apart, support, at_bound, share = found.apart, found.support, found.at_bound, found.share
         mu, short = mu * share, float(np.abs(share - 1.0).max(initial=0.0))
         if penalty.loss == "hinge":
-            torn = support & (at_bound != (found.slack > allowance))
+            torn = _and(valid, support & (at_bound != (found.slack > allowance)))
         fixed, bounded = (at_bound, None) if penalty.slack == "row" else (None, at_bound)
     met = np.abs(apart) <= allowance
-    if valid is not None:
-        met, support = met & valid, support & valid
-        torn = None if torn is None else torn & valid
+    met, support = _and(valid, met), _and(valid, support)
     missed_by = max(short, float(np.abs(apart[support]).max(initial=0.0)))
     return ActiveRows(problem, solved, mu, sign, met, support, fixed, bounded, missed_by, _faults(support, met, torn))
+
+
+def _and(valid: BoolArray | None, flags: BoolArray) -> BoolArray:
+    return flags if valid is None else flags & valid
 
 
 def _existing(problem: EitherProblem, solved: BoolArray, shape: tuple[int, ...]) -> BoolArray | None:

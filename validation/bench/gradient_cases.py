@@ -154,8 +154,8 @@ def gradient_speed(
     Examples
     --------
     >>> from attsvm.validation.bench.gradient_cases import gradient_speed
-    >>> sorted(gradient_speed(0, size=(2, 3, 4), batch=3, few=0)["attsvm, W"])
-    ['backward over forward', 'backward, ms', 'both, ms', 'difference', 'times as slow as ours']
+    >>> sorted(gradient_speed(0, size=(2, 3, 4), batch=3, few=0)["attsvm, W"])[:4]
+    ['backward over forward', 'backward, ms', 'both, ms', 'difference']
     """
     import torch
 
