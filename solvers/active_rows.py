@@ -250,9 +250,11 @@ class LocalRows:
     def of_problems(self, index: IntArray) -> LocalRows:
         """Those of some problems, with no more columns than they need."""
         k = max(1, int(self.real[index].sum(axis=-1).max(initial=0)))
-        fields = (self.index, self.first, self.real, self.tied, self.left, self.right)
-        rest = (self.scale, self.first_scale, self.ridge)
-        return LocalRows(*(x[index, :k] for x in fields), *(x[index, :k] for x in rest))
+        at = (index, slice(0, k))
+        return LocalRows(
+            self.index[at], self.first[at], self.real[at], self.tied[at], self.left[at], self.right[at],
+            self.scale[at], self.first_scale[at], self.ridge[at],
+        )  # fmt: skip
 
     @property
     def gram(self) -> FloatArray:
@@ -318,7 +320,8 @@ def local_rows(found: ActiveRows, chosen: BoolArray) -> LocalRows:
 def taken(per_row: npt.NDArray[_Entry], index: npt.NDArray[np.int64]) -> npt.NDArray[_Entry]:
     """Of numbers per row (B, m), or of all problems alike, those of an index (B, k)."""
     B, m = per_row.shape
-    return per_row.reshape(-1).take(index + m * np.arange(B)[:, None])
+    found: npt.NDArray[_Entry] = per_row.reshape(-1).take(index + m * np.arange(B)[:, None])
+    return found
 
 
 def _tied(found: ActiveRows, chosen: BoolArray, squared: bool) -> tuple[BoolArray, IntArray, BoolArray]:
