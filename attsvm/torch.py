@@ -58,7 +58,9 @@ class _Call:
     def solved(self, X: Tensor, Z: Tensor, offset: Tensor | None, prior: Tensor | None) -> Solution | SolutionBatch:
         """The problem of these tensors, solved; an error where there is no W."""
         problem = AttentionProblem(_array(X), Z=_array(Z), mask=_plain(self.mask))
-        given = {name: _array(value) for name, value in (("offset", offset), ("prior", prior)) if value is not None}
+        given: dict[str, Any] = {
+            name: _array(value) for name, value in (("offset", offset), ("prior", prior)) if value is not None
+        }
         found: Solution | SolutionBatch = solve_att_svm(problem, _plain(self.selection), **given, **self.options)
         _require_solution(found)
         return found
@@ -201,6 +203,11 @@ class _Matrix(torch.autograd.Function):
         return _back(ctx.like[0], _Matrix._derivative(ctx).jvp(*_tangents(tangents[:4])))
 
 
+def _applied(function: type[torch.autograd.Function], arguments: tuple[Any, ...]) -> Tensor:
+    found: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]  # torch types it not
+    return found
+
+
 def _require_tensor(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
@@ -283,8 +290,7 @@ def objective(
     (0.7071, [-0.3536, 0.3536])
     """
     arguments = _arguments("objective", X, Z, (selection, mask, degenerate), options)
-    value: Tensor = _Objective.apply(*arguments)
-    return value
+    return _applied(_Objective, arguments)
 
 
 @takes(AttSvmOptions)
@@ -334,16 +340,17 @@ def margin(
     """
     arguments = _arguments("margin", X, Z, (selection, mask, degenerate), options)
     if options.get("C") is None:
-        return 1.0 / _Objective.apply(*arguments)  # type: ignore[no-any-return]
+        return 1.0 / _applied(_Objective, arguments)
     norm = options.get("norm", "frobenius")
     if norm not in _OF_MATRIX:
         raise ValueError(
             f"with C= the margin has a gradient in the norms {', '.join(_OF_MATRIX)}, got norm={norm!r}; "
             "attsvm.torch.objective has one in every norm"
         )
-    W: Tensor = _Matrix.apply(*arguments)
+    W = _applied(_Matrix, arguments)
     prior = arguments[3]
-    return 1.0 / torch.linalg.matrix_norm(W if prior is None else W - prior, ord=_OF_MATRIX[norm])
+    size: Tensor = torch.linalg.matrix_norm(W if prior is None else W - prior, ord=_OF_MATRIX[norm])
+    return 1.0 / size
 
 
 # Norms in which W has a derivative, as torch calls them.
@@ -398,5 +405,4 @@ def att_svm(
     norm = options.get("norm", "frobenius")
     if norm not in _OF_MATRIX:
         raise ValueError(f"W has a gradient in the norms {', '.join(_OF_MATRIX)}, got norm={norm!r}")
-    W: Tensor = _Matrix.apply(*_arguments("att_svm", X, Z, (selection, mask, "raise"), options))
-    return W
+    return _applied(_Matrix, _arguments("att_svm", X, Z, (selection, mask, "raise"), options))
