@@ -119,12 +119,12 @@ def value_kinks(
                 left_kinks[member], right[member] = _seen(active, member, within, _on_symmetric(U, V), left_of)
     elif norm.name in _FACES:
         Y = np.asarray(problem.adjoint(active.multipliers if problem.batch else active.multipliers[0])).reshape(D.shape)
-        for b in np.flatnonzero(np.abs(D).max(axis=(-2, -1)) > 0).tolist():
-            part, faces = rows.of_problems(np.array([b])), _FACES[norm.name](D[b], Y[b])
+        for one in np.flatnonzero(np.abs(D).max(axis=(-2, -1)) > 0).tolist():
+            part, faces = rows.of_problems(np.array([one])), _FACES[norm.name](D[one], Y[one])
             matrices = part.left[0, :, :, None] * part.right[0, :, None, :]
             tangent = faces.tangent(matrices)
-            row[b] = _dependent(part, (tangent @ tangent.T)[None])[0]
-            left_kinks[b], right[b] = _seen(active, b, faces.within(matrices), faces.within, left_of)
+            row[one] = _dependent(part, (tangent @ tangent.T)[None])[0]
+            left_kinks[one], right[one] = _seen(active, one, faces.within(matrices), faces.within, left_of)
     else:
         raise ValueError(f"the derivative of the optimal value is not known in the norm {norm.name!r}")
     if problem.penalty is None or norm.name != "frobenius":  # then the norm has a kink at 0

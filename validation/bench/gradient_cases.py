@@ -48,12 +48,12 @@ def _ours(norm: str, function: str) -> Callable[[Any, Any, Any], Any]:
 def _cvxpylayers(norm: str, size: tuple[int, int, int]) -> Callable[[Any, Any, Any], Any]:
     """A layer of the primal problem whose parameter are the rows; building it is not timed."""
     import cvxpy as cp
-    from cvxpylayers.torch import CvxpyLayer
+    from cvxpylayers import torch as layers
 
     n, T, d = size
     W, rows = cp.Variable((d, d)), cp.Parameter((n * (T - 1), d * d))
     value = cp.sum_squares(W) / 2 if norm == "frobenius" else cp.normNuc(W)
-    layer = CvxpyLayer(
+    layer = layers.CvxpyLayer(
         cp.Problem(cp.Minimize(value), [rows @ cp.vec(W, order="C") >= 1]), parameters=[rows], variables=[W]
     )
 
@@ -174,8 +174,8 @@ def gradient_speed(
         for name, (package, make, norms) in PEERS_WITH_GRADIENTS.items():
             if norm not in norms or not few or find_spec(package) is None:
                 continue
-            some = tuple(value.detach()[:few].clone() for value in (X, Z, selected))
-            some[0].requires_grad_(), some[1].requires_grad_()
+            first, second = (value.detach()[:few].clone().requires_grad_() for value in (X, Z))
+            some = (first, second, selected[:few])
             numbers, grads = _measured(make(norm, size), some, 2)
             off = float(np.abs((grads[0] - ours).numpy()).max() / np.abs(ours.numpy()).max())
             lines[name] = numbers | {"times as slow as ours": numbers["both, ms"] / both, "difference": off}

@@ -102,7 +102,7 @@ def _judged(call: Call, name: str) -> Iterator[str]:
         return found.sum() if weights is None else (found * torch.tensor(weights)).sum()
 
     directions = {key: torch.tensor(call.rng.normal(size=tuple(x.shape))) for key, x in inputs.items()}
-    leaves = {key: value.clone().requires_grad_() for key, value in inputs.items()}
+    leaves: dict[str, Any] = {key: value.clone().requires_grad_() for key, value in inputs.items()}
 
     def gradient() -> Any:
         value = total(**leaves)
