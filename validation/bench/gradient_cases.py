@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -48,7 +49,8 @@ def _ours(norm: str, function: str) -> Callable[[Any, Any, Any], Any]:
 def _cvxpylayers(norm: str, size: tuple[int, int, int]) -> Callable[[Any, Any, Any], Any]:
     """A layer of the primal problem whose parameter are the rows; building it is not timed."""
     import cvxpy as cp
-    from cvxpylayers import torch as layers
+
+    layers: Any = import_module("cvxpylayers.torch")  # which exports its layer without saying so
 
     n, T, d = size
     W, rows = cp.Variable((d, d)), cp.Parameter((n * (T - 1), d * d))
