@@ -14,7 +14,7 @@ from attsvm.optimality import is_locally_optimal, separating_cone
 from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution, SolutionBatch
-from attsvm.solvers import Certificate, ConvergenceWarning, InfeasibleError, NoSolutionError, Status
+from attsvm.solvers import Certificate, ConvergenceWarning, DegenerateError, InfeasibleError, NoSolutionError, Status
 from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm, verify
 
 try:
@@ -57,12 +57,13 @@ _LAZY = {
     "soft_path": "attsvm.paths",
     "support_indices": "attsvm.optimality",
     "sweep": "attsvm.sweeps",
+    "torch": "attsvm.torch",
     "train": "attsvm.training",
     "write_report": "attsvm.reports",
 }
 
 if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they would accept any other name, too
-    from attsvm import dynamics, export, joint, next_token, sklearn
+    from attsvm import dynamics, export, joint, next_token, sklearn, torch
     from attsvm.cvxpy_models import cvxpy_model
     from attsvm.editing import edit
     from attsvm.enumeration import iter_locally_optimal, locally_optimal_selections, selection_graph
@@ -91,6 +92,7 @@ __all__ = [
     "Certificate",
     "ConcaveHead",
     "ConvergenceWarning",
+    "DegenerateError",
     "InfeasibleError",
     "LinearHead",
     "Loss",
@@ -147,6 +149,7 @@ __all__ = [
     "structured_problem",
     "support_indices",
     "sweep",
+    "torch",
     "train",
     "verify",
     "write_report",

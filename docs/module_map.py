@@ -30,8 +30,8 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
         "tokens, queries, labels",
     ),
     "SVMs and solutions": (
-        ("selection_rows", "exact_tokens", "attention_proofs", "support_proof", "solution", "margin_options", "svm",
-         "cvxpy_models", "optimality"),
+        ("selection_rows", "sensitivity", "exact_tokens", "attention_proofs", "support_proof", "solution",
+         "margin_options", "svm", "torch", "cvxpy_models", "optimality"),
         "rows, W, local optimality",
     ),
     "training and paths": (("training", "paths"), "descent, growing balls"),

@@ -319,6 +319,19 @@ CASES: tuple[Case, ...] = (
         for norm in ("l1", "linf", "l1.5", "l3", "spectral")
     ),
     *SOFT_CASES,
+    *(
+        DrawCase(
+            f"gradients-{norm}",
+            f"gradients of W and of the margin, {norm} norm, (6, 8, 10), batches of 200, beside cvxpylayers and moreau",
+            later("gradient_cases:gradient_speed", norm=norm, few=20 if norm == "frobenius" else 4),
+            tuple(
+                NumberGoal(f"backward <= forward, {what}", f"attsvm, {what}", "backward over forward", "at most", 1.0)
+                for what in ("W", "margin")
+            ),
+            slow=True,
+        )
+        for norm in ("frobenius", "nuclear")
+    ),
     DrawCase(
         "norms-agree",
         "100 problems per draw in spectral, l1, linf, l1.5 and l3 norms against certified cvxpy",
