@@ -1,0 +1,89 @@
+"""Soft margins of the Frobenius norm for rising C in one call of C: see exchanges.c, which it calls through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from attsvm.solvers.arrays import FloatArray, IntArray
+from attsvm.solvers.compiled.kernels import LOSSES, _begin, _check_sizes, _for_all, _opened
+from attsvm.solvers.penalty import PenaltyBatch
+from attsvm.solvers.rows.pairs import PairRows
+
+__all__ = ["Exchanged", "exchange_rows"]
+
+# Exchanges for each C, per row and group, after which it is left to other methods.
+_EACH = 20
+
+
+class Exchanged(NamedTuple):
+    """What `exchange_rows` found, for the first P values of C.
+
+    Attributes
+    ----------
+    multipliers : ndarray, shape (P, m)
+    W : ndarray, shape (P, dx, dz)
+    exchanges : ndarray of int, shape (P,)
+    """
+
+    multipliers: FloatArray
+    W: FloatArray
+    exchanges: IntArray
+
+
+@cache
+def _entry() -> ctypes._CFuncPtr:
+    entry = _opened().attsvm_exchanges
+    whole, array = ctypes.c_int, ctypes.c_void_p
+    entry.argtypes = [*8 * [whole], *8 * [array], whole, array]
+    return entry
+
+
+def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch) -> Exchanged:
+    """Multipliers for every C of a penalty, each from the face of the one before.
+
+    Those that do not settle, and all after them, are left out; so are those that a deadline leaves no time for.
+
+    Parameters
+    ----------
+    rows : PairRows
+        One problem; every row is an inequality.
+    rhs : ndarray, shape (m,)
+    penalty : PenaltyBatch
+        In rising order of C.
+
+    Examples
+    --------
+    ``min W^2 / 2 + C (2 - W)_+`` has W = min(C, 2):
+
+    >>> import numpy as np
+    >>> from attsvm.solvers import PairRows
+    >>> from attsvm.solvers.compiled.exchanges import exchange_rows
+    >>> from attsvm.solvers.penalty import PenaltyBatch
+    >>> exchange_rows(PairRows([[1.0]], [[1.0]], [0]), np.array([2.0]), PenaltyBatch(np.array([1.5, 3.0]))).W.ravel()
+    array([1.5, 2. ])
+    """
+    m, q, (dx, dz), count = rows.m, rows.q, rows.shape, len(penalty.C)
+    order = np.argsort(rows.owner, kind="stable")
+    most = min(m, dx * dz if penalty.loss == "hinge" else dx * dz + q)
+    _check_sizes(m, q * q, dx * dz, most * most, count)
+    given = [np.ascontiguousarray(part, dtype=np.float64) for part in (rows.a[order], rows.queries)]
+    fixed = [*given, np.ascontiguousarray(rows.owner[order], dtype=np.int64), rhs[order], np.ascontiguousarray(penalty.C)]
+    lam, W, exchanges = np.empty((count, m)), np.empty((count, dx, dz)), np.empty(count, dtype=np.intc)
+    stop, done = np.zeros(1, dtype=np.intc), 0
+
+    def run(begin: int, end: int) -> int:
+        nonlocal done
+        done = _entry()(
+            LOSSES.index(penalty.loss), int(penalty.slack == "row"), count, m, dx, q, dz, most,
+            *map(_begin, (*fixed, lam, W, exchanges)), _EACH * (m + q), _begin(stop),
+        )  # fmt: skip
+        return int(done >= 0)
+
+    _for_all(run, 1, m * dx, count * m * most, stop)
+    found = np.empty((done, m))
+    found[:, order] = lam[:done]
+    return Exchanged(found, W[:done], exchanges[:done].astype(np.int64))
