@@ -26,6 +26,9 @@
 #define MISSED 1e-11
 /* Share of the largest violation from which on further rows may join before all rows are looked at again. */
 #define WORTH 0.1
+/* Share of the largest multiplier from which on one of a start counts as positive, and of a bound by which it is missed. */
+#define POSITIVE 1e-8
+#define REACHED 1e-7
 /* Steps in a row that only remove rounding before the factor is computed anew, and before rounding is accepted. */
 #define REFRESH 2
 #define ACCEPT 4
@@ -172,10 +175,11 @@ static void remove_direction(Face *s, int at) {
 /* The leader of a group has become 0: another row leads, and the directions of the group are formed anew. 0 on failure. */
 static int change_leader(Face *s, int j) {
     int lead = -1;
-    for (int k = s->first[j]; k < s->first[j + 1]; k++)
-        if (s->place[k] >= 0 && (lead < 0 || s->lam[k] > s->lam[lead])) lead = k;
+    for (int k = s->first[j]; k < s->first[j + 1]; k++) /* of a start some rows may not be in the face yet */
+        if ((s->place[k] >= 0 || s->lam[k] > 0.0) && (lead < 0 || s->lam[k] > s->lam[lead])) lead = k;
     const int moves = s->own[j] >= 0;
-    const double slope = moves ? s->g[s->own[j]] : 0.0, least = lead < 0 ? 0.0 : s->g[s->place[lead]];
+    const double slope = moves ? s->g[s->own[j]] : 0.0;
+    const double least = lead < 0 || s->place[lead] < 0 ? 0.0 : s->g[s->place[lead]];
     if (moves) remove_direction(s, s->own[j]);
     if (lead < 0) {
         s->leader[j] = -1, s->load[j] = 0.0;
@@ -268,9 +272,9 @@ static int descend(Face *s) {
     return 1;
 }
 
-/* Let a row join, or the bound of its group be left if it is the leader; `slope` is what the objective falls by along its
-   direction. 0 on failure. */
-static int join(Face *s, int k, double slope) {
+/* Let the direction of a row join the face, or what it leads to where the two depend on each other; `slope` is what the
+   objective falls by along the direction. 1 if it has joined, 2 if it need not any more, 0 on failure. */
+static int insert(Face *s, int k, double slope) {
     const int j = s->group[k], leads = s->leader[j] < 0 || s->leader[j] == k;
     if (leads) s->leader[j] = k;
     for (int tries = 0; !append(s, k); tries++) {
@@ -288,12 +292,19 @@ static int join(Face *s, int k, double slope) {
         if (told == UNBOUNDED || told == SETTLED) return 0;
         memset(s->g, 0, doubles(n));
         s->exchanges++;
-        if (told == BLOCKED_BY_BOUND && by == j && leads) return 1; /* nothing of the face has left; the bound is reached */
+        if (leads ? told == BLOCKED_BY_BOUND && by == j : told == BLOCKED_BY_ROW && by == k) return 2;
         if (!leave(s, told, by)) return 0;
-        if (leads && s->leader[j] < 0) return 1;
-        if (leads) k = s->leader[j];
+        if (leads && s->leader[j] < 0) return 2;
+        if (leads || s->leader[j] == k) k = s->leader[j];
     }
     s->exchanges++;
+    return 1;
+}
+
+/* Let a row join, or the bound of its group be left if it is the leader, and go on to the next minimum; 0 on failure. */
+static int join(Face *s, int k, double slope) {
+    const int told = insert(s, k, slope);
+    if (told != 1) return told;
     memset(s->g, 0, doubles(s->n));
     s->g[s->n - 1] = slope;
     return descend(s);
@@ -404,6 +415,34 @@ static int settle(Face *s, Candidate *candidates) {
     }
 }
 
+/* Take over multipliers of the first C: which of them are positive and which sums at their bound. 0 on failure. */
+static int adopt(Face *s, const double *start) {
+    double largest = 0.0;
+    for (int k = 0; k < s->m; k++) largest = fmax(largest, start[k]);
+    for (int k = 0; k < s->m; k++) s->lam[k] = start[k] > POSITIVE * largest ? start[k] : 0.0;
+    for (int j = 0; j < s->groups; j++) {
+        double load = 0.0;
+        for (int k = s->first[j]; k < s->first[j + 1]; k++) {
+            load += s->lam[k];
+            if (s->lam[k] > 0.0 && (s->leader[j] < 0 || s->lam[k] > s->lam[s->leader[j]])) s->leader[j] = k;
+        }
+        const int tight = load > s->C * (1.0 - REACHED);
+        for (int k = s->first[j]; k < s->first[j + 1] && tight; k++) s->lam[k] *= s->C / load;
+        s->load[j] = tight ? s->C : load;
+    }
+    look(s);
+    for (int j = 0; j < s->groups; j++) {
+        const int lead = s->leader[j];
+        if (lead >= 0 && s->own[j] < 0 && s->load[j] < s->C && !insert(s, lead, s->misses[lead])) return 0;
+        for (int k = s->first[j]; k < s->first[j + 1]; k++) {
+            const int now = s->leader[j];
+            if (!(s->lam[k] > 0.0) || k == now || s->place[k] >= 0) continue;
+            if (!insert(s, k, s->misses[k] - (now < 0 ? 0.0 : s->misses[now]))) return 0;
+        }
+    }
+    return 1;
+}
+
 /* Multipliers and bounds of the last C for the next one. 0 on failure. */
 static int next_penalty(Face *s, int loss, double C, double before) {
     if (loss == SQUARED) {
@@ -472,11 +511,11 @@ static void *face_memory(Face *s, Candidate **candidates) {
 }
 
 /* Left factors (m, dx), queries (q, dz), the query of each row (m,) in rising order, right-hand sides (m,), and C (count,) in
-   rising order. `most` directions, `limit` exchanges for each C. Writes multipliers (count, m), W (count, dx, dz) and
+   rising order; multipliers (m,) to begin with, or NULL. `most` directions, `limit` exchanges for each C. Writes multipliers (count, m), W (count, dx, dz) and
    exchanges (count,). Returns how many C are done, the first ones, or -1 where memory is short. */
 EXPORT int attsvm_exchanges(int loss, int by_row, int count, int m, int dx, int q, int dz, int most, const double *a,
-                            const double *queries, const int64_t *owner, const double *rhs, const double *C, double *lam,
-                            double *W, int *exchanges, int limit, const int *stop) {
+                            const double *queries, const int64_t *owner, const double *rhs, const double *C,
+                            const double *start, double *lam, double *W, int *exchanges, int limit, const int *stop) {
     Face s = {.m = m, .dx = dx, .q = q, .dz = dz, .most = most, .a = a, .queries = queries, .rhs = rhs, .C = INFINITY};
     Candidate *candidates;
     void *memory = face_memory(&s, &candidates);
@@ -488,7 +527,8 @@ EXPORT int attsvm_exchanges(int loss, int by_row, int count, int m, int dx, int 
     int done = 0;
     for (; done < count; done++) {
         s.exchanges = 0, s.limit = limit;
-        if (!next_penalty(&s, loss, C[done], done ? C[done - 1] : C[0]) || !settle(&s, candidates)) break;
+        if (!next_penalty(&s, loss, C[done], done ? C[done - 1] : C[0])) break;
+        if ((!done && start && !adopt(&s, start)) || !settle(&s, candidates)) break;
         memcpy(lam + (Size)done * m, s.lam, doubles(m));
         memcpy(W + (Size)done * dx * dz, s.W, doubles((Size)dx * dz));
         exchanges[done] = (int)s.exchanges;

@@ -7,6 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.compiled.kernels import LOSSES, _begin, _check_sizes, _for_all, _opened
@@ -34,15 +35,21 @@ class Exchanged(NamedTuple):
     exchanges: IntArray
 
 
+def _order(rows: PairRows, penalty: PenaltyBatch) -> int:
+    """Most directions that are independent: of multipliers and, with squared slacks, of W and the slacks."""
+    dx, dz = rows.shape
+    return min(rows.m, dx * dz + (0 if penalty.loss == "hinge" else rows.q if penalty.slack == "query" else rows.m))
+
+
 @cache
 def _entry() -> ctypes._CFuncPtr:
     entry = _opened().attsvm_exchanges
     whole, array = ctypes.c_int, ctypes.c_void_p
-    entry.argtypes = [*8 * [whole], *8 * [array], whole, array]
+    entry.argtypes = [*8 * [whole], *9 * [array], whole, array]
     return entry
 
 
-def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch) -> Exchanged:
+def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch, start: FloatArray | None = None) -> Exchanged:
     """Multipliers for every C of a penalty, each from the face of the one before.
 
     Those that do not settle, and all after them, are left out; so are those that a deadline leaves no time for.
@@ -54,6 +61,8 @@ def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch) -> Exc
     rhs : ndarray, shape (m,)
     penalty : PenaltyBatch
         In rising order of C.
+    start : ndarray, shape (m,), optional
+        Admissible multipliers for the first C to begin with; 0 by default.
 
     Examples
     --------
@@ -68,10 +77,11 @@ def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch) -> Exc
     """
     m, q, (dx, dz), count = rows.m, rows.q, rows.shape, len(penalty.C)
     order = np.argsort(rows.owner, kind="stable")
-    most = min(m, dx * dz if penalty.loss == "hinge" else dx * dz + q)
+    most = _order(rows, penalty) + 1  # one more: what is told from a face of all dimensions depends on it
     _check_sizes(m, q * q, dx * dz, most * most, count)
-    given = [np.ascontiguousarray(part, dtype=np.float64) for part in (rows.a[order], rows.queries)]
-    fixed = [*given, np.ascontiguousarray(rows.owner[order], dtype=np.int64), rhs[order], np.ascontiguousarray(penalty.C)]
+    a, queries, sides, C = (_real(part) for part in (rows.a[order], rows.queries, rhs[order], penalty.C))
+    fixed = [a, queries, np.ascontiguousarray(rows.owner[order], dtype=np.int64), sides, C]
+    first = None if start is None else _real(start[order])
     lam, W, exchanges = np.empty((count, m)), np.empty((count, dx, dz)), np.empty(count, dtype=np.intc)
     stop, done = np.zeros(1, dtype=np.intc), 0
 
@@ -79,7 +89,7 @@ def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch) -> Exc
         nonlocal done
         done = _entry()(
             LOSSES.index(penalty.loss), int(penalty.slack == "row"), count, m, dx, q, dz, most,
-            *map(_begin, (*fixed, lam, W, exchanges)), _EACH * (m + q), _begin(stop),
+            *map(_begin, fixed), None if first is None else _begin(first), *map(_begin, (lam, W, exchanges)), _EACH * (m + q), _begin(stop),
         )  # fmt: skip
         return int(done >= 0)
 
@@ -87,3 +97,7 @@ def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch) -> Exc
     found = np.empty((done, m))
     found[:, order] = lam[:done]
     return Exchanged(found, W[:done], exchanges[:done].astype(np.int64))
+
+
+def _real(part: npt.ArrayLike) -> FloatArray:
+    return np.ascontiguousarray(part, dtype=np.float64)
