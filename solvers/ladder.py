@@ -23,7 +23,7 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
-__all__ = ["SOLVERS", "BatchMethod", "Method", "SolverSpec", "rungs"]
+__all__ = ["SOLVERS", "BatchMethod", "Method", "SolverSpec", "follows_faces", "rungs"]
 
 Method = Callable[[UnitProblem, Norm, Request], MethodResult]
 BatchMethod = Callable[[UnitProblemBatch, Norm, Request], BatchResult]
@@ -181,6 +181,8 @@ ROWS_PER_ENTRY, MOST_ENTRIES = 4, 4200
 # Numbers in the rows of one problem, written out, up to which the compiled interior point methods take all rows; rows
 # and entries of their systems, whichever are fewer.
 WRITTEN_OUT, COMPILED_ORDER = 40_000_000, 1500
+# Directions of a face, those of squared slacks per row, and rows up to which exchanges of single rows are quick.
+FACE_ORDER, FACE_SQUARED, FACE_ROWS = 640, 200, 10_000
 # Rows, and rows per query, from which on a growing set of rows is sooner done than all rows, in other norms.
 GROWING_ORDER, GROWING_PER_QUERY = 450, 6
 # Rows or entries, whichever are fewer, of a nuclear problem up to which the systems of its interior point method are
@@ -229,6 +231,26 @@ def _frobenius(problem: EitherProblem) -> tuple[str, ...]:
     if problem.m >= ROWS_PER_ENTRY * _entries(problem) and _entries(problem) <= MOST_ENTRIES:
         return ("entries", "working_set")
     return ("working_set",)
+
+
+def follows_faces(problem: EitherProblem, norm: Norm) -> bool:
+    """Whether soft margins of many C follow from one another by exchanges of single rows: where faces are small.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, get_norm
+    >>> from attsvm.solvers.ladder import follows_faces
+    >>> follows_faces(MarginProblem([[1.0]], [[1.0]], [0]).soft(C=1.0), get_norm("frobenius"))
+    True
+    """
+    penalty = problem.penalty
+    if norm.name != "frobenius" or penalty is None or why_missing() or not (problem.is_plain or not problem.equality.any()):
+        return False
+    order = _entries(problem)
+    if penalty.loss != "hinge":  # further coordinates: one for each slack
+        order += problem.q if penalty.slack == "query" else problem.m
+    by_row = penalty.loss != "hinge" and penalty.slack == "row"
+    return min(problem.m, order) <= (FACE_SQUARED if by_row else FACE_ORDER) and problem.m <= FACE_ROWS
 
 
 def _nuclear(problem: EitherProblem) -> tuple[str, ...]:
