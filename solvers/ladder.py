@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
+from attsvm.solvers.compiled.exchanges import are_few
 from attsvm.solvers.compiled.kernels import why_missing
 from attsvm.solvers.margin_problem import EitherProblem
 from attsvm.solvers.margin_solution import BatchResult, MethodResult
@@ -181,8 +182,6 @@ ROWS_PER_ENTRY, MOST_ENTRIES = 4, 4200
 # Numbers in the rows of one problem, written out, up to which the compiled interior point methods take all rows; rows
 # and entries of their systems, whichever are fewer.
 WRITTEN_OUT, COMPILED_ORDER = 40_000_000, 1500
-# Directions of a face, those of squared slacks per row, and rows up to which exchanges of single rows are quick.
-FACE_ORDER, FACE_SQUARED, FACE_ROWS = 640, 200, 10_000
 # Rows, and rows per query, from which on a growing set of rows is sooner done than all rows, in other norms.
 GROWING_ORDER, GROWING_PER_QUERY = 450, 6
 # Rows or entries, whichever are fewer, of a nuclear problem up to which the systems of its interior point method are
@@ -244,13 +243,9 @@ def follows_faces(problem: EitherProblem, norm: Norm) -> bool:
     True
     """
     penalty = problem.penalty
-    if norm.name != "frobenius" or penalty is None or why_missing() or not (problem.is_plain or not problem.equality.any()):
+    if norm.name != "frobenius" or penalty is None or why_missing():
         return False
-    order = _entries(problem)
-    if penalty.loss != "hinge":  # further coordinates: one for each slack
-        order += problem.q if penalty.slack == "query" else problem.m
-    by_row = penalty.loss != "hinge" and penalty.slack == "row"
-    return min(problem.m, order) <= (FACE_SQUARED if by_row else FACE_ORDER) and problem.m <= FACE_ROWS
+    return are_few(problem.m, problem.q, problem.shape, penalty) and (problem.is_plain or not problem.equality.any())
 
 
 def _nuclear(problem: EitherProblem) -> tuple[str, ...]:

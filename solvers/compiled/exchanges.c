@@ -22,7 +22,8 @@
 
 /* Squared pivot, as a share of the squared length of a direction, below which it depends on the others. */
 #define DEPENDENT 1e-11
-/* Share of the largest right-hand side by which a row may be missed. */
+/* Share of the largest right-hand side by which a row may be missed: one outside the face, and one of it. */
+#define OUTSIDE 3e-10
 #define MISSED 1e-11
 /* Share of the largest violation from which on further rows may join before all rows are looked at again. */
 #define WORTH 0.1
@@ -371,7 +372,7 @@ static int missed(const Face *s, Candidate *out) {
     for (int j = 0; j < s->groups; j++) {
         const int lead = s->leader[j];
         const double level = lead < 0 ? 0.0 : s->misses[lead];
-        Candidate best = {MISSED * s->scale, j, -2};
+        Candidate best = {OUTSIDE * s->scale, j, -2};
         for (int k = s->first[j]; k < s->first[j + 1]; k++)
             if (s->place[k] < 0 && k != lead && s->misses[k] - level > best.by) best.by = s->misses[k] - level, best.row = k;
         if (lead >= 0 && s->own[j] < 0 && -level > best.by) best.by = -level, best.row = -1;
@@ -409,7 +410,7 @@ static int settle(Face *s, Candidate *candidates) {
             const int k = leaves ? lead : candidates[i].row;
             if (leaves ? lead < 0 || s->own[j] >= 0 : s->place[k] >= 0 || k == lead) continue;
             const double slope = slope_now(s, k);
-            if (!((leaves ? -slope : slope) > MISSED * s->scale)) continue;
+            if (!((leaves ? -slope : slope) > OUTSIDE * s->scale)) continue;
             if (!join(s, k, slope) || s->exchanges > s->limit || *s->stop) return 0;
         }
     }

@@ -11,13 +11,15 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.compiled.kernels import LOSSES, _begin, _check_sizes, _for_all, _opened
-from attsvm.solvers.penalty import PenaltyBatch
+from attsvm.solvers.penalty import EitherPenalty, PenaltyBatch
 from attsvm.solvers.rows.pairs import PairRows
 
-__all__ = ["Exchanged", "exchange_rows"]
+__all__ = ["Exchanged", "are_few", "exchange_rows"]
 
 # Exchanges for each C, per row and group, after which it is left to other methods.
 _EACH = 20
+# Directions of a face, those with squared slacks of single rows, and rows up to which exchanges are quick.
+_MOST_DIRECTIONS, _MOST_SQUARED, _MOST_ROWS = 640, 200, 10_000
 
 
 class Exchanged(NamedTuple):
@@ -35,10 +37,24 @@ class Exchanged(NamedTuple):
     exchanges: IntArray
 
 
-def _order(rows: PairRows, penalty: PenaltyBatch) -> int:
-    """Most directions that are independent: of multipliers and, with squared slacks, of W and the slacks."""
-    dx, dz = rows.shape
-    return min(rows.m, dx * dz + (0 if penalty.loss == "hinge" else rows.q if penalty.slack == "query" else rows.m))
+def _order(m: int, q: int, shape: tuple[int, int], penalty: EitherPenalty) -> int:
+    """Most directions that are independent: W has its entries and, with squared slacks, one more for each of these."""
+    slacks = 0 if penalty.loss == "hinge" else q if penalty.slack == "query" else m
+    return min(m, shape[0] * shape[1] + slacks)
+
+
+def are_few(m: int, q: int, shape: tuple[int, int], penalty: EitherPenalty) -> bool:
+    """Whether faces of so many rows, queries and entries of W are small enough for exchanges of single rows.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import Penalty
+    >>> from attsvm.solvers.compiled.exchanges import are_few
+    >>> are_few(1800, 200, (16, 16), Penalty(1.0)), are_few(3600, 300, (64, 64), Penalty(1.0))
+    (True, False)
+    """
+    by_row = penalty.loss != "hinge" and penalty.slack == "row"  # nearly every row has a multiplier
+    return m <= _MOST_ROWS and _order(m, q, shape, penalty) <= (_MOST_SQUARED if by_row else _MOST_DIRECTIONS)
 
 
 @cache
@@ -77,7 +93,7 @@ def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch, start:
     """
     m, q, (dx, dz), count = rows.m, rows.q, rows.shape, len(penalty.C)
     order = np.argsort(rows.owner, kind="stable")
-    most = _order(rows, penalty) + 1  # one more: what is told from a face of all dimensions depends on it
+    most = _order(m, q, (dx, dz), penalty) + 1  # one more: what is told from a face of all dimensions depends on it
     _check_sizes(m, q * q, dx * dz, most * most, count)
     a, queries, sides, C = (_real(part) for part in (rows.a[order], rows.queries, rhs[order], penalty.C))
     fixed = [a, queries, np.ascontiguousarray(rows.owner[order], dtype=np.int64), sides, C]
@@ -88,8 +104,8 @@ def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch, start:
     def run(begin: int, end: int) -> int:
         nonlocal done
         done = _entry()(
-            LOSSES.index(penalty.loss), int(penalty.slack == "row"), count, m, dx, q, dz, most,
-            *map(_begin, fixed), None if first is None else _begin(first), *map(_begin, (lam, W, exchanges)), _EACH * (m + q), _begin(stop),
+            LOSSES.index(penalty.loss), int(penalty.slack == "row"), count, m, dx, q, dz, most, *map(_begin, fixed),
+            None if first is None else _begin(first), *map(_begin, (lam, W, exchanges)), _EACH * (m + q), _begin(stop),
         )  # fmt: skip
         return int(done >= 0)
 

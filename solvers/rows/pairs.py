@@ -137,6 +137,11 @@ class PairRows:
         return size
 
     @lazy
+    def _is_sorted(self) -> bool:
+        """Whether the rows of one problem stand in the order of their queries."""
+        return bool(self.owner.ndim == 1 and (self.owner[1:] >= self.owner[:-1]).all())
+
+    @lazy
     def _blocks(self) -> FloatArray | None:
         """Left factors by query, shape (*batch, q, block, dx), if that is a view of float64 numbers."""
         if not self.block or self.a.dtype != np.float64:
@@ -259,8 +264,11 @@ class PairRows:
             else:
                 from scipy import sparse
 
-                position = (self.owner[rows], np.arange(len(part)))
-                combined += sparse.csr_array((lam[rows], position), shape=(self.q, len(part))) @ part
+                place: Any = (self.owner[rows], np.arange(len(part)))
+                picks: Any = (lam[rows], place)
+                if self._is_sorted:  # rows of each query side by side: nothing has to be put in order
+                    picks = (lam[rows], place[1], np.searchsorted(place[0], np.arange(self.q + 1)))
+                combined += sparse.csr_array(picks, shape=(self.q, len(part))) @ part
         return np.asarray(combined.T @ self.queries)
 
     def gather(self, index: npt.ArrayLike) -> PairRows:
