@@ -33,7 +33,7 @@ from attsvm.solvers.frobenius.soft_entries import soft_interior
 from attsvm.solvers.frobenius.soft_rows import FIRST_ROWS, BothSigns, largest_of_each, plan_memory
 from attsvm.solvers.frobenius.working_set import Progress, read_progress
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult
+from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult, is_one
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty, PenaltyBatch
 from attsvm.solvers.request import Request
@@ -43,8 +43,8 @@ __all__ = ["solve_soft_large"]
 
 # Sweeps in all; between two looks at all rows: sweeps, those at first after a warm start, the most, and operations.
 _SWEEPS, _CHUNK, _WARM_CHUNK, _LONGEST_CHUNK, _OPERATIONS = 20_000, 10, 2, 40, 4e9
-# Gap from which on a warm start is one from far away.
-_FAR = 1e-4
+# Gap from which on a warm start is one from far away, and share of the sweeps before it that come before the first look.
+_FAR, _AGAIN = 1e-4, 0.8
 # Operations per second of sweeps and of factorizations on a usual machine: they decide between the two.
 _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
 # Newton steps that a run is expected to take, those after which sweeps may be left for them, those of one proximal
@@ -126,6 +126,11 @@ class _SoftSolve:
             if value > best:
                 best, kept = value, trial
         return kept
+
+    def _sweeps_before(self) -> int:
+        """Most of the sweeps that a solution for another C took, if the start is one: so many are needed again."""
+        given = self.request.warm_start
+        return int(_AGAIN * given.iterations) if isinstance(given, MarginSolution) and is_one(given) else 0
 
     # -- the working set ------------------------------------------------------------------------------
 
@@ -386,7 +391,7 @@ class _SoftSolve:
         if self.problem.m:
             self._look(goal)
         if self.gap > _FAR:  # a start from far away gains nothing from looks after every second sweep
-            self.chunk = _CHUNK
+            self.chunk = max(_CHUNK, min(self._sweeps_before(), _LONGEST_CHUNK))
         while True:
             if self.gap > goal:
                 self.approach(goal)
