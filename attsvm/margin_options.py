@@ -261,5 +261,7 @@ def method_options(kind: type[Any], options: Mapping[str, object]) -> dict[str, 
     >>> method_options(SolverOptions, {"norm": "nuclear", "tolerance": 1e-6})
     {'tolerance': 1e-06}
     """
+    if not options:
+        return {}
     own = kind.__annotations__.keys() - MethodOptions.__annotations__.keys()
     return {name: value for name, value in options.items() if name not in own}

@@ -307,7 +307,8 @@ def rungs(
             raise ValueError(_why_none(norm, rank, problem.penalty is not None))
     else:
         names = LADDERS[norm.family](problem) if norm.family in LADDERS else _own_norm(problem, norm)
-    return _with_what_is_built(tuple(SOLVERS[name] for name in names), warn), ""
+    specs = tuple([SOLVERS[name] for name in names])
+    return specs if not why_missing() else _with_what_is_built(specs, warn), ""
 
 
 def _own_norm(problem: EitherProblem, norm: Norm) -> tuple[str, ...]:
@@ -318,9 +319,9 @@ def _own_norm(problem: EitherProblem, norm: Norm) -> tuple[str, ...]:
 
 def _with_what_is_built(specs: tuple[SolverSpec, ...], warn: bool) -> tuple[SolverSpec, ...]:
     """The rungs that can run where the compiled library is missing, with the reference at the end."""
-    reason = why_missing() if any(spec.compiled for spec in specs) else ""
-    if not reason:
+    if not any(spec.compiled for spec in specs):
         return specs
+    reason = why_missing()
     text = f"the compiled solvers of attsvm are missing: {reason}; other methods, slower ones, take their place"
     if warn:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
