@@ -76,9 +76,9 @@ class _SlackOptions(TypedDict, total=False):
     ----------
     slack : {"query", "row"}
         One slack per query (its selection holds or not; the multipliers of a query add up to at most C), or per row.
-        Only with C.
+        Other than "query" only with C.
     loss : {"hinge", "squared_hinge"}
-        Slacks cost ``C sum xi`` or ``C sum xi^2``. Only with C.
+        Slacks cost ``C sum xi`` or ``C sum xi^2``. Other than "hinge" only with C.
     """
 
     slack: SlackKind

@@ -510,9 +510,7 @@ def edit(
     require_finite("head", W0)
     demands = read_demands(W0, problem, selection, margin, keep)
     rows, base = rows_for(of, demands, trained, W0)
-    near = rows.around(base)
-    if asked["C"] is not None:
-        near = near.soft(asked["C"], asked["slack"], asked["loss"])
+    near = rows.around(base).soft(asked["C"], asked["slack"], asked["loss"])
     norm, method = asked["norm"], method_options(MarginOptions, options)
     bound = get_norm(norm).rank_bound(near.q, near.shape)
     limit = None if rank is None or rank >= bound else rank

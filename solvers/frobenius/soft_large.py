@@ -43,7 +43,7 @@ __all__ = ["solve_soft_large"]
 
 # Sweeps in all; between two looks at all rows: sweeps, those at first after a warm start, the most, and operations.
 _SWEEPS, _CHUNK, _WARM_CHUNK, _LONGEST_CHUNK, _OPERATIONS = 20_000, 10, 2, 40, 4e9
-# Gap from which on a warm start is one from far away, and share of the sweeps before it that come before the first look.
+# Gap from which on a warm start is one from far away, and share of the sweeps before it up to the first look.
 _FAR, _AGAIN = 1e-4, 0.8
 # Operations per second of sweeps and of factorizations on a usual machine: they decide between the two.
 _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10

@@ -351,7 +351,7 @@ def _soft_path(call: Call) -> Iterator[str]:
 
 @case(
     "attsvm.edit", words={"keep": (None, GIVEN, True, "problem", "selected"), "head": ("bare", "trained")},
-    refused=lambda row: _rank_refused(row) or (row["head"] == "bare" and row["of"] != "W"), work=_svm_work,
+    refused=lambda row: _svm_refused(row) or (row["head"] == "bare" and row["of"] != "W"), work=_svm_work,
 )  # fmt: skip
 def _edit(call: Call) -> Iterator[str]:
     """The change of W, K or Q against cvxpy in the same matrix, and the demands on the W that results."""
