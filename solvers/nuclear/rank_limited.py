@@ -238,7 +238,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Metho
     found: list[tuple[float, FloatArray, float]] = []
     evaluations = tried = 0
     for initial in _starts(rows, rows.reduce(convex.W), min(rank, *rows.shape), starts, request.whole("seed", 0)):
-        if found and time.perf_counter() - begin > allowed:
+        if tried and time.perf_counter() - begin > allowed:
             break
         point = _improved(rows, initial, request.max_iterations or 60, begin + allowed)
         tried += 1
@@ -252,6 +252,10 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Metho
     norms = tuple(sorted(item[0] for item in found))
     if not found:
         message = f"no start reached a feasible W of rank {rank}; one of higher rank exists"
+        if tried < starts:
+            message = (
+                f"no start reached a feasible W of rank {rank} within the time limit; {tried} of {starts} were tried"
+            )
         limit = RankLimit(False, bound, float("inf"), tried, 0, norms, message)
         return MethodResult(iterations=evaluations, extras=Extras(rank_limit=limit))
     _, W, residual = min(found, key=lambda item: item[0])
