@@ -194,13 +194,13 @@ def read_margin(C: object, slack: str = "query", loss: str = "hinge") -> Penalty
     >>> read_margin(None, slack="row")
     Traceback (most recent call last):
     ...
-    ValueError: slack='row' and loss='hinge' say how rows may be violated: they need C, a positive number, got C=None
+    ValueError: slack='row' and loss='hinge' say how rows may be violated: they need a positive C, got C=None
     """
     if C is not None:
         return read_penalty(C, slack, loss)
     if (slack, loss) != (_SLACKS[0], _LOSSES[0]):
         raise ValueError(
-            f"slack={slack!r} and loss={loss!r} say how rows may be violated: they need C, a positive number, got C=None"
+            f"slack={slack!r} and loss={loss!r} say how rows may be violated: they need a positive C, got C=None"
         )
     return None
 
