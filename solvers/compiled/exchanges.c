@@ -323,6 +323,12 @@ static int refactor(Face *s) {
     return done;
 }
 
+/* W += x y' for W (dx, dz) */
+VECTORIZED static void add_outer(int dx, int dz, const double *x, const double *restrict y, double *restrict W) {
+    for (int d = 0; d < dx; d++, W += dz)
+        for (int e = 0; e < dz; e++) W[e] += x[d] * y[e];
+}
+
 /* W, and by how much it misses every row, slacks of squared hinges included. */
 static void look(Face *s) {
     const int dx = s->dx, dz = s->dz;
@@ -334,31 +340,38 @@ static void look(Face *s) {
         s->slots[s->slot[k]] += s->lam[k];
     }
     memset(s->W, 0, doubles((Size)dx * dz));
-    for (int i = 0; i < s->q; i++)
-        for (int d = 0; d < dx; d++) add_multiple(dz, s->sums[(Size)i * dx + d], s->queries + (Size)i * dz, s->W + (Size)d * dz);
-    for (int k = 0, i = -1; k < s->m; k++) {
-        if (s->owner[k] != i) i = s->owner[k], products(dx, dz, s->W, s->queries + (Size)i * dz, s->key);
-        double value;
-        products(1, dx, s->a + (Size)k * dx, s->key, &value);
-        s->misses[k] = s->rhs[k] - value - s->t * s->slots[s->slot[k]];
+    for (int i = 0; i < s->q; i++) add_outer(dx, dz, s->sums + (Size)i * dx, s->queries + (Size)i * dz, s->W);
+    for (int k = 0, end; k < s->m; k = end) { /* the rows of one query */
+        const int i = s->owner[k];
+        for (end = k + 1; end < s->m && s->owner[end] == i; end++) continue;
+        products(dx, dz, s->W, s->queries + (Size)i * dz, s->key);
+        products(end - k, dx, s->a + (Size)k * dx, s->key, s->misses + k);
     }
+    for (int k = 0; k < s->m; k++) s->misses[k] = s->rhs[k] - s->misses[k] - s->t * s->slots[s->slot[k]];
     memcpy(s->base, s->lam, doubles(s->m));
+}
+
+/* out = sum_l (lam_l - base_l) between_l a_l: what the last moves have added to the products with a query */
+VECTORIZED static void sum_moves(int m, int dx, const double *lam, const double *base, const double *between,
+                                 const int *owner, const double *a, double *restrict out) {
+    for (int d = 0; d < dx; d++) out[d] = 0.0;
+    for (int l = 0; l < m; l++) {
+        if (lam[l] == base[l]) continue;
+        const double factor = (lam[l] - base[l]) * between[owner[l]], *row = a + (Size)l * dx;
+        for (int d = 0; d < dx; d++) out[d] += factor * row[d];
+    }
 }
 
 /* Slope along the direction of a row, at the multipliers as they are now. */
 static double slope_now(Face *s, int k) {
-    const int lead = s->leader[s->group[k]], dx = s->dx;
-    double slope = s->misses[k] - (lead >= 0 && lead != k ? s->misses[lead] : 0.0);
+    const int lead = s->leader[s->group[k]];
+    double slope = s->misses[k] - (lead >= 0 && lead != k ? s->misses[lead] : 0.0), value;
     write_direction(s, k, s->d);
-    const double *between = s->between + (Size)s->owner[k] * s->q;
-    for (int l = 0; l < s->m; l++) {
-        const double moved = s->lam[l] - s->base[l];
-        if (moved == 0.0) continue;
-        double value;
-        products(1, dx, s->a + (Size)l * dx, s->d, &value);
-        slope -= moved * (value * between[s->owner[l]] + (s->slot[l] == s->slot[k] ? s->t : 0.0));
-    }
-    return slope;
+    sum_moves(s->m, s->dx, s->lam, s->base, s->between + (Size)s->owner[k] * s->q, s->owner, s->a, s->key);
+    products(1, s->dx, s->d, s->key, &value);
+    for (int l = 0; l < s->m && s->t > 0.0; l++)
+        if (s->slot[l] == s->slot[k]) slope -= s->t * (s->lam[l] - s->base[l]);
+    return slope - value;
 }
 
 static int by_size(const void *x, const void *y) {
