@@ -139,7 +139,7 @@ def test_a_time_limit_is_that_of_all_penalties() -> None:
 
 
 def test_rows_that_are_missed_by_rounding_alone_do_not_join_for_ever() -> None:
-    """W = 0 up to rounding: every look found rows that are missed by 1e-16, and the working set grew until all was in."""
+    """W = 0 up to rounding: every look found rows that are missed by 1e-16, and the working set grew to all rows."""
     problem = attsvm.random_problem(n=200, T=40, d=16, seed=0)
     found = attsvm.att_svm(problem, C=0.01)
     assert found.status == "optimal" and found.result.extras.working_rows < 200 * 39
