@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,7 @@ def are_few(m: int, q: int, shape: tuple[int, int], penalty: EitherPenalty) -> b
 
 
 @cache
-def _entry() -> ctypes._CFuncPtr:
+def _entry() -> Callable[..., int]:
     entry = _opened().attsvm_exchanges
     whole, array = ctypes.c_int, ctypes.c_void_p
     entry.argtypes = [*8 * [whole], *9 * [array], whole, array]
@@ -96,7 +97,7 @@ def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch, start:
     most = _order(m, q, (dx, dz), penalty) + 1  # one more: what is told from a face of all dimensions depends on it
     _check_sizes(m, q * q, dx * dz, most * most, count)
     a, queries, sides, C = (_real(part) for part in (rows.a[order], rows.queries, rhs[order], penalty.C))
-    fixed = [a, queries, np.ascontiguousarray(rows.owner[order], dtype=np.int64), sides, C]
+    fixed: list[npt.NDArray[Any]] = [a, queries, np.ascontiguousarray(rows.owner[order], dtype=np.int64), sides, C]
     first = None if start is None else _real(start[order])
     lam, W, exchanges = np.empty((count, m)), np.empty((count, dx, dz)), np.empty(count, dtype=np.intc)
     stop, done = np.zeros(1, dtype=np.intc), 0
@@ -105,7 +106,7 @@ def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch, start:
         nonlocal done
         done = _entry()(
             LOSSES.index(penalty.loss), int(penalty.slack == "row"), count, m, dx, q, dz, most, *map(_begin, fixed),
-            None if first is None else _begin(first), *map(_begin, (lam, W, exchanges)), _EACH * (m + q), _begin(stop),
+            None if first is None else _begin(first), _begin(lam), _begin(W), _begin(exchanges), _EACH * (m + q), _begin(stop),
         )  # fmt: skip
         return int(done >= 0)
 
