@@ -106,7 +106,8 @@ def exchange_rows(rows: PairRows, rhs: FloatArray, penalty: PenaltyBatch, start:
         nonlocal done
         done = _entry()(
             LOSSES.index(penalty.loss), int(penalty.slack == "row"), count, m, dx, q, dz, most, *map(_begin, fixed),
-            None if first is None else _begin(first), _begin(lam), _begin(W), _begin(exchanges), _EACH * (m + q), _begin(stop),
+            None if first is None else _begin(first), _begin(lam), _begin(W), _begin(exchanges), _EACH * (m + q),
+            _begin(stop),
         )  # fmt: skip
         return int(done >= 0)
 
