@@ -586,9 +586,7 @@ def edit(
     if weights is not None:
         scales = scales_of(demands, weights, problem, asked["C"], asked["slack"], asked["loss"])
         rows = _scaled(rows, scales)
-    near = rows.around(base)
-    if asked["C"] is not None:
-        near = near.soft(asked["C"], asked["slack"], asked["loss"])
+    near = rows.around(base).soft(asked["C"], asked["slack"], asked["loss"])
     norm, method = asked["norm"], method_options(MarginOptions, options)
     bound = get_norm(norm).rank_bound(near.q, near.shape)
     limit = None if rank is None or rank >= bound else rank

@@ -395,7 +395,7 @@ def _soft_path(call: Call) -> Iterator[str]:
 
 @case(
     "attsvm.edit", words={"keep": (None, GIVEN, True, "problem", "selected"), "head": ("bare", "trained")},
-    refused=lambda row: _rank_refused(row) or (row["head"] == "bare" and row["of"] != "W") or (
+    refused=lambda row: _svm_refused(row) or (row["head"] == "bare" and row["of"] != "W") or (
         row["weights"] is not None and row["C"] is None), work=_svm_work,
 )  # fmt: skip
 def _edit(call: Call) -> Iterator[str]:
