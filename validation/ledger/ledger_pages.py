@@ -216,7 +216,8 @@ def _line(claim: Claim, alone: bool) -> str:
     if claim.same_as:
         return f"- With `{claim.same_as}`: {_ended(_escaped(claim.answer))} ({claim.verdict}, `{claim.id}`)"
     if claim.verdict is Verdict.OPEN:
-        return f"- Open: {_ended(_escaped(claim.statement))} {_ended(_escaped(claim.reason or claim.evidence))} `{claim.id}`"
+        why = _ended(_escaped(claim.reason or claim.evidence))
+        return f"- Open: {_ended(_escaped(claim.statement))} {why} `{claim.id}`"
     brief = claim.correction if len(claim.correction.split()) <= _BRIEF else ""
     sharper = f" Sharper: {_ended(_escaped(brief))}" if brief else ""
     if alone and _NUMBERED.match(claim.items[0]):
@@ -242,9 +243,9 @@ def _paper_page(paper: str, claims: Sequence[Claim]) -> str:
     """The items of a paper in its order."""
     counts = Counter(str(claim.verdict) for claim in claims if not claim.same_as)
     tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
-    lines = [f"# {LEDGER[paper]}", f"{_tables()[paper]['opens']}", f"{_LINKS[paper]}; {tally}.".capitalize()]
-    if _LINKS[paper].startswith("["):
-        lines[-1] = f"{_LINKS[paper]}; {tally}."
+    link = _LINKS[paper][:1].upper() + _LINKS[paper][1:]
+    again = f"`attsvm claims {claims[0].id} --run` measures a claim again."
+    lines = [f"# {LEDGER[paper]}", _tables()[paper]["opens"], f"{link}; {tally}. {again}"]
     lone = []
     for item in items_of(paper):
         own = [claim for claim in claims if claim.items[0] == item.name]
