@@ -215,7 +215,7 @@ def test_ids_and_items_find_every_claim_on_them() -> None:
     for wanted in ("svm:", "polar"):
         every = {claim.id for claim in all_claims() if claim.id.startswith(wanted)}
         assert set(found(wanted)) == every and every
-    with pytest.raises(ValueError, match="no id begins with thm4, .*near it are svm:thm4-limit, svm:thm4-unique; "):
+    with pytest.raises(ValueError, match=r"no id begins with thm4, .*near it are svm:thm4-limit, svm:thm4-unique; "):
         found("thm4")
     with pytest.raises(ValueError, match="no id begins with zzz, nor is it an item of a paper; attsvm claims lists"):
         found("zzz")
@@ -282,4 +282,4 @@ def test_unknown_papers_and_ids_are_refused() -> None:
     assert isinstance(paper.exception, ValueError) and "got 'algebra'" in str(paper.exception)
     claim = RUNNER.invoke(app, ["claims", "svm:thm99"])
     assert isinstance(claim.exception, ValueError) and "no id begins with svm:thm99, " in str(claim.exception)
-    assert "near it are svm:thm9;" in str(claim.exception)
+    assert "near it are svm:thm9, " in str(claim.exception)

@@ -442,7 +442,7 @@ CHECKS_OVERPARAMETERIZED = {
     "L4-mu": Check(_rate_constant, lambda c, L: c / L, lambda c, L: c * L),
     "L4-gam": Check(_drift, lambda C, sW, v, N, r: min(2.0, 3 * C * sW * r) * C**2 * sW * v / np.sqrt(N)),
     "E32": Check(_step_size, lambda L: 2 / L),
-    "T1i": Check(_guarantee, lambda c1, L: c1 * L, trials=8),
+    "T1i": Check(_guarantee, lambda c1, L: c1 * L, trials=20),
     "T1ii": Check(
         _margin,
         (lambda alpha, distance: alpha >= 1e3, "printed"),
