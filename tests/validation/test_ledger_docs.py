@@ -53,7 +53,7 @@ def test_no_item_hides_a_correction():
     for item, claim in hidden.items():
         assert claim in {found.id for found in find_claims([item])}
         paper, _, name = item.partition(":")
-        section = pages[f"claims_{paper}.md"].split(f"\n## {name}\n")[1].split("\n## ")[0]
+        section = pages[f"claims_{paper}.md"].split(f"\n### {name}\n")[1].split("\n### ")[0]
         assert f"`{claim}`" in section, item
 
 

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from attsvm.records import Table, plain
+from attsvm.records import plain
 from attsvm.validation.figures.figure_registry import LEDGER
 from attsvm.validation.ledger.audit import Audit
 from attsvm.validation.ledger.claim_record import Claim, Verdict
@@ -192,9 +192,20 @@ def _ended(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
+_WIDE = 60  # characters of TeX that fit a narrow screen, about
+
+
+def _display(tex: str) -> str:
+    """A displayed formula; a long one has a line for each of its parts."""
+    parts = [part.strip() for part in re.split(r"\\q?quad", tex)]
+    if len(tex) > _WIDE and len(parts) > 1:
+        tex = r"\begin{gathered}" + r" \\ ".join(parts) + r"\end{gathered}"
+    return f"$$\n{tex}\n$$"
+
+
 def _block(claim: Claim) -> list[str]:
     """A statement that needs a correction, in full; a typo's correction needs no evidence beside its proof."""
-    correction = f"$$\n{claim.holds}\n$$" if claim.holds else f"Correction: {_ended(_escaped(claim.correction))}"
+    correction = _display(claim.holds) if claim.holds else f"Correction: {_ended(_escaped(claim.correction))}"
     told = _ended(_escaped(claim.proof))
     if claim.verdict is not Verdict.TYPO:
         told += f" *Supposed:* {_ended(_escaped('; '.join(claim.hypotheses)))}"
@@ -234,6 +245,12 @@ def _command(paper: str, figure: str) -> str:
     return f"`attsvm validate {'' if paper == 'svm' else paper + ' '}{figure}`"
 
 
+def _tally(claims: Sequence[Claim]) -> str:
+    """How many claims there are of each verdict; what follows from another one is counted there."""
+    counts = Counter(claim.verdict for claim in claims if not claim.same_as)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
+
+
 def _is_told(claim: Claim) -> bool:
     """Whether it is a correction of its own."""
     return claim.verdict.refuted and not claim.same_as
@@ -241,11 +258,14 @@ def _is_told(claim: Claim) -> bool:
 
 def _paper_page(paper: str, claims: Sequence[Claim]) -> str:
     """The items of a paper in its order."""
-    counts = Counter(str(claim.verdict) for claim in claims if not claim.same_as)
-    tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
     link = _LINKS[paper][:1].upper() + _LINKS[paper][1:]
     again = f"`attsvm claims {claims[0].id} --run` measures a claim again."
-    lines = [f"# {LEDGER[paper]}", _tables()[paper]["opens"], f"{link}; {tally}. {again}"]
+    lines = [
+        f"# {LEDGER[paper]}",
+        _tables()[paper]["opens"],
+        f"{link}; {_tally(claims)}. {again}",
+        "## In the order of the paper",
+    ]
     lone = []
     for item in items_of(paper):
         own = [claim for claim in claims if claim.items[0] == item.name]
@@ -253,7 +273,7 @@ def _paper_page(paper: str, claims: Sequence[Claim]) -> str:
         if not own and not other:
             lone.append(f"- {item.name}: {_command(paper, item.figure) if item.figure else item.why}.")
             continue
-        lines.append(f"## {item.name}")
+        lines.append(f"### {item.name}")
         for claim in own:
             lines += _block(claim) if _is_told(claim) else []
         rest = [_line(claim, len(own) == 1) for claim in own if not _is_told(claim)]
@@ -286,14 +306,11 @@ def _wrong_page(claims: Sequence[Claim]) -> str:
 
 def _index_page(claims: Sequence[Claim]) -> str:
     """What the pages are, and how many claims of each verdict a paper has."""
-    main = [claim for claim in claims if not claim.same_as]
-    counts = Counter((claim.paper, claim.verdict) for claim in main)
     rows = [
-        (f"[{title}](claims_{paper}.md)", *(str(counts[paper, verdict]) for verdict in Verdict))
+        f"- [{title}](claims_{paper}.md): {_tally([claim for claim in claims if claim.paper == paper])}."
         for paper, title in LEDGER.items()
     ]
-    rows.append(("all", *(str(sum(claim.verdict is verdict for claim in main)) for verdict in Verdict)))
-    return f"{_INDEX}\n{Table('', ('paper', *map(str, Verdict)), rows).markdown()}\n"
+    return "\n".join([_INDEX, *rows, f"- All: {_tally(claims)}.", ""])
 
 
 def ledger_pages(claims: Sequence[Claim]) -> dict[str, str]:
