@@ -90,7 +90,8 @@ def test_every_correction_has_a_place_a_quotation_hypotheses_and_a_proof_and_cou
             claim.id
         )
         if claim.same_as:
-            assert claim.verdict.refuted and not claims[claim.same_as].same_as, claim.id
+            other = claims[claim.same_as]
+            assert claim.verdict.refuted and other.verdict.refuted and not other.same_as, claim.id
 
 
 def test_the_submission_under_review_is_asked_questions():
