@@ -21,6 +21,7 @@ from attsvm.dynamics.localization import (
     random_walks,
     rho,
     rho_limit,
+    rho_slope,
     signal_propagation,
     signal_weights,
     softmax_expansion,
@@ -321,12 +322,15 @@ def _limit(formula: Any, rng: Rng, k: int) -> Any:
     return np.abs(formula(theta, r) - _printed_rho(theta, np.sign(r) * 1e6, abs(r) * 1e-6)).max()
 
 
-@each(1e-6, "error of the slope of (6) as xi -> 0")
+@each(1e-6, "error of the slope as xi -> 0, of (6) and of the curve with the variance that holds")
 def _traceless(formula: Any, rng: Rng, k: int) -> Any:
+    """A slope (twice the variance at theta, its derivative, eta) against differences of (6), and against `rho_slope`."""
     step = 1e-5
     theta, eta = rng.uniform(0.01, 0.99), np.exp(rng.uniform(np.log(0.3), np.log(10)))
     numeric = (_printed_rho(theta + step, 1e-9, eta) - _printed_rho(theta - step, 1e-9, eta)) / (2 * step)
-    return abs(formula(theta, eta) - float(numeric))
+    yield abs(formula(4 * theta**2 + 7 / 6, 8 * theta, eta) - float(numeric))
+    u = theta - 0.5
+    yield abs(formula(4 * u**2 + 1 / 6, 8 * u, eta) - float(rho_slope(theta, 1e-9, eta)))
 
 
 @each(2e-6, "rho of (6) minus its limit at eta = 1e6")
@@ -371,9 +375,8 @@ def _gaussian(formula: Any, rng: Rng, k: int) -> Any:
     return np.abs(formula(spectrum, T, temperature)[places - 1] - exact).max()
 
 
-def _slope_traceless(theta: float, eta: float) -> float:
-    doubled = 4 * theta**2 + 7 / 6  # twice the variance in (6)
-    return float(-4 * theta / (eta * np.sqrt(np.pi)) * doubled**-1.5 * np.exp(-1 / (eta**2 * doubled)))
+def _slope_traceless(doubled: float, change: float, eta: float) -> float:
+    return float(-change / (2 * eta * np.sqrt(np.pi)) * doubled**-1.5 * np.exp(-1 / (eta**2 * doubled)))
 
 
 def _method(name: Any) -> Any:
@@ -394,7 +397,7 @@ CHECKS_CURVE = {
     ),
     "18": Check(_offset, lambda T, eta: 4 * (1 + 1 / eta) / T, trials=20),
     "19": Check(_limit, lambda theta, r: rho_limit(theta, r, form="printed"), rho_limit, trials=50),
-    "20": Check(_traceless, lambda theta, eta: 0.0, _slope_traceless, trials=100),
+    "20": Check(_traceless, lambda doubled, change, eta: 0.0, _slope_traceless, trials=100),
     "22": Check(_vanishing, lambda theta, xi: np.zeros_like(theta), trials=50),
     "24": Check(_uniform, lambda xi, eta: abs(xi) <= 1, lambda xi, eta: abs(xi) <= 0.05 and eta <= 0.3, trials=200),
     "25": Check(_figure3, 0.02, 0.01, trials=1),

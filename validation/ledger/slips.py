@@ -315,7 +315,7 @@ _LOCALIZATION: dict[str, Any] = {
     "17": lambda square, temperature: square / temperature,
     "18": lambda T, eta: 0.5 * (1 + 1 / eta) / T,
     "19": lambda theta, r: (np.abs(theta - 0.5) < 1 / abs(r)).astype(float),  # a window on both sides
-    "20": lambda theta, eta: -4 * (theta - 0.5) / eta,
+    "20": lambda doubled, change, eta: -change / (eta * doubled**1.5),
     "22": lambda theta, xi: np.full_like(theta, 0.5),
     "24": lambda xi, eta: eta <= 0.3,
     "25": 0.04,

@@ -99,9 +99,9 @@ def _log_law(formula: Any, rng: Rng, k: int) -> Any:
     shape = shape + 0.3 * torch.randn(2, 2, generator=g, dtype=torch.float64)
     start = sp.OrderParameters(torch.tensor(D**-0.5)[:, None, None] * shape)
     times = np.arange(0, 20, 0.5)
-    m = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=0.5).m.numpy()
+    path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=0.5)
     x = np.array([formula(d) for d in D])
-    for size in (np.abs(m[..., 1]).min(axis=-1), np.linalg.norm(m[:, :, 0] - m[:, :, 1], axis=-1)):
+    for size in (path.m[..., 1].abs().amin(dim=-1).numpy(), sp.head_split(path).numpy()):
         found = [sp.crossing_time(times, size[:, j], 0.5) for j in range(3)]
         predicted = found[0] + (x[1] - x[0]) / (x[2] - x[0]) * (found[2] - found[0])
         yield abs(found[1] - predicted) / (found[2] - found[0])
