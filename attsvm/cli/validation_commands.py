@@ -125,9 +125,15 @@ def claims_command(
     Examples: attsvm claims "svm:Theorem 4"; attsvm claims svm:thm1 --run
     """  # noqa: D301
     from attsvm.validation.ledger.audit import find_claims
+    from attsvm.validation.ledger.ledger_pages import item_text
 
     if run:
         need("--run", "torch")
+    told = {name: text for name in ids or [] if (text := item_text(name))}
+    if told:
+        print("\n".join(told.values()))
+        if not (ids := [name for name in ids or [] if name not in told]):
+            return
     claims = find_claims(ids or [], paper)
     if pages is not None:
         _write_pages(claims, pages)
@@ -204,7 +210,8 @@ def _once(
         return unconfirmed
     screen = console()
     if full and not run:
-        print("\n\n".join(claim_text(claim) for claim in claims))
+        corrected_first = sorted(claims, key=lambda claim: not claim.verdict.refuted)
+        print("\n\n".join(claim_text(claim) for claim in corrected_first))
         return unconfirmed
     screen.print(_table(records, run))
     if run:

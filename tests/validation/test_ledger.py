@@ -225,6 +225,8 @@ def test_the_command_answers_a_question_on_an_item() -> None:
     result = RUNNER.invoke(app, ["claims", "svm:Theorem 4"])
     assert result.exit_code == 0
     assert "Theorem 4 holds if the optimal tokens are unique." in result.output
+    drawing = RUNNER.invoke(app, ["claims", "polarization:Figure 8"])
+    assert drawing.exit_code == 0 and drawing.output == "polarization: Figure 8: a drawing of the task\n"
 
 
 @pytest.mark.parametrize("paper", LEDGER)

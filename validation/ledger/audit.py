@@ -32,6 +32,7 @@ __all__ = [
     "audit",
     "audit_seeds",
     "find_claims",
+    "item_key",
 ]
 
 
@@ -103,8 +104,15 @@ _SHORT = {
 }  # fmt: skip
 
 
-def _item_key(text: str) -> str:
-    """An item's name without what differs between spellings: ``Theorem 4``, ``thm4`` and ``Thm. 4`` are one."""
+def item_key(text: str) -> str:
+    """An item's name without what differs between spellings.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.audit import item_key
+    >>> item_key("Thm. 4"), item_key("thm4"), item_key("Theorem 4"), item_key("eq. 34a")
+    ('theorem4', 'theorem4', 'theorem4', '(34a)')
+    """
     parts = re.fullmatch(r"([a-z]+)\.?\s*(.+)", text.strip().lower())
     if parts is None:
         return text.strip().lower()
@@ -132,6 +140,9 @@ def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list
     >>> [claim.id for claim in find_claims(["svm:Theorem 3"])]
     ['svm:assA-slope', 'svm:thm3']
     """
+    named = {wanted.partition(":")[0] for wanted in ids}
+    if ids and not papers and named <= LEDGER.keys():
+        papers = [paper for paper in LEDGER if paper in named]  # the checks of other papers need not be imported
     claims = all_claims(papers or None)
     if not ids:
         return claims
@@ -139,8 +150,8 @@ def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list
     found: set[str] = set()
     for wanted in ids:
         paper, _, item = wanted.partition(":")
-        key = _item_key(item)
-        same = {c.id for c in claims if c.paper == paper and key in map(_item_key, c.items)}
+        key = item_key(item)
+        same = {c.id for c in claims if c.paper == paper and key in map(item_key, c.items)}
         start = f"{wanted}-" if same or wanted in known else wanted  # lemma1 is not lemma10
         same |= {name for name in known if name == wanted or name.startswith(start)}
         if not same:

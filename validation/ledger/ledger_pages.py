@@ -18,13 +18,14 @@ from typing import Any
 
 from attsvm.records import plain
 from attsvm.validation.figures.figure_registry import LEDGER
-from attsvm.validation.ledger.audit import Audit
-from attsvm.validation.ledger.claim_record import Claim, Verdict
+from attsvm.validation.ledger.audit import Audit, item_key
+from attsvm.validation.ledger.claim_record import Claim, Verdict, records
 
 __all__ = [
     "Item",
     "claim_record",
     "claim_text",
+    "item_text",
     "items_of",
     "ledger_pages",
 ]
@@ -150,6 +151,25 @@ def _without_tex(text: str) -> str:
         text = text.replace(sign, shown)
     text = re.sub(r"\\(?:left|right|[bB]ig+[lr]?|textstyle|limits)", "", text)
     return re.sub(r"\\([a-zA-Z]+)", r"\1", text).replace("$", "").replace("{", "").replace("}", "")
+
+
+def item_text(name: str) -> str:
+    """What there is of an item that no claim concerns; empty for any other name.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.ledger_pages import item_text
+    >>> item_text("svm:Figure 3"), item_text("svm:fig 1"), item_text("svm:thm4")
+    ('svm: Figure 3: a diagram of the results', 'svm: Figure 1: `attsvm validate fig1`', '')
+    """
+    paper, _, wanted = name.partition(":")
+    if paper not in LEDGER:
+        return ""
+    named = {part.strip() for record in records(paper).values() for part in record["source"].split(",")}
+    for item in items_of(paper):
+        if item.name not in named and item_key(item.name) == item_key(wanted):
+            return f"{paper}: {item.name}: {_command(paper, item.figure) if item.figure else item.why}"
+    return ""
 
 
 def claim_text(claim: Claim) -> str:

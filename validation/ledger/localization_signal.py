@@ -324,7 +324,7 @@ def _limit(formula: Any, rng: Rng, k: int) -> Any:
 
 @each(1e-6, "error of the slope as xi -> 0, of (6) and of the curve with the variance that holds")
 def _traceless(formula: Any, rng: Rng, k: int) -> Any:
-    """A slope (twice the variance at theta, its derivative, eta) against differences of (6), and against `rho_slope`."""
+    """A slope (twice the variance at theta, its derivative, eta) against differences of (6) and against `rho_slope`."""
     step = 1e-5
     theta, eta = rng.uniform(0.01, 0.99), np.exp(rng.uniform(np.log(0.3), np.log(10)))
     numeric = (_printed_rho(theta + step, 1e-9, eta) - _printed_rho(theta - step, 1e-9, eta)) / (2 * step)
