@@ -32,7 +32,7 @@ SVM = {
     "erm": 6, "def1": 20, "thm1": 120, "thm6": 60, "lemma7": 60, "lemma1-rank": 30,
     "lemma1-span": 20, "fig4-bound": 20, "star-set": 5, "lemma2": 20, "assA": 60, "assA-slope":
     20, "thm2-W": 2, "cor1": 1, "thm2-KQ": 2, "cor2-order": 2, "thm2-rank": 16, "lemma3": 2,
-    "kq-svm": 2, "eq15": 6, "eq19": 4, "eq20a": 4, "eq20b": 4, "eq17": 200, "eq18a": 200,
+    "kq-svm": 2, "eq15": 6, "eq20a": 4, "eq20b": 4, "eq17": 200, "eq18a": 200,
     "eq18b": 300, "eq3-LW": 60, "eq3-LK": 60, "eq3-LQ": 60, "lemma8": 100, "lemma9": 9, "assB1":
     24, "sec41-wording": 12, "sec41-posit": 5, "lemma10": 15, "eq28": 200, "thm3": 6, "eq33":
     30, "assC": 24, "thm4-limit": 2, "thm4-unique": 6, "eq50": 20, "eq34a": 12, "eq34b": 40,

@@ -189,7 +189,7 @@ def claim_text(claim: Claim) -> str:
         ("", claim.answer or claim.statement),
         ("printed: ", claim.quote if claim.verdict.refuted else ""),
         ("supposed: ", "; ".join(claim.hypotheses)),
-        ("corrected: " if claim.verdict.refuted else "sharper: ", claim.correction or _without_tex(claim.holds)),
+        ("corrected: " if claim.verdict.refuted else "note: ", claim.correction or _without_tex(claim.holds)),
         ("proof: ", _without_tex(claim.proof)),
         ("evidence: ", claim.evidence),
         ("no check: ", claim.reason),
@@ -236,7 +236,7 @@ def _block(claim: Claim) -> list[str]:
 
 
 _NUMBERED = re.compile(r"\(|Theorem|Lemma|Proposition|Corollary|Definition|Assumption|Remark")
-_BRIEF = 12  # words of a sharper form that stand on the page; `attsvm claims ID` prints all
+_BRIEF = 12  # words of a note that stand on the page; `attsvm claims ID` prints all
 
 
 def _line(claim: Claim, alone: bool) -> str:
@@ -250,9 +250,9 @@ def _line(claim: Claim, alone: bool) -> str:
         why = _ended(_escaped(claim.reason or claim.evidence))
         return f"- Open: {_ended(_escaped(claim.statement))} {why} `{claim.id}`"
     brief = claim.correction if len(claim.correction.split()) <= _BRIEF else ""
-    sharper = f" Sharper: {_ended(_escaped(brief))}" if brief else ""
+    note = f" Note: {_ended(_escaped(brief))}" if brief else ""
     if alone and _NUMBERED.match(claim.items[0]):
-        return f"- Holds.{sharper} `{claim.id}`"
+        return f"- Holds.{note} `{claim.id}`"
     return f"- Holds: {_ended(_escaped(claim.statement))} `{claim.id}`"
 
 

@@ -91,7 +91,6 @@ _SVM: dict[str, Any] = {
     "lemma3": lambda rank, m: rank - 1 <= m,
     "kq-svm": lambda p: attsvm.att_svm(p).norm,
     "eq15": lambda left, right, slope: np.einsum("i,id,ie->de", slope, left, right),  # without 1/n
-    "eq19": lambda left, right, slope: np.einsum("id,ie->de", left, right) / len(slope),  # without l'
     "eq20a": lambda left, right, slope, K, Q: np.einsum("i,id,ie->de", slope, left, right) @ K / len(slope),
     "eq20b": lambda left, right, slope, K, Q: np.einsum("i,id,ie->de", slope, right, left) @ Q / len(slope),
     "eq17": 0.4,

@@ -212,7 +212,6 @@ def _summable(formula: Any, rng: Rng, k: int) -> Any:
 
 CHECKS_GRADIENTS = {
     "eq15": Check(_gradient_of(None), _outer, trials=90),
-    "eq19": Check(_gradient_of(None), lambda left, right, slope: _outer(right, left, slope), _outer, trials=60),
     "eq20a": Check(
         _gradient_of(0),
         lambda left, right, slope, K, Q: _outer(right, left, slope) @ Q,
