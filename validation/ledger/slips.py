@@ -84,7 +84,7 @@ _SVM: dict[str, Any] = {
     "assA": _half_cubic,
     "assA-slope": lambda loss, low, high: bool((loss.derivative(np.array([low, high])) < 0).all()),  # at the ends
     "thm2-W": lambda p: attsvm.att_svm(p).W,  # not divided by its norm
-    "cor1": lambda p: attsvm.att_svm(p, norm="nuclear").direction,
+    "cor1": lambda p: attsvm.att_svm(p).W,  # not divided by its norm
     "thm2-KQ": (lambda K, Q: K @ Q.T, lambda p: attsvm.att_svm(p).direction),  # Frobenius norm
     "cor2-order": (lambda K, Q: K.T @ Q, lambda p: attsvm.att_svm(p, norm="nuclear").direction),
     "thm2-rank": lambda p, m: m >= min(p.n, p.dx) - 1,
