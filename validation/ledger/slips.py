@@ -292,7 +292,9 @@ def _one_cumulant(i: int, j: int, T: int, trace: float, square: float) -> Any:
 
 def _from_zero(i: int, j: int, T: int, trace: float, square: float) -> Any:
     """As if the walk started at x_1 = 0."""
-    return localization_signal.CHECKS_MOMENTS["6"].corrected(i - 1, j - 1, T - 1, trace, square)
+    i, j, T, both = i - 1, j - 1, T - 1, 2 * square + trace**2
+    crossed = (i * i + i * j) * square + i * i * trace**2
+    return i * trace, i * i * both, crossed, i * j * both, (T * i + i * j) * square + i * j * trace**2
 
 
 def mean_lemma3(W: Any, S: Any, a: Any, m: Any) -> Any:
