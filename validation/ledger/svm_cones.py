@@ -145,9 +145,9 @@ def _log_excess(p: AttentionProblem, s: Any, W: Array) -> float:
     chosen = np.stack([p.X[i][row] for i, row in enumerate(s.selection.indices)])  # (n, K, d)
     step = 1e-6 * (p.X[:, None] - chosen[:, :, None])
     labels = np.broadcast_to(p.Y.reshape(len(p.X), -1), s.selection.indices.shape)
+    head: Any = p.head
     fall = [
-        labels[i, q] * (p.head(chosen[i, q]) - p.head(chosen[i, q] + step[i, q])) * 1e6
-        for i, q in np.ndindex(labels.shape)
+        labels[i, q] * (head(chosen[i, q]) - head(chosen[i, q] + step[i, q])) * 1e6 for i, q in np.ndindex(labels.shape)
     ]
     weight = np.log(np.maximum(np.reshape(fall, low.shape), 1e-300))
     terms = np.where(low, logits - np.take_along_axis(logits, own, axis=-1) + weight, -np.inf)
@@ -162,7 +162,7 @@ def _conic_minimum(formula: Any, rng: Rng, k: int) -> Any:
     """
     if k % 4 == 0:
         p, alpha = _empty_support(rng)
-        s = attsvm.att_svm(p, alpha)
+        s: Any = attsvm.att_svm(p, alpha)
         return (formula(p, s), attsvm.separating_cone(p, s.selection).value(s.W) > 1e-7)
     norm = ("frobenius", "nuclear")[k // 4 % 2]
     while True:
@@ -175,7 +175,7 @@ def _conic_minimum(formula: Any, rng: Rng, k: int) -> Any:
     cone = attsvm.separating_cone(p, s.selection)
     if not cone.value(s.W) > 1e-7:
         return (formula(p, s), False)
-    order = {"frobenius": "fro", "nuclear": "nuc"}[norm]
+    order: Any = {"frobenius": "fro", "nuclear": "nuc"}[norm]
     others = [s.W + 10 ** rng.uniform(-1, 0.5) * s.norm * rng.normal(size=(4, 4)) for _ in range(60)]
     others += [attsvm.att_svm(p, s.selection, norm=other).W for other in _NORMS]
     least = _log_excess(p, s, 400 * s.W)

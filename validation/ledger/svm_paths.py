@@ -117,7 +117,7 @@ def _row_space(formula: Any, rng: Rng, trials: int) -> Measurement:
 
     What is added vanishes on the subspace: it must keep every margin and raise both norms.
     """
-    errors = []
+    errors: list[Any] = []
     found = [(s.problem, s.W) for s in _solved(rng, trials)] + [_many_solutions(rng) for _ in range(trials // 4)]
     for p, W in found:
         basis = np.linalg.qr(formula(p).T)[0]
