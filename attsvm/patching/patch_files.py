@@ -104,7 +104,8 @@ def _patch(content: Content) -> Patch:
     rounds = about["rounds"]
     maps = _matrix(content, "maps", (len(rounds), *prior.shape))
     return Patch(
-        status={str(one): one for one in Status}[about["status"]], side=_one_of(about["side"], "query", "document", "both"),
+        status={str(one): one for one in Status}[about["status"]],
+        side=_one_of(about["side"], "query", "document", "both"),
         norm_kind=str(about["norm"]), margin=float(about["margin"]),
         C=None if about["C"] is None else float(about["C"]), prior=prior, base=_matrix(content, "base", prior.shape),
         map=_matrix(content, "W", prior.shape) if "W" in content.arrays else None,
