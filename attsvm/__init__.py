@@ -44,10 +44,12 @@ _LAZY = {
     "high_score_tokens": "attsvm.optimality",
     "iter_locally_optimal": "attsvm.enumeration",
     "joint": "attsvm.joint",
+    "load_patch": "attsvm.patching",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
     "low_score_tokens": "attsvm.optimality",
     "next_token": "attsvm.next_token",
+    "patch": "attsvm.patching",
     "probe": "attsvm.probing",
     "regularization_path": "attsvm.paths",
     "save_problem": "attsvm.files",
@@ -70,6 +72,7 @@ if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they w
     from attsvm.files import ProblemFileError, load_problem, save_problem
     from attsvm.losses import get_loss
     from attsvm.optimality import high_score_tokens, low_score_tokens, support_indices
+    from attsvm.patching import load_patch, patch
     from attsvm.paths import decompose, regularization_path, soft_path
     from attsvm.probing import Monitor, capture, probe
     from attsvm.reports import write_report
@@ -131,11 +134,13 @@ __all__ = [
     "is_locally_optimal",
     "iter_locally_optimal",
     "joint",
+    "load_patch",
     "load_problem",
     "locally_optimal_selections",
     "logistic",
     "low_score_tokens",
     "next_token",
+    "patch",
     "probe",
     "random_problem",
     "regularization_path",

@@ -40,7 +40,9 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
     "next token, joint": (("next_token", "joint"), "graphs, head and attention"),
     "files, sweeps, pages": (("files", "sweeps", "reports"), "what is stored and shown"),
     # The public names stand here: `attsvm/__init__.py` imports all of the above.
-    "trained heads": (("export", "probing", "editing", "sklearn", "attsvm"), "edit, fit, export, probe"),
+    "trained heads": (
+        ("export", "probing", "editing", "patching", "sklearn", "attsvm"), "edit, patch, fit, export, probe",
+    ),
     "validation": (
         tuple(
             f"validation.{name}"

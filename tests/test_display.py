@@ -56,6 +56,10 @@ def objects():
         "many": (attsvm.Selection(np.zeros((30, 20), dtype=int)), r"Selection\(indices=<30 x 20 int64>\)"),
         "sets": (attsvm.SelectedSets(np.eye(3, 4) > 0), r"SelectedSets\(3 x 4, 1 tokens each\)"),
         "edit": (attsvm.edit(run.W, problem, [0, 1, 2]), r"Edit\(of W, frobenius, optimal, .*\)"),
+        "patch": (
+            attsvm.patch(np.array([[0.9, 1.0]]), np.eye(2), [(0, 0)]),
+            r"Patch\(query, frobenius, optimal, 1/1 repaired, 0/0 kept, .*\)",
+        ),
         "no edit": (attsvm.edit([[0.0]], infeasible.problem, [0]), r"Edit\(of W, frobenius, infeasible\)"),
         "soft": (attsvm.soft_path(problem, np.logspace(-2, 2, 30)), r"SoftPath\(30 penalties, .*\)"),
         "attraction": (attsvm.attraction(problem, starts=5, steps=50), r"Attraction\(5 starts, frobenius, .*\)"),
@@ -90,6 +94,7 @@ NAMES = [
     "many",
     "sets",
     "edit",
+    "patch",
     "no edit",
     "soft",
     "attraction",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import attsvm
-from attsvm.cli import model_commands, problem_commands, run_commands, validation_commands
+from attsvm.cli import model_commands, patch_commands, problem_commands, run_commands, validation_commands
 from attsvm.cli.application import run_app
 
 __all__ = ["app", "main"]
@@ -35,12 +35,11 @@ def options(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", hidden=True)] = False,  # every command shows it
 ) -> None:
-    """Softmax attention as a max-margin machine: solve its SVMs with certificates, train, compare.
-
-    \b
+    """\b
+    Softmax attention as a max-margin machine: solve its SVMs with certificates, train, compare.
     Example: attsvm new problem.npz && attsvm solve problem.npz
     Exit codes: 0 done, 1 negative or not proved, 2 bad input, 130 interrupted.
-    """  # noqa: D301
+    """  # noqa: D205, D301
 
 
 # Each command's options stand beside what it does; this is the order of the help.
@@ -53,6 +52,7 @@ app.command("enumerate", short_help="List every locally optimal selection.")(pro
 app.command("diagnose", short_help="Say which theorems apply to the data.")(problem_commands.diagnose_command)
 app.command("report", short_help="Write all of this as one HTML page.")(run_commands.report_command)
 app.command("probe", short_help="Measure every head of a trained transformer.")(model_commands.probe_command)
+app.command("patch", short_help="Repair a retriever, keep its golden answers.")(patch_commands.patch_command)
 app.command("validate", short_help="Reproduce figures of the papers.")(validation_commands.validate_command)
 app.command("claims", short_help="Show what the papers claim and what holds.")(validation_commands.claims_command)
 app.command("bench", short_help="Measure speed against other solvers.")(validation_commands.bench_command)

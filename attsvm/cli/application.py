@@ -15,6 +15,7 @@ from typing import NamedTuple
 import typer
 
 from attsvm._lazy import needs
+from attsvm.solvers.memory import MemoryLimitError
 
 __all__ = [
     "in_options",
@@ -135,7 +136,7 @@ def _explain(error: Exception, debug: bool, called: _Called) -> int:
         return _fail(f"no such file: {error.filename}{hint}", 2, debug)
     if isinstance(error, OSError):
         return _fail(("cannot write " if written else "") + _of_file(error), 2, debug)
-    if isinstance(error, (ValueError, ImportError)):
+    if isinstance(error, (ValueError, ImportError, MemoryLimitError)):
         return _fail(in_options(str(error), called.options), 2, debug)
     return _fail(f"internal error, {type(error).__name__}: {error} (--debug shows where)", 70, debug)
 

@@ -28,6 +28,7 @@ FUNCTIONS = {
     "report": ([build_content], {}),
     "probe": ([attsvm.probe, SvmBudget], {"length": "max_length", "svm_sequences": "sequences",
                                           "svm_queries": "queries"}),
+    "patch": ([attsvm.patch], {}),
     "validate": ([Options], {}),
     "claims": ([audit, audit_seeds, mutations], {}),
     "bench": ([], {}),  # cases are called with all that they take

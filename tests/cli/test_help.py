@@ -4,11 +4,12 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 COMMANDS = (
-    "demo", "new", "solve", "train", "compare", "enumerate", "diagnose", "report", "probe", "validate",
-    "claims", "bench",
+    "demo", "new", "solve", "train", "compare", "enumerate", "diagnose", "report", "probe", "patch",
+    "validate", "claims", "bench",
 )  # fmt: skip
 EXAMPLE = re.compile(r"(?:Example:|^)\s+(attsvm .*)$", re.MULTILINE)
 
@@ -61,6 +62,10 @@ def test_the_example_runs(attsvm_command, command):
         Path("notes.txt").write_text("a line\nanother\n")
         refused = attsvm_command(*shlex.split(lines.pop())[1:])
         assert refused.code == 2 and "path/to/model" in refused.err
+    if command == "patch":
+        np.save("queries.npy", np.array([[0.9, 1.0], [1.0, 0.1]]))
+        np.save("documents.npy", np.eye(2))
+        Path("failures.csv").write_text("query,document\n0,0\n")
     for line in lines:
         result = attsvm_command(*shlex.split(line)[1:])
         assert (result.code, "Traceback" in result.err) == (0, False), result.err

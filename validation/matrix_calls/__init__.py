@@ -4,6 +4,7 @@ from attsvm.validation.matrix_calls import (  # noqa: F401  # their cases
     file_calls,
     flow_calls,
     head_calls,
+    patch_calls,
     prompt_calls,
     selection_calls,
     svm_calls,
