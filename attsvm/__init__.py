@@ -14,7 +14,7 @@ from attsvm.optimality import is_locally_optimal, separating_cone
 from attsvm.problem import AttentionProblem, ProblemBatch
 from attsvm.selection import SelectedSets, Selection
 from attsvm.solution import Solution, SolutionBatch
-from attsvm.solvers import Certificate, ConvergenceWarning, InfeasibleError, NoSolutionError, Status
+from attsvm.solvers import Certificate, ConvergenceWarning, DegenerateError, InfeasibleError, NoSolutionError, Status
 from attsvm.svm import att_svm, finite_part, gen_svm, satt_svm, verify
 
 try:
@@ -32,6 +32,7 @@ _LAZY = {
     "TrainOptions": "attsvm.training",
     "TrainedHead": "attsvm.trained_head",
     "attraction": "attsvm.theory",
+    "capture": "attsvm.probing",
     "cone_init": "attsvm.training",
     "cvxpy_model": "attsvm.cvxpy_models",
     "decompose": "attsvm.paths",
@@ -58,12 +59,13 @@ _LAZY = {
     "soft_path": "attsvm.paths",
     "support_indices": "attsvm.optimality",
     "sweep": "attsvm.sweeps",
+    "torch": "attsvm.torch",
     "train": "attsvm.training",
     "write_report": "attsvm.reports",
 }
 
 if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they would accept any other name, too
-    from attsvm import dynamics, export, joint, next_token, sklearn
+    from attsvm import dynamics, export, joint, next_token, sklearn, torch
     from attsvm.cvxpy_models import cvxpy_model
     from attsvm.editing import edit
     from attsvm.enumeration import iter_locally_optimal, locally_optimal_selections, selection_graph
@@ -72,7 +74,7 @@ if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they w
     from attsvm.optimality import high_score_tokens, low_score_tokens, support_indices
     from attsvm.patching import load_patch, patch
     from attsvm.paths import decompose, regularization_path, soft_path
-    from attsvm.probing import Monitor, probe
+    from attsvm.probing import Monitor, capture, probe
     from attsvm.reports import write_report
     from attsvm.sweeps import sweep
     from attsvm.theory import attraction, diagnose
@@ -93,6 +95,7 @@ __all__ = [
     "Certificate",
     "ConcaveHead",
     "ConvergenceWarning",
+    "DegenerateError",
     "InfeasibleError",
     "LinearHead",
     "Loss",
@@ -113,6 +116,7 @@ __all__ = [
     "att_svm",
     "attention",
     "attraction",
+    "capture",
     "compare",
     "cone_init",
     "correlation_loss",
@@ -150,6 +154,7 @@ __all__ = [
     "structured_problem",
     "support_indices",
     "sweep",
+    "torch",
     "train",
     "verify",
     "write_report",

@@ -16,6 +16,7 @@ EXTRAS = {
     "torch": "torch", "matplotlib": "plot", "sklearn": "sklearn", "onnx": "onnx", "pandas": "tables",
     "pyarrow": "tables", "distributed": "sweep", "lightning": "lightning", "pytorch_lightning": "lightning",
     "gguf": "probe", "safetensors": "probe", "tensorboard": "probe", "tokenizers": "probe", "transformers": "probe",
+    "sentence_transformers": "retrieval",
     "highspy": "bench", "metric_learn": "bench", "qpsolvers": "bench", "rdkit": "bench",
 }  # fmt: skip
 

@@ -53,12 +53,15 @@ def token_logits(X: ArrayT, W: ArrayT, Z: ArrayT) -> ArrayT:
 
 
 def _repeated_logits(problem: TensorProblem, W: Tensor) -> Tensor:
-    """`token_logits` of one problem under many W: one product per sequence with all of them, shape (B, n, K, T)."""
-    n, K, dz = problem.Z.shape[1:]
-    keys = W @ problem.Z[0].reshape(n * K, dz).T  # (B, dx, n K)
-    by_sequence = keys.reshape(len(W), -1, n, K).permute(2, 0, 3, 1).reshape(n, len(W) * K, -1)
-    values = by_sequence @ problem.X[0].transpose(1, 2)  # (n, B K, T)
-    return values.reshape(n, len(W), K, -1).transpose(0, 1).contiguous()
+    """`token_logits` of one problem under many W: one product per sequence with all of them, shape (B, n, K, T).
+
+    Stored with the sequences first, as the products give them and as the gradient's products take them: copies into
+    the order of the axes would take as long as the products.
+    """
+    B, (n, K, dz) = len(W), problem.Z.shape[1:]
+    keys = problem.Z[0].reshape(n * K, dz) @ W.permute(2, 0, 1).reshape(dz, -1)  # (n K, B dx)
+    values = keys.reshape(n, K * B, -1) @ problem.X[0].transpose(1, 2)  # (n, K B, T)
+    return values.reshape(n, K, B, -1).permute(2, 0, 1, 3)
 
 
 def _weights(problem: AttentionProblem, W: Any) -> Any:

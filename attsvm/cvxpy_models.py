@@ -314,12 +314,14 @@ def _read_rows(
 ) -> tuple[str, Selection | SelectedSets, AttentionRows]:
     """The name of what is stated, its selection, and its rows."""
     if formulation == "att":
+        if isinstance(selection, SelectedSets):
+            raise ValueError("selection must hold one token per query for formulation='att', got SelectedSets")
         chosen = read_selection(problem, selection)
         return "SAtt-SVM" if problem.multi_query else "Att-SVM", chosen, rows_of_selection(problem, chosen, offset)
     if selection is None:
         raise ValueError(f"selection must hold the selected sets for formulation={formulation!r}")
     sets = read_selected_sets(problem, selection)
-    if formulation == "gen":
+    if probabilities is None:
         return "Gen-SVM", sets, gen_svm_rows(problem, sets, offset=offset)
     return "W_fin", sets, finite_part_rows(problem, probabilities, sets, offset=offset)
 

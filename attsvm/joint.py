@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,7 @@ from attsvm.attention import likeliest, probabilities
 from attsvm.comparison.metrics import misalignment
 from attsvm.heads import LinearHead
 from attsvm.losses import Loss, get_loss
+from attsvm.margin_options import SolverOptions, check_options, takes
 from attsvm.paths.ball_search import BallSearch, Form, LogExcess
 from attsvm.paths.regularization import read_radii
 from attsvm.problem import AttentionProblem, require_problem
@@ -239,13 +240,13 @@ def consistent_selection(problem: AttentionProblem, selection: SelectionLike = N
     return chosen
 
 
+@takes(SolverOptions)
 def joint_svm(
     problem: AttentionProblem,
     selection: SelectionLike = None,
     *,
     ratio: float = 0.0,
-    norm: str = "frobenius",
-    solver: str = "auto",
+    **options: Unpack[SolverOptions],
 ) -> JointSolution:
     """The directions that head and attention are predicted to take when they are trained together.
 
@@ -258,10 +259,9 @@ def joint_svm(
     ratio : float
         ``|v| / ||W||``, in [0, inf]: how much faster the head grows. 0 gives Att-SVM, inf the relaxed problem in which
         only the queries that support v need a margin.
-    norm : str
-        Of attention: "frobenius" for W, "nuclear" for (K, Q), or any other.
-    solver : str
-        Of attention, as for `attsvm.att_svm`.
+    **options
+        Of the SVM of attention: ``tolerance``, ``max_iterations``, ``time_limit``, ... go to its solver.
+        All keywords: `attsvm.margin_options.SolverOptions`.
 
     Returns
     -------
@@ -275,6 +275,7 @@ def joint_svm(
     >>> bool(relaxed.attention.norm <= plain.attention.norm), sorted(set(relaxed.demanded.tolist())) <= [0.0, 1.0]
     (True, True)
     """
+    check_options("joint_svm", SolverOptions, options, "ratio")
     if require_problem(problem).batch is not None:
         raise ValueError("joint_svm takes one problem; index the batch first, e.g. problem[0]")
     require_number("ratio", ratio, "a number in [0, inf], |v| / ||W||", 0.0, ends="[]")
@@ -290,7 +291,7 @@ def joint_svm(
         demanded = np.where(excess > 0, np.maximum(0.0, 1.0 - _product(weight, excess)), 1.0)
         offset = np.zeros((*problem.query_shape, problem.T))
         np.put_along_axis(offset, chosen.indices[..., None], (1.0 - demanded)[..., None], axis=-1)
-        found: Solution = att_svm(problem, chosen, norm=norm, offset=offset, solver=solver)
+        found: Solution = att_svm(problem, chosen, offset=offset, **options)
         return found, demanded
 
     weight = _weight(lambda w: solved(w)[0].norm, float(ratio), bool(excess.any()))
@@ -372,6 +373,9 @@ class JointPath:
 
     def __repr__(self) -> str:
         ends = f"radii {self.radii[0]:g}..{self.radii[-1]:g}, ratio {self.ratio:g}"
+        if not self.predicted[-1].status.has_solution:
+            reached = f"log loss {self.log_loss[-1]:.4g}; SVM of the last tokens: {self.predicted[-1].status}"
+            return f"JointPath({ends}, {reached})"
         return f"JointPath({ends}, distance of v {self.head_distance[-1]:.1e}, of W {self.attention_distance[-1]:.1e})"
 
 

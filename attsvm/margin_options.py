@@ -76,9 +76,9 @@ class _SlackOptions(TypedDict, total=False):
     ----------
     slack : {"query", "row"}
         One slack per query (its selection holds or not; the multipliers of a query add up to at most C), or per row.
-        Only with C.
+        Other than "query" only with C.
     loss : {"hinge", "squared_hinge"}
-        Slacks cost ``C sum xi`` or ``C sum xi^2``. Only with C.
+        Slacks cost ``C sum xi`` or ``C sum xi^2``. Other than "hinge" only with C.
     """
 
     slack: SlackKind
@@ -261,5 +261,7 @@ def method_options(kind: type[Any], options: Mapping[str, object]) -> dict[str, 
     >>> method_options(SolverOptions, {"norm": "nuclear", "tolerance": 1e-6})
     {'tolerance': 1e-06}
     """
+    if not options:
+        return {}
     own = kind.__annotations__.keys() - MethodOptions.__annotations__.keys()
     return {name: value for name, value in options.items() if name not in own}

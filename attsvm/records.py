@@ -14,7 +14,9 @@ import math
 import os
 import platform
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -303,6 +305,59 @@ def median_of(values: Any) -> Interval:
     return Interval(float(np.median(x)), float(x[k]), float(x[len(x) - 1 - k]), skewed=True)
 
 
+@contextmanager
+def counting_bar(wanted: bool, label: str, total: int) -> Iterator[Callable[[int], object]]:
+    """Progress on stderr; calling what it gives counts so many more. Nothing if not wanted.
+
+    A bar that goes away at the end on a terminal and in a notebook, a line for each tenth in a file.
+
+    Examples
+    --------
+    >>> from attsvm.records import counting_bar
+    >>> with counting_bar(False, "training", 100) as advance:
+    ...     advance(1)
+    """
+    if not wanted:
+        yield lambda count: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_terminal or console.is_jupyter:
+        from rich.progress import Progress
+
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(label, total=total)
+            yield lambda count: progress.update(task, advance=count)
+        return
+    done, write = 0, line_per_tenth()
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        write(label, done, total)
+
+    yield advance
+
+
+def line_per_tenth() -> Callable[[str, int, int], None]:
+    """Progress where no bar can be drawn: a line on stderr for each label and for each tenth of what it counts."""
+    start, last = time.perf_counter(), ("", -1)
+
+    def write(label: str, done: int, total: int) -> None:
+        nonlocal last
+        tenth = 10 * done // max(total, 1)
+        if (label, tenth) != last:
+            last = label, tenth
+            sys.stderr.write(f"{time.perf_counter() - start:.0f} s: {label}: {done} of {total}\n")
+            sys.stderr.flush()
+
+    return write
+
+
+_NORMAL_95 = 1.959963984540054  # the normal distribution's quantile of 97.5 %
+
+
 def share(count: int, total: int) -> Interval:
     """A share with Wilson's 95 % interval, which is right also at 0 and 100 %.
 
@@ -314,10 +369,11 @@ def share(count: int, total: int) -> Interval:
     """
     if not total:
         return Interval(float("nan"), float("nan"), float("nan"), percent=True)
-    from scipy.stats import binomtest
-
-    found = binomtest(count, total).proportion_ci(method="wilson")
-    return Interval(count / total, float(found.low), float(found.high), percent=True)
+    value, square = count / total, _NORMAL_95**2 / total
+    middle = (value + square / 2) / (1 + square)
+    half = math.sqrt(square * (value * (1 - value) + square / 4)) / (1 + square)
+    low = 0.0 if count == 0 else middle - half  # exact there, where rounding would leave 1e-17
+    return Interval(value, low, 1.0 if count == total else middle + half, percent=True)
 
 
 def share_of(flags: Any) -> Interval:

@@ -95,11 +95,8 @@ class AttentionRows:
 
     def soft(self, C: float | None, slack: str = "query", loss: str = "hinge") -> AttentionRows:
         """The same rows with a penalty (`attsvm.solvers.MarginProblem.soft`); None leaves them as they are."""
-        if C is None:
-            if (slack, loss) != ("query", "hinge"):
-                raise ValueError(f"slack={slack!r} and loss={loss!r} say how rows may be missed: they need C=")
-            return self
-        return replace(self, margin_problem=self.margin_problem.soft(C, slack, loss))
+        soft = self.margin_problem.soft(C, slack, loss)
+        return self if soft is self.margin_problem else replace(self, margin_problem=soft)
 
     def slacks(self, margins: FloatArray) -> FloatArray:
         """What these margins fall short of a soft margin, per query or per row, as its penalty counts them."""

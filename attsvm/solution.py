@@ -13,10 +13,12 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.attention_proofs import AttentionOrigin
 from attsvm.problem import AttentionProblem
 from attsvm.records import html_table
 from attsvm.selection import SelectedSets, Selection
 from attsvm.selection_rows import AttentionRows
+from attsvm.sensitivity import Derivative, Sensitivity, sensitivity_of
 from attsvm.solvers import (
     Certificate,
     CertificateBatch,
@@ -36,7 +38,26 @@ __all__ = [
     "Solution",
     "SolutionBatch",
     "conflict_in_words",
+    "unit_matrices",
 ]
+
+
+def unit_matrices(A: npt.ArrayLike) -> FloatArray:
+    """Matrices divided by their Frobenius norms, also where the norms overflow or underflow; NaN for zero matrices.
+
+    Examples
+    --------
+    >>> from attsvm.solution import unit_matrices
+    >>> unit_matrices([[3e300, 4e300]])
+    array([[0.6, 0.8]])
+    """
+    a = np.asarray(A, dtype=np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        sizes = np.linalg.norm(a, axis=(-2, -1), keepdims=True)
+        if not ((sizes > 1e-100) & (sizes < 1e100)).all():
+            a = a / np.abs(a).max(axis=(-2, -1), keepdims=True)
+            sizes = np.linalg.norm(a, axis=(-2, -1), keepdims=True)
+        return np.asarray(a / sizes)
 
 
 def conflict_in_words(
@@ -201,6 +222,52 @@ class _Solved:
         near = (np.abs(margins - problem.rhs + paid) <= self.support_tolerance) & ~problem.equality
         return np.asarray(self.rows.scatter(near, fill=0.0) > 0)
 
+    def sensitivity(self, *, query_tokens: npt.ArrayLike | None = None) -> Sensitivity:
+        """Gradients of the norm and of the margin in tokens, queries, offset and prior, by the multipliers.
+
+        Of a soft margin: of the objective, ``||W||_F^2 / 2`` or the norm plus what the slacks cost. X, Z, offset and
+        prior are independent variables, unless ``query_tokens`` says which tokens the queries are. Problems of a
+        batch without a solution have NaN.
+
+        Parameters
+        ----------
+        query_tokens : int or array_like of int, shape ``query_shape``, optional
+            The token of its sequence that each query is: ``query_tokens=0`` after ``self_attention(X)``,
+            ``range(T)`` after ``sequences(X)``. The gradient in X then holds that in Z as well.
+
+        Returns
+        -------
+        Sensitivity
+
+        Examples
+        --------
+        >>> import attsvm
+        >>> sens = attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=5, seed=0), norm="nuclear").sensitivity()
+        >>> sens.gradients.X.shape, sens.margin.Z.shape, sens.differentiable["X"]
+        ((3, 4, 5), (3, 5), True)
+        """
+        return sensitivity_of(self.problem, self.rows, self.result, self.W, query_tokens)
+
+    def derivative(self) -> Derivative:
+        """The derivative of W by implicit differentiation (Frobenius and nuclear norm): ``vjp(G)`` and ``jvp(X=...)``.
+
+        Raises
+        ------
+        DegenerateError
+            W has no derivative here; the message names the query and the token.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import attsvm
+        >>> sol = attsvm.att_svm(attsvm.random_problem(n=3, T=4, d=5, seed=0), norm="nuclear")
+        >>> sol.derivative().vjp(np.ones((5, 5))).X.shape
+        (3, 4, 5)
+        """
+        found = Derivative(self.problem, self.rows, self.result)
+        found.require(("X", "Z"))
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class Solution(_Solved, ResultView):
@@ -225,6 +292,11 @@ class Solution(_Solved, ResultView):
     """
 
     result: MarginSolution
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Proof of optimality or of infeasibility; it knows the tokens, for `Certificate.save`."""
+        return self.result.certificate.with_origin(AttentionOrigin(self.problem, self.rows))
 
     @property
     def W(self) -> FloatArray:

@@ -30,7 +30,7 @@ from attsvm.selection_rows import AttentionRows, finite_part_rows, gen_svm_rows,
 from attsvm.solution import Solution, SolutionBatch
 from attsvm.solvers import Certificate, certify, get_norm, solve, solve_batch
 from attsvm.solvers.margin_solution import warn_if_inaccurate
-from attsvm.user_input import finite_array, is_number, real_array, require_count
+from attsvm.user_input import finite_array, is_number, real_array, require_count, require_flag
 
 if TYPE_CHECKING:
     from attsvm.problem import Solvable
@@ -205,8 +205,7 @@ def satt_svm(
     """
     check_options("satt_svm", AttSvmOptions, options)
     require_problem(problem)
-    if not isinstance(causal, (bool, np.bool_)):
-        raise ValueError(f"causal must be True or False, got {causal!r}")
+    require_flag("causal", causal)
     shown = problem.with_causal_mask() if causal else problem
     return _solved(shown, _posed_selection(require_problem(shown), selection, options))
 

@@ -36,6 +36,7 @@ __all__ = [
     "positive",
     "require_choice",
     "require_count",
+    "require_flag",
     "require_number",
 ]
 
@@ -83,6 +84,21 @@ def positive(name: str, value: float) -> float:
     """
     require_number(name, value, "positive and finite", low=0.0)
     return float(value)
+
+
+def require_flag(name: str, value: object) -> None:
+    """Refuse anything but True and False: 'no' and 2 would count as True.
+
+    Examples
+    --------
+    >>> from attsvm.user_input import require_flag
+    >>> require_flag("progress", "no")
+    Traceback (most recent call last):
+    ...
+    ValueError: progress must be True or False, got 'no'
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 def generator(seed: Any) -> np.random.Generator:

@@ -35,7 +35,7 @@ suppress_warnings = [
 html_theme = "furo"
 html_title = "attsvm"
 html_static_path = ["_static"]
-html_js_files = ["claims.js", "tables.js"]  # filters of the page of claims, and of other pages with long tables
+html_js_files = ["tables.js"]  # a filter of pages with long tables
 
 autodoc_typehints = "none"  # types stand in the docstrings, with shapes
 autodoc_member_order = "bysource"

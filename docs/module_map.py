@@ -30,8 +30,8 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
         "tokens, queries, labels",
     ),
     "SVMs and solutions": (
-        ("selection_rows", "exact_tokens", "support_proof", "solution", "margin_options", "svm",
-         "cvxpy_models", "optimality"),
+        ("selection_rows", "sensitivity", "exact_tokens", "attention_proofs", "support_proof", "solution",
+         "margin_options", "svm", "torch", "cvxpy_models", "optimality"),
         "rows, W, local optimality",
     ),
     "training and paths": (("training", "paths"), "descent, growing balls"),
@@ -41,14 +41,14 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
     "files, sweeps, pages": (("files", "sweeps", "reports"), "what is stored and shown"),
     # The public names stand here: `attsvm/__init__.py` imports all of the above.
     "trained heads": (
-        ("export", "editing", "patching", "sklearn", "probing", "attsvm"), "edit, patch, fit, export, probe",
+        ("export", "probing", "editing", "patching", "sklearn", "attsvm"), "edit, patch, fit, export, probe",
     ),
     "validation": (
         tuple(
             f"validation.{name}"
             for name in (
-                "fuzz_families", "fuzz_judge", "matrix_reference", "matrix", "matrix_calls", "pictures", "models",
-                "pretrained", "bench", "figures", "ledger",
+                "fuzz_families", "fuzz_judge", "certificate_judge", "matrix_reference", "matrix", "matrix_calls",
+                "pictures", "models", "pretrained", "bench", "figures", "ledger",
             )
         ),
         "figures, claims, benchmark",

@@ -14,7 +14,7 @@ from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.protocol import Rows
 from attsvm.solvers.rows.shared import SharedRows
 from attsvm.solvers.solve import solve, solve_batch
-from attsvm.solvers.status import ConvergenceWarning, InfeasibleError, NoSolutionError, Status
+from attsvm.solvers.status import ConvergenceWarning, DegenerateError, InfeasibleError, NoSolutionError, Status
 
 __all__ = [
     "NORMS",
@@ -22,6 +22,7 @@ __all__ = [
     "Certificate",
     "CertificateBatch",
     "ConvergenceWarning",
+    "DegenerateError",
     "Extras",
     "FarkasCertificate",
     "InfeasibleError",

@@ -107,7 +107,7 @@ def require_count(name: str, value: object, least: int = 1, optional: bool = Fal
     ...
     ValueError: steps must be an integer >= 1, got 2.0
     """
-    if not (is_count(value, least) or (optional and value is None)):
+    if not ((optional and value is None) or is_count(value, least)):
         raise ValueError(f"{name} must be {'None or ' if optional else ''}an integer >= {least}, got {value!r}")
 
 
@@ -130,7 +130,7 @@ def require_number(
     ...
     ValueError: lr must be a positive number, got 'fast'
     """
-    if not (is_number(value, low, high, ends) or (optional and value is None)):
+    if not ((optional and value is None) or is_number(value, low, high, ends)):
         raise ValueError(f"{name} must be {'None or ' if optional else ''}{wanted}, got {value!r}")
 
 

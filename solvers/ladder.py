@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
+from attsvm.solvers.compiled.exchanges import are_few
 from attsvm.solvers.compiled.kernels import why_missing
 from attsvm.solvers.margin_problem import EitherProblem
 from attsvm.solvers.margin_solution import BatchResult, MethodResult
@@ -23,7 +24,7 @@ from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
-__all__ = ["SOLVERS", "BatchMethod", "Method", "SolverSpec", "rungs"]
+__all__ = ["SOLVERS", "BatchMethod", "Method", "SolverSpec", "follows_faces", "rungs"]
 
 Method = Callable[[UnitProblem, Norm, Request], MethodResult]
 BatchMethod = Callable[[UnitProblemBatch, Norm, Request], BatchResult]
@@ -231,6 +232,22 @@ def _frobenius(problem: EitherProblem) -> tuple[str, ...]:
     return ("working_set",)
 
 
+def follows_faces(problem: EitherProblem, norm: Norm) -> bool:
+    """Whether soft margins of many C follow from one another by exchanges of single rows: where faces are small.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, get_norm
+    >>> from attsvm.solvers.ladder import follows_faces
+    >>> follows_faces(MarginProblem([[1.0]], [[1.0]], [0]).soft(C=1.0), get_norm("frobenius"))
+    True
+    """
+    penalty = problem.penalty
+    if norm.name != "frobenius" or penalty is None or why_missing():
+        return False
+    return are_few(problem.m, problem.q, problem.shape, penalty) and (problem.is_plain or not problem.equality.any())
+
+
 def _nuclear(problem: EitherProblem) -> tuple[str, ...]:
     """The ladder of the least nuclear norm."""
     if problem.penalty is not None:
@@ -290,7 +307,8 @@ def rungs(
             raise ValueError(_why_none(norm, rank, problem.penalty is not None))
     else:
         names = LADDERS[norm.family](problem) if norm.family in LADDERS else _own_norm(problem, norm)
-    return _with_what_is_built(tuple(SOLVERS[name] for name in names), warn), ""
+    specs = tuple([SOLVERS[name] for name in names])
+    return specs if not why_missing() else _with_what_is_built(specs, warn), ""
 
 
 def _own_norm(problem: EitherProblem, norm: Norm) -> tuple[str, ...]:
@@ -301,9 +319,9 @@ def _own_norm(problem: EitherProblem, norm: Norm) -> tuple[str, ...]:
 
 def _with_what_is_built(specs: tuple[SolverSpec, ...], warn: bool) -> tuple[SolverSpec, ...]:
     """The rungs that can run where the compiled library is missing, with the reference at the end."""
-    reason = why_missing() if any(spec.compiled for spec in specs) else ""
-    if not reason:
+    if not any(spec.compiled for spec in specs):
         return specs
+    reason = why_missing()
     text = f"the compiled solvers of attsvm are missing: {reason}; other methods, slower ones, take their place"
     if warn:
         warnings.warn(text, RuntimeWarning, stacklevel=4)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import Axis, Batch, BoolArray, FloatArray, IntArray, One, per_row, to_numpy, voided
-from attsvm.solvers.penalty import EitherPenalty, Penalty, PenaltyBatch, read_penalty
+from attsvm.solvers.penalty import EitherPenalty, Penalty, PenaltyBatch, read_margin
 from attsvm.solvers.prior import Prior, shifted_sides, stacked_priors
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.protocol import Rows
@@ -194,8 +194,9 @@ class MarginProblem(Generic[Axis]):
         ----------
         C : float or None
         slack : {"query", "row"}
-            One slack per query, or one per row.
+            One slack per query, or one per row; only with C.
         loss : {"hinge", "squared_hinge"}
+            Only with C.
 
         Examples
         --------
@@ -204,7 +205,7 @@ class MarginProblem(Generic[Axis]):
         >>> print(solve(rows).status, solve(rows.soft(0.5, slack="row")).status)
         infeasible optimal
         """
-        return self._with_penalty(None if C is None else read_penalty(C, slack, loss))
+        return self._with_penalty(read_margin(C, slack, loss))
 
     def _with_penalty(self, penalty: EitherPenalty | None) -> MarginProblem[Axis]:
         if penalty is self.penalty:

@@ -219,6 +219,6 @@ def get_norm(name: str | Norm) -> Norm:
             return Entrywise(float(match[1]))
     elif isinstance(name, Norm):
         return name
-    raise ValueError(
-        f"norm must be 'frobenius', 'nuclear', 'spectral', 'l1', 'linf' or 'l<p>' with a number p >= 1, got {name!r}"
-    )
+    names = dict.fromkeys(["frobenius", "nuclear", "spectral", "l1", "linf", *NORMS])
+    known = ", ".join(map(repr, names))
+    raise ValueError(f"norm must be {known} or 'l<p>' with a number p >= 1, got {name!r}")

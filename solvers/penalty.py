@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray, Number, is_number
 
-__all__ = ["EitherPenalty", "LossKind", "Penalty", "PenaltyBatch", "SlackKind", "read_penalty"]
+__all__ = ["EitherPenalty", "LossKind", "Penalty", "PenaltyBatch", "SlackKind", "read_margin", "read_penalty"]
 
 SlackKind = Literal["query", "row"]
 LossKind = Literal["hinge", "squared_hinge"]
@@ -181,6 +181,28 @@ def read_penalty(C: object, slack: str = "query", loss: str = "hinge") -> Penalt
     if not is_number(C, 0.0):
         raise ValueError(f"C must be None (hard margin) or a positive finite number, got {C!r}")
     return Penalty(float(C), _one_of("slack", slack, _SLACKS), _one_of("loss", loss, _LOSSES))
+
+
+def read_margin(C: object, slack: str = "query", loss: str = "hinge") -> Penalty | None:
+    """The penalty of a soft margin, None for a hard one, to which nothing but the default slack and loss goes.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.penalty import read_margin
+    >>> read_margin(None), read_margin(2)
+    (None, Penalty(C=2.0, slack='query', loss='hinge'))
+    >>> read_margin(None, slack="row")
+    Traceback (most recent call last):
+    ...
+    ValueError: slack='row' and loss='hinge' say how rows may be violated: they need a positive C, got C=None
+    """
+    if C is not None:
+        return read_penalty(C, slack, loss)
+    if (slack, loss) != (_SLACKS[0], _LOSSES[0]):
+        raise ValueError(
+            f"slack={slack!r} and loss={loss!r} say how rows may be violated: they need a positive C, got C=None"
+        )
+    return None
 
 
 def _one_of(name: str, given: str, known: tuple[_Kind, ...]) -> _Kind:

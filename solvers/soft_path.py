@@ -1,8 +1,14 @@
 """Soft margins of the same rows for several C: what one solution proves of the others is not solved again.
 
 With the hinge a solution without bounds that are reached is that of every larger C, and where all bounds are reached,
-or W = 0, multipliers grow in proportion to C. Certificates tell where that is so. The others are solved as one batch
-where their method works on batches; else one after another, each from the multipliers of the one before.
+or W = 0, multipliers grow in proportion to C. Certificates tell where that is so. The others are solved
+
+- by exchanges of single rows from one face to the next (`attsvm.solvers.compiled.exchanges`), where the face of a
+  Frobenius norm is small: from the solution for the least C on, all others take about as long as that one;
+- as one batch, where their method works on batches;
+- else one after another, each from the multipliers of the one before.
+
+Every solution has its own certificate, whatever it came from. A time limit is that of all of them together.
 """
 
 from __future__ import annotations
@@ -17,7 +23,9 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Source
 from attsvm.solvers.certify.entry import certify
-from attsvm.solvers.ladder import rungs
+from attsvm.solvers.compiled.exchanges import exchange_rows
+from attsvm.solvers.deadline import late, read_time_limit, within
+from attsvm.solvers.ladder import follows_faces, rungs
 from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch
 from attsvm.solvers.margin_solution import MarginSolution, MarginSolutionBatch, MethodResult, conclude
 from attsvm.solvers.norms import Norm, get_norm
@@ -92,24 +100,62 @@ def solve_soft_path(
     [1.5, 2.0]
     """
     asked = _Asked(get_norm(norm), solver, tolerance, max_iterations, options)
-    specs, _ = rungs(problem._with_penalty(penalty.of_problem(0)), asked.norm, solver, warn=False)  # every solve warns
-    if not specs[0].batched or len(penalty.C) == 1:
+    return within(read_time_limit(options.get("time_limit")), _solve_path, problem, penalty, asked)
+
+
+def _solve_path(
+    problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked
+) -> Sequence[MarginSolution] | MarginSolutionBatch:
+    first = problem._with_penalty(penalty.of_problem(0))
+    specs, _ = rungs(first, asked.norm, asked.solver, warn=False)  # every solve warns
+    if len(penalty.C) == 1:
         return _one_by_one(problem, penalty, asked)
-    batch = _repeated(problem, penalty)
-    if specs[0].name == "active_set" and max_iterations is None:  # solved sooner than proved
-        return asked.many(batch)
-    return _Path(problem, penalty, asked, batch).run()
+    if specs[0].name == "active_set" and asked.max_iterations is None:  # solved sooner than proved
+        return asked.many(_repeated(problem, penalty))
+    if asked.solver == "auto" and asked.max_iterations is None and follows_faces(first, asked.norm):
+        return _face_by_face(problem, penalty, asked)
+    if not specs[0].batched:
+        return _one_by_one(problem, penalty, asked)
+    return _Path(problem, penalty, asked, _repeated(problem, penalty)).run()
 
 
-def _one_by_one(problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked) -> list[MarginSolution]:
-    """Each from the one before, where the method takes that as a start."""
-    found: list[MarginSolution] = []
-    for i in range(len(penalty.C)):
+def _one_by_one(
+    problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked, known: Sequence[MarginSolution] = ()
+) -> list[MarginSolution]:
+    """Each from the one before, where the method takes that as a start; the first ones may be known."""
+    found = list(known)
+    for i in range(len(found), len(penalty.C)):
         start = found[-1] if found and asked.norm.name == "frobenius" and found[-1].status.has_solution else None
         one = problem._with_penalty(penalty.of_problem(i))
-        known = None if start is None else _carried(start, one)
-        found.append(asked.one(one, start) if known is None else known)
+        if found and late():
+            nothing, tolerance = MethodResult(), found[-1].tolerance
+            found.append(conclude(one, asked.norm, nothing, solver=found[-1].solver, seconds=0.0, tolerance=tolerance))
+            continue
+        carried = None if start is None else _carried(start, one)
+        found.append(asked.one(one, start) if carried is None else carried)
     return found
+
+
+def _face_by_face(problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked) -> list[MarginSolution]:
+    """The first as alone, the others by exchanges from its face on; what these do not prove one by one."""
+    first = asked.one(problem._with_penalty(penalty.of_problem(0)))
+    if first.status != "optimal" or late():
+        return _one_by_one(problem, penalty, asked, [first])
+    begin = time.perf_counter()
+    done = exchange_rows(problem.pairs(), problem.rhs, penalty, first.multipliers)
+    found, others = [first], np.arange(1, len(done.W))
+    if len(others):
+        batch = _repeated(problem, penalty).take(others)
+        certificate = certify(batch, done.W[1:], done.multipliers[1:], asked.norm)
+        each = (time.perf_counter() - begin) / len(others)
+        for i in others[np.logical_and.accumulate(certificate.proved <= first.tolerance)]:
+            one, W, lam = problem._with_penalty(penalty.of_problem(int(i))), done.W[i], done.multipliers[i]
+            own = certificate.of(int(i) - 1, Source(one, W, lam, asked.norm))
+            result = MethodResult(W, lam, int(done.exchanges[i]), certificate=own)
+            found.append(
+                conclude(one, asked.norm, result, solver="soft_large", seconds=each, tolerance=first.tolerance)
+            )
+    return _one_by_one(problem, penalty, asked, found)
 
 
 def _carried(known: MarginSolution, problem: MarginProblem) -> MarginSolution | None:

@@ -287,8 +287,10 @@ def _climb(
     best, answered, steps = MethodResult(), specs[0], 0
     goal = min(request.tolerance, _SHARP) if _is_sharp(unit.problem, norm) else request.tolerance
     for place, spec in enumerate(specs):
-        if place and spec.foreign and not _wants_reference(best, request):
-            break
+        if place and spec.foreign:
+            best = _from_hard_margin(unit.problem, norm, best, request)
+            if not _wants_reference(best, request):
+                break
         found = _measured(spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None)), unit, norm)
         found = _with_sure_rows(unit.problem, norm, found, request.tolerance)
         steps += int(found.iterations)
@@ -299,6 +301,27 @@ def _climb(
     if answered is not specs[0]:
         best = replace(best, iterations=steps).answered(answered.name)
     return best, answered
+
+
+def _from_hard_margin(problem: MarginProblem, norm: Norm, found: MethodResult, request: Request) -> MethodResult:
+    """A result of a soft margin with the hinge that is open, or the hard margin if that proves more.
+
+    Where C is larger than every load of the hard margin's multipliers, both have the same solutions; an interior point
+    method then sees slacks whose weight is by far the largest number, and may stall. In the Frobenius norm multipliers
+    of the two have different scales, and other methods solve large C.
+    """
+    penalty = problem.single_penalty
+    if penalty is None or penalty.loss != "hinge" or norm.name == "frobenius" or not proved(found) > request.tolerance:
+        return found
+    hard = problem._with_penalty(None)
+    own = tuple(spec for spec in rungs(hard, norm, warn=False)[0] if not spec.foreign)
+    other, _ = _climb(own, UnitProblem(hard), norm, Request(request.tolerance)) if own else (found, None)
+    if other.W is None or other.multipliers is None:
+        return found
+    certificate, steps = certify(problem, other.W, other.multipliers, norm), found.iterations + other.iterations
+    same = MethodResult(other.W, other.multipliers, steps, certificate=certificate)
+    same = _with_sure_rows(problem, norm, same, request.tolerance)
+    return same if proved(same) < proved(found) else found
 
 
 def _wants_reference(best: MethodResult, request: Request) -> bool:

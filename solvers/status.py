@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
-__all__ = ["Advised", "ConvergenceWarning", "InfeasibleError", "NoSolutionError", "Status"]
+__all__ = ["Advised", "ConvergenceWarning", "DegenerateError", "InfeasibleError", "NoSolutionError", "Status"]
 
 
 class Advised(StrEnum):
@@ -73,3 +73,7 @@ class NoSolutionError(ValueError):
 
 class InfeasibleError(NoSolutionError):
     """Raised on reading W of a problem that was proved infeasible."""
+
+
+class DegenerateError(ValueError):
+    """Raised where a derivative is asked for that does not exist: at a kink of W or of the optimal value."""

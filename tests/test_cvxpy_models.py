@@ -146,6 +146,7 @@ def test_solvers_of_low_accuracy_are_not_called_optimal(problem):
     [
         (lambda p: attsvm.cvxpy_model(p, formulation="hard"), "formulation must be 'att', 'gen' or 'finite'"),
         (lambda p: attsvm.cvxpy_model(p, formulation="gen"), "selection must hold the selected sets"),
+        (lambda p: attsvm.cvxpy_model(p, attsvm.SelectedSets.from_indices(SETS, 5)), "one token per query"),
         (lambda p: attsvm.cvxpy_model(p, SETS, formulation="finite"), "probabilities go with formulation='finite'"),
         (lambda p: attsvm.cvxpy_model(p, probabilities=np.ones((4, 5))), "probabilities go with"),
         (lambda p: attsvm.cvxpy_model(p, W=cp.Variable((6, 5))), r"W must be a cvxpy.Variable of shape \(6, 6\)"),

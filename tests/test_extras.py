@@ -14,6 +14,7 @@ WITHOUT_ALL = {
     "import attsvm.sklearn": ("import attsvm.sklearn", "sklearn", "sklearn"),
     "train": ("import attsvm; attsvm.train", "torch", "torch"),
     "import attsvm.training": ("from attsvm.training import train", "torch", "torch"),
+    "attsvm.torch": ("import attsvm; attsvm.torch", "torch", "torch"),
     "Monitor": ("import attsvm; attsvm.Monitor", "torch", "torch"),
     "next_token.train": ("import attsvm; attsvm.next_token.train", "torch", "torch"),
     "descend": ("import attsvm; attsvm.dynamics.polarization.descend", "torch", "torch"),

@@ -86,9 +86,7 @@ def test_losses_do_not_overflow():
 
 
 def test_bad_losses_are_named():
-    with pytest.raises(
-        ValueError, match=re.escape("loss must be one of ['correlation', 'exponential', 'logistic'] or a Loss")
-    ):
+    with pytest.raises(ValueError, match=re.escape(f"loss must be one of {sorted(LOSSES)} or a Loss")):
         get_loss("hinge")
     with pytest.raises(ValueError, match=re.escape("low and high must be finite with low <= high, got 1.0 and 0.0")):
         get_loss("logistic").constants(1.0, 0.0)
@@ -103,7 +101,8 @@ def test_logarithms_of_losses_do_not_underflow_and_agree_with_tensors(name):
     for function in (loss.log_slope, *(() if name == "correlation" else (loss.log_value,))):
         assert np.isfinite(function(far)).all()
         np.testing.assert_allclose(function(torch.tensor(far)).numpy(), function(far), rtol=1e-15)
-        assert function(far)[1] in (-5000.0, 0.0)
+        if name in ("logistic", "exponential", "correlation"):  # what they are far from 0 is known
+            assert function(far)[1] in (-5000.0, 0.0)
     for step in (-40.0, -0.5, 1e-9, 0.5, 40.0):  # against a difference where it does not cancel, else the slope
         chord = loss.log_chord(u, np.full(6, step))
         plain = (loss(u - step) - loss(u)) / step if abs(step) > 0.1 else -loss.derivative(u)

@@ -199,7 +199,7 @@ def test_wheel_holds_every_module_and_works_elsewhere(tmp_path):
     expected |= {f"attsvm/validation/{p.relative_to(ROOT / 'validation')}" for p in (ROOT / "validation").rglob("*.py")}
     assert expected <= modules
     data = {f"attsvm/templates/{p.name}" for p in (ROOT / "attsvm" / "templates").iterdir()}
-    assert {"attsvm/py.typed", "attsvm/validation/ledger/coverage.toml", *data} <= set(names)
+    assert {"attsvm/py.typed", "attsvm/validation/ledger/items.toml", *data} <= set(names)
     assert not any(n.startswith("tests") for n in names)
     assert [n for n in names if "_kernels" in n] == ["attsvm/solvers/compiled/_kernels.so"]
     assert re.fullmatch(r"attsvm-[\d.]+-py3-none-(linux|macosx|win)\w+\.whl", wheel.name)  # one file for every Python
@@ -304,7 +304,10 @@ def test_what_is_installed_for_the_tests_of_pages_is_said_before(browser, said, 
 
 
 def test_an_error_names_an_extra_that_brings_the_package():
-    published = {"sklearn": "scikit-learn", "metric_learn": "metric-learn", "pytorch_lightning": "lightning"}
+    published = {
+        "sklearn": "scikit-learn", "metric_learn": "metric-learn", "pytorch_lightning": "lightning",
+        "sentence_transformers": "sentence-transformers",
+    }  # fmt: skip
     for module, extra in EXTRA_OF.items():
         assert published.get(module, module) in {name_of(need) for need in EXTRAS[extra]}, module
 

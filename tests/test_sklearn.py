@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pickle
 
+import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.exceptions import NotFittedError, SkipTestWarning
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import ndcg_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import attsvm
-from attsvm.sklearn import AttentionSelector, mean_reciprocal_rank, read_tasks, recall_at
+from attsvm.sklearn import AttentionSelector, mean_reciprocal_rank, ndcg_at, read_tasks, recall_at
 
 
 def _tasks(n=60, d=6, seed=0, noise=0.0):
@@ -41,16 +45,12 @@ def test_it_learns_and_low_rank_is_low():
     assert fitted.edit_.rank == fitted.edit_.certificate.rank <= 4
 
 
-def test_padded_arrays_lists_and_problems_are_the_same():
+def test_lists_objects_series_and_problems_are_the_same():
     tasks, y = _tasks(20)
-    problem = read_tasks(tasks)
-    dense = np.full((20, problem.T + 1, 6), np.nan)
-    dense[:, -1] = problem.Z
-    for i, (x, _) in enumerate(tasks):
-        dense[i, : len(x)] = x
     objects = np.empty(20, dtype=object)
     objects[:] = tasks
-    results = [AttentionSelector().fit(given, y).decision_function(given) for given in (tasks, problem, dense, objects)]
+    formats = (tasks, tuple(tasks), read_tasks(tasks), objects, pd.Series(tasks))
+    results = [AttentionSelector().fit(given, pd.Series(y)).decision_function(given) for given in formats]
     for other in results[1:]:
         np.testing.assert_allclose(other, results[0])
     assert np.isneginf(results[0]).any()  # padding
@@ -130,7 +130,12 @@ def test_bad_input_is_named():
     tasks, y = _tasks(5)
     fitted = AttentionSelector().fit(tasks, y)
     for given, labels, message in [
-        (np.zeros((3, 4)), [0] * 3, r"tasks must have shape \(n, T \+ 1, d\)"),
+        (
+            np.zeros((3, 4, 2)),
+            [0] * 3,
+            r"tasks must be a sequence of pairs .* which does not say which rows are queries",
+        ),
+        ([("a", np.ones(3))], [0], "candidates of task 0 must hold numbers"),
         ([], [], "at least one task"),
         ([np.eye(3)], [0], "task 0 must be a pair"),
         ([(np.eye(3), np.ones(3)), (np.eye(2), np.ones(3))], [0, 0], "candidates of task 1"),
@@ -159,48 +164,197 @@ def test_it_pickles():
     np.testing.assert_array_equal(again.predict(tasks), fitted.predict(tasks))
 
 
-class Folded(AttentionSelector):
-    """Tasks made of the rows of a table, so that scikit-learn's checks have something to feed."""
+def _flat(tasks, y):
+    """The same tasks as shuffled rows (candidate, query) with relevance and group ids."""
+    X = np.array([[*x, *z] for candidates, z in tasks for x in candidates])
+    relevance = np.concatenate([np.arange(len(x)) == k for (x, _), k in zip(tasks, y, strict=True)]).astype(int)
+    qid = np.concatenate([np.full(len(x), f"q{i:03d}") for i, (x, _) in enumerate(tasks)])
+    order = np.random.default_rng(0).permutation(len(X))
+    return X[order], relevance[order], qid[order]
 
-    def _fold(self, X):
-        X = np.asarray(X, dtype=np.float64)
-        return np.stack([X, X[:, ::-1], X**2, X], axis=1)
 
-    def fit(self, X, y):
-        from sklearn.utils.validation import validate_data
+def test_flat_rows_are_the_same_tasks():
+    tasks, y = _tasks(40, noise=0.5)
+    X, relevance, qid = _flat(tasks, y)
+    for options in ({}, {"loss": "squared_hinge", "slack": "row"}, {"norm": "nuclear", "C": 0.3}):
+        whole = AttentionSelector(**options).fit(tasks, y)
+        flat = AttentionSelector(**options, query_columns=6).fit(X, relevance, qid=qid)
+        np.testing.assert_allclose(flat.W_, whole.W_, atol=1e-5)  # two orders of the rows, one optimum
+    assert flat.score(X, relevance, qid=qid) == whole.score(tasks, y)
+    np.testing.assert_allclose(flat.decision_function(X), np.vecdot(X[:, :6] @ flat.W_, X[:, 6:]))
+    chosen, shares = flat.predict(X, qid=qid), flat.predict_proba(X, qid=qid)
+    for name in np.unique(qid):
+        own = qid == name
+        assert chosen[own].sum() == 1 and shares[own].sum() == pytest.approx(1.0)
+        assert chosen[own].argmax() == flat.decision_function(X)[own].argmax()
+    # A table of pandas with the query's columns by name is the same.
+    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(6)] + [f"z{i}" for i in range(6)])
+    named = AttentionSelector(norm="nuclear", C=0.3, query_columns=[f"z{i}" for i in range(6)])
+    named.fit(frame, pd.Series(relevance), qid=pd.Series(qid))
+    np.testing.assert_allclose(named.W_, flat.W_)
+    np.testing.assert_array_equal(named.predict(frame, qid=qid), chosen)
+    assert list(named.feature_names_in_) == list(frame.columns)
+    # More groups by partial_fit; two relevant candidates and grades make one demand per better candidate.
+    half = np.isin(qid, np.unique(qid)[:20])
+    grown = AttentionSelector(query_columns=6).fit(X[half], relevance[half], qid=qid[half])
+    grown.partial_fit(X[~half], relevance[~half], qid=qid[~half])
+    np.testing.assert_allclose(grown.W_, AttentionSelector(query_columns=6).fit(X, relevance, qid).W_, atol=1e-5)
 
-        X, y = validate_data(self, X, y)
-        super().fit(self._fold(X), np.unique(y, return_inverse=True)[1] % 3)
-        self.n_features_in_ = X.shape[1]
-        return self
 
-    def _read(self, X):
-        from sklearn.utils.validation import check_is_fitted, validate_data
+def test_grades_are_a_ranking_svm():
+    """Without query columns: the linear ranking SVM, by the quadratic program written out."""
+    rng = np.random.default_rng(1)
+    X, qid, y = rng.normal(size=(24, 3)), np.repeat(np.arange(4), 6), rng.integers(0, 3, 24)
+    w, terms = cp.Variable(3), []
+    for i in range(24):
+        worse = np.flatnonzero((qid == qid[i]) & (y < y[i]))
+        if len(worse):
+            terms.append(cp.max(cp.pos(1 - (X[i] - X[worse]) @ w)))
+    cp.Problem(cp.Minimize(cp.sum_squares(w) / 2 + 0.7 * sum(terms))).solve(solver="CLARABEL")
+    found = AttentionSelector(C=0.7).fit(X, y, qid=qid)
+    np.testing.assert_allclose(found.W_[:, 0], w.value, atol=1e-5)
 
-        check_is_fitted(self, "W_")
-        return super()._read(self._fold(validate_data(self, X, reset=False)))
 
-    @property
-    def partial_fit(self):
-        raise AttributeError("tables come at once")
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("slack", ["query", "row"])
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
+def test_weights_multiply_the_penalty(norm, slack, loss):
+    tasks, y = _tasks(12, d=3, noise=1.0)
+    rng = np.random.default_rng(2)
+    real, whole = rng.uniform(0.1, 4.0, 12), rng.integers(0, 4, 12)
+    options = {"norm": norm, "slack": slack, "loss": loss, "C": 0.4, "prior": "cosine"}
+    found = AttentionSelector(**options).fit(tasks, y, sample_weight=real)
+    W, cost = cp.Variable((3, 3)), 0
+    for (x, z), k, weight in zip(tasks, y, real, strict=True):
+        missed = cp.pos(1 - (x[k] - np.delete(x, k, axis=0)) @ W @ z)
+        missed = cp.max(missed) if slack == "query" else missed
+        cost += weight * cp.sum(missed if loss == "hinge" else cp.square(missed))
+    size = cp.sum_squares(W - np.eye(3)) / 2 if norm == "frobenius" else cp.normNuc(W - np.eye(3))
+    best = cp.Problem(cp.Minimize(size + 0.4 * cost)).solve(solver="CLARABEL")
+    W.value = found.W_
+    assert float((size + 0.4 * cost).value) == pytest.approx(best, abs=1e-6)
+    again = AttentionSelector(**options).fit(tasks, y, sample_weight=whole)
+    repeated = [t for t, w in zip(tasks, whole, strict=True) for _ in range(w)]
+    other = AttentionSelector(**options).fit(repeated, np.repeat(y, whole))
+    np.testing.assert_allclose(again.W_, other.W_, atol=1e-5)
+    assert again.edit_.violation == pytest.approx(other.edit_.violation, abs=1e-5)  # of the rows as they were given
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array, tags.input_tags.three_d_array, tags.input_tags.allow_nan = True, False, False
-        return tags
+
+def test_scorers_by_separate_arithmetic():
+    rng = np.random.default_rng(0)
+    scores, qid = rng.integers(0, 4, 60).astype(float), rng.integers(0, 6, 60)  # with ties
+    y = rng.integers(0, 3, 60)
+    y[qid == 5] = 0  # no relevant candidate: left out
+
+    class Fixed:
+        def decision_function(self, X):
+            return scores
+
+    groups = [qid == g for g in range(5)]
+    for k in (1, 3, None):
+        expected = np.mean([ndcg_score(y[None, g], scores[None, g], k=k) for g in groups])
+        assert ndcg_at(k)(Fixed(), None, y, qid) == pytest.approx(expected)
+    distinct = scores + 1e-3 * rng.permutation(60)
+    scores = distinct
+    places = [1 + (scores[g][:, None] < scores[g]).sum(axis=1) for g in groups]
+    first = [p[y[g] > 0].min() for p, g in zip(places, groups, strict=True)]
+    assert mean_reciprocal_rank(Fixed(), None, y, qid) == pytest.approx(np.mean(1 / np.array(first)))
+    recalls = [(p[y[g] > 0] <= 2).mean() for p, g in zip(places, groups, strict=True)]
+    assert recall_at(2)(Fixed(), None, y, qid) == pytest.approx(np.mean(recalls))
+    with pytest.raises(ValueError, match="qid must be given"):
+        mean_reciprocal_rank(Fixed(), None, y)
+    with pytest.raises(ValueError, match="y must be nonnegative"):
+        ndcg_at()(Fixed(), None, y - 1, qid)
+    with pytest.raises(ValueError, match="k must be"):
+        ndcg_at(0)
+
+
+def test_groups_are_routed_through_cross_validation():
+    tasks, y = _tasks(30, noise=0.5)
+    X, relevance, qid = _flat(tasks, y)
+    groups = {"cv": GroupKFold(3), "params": {"qid": qid, "groups": qid}}
+    with config_context(enable_metadata_routing=True):
+        one = (
+            AttentionSelector(query_columns=6).set_fit_request(qid=True, sample_weight=True).set_score_request(qid=True)
+        )
+        for scorer in (None, mean_reciprocal_rank, recall_at(2), ndcg_at(3)):
+            found = cross_val_score(one, X, relevance, scoring=scorer, **groups)
+            assert found.shape == (3,) and (found > 0.3).all()
+        search = GridSearchCV(one, {"C": [0.1, 10.0]}, cv=GroupKFold(3), scoring=ndcg_at())
+        search.fit(X, relevance, qid=qid, groups=qid, sample_weight=np.ones(len(X)))
+        assert 0.5 < search.best_score_ <= 1
+        by_hand = []
+        for train, test in GroupKFold(3).split(X, relevance, qid):
+            fitted = AttentionSelector(query_columns=6).fit(X[train], relevance[train], qid=qid[train])
+            by_hand.append(fitted.score(X[test], relevance[test], qid=qid[test]))
+        np.testing.assert_allclose(cross_val_score(one, X, relevance, **groups), by_hand)
+    # Without routing scikit-learn gives qid to fit alone: the score is refused, not computed for one large group.
+    with pytest.raises(ValueError, match="enable_metadata_routing"):
+        cross_val_score(
+            AttentionSelector(query_columns=6), X, relevance, cv=GroupKFold(3), groups=qid, params={"qid": qid},
+            error_score="raise",
+        )  # fmt: skip
+
+
+def test_a_fit_that_is_cut_short_warns_in_scikit_learns_class():
+    tasks, y = _tasks(40, noise=2.0)
+    with pytest.warns(ConvergenceWarning, match="the fit ended inaccurate"):
+        AttentionSelector(norm="nuclear", C=1.0, max_iter=2).fit(tasks, y)
+    assert AttentionSelector(max_iter=5000).fit(tasks, y).n_iter_ >= 1
+
+
+def test_bad_flat_input_is_named():
+    X, y, qid = np.random.default_rng(0).normal(size=(6, 3)), [1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 1]
+    fitted = AttentionSelector().fit(X, y, qid=qid)
+    for options, fit, message in [
+        ({}, {"qid": qid[:4]}, r"qid must hold one group id per row of X, shape \(6,\)"),
+        ({}, {"qid": [0.0, np.nan, 1, 1, 1, 1]}, r"qid\[1\] is nan"),
+        ({}, {"y": [0] * 6}, "all rows of a group are equally relevant"),
+        ({}, {"y": [0, 1, 0, np.nan, 0, 1]}, "NaN"),
+        ({}, {"X": np.full((6, 3), np.nan)}, "NaN"),
+        ({}, {"sample_weight": [1.0, 2.0]}, r"sample_weight must hold one weight per row of X"),
+        ({}, {"sample_weight": [1, 1, 1, 1, 1, -1]}, r"sample_weight\[5\]"),
+        ({}, {"sample_weight": np.zeros(6)}, "positive weight"),
+        ({"query_columns": 3}, {}, "query_columns must leave a column"),
+        ({"query_columns": True}, {}, "query_columns must be a number of columns"),
+        ({"query_columns": ["z"]}, {}, "query_columns names 'z'"),
+        ({"query_columns": [0, 1, 2]}, {}, "got all 3"),
+        ({"query_columns": 1}, {}, "row 1 differs from another row with qid 0"),
+        ({"prior": "cosine"}, {}, r'prior="cosine" compares .* got \(3, 1\)'),
+        ({"prior": "cos"}, {}, "prior must be an array"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            AttentionSelector(**options).fit(**{"X": X, "y": y, "qid": qid, **fit})
+    with pytest.raises(ValueError, match="qid must be given for flat rows"):
+        fitted.predict(X)
+    tasks, labels = _tasks(5)
+    with pytest.raises(ValueError, match="tasks are groups already"):
+        AttentionSelector().fit(tasks, labels, qid=[0] * 5)
+    on_tasks = AttentionSelector().fit(tasks, labels)
+    for call in (on_tasks.predict, on_tasks.decision_function):
+        with pytest.raises(ValueError, match=r"fitted to tasks|features"):
+            call(X)
+    with pytest.raises(ValueError, match="as those seen before"):
+        on_tasks.partial_fit(np.random.default_rng(0).normal(size=(6, 6)), y, qid=qid)
+    with pytest.raises(TypeError, match="tasks must be a sequence of pairs"):
+        AttentionSelector().fit(3, [0])
+
+
+# `predict` marks the best row of a group, so that rows predicted one by one are each the best of theirs.
+EXPECTED = {"check_methods_subset_invariance": "predict selects one row of the rows that it is given"}
 
 
 def test_scikit_learns_own_checks():
-    """The estimator as it is, and on tables folded into tasks.
-
-    Checks that feed a table (samples times features) make no sense for tasks, which are candidates with a query:
-    scikit-learn leaves them out by the tag ``three_d_array``. Folded, every one of them runs and holds.
-    """
-    with pytest.warns(SkipTestWarning, match="three_d_array=True"):
-        assert all(r["status"] == "passed" for r in check_estimator(AttentionSelector(), on_skip=None))
-    # One hinge slack per task lets two candidates tie at the optimum, which rounding then decides: squared, per row.
-    folded = Folded(slack="row", loss="squared_hinge")
-    found = check_estimator(folded, on_fail=None, on_skip=None)
-    failed = {r["check_name"]: str(r["exception"])[:200] for r in found if r["status"] == "failed"}
-    assert failed == {}
-    assert sum(r["status"] == "passed" for r in found) >= 30
+    """All checks run on flat rows; the array API's is scikit-learn's to skip unless SCIPY_ARRAY_API is set."""
+    for options in ({}, {"slack": "row", "loss": "squared_hinge"}):
+        found = check_estimator(
+            AttentionSelector(**options), on_fail=None, on_skip=None, expected_failed_checks=EXPECTED
+        )
+        told = {r["check_name"]: (r["status"], str(r["exception"])[:200]) for r in found if r["status"] != "passed"}
+        assert {name: status for name, (status, _) in told.items()} == {
+            "check_methods_subset_invariance": "xfail",
+            "check_array_api_input": "skipped",
+        }, told
+        assert {"check_sample_weight_equivalence_on_dense_data", "check_dict_unchanged"} <= {
+            r["check_name"] for r in found
+        }

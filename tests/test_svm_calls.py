@@ -203,6 +203,10 @@ def test_mistyped_options_are_named():
         "soft_path": lambda: attsvm.soft_path(problem, [1.0], nomr="nuclear"),
         "edit": lambda: attsvm.edit(W0, problem, [0, 1, 2], nomr="nuclear"),
         "is_locally_optimal": lambda: attsvm.is_locally_optimal(problem, nomr="nuclear"),
+        "decompose": lambda: attsvm.decompose(problem, W0, nomr="nuclear"),
+        "joint_svm": lambda: attsvm.joint.joint_svm(problem, nomr="nuclear"),
+        "graph_svm": lambda: attsvm.next_token.graph_svm([[0, 1, 2, 0]], np.eye(3), nomr="nuclear"),
+        "graph_svms": lambda: attsvm.next_token.graph_svms([[[0, 1, 2, 0]]], [np.eye(3)], nomr="nuclear"),
     }.items():
         message = f"{name} takes no option 'nomr'; did you mean 'norm'? It takes norm, "
         with pytest.raises(TypeError, match=re.escape(message) + ".* and, for the solver, columns, max_iterations"):

@@ -155,6 +155,9 @@ def real(head: attsvm.TrainedHead, problem: attsvm.AttentionProblem) -> tuple[fl
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
     table = attsvm.probe(model, torch.randn(2, 4, 8), svm=None, removal=0)
+    captured, seen = attsvm.capture(model, torch.randn(2, 4, 8), layer=0, head=1)
+    own: Floats = captured.W
+    assert own.shape == (seen.dx, seen.dz) and captured.module == "layers.0.self_attn"
     with attsvm.Monitor(model, every=1) as monitor:
         model(torch.randn(2, 4, 8))
         monitor.step()

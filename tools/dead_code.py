@@ -21,14 +21,14 @@ DECORATORS = ["@app.*", "@application.*", "@case", "@overload"]  # what they tak
 NAMES = [
     *("__getattr__", "__dir__", "__class_getitem__", "_repr_html_", "_value_"),  # read by Python and notebooks
     *("on_*", "terminal", "tb", "intermediate_result", "solver_cache", "eps_*", "*_processor", "pre_tokenizer"),
-    *("argtypes", "restype", "n_features_in_", "required", "*_d_array", "allow_nan"),  # by libraries
+    *("argtypes", "restype", "n_features_in_", "n_iter_", "get_metadata_routing", "required"),  # by libraries
     *("FIGURE*", "CHECKS_*", "_solved_as", "memory_limit"),  # found by their prefix; for type checkers alone
     # Facts that results state for their reader.
     *("cone_value", "gamma_least_squares", "largest_stable_step", "clock_constant", "top_constant", "convex_bound"),
     *("kkt_residual", "interior_iterations", "warm_started", "face_dimension", "licence", "smoothness"),
     # Methods of public classes that the documentation names in its text.
     *("to_frame", "to_csv", "to_parquet", "to_json", "to_html", "write_adapter", "*_callback", "partial_fit"),
-    *("predict_proba", "solve_heads"),
+    *("predict_proba", "solve_heads", "document_map"),
     "as_markdown",  # writes the table of growth in docs/real_size.md
 ]  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Whether the tests notice a wrong operator: random mutations of the code, each given to the tests of its module.
 
-    .venv/bin/python tools/mutation_check.py [--root FOLDER] [--count 60] [--seed 0] [--seconds 60]
+    .venv/bin/python tools/mutation_check.py [--root FOLDER] [--count 60] [--first 0] [--seed 0] [--seconds 60]
 
 A copy of the tree is changed, never the tree itself. One mutation turns one comparison around, exchanges one arithmetic
 operator or one ``and``/``or``, drops one ``not``, or changes one number; the four kinds are drawn equally often. The
@@ -242,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="the tree (default: this one)")
     parser.add_argument("--count", type=int, default=60, help="mutations")
+    parser.add_argument("--first", type=int, default=0, help="mutations of the same draw that were judged before")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--seconds", type=float, default=60, help="limit for the tests of one mutation, of the processor"
@@ -260,7 +261,7 @@ def main() -> None:
             ".git", ".venv", "__pycache__", ".*_cache", "build", "dist", "validation-results"
         )
         shutil.copytree(root, copy, symlinks=True, ignore=ignored)
-        for mutation in draw(copy, options.count, options.seed):
+        for mutation in draw(copy, options.count, options.seed)[options.first :]:
             if time.monotonic() - started > options.total:
                 break
             verdict, test = judge(copy, mutation, options.seconds)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Te
 from attsvm._lazy import need
 from attsvm.files import ProblemFile, read_problem_file
 from attsvm.problem import AttentionProblem
-from attsvm.records import plain
+from attsvm.records import line_per_tenth, plain
 from attsvm.reports.verdicts import glossary
 from attsvm.selection import Selection
 
@@ -234,16 +233,7 @@ def told_progress(quiet: bool) -> Iterator[Callable[[str, int, int], object]]:
             task = bar.add_task("reading", total=None)
             yield lambda label, done, total: bar.update(task, description=label, completed=done, total=total)
         return
-    start, last = time.perf_counter(), ("", -1)
-
-    def say(label: str, done: int, total: int) -> None:
-        nonlocal last
-        tenth = 10 * done // max(total, 1)
-        if (label, tenth) != last:
-            last = label, tenth
-            print(f"{time.perf_counter() - start:.0f} s: {label}: {done} of {total}", file=sys.stderr, flush=True)
-
-    yield say
+    yield line_per_tenth()
 
 
 @contextmanager

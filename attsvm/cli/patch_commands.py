@@ -153,7 +153,7 @@ def read_pairs(
     if path is None:
         return None
     lines = _jsonl(option, path) if path.suffix == ".jsonl" else _csv(option, path)
-    found = []
+    found: list[tuple[Any, ...]] = []
     for line, cells in lines:
         where = f"{option} {path}, line {line}"
         if len(cells) < 2:

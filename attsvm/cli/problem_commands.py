@@ -133,6 +133,7 @@ def solve_command(
     selection: Tokens = None,
     index: Index = None,
     exact: Annotated[bool, typer.Option("--exact", help="Prove it again in rational arithmetic (small).")] = False,
+    certificate: Annotated[Path | None, typer.Option(help="Write a checkable proof, .json or .gz (one norm).")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the solution, .npz (one norm).")] = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -144,17 +145,17 @@ def solve_command(
     Example: attsvm solve problem.npz --norm frobenius --norm nuclear
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.command_support import check_out, close, open_problem, print_json, read_tokens, working
+    from attsvm.cli.command_support import close, open_problem, print_json, read_tokens, working
     from attsvm.files import read_problem_file
     from attsvm.records import console
     from attsvm.reports.solved import problem_record
     from attsvm.selection import read_selection
 
     norms = norm or ["frobenius"]
-    check_out("--out", out, ".npz")
-    if out is not None and len(norms) > 1:
-        raise ValueError(f"--out writes one norm, got {', '.join(norms)}")
+    _check_written(out, certificate, norms)
     if index is None and read_problem_file(file).problem.batch is not None:
+        if certificate is not None:
+            raise ValueError(f"--certificate goes with one problem of the batch in {file}: add --index 0")
         _solve_batch(file, norms, selection, rank, solver, out, exact, json, quiet)
         return
     read = open_problem(file, index)
@@ -164,17 +165,38 @@ def solve_command(
         with working(f"solving ({name})", quiet or json):
             solutions.append(attsvm.att_svm(read.problem, chosen, norm=name, rank=rank, solver=solver))
     records = [_record(solution, exact) for solution in solutions]
-    if out is not None:
-        _save(out, solutions[0], records[0])
+    written = _write_solution(out, certificate, solutions[0], records[0])
     if json:
         print_json({"problem": problem_record(read.problem, chosen), "solutions": records})
     elif not quiet:
         _show(console(), f"{file}", read.problem, chosen, solutions, records)
-        if out is not None:
-            console().print(f"wrote {out}", markup=False)
+        for line in written:
+            console().print(line, markup=False)
         close(console(), ("support", "margin", "gap", "locally optimal"), f"attsvm compare {file}")
     if any(solution.status != "optimal" for solution in solutions):
         raise typer.Exit(1)
+
+
+def _check_written(out: Path | None, certificate: Path | None, norms: list[str]) -> None:
+    """Refuse files that could not be written before any work is done."""
+    check_out("--out", out, ".npz")
+    check_out("--certificate", certificate, ".json", ".gz")
+    for option, path in (("--out", out), ("--certificate", certificate)):
+        if path is not None and len(norms) > 1:
+            raise ValueError(f"{option} writes one norm, got {', '.join(norms)}")
+
+
+def _write_solution(out: Path | None, certificate: Path | None, solution: Any, record: dict[str, Any]) -> list[str]:
+    """Write the files that were asked for; a line about each."""
+    lines = []
+    if out is not None:
+        _save(out, solution, record)
+        lines.append(f"wrote {out}")
+    if certificate is not None:
+        record["certificate_claims"] = list(solution.certificate.save(certificate))
+        claims = ", ".join(record["certificate_claims"])
+        lines.append(f"wrote {certificate} ({claims}). Check it: python tools/check_certificate.py {certificate}")
+    return lines
 
 
 def _record(solution: Any, exact: bool) -> dict[str, Any]:
@@ -296,6 +318,7 @@ def enumerate_command(
     mode: Annotated[Mode, typer.Option(metavar="MODE", help="auto, exhaustive, search or heuristic.")] = Mode.AUTO,
     time_limit: Annotated[float | None, typer.Option(help="Stop after about this many seconds.")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Decide every selection in rationals (small).")] = False,
+    certificate: Annotated[Path | None, typer.Option(help="Write a checkable proof, .json or .gz (small).")] = None,
     graph: Annotated[Path | None, typer.Option(help="Graph of swaps, .graphml, .png, .svg or .pdf.")] = None,
     seed: Seed = 0,
     index: Index = None,
@@ -304,11 +327,10 @@ def enumerate_command(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """List the locally optimal selections. Exit code 1 unless every list is proved.
-
-    \b
+    """\b
+    List the locally optimal selections. Exit code 1 unless every list is proved.
     Example: attsvm enumerate problem.npz --top 5
-    """  # noqa: D301
+    """  # noqa: D205, D301, D400
     from attsvm.cli.command_support import check_out, each_problem, print_json
     from attsvm.files import save_arrays
     from attsvm.records import console
@@ -316,7 +338,8 @@ def enumerate_command(
     check_out("--out", out, ".npz")
     problems = [read.problem for read in each_problem(file, index)]
     if exact:
-        _check_exact(problems, norm)
+        _check_exact("--exact", problems, norm)
+    _check_listing_certificate(certificate, problems, norm, top, limit)
     _check_graph(graph, file, len(problems))
     silent = quiet or json
     listings = [_listing(problem, limit, top, norm, mode, time_limit, seed, silent) for problem in problems]
@@ -324,13 +347,42 @@ def enumerate_command(
     decided = graph is None or _write_graph(graph, problems[0], norm.value, silent)
     if out is not None:
         save_arrays(out, _arrays(listings))
+    proved = _certified(certificate, listings[0], silent)
     if json:
         records = _records(listings, again)
         print_json(records[0] if len(records) == 1 else records)
     elif not quiet:
-        _show_listing(console(), f"{file}", listings, again, [graph if decided else None, out])
-    if not (_all_proved(listings, again, top) and decided):
+        written = [graph if decided else None, out, certificate if proved else None]
+        _show_listing(console(), f"{file}", listings, again, written)
+    if not (_all_proved(listings, again, top) and decided and proved):
         raise typer.Exit(1)
+
+
+def _check_listing_certificate(
+    certificate: Path | None, problems: list[Any], norm: Norm, top: int | None, limit: int | None
+) -> None:
+    """Refuse a certificate that could not be written before any work is done."""
+    check_out("--certificate", certificate, ".json", ".gz")
+    if certificate is None:
+        return
+    _check_exact("--certificate", problems, norm)
+    if len(problems) > 1 or top is not None or limit is not None:
+        more = ", add --index 0" if len(problems) > 1 else ""
+        raise ValueError(f"--certificate is about the complete list of one problem: leave out --top and --limit{more}")
+
+
+def _certified(certificate: Path | None, found: LocalOptima, silent: bool) -> bool:
+    """Write the certificate of a complete list, if asked for; False, with a line, where the list is not complete."""
+    from attsvm.cli.command_support import working
+
+    if certificate is None:
+        return True
+    if not found.complete:
+        print(f"attsvm: {certificate} was not written: the list is not proved complete", file=sys.stderr)
+        return False
+    with working("proving every selection", silent):
+        found.save_certificate(certificate)
+    return True
 
 
 def _all_proved(listings: list[LocalOptima], again: list[ExactListing], top: int | None) -> bool:
@@ -365,17 +417,17 @@ def _listing(
     )  # fmt: skip
 
 
-def _check_exact(problems: list[Any], norm: Norm) -> None:
+def _check_exact(option: str, problems: list[Any], norm: Norm) -> None:
     """Refuse what is not decided one selection at a time, before any work is done."""
     import math
 
     from attsvm.exact_tokens import EXACT_SELECTIONS
 
     if norm is not Norm.FROBENIUS:
-        raise ValueError("--exact lists go with --norm frobenius; nuclear solutions need not be unique")
+        raise ValueError(f"{option} lists go with --norm frobenius; nuclear solutions need not be unique")
     count = max(math.prod(problem.allowed.reshape(-1, problem.T).sum(axis=-1).tolist()) for problem in problems)
     if count > EXACT_SELECTIONS:
-        raise ValueError(f"--exact decides up to {EXACT_SELECTIONS:,} selections one by one, got {count:,}")
+        raise ValueError(f"{option} decides up to {EXACT_SELECTIONS:,} selections one by one, got {count:,}")
 
 
 def _records(listings: list[Any], again: list[Any]) -> list[dict[str, Any]]:
@@ -542,16 +594,15 @@ def diagnose_command(
     Example: attsvm diagnose problem.npz
     """  # noqa: D301
     import attsvm
-    from attsvm.cli.command_support import close, each_problem, open_with, print_json, read_tokens, working
+    from attsvm.cli.command_support import close, each_problem, open_with, print_json, read_tokens, show_progress
     from attsvm.records import console
     from attsvm.reports.verdicts import diagnosis_verdict
     from attsvm.theory.diagnosis import diagnosis_tables
 
     all_found = []
     for read in each_problem(file, index):
-        with working("diagnosing", quiet or json):
-            tokens = read_tokens(selection, read)
-            all_found.append(attsvm.diagnose(read.problem, tokens, loss=loss, norm=norm.value, seed=seed))
+        tokens, shown = read_tokens(selection, read), show_progress(quiet or json)
+        all_found.append(attsvm.diagnose(read.problem, tokens, loss=loss, norm=norm.value, seed=seed, progress=shown))
     if json:
         print_json(all_found[0].to_dict() if len(all_found) == 1 else [found.to_dict() for found in all_found])
     elif not quiet:

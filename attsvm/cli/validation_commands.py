@@ -98,7 +98,9 @@ def _chosen(cases: Sequence[Case], only: list[str], quick: bool) -> list[Case]:
 
 
 def claims_command(
-    ids: Annotated[list[str] | None, typer.Argument(help="Claims by id, or by how ids begin (default: all).")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Claims by id (svm:thm4) or by item ('svm:Theorem 4'); default: all.")
+    ] = None,
     paper: Annotated[list[str] | None, typer.Option(help="svm, conditioning, polarization, ... (repeatable).")] = None,
     run: Annotated[bool, typer.Option("--run", help="Measure again and compare with the stored verdicts.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random instances; the first of several.")] = 0,
@@ -112,32 +114,29 @@ def claims_command(
         Path | None, typer.Option(metavar="FOLDER", help="Compare quotations with the papers' texts (.txt) there.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print records.")] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", hidden=True, help="Print the documentation's page of all claims.")
-    ] = False,
-    wrong: Annotated[
-        bool, typer.Option("--wrong", hidden=True, help="Print the page of what needs a correction.")
-    ] = False,
-    readings: Annotated[
-        bool, typer.Option("--readings", hidden=True, help="Print the page of the second reading.")
-    ] = False,
-    coverage: Annotated[
-        bool, typer.Option("--coverage", hidden=True, help="Print the page of the papers' numbered items.")
-    ] = False,
+    pages: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", hidden=True, help="Write the documentation's pages there.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """What the papers claim and what of it holds. Exit code 1 if a check does not confirm it.
 
     \b
-    Example: attsvm claims svm:thm1 --run
+    Examples: attsvm claims "svm:Theorem 4"; attsvm claims svm:thm1 --run
     """  # noqa: D301
     from attsvm.validation.ledger.audit import find_claims
+    from attsvm.validation.ledger.ledger_pages import item_text
 
     if run:
         need("--run", "torch")
+    told = {name: text for name in ids or [] if (text := item_text(name))}
+    if told:
+        print("\n".join(told.values()))
+        if not (ids := [name for name in ids or [] if name not in told]):
+            return
     claims = find_claims(ids or [], paper)
-    if markdown or wrong or readings or coverage:
-        print(_page(claims, wrong=wrong, readings=readings, coverage=coverage))
+    if pages is not None:
+        _write_pages(claims, pages)
         return
     if quotes is not None:
         unconfirmed = _quotes(claims, quotes, json)
@@ -146,20 +145,20 @@ def claims_command(
     elif run and (seeds > 1 or store != ":memory:"):
         unconfirmed = _seeds(claims, range(seed, seed + seeds), trials, store, workers, fresh, json)
     else:
-        unconfirmed = _once(claims, run, seed, trials, json)
+        unconfirmed = _once(claims, run, seed, trials, json, full=bool(ids))
     if unconfirmed:
         raise typer.Exit(1)
 
 
-def _page(claims: list[Claim], *, wrong: bool, readings: bool, coverage: bool) -> str:
-    from attsvm.validation.ledger import ledger_pages as table
-    from attsvm.validation.ledger.ledger_pages import coverage_markdown
+def _write_pages(claims: list[Claim], folder: Path) -> None:
+    from attsvm.records import atomic_write
+    from attsvm.validation.ledger.ledger_pages import ledger_pages
 
-    if coverage:
-        return coverage_markdown(claims)
-    if readings:
-        return table.readings_markdown(claims)
-    return table.wrong_markdown(claims) if wrong else table.claims_markdown(claims)
+    if not folder.is_dir():
+        raise ValueError(f"--pages must be a folder, got {folder}")
+    for name, text in ledger_pages(claims).items():
+        with atomic_write(folder / name) as page:
+            page.write(text.encode())
 
 
 def _quotes(claims: list[Claim], folder: Path, json: bool) -> list[str]:
@@ -192,13 +191,16 @@ def _quotes(claims: list[Claim], folder: Path, json: bool) -> list[str]:
     return [item.claim for item in bad]
 
 
-def _once(claims: list[Claim], run: bool, seed: int, trials: int | None, json: bool) -> list[str]:
+def _once(
+    claims: list[Claim], run: bool, seed: int, trials: int | None, json: bool, *, full: bool = False
+) -> list[str]:
+    """List claims, in full where they were named, and measure them again if wanted."""
     from rich.progress import track
 
     from attsvm.cli.command_support import print_json
     from attsvm.records import console
     from attsvm.validation.ledger.audit import audit
-    from attsvm.validation.ledger.ledger_pages import claim_record
+    from attsvm.validation.ledger.ledger_pages import claim_record, claim_text
 
     bar = track(claims, "checking", console=console(stderr=True), transient=True, disable=json or not run)
     records = [claim_record(claim, audit(claim, seed, trials) if run else None) for claim in bar]
@@ -207,6 +209,10 @@ def _once(claims: list[Claim], run: bool, seed: int, trials: int | None, json: b
         print_json(records)
         return unconfirmed
     screen = console()
+    if full and not run:
+        corrected_first = sorted(claims, key=lambda claim: not claim.verdict.refuted)
+        print("\n\n".join(claim_text(claim) for claim in corrected_first))
+        return unconfirmed
     screen.print(_table(records, run))
     if run:
         seconds = sum(record["seconds"] for record in records)
@@ -289,10 +295,10 @@ def _show_mutations(screen: Any, papers: list[str], found: list[Mutation]) -> No
 def _table(records: list[dict[str, Any]], run: bool) -> Any:
     from attsvm.records import Table
 
-    columns = ("id", "verdict", "statement", *(("measured", "agrees") if run else ("corrected or sharper form",)))
+    columns = ("id", "verdict", "answer", *(("measured", "agrees") if run else ("corrected or sharper form",)))
     rows: list[tuple[object, ...]] = []
     for record in records:
-        shown = (record["id"], record["verdict"], record["statement"])
+        shown = (record["id"], record["verdict"], record["answer"] or record["statement"])
         if not run:
             rows.append((*shown, record["correction"]))
             continue

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from attsvm.problem import AttentionProblem
 from attsvm.selection import SelectionLike
 from attsvm.selection_rows import selection_rows
+from attsvm.solution import unit_matrices
 from attsvm.solvers import get_norm
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.ranks import count_above
@@ -25,19 +26,12 @@ def correlation(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
     >>> float(correlation(np.eye(2), [[1.0, 0.0], [0.0, 0.0]]).round(4))
     0.7071
     """
-    a, b = np.asarray(A, dtype=np.float64), np.asarray(B, dtype=np.float64)
-    sizes = np.linalg.norm(a, axis=(-2, -1)) * np.linalg.norm(b, axis=(-2, -1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((a * b).sum(axis=(-2, -1)) / np.where(sizes > 0, sizes, np.nan))
+    return np.asarray((unit_matrices(A) * unit_matrices(B)).sum(axis=(-2, -1)))
 
 
 def misalignment(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
     """``1 - correlation`` without cancellation: half the squared distance of the unit matrices."""
-    a, b = np.asarray(A, dtype=np.float64), np.asarray(B, dtype=np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a = a / np.linalg.norm(a, axis=(-2, -1), keepdims=True)
-        b = b / np.linalg.norm(b, axis=(-2, -1), keepdims=True)
-        return np.asarray(0.5 * np.square(a - b).sum(axis=(-2, -1)))
+    return np.asarray(0.5 * np.square(unit_matrices(A) - unit_matrices(B)).sum(axis=(-2, -1)))
 
 
 def angle(misalignment: npt.ArrayLike) -> FloatArray:

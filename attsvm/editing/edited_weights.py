@@ -12,6 +12,7 @@ the edit moves the bias, the bias of B. Rows of other heads of the layer are zer
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -20,6 +21,7 @@ import numpy as np
 
 from attsvm._lazy import needs
 from attsvm.export import balanced_factors
+from attsvm.probing.captured_head import CapturedHead
 from attsvm.records import atomic_write, write_json
 from attsvm.solvers.arrays import FloatArray
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from attsvm.editing.smallest_edit import Edit
+    from attsvm.probing.model_weights import Projections
 
 __all__ = [
     "apply_to",
@@ -109,7 +112,14 @@ def _compare(name: str, stored: torch.Tensor, expected: FloatArray) -> None:
 
 @overload
 def apply_to(
-    edit: Edit, target: ModuleT, *, layer: str, head: int = ..., check: bool = ..., inplace: bool = ...
+    edit: Edit,
+    target: ModuleT,
+    *,
+    layer: str | None = ...,
+    head: int | None = ...,
+    check: bool = ...,
+    inplace: bool = ...,
+    shared: bool = ...,
 ) -> ModuleT: ...
 
 
@@ -118,10 +128,11 @@ def apply_to(
     edit: Edit,
     target: Mapping[str, torch.Tensor],
     *,
-    layer: str,
-    head: int = ...,
+    layer: str | None = ...,
+    head: int | None = ...,
     check: bool = ...,
     inplace: bool = ...,
+    shared: bool = ...,
 ) -> dict[str, torch.Tensor]: ...
 
 
@@ -129,40 +140,129 @@ def apply_to(
     edit: Edit,
     target: torch.nn.Module | Mapping[str, torch.Tensor],
     *,
-    layer: str,
-    head: int = 0,
+    layer: str | None = None,
+    head: int | None = None,
     check: bool = True,
     inplace: bool = False,
+    shared: bool = False,
 ) -> torch.nn.Module | dict[str, torch.Tensor]:
     """The edit in a module or a state dict (see `Edit.apply_to`)."""
     with needs("apply_to"):
         import torch
 
+    place = edit.before if isinstance(edit.before, CapturedHead) else None
+    if place is not None:
+        _check_place(edit, place, shared)
+        head = place.number if head is None else head
     if isinstance(target, torch.nn.Module):
+        layer = place.module if layer is None and place is not None else layer
         module = target if inplace else copy.deepcopy(target)
-        try:
-            linear: Any = module.get_submodule(layer)
-        except AttributeError:
-            known = _near(layer, dict(module.named_modules()))
-            raise KeyError(f"layer {layer!r} is not in the module; it has {known}") from None
-        new, moved = _changed(edit, linear.weight, getattr(linear, "bias", None), layer, head, check)
-        with torch.no_grad():
-            linear.weight.copy_(new)
-            if moved is not None:
-                linear.bias.copy_(moved)
+        _write(edit, _named(module, layer), 0 if head is None else head, check, shared)
         return module
     if not isinstance(target, Mapping):
         raise TypeError(f"target must be a torch module or a state dict, got {type(target).__name__}")
+    if layer is None:
+        raise ValueError("layer must name the linear layer of the keys or queries in a state dict")
     name = f"{layer}.weight"
     if name not in target:
         raise KeyError(f"{name!r} is not in the state dict; it has {_near(name, target)}")
-    new, moved = _changed(edit, target[name], target.get(f"{layer}.bias"), layer, head, check)
+    new, moved = _changed(edit, target[name], target.get(f"{layer}.bias"), layer, 0 if head is None else head, check)
     state: Any = target if inplace else dict(target)
     state[name] = new
     if moved is not None:
         state[f"{layer}.bias"] = moved
     changed: dict[str, torch.Tensor] = state
     return changed
+
+
+def _check_place(edit: Edit, place: CapturedHead, shared: bool) -> None:
+    """Refuse what no weights of the model can hold, or what other heads and layers would share."""
+    if place.space == "head":
+        raise ValueError(
+            f"{place.module} rotates or normalizes its queries and keys (RoPE, QK-norm), and the edit is one of their "
+            'products: capture(..., of="Q") gives the problem of the query map, whose edit can be written'
+        )
+    if place.space == "turned" and edit.of != "Q":
+        raise ValueError(f'the problem is that of the query map of {place.module}: edit of="Q", not of={edit.of!r}')
+    if place.calls > 1 and not shared:
+        raise ValueError(
+            f"{place.module} is called {place.calls} times with the same weights: an edit for layer {place.layer} "
+            "changes all of these layers, and its certificate is about one; shared=True writes it nevertheless"
+        )
+
+
+def _named(model: torch.nn.Module, layer: str | None) -> tuple[str, torch.nn.Module]:
+    """The module of a name; of no name, or of that of an attention module that was given itself, the model."""
+    whole = type(model).__name__
+    if layer is None or layer in ("", whole):
+        return whole, model
+    try:
+        return layer, model.get_submodule(layer)
+    except AttributeError:
+        if _maps(model) is not None:  # the attention module alone, without the model around it
+            return whole, model
+        known = _near(layer, dict(model.named_modules()))
+        raise KeyError(f"layer {layer!r} is not in the module; it has {known}") from None
+
+
+def _maps(module: torch.nn.Module) -> Projections | None:
+    """The maps of an attention module; None for any other."""
+    from attsvm.probing.model_weights import read_projections  # imports torch
+
+    return read_projections(module)
+
+
+def _write(edit: Edit, place: tuple[str, torch.nn.Module], head: int, check: bool, shared: bool) -> None:
+    """Put an edit into a linear layer, or into the maps of an attention module, whichever the name is of."""
+    import torch
+
+    name, module = place
+    maps = _maps(module)
+    weight: Any
+    bias: Any
+    if maps is not None:
+        weight, bias, block = _block(edit, name, module, maps, head, shared)
+    elif isinstance(module, torch.nn.Linear):
+        weight, bias, block = module.weight, module.bias, head
+    else:
+        raise ValueError(
+            f"{name} is a {type(module).__name__}: layer must name an attention module (nn.MultiheadAttention, GPT-2's "
+            "attn, BERT's attention.self, ...) or the linear layer of its keys or queries"
+        )
+    new, moved = _changed(edit, weight, bias, name, block, check)
+    with torch.no_grad():
+        weight.copy_(new)
+        if moved is not None:
+            bias.copy_(moved)
+
+
+def _block(
+    edit: Edit, name: str, module: torch.nn.Module, maps: Projections, head: int, shared: bool
+) -> tuple[torch.Tensor, torch.Tensor | None, int]:
+    """Views of the parameters of an attention module that hold the edited map, and the block of rows of the head."""
+    _parts(edit)  # an edit of W is refused first
+    if maps.q_norm is not None:
+        raise ValueError(f"{name} normalizes its queries and keys (QK-norm): its logits are not linear in their maps")
+    turned = isinstance(edit.before, CapturedHead) and edit.before.space == "turned"
+    if "position_embeddings" in inspect.signature(module.forward).parameters and not turned:
+        raise ValueError(
+            f'{name} rotates its queries and keys (RoPE): no one W stands for a head; capture(..., of="Q") gives the '
+            "problem of its query map"
+        )
+    weight, bias, block = maps.W_q, maps.b_q, head
+    if edit.of == "K":
+        weight, bias, group = maps.W_k, maps.b_k, maps.heads // maps.groups
+        block = head // group
+        if group > 1 and not shared:
+            others = f"{block * group} to {(block + 1) * group - 1}"
+            raise ValueError(
+                f"heads {others} of {name} share their keys (grouped queries): an edit of K changes all of them, and "
+                'its certificate is about one; edit of="Q", or shared=True writes it nevertheless'
+            )
+    stored = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    if weight.untyped_storage().data_ptr() not in stored:
+        raise ValueError(f"{name} interleaves the rows of queries and keys, which is read but not written")
+    return weight, bias, block
 
 
 def _near(name: str, known: Mapping[str, Any]) -> str:

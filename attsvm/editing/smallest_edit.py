@@ -31,7 +31,7 @@ from attsvm.solvers.certify.ranks import count_above
 from attsvm.solvers.correction import with_rows_met
 from attsvm.solvers.margin_solution import warn_if_inaccurate
 from attsvm.trained_head import TrainedHead
-from attsvm.user_input import integer_array, require_choice, require_finite, require_number
+from attsvm.user_input import integer_array, real_array, require_choice, require_finite, require_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +49,7 @@ __all__ = [
     "edit",
     "read_demands",
     "rows_for",
+    "scales_of",
 ]
 
 
@@ -233,6 +234,44 @@ def rows_for(of: str, demands: Demands, head: TrainedHead | None, W0: FloatArray
     return MarginProblem(a, pairs.queries, pairs.owner, demands.sides), np.asarray(head.query_map)
 
 
+def scales_of(
+    demands: Demands, weights: npt.ArrayLike, problem: AttentionProblem, C: float | None, slack: str, loss: str
+) -> FloatArray:
+    """What each row and its right-hand side are multiplied by, so that C counts ``weights`` times for its slack.
+
+    With ``xi' = s xi`` the row ``<a b^T, W> >= rhs - xi`` reads ``<s a b^T, W> >= s rhs - xi'``: ``s = w`` turns
+    ``C sum xi'`` into ``C sum w xi``, and ``s = sqrt(w)`` does the same to the squared hinge.
+    """
+    if C is None:
+        raise ValueError("weights multiply the penalty of violated rows: they need C=")
+    shapes = (problem.query_shape, (*problem.query_shape, problem.T))
+    given = real_array("weights", weights).astype(np.float64)
+    if given.shape not in shapes:
+        raise ValueError(f"weights must have shape {shapes[0]} or {shapes[1]}, got {given.shape}")
+    if given.shape == shapes[1] and slack != "row":
+        raise ValueError('weights of single tokens need slack="row": a query has one slack')
+    require_finite("weights", given)
+    if (given < 0).any():
+        place = tuple(int(i) for i in np.argwhere(given < 0)[0])
+        raise ValueError(f"weights must be nonnegative, but weights{list(place)} is {given[place]}")
+    parts = []
+    for part in demands.parts:
+        if part.kind != "select":
+            parts.append(np.ones(len(part.index)))
+            continue
+        owner = part.rows.margin_problem.owner[part.index]
+        flat = given.reshape(-1, problem.T)[owner, part.rows.token[part.index]] if given.shape == shapes[1] else None
+        parts.append(given.ravel()[owner] if flat is None else flat)
+    found = np.concatenate(parts)
+    return found if loss == "hinge" else np.sqrt(found)
+
+
+def _scaled(rows: MarginProblem, scales: FloatArray) -> MarginProblem:
+    """Rows and right-hand sides times a number each."""
+    pairs = rows.rows.gather(np.arange(rows.m))
+    return MarginProblem(pairs.a * scales[:, None], pairs.queries, pairs.owner, rows.rhs * scales)
+
+
 Of = Literal["W", "K", "Q"]
 
 
@@ -253,12 +292,15 @@ class Edit(ResultView):
     result : MarginSolution
         Of the margin problem of the change.
     demands : Demands
+    row_scales : ndarray, shape (m,), or None
+        What weights multiplied the rows of that margin problem by, and their right-hand sides; None without weights.
     """
 
     of: Of
     before: TrainedHead | None
     result: MarginSolution
     demands: Demands
+    row_scales: FloatArray | None = None
 
     @property
     def _base(self) -> FloatArray:
@@ -344,7 +386,7 @@ class Edit(ResultView):
         """The demands that the edit rests on (positive multiplier), those that cost most first."""
         if self.certificate.farkas is not None or not self.norm > 0:
             return []
-        lam = self.result.multipliers
+        lam = self.result.multipliers if self.row_scales is None else self.result.multipliers * self.row_scales
         margins = self.demands.rows.margins(self.W)
         rows = [int(k) for k in np.argsort(-lam) if lam[k] > _DRIVES * lam.max()]
         return [self.demands.name(k, float(lam[k]), float(margins[k])) for k in rows]
@@ -360,43 +402,70 @@ class Edit(ResultView):
 
     @overload
     def apply_to(
-        self, target: ModuleT, *, layer: str, head: int = ..., check: bool = ..., inplace: bool = ...
+        self,
+        target: ModuleT,
+        *,
+        layer: str | None = ...,
+        head: int | None = ...,
+        check: bool = ...,
+        inplace: bool = ...,
+        shared: bool = ...,
     ) -> ModuleT: ...
     @overload
     def apply_to(
-        self, target: Mapping[str, torch.Tensor], *, layer: str, head: int = ..., check: bool = ..., inplace: bool = ...
+        self,
+        target: Mapping[str, torch.Tensor],
+        *,
+        layer: str | None = ...,
+        head: int | None = ...,
+        check: bool = ...,
+        inplace: bool = ...,
+        shared: bool = ...,
     ) -> dict[str, torch.Tensor]: ...
     def apply_to(
         self,
         target: torch.nn.Module | Mapping[str, torch.Tensor],
         *,
-        layer: str,
-        head: int = 0,
+        layer: str | None = None,
+        head: int | None = None,
         check: bool = True,
         inplace: bool = False,
+        shared: bool = False,
     ) -> torch.nn.Module | dict[str, torch.Tensor]:
-        """The edit in a torch module or a state dict; see `attsvm.editing.edited_weights.apply_to`.
+        """The edit in a torch model or a state dict; see `attsvm.editing.edited_weights.apply_to`.
 
         Parameters
         ----------
         target : torch.nn.Module or dict of str to Tensor
-        layer : str
-            Name of the linear layer of the keys (``of="K"``) or queries (``of="Q"``): ``"encoder.attention.key"``.
-        head : int
-            Which block of d_head rows of that layer is this head.
+        layer : str, optional
+            Name of the attention module (``"h.3.attn"``, ``"encoder.layer.0.attention.self"``, or none where the target
+            is the module itself), or of the linear layer of its keys (``of="K"``) or queries (``of="Q"``), as in a
+            state dict. The place of a head from `attsvm.capture` by default.
+        head : int, optional
+            Which head of it; by default that of the captured head, else 0.
         check : bool
             Refuse weights that are not those that the edit was computed for.
         inplace : bool
             Change the target itself instead of a copy.
+        shared : bool
+            Write an edit whose weights other heads (keys of grouped queries) or other layers (ALBERT) share, too; it is
+            refused otherwise, for its certificate is about one head in one layer.
 
         Returns
         -------
         The module or state dict with the edit; the tensors that did not change are shared with a state dict that was
         given, and copied with a module.
+
+        Raises
+        ------
+        ValueError
+            By name: for an edit of W, which needs more than d_head dimensions; for rotated (RoPE) or normalized
+            (QK-norm) queries, unless the head was captured with ``of="Q"``; for weights that are shared, or not those
+            of the edit.
         """
         from attsvm.editing.edited_weights import apply_to
 
-        return apply_to(self, target, layer=layer, head=head, check=check, inplace=inplace)
+        return apply_to(self, target, layer=layer, head=head, check=check, inplace=inplace, shared=shared)
 
     def write_adapter(
         self, folder: str | Path, *, layer: str, heads: int, head: int = 0, config: Mapping[str, Any] | None = None
@@ -447,6 +516,7 @@ def edit(
     keep: KeepLike = None,
     rank: int | None = None,
     margin: float = 1.0,
+    weights: npt.ArrayLike | None = None,
     **options: Unpack[MarginOptions],
 ) -> Edit:
     """The smallest change of a head that makes it select the given tokens, with proof.
@@ -472,6 +542,8 @@ def edit(
         Largest rank of the change (nuclear norm; see `att_svm`).
     margin : float
         What each selected token must lead by, in logits.
+    weights : array_like, shape ``query_shape`` or (with ``slack="row"``) ``query_shape + (T,)``, optional
+        With C: the penalty of each selection is C times its weight. Selections to keep have weight 1.
     **options
         Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
         All keywords: `attsvm.margin_options.MarginOptions`.
@@ -510,9 +582,11 @@ def edit(
     require_finite("head", W0)
     demands = read_demands(W0, problem, selection, margin, keep)
     rows, base = rows_for(of, demands, trained, W0)
-    near = rows.around(base)
-    if asked["C"] is not None:
-        near = near.soft(asked["C"], asked["slack"], asked["loss"])
+    scales = None
+    if weights is not None:
+        scales = scales_of(demands, weights, problem, asked["C"], asked["slack"], asked["loss"])
+        rows = _scaled(rows, scales)
+    near = rows.around(base).soft(asked["C"], asked["slack"], asked["loss"])
     norm, method = asked["norm"], method_options(MarginOptions, options)
     bound = get_norm(norm).rank_bound(near.q, near.shape)
     limit = None if rank is None or rank >= bound else rank
@@ -520,4 +594,4 @@ def edit(
     warn_if_inaccurate(solved)
     if limit is None:  # what must be kept is kept to rounding, not to the tolerance of a method
         solved = with_rows_met(solved)
-    return Edit(of, trained, solved, demands)
+    return Edit(of, trained, solved, demands, scales)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from attsvm.solvers.deadline import late, within
 __all__ = ["Budget", "Engine", "run"]
 
 # Seconds between two savings: writing must not cost more than computing again.
+_TELL_EVERY = 10.0  # seconds between two lines of progress in a file
 _SAVE_EVERY = 2.0
 # Of the files: what was found by other rules is not continued.
 _FORMAT = 2
@@ -191,23 +193,34 @@ class Budget:
 
 
 class _Bar:
-    """A progress bar of rich; does nothing when not asked for."""
+    """Progress on stderr if wanted: a bar of rich, or in a file a line for each tenth and every ten seconds."""
 
     def __init__(self, engine: Engine, wanted: bool) -> None:
-        self.engine, self.bar, self.task = engine, None, None
+        self.engine, self.wanted, self.bar, self.task = engine, wanted, None, None
+        self.tenth, self.told = 0, time.monotonic()
         if not wanted:
             return
+        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        bar = Progress(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True)
+        console = Console(stderr=True)
+        if not (console.is_terminal or console.is_jupyter):
+            return
+        columns = BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        bar = Progress(*columns, console=console, transient=True)
         self.task = bar.add_task("", total=1.0)
         self.bar = bar
         bar.start()
 
     def update(self) -> None:
+        if not self.wanted:
+            return
+        share, text = self.engine.progress
         if self.bar is not None and self.task is not None:
-            share, text = self.engine.progress
             self.bar.update(self.task, completed=share, description=text)
+        elif int(10 * share) > self.tenth or time.monotonic() - self.told > _TELL_EVERY:
+            self.tenth, self.told = int(10 * share), time.monotonic()
+            sys.stderr.write(f"{text}\n")
 
     def stop(self) -> None:
         if self.bar is not None:

@@ -10,7 +10,7 @@ from attsvm.enumeration.engine import Budget, Engine, run
 from attsvm.enumeration.selection_search import BestFirst, Exhaustive, Swaps
 from attsvm.enumeration.selection_space import LocalOptima, LocalOptimum, SelectionSpace
 from attsvm.problem import AttentionProblem
-from attsvm.user_input import check_keywords, require_choice, require_count, require_number
+from attsvm.user_input import check_keywords, require_choice, require_count, require_flag, require_number
 
 __all__ = ["EXHAUSTIVE_LIMIT", "Mode", "iter_locally_optimal", "locally_optimal_selections"]
 
@@ -65,6 +65,7 @@ def _start(
     require_count("limit", limit, optional=True)
     require_count("max_nodes", max_nodes, optional=True)
     require_number("time_limit", time_limit, "a positive number of seconds", 0.0, ends="(]", optional=True)
+    require_flag("progress", options.get("progress", False))
     budget = Budget(max_nodes, time_limit, limit)
     norm, mode, seed = options.get("norm", "frobenius"), options.get("mode", "auto"), options.get("seed", 0)
     engine = _engine(problem, top, norm, mode, seed)

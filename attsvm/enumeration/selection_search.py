@@ -1,12 +1,11 @@
-"""All selections, solved in batches; partial selections that are infeasible drop all their completions.
+"""The three ways of enumerating, as engines that work in steps.
 
-The k locally optimal selections of largest margin, by best-first branch and bound over the queries.
-
-Local search by gradient descent and token swaps: quick, many starts, no claim of completeness.
-
-From a selection that is not locally optimal, one token is exchanged for a support token of higher score; from an
-infeasible one, a token of a conflicting query is exchanged for one of higher score. Every move raises the sum of
-the scores, so each climb ends after at most (number of queries) x (T - 1) moves. Of many queries several move at once.
+- `Exhaustive` solves all selections in batches; partial selections that are infeasible drop all their completions.
+- `BestFirst` finds the k locally optimal selections of largest margin, by branch and bound over the queries.
+- `Swaps` is a local search from many starts, without a claim of completeness. From a selection that is not locally
+  optimal, one token is exchanged for a support token of higher score; from an infeasible one, a token of a conflicting
+  query for one of higher score. Every move raises the sum of the scores, so each climb ends after at most
+  (number of queries) x (T - 1) moves. Of many queries several move at once.
 """
 
 from __future__ import annotations
@@ -36,14 +35,12 @@ __all__ = [
 ]
 
 
+# -- all selections ----------------------------------------------------------------------------------------------------
+
 # Selections per step: a second of work at most, and far above what makes a batch efficient.
 _STEP = 4096
-
-
 # Partial selections pay when many are infeasible: judged on this many random selections.
 _PILOT, _WORTHWHILE = 128, 0.1
-
-
 _MOST_PREFIXES = 20_000
 
 
@@ -172,17 +169,13 @@ class Exhaustive(Engine):
         self.next = int(state["next"])
 
 
+# -- branch and bound --------------------------------------------------------------------------------------------------
+
 _Node = tuple[float, int, tuple[int, ...]]  # bound, -depth, tokens in order
-
-
 # Norms are certified to about 1e-8 relative: a node is dropped only when its proved bound exceeds the k-th by more.
 _SAFETY = 1e-7
-
-
 # Nodes expanded per step at 35 steps between tokens; a solve costs their cube.
 _WIDTH, _WIDTH_AT = 128, 35
-
-
 # Stands for an infeasible token when queries are ordered.
 _NEVER = 1e3
 
@@ -395,18 +388,14 @@ class BestFirst(Engine):
         self.swaps.restore({n.removeprefix("swaps_"): v for n, v in state.items() if n.startswith("swaps_")})
 
 
+# -- local search ------------------------------------------------------------------------------------------------------
+
 # Enough for descent to have chosen its tokens on small problems; the climb decides what they are worth.
 _DESCENT_STEPS = 300
-
-
 # Operations that all descents of a round may take, some seconds, and seconds without which there are none.
 _DESCENT_OPERATIONS, _DESCENT_SECONDS = 3e9, 8.0
-
-
 # Queries up to which climbs from random selections are short: beyond, descents come first.
 _FEW_QUERIES = 30
-
-
 # Queries that could move for each that does: on many queries a climb by single tokens would take hundreds of solves.
 _QUERIES_PER_MOVE = 10
 

@@ -1,10 +1,11 @@
-"""Solve selections in batches and decide Definition 2, by the full SVM or by the SVM over lower-score rows alone.
+"""Solves of many selections: which of them are locally optimal, and bounds for selections that are not complete.
 
-Definition 2 reads the support of the full SVM. The second test solves only the rows against tokens of lower score
-and asks whether every other token stays strictly outside the margin; docs/local_optima.md proves that they agree.
-Both are proved: error bounds first, rationals where they do not reach (`attsvm.optimality`).
+**Definition 2** reads the support of the full SVM (`full_verdicts`). `lower_verdicts` solves only the rows against
+tokens of lower score and tests whether every other token stays strictly outside the margin; docs/local_optima.md proves
+that they agree. Both are proved: error bounds first, rationals where they do not reach (`attsvm.optimality`).
 
-Lower bounds on the norm of every locally optimal completion of a partial selection.
+**Bounds**: `partial_norms` is the least norm that satisfies the rows of the queries decided so far. `CompletionBound`
+is a larger lower bound, on the norm of every *locally optimal* completion.
 
 A locally optimal selection has ``W = sum_i v_i z_i^T`` with ``v_i = sum_t lam_it (x_alpha - x_t)`` over tokens t of
 lower score, ``lam >= 0``. With the tokens of query i sorted by score and ``e_il = x_(l+1) - x_(l)``, this reads
@@ -40,6 +41,7 @@ import numpy.typing as npt
 
 from attsvm.enumeration.selection_space import SelectionSpace
 from attsvm.optimality import LocalProof, prove_local
+from attsvm.records import counting_bar
 from attsvm.selection_rows import AttentionRows
 from attsvm.solution import SUPPORT_TOLERANCE
 from attsvm.solvers import MarginProblem, MarginSolutionBatch, solve, solve_batch
@@ -60,6 +62,8 @@ __all__ = [
     "partial_norms",
 ]
 
+
+# -- verdicts on selections --------------------------------------------------------------------------------------------
 
 # Rows from which on other norms are solved one by one, and a proof of infeasibility in the Frobenius norm saves time.
 _MANY_ROWS = 120
@@ -125,6 +129,121 @@ class Verdicts:
         return np.isinf(self.norm)
 
 
+def full_verdicts(
+    space: SelectionSpace, selections: IntArray, norm: str, *, support: bool = False, progress: bool = False
+) -> Verdicts:
+    """Solve the full SVM of each selection and decide Definition 2.
+
+    Parameters
+    ----------
+    space : SelectionSpace
+    selections : ndarray of int, shape (B, q)
+    norm : str
+    support : bool
+        Say of every token whether it is in the support, too.
+    progress : bool
+        Show a progress bar.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.enumeration.selection_solves import full_verdicts
+    >>> from attsvm.enumeration.selection_space import SelectionSpace
+    >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
+    >>> int(full_verdicts(space, space.selections(0, 64), "frobenius").locally_optimal.sum())
+    4
+    """
+    draft = _Draft.of(space, len(selections))
+    hopeless = np.take_along_axis(space.hopeless[None], selections[..., None], axis=2)[..., 0]
+    draft.conflict[:] = hopeless  # infeasible by the zero row of two tokens: nothing to solve
+    parts = _parts(space, np.asarray(~hopeless.any(axis=1)))
+    with counting_bar(progress, "solving selections", sum(map(len, parts))) as advance:
+        for part in parts:
+            if late():
+                draft.leave(part)
+            else:
+                _judge_part(space, selections, part, norm, draft, support)
+            advance(len(part))
+    return draft.finish(support)
+
+
+def _judge_part(
+    space: SelectionSpace, selections: IntArray, part: npt.NDArray[np.intp], norm: str, draft: _Draft, support: bool
+) -> None:
+    """Solve the selections of a part at once and write what is found into the draft."""
+    if norm != "frobenius" and len(part) and space.steps > _MANY_ROWS:
+        part = _feasible(space, selections, part, draft)
+        if not len(part):
+            return
+    rows = space.rows(selections[part])
+    found = solve_batch(rows.margin_problem, norm)
+    higher = space.higher(selections[part])
+    proof = prove_local(rows, found, higher)
+    if norm != "frobenius" and proof.undecided.any():
+        proof = _proved_alone(rows, found, higher, proof, norm)
+    draft.read(part, found, proof)
+    with np.errstate(invalid="ignore"):
+        margins = rows.margin_problem.margins(found.W)
+        close = np.abs(margins - 1.0) <= SUPPORT_TOLERANCE
+    draft.near[part] = _grid(rows, close)
+    if support and norm == "frobenius":
+        draft.tokens[part], draft.doubtful[part] = _support(rows, found, proof)
+    elif support:
+        draft.tokens[part] = draft.near[part]
+
+
+def lower_verdicts(space: SelectionSpace, selections: IntArray) -> Verdicts:
+    """Solve the Frobenius SVM over lower-score rows only and test the other tokens.
+
+    ``norm`` is the norm of the lower-row SVM: of the full SVM where locally optimal, a lower bound on it elsewhere.
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.enumeration.selection_solves import lower_verdicts
+    >>> from attsvm.enumeration.selection_space import SelectionSpace
+    >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
+    >>> int(lower_verdicts(space, space.selections(0, 64)).locally_optimal.sum())
+    4
+    """
+    draft = _Draft.of(space, len(selections))
+    hopeless = np.take_along_axis(space.hopeless[None], selections[..., None], axis=2)[..., 0]
+    draft.conflict[:] = hopeless
+    keep = space.lower(selections)
+    some = keep.reshape(len(selections), -1).any(axis=1)
+    # Without a lower-score row W = 0, and the higher-score tokens have margin 0: not locally optimal.
+    draft.norm[~some & ~hopeless.any(axis=1)] = 0.0
+    for part in _parts(space, np.asarray(some & ~hopeless.any(axis=1))):
+        if late():
+            draft.leave(part)
+        else:
+            _lower_part(space, selections[part], keep[part], part, draft)
+    return draft.finish(False)
+
+
+def _lower_part(
+    space: SelectionSpace, selections: IntArray, keep: BoolArray, index: npt.NDArray[np.intp], draft: _Draft
+) -> None:
+    lower, full = space.rows(selections, keep), space.rows(selections)
+    found = solve_batch(lower.margin_problem, "frobenius")
+    problem = full.margin_problem
+    bounds = margin_bounds(problem, found.W, found.certificate)
+    above = full.pick(space.higher(selections)) & (problem.rhs != 0)
+    optimal, infeasible = np.asarray(found.status == "optimal"), np.asarray(found.status == "infeasible")
+    local = optimal & ~(above & ~bounds.beyond).any(axis=1)
+    refuted = infeasible | (optimal & (above & bounds.inside).any(axis=1))
+    undecided = ~local & ~refuted
+    rest = np.flatnonzero(undecided)
+    again = full_verdicts(space, selections[rest], "frobenius")  # Definition 2 itself, over the rationals if need be
+    local[rest], undecided[rest] = again.locally_optimal, again.undecided
+    reasons = {int(rest[i]): why for i, why in again.reasons.items()}
+    draft.read(index, found, LocalProof(local, undecided, reasons))
+    late = again.locally_optimal
+    draft.norm[index[rest[late]]], draft.gap[index[rest[late]]] = again.norm[late], again.gap[late]
+    with np.errstate(invalid="ignore"):
+        draft.near[index] = _grid(full, np.abs(bounds.margins - 1.0) <= SUPPORT_TOLERANCE)
+
+
 @dataclass(eq=False)
 class _Draft:
     """Verdicts that are filled in part by part."""
@@ -186,55 +305,6 @@ def _grid(rows: AttentionRows, values: BoolArray) -> BoolArray:
     return np.asarray(out.reshape(len(out), -1, rows.T))
 
 
-def full_verdicts(space: SelectionSpace, selections: IntArray, norm: str, *, support: bool = False) -> Verdicts:
-    """Solve the full SVM of each selection and decide Definition 2.
-
-    Parameters
-    ----------
-    space : SelectionSpace
-    selections : ndarray of int, shape (B, q)
-    norm : str
-    support : bool
-        Say of every token whether it is in the support, too.
-
-    Examples
-    --------
-    >>> import attsvm
-    >>> from attsvm.enumeration.selection_solves import full_verdicts
-    >>> from attsvm.enumeration.selection_space import SelectionSpace
-    >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
-    >>> int(full_verdicts(space, space.selections(0, 64), "frobenius").locally_optimal.sum())
-    4
-    """
-    draft = _Draft.of(space, len(selections))
-    hopeless = np.take_along_axis(space.hopeless[None], selections[..., None], axis=2)[..., 0]
-    draft.conflict[:] = hopeless  # infeasible by the zero row of two tokens: nothing to solve
-    for part in _parts(space, np.asarray(~hopeless.any(axis=1))):
-        if late():
-            draft.leave(part)
-            continue
-        if norm != "frobenius" and len(part) and space.steps > _MANY_ROWS:
-            part = _feasible(space, selections, part, draft)
-            if not len(part):
-                continue
-        rows = space.rows(selections[part])
-        found = solve_batch(rows.margin_problem, norm)
-        higher = space.higher(selections[part])
-        proof = prove_local(rows, found, higher)
-        if norm != "frobenius" and proof.undecided.any():
-            proof = _proved_alone(rows, found, higher, proof, norm)
-        draft.read(part, found, proof)
-        with np.errstate(invalid="ignore"):
-            margins = rows.margin_problem.margins(found.W)
-            close = np.abs(margins - 1.0) <= SUPPORT_TOLERANCE
-        draft.near[part] = _grid(rows, close)
-        if support and norm == "frobenius":
-            draft.tokens[part], draft.doubtful[part] = _support(rows, found, proof)
-        elif support:
-            draft.tokens[part] = draft.near[part]
-    return draft.finish(support)
-
-
 def _feasible(
     space: SelectionSpace, selections: IntArray, part: npt.NDArray[np.intp], draft: _Draft
 ) -> npt.NDArray[np.intp]:
@@ -284,70 +354,14 @@ def _support(rows: AttentionRows, found: MarginSolutionBatch, proof: LocalProof)
     return _grid(rows, on), _grid(rows, doubtful)
 
 
-def lower_verdicts(space: SelectionSpace, selections: IntArray) -> Verdicts:
-    """Solve the Frobenius SVM over lower-score rows only and test the other tokens.
-
-    ``norm`` is the norm of the lower-row SVM: of the full SVM where locally optimal, a lower bound on it elsewhere.
-
-    Examples
-    --------
-    >>> import attsvm
-    >>> from attsvm.enumeration.selection_solves import lower_verdicts
-    >>> from attsvm.enumeration.selection_space import SelectionSpace
-    >>> space = SelectionSpace(attsvm.random_problem(n=3, T=4, d=4, seed=5))
-    >>> int(lower_verdicts(space, space.selections(0, 64)).locally_optimal.sum())
-    4
-    """
-    draft = _Draft.of(space, len(selections))
-    hopeless = np.take_along_axis(space.hopeless[None], selections[..., None], axis=2)[..., 0]
-    draft.conflict[:] = hopeless
-    keep = space.lower(selections)
-    some = keep.reshape(len(selections), -1).any(axis=1)
-    # Without a lower-score row W = 0, and the higher-score tokens have margin 0: not locally optimal.
-    draft.norm[~some & ~hopeless.any(axis=1)] = 0.0
-    for part in _parts(space, np.asarray(some & ~hopeless.any(axis=1))):
-        if late():
-            draft.leave(part)
-        else:
-            _lower_part(space, selections[part], keep[part], part, draft)
-    return draft.finish(False)
-
-
-def _lower_part(
-    space: SelectionSpace, selections: IntArray, keep: BoolArray, index: npt.NDArray[np.intp], draft: _Draft
-) -> None:
-    lower, full = space.rows(selections, keep), space.rows(selections)
-    found = solve_batch(lower.margin_problem, "frobenius")
-    problem = full.margin_problem
-    bounds = margin_bounds(problem, found.W, found.certificate)
-    above = full.pick(space.higher(selections)) & (problem.rhs != 0)
-    optimal, infeasible = np.asarray(found.status == "optimal"), np.asarray(found.status == "infeasible")
-    local = optimal & ~(above & ~bounds.beyond).any(axis=1)
-    refuted = infeasible | (optimal & (above & bounds.inside).any(axis=1))
-    undecided = ~local & ~refuted
-    rest = np.flatnonzero(undecided)
-    again = full_verdicts(space, selections[rest], "frobenius")  # Definition 2 itself, over the rationals if need be
-    local[rest], undecided[rest] = again.locally_optimal, again.undecided
-    reasons = {int(rest[i]): why for i, why in again.reasons.items()}
-    draft.read(index, found, LocalProof(local, undecided, reasons))
-    late = again.locally_optimal
-    draft.norm[index[rest[late]]], draft.gap[index[rest[late]]] = again.norm[late], again.gap[late]
-    with np.errstate(invalid="ignore"):
-        draft.near[index] = _grid(full, np.abs(bounds.margins - 1.0) <= SUPPORT_TOLERANCE)
-
+# -- bounds for partial selections -------------------------------------------------------------------------------------
 
 # Least eigenvalue of the scaled Gram matrix of the steps e_il z_i^T: below it they count as dependent.
 _INDEPENDENT = 1e-7
-
-
 # Largest weight of complementary slackness: beyond it bounds lose to rounding what they gain.
 _LARGEST_WEIGHT = 50.0
-
-
 # Steps beyond which a bound costs more than it rules out: its systems have that order.
 _MOST_STEPS = 400
-
-
 # Linear systems per bound: more are rarely needed, and a solve cut short still proves what it reached.
 _ITERATIONS = 60
 

@@ -1,7 +1,4 @@
-"""All selections of a problem as one indexed set, and the rows of any part of a selection.
-
-What an enumeration returns.
-"""
+"""The selections of a problem as one indexed set (`SelectionSpace`), and what an enumeration of them returns."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import overload
 
 import numpy as np
@@ -30,6 +28,9 @@ __all__ = [
     "Undecided",
     "duplicated_tokens",
 ]
+
+
+# -- the set of selections ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +108,9 @@ class SelectionSpace:
 
     @property
     def at_once(self) -> int:
-        """Selections to solve as one batch: 64 MiB of rows and Gram matrices, at least 4 and at most 4096."""
-        rows = self.steps
-        return int(np.clip((1 << 23) // (rows * (rows + self.problem.dx)), 4, 4096))
+        """Selections to solve as one batch: 64 MiB of rows, Gram matrices and W, at least 4 and at most 4096."""
+        rows, (dx, dz) = self.steps, (self.problem.dx, self.problem.dz)
+        return int(np.clip((1 << 23) // (rows * (rows + dx) + dx * dz), 4, 4096))
 
     @cached_property
     def choices(self) -> tuple[IntArray, ...]:
@@ -197,6 +198,9 @@ def duplicated_tokens(problem: AttentionProblem) -> BoolArray:
     return np.asarray(found.reshape(*problem.query_shape, problem.T))
 
 
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class LocalOptimum:
     """One locally optimal selection.
@@ -268,11 +272,6 @@ class Counts:
     def as_dict(self) -> dict[str, int]:
         """The counts by name."""
         return asdict(self)
-
-
-def _few(tokens: tuple[int, ...], most: int = 20) -> str:
-    """Tokens for a cell of a table."""
-    return ", ".join(map(str, tokens[:most])) + (", ..." if len(tokens) > most else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -415,6 +414,37 @@ class LocalOptima:
         shortened = len(self) if self.proved_best and not self.complete else None  # the best k of more
         return exact_listing(self.problem, [item.tokens for item in self.items], shortened)
 
+    def save_certificate(self, path: str | Path) -> tuple[str, ...]:
+        """Write the listing and a proof of every selection to a file for ``tools/check_certificate.py``.
+
+        Parameters
+        ----------
+        path : str or Path
+            JSON, compressed if the name ends in ``.gz``.
+
+        Returns
+        -------
+        tuple of str
+            The claim, "complete listing".
+
+        Raises
+        ------
+        ValueError
+            For a listing that is not complete, for the nuclear norm, and for more than 5,000 selections.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import attsvm
+        >>> found = attsvm.locally_optimal_selections(attsvm.random_problem(n=2, T=3, d=3, seed=0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found.save_certificate(f"{folder}/listing.json")
+        ('complete listing',)
+        """
+        from attsvm.enumeration.listing_proof import save_listing
+
+        return save_listing(self, path)
+
     def __repr__(self) -> str:
         proof = "complete" if self.complete else "the best proved" if self.proved_best else "incomplete"
         best = f", best margin {self.items[0].margin:.4g}" if self.items else ""
@@ -432,3 +462,8 @@ class LocalOptima:
             f"  undecided {item.selection.indices.ravel().tolist()}: {item.reason}" for item in self.undecided[:5]
         ]
         return "\n".join(lines)
+
+
+def _few(tokens: tuple[int, ...], most: int = 20) -> str:
+    """Tokens for a cell of a table."""
+    return ", ".join(map(str, tokens[:most])) + (", ..." if len(tokens) > most else "")

@@ -1,6 +1,7 @@
-"""All selections of a problem, or some of them, with what is proved about each of them.
+"""All selections of a problem with what is proved about each, as a table and as a graph.
 
-The graph of selections: one swap of a token for a support token of at least its score per edge.
+An edge of the graph exchanges one token for a support token of at least its score; its sinks are the locally optimal
+selections, `basins` says which selections lead to which of them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,22 @@ __all__ = [
     "solve_selections",
     "write_graphml",
 ]
+
+Node = tuple[int, ...]
+_STEP = 4096
+_COLORS = 10  # of the default colour cycle
+# How nodes of each kind are drawn, in this order.
+_STYLES: dict[str, dict[str, Any]] = {
+    "leads to several ends": {"color": "w", "edgecolor": "0.3", "s": 26},
+    "leads to the local optimum of its colour only": {"s": 26},
+    "leads to infeasible selections only": {"color": "0.3", "marker": "v", "s": 26},
+    "infeasible": {"color": "0.3", "marker": "x", "s": 30},
+    "locally optimal": {"marker": "s", "s": 70, "edgecolor": "k"},
+    "globally optimal": {"marker": "*", "s": 260, "edgecolor": "k"},
+}
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +115,9 @@ def count_selections(problem: AttentionProblem) -> int:
     return SelectionSpace(problem).size
 
 
-def solve_selections(problem: AttentionProblem, indices: npt.ArrayLike, *, norm: str = "frobenius") -> SelectionTable:
+def solve_selections(
+    problem: AttentionProblem, indices: npt.ArrayLike, *, norm: str = "frobenius", progress: bool = False
+) -> SelectionTable:
     """Solve the SVMs of given selections of one problem in batches.
 
     Parameters
@@ -107,6 +126,8 @@ def solve_selections(problem: AttentionProblem, indices: npt.ArrayLike, *, norm:
         With a head: local optimality needs scores.
     indices : array_like of int, shape (S,) + query_shape
     norm : str
+    progress : bool
+        Show a progress bar.
 
     Examples
     --------
@@ -120,7 +141,7 @@ def solve_selections(problem: AttentionProblem, indices: npt.ArrayLike, *, norm:
     if chosen.shape[1:] != problem.query_shape:
         raise ValueError(f"indices must have shape (S,) + {problem.query_shape}, got {chosen.shape}")
     flat = chosen.reshape(len(chosen), -1)
-    verdicts = full_verdicts(space, flat, norm, support=True)
+    verdicts = full_verdicts(space, flat, norm, support=True, progress=progress)
     assert verdicts.support is not None
     grid = (len(chosen), *problem.query_shape, problem.T)
     return SelectionTable(
@@ -134,7 +155,9 @@ def solve_selections(problem: AttentionProblem, indices: npt.ArrayLike, *, norm:
     )
 
 
-def solve_every_selection(problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000) -> SelectionTable:
+def solve_every_selection(
+    problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000, progress: bool = False
+) -> SelectionTable:
     """Solve the SVMs of all selections of a problem, in lexicographic order.
 
     Parameters
@@ -144,6 +167,8 @@ def solve_every_selection(problem: AttentionProblem, *, norm: str = "frobenius",
     norm : str
     limit : int
         Most selections that are solved.
+    progress : bool
+        Show a progress bar.
 
     Examples
     --------
@@ -160,19 +185,15 @@ def solve_every_selection(problem: AttentionProblem, *, norm: str = "frobenius",
             "attsvm.locally_optimal_selections(problem, top=k), which searches without listing"
         )
     everything = space.selections(0, space.size)
-    return solve_selections(problem, everything.reshape(-1, *problem.query_shape), norm=norm)
+    return solve_selections(problem, everything.reshape(-1, *problem.query_shape), norm=norm, progress=progress)
 
 
-Node = tuple[int, ...]
+# -- the graph ---------------------------------------------------------------------------------------------------------
 
 
-_STEP = 4096
-
-
-_COLORS = 10  # of the default colour cycle
-
-
-def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000) -> nx.DiGraph:
+def selection_graph(
+    problem: AttentionProblem, *, norm: str = "frobenius", limit: int = 20_000, progress: bool = False
+) -> nx.DiGraph:
     """All selections, joined by swaps of one token for a support token of higher score.
 
     Nodes are tuples of token indices (queries in C order) with the attributes ``margin`` (0 when infeasible), ``norm``
@@ -194,6 +215,8 @@ def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit
         "frobenius" or "nuclear".
     limit : int
         Most selections to list.
+    progress : bool
+        Show a progress bar.
 
     Returns
     -------
@@ -226,7 +249,7 @@ def selection_graph(problem: AttentionProblem, *, norm: str = "frobenius", limit
     graph = nx.DiGraph(norm=norm)
     for start in range(0, space.size, _STEP):
         selections = space.selections(start, min(start + _STEP, space.size))
-        verdicts = full_verdicts(space, selections, norm, support=True)
+        verdicts = full_verdicts(space, selections, norm, support=True, progress=progress)
         swaps = _proved_swaps(space, selections, verdicts)
         scores = space.mean_scores(selections)
         own = np.take_along_axis(space.scores[None], selections[..., None], axis=2)[..., 0]
@@ -327,6 +350,9 @@ def _gathered(graph: nx.DiGraph, own: dict[Node, int]) -> dict[Node, int]:
     return {node: bits[groups.graph["mapping"][node]] for node in graph}
 
 
+# -- files and pictures ------------------------------------------------------------------------------------------------
+
+
 def write_graphml(graph: nx.DiGraph, path: str | Path) -> None:
     """Write a selection graph as GraphML; nodes are named by their tokens, as in ``"3-2-3"``.
 
@@ -346,36 +372,6 @@ def write_graphml(graph: nx.DiGraph, path: str | Path) -> None:
 
     names = {node: "-".join(map(str, node)) for node in graph}
     nx.write_graphml(nx.relabel_nodes(graph, names), str(path))
-
-
-# How nodes of each kind are drawn, in this order.
-_STYLES: dict[str, dict[str, Any]] = {
-    "leads to several ends": {"color": "w", "edgecolor": "0.3", "s": 26},
-    "leads to the local optimum of its colour only": {"s": 26},
-    "leads to infeasible selections only": {"color": "0.3", "marker": "v", "s": 26},
-    "infeasible": {"color": "0.3", "marker": "x", "s": 30},
-    "locally optimal": {"marker": "s", "s": 70, "edgecolor": "k"},
-    "globally optimal": {"marker": "*", "s": 260, "edgecolor": "k"},
-}
-
-
-def _by_kind(graph: nx.DiGraph) -> dict[str, list[Node]]:
-    """Nodes by what becomes of them, in the order of `_STYLES`, without kinds that do not occur."""
-    found = basins(graph)
-    kinds: dict[str, list[Node]] = {kind: [] for kind in _STYLES}
-    for node, data in graph.nodes(data=True):
-        if not data["feasible"]:
-            kind = "infeasible"
-        elif data["locally_optimal"]:
-            kind = "globally optimal" if data["globally_optimal"] else "locally optimal"
-        elif len(found.reach[node]) + found.dead_end[node] > 1:
-            kind = "leads to several ends"
-        elif found.dead_end[node]:
-            kind = "leads to infeasible selections only"
-        else:
-            kind = "leads to the local optimum of its colour only"
-        kinds[kind].append(node)
-    return {kind: nodes for kind, nodes in kinds.items() if nodes}
 
 
 def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels: bool | None = None) -> Axes:
@@ -428,3 +424,22 @@ def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels:
     axis.set(xlabel="margin 1 / ||W||", ylabel="mean score of the selected tokens")
     axis.legend(fontsize=8, loc="lower right")
     return axis
+
+
+def _by_kind(graph: nx.DiGraph) -> dict[str, list[Node]]:
+    """Nodes by what becomes of them, in the order of `_STYLES`, without kinds that do not occur."""
+    found = basins(graph)
+    kinds: dict[str, list[Node]] = {kind: [] for kind in _STYLES}
+    for node, data in graph.nodes(data=True):
+        if not data["feasible"]:
+            kind = "infeasible"
+        elif data["locally_optimal"]:
+            kind = "globally optimal" if data["globally_optimal"] else "locally optimal"
+        elif len(found.reach[node]) + found.dead_end[node] > 1:
+            kind = "leads to several ends"
+        elif found.dead_end[node]:
+            kind = "leads to infeasible selections only"
+        else:
+            kind = "leads to the local optimum of its colour only"
+        kinds[kind].append(node)
+    return {kind: nodes for kind, nodes in kinds.items() if nodes}

@@ -1,4 +1,6 @@
-"""Graph-SVM: the direction in which next-token training sends W (arXiv 2403.08081).
+"""The SVMs of next-token prediction: of an attention layer (Graph-SVM) and of a linear decoder.
+
+**Graph-SVM** is the direction in which next-token training of attention sends W (arXiv 2403.08081):
 
 minimize ||W||  subject to  (e_i - e_j)^T W e_k  = 0   where i, j share a component of graph k,
                             (e_i - e_j)^T W e_k >= 1   where i reaches j in graph k and not back.
@@ -6,10 +8,9 @@ minimize ||W||  subject to  (e_i - e_j)^T W e_k  = 0   where i, j share a compon
 Inside a component all tokens are tied to the first by equalities, and one inequality per edge between components
 (first token against first token) says what all pairs say: along a path inequalities add up.
 
-Next-token prediction with a linear decoder: contexts h_j with empirical next-token distributions.
-
-Training ``W (V x d)`` with the cross-entropy of ``softmax(W h_j)`` on distributions p_j whose supports S_j are not all
-of the vocabulary (Thrampoulidis, *Implicit bias of next-token prediction*, arXiv 2402.18551; for the nuclear norm arXiv
+**A linear decoder** predicts from contexts h_j with empirical next-token distributions. Training ``W (V x d)`` with the
+cross-entropy of ``softmax(W h_j)`` on distributions p_j whose supports S_j are not all of the vocabulary
+(Thrampoulidis, *Implicit bias of next-token prediction*, arXiv 2402.18551; for the nuclear norm arXiv
 2408.15417). The loss tends to its infimum, the conditional entropy, only if inside the supports
 
     (e_z - e_z')^T W h_j = log p_j(z) / p_j(z')         (finite part, when such a W exists),
@@ -27,11 +28,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from attsvm.margin_options import SolverOptions, SvmOptions, check_options, takes
 from attsvm.next_token.priority_graphs import TokenGraphs, graphs_of
 from attsvm.next_token.sequences import Corpus, distinct, read_embeddings, read_sequences
 from attsvm.problem import AttentionProblem
@@ -112,14 +114,13 @@ class GraphSolution(ResultView):
         )
 
 
+@takes(SolverOptions)
 def graph_svm(
     sequences: Sequence[npt.ArrayLike],
     embeddings: npt.ArrayLike,
     *,
-    norm: str = "frobenius",
     selected: npt.ArrayLike | None = None,
-    solver: str = "auto",
-    **options: Any,
+    **options: Unpack[SolverOptions],
 ) -> GraphSolution:
     """Solve Graph-SVM for sequences of token ids.
 
@@ -129,12 +130,11 @@ def graph_svm(
         Each ``[..., query, next]``, as for `token_graphs`.
     embeddings : array_like, shape (vocabulary, d)
         One vector per token id.
-    norm : str
-        "frobenius" (training W), "nuclear" (training K and Q), or another one of `attsvm.solvers.solve`.
     selected : array_like of int, shape (n,), optional
         A local version: tokens that attention selects, in place of the next tokens.
-    solver, **options
-        As for `attsvm.solvers.solve`.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.SolverOptions`.
 
     Returns
     -------
@@ -148,18 +148,17 @@ def graph_svm(
     >>> print(svm.status, svm.W[:, 2].round(3))
     optimal [ 0.667 -0.333 -0.333]
     """
+    check_options("graph_svm", SolverOptions, options, "selected")
     corpus = read_sequences(sequences, selected)
     table = read_embeddings(embeddings, corpus)
-    return solve_graphs(graphs_of(corpus), table, norm=norm, solver=solver, **options)
+    return solve_graphs(graphs_of(corpus), table, **options)
 
 
+@takes(SolverOptions)
 def graph_svms(
     corpora: Sequence[Sequence[npt.ArrayLike]],
     embeddings: Sequence[npt.ArrayLike],
-    *,
-    norm: str = "frobenius",
-    solver: str = "auto",
-    **options: Any,
+    **options: Unpack[SolverOptions],
 ) -> list[GraphSolution]:
     """Solve the Graph-SVM of many corpora as one batch.
 
@@ -168,8 +167,9 @@ def graph_svms(
     corpora : sequence of what `graph_svm` takes as ``sequences``
     embeddings : sequence of array_like, each of shape (vocabulary, d)
         One table per corpus, all of one dimension d.
-    norm, solver, **options
-        As for `graph_svm`.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.SolverOptions`.
 
     Examples
     --------
@@ -178,13 +178,14 @@ def graph_svms(
     >>> [svm.norm.__round__(4) for svm in graph_svms([[[0, 1, 2, 0]], [[0, 1, 1]]], [np.eye(3), np.eye(3)])]
     [0.8165, 0.7071]
     """
+    check_options("graph_svms", SolverOptions, options)
     if len(corpora) != len(embeddings) or not len(corpora):
         raise ValueError(f"embeddings must hold one table per corpus, got {len(embeddings)} for {len(corpora)} corpora")
     read = [_read_one(k, sequences) for k, sequences in enumerate(corpora)]
     tables = [read_embeddings(table, corpus) for table, corpus in zip(embeddings, read, strict=True)]
     graphs = [graphs_of(corpus) for corpus in read]
     built = [_margin_problem(graph, table) for graph, table in zip(graphs, tables, strict=True)]
-    found = solve(MarginProblem.stack([problem for problem, _ in built]), norm, solver, **options)
+    found = solve(MarginProblem.stack([problem for problem, _ in built]), **options)
     warn_if_inaccurate(found)
     return [
         GraphSolution(graph, table, found[i], pairs)
@@ -199,12 +200,10 @@ def _read_one(k: int, sequences: Sequence[npt.ArrayLike]) -> Corpus:
         raise ValueError(f"corpora[{k}]: {error}") from error
 
 
-def solve_graphs(
-    graphs: TokenGraphs, embeddings: FloatArray, *, norm: str = "frobenius", solver: str = "auto", **options: Any
-) -> GraphSolution:
+def solve_graphs(graphs: TokenGraphs, embeddings: FloatArray, **options: Unpack[SolverOptions]) -> GraphSolution:
     """`graph_svm` of graphs that were built."""
     problem, pairs = _margin_problem(graphs, embeddings)
-    found = solve(problem, norm, solver, **options)
+    found = solve(problem, **options)
     warn_if_inaccurate(found)
     return GraphSolution(graphs, embeddings, found, pairs)
 
@@ -267,9 +266,8 @@ def linear_problem(contexts: npt.ArrayLike, distributions: npt.ArrayLike) -> tup
     return AttentionProblem(tokens, Z=h), counts / total[:, None]
 
 
-def linear_svm(
-    contexts: npt.ArrayLike, distributions: npt.ArrayLike, *, norm: str = "frobenius", **options: Any
-) -> Solution:
+@takes(SvmOptions)
+def linear_svm(contexts: npt.ArrayLike, distributions: npt.ArrayLike, **options: Unpack[SvmOptions]) -> Solution:
     """The direction in which training a linear decoder sends W, shape (V, d).
 
     Parameters
@@ -277,8 +275,8 @@ def linear_svm(
     contexts : array_like, shape (m, d)
     distributions : array_like, shape (m, V)
         Counts or probabilities of the next token; only their supports matter here.
-    norm, **options
-        As for `attsvm.gen_svm`.
+    **options
+        Passed to the solver, as by `attsvm.gen_svm`.
 
     Examples
     --------
@@ -292,11 +290,12 @@ def linear_svm(
     problem, p = linear_problem(contexts, distributions)
     if (p > 0).all():
         raise ValueError("distributions give every token a positive probability: nothing is left to separate")
-    return gen_svm(problem, p > 0, norm=norm, **options)
+    return gen_svm(problem, p > 0, **options)
 
 
+@takes(SvmOptions)
 def linear_finite_part(
-    contexts: npt.ArrayLike, distributions: npt.ArrayLike, *, norm: str = "frobenius", **options: Any
+    contexts: npt.ArrayLike, distributions: npt.ArrayLike, **options: Unpack[SvmOptions]
 ) -> Solution:
     """Least W whose logits have the log odds of the distributions inside every support.
 
@@ -306,8 +305,8 @@ def linear_finite_part(
     ----------
     contexts : array_like, shape (m, d)
     distributions : array_like, shape (m, V)
-    norm, **options
-        As for `attsvm.finite_part`.
+    **options
+        Passed to the solver, as by `attsvm.finite_part`.
 
     Examples
     --------
@@ -320,4 +319,4 @@ def linear_finite_part(
     problem, p = linear_problem(contexts, distributions)
     if ((p > 0).sum(axis=1) < 2).all():
         raise ValueError("distributions give every context one token only: there are no log odds to match")
-    return finite_part(problem, p, p > 0, norm=norm, **options)
+    return finite_part(problem, p, p > 0, **options)

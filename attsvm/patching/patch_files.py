@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,8 @@ def _patch(content: Content) -> Patch:
     rounds = about["rounds"]
     maps = _matrix(content, "maps", (len(rounds), *prior.shape))
     return Patch(
-        status=Status(about["status"]), side=_one_of(about["side"], "query", "document", "both"),
+        status={str(one): one for one in Status}[about["status"]],
+        side=_one_of(about["side"], "query", "document", "both"),
         norm_kind=str(about["norm"]), margin=float(about["margin"]),
         C=None if about["C"] is None else float(about["C"]), prior=prior, base=_matrix(content, "base", prior.shape),
         map=_matrix(content, "W", prior.shape) if "W" in content.arrays else None,
@@ -164,5 +165,5 @@ def _demand(values: Any) -> Demand:
 
 def _certificate(record: Mapping[str, Any]) -> PatchCertificate:
     kinds = {name: str(kind) for name, kind in PatchCertificate.__annotations__.items()}
-    read = {"int": int, "float": _number, "str": str}
+    read: dict[str, Callable[[Any], Any]] = {"int": int, "float": _number, "str": str}
     return PatchCertificate(**{name: read[kind](record[name]) for name, kind in kinds.items()})

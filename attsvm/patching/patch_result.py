@@ -281,7 +281,7 @@ class Patch:
     @cached_property
     def singular_values(self) -> FloatArray:
         """Of the change, largest first."""
-        return np.linalg.svd(self.change, compute_uv=False)
+        return np.asarray(np.linalg.svd(self.change, compute_uv=False), dtype=np.float64)
 
     @cached_property
     def rank(self) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from attsvm.patching.patch_result import Patch
 from attsvm.records import Table
+from attsvm.solvers.arrays import FloatArray
 
 __all__ = ["drift_table", "without_round"]
 
@@ -48,7 +49,7 @@ def drift_table(patch: Patch) -> Table:
     return Table("Sizes as shares of the prior map", columns, rows)
 
 
-def _angle(x: np.ndarray, y: np.ndarray) -> float:  # type: ignore[type-arg]
+def _angle(x: FloatArray, y: FloatArray) -> float:
     sizes = float(np.linalg.norm(x) * np.linalg.norm(y))
     if not sizes > 0:
         return float("nan")

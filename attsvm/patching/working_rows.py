@@ -165,9 +165,9 @@ class Search:
     def solved(self, problem: MarginProblem, known: FloatArray | None) -> MarginSolution:
         """Solve within the limits."""
         left = self.effort.deadline - time.perf_counter()
-        limit = {} if left == np.inf else {"time_limit": max(left, 0.1)}
+        limit = None if left == np.inf else max(left, 0.1)
         warm = known if known is not None and known.any() and self.norm.name == "frobenius" else None
-        return solve(problem, self.norm, tolerance=self.effort.tolerance, warm_start=warm, **limit)
+        return solve(problem, self.norm, tolerance=self.effort.tolerance, warm_start=warm, time_limit=limit)
 
     # -- hard margins ----------------------------------------------------------------------------------
 

@@ -81,7 +81,10 @@ class LogExcess:
 
     def __call__(self, W: FloatArray) -> tuple[float, FloatArray]:
         """Value and gradient, shape (dx, dz); NaN and zeros where ``L(W) <= L_alpha``."""
-        logits = token_logits(self.X, W, self.Z)  # masked tokens included, shape (n, K, T)
+        with np.errstate(over="ignore", invalid="ignore"):  # nothing is known of W where logits have no double
+            logits = token_logits(self.X, W, self.Z)  # masked tokens included, shape (n, K, T)
+        if not np.isfinite(logits).all():
+            return float("nan"), np.zeros_like(W)
         off = np.where(self.off, logits - np.take_along_axis(logits, self.selected, axis=-1), -np.inf)
         largest = np.where(self.lonely, 0.0, off.max(axis=-1, keepdims=True))
         weights = np.exp(off - largest)  # s_t / e^c in [0, 1]
@@ -116,6 +119,12 @@ class LogExcess:
         unit = self.loss.log_slope(self.top - np.maximum(mean, 0.0))
         chord, slope = (np.exp(part - unit) for part in (self.loss.log_chord(self.top, mean), low))
         return np.asarray(unit), np.asarray(chord), np.asarray(slope)
+
+
+def _length(vector: FloatArray) -> float:
+    """The norm, also of vectors whose squares overflow or underflow."""
+    largest = float(np.abs(vector).max(initial=0.0))
+    return largest * float(np.linalg.norm(vector / largest)) if largest > 0 else 0.0
 
 
 # Points of one length whose log excess differs by less than this are equal for all that float64 can tell.
@@ -271,9 +280,11 @@ class BallSearch:
 
     def on_sphere(self, direction: FloatArray, length: float) -> Point | None:
         """Best point of the given length from a direction; None when the direction is outside the domain."""
-        size = float(np.linalg.norm(direction))
-        if size == 0:
+        largest = float(np.abs(direction).max(initial=0.0))
+        if largest == 0:
             return None
+        direction = direction / largest  # the length of an SVM solution of tokens near 1e-150 overflows
+        size = float(np.linalg.norm(direction))
         # L-BFGS begins with a step of length 1. In a cone it must not leave the basin of the start: in units where it
         # turns W by an angle of about 1 / R, it moves the logits by about 1. Elsewhere long steps help to explore.
         scale = 1.0 if self.cone is None else self.form.radius(length)
@@ -311,13 +322,13 @@ class BallSearch:
 
     def _reached(self, theta: FloatArray, length: float, boundary: bool) -> Point:
         value, g = self.evaluate(theta)
-        steepness = float(np.linalg.norm(g))
+        steepness = _length(g)
         scale = length * steepness
         if not boundary or scale <= self.tolerance:
             # Without a gradient there is no multiplier to tell: unbalanced factors can use up the radius for nothing.
             return Point(theta, value, scale, self.form.norm(theta) > (1 - 1e-6) * self.form.radius(length), scale)
         radial = float(g @ theta) / length
-        tangential = float(np.linalg.norm(g - radial * theta / length))
+        tangential = _length(g - radial * theta / length)
         # A gradient that points outwards on the sphere says that shorter parameters do better.
         return Point(theta, value, tangential / steepness, radial < 0, scale)
 

@@ -150,7 +150,7 @@ def soft_path(
     given = require_problem(problem)
     if given.batch is not None:
         raise ValueError("soft_path takes one problem at a time; index the batch first, e.g. problem[0]")
-    penalties = np.sort(np.atleast_1d(np.asarray(Cs, dtype=np.float64)))
+    penalties = np.sort(np.atleast_1d(real_array("Cs", [] if Cs is None else Cs).astype(np.float64)))
     if penalties.ndim != 1 or not len(penalties) or not (np.isfinite(penalties) & (penalties > 0)).all():
         raise ValueError(f"Cs must be positive finite numbers, at least one, got {Cs!r}")
     for name in ("C", "rank", "warm_start"):

@@ -15,7 +15,7 @@ from attsvm.paths.ball_search import BallSearch, Form, LogExcess, PathStatus, Po
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table
 from attsvm.selection import Selection, SelectionLike, read_selection
-from attsvm.solution import Solution
+from attsvm.solution import Solution, unit_matrices
 from attsvm.solvers import Status
 from attsvm.solvers.arrays import FloatArray
 from attsvm.svm import att_svm
@@ -328,9 +328,7 @@ def _collect(
     log_excess = np.array([point.value for point in found])
     correlation = np.full(len(radii), np.nan)
     if predicted.status.has_solution and predicted.norm > 0:
-        target = predicted.W
-        sizes = np.linalg.norm(W, axis=(1, 2)) * np.linalg.norm(target)
-        np.divide((W * target).sum(axis=(1, 2)), sizes, out=correlation, where=sizes > 0)
+        correlation = (unit_matrices(W) * unit_matrices(predicted.W)).sum(axis=(1, 2))
     parts = [form.parameters(point.theta) for point in found]
     K, Q = (None if form.m is None else np.stack([part[name] for part in parts]) for name in "KQ")
     return RegularizationPath(

@@ -7,15 +7,17 @@ tokens of a set their probabilities, and Gen-SVM's W_mm suppresses all others wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from attsvm.attention import log_attention
+from attsvm.margin_options import SolverOptions, check_options, takes
 from attsvm.problem import AttentionProblem, require_problem
 from attsvm.records import html_table
 from attsvm.selection import SelectedSets, Selection
-from attsvm.solution import Solution
+from attsvm.solution import Solution, unit_matrices
 from attsvm.solvers import Status
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.status import Advised
@@ -189,14 +191,14 @@ def best_combination(W: FloatArray, F: FloatArray, D: FloatArray) -> tuple[float
     return (0.0 if at_zero >= in_the_limit else float("inf")), nearest
 
 
+@takes(SolverOptions)
 def decompose(
     problem: AttentionProblem,
     W: npt.ArrayLike,
     *,
     selected: float = 1e-3,
     masked: float = 1e-6,
-    norm: str = "frobenius",
-    solver: str = "auto",
+    **options: Unpack[SolverOptions],
 ) -> Decomposition:
     """Read selected sets off attention weights and decompose the weights with W_fin and Gen-SVM.
 
@@ -209,8 +211,9 @@ def decompose(
     selected, masked : float
         Tokens with probability above ``selected`` are selected, those at or below ``masked`` are masked; the band
         between is reported as ambiguous.
-    norm, solver : str
-        As for `gen_svm`.
+    **options
+        Passed to the solver: ``tolerance``, ``max_iterations``, ``time_limit``, ...
+        All keywords: `attsvm.margin_options.SolverOptions`.
 
     Returns
     -------
@@ -227,6 +230,7 @@ def decompose(
     >>> parts.sizes.tolist(), round(parts.gamma, 4), round(parts.correlation_svmeq, 6)
     ([2, 1], 100.0, 1.0)
     """
+    check_options("decompose", SolverOptions, options, "selected", "masked")
     if require_problem(problem).batch is not None:
         raise ValueError("decompose takes one problem at a time; index the batch first, e.g. problem[0] and W[0]")
     if not 0 < masked <= selected < 1:
@@ -244,11 +248,11 @@ def decompose(
     sets = SelectedSets(members)
     finite: Solution | None = None
     if (members.sum(axis=-1) > 1).any():
-        finite = finite_part(problem, np.exp(log_s), sets, norm=norm, solver=solver)
+        finite = finite_part(problem, np.exp(log_s), sets, **options)
     directional: Solution | None = None
     if (problem.allowed & ~members).any():
-        directional = gen_svm(problem, sets, norm=norm, solver=solver)
-    single: Solution = att_svm(problem, Selection(likeliest), norm=norm, solver=solver)
+        directional = gen_svm(problem, sets, **options)
+    single: Solution = att_svm(problem, Selection(likeliest), **options)
     return _combine(problem, matrix, log_s, sets, masked, finite, directional, single)
 
 
@@ -307,5 +311,4 @@ def _status(finite: Solution | None, directional: Solution | None) -> Decomposit
 
 
 def _cosine(A: FloatArray, B: FloatArray | None) -> float:
-    size = 0.0 if B is None else float(np.linalg.norm(A) * np.linalg.norm(B))
-    return float("nan") if B is None or size == 0 else float((A * B).sum()) / size
+    return float("nan") if B is None else float((unit_matrices(A) * unit_matrices(B)).sum())

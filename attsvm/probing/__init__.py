@@ -14,7 +14,8 @@ _LAZY = {
     "ProbeError": "attsvm.probing.model_weights",
     "ProbeTable": "attsvm.probing.head_table",
     "SvmBudget": "attsvm.probing.svm_measures",
-    "capture": "attsvm.probing.model_hooks",
+    "capture": "attsvm.probing.captured_head",
+    "capture_layers": "attsvm.probing.model_hooks",
     "probe": "attsvm.probing.probe_model",
 }
 
@@ -27,14 +28,16 @@ __all__ = [
     "ProbeTable",
     "SvmBudget",
     "capture",
+    "capture_layers",
     "heads_from_arrays",
     "probe",
 ]
 
 if TYPE_CHECKING:  # with a __getattr__ type checkers would accept any name
+    from attsvm.probing.captured_head import capture
     from attsvm.probing.head_table import ProbeTable
     from attsvm.probing.measure_catalog import MEASURES
-    from attsvm.probing.model_hooks import capture
+    from attsvm.probing.model_hooks import capture_layers
     from attsvm.probing.model_weights import ProbeError
     from attsvm.probing.monitor import Monitor
     from attsvm.probing.probe_model import probe

@@ -188,11 +188,14 @@ class LayerData(_Attended):
         One per head.
     error : float
         Largest difference between the recomputed attention and the model's own; nan if there is no model.
+    turns : ndarray, shape (n, T, r, r), or None
+        The rotation of queries and keys at each position (RoPE), where it was asked for.
     """
 
     module: str
     weights: tuple[TrainedHead, ...] | None
     error: float = float("nan")
+    turns: Float | None = None
 
     @property
     def heads(self) -> int:

@@ -56,12 +56,12 @@ class HeadRemover:
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.model_hooks import capture
+    >>> from attsvm.probing.model_hooks import capture_layers
     >>> from attsvm.probing.head_removal import HeadRemover
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <torch...>
     >>> module, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(3, 5, 8)
-    >>> remover = HeadRemover(module, [x], capture(module, [x]))
+    >>> remover = HeadRemover(module, [x], capture_layers(module, [x]))
     >>> remover.change([(0, 0)]).shape, bool((remover.change([]) == 0).all())
     ((3,), True)
     """

@@ -26,7 +26,7 @@ __all__ = [
     "Call",
     "Recomputed",
     "attention_modules",
-    "capture",
+    "capture_layers",
     "eager",
     "read_call",
     "recompute",
@@ -316,6 +316,7 @@ class _Recorder:
     """What hooks write down while the model runs."""
 
     tolerance: float
+    turns: bool = False
     calls: list[tuple[str, LayerData]] = field(default_factory=list)
     names: Mapping[nn.Module, str] = field(default_factory=dict)
     maps: Mapping[nn.Module, Projections] = field(default_factory=dict)
@@ -342,8 +343,19 @@ class _Recorder:
             v=None if again.v is None else _numpy(again.v), scale=maps.scale, allowed=_numpy(again.allowed),
             valid=_numpy(valid), offset=None if again.offset is None else _offset(again),
             tokens=_numpy(call.tokens), queries=_numpy(call.queries), weights=None, error=error,
+            turns=_turns(call, again) if self.turns else None,
         )  # fmt: skip
         self.calls.append((name, layer))
+
+
+def _turns(call: Call, again: Recomputed) -> npt.NDArray[Any] | None:
+    """Matrices R with rotated queries ``R q``, one per position, shape (B, T, r, r)."""
+    if call.rotation is None:
+        return None
+    batch, r = len(again.q), again.q.shape[-1]
+    unit = torch.eye(r, dtype=again.q.dtype, device=again.q.device)[None, :, None]  # one "head" per direction
+    columns, _ = call.rotation(unit.expand(batch, -1, again.q.shape[2], -1), again.k)
+    return _numpy(columns.permute(0, 2, 3, 1))
 
 
 def _numpy(tensor: Tensor) -> npt.NDArray[Any]:
@@ -401,12 +413,13 @@ def _compare(name: str, again: Recomputed, model: Tensor, valid: Tensor, toleran
     return error
 
 
-def capture(
+def capture_layers(
     model: nn.Module,
     batches: Sequence[Batch],
     *,
     tolerance: float = TOLERANCE,
     progress: Callable[[int, int], object] | None = None,
+    turns: bool = False,
 ) -> list[LayerData]:
     """Run a model and return its attention layers, in the order in which they are called.
 
@@ -421,6 +434,8 @@ def capture(
         the model computes in half precision.
     progress : callable, optional
         Called with the batches done and their number.
+    turns : bool
+        Keep the rotations of RoPE.
 
     Raises
     ------
@@ -430,8 +445,8 @@ def capture(
     Examples
     --------
     >>> import torch
-    >>> from attsvm.probing.model_hooks import capture
-    >>> layers = capture(torch.nn.MultiheadAttention(8, 2, batch_first=True), [torch.randn(3, 5, 8)])
+    >>> from attsvm.probing.model_hooks import capture_layers
+    >>> layers = capture_layers(torch.nn.MultiheadAttention(8, 2, batch_first=True), [torch.randn(3, 5, 8)])
     >>> layers[0].q.shape, layers[0].error < 1e-6
     ((3, 2, 5, 4), True)
     """
@@ -442,7 +457,7 @@ def capture(
     with torch.no_grad(), eager(model):
         for done, batch in enumerate(batches):
             recorder = _Recorder(
-                tolerance, names={module: name for name, (module, _) in found.items()},
+                tolerance, turns, names={module: name for name, (module, _) in found.items()},
                 maps={module: maps for module, maps in found.values()},
             )  # fmt: skip
             with ExitStack() as stack:
@@ -472,7 +487,8 @@ def _joined(layers: list[LayerData], maps: Projections) -> LayerData:
         for name in ("q", "k", "allowed", "valid", "tokens", "queries")
     }
     v = None if first.v is None else _pad([layer.v for layer in layers if layer.v is not None])
-    return replace(first, **padded, v=v, offset=_offsets(layers), weights=weights, error=error)
+    turns = None if first.turns is None else _pad([layer.turns for layer in layers if layer.turns is not None])
+    return replace(first, **padded, v=v, offset=_offsets(layers), weights=weights, error=error, turns=turns)
 
 
 def _weights(maps: Projections) -> tuple[TrainedHead, ...] | None:

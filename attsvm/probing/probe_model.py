@@ -39,6 +39,9 @@ __all__ = [
 _DETAILS = ("support", "curve")
 
 
+_WHOLE_HEAD = 15.0  # seconds that a head may take, by a first guess, to be timed as a whole
+
+
 _PARTS = ("fitted", "tested", "random_fitted", "random_tested")
 
 
@@ -58,22 +61,29 @@ def svm_task(trials: int, seed: int, *, data: str, budget: str) -> dict[str, lis
 
 
 def estimate(layers: Sequence[LayerData], budget: SvmBudget, *, workers: int | None = 0, seed: int = 0) -> str:
-    """About how long `svm_columns` will take, in words, from the solve of one head on a small sample.
+    """About how long `svm_columns` will take, in words, from the solves of one head.
 
-    The sizes of rows decide: with twice the queries a solve takes about three times as long, so this is right within a
-    factor of about three, not more.
+    These are timed on a small sample first. With twice the queries a solve takes two to three times as long, so the
+    product is right within a factor of about five; if it says that a head takes some seconds, one head is timed as a
+    whole.
     """
     heads = sum(layer.heads for layer in layers)
     small = replace(budget, sequences=min(2, budget.sequences), held_out=min(1, budget.held_out), queries=2, shares=())
-    start = time.perf_counter()
-    svm_measures(layers[-1][0], small, seed)
-    seconds = time.perf_counter() - start
     n = len(layers[0].q)
     ratio = min(budget.sequences, n) * budget.queries / (min(small.sequences, n) * small.queries)
+    seconds = _seconds_of_head(layers[-1][0], small, seed) * max(1.0, ratio) ** 1.5
+    if seconds < _WHOLE_HEAD:
+        seconds = _seconds_of_head(layers[-1][0], budget, seed)
     cores = min(heads, (os.cpu_count() or 1) if workers is None else max(1, workers))
-    total = seconds * max(1.0, ratio) ** 1.5 * heads / cores
+    total = seconds * heads / cores
     about = f"{total:.0f} s" if total < 100 else f"{total / 60:.0f} minutes"
     return f"about {about} for {heads} heads in {cores} process{'es' if cores > 1 else ''}"
+
+
+def _seconds_of_head(head: HeadData, budget: SvmBudget, seed: int) -> float:
+    start = time.perf_counter()
+    svm_measures(head, budget, seed)
+    return time.perf_counter() - start
 
 
 def _plain(value: Any) -> Any:
@@ -296,17 +306,17 @@ def _captured(
     with needs("probing a model (heads_from_arrays does without)"):
         from attsvm.probing.head_data import read_inputs
         from attsvm.probing.head_removal import HeadRemover
-        from attsvm.probing.model_hooks import capture
+        from attsvm.probing.model_hooks import capture_layers
 
     device = getattr(model, "device", None)
     read = read_inputs(inputs, tokenizer, batch_size=batch_size, max_length=max_length, device=device)
-    layers = capture(
+    layers = capture_layers(
         model, read.batches, tolerance=tolerance, progress=lambda done, total: say("running the model", done, total)
     )
     remover = None
     if removal:
         few = read.first(removal)
-        remover = HeadRemover(model, few, capture(model, few, tolerance=tolerance))
+        remover = HeadRemover(model, few, capture_layers(model, few, tolerance=tolerance))
     return layers, read.ids, read.tokens, remover
 
 

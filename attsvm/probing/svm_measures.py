@@ -267,20 +267,20 @@ def sample_measures(
         if budget.hard:
             found |= _against(fitted, tested, norm, None, budget)
         if budget.soft:
-            found |= _against(fitted, tested, norm, _price(fitted, norm, budget.c), budget)
+            found |= _against(fitted, tested, norm, _penalty(fitted, norm, budget.c), budget)
     if baseline:
         return {name: value for name, value in found.items() if not name.startswith(("support", "status", "gap"))}
     curve = []
     for share in budget.shares if budget.soft else ():
         part = fitted.first(max(1, round(share * len(fitted.X))))
-        columns = _against(part, tested, "frobenius", _price(part, "frobenius", budget.c), budget)
+        columns = _against(part, tested, "frobenius", _penalty(part, "frobenius", budget.c), budget)
         curve.append({"sequences": len(part.X), **{k: v for k, v in columns.items() if not isinstance(v, list)}})
     whole = {k: v for k, v in found.items() if (k.endswith("_frobenius") and "soft" in k) or k == "agreement_frobenius"}
     found["curve"] = [*curve, {"sequences": len(fitted.X), **whole}]
     return found
 
 
-def _price(sample: Sample, norm: str, c: float) -> float:
+def _penalty(sample: Sample, norm: str, c: float) -> float:
     sizes = sample.row_sizes()
     sizes = sizes[sizes > 0]
     typical = float(np.median(sizes)) if len(sizes) else 1.0

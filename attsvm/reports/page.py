@@ -30,41 +30,88 @@ __all__ = [
     "write_report",
 ]
 
-
 # Rows of a table that are looked at; longer ones open with a summary and a click. And rows that a page holds at all.
 _FEW_ROWS, _MOST_ROWS = 12, 2000
 _MOST_SINGULAR_VALUES = 40
+_FOR_SCRIPT = ("selection", "K", "allowed")
 
 
-def _badge(verdict: str) -> Raw:
-    """A word in a colour of its own; the word alone says all."""
-    good = {"holds", "applies", "optimal", "yes", "Global", "finished"}
-    bad = {"fails", "infeasible", "failed", "no", "Not local", "not finite"}
-    kind = "good" if verdict in good else "bad" if verdict in bad else "plain"
-    return html_piece("badge", verdict, kind)
+# -- the page of one problem -------------------------------------------------------------------------------------------
 
 
-def _number(value: float | None, form: str = ".6g") -> str:
-    return "-" if value is None else format(value, form)
+def write_report(problem: AttentionProblem, path: str | Path, **options: Unpack[ReportOptions]) -> None:
+    """Write one HTML page about a problem, atomically.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+    path : str or Path
+    **options
+        Of `build_content`: selection, steps, seed, device, graph_limit, name, progress.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import attsvm
+    >>> from attsvm.reports import write_report
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(attsvm.random_problem(n=2, T=3, d=4, seed=0), Path(folder) / "report.html", steps=0)
+    ...     "certificate" in (Path(folder) / "report.html").read_text()
+    True
+    """
+    write_page(path, build_content(problem, **options))
 
 
-def _degrees(misalignment: float | None) -> str:
-    """An angle as tables show it."""
-    return "-" if misalignment is None else f"{float(angle(misalignment)):.2g}"
+def write_page(path: str | Path, content: dict[str, Any]) -> None:
+    """Write the page of a content from `build_content`, atomically."""
+    page = render_page(content)
+    with atomic_write(path) as file:
+        file.write(page.encode())
 
 
-def _name(record: dict[str, Any]) -> str:
-    return svm_name(record["formulation"], record["norm_name"])
+def render_page(content: dict[str, Any]) -> str:
+    """HTML of a report.
 
+    Parameters
+    ----------
+    content : dict
+        From `build_content`.
 
-def _queries(problem: dict[str, Any]) -> list[str]:
-    if problem["K"] is None:
-        return [str(i) for i in range(problem["n"])]
-    return [f"{i}, {k}" for i in range(problem["n"]) for k in range(problem["K"])]
-
-
-def _flat(selection: list[Any]) -> list[int]:
-    return [t for row in selection for t in (row if isinstance(row, list) else [row])]
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.reports import build_content, render_page
+    >>> page = render_page(build_content(attsvm.random_problem(n=2, T=3, d=4, seed=0), steps=0))
+    >>> page.startswith("<!DOCTYPE html>"), "src=" in page
+    (True, False)
+    """
+    spectra = [
+        {"name": _name(record), "values": record["singular_values"][:_MOST_SINGULAR_VALUES]}
+        for record in content["solutions"]
+        if "singular_values" in record
+    ]
+    data = {
+        "problem": {name: content["problem"][name] for name in _FOR_SCRIPT},
+        "spectra": spectra,
+        "runs": content["runs"],
+        "graph": content["graph"],
+    }
+    return html_page(
+        "report.html",
+        title=f"{content['name']}: attention as a max-margin machine",
+        name=content["name"],
+        verdict=page_verdict(content),
+        summary=_summary(content),
+        solutions=_solutions(content),
+        training=_training(content),
+        diagnosis=_diagnosis(content),
+        optima=_optima(content["graph"]),
+        meanings=WORDS,
+        data=data,
+        settings=content["settings"],
+        environment=environment(content["versions"]),
+    )
 
 
 def _summary(content: dict[str, Any]) -> dict[str, Any]:
@@ -113,6 +160,16 @@ def _lead_cards(leads: list[float | None], chosen: list[int], optimal: list[int]
         middle = known[len(known) // 2][0]
         cards += [("smallest lead", f"{least:+.3g} (query {query})"), ("median lead", f"{middle:+.3g}")]
     return cards
+
+
+def _queries(problem: dict[str, Any]) -> list[str]:
+    if problem["K"] is None:
+        return [str(i) for i in range(problem["n"])]
+    return [f"{i}, {k}" for i in range(problem["n"]) for k in range(problem["K"])]
+
+
+def _flat(selection: list[Any]) -> list[int]:
+    return [t for row in selection for t in (row if isinstance(row, list) else [row])]
 
 
 def _support(record: dict[str, Any], q: int) -> str:
@@ -186,6 +243,9 @@ def _optima(found: dict[str, Any]) -> Table | None:
     return Table(caption, heads, rows, align="lrrlrr")
 
 
+# -- the page of a batch -----------------------------------------------------------------------------------------------
+
+
 def page_of(out: Path, problem: int) -> Path:
     """Where the page of one problem stands: beside the page of the batch.
 
@@ -197,6 +257,13 @@ def page_of(out: Path, problem: int) -> Path:
     'report-2.html'
     """
     return out.with_name(f"{out.stem}-{problem}{out.suffix}")
+
+
+def write_overview(out: Path, name: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write the page of a batch, atomically; the problems' own pages stand where `page_of` says."""
+    page = render_overview(name, records, [page_of(out, k).name for k in range(len(records))])
+    with atomic_write(out) as file:
+        file.write(page.encode())
 
 
 def overview_record(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,28 +314,6 @@ def batch_page_verdict(records: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(said)
 
 
-def _table(records: Sequence[Mapping[str, Any]], links: Sequence[str]) -> Table:
-    first = records[0]
-    columns = [
-        "problem",
-        *(f"{s['norm_name']} margin" for s in first["solutions"]),
-        *(head for run in first["runs"] for head in (f"{run['parameterization']} ends", "degrees")),
-        "local optima",
-        "applies",
-    ]
-    rows = []
-    for k, (record, link) in enumerate(zip(records, links, strict=True)):
-        margins = [
-            f"{s['margin']:.4f}" if s["margin"] is not None else _badge(s["status"]) for s in record["solutions"]
-        ]
-        runs = [cell for run in record["runs"] for cell in (_badge(run["convergence"]), _degrees(run["misalignment"]))]
-        optima = "-" if record["local_optima"] is None else record["local_optima"]
-        name = html_piece("link", link, k)
-        rows.append((name, *margins, *runs, optima, ", ".join(record["applies"]) or "no theorem"))
-    align = "r" + "r" * len(first["solutions"]) + "lr" * len(first["runs"]) + "rl"
-    return Table("One line per problem; its number opens its own page", columns, rows, align=align)
-
-
 def render_overview(name: str, records: Sequence[Mapping[str, Any]], links: Sequence[str]) -> str:
     """HTML of the page of a batch.
 
@@ -302,86 +347,47 @@ def render_overview(name: str, records: Sequence[Mapping[str, Any]], links: Sequ
     )
 
 
-def write_overview(out: Path, name: str, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write the page of a batch, atomically; the problems' own pages stand where `page_of` says."""
-    page = render_overview(name, records, [page_of(out, k).name for k in range(len(records))])
-    with atomic_write(out) as file:
-        file.write(page.encode())
-
-
-_FOR_SCRIPT = ("selection", "K", "allowed")
-
-
-def render_page(content: dict[str, Any]) -> str:
-    """HTML of a report.
-
-    Parameters
-    ----------
-    content : dict
-        From `build_content`.
-
-    Examples
-    --------
-    >>> import attsvm
-    >>> from attsvm.reports import build_content, render_page
-    >>> page = render_page(build_content(attsvm.random_problem(n=2, T=3, d=4, seed=0), steps=0))
-    >>> page.startswith("<!DOCTYPE html>"), "src=" in page
-    (True, False)
-    """
-    spectra = [
-        {"name": _name(record), "values": record["singular_values"][:_MOST_SINGULAR_VALUES]}
-        for record in content["solutions"]
-        if "singular_values" in record
+def _table(records: Sequence[Mapping[str, Any]], links: Sequence[str]) -> Table:
+    first = records[0]
+    columns = [
+        "problem",
+        *(f"{s['norm_name']} margin" for s in first["solutions"]),
+        *(head for run in first["runs"] for head in (f"{run['parameterization']} ends", "degrees")),
+        "local optima",
+        "applies",
     ]
-    data = {
-        "problem": {name: content["problem"][name] for name in _FOR_SCRIPT},
-        "spectra": spectra,
-        "runs": content["runs"],
-        "graph": content["graph"],
-    }
-    return html_page(
-        "report.html",
-        title=f"{content['name']}: attention as a max-margin machine",
-        name=content["name"],
-        verdict=page_verdict(content),
-        summary=_summary(content),
-        solutions=_solutions(content),
-        training=_training(content),
-        diagnosis=_diagnosis(content),
-        optima=_optima(content["graph"]),
-        meanings=WORDS,
-        data=data,
-        settings=content["settings"],
-        environment=environment(content["versions"]),
-    )
+    rows = []
+    for k, (record, link) in enumerate(zip(records, links, strict=True)):
+        margins = [
+            f"{s['margin']:.4f}" if s["margin"] is not None else _badge(s["status"]) for s in record["solutions"]
+        ]
+        runs = [cell for run in record["runs"] for cell in (_badge(run["convergence"]), _degrees(run["misalignment"]))]
+        optima = "-" if record["local_optima"] is None else record["local_optima"]
+        name = html_piece("link", link, k)
+        rows.append((name, *margins, *runs, optima, ", ".join(record["applies"]) or "no theorem"))
+    align = "r" + "r" * len(first["solutions"]) + "lr" * len(first["runs"]) + "rl"
+    return Table("One line per problem; its number opens its own page", columns, rows, align=align)
 
 
-def write_report(problem: AttentionProblem, path: str | Path, **options: Unpack[ReportOptions]) -> None:
-    """Write one HTML page about a problem, atomically.
-
-    Parameters
-    ----------
-    problem : AttentionProblem
-    path : str or Path
-    **options
-        Of `build_content`: selection, steps, seed, device, graph_limit, name, progress.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import attsvm
-    >>> from attsvm.reports import write_report
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_report(attsvm.random_problem(n=2, T=3, d=4, seed=0), Path(folder) / "report.html", steps=0)
-    ...     "certificate" in (Path(folder) / "report.html").read_text()
-    True
-    """
-    write_page(path, build_content(problem, **options))
+# -- cells of both -----------------------------------------------------------------------------------------------------
 
 
-def write_page(path: str | Path, content: dict[str, Any]) -> None:
-    """Write the page of a content from `build_content`, atomically."""
-    page = render_page(content)
-    with atomic_write(path) as file:
-        file.write(page.encode())
+def _badge(verdict: str) -> Raw:
+    """A word in a colour of its own; the word alone says all."""
+    good = {"holds", "applies", "optimal", "yes", "Global", "finished"}
+    bad = {"fails", "infeasible", "failed", "no", "Not local", "not finite"}
+    kind = "good" if verdict in good else "bad" if verdict in bad else "plain"
+    return html_piece("badge", verdict, kind)
+
+
+def _number(value: float | None, form: str = ".6g") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _degrees(misalignment: float | None) -> str:
+    """An angle as tables show it."""
+    return "-" if misalignment is None else f"{float(angle(misalignment)):.2g}"
+
+
+def _name(record: dict[str, Any]) -> str:
+    return svm_name(record["formulation"], record["norm_name"])

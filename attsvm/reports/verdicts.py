@@ -1,7 +1,4 @@
-"""The words of this field in one line each, for whoever meets them first in a table.
-
-What was found, in one plain sentence: the first line of a command and of a page.
-"""
+"""What was found, in plain sentences: the first lines of a command and of a page; and a glossary of their words."""
 
 from __future__ import annotations
 
@@ -31,41 +28,36 @@ __all__ = [
 ]
 
 
-WORDS: dict[str, str] = {
-    "selection": "one token per query, the one that attention is to end on",
-    "support": "tokens whose margin against the selected token is exactly 1: they hold the solution in place",
-    "margin": "1 / norm of the smallest W that ranks every selected token first by at least 1",
-    "Att-SVM": "that smallest W in the Frobenius norm; where training W is predicted to point",
-    "Att-SVM*": "the same in the nuclear norm (few singular values); where training (K, Q) is predicted to point",
-    "certificate": "bounds from the data alone that prove the answer optimal, or impossible, whoever computed it",
-    "gap": "proved distance between the norm found and the best possible one, relative",
-    "locally optimal": "no support token scores higher than the selected one: a place where training can end",
-    "Global, Local": "the run ends on the tokens of highest score; on other tokens that are locally optimal",
-    "degrees": "angle between W and the solution: 0 is the same direction, 90 is unrelated",
-    "1 - corr": "1 - cosine of that angle",
-    "rate": "1 - corr falls like steps to the power of minus this, fitted to the last snapshots",
-    "effective rank": "exponential of the entropy of the singular values: how many of them matter (in brackets)",
-    "A": "Assumption A: the loss decreases strictly, with bounded slopes",
-    "B.1, B.2": "Assumption B: every token supports the solution (B.1), or all other tokens score alike (B.2)",
-    "C": "Assumption C: the first gradient step already ranks the best tokens first",
-    "D": "wherever a best token is missed, it is a support token: no other selection is locally optimal",
-    "E": "Assumption E: mixing in unselected tokens always costs score (free for linear heads)",
-    "NOT confirmed": "this run contradicts what the figure is to show",
-    "± and [ , ]": "95 % confidence intervals over the trials",
-}
+# -- solutions ---------------------------------------------------------------------------------------------------------
 
 
-def glossary(*words: str) -> list[str]:
-    """Lines ``word: meaning`` for the given words.
+def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
+    """One sentence about the solutions of a selection, from their records.
 
     Examples
     --------
-    >>> from attsvm.reports.verdicts import glossary
-    >>> glossary("rate")
-    ['rate: 1 - corr falls like steps to the power of minus this, fitted to the last snapshots']
+    >>> import attsvm
+    >>> from attsvm.reports.solved import solution_record
+    >>> from attsvm.reports.verdicts import solution_verdict
+    >>> solved = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
+    >>> solution_verdict([solution_record(solved)], 2)
+    'One W selects these tokens in all 2 sequences: proved optimal, margin 0.8354 (frobenius).'
     """
-    return [f"{word}: {WORDS[word]}" for word in words]
+    infeasible = [record for record in records if "farkas" in record]
+    if infeasible:
+        sequences = infeasible[0]["farkas"]["sequences"]
+        some = ", ".join(map(str, sequences[:6])) + (", ..." if len(sequences) > 6 else "")
+        return f"No W selects these tokens in all {n} sequences: sequences {some} contradict each other (proved)."
+    solved = [record for record in records if "margin" in record]
+    if not solved:
+        return f"Nothing was found: {', '.join(str(record['status']) for record in records)}."
+    proved = all(record["status"] == "optimal" for record in solved)
+    margins = ", ".join(f"{record['margin']:.4f} ({record['norm_name']})" for record in solved)
+    how = "proved optimal" if proved else "NOT proved optimal"
+    return f"One W selects these tokens in all {n} sequences: {how}, margin {margins}."
 
+
+# -- training runs -----------------------------------------------------------------------------------------------------
 
 _ENDS = {
     "Global": "ends at the predicted tokens, those of highest score",
@@ -73,29 +65,18 @@ _ENDS = {
     "Not local": "ends at tokens that are not locally optimal: train longer",
     "Undecided": "ends at tokens of which it is not decided whether they are locally optimal",
 }
-
-
 # The same without a theorem: nothing was predicted, and nothing says that longer training leads elsewhere.
 _ENDS_UNCOVERED = _ENDS | {
     "Global": "ends at the tokens of highest score, which are locally optimal",
     "Not local": "ends at tokens that are not locally optimal",
 }
-
-
+_PLACES = {
+    "Global": "at the predicted tokens",
+    "Local": "at other locally optimal tokens",
+    "Not local": "at no local optimum (Not local)",
+    "Undecided": "at tokens that are not decided (Undecided)",
+}
 _MACHINE = {"frobenius": "max-margin", "nuclear": "nuclear-norm max-margin"}
-
-
-def _degrees(misalignment: float) -> str:
-    """An angle in words that do not pretend: few digits, and never a zero that is none."""
-    value = float(angle(misalignment))
-    if value < 1e-3:
-        return "less than 0.001 degrees"
-    return f"{value:.2g} degrees" if value < 10 else f"{value:.0f} degrees"
-
-
-def form_name(parameterization: str) -> str:
-    """A parameterization as a sentence names it."""
-    return "(K, Q)" if parameterization == "KQ" else parameterization
 
 
 def run_verdict(
@@ -132,36 +113,17 @@ def run_verdict(
     return f"Training {form} {ends}; {where}.{why}"
 
 
-_PLACES = {
-    "Global": "at the predicted tokens",
-    "Local": "at other locally optimal tokens",
-    "Not local": "at no local optimum (Not local)",
-    "Undecided": "at tokens that are not decided (Undecided)",
-}
+def form_name(parameterization: str) -> str:
+    """A parameterization as a sentence names it."""
+    return "(K, Q)" if parameterization == "KQ" else parameterization
 
 
-def ends_in_words(counts: Mapping[str, int], uncovered: str = "") -> str:
-    """Where the runs of a batch end, from the number of runs per kind of end; why no theorem predicts it.
-
-    Examples
-    --------
-    >>> from attsvm.reports.verdicts import ends_in_words
-    >>> ends_in_words({"Global": 2, "Local": 1})
-    'ends at the predicted tokens in 2 of 3 problems, at other locally optimal tokens in 1'
-    """
-    total = sum(counts.values())
-    often = sorted((-count, name) for name, count in counts.items() if count)
-    words = _PLACES | ({"Global": "at the tokens of highest score"} if uncovered else {})
-    places = [f"{words[name]} in {-fewer}" for fewer, name in often]
-    why = f" (no theorem applies: {uncovered})" if uncovered else ""
-    return f"ends {', '.join([f'{places[0]} of {total} problems', *places[1:]])}{why}"
-
-
-def some_uncovered(reasons: Iterable[str]) -> str:
-    """Why no theorem is about some runs of a batch: the first reason, and of how many; empty if all are covered."""
-    given = list(reasons)
-    missing = [reason for reason in given if reason]
-    return f"{missing[0]}, in {len(missing)} of {len(given)} problems" if missing else ""
+def _degrees(misalignment: float) -> str:
+    """An angle in words that do not pretend: few digits, and never a zero that is none."""
+    value = float(angle(misalignment))
+    if value < 1e-3:
+        return "less than 0.001 degrees"
+    return f"{value:.2g} degrees" if value < 10 else f"{value:.0f} degrees"
 
 
 def runs_verdict(reports: Sequence[Report]) -> str:
@@ -188,53 +150,31 @@ def batch_verdict(reports: Sequence[BatchReport]) -> str:
     return " ".join(sentences)
 
 
-def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
-    """One sentence about the solutions of a selection, from their records.
+def ends_in_words(counts: Mapping[str, int], uncovered: str = "") -> str:
+    """Where the runs of a batch end, from the number of runs per kind of end; why no theorem predicts it.
 
     Examples
     --------
-    >>> import attsvm
-    >>> from attsvm.reports.solved import solution_record
-    >>> from attsvm.reports.verdicts import solution_verdict
-    >>> solved = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
-    >>> solution_verdict([solution_record(solved)], 2)
-    'One W selects these tokens in all 2 sequences: proved optimal, margin 0.8354 (frobenius).'
+    >>> from attsvm.reports.verdicts import ends_in_words
+    >>> ends_in_words({"Global": 2, "Local": 1})
+    'ends at the predicted tokens in 2 of 3 problems, at other locally optimal tokens in 1'
     """
-    infeasible = [record for record in records if "farkas" in record]
-    if infeasible:
-        sequences = infeasible[0]["farkas"]["sequences"]
-        some = ", ".join(map(str, sequences[:6])) + (", ..." if len(sequences) > 6 else "")
-        return f"No W selects these tokens in all {n} sequences: sequences {some} contradict each other (proved)."
-    solved = [record for record in records if "margin" in record]
-    if not solved:
-        return f"Nothing was found: {', '.join(str(record['status']) for record in records)}."
-    proved = all(record["status"] == "optimal" for record in solved)
-    margins = ", ".join(f"{record['margin']:.4f} ({record['norm_name']})" for record in solved)
-    how = "proved optimal" if proved else "NOT proved optimal"
-    return f"One W selects these tokens in all {n} sequences: {how}, margin {margins}."
+    total = sum(counts.values())
+    often = sorted((-count, name) for name, count in counts.items() if count)
+    words = _PLACES | ({"Global": "at the tokens of highest score"} if uncovered else {})
+    places = [f"{words[name]} in {-fewer}" for fewer, name in often]
+    why = f" (no theorem applies: {uncovered})" if uncovered else ""
+    return f"ends {', '.join([f'{places[0]} of {total} problems', *places[1:]])}{why}"
 
 
-def _norm_of(run: Mapping[str, Any]) -> str:
-    return "nuclear" if run["parameterization"] == "KQ" else "frobenius"
+def some_uncovered(reasons: Iterable[str]) -> str:
+    """Why no theorem is about some runs of a batch: the first reason, and of how many; empty if all are covered."""
+    given = list(reasons)
+    missing = [reason for reason in given if reason]
+    return f"{missing[0]}, in {len(missing)} of {len(given)} problems" if missing else ""
 
 
-def own_misalignment(run: Mapping[str, Any]) -> float | None:
-    """How far a run of a page ends from the SVM of its own tokens; None without one."""
-    # Listed by itself, or, where its tokens are those of the solutions, among these.
-    own = [c for c in run["comparisons"] if c["label"].endswith("own tokens")]
-    own = own or [c for c in run["comparisons"] if c["norm_name"] == _norm_of(run)]
-    return own[0]["misalignment"][-1] if own and own[0]["misalignment"] else None
-
-
-def page_verdict(content: Mapping[str, Any]) -> str:
-    """The sentences of a whole report, from its content."""
-    sentences = [solution_verdict(content["solutions"], content["problem"]["n"])]
-    for run in content["runs"]:
-        form, norm, error = run["parameterization"], _norm_of(run), own_misalignment(run)
-        sentences.append(run_verdict(form, run["convergence"], run["status"], norm, error, run["uncovered"]))
-    if content["diagnosis"] is not None:
-        sentences.append(diagnosis_verdict(content["diagnosis"]))
-    return " ".join(sentences)
+# -- theorems ----------------------------------------------------------------------------------------------------------
 
 
 def diagnosis_verdict(found: Diagnosis | Mapping[str, Any]) -> str:
@@ -269,3 +209,67 @@ def _attracting(found: Mapping[str, Any]) -> int:
     if not stated or found["norm"] != "frobenius":
         return 0
     return int(checks["D"]["values"].get("locally optimal") or 0)
+
+
+# -- the whole page ----------------------------------------------------------------------------------------------------
+
+
+def page_verdict(content: Mapping[str, Any]) -> str:
+    """The sentences of a whole report, from its content."""
+    sentences = [solution_verdict(content["solutions"], content["problem"]["n"])]
+    for run in content["runs"]:
+        form, norm, error = run["parameterization"], _norm_of(run), own_misalignment(run)
+        sentences.append(run_verdict(form, run["convergence"], run["status"], norm, error, run["uncovered"]))
+    if content["diagnosis"] is not None:
+        sentences.append(diagnosis_verdict(content["diagnosis"]))
+    return " ".join(sentences)
+
+
+def own_misalignment(run: Mapping[str, Any]) -> float | None:
+    """How far a run of a page ends from the SVM of its own tokens; None without one."""
+    # Listed by itself, or, where its tokens are those of the solutions, among these.
+    own = [c for c in run["comparisons"] if c["label"].endswith("own tokens")]
+    own = own or [c for c in run["comparisons"] if c["norm_name"] == _norm_of(run)]
+    return own[0]["misalignment"][-1] if own and own[0]["misalignment"] else None
+
+
+def _norm_of(run: Mapping[str, Any]) -> str:
+    return "nuclear" if run["parameterization"] == "KQ" else "frobenius"
+
+
+# -- glossary ----------------------------------------------------------------------------------------------------------
+
+WORDS: dict[str, str] = {
+    "selection": "one token per query, the one that attention is to end on",
+    "support": "tokens whose margin against the selected token is exactly 1: they hold the solution in place",
+    "margin": "1 / norm of the smallest W that ranks every selected token first by at least 1",
+    "Att-SVM": "that smallest W in the Frobenius norm; where training W is predicted to point",
+    "Att-SVM*": "the same in the nuclear norm (few singular values); where training (K, Q) is predicted to point",
+    "certificate": "bounds from the data alone that prove the answer optimal, or impossible, whoever computed it",
+    "gap": "proved distance between the norm found and the best possible one, relative",
+    "locally optimal": "no support token scores higher than the selected one: a place where training can end",
+    "Global, Local": "the run ends on the tokens of highest score; on other tokens that are locally optimal",
+    "degrees": "angle between W and the solution: 0 is the same direction, 90 is unrelated",
+    "1 - corr": "1 - cosine of that angle",
+    "rate": "1 - corr falls like steps to the power of minus this, fitted to the last snapshots",
+    "effective rank": "exponential of the entropy of the singular values: how many of them matter (in brackets)",
+    "A": "Assumption A: the loss decreases strictly, with bounded slopes",
+    "B.1, B.2": "Assumption B: every token supports the solution (B.1), or all other tokens score alike (B.2)",
+    "C": "Assumption C: the first gradient step already ranks the best tokens first",
+    "D": "wherever a best token is missed, it is a support token: no other selection is locally optimal",
+    "E": "Assumption E: mixing in unselected tokens always costs score (free for linear heads)",
+    "NOT confirmed": "this run contradicts what the figure is to show",
+    "± and [ , ]": "95 % confidence intervals over the trials",
+}
+
+
+def glossary(*words: str) -> list[str]:
+    """Lines ``word: meaning`` for the given words.
+
+    Examples
+    --------
+    >>> from attsvm.reports.verdicts import glossary
+    >>> glossary("rate")
+    ['rate: 1 - corr falls like steps to the power of minus this, fitted to the last snapshots']
+    """
+    return [f"{word}: {WORDS[word]}" for word in words]

@@ -510,6 +510,12 @@ def gradient_at_zero(problem: AttentionProblem, loss: Loss) -> FloatArray:
     >>> gradient_at_zero(problem, attsvm.correlation_loss)
     array([[-0.25]])
     """
+    direction, size = _gradient_at_zero(problem, loss)
+    return size * direction
+
+
+def _gradient_at_zero(problem: AttentionProblem, loss: Loss) -> tuple[FloatArray, float]:
+    """The gradient at W = 0 as a matrix of moderate size, and what it is multiplied by (which may be 0 or infinite)."""
     assert problem.head is not None
     X, labels = query_tokens(problem), problem.Y.reshape(-1)
     s = probabilities(problem, np.zeros((problem.dx, problem.dz))).reshape(-1, problem.T)
@@ -517,8 +523,11 @@ def gradient_at_zero(problem: AttentionProblem, loss: Loss) -> FloatArray:
     slopes = labels[:, None] * head_slopes(problem, mixed)
     prediction = labels * problem.head(mixed)
     in_logits = s * (slopes - (s * slopes).sum(axis=1, keepdims=True)) * loss.derivative(prediction)[:, None]
-    pulled = np.einsum("qt,qtd->qd", in_logits, X)
-    return np.asarray(pulled.T @ problem.Z.astype(np.float64).reshape(-1, problem.dz) / problem.n)
+    Z = problem.Z.astype(np.float64).reshape(-1, problem.dz)
+    # Each factor relative to its largest entry: the product of tokens and queries near 1e150 or 1e-150 has no double.
+    sizes = [float(np.abs(part).max()) or 1.0 for part in (in_logits, X, Z)]
+    pulled = np.einsum("qt,qtd->qd", in_logits / sizes[0], X / sizes[1])
+    return np.asarray(pulled.T @ (Z / sizes[2]) / problem.n), math.prod(sizes)
 
 
 def check_first_step(problem: AttentionProblem, optimal: Selection, loss: Loss) -> Check:
@@ -534,14 +543,15 @@ def check_first_step(problem: AttentionProblem, optimal: Selection, loss: Loss) 
     >>> check_first_step(problem, problem.optimal_tokens(), attsvm.logistic).verdict
     'holds'
     """
-    gradient = gradient_at_zero(problem, loss)
-    size = float(np.linalg.norm(gradient))
-    values = logits(problem, gradient).reshape(-1, problem.T)
+    direction, largest = _gradient_at_zero(problem, loss)
+    values = logits(problem, direction).reshape(-1, problem.T)
     best = optimal.indices.reshape(-1, 1)
     others = problem.allowed.reshape(-1, problem.T) & (np.arange(problem.T) != best)
-    iota = float((values - np.take_along_axis(values, best, axis=1))[others].min())
-    found = {"iota": iota, "gradient": size, "mu": iota / size if size > 0 else 0.0}
-    if iota > 0:
+    relative = float((values - np.take_along_axis(values, best, axis=1))[others].min())
+    length = float(np.linalg.norm(direction))
+    iota = relative * largest
+    found = {"iota": iota, "gradient": length * largest, "mu": relative / length if length > 0 else 0.0}
+    if relative > 0:
         return Check("C", "holds", found, f"iota = {iota:.3g}, so mu < iota / |grad L(0)| = {found['mu']:.3g}")
     return Check("C", "fails", found, f"iota = {iota:.3g}: the first step ranks another token over an optimal one")
 

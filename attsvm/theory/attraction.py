@@ -196,7 +196,7 @@ def attraction(
         Join the tally to `attsvm.enumeration.selection_graph` (Frobenius or nuclear norm, at most 20,000 selections).
     **options
         Passed to `attsvm.train` (``lr``, ``optimizer``, ``init``, ``loss``, ``snapshots``, ...); ``progress=True``
-        shows a bar.
+        shows a bar for the steps and one for the SVMs of the selections reached.
 
     Returns
     -------
@@ -226,14 +226,15 @@ def attraction(
     options = {"snapshots": 2} | options  # the end is what counts, and W of every start is kept at every snapshot
     run = train(problem.repeat(int(starts)), parameterization, steps, seed=seed, device=device, **options)
     kind = norm or run.norm or "frobenius"
-    rows = _tally(problem, run, kind)
-    return Attraction(problem, kind, rows, run, _join(problem, rows, kind) if graph else None)
+    shown = run.options.progress
+    rows = _tally(problem, run, kind, shown)
+    return Attraction(problem, kind, rows, run, _join(problem, rows, kind, shown) if graph else None)
 
 
-def _tally(problem: AttentionProblem, run: Run, norm: str) -> tuple[Reached, ...]:
+def _tally(problem: AttentionProblem, run: Run, norm: str, progress: bool) -> tuple[Reached, ...]:
     ends = run.selection.indices
     distinct, member, counts = np.unique(ends.reshape(len(ends), -1), axis=0, return_inverse=True, return_counts=True)
-    table = solve_selections(problem, distinct.reshape(-1, *problem.query_shape), norm=norm)
+    table = solve_selections(problem, distinct.reshape(-1, *problem.query_shape), norm=norm, progress=progress)
     best = problem.optimal_tokens().indices.reshape(-1)
     scores = problem.scores().reshape(-1, problem.T)
     spread = run.history.log_rest[-1] > np.log(SATURATED)
@@ -261,10 +262,10 @@ def _tally(problem: AttentionProblem, run: Run, norm: str) -> tuple[Reached, ...
     return tuple(rows)
 
 
-def _join(problem: AttentionProblem, rows: tuple[Reached, ...], norm: str) -> Any:
+def _join(problem: AttentionProblem, rows: tuple[Reached, ...], norm: str, progress: bool) -> Any:
     from attsvm.enumeration import selection_graph
 
-    graph = selection_graph(problem, norm=norm, limit=GRAPH_LIMIT)
+    graph = selection_graph(problem, norm=norm, limit=GRAPH_LIMIT, progress=progress)
     total = sum(row.count for row in rows)
     for node in graph.nodes:
         graph.nodes[node].update(reached=0, share=0.0)

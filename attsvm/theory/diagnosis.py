@@ -38,7 +38,7 @@ from attsvm.theory.assumptions import (
     verdict_of,
 )
 from attsvm.theory.support_assumptions import check_all_support, check_optimal_support
-from attsvm.user_input import generator, require_number
+from attsvm.user_input import generator, require_flag, require_number
 
 if TYPE_CHECKING:
     from attsvm.theory.assumptions import Check
@@ -321,6 +321,11 @@ def attraction_text(found: Attraction, most: int = 20) -> str:
         starts = ", ".join(map(str, row.examples))
         state = f"{row.unsaturated} of {row.count} not saturated yet"
         lines.append(f"exception {_short(row.selection.indices)}: starts {starts}; {state}")
+    if moving := sum(row.unsaturated for row in found.rows):
+        lines.append(
+            f"{moving} of {found.starts} starts are not saturated: their selections may still change; "
+            "more steps, or a larger lr, show where they end"
+        )
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
 
@@ -413,6 +418,7 @@ def diagnose(
     norm: str = "frobenius",
     exact_limit: int = 20_000,
     seed: int = 0,
+    progress: bool = False,
 ) -> Diagnosis:
     """Check the assumptions of the theory on a problem and say which theorems apply.
 
@@ -435,6 +441,9 @@ def diagnose(
         counterexample.
     seed : int
         For sampled mixtures (heads that are not of the library) and sampled selections.
+    progress : bool
+        Show a progress bar while selections are solved to decide D, which takes longest: some seconds near
+        ``exact_limit``.
 
     Returns
     -------
@@ -455,6 +464,7 @@ def diagnose(
         raise ValueError("diagnose takes one problem; index the batch first, e.g. problem[0]")
     if norm not in ("frobenius", "nuclear"):
         raise ValueError(f"norm must be 'frobenius' (for W) or 'nuclear' (for (K, Q)), got {norm!r}")
+    require_flag("progress", progress)
     require_number("exact_limit", exact_limit, "a number >= 0", 0.0, ends="[]")
     rule = get_loss(loss)
     if problem.head is None:
@@ -474,7 +484,7 @@ def diagnose(
         *check_all_support(best),
         check_equal_scores(problem, optimal),
         check_first_step(problem, optimal, rule),
-        check_optimal_support(problem, optimal, norm, exact_limit, seed),
+        check_optimal_support(problem, optimal, norm, exact_limit, seed, progress=progress),
         check_head(problem, chosen, seed=seed),
         check_local(problem, chosen, own),
         check_support_sets(problem, chosen, own),

@@ -43,7 +43,9 @@ __all__ = [
 
 PUBLISHED_MARGIN = 1.1  # the published stand-in for B.1: average margin of the other tokens below this
 _DENSE_ROWS = 4000  # rows up to which the Gram matrix is formed (128 MB)
+_SINGULAR = 1e-10  # reciprocal condition number below which a matrix counts as singular
 _WORK = 2_000_000_000  # multiplications of the bound beyond which it is not computed
+_AT_A_TIME = 1 << 20  # entries of M that are formed at a time
 _SAMPLES = 200
 _SAMPLED_WORK = 40_000_000  # squares of rows in all selections that are solved on suspicion: some seconds
 _AT_ONCE = 25  # counterexamples are usually among the first
@@ -75,15 +77,41 @@ def interpolating_multipliers(rows: AttentionRows) -> tuple[FloatArray, float]:
     """
     from scipy.optimize import nnls
 
+    if (regular := _regular_multipliers(rows)) is not None:
+        return regular
+    G, scale = _unit_gram(rows)
+    scaled, _ = nnls(G, scale)
+    return scaled * scale, _residual(G, scaled, scale)
+
+
+def _unit_gram(rows: AttentionRows) -> tuple[FloatArray, FloatArray]:
+    """The Gram matrix with unit diagonal, and the scales of its rows: signs of multipliers do not change."""
     p = rows.margin_problem
-    scale = 1.0 / np.where(p.row_norms > 0, p.row_norms, 1.0)  # unit diagonal: signs of multipliers do not change
-    G = p.gram() * scale[:, None] * scale
-    eigenvalues = np.linalg.eigvalsh(G)
-    if eigenvalues[0] > 1e-10 * eigenvalues[-1]:
-        scaled = np.linalg.solve(G, scale)
-    else:
-        scaled, _ = nnls(G, scale)
-    return scaled * scale, float((np.abs(G @ scaled - scale) / scale).max())
+    scale = 1.0 / np.where(p.row_norms > 0, p.row_norms, 1.0)
+    return p.gram() * scale[:, None] * scale, scale
+
+
+def _residual(G: FloatArray, scaled: FloatArray, scale: FloatArray) -> float:
+    return float((np.abs(G @ scaled - scale) / scale).max())
+
+
+def _regular_multipliers(rows: AttentionRows) -> tuple[FloatArray, float] | None:
+    """``G^-1 1`` and its residual by a Cholesky factor; None where G is singular or nearly so."""
+    from scipy.linalg import cho_solve
+    from scipy.linalg.lapack import dpocon, dpotrf
+
+    dx, dz = rows.margin_problem.shape
+    if rows.margin_problem.m > dx * dz:
+        return None  # more rows than entries of W
+    with np.errstate(over="ignore", invalid="ignore"):
+        G, scale = _unit_gram(rows)
+    if not np.isfinite(G).all():
+        return None  # rows of 1e154 or longer
+    factor, failed = dpotrf(G, lower=1)
+    if failed or dpocon(factor, np.abs(G).sum(axis=0).max(), uplo="L")[0] <= _SINGULAR:
+        return None
+    scaled = cho_solve((factor, True), scale)
+    return scaled * scale, _residual(G, scaled, scale)
 
 
 def check_all_support(solution: Solution | None) -> tuple[Check, Check]:
@@ -120,8 +148,9 @@ def check_all_support(solution: Solution | None) -> tuple[Check, Check]:
     verdict, support, why = _every_row_on_margin(solution, bounds)
     counted = f"{support} of {rows.m} tokens support{why}, largest margin {largest:.4g}"
     values: dict[str, Any] = {"support": support, "tokens": rows.m, "largest margin": largest}
-    if rows.m <= _DENSE_ROWS:
-        multipliers, residual = interpolating_multipliers(solution.rows)
+    regular = _regular_multipliers(solution.rows) if rows.m <= _DENSE_ROWS else None
+    if regular is not None:
+        multipliers, residual = regular
         ratio = float(multipliers.min() / np.abs(multipliers).max())
         values |= {"smallest multiplier": ratio, "residual": residual}
         counted = f"smallest entry of G^-1 1 is {ratio:.3g} of the largest; {counted}"
@@ -170,23 +199,27 @@ def _without(table: SelectionTable, optimal: Selection, support: npt.NDArray[np.
     return np.asarray(table.feasible & missed.any(axis=axes) & ~(missed & supported).any(axis=axes))
 
 
-def _blocks(problem: AttentionProblem) -> list[tuple[FloatArray, FloatArray, FloatArray]] | None:
-    """Rows (S, r, dx), ``B^-1 rows`` (S, r, dx) and ``B^-1 1`` (S, r) per query, for its S selectable tokens."""
+def _blocks(problem: AttentionProblem) -> list[tuple[FloatArray, FloatArray]] | None:
+    """Tokens x (S, dx) and ``P`` (S, S) of each query that has a choice; None where the condition fails for one alone.
+
+    P is the pseudoinverse of the Gram matrix of the centred tokens, over |z|^2. It holds all the blocks B of a query,
+    whichever token t is selected: without row and column t it is ``B^-1``, and as its rows sum to 0, ``B^-1 1`` is
+    ``-P[:, t]`` and ``B^-1 rows`` is ``-P x``.
+    """
     Z = problem.Z.astype(np.float64).reshape(-1, problem.dz)
     out = []
     for q, (x, allowed) in enumerate(zip(query_tokens(problem), problem.allowed.reshape(-1, problem.T), strict=True)):
-        tokens = np.flatnonzero(allowed)
-        if len(tokens) < 2:
+        if allowed.sum() < 2:
             continue
-        rows = np.stack([x[t] - x[tokens[tokens != t]] for t in tokens])
-        gram = (rows @ rows.transpose(0, 2, 1)) * float(Z[q] @ Z[q])
-        singular = np.linalg.svd(gram, compute_uv=False)
-        if bool((singular[:, -1] <= 1e-10 * singular[:, 0]).any()):
+        tokens = x[allowed]
+        centred = tokens - tokens.mean(axis=0)
+        values, vectors = np.linalg.eigh(centred @ centred.T * float(Z[q] @ Z[q]))
+        if values[1] <= _SINGULAR * values[-1]:
             return None
-        alone = np.linalg.solve(gram, np.ones((*gram.shape[:2], 1)))[..., 0]
-        if not bool((alone > 0).all()):
+        P = (vectors[:, 1:] / values[1:]) @ vectors[:, 1:].T
+        if not bool((P[~np.eye(len(P), dtype=bool)] < 0).all()):
             return None
-        out.append((rows, np.linalg.solve(gram, rows), alone))
+        out.append((centred, P))
     return out
 
 
@@ -213,26 +246,37 @@ def every_token_supports_bound(problem: AttentionProblem) -> float:
     Z = Z[problem.allowed.reshape(-1, problem.T).sum(axis=1) > 1]
     cosines = np.abs(Z @ Z.T)
     worst_sum = worst_norm = 0.0
-    for i, (_, pulled, alone) in enumerate(blocks):
-        scaled = (pulled / alone[..., None]).reshape(-1, problem.dx)  # (S_i r_i, dx)
-        total, size = np.zeros(len(scaled)), np.zeros(len(scaled))
-        for j, (rows, _, other) in enumerate(blocks):
+    for i, (x, P) in enumerate(blocks):
+        # Row (t, s) of M is that of s divided by P[s, t]: the worst selected token t is the one of smallest |P[s, t]|.
+        other = np.abs(P) + np.diag(np.full(len(P), np.inf))
+        total, size = np.zeros(len(P)), np.zeros(len(P))
+        for j, (y, R) in enumerate(blocks):
             if i == j or cosines[i, j] == 0:
                 continue
-            M = np.einsum("rd,std->rst", scaled, rows * other[..., None], optimize=True)
-            total += cosines[i, j] * np.abs(M.sum(axis=-1)).max(axis=-1)
-            size += cosines[i, j] * np.abs(M).sum(axis=-1).max(axis=-1)
-        worst_sum, worst_norm = max(worst_sum, float(total.max())), max(worst_norm, float(size.max()))
+            along = (P @ x) @ y.T  # (S_i, S_j): B^-1 rows with the tokens of j
+            # Entries of M for selected token t and row u of j: (along[t] - along[u]) * -R[u, t], which is 0 for u = t.
+            for some in np.array_split(np.arange(len(along)), 1 + along.size * len(y) // _AT_A_TIME):
+                M = (along[some, :, None] - along[some, None, :]) * R
+                total[some] += cosines[i, j] * np.abs(M.sum(axis=-1)).max(axis=-1)
+                size[some] += cosines[i, j] * np.abs(M).sum(axis=-1).max(axis=-1)
+        worst = 1.0 / other.min(axis=1)
+        worst_sum = max(worst_sum, float((total * worst).max()))
+        worst_norm = max(worst_norm, float((size * worst).max()))
     return worst_sum + worst_norm
 
 
 def _bound_work(problem: AttentionProblem) -> int:
-    tokens = problem.n * problem.K * problem.T**2
-    return tokens * tokens * problem.dx
+    return (problem.n * problem.K) ** 2 * problem.T**2 * (problem.T + problem.dx)
 
 
 def check_optimal_support(
-    problem: AttentionProblem, optimal: Selection, norm: str = "frobenius", exact_limit: int = 20_000, seed: int = 0
+    problem: AttentionProblem,
+    optimal: Selection,
+    norm: str = "frobenius",
+    exact_limit: int = 20_000,
+    seed: int = 0,
+    *,
+    progress: bool = False,
 ) -> Check:
     """Assumption D, exactly up to ``exact_limit`` selections, else by the sufficient condition or a counterexample.
 
@@ -248,7 +292,7 @@ def check_optimal_support(
     """
     count = count_selections(problem)
     if count <= exact_limit:
-        return _exact(solve_every_selection(problem, norm=norm, limit=exact_limit), optimal)
+        return _exact(solve_every_selection(problem, norm=norm, limit=exact_limit, progress=progress), optimal)
     bound = float("inf")
     if norm == "frobenius" and _bound_work(problem) <= _WORK:
         bound = every_token_supports_bound(problem)

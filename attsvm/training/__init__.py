@@ -4,10 +4,9 @@ from attsvm._lazy import needs
 
 with needs("attsvm.training"):
     from attsvm.training.log_gradient import smoothness_constant
-    from attsvm.training.loop import train
+    from attsvm.training.loop import cone_init, train
     from attsvm.training.options import TrainOptions, snapshot_steps
     from attsvm.training.run_result import History, Run, RunStatus
-    from attsvm.training.start import cone_init
 
 __all__ = [
     "History",

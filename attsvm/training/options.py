@@ -13,7 +13,7 @@ import torch
 from attsvm.losses import Loss, get_loss
 from attsvm.parameterizations import get_parameterization, require_inner_dimension
 from attsvm.training.optimizers import Optimizer, get_optimizer
-from attsvm.user_input import generator, require_choice, require_count, require_number
+from attsvm.user_input import generator, require_choice, require_count, require_flag, require_number
 
 __all__ = ["Recipe", "TrainOptions", "TrainSettings", "snapshot_steps"]
 
@@ -196,8 +196,7 @@ class TrainOptions:
         generator(self.seed)
         require_number("head_lr", self.head_lr, "a positive number", low=0.0, optional=True)
         for name in ("progress", "resume", "train_head"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            require_flag(name, getattr(self, name))
         if self.key_matrix is not None and self.parameterization != "prompt":
             raise ValueError(f"key_matrix is for parameterization 'prompt', got {self.parameterization!r}")
 

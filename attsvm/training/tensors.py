@@ -1,8 +1,6 @@
-"""Which torch device is meant, whether it can be used here, and how many threads torch gets there.
+"""Problems and parameters as torch tensors: the problem, arithmetic on all parameters at once, devices and threads.
 
-Parameters of a batch of problems as named tensors, and arithmetic on all of them at once.
-
-Problems as tensors: one leading batch axis, K queries always, any device and dtype.
+A problem has one leading batch axis and K queries always, on any device and in any dtype.
 """
 
 from __future__ import annotations
@@ -39,149 +37,17 @@ __all__ = [
     "with_linear_head",
 ]
 
-
 # Entries of a tensor, worked on elementwise, above which every core helps.
 _LARGE_TENSOR = 1 << 22
-
-
 _OPENMP = threading.local()  # one number of threads per thread of the caller
-
-
-def torch_device(device: torch.device | str | int | None) -> torch.device:
-    """The device, after a first number was put there; None is the CPU.
-
-    Raises
-    ------
-    ImportError
-        Without torch.
-    ValueError
-        No device, one that this machine or this build of torch does not have, or one that holds no numbers ("meta").
-
-    Examples
-    --------
-    >>> from attsvm.training.tensors import torch_device
-    >>> torch_device(None)
-    device(type='cpu')
-    >>> torch_device("meta")
-    Traceback (most recent call last):
-    ...
-    ValueError: device 'meta' cannot be used here: it holds no numbers
-    """
-    with needs("device="):
-        import torch
-    try:
-        place = torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device must name a torch device such as 'cpu' or 'cuda', got {device!r}") from error
-    if place.type == "meta":
-        raise ValueError(f"device {device!r} cannot be used here: it holds no numbers")
-    try:
-        torch.zeros(1, device=place).item()
-    except Exception as error:  # every backend has exceptions of its own
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"device {device!r} cannot be used here: {reason}") from error
-    return place
-
-
-class _Torch:
-    """Torch's number of threads, where torch was built without OpenMP."""
-
-    def get_num_threads(self) -> int:
-        import torch
-
-        return torch.get_num_threads()
-
-    def set_num_threads(self, num_threads: int) -> None:
-        import torch
-
-        torch.set_num_threads(num_threads)
-
-
-@lru_cache(maxsize=1)
-def _torch_pools() -> list[ThreadPool]:
-    import torch
-    from threadpoolctl import ThreadpoolController
-
-    found = [pool for pool in ThreadpoolController().lib_controllers if pool.user_api == "openmp"]
-    return found if "OpenMP" in torch.__config__.parallel_info() and found else [_Torch()]
-
-
-def torch_threads(device: torch.device, elements: int = 0) -> AbstractContextManager[Any]:
-    """Context in which torch uses one thread on a CPU, unless ``elements`` is large.
-
-    Small tensors lose more by meeting at barriers than they gain by sharing. The setting belongs to the calling
-    thread (``torch.set_num_threads`` would also reach threads that start meanwhile, and stay with them).
-
-    Parameters
-    ----------
-    device : torch.device
-    elements : int
-        Entries of the largest tensor in the loop.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attsvm.training.tensors import torch_threads
-    >>> with torch_threads(torch.device("cpu")):
-    ...     torch.get_num_threads()
-    1
-    """
-    if device.type != "cpu" or elements > _LARGE_TENSOR:
-        return nullcontext()
-    import torch
-
-    keep_freed_memory()
-    torch.get_num_threads()  # a thread's first use of torch sets its number: before ours
-    if not hasattr(_OPENMP, "setting"):
-        _OPENMP.setting = ThreadSetting()
-    return OneThread(_OPENMP.setting, _torch_pools())
-
-
+# Beyond scores of this size the slope of a loss may be too small to square.
+_FLAT_LOSS = 300.0
 Parameters = dict[str, Tensor]
-
-
-def of_block(tensors: Parameters, prefix: str = "") -> Parameters:
-    """Tensors of attention, or with the prefix "head." those of a trained head, by their names without it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attsvm.training.tensors import of_block
-    >>> tensors = {"W": torch.zeros(1), "head.v": torch.ones(1)}
-    >>> list(of_block(tensors)), list(of_block(tensors, "head."))
-    (['W'], ['v'])
-    """
-    if not prefix:
-        return {name: t for name, t in tensors.items() if not name.startswith("head.")}
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-
-
-def squared_norms(tensors: Parameters) -> dict[str, Tensor]:
-    """Squared Frobenius norm of each parameter, shape (B,)."""
-    return {name: torch.linalg.vector_norm(t.flatten(1), dim=1).square_() for name, t in tensors.items()}
-
-
-def like(value: Tensor, tensor: Tensor) -> Tensor:
-    """One number per problem, shaped to multiply a parameter."""
-    return value.reshape(-1, *([1] * (tensor.ndim - 1)))
-
-
-def scale_each(tensors: Parameters, factor: Tensor) -> Parameters:
-    """Multiply every parameter of problem b by ``factor[b]``."""
-    return {name: t * like(factor, t) for name, t in tensors.items()}
-
-
-def where(condition: Tensor, yes: Parameters, no: Parameters) -> Parameters:
-    """Problem by problem choice between two sets of tensors."""
-    return {name: torch.where(like(condition, t), t, no[name]) for name, t in yes.items()}
-
-
 # Maps composed tokens x (B, n, K, dx) to h(x) (B, n, K) and to the slopes grad h(x) . x_t (B, n, K, T).
 ValueAndSlopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-# Beyond scores of this size the slope of a loss may be too small to square.
-_FLAT_LOSS = 300.0
+# -- problems ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,6 +125,8 @@ def tensor_problem(
         Z, Y, allowed = Z[:, :, None], Y[:, :, None], allowed[:, :, None]
     evaluate = head.along(X)
     scores = Y[..., None] * evaluate(X[:, :, :1])[1] if head.is_linear else None
+    if scores is not None and len(X) > 1 and X.stride(0) == 0 and bool((scores == scores[:1]).all()):
+        scores = scores[:1].clone().expand(scores.shape)  # stored once like the tokens: it stays in the cache
     masked = None if problem.mask is None else ~allowed
     idle = ((allowed.sum(-1) == 1) | (Z == 0).all(-1)).unsqueeze(-1)
     irregular = scores is None or _has_ties(scores, masked) or bool((scores.abs() > _FLAT_LOSS).any())
@@ -289,3 +157,136 @@ def _has_ties(scores: Tensor, masked: Tensor | None) -> bool:
     """Whether two allowed tokens of a query have the same score."""
     ranked = (scores if masked is None else scores.masked_fill(masked, torch.nan)).sort(dim=-1).values
     return bool((ranked[..., 1:] == ranked[..., :-1]).any())  # no NaN equals another
+
+
+# -- parameters: one tensor per name -----------------------------------------------------------------------------------
+
+
+def of_block(tensors: Parameters, prefix: str = "") -> Parameters:
+    """Tensors of attention, or with the prefix "head." those of a trained head, by their names without it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.training.tensors import of_block
+    >>> tensors = {"W": torch.zeros(1), "head.v": torch.ones(1)}
+    >>> list(of_block(tensors)), list(of_block(tensors, "head."))
+    (['W'], ['v'])
+    """
+    if not prefix:
+        return {name: t for name, t in tensors.items() if not name.startswith("head.")}
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def squared_norms(tensors: Parameters) -> dict[str, Tensor]:
+    """Squared Frobenius norm of each parameter, shape (B,)."""
+    # Over the axes, not over a flat copy: gradients are not stored in the order of their axes.
+    return {name: torch.linalg.vector_norm(t, dim=tuple(range(1, t.ndim))).square_() for name, t in tensors.items()}
+
+
+def like(value: Tensor, tensor: Tensor) -> Tensor:
+    """One number per problem, shaped to multiply a parameter."""
+    return value.reshape(-1, *([1] * (tensor.ndim - 1)))
+
+
+def scale_each(tensors: Parameters, factor: Tensor) -> Parameters:
+    """Multiply every parameter of problem b by ``factor[b]``."""
+    return {name: t * like(factor, t) for name, t in tensors.items()}
+
+
+def where(condition: Tensor, yes: Parameters, no: Parameters) -> Parameters:
+    """Problem by problem choice between two sets of tensors."""
+    return {name: torch.where(like(condition, t), t, no[name]) for name, t in yes.items()}
+
+
+# -- devices and threads -----------------------------------------------------------------------------------------------
+
+
+def torch_device(device: torch.device | str | int | None) -> torch.device:
+    """The device, after a first number was put there; None is the CPU.
+
+    Raises
+    ------
+    ImportError
+        Without torch.
+    ValueError
+        No device, one that this machine or this build of torch does not have, or one that holds no numbers ("meta").
+
+    Examples
+    --------
+    >>> from attsvm.training.tensors import torch_device
+    >>> torch_device(None)
+    device(type='cpu')
+    >>> torch_device("meta")
+    Traceback (most recent call last):
+    ...
+    ValueError: device 'meta' cannot be used here: it holds no numbers
+    """
+    with needs("device="):
+        import torch
+    try:
+        place = torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must name a torch device such as 'cpu' or 'cuda', got {device!r}") from error
+    if place.type == "meta":
+        raise ValueError(f"device {device!r} cannot be used here: it holds no numbers")
+    try:
+        torch.zeros(1, device=place).item()
+    except Exception as error:  # every backend has exceptions of its own
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(f"device {device!r} cannot be used here: {reason}") from error
+    return place
+
+
+def torch_threads(device: torch.device, elements: int = 0) -> AbstractContextManager[Any]:
+    """Context in which torch uses one thread on a CPU, unless ``elements`` is large.
+
+    Small tensors lose more by meeting at barriers than they gain by sharing. The setting belongs to the calling
+    thread (``torch.set_num_threads`` would also reach threads that start meanwhile, and stay with them).
+
+    Parameters
+    ----------
+    device : torch.device
+    elements : int
+        Entries of the largest tensor in the loop.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.training.tensors import torch_threads
+    >>> with torch_threads(torch.device("cpu")):
+    ...     torch.get_num_threads()
+    1
+    """
+    if device.type != "cpu" or elements > _LARGE_TENSOR:
+        return nullcontext()
+    import torch
+
+    keep_freed_memory()
+    torch.get_num_threads()  # a thread's first use of torch sets its number: before ours
+    if not hasattr(_OPENMP, "setting"):
+        _OPENMP.setting = ThreadSetting()
+    return OneThread(_OPENMP.setting, _torch_pools())
+
+
+class _Torch:
+    """Torch's number of threads, where torch was built without OpenMP."""
+
+    def get_num_threads(self) -> int:
+        import torch
+
+        return torch.get_num_threads()
+
+    def set_num_threads(self, num_threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(num_threads)
+
+
+@lru_cache(maxsize=1)
+def _torch_pools() -> list[ThreadPool]:
+    import torch
+    from threadpoolctl import ThreadpoolController
+
+    found = [pool for pool in ThreadpoolController().lib_controllers if pool.user_api == "openmp"]
+    return found if "OpenMP" in torch.__config__.parallel_info() and found else [_Torch()]

@@ -1,6 +1,5 @@
-// A filter above long tables: one box per page, words narrow every table of it. The page of claims has its own.
+// A filter above long tables: one box per page, words narrow every table of it.
 document.addEventListener("DOMContentLoaded", () => {
-  if (document.querySelector(".claims-filter")) return;
   const tables = [...document.querySelectorAll("article table, main table")].filter((table, k, all) =>
     table.querySelector("tbody tr") && !table.closest(".highlight") && all.indexOf(table) === k);
   const bodies = (table) => [...table.querySelectorAll("tbody tr")];

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,6 +16,7 @@ from attsvm.solvers.norms import Norm
 
 if TYPE_CHECKING:
     from attsvm.solvers.certify.farkas import FarkasCertificate
+    from attsvm.solvers.certify.proof_file import Origin
     from attsvm.solvers.exact.measures import ExactCertificate
 
 __all__ = ["Certificate", "CertificateBatch", "RankCertificate", "RankCertificateBatch", "Source"]
@@ -83,6 +86,7 @@ class Source(NamedTuple):
     W: FloatArray | None
     multipliers: FloatArray
     norm: Norm | None
+    origin: Origin | None = None
 
     def of(self, index: int) -> Source:
         """Of one problem of a batch."""
@@ -169,6 +173,48 @@ class Certificate(Generic[Number, Count]):
         from attsvm.solvers.exact.measures import exact_from_source
 
         return exact_from_source(self._source, self.farkas, tolerance)
+
+    def save(self: Certificate, path: str | Path) -> tuple[str, ...]:
+        """Write the rows, the claim and its proof to a file that anyone can check without this library.
+
+        ``tools/check_certificate.py``, a single file that needs Python alone, accepts or refuses it; docs: "Trust".
+        Every claim is proved over the rationals before it is written: W is made exactly feasible, gaps are rounded up.
+
+        Parameters
+        ----------
+        path : str or Path
+            JSON, compressed if the name ends in ``.gz``.
+
+        Returns
+        -------
+        tuple of str
+            The claims that were written: "optimal" to a gap, "rank", "locally optimal", "infeasible", or, where an
+            exact proof of infeasibility is too large, "lower bound": no W of moderate norm satisfies the rows.
+
+        Raises
+        ------
+        ValueError
+            For a batch, for l_p norms with p other than 1, 2 and infinity, and where nothing is proved.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from attsvm.solvers import MarginProblem, solve
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     solve(MarginProblem([[3.0]], [[1.0]], [0]), "nuclear").certificate.save(f"{folder}/proof.json")
+        ('optimal', 'rank')
+        """
+        from attsvm.solvers.certify.proof_file import proof_record, write_record
+
+        return write_record(proof_record(self, self._source), path)
+
+    def with_origin(self, origin: Origin) -> Certificate[Number, Count]:
+        """The same certificate, which knows what its rows were made of."""
+        if self._source is None:
+            return self
+        known = copy(self)
+        object.__setattr__(known, "_source", self._source._replace(origin=origin))
+        return known
 
     def _facts(self) -> dict[str, str]:
         if self.farkas is not None:

@@ -65,13 +65,13 @@ def feasibility_cost(
     if problem.is_plain:
         return _scaling(violation + error, value)
     if isinstance(error, float):
-        return float(_prices(problem, slack, np.asarray(error), np.asarray(value)))
+        return float(_costs(problem, slack, np.asarray(error), np.asarray(value)))
     # As many at a time as keep the Gram matrices small.
     size = max(1, _CHUNK_NUMBERS // problem.m**2)
     if size >= len(slack):
-        return _prices(problem, slack, error, value)
+        return _costs(problem, slack, error, value)
     parts = [np.arange(begin, min(begin + size, len(slack))) for begin in range(0, len(slack), size)]
-    return np.concatenate([_prices(problem.take(i), slack[i], error[i], value[i]) for i in parts])
+    return np.concatenate([_costs(problem.take(i), slack[i], error[i], value[i]) for i in parts])
 
 
 def _scaling(share: Number, value: Number) -> Number:
@@ -82,7 +82,7 @@ def _scaling(share: Number, value: Number) -> Number:
     return np.where(small, share * value / np.where(small, 1.0 - share, 1.0) * _SLACK, np.inf)
 
 
-def _prices(problem: EitherProblem, slack: FloatArray, error: FloatArray, value: FloatArray) -> FloatArray:
+def _costs(problem: EitherProblem, slack: FloatArray, error: FloatArray, value: FloatArray) -> FloatArray:
     """Costs of problems that are not plain, shape (*batch,)."""
     rhs, equality = problem.rhs, problem.equality
     hidden = error[..., None] * problem.allowance  # what rounding may hide from each row

@@ -269,7 +269,7 @@ def exact_from_source(
     """What `Certificate.exact` returns, or one error that says why there is nothing to prove."""
     if source is None:
         raise ValueError("exact() needs the problem that the certificate is about: take it from a solution or certify")
-    problem, W, multipliers, norm = source
+    problem, W, multipliers, norm = source[:4]
     if problem.penalty is not None:
         raise ValueError("exact() proves hard margins; a soft one has the bounds of its certificate")
     if is_batch(problem):

@@ -16,7 +16,7 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.correction import least_change
-from attsvm.solvers.deadline import late
+from attsvm.solvers.deadline import OutOfTime, late, now, require_time, seconds_left
 from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.margin_solution import Extras, MethodResult
 from attsvm.solvers.norms import Norm
@@ -83,10 +83,13 @@ class _Steps:
     steps : int
     watches : bool
         Whether `run` ends where the multipliers diverge.
+    seconds : float
+        That the last step took: the next one begins if there is as much time left.
     """
 
     def __init__(self, unit: UnitProblem, index: IntArray) -> None:
         self.unit, self.W, self.steps, self.watches = unit, np.zeros(unit.problem.shape), 0, True
+        self.seconds = 0.0
         self.ties = _Ties(unit) if unit.has_equalities else None
         self.mu = np.zeros(0 if self.ties is None else len(self.ties.index))
         self._take(index, np.ones(len(index)), np.ones(len(index)))
@@ -139,14 +142,24 @@ class _Steps:
 
         False where the multipliers diverge, as they do where rows contradict each other.
         """
-        while self.steps < most and not late():
+        while self.steps < most and not (late() or self.seconds > seconds_left()):
             gap, ratio = self.measures()
             if self.watches and ratio > _DIVERGED:
                 return False
             joined = self.admit() if gap < _LOOK else 0
-            if (gap <= goal and not joined) or not self._step():
+            if (gap <= goal and not joined) or not self._timed_step():
                 return True
         return True
+
+    def _timed_step(self) -> bool:
+        """One step; False where rounding or the deadline stops it."""
+        begin = now()
+        try:
+            moved = self._step()
+        except OutOfTime:
+            return False
+        self.seconds = now() - begin
+        return moved
 
     def _solver(self, factor: FloatArray) -> Callable[[FloatArray], tuple[FloatArray, FloatArray]] | None:
         """The change of W and of the multipliers of equality rows for a right-hand side; None without one."""
@@ -174,7 +187,9 @@ class _Steps:
 
         s, lam, m = self.s, self.lam, len(self.s)
         weights = lam / s
-        factor, failed = lapack.dpotrf(normal_matrix(self.blocks, weights).T, lower=1, clean=0, overwrite_a=1)
+        matrix = normal_matrix(self.blocks, weights, look=require_time)
+        require_time()  # the factorization cannot be stopped
+        factor, failed = lapack.dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
         solve = None if failed else self._solver(factor)
         if solve is None:
             return False

@@ -252,8 +252,8 @@ class ProximalNewton:
         tied: BoolArray = face.tight[pair.owner] if len(face.tight) else np.zeros(len(free), dtype=bool)
         leader = face.x[free]
         signs = np.where(leader < 0, -1.0, 1.0)
-        priced = None if self.natural else self.penalty
-        return FaceSystem(pair, ridge[free], priced, signs, tied, leader, self.metric, single)
+        penalty = None if self.natural else self.penalty
+        return FaceSystem(pair, ridge[free], penalty, signs, tied, leader, self.metric, single)
 
     def _search(self, trial: Iterate, ahead: Face, ridge: FloatArray) -> tuple[Iterate, Face]:
         """The point on the way to ``trial`` where the smooth function is least (its derivative is monotone)."""

@@ -2,14 +2,15 @@
 
     minimize |W|_F^2 / 2 + C sum_j xi_j  or  + C sum_j xi_j^2,    <a_k b_k^T, W> >= rhs_k - xi
 
-Three methods share the work. Sweeps over the queries (`attsvm.solvers.compiled.descent`) find the rows that matter and
+Four methods share the work. Sweeps over the queries (`attsvm.solvers.compiled.descent`) find the rows that matter and
 are all that very large problems need. Where C is large the sweeps converge slowly, but few multipliers still move:
 `ProximalNewton` on the rows that are nearly active finishes. Its proximal weight falls in small steps: with a large one
 few Newton steps find the face, with a small one the face of the last weight is nearly right. (Far from the solution a
 small weight leaves a function with kinks, and an exact line search stops at the next kink: three rows that tie at the
 bound of one query are enough for a thousand steps through the same faces.) Where W has few entries and very many
-multipliers move, interior-point steps with systems in the entries of W finish (`soft_interior`). Sweeps go first; their
-rate of convergence and the estimated time of the other two decide when to change, and to which.
+multipliers move, interior-point steps with systems in the entries of W finish (`soft_interior`), and where few
+multipliers move on few entries, exchanges of single rows (`attsvm.solvers.compiled.exchanges`). Sweeps go first; their
+rate of convergence and the estimated time of the others decide when to change, and to which.
 
 Rows are written out as far as memory allows; beyond that a working set holds those of each query that W misses most,
 and grows by rows that W misses by more than the slack of their query. Equality rows enter by both signs.
@@ -25,15 +26,16 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.entry import certify
 from attsvm.solvers.compiled.descent import DualDescent
+from attsvm.solvers.compiled.exchanges import are_few, exchange_rows
 from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.soft_entries import soft_interior
 from attsvm.solvers.frobenius.soft_rows import FIRST_ROWS, BothSigns, largest_of_each, plan_memory
 from attsvm.solvers.frobenius.working_set import Progress, read_progress
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult
+from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult, is_one
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.penalty import Penalty
+from attsvm.solvers.penalty import Penalty, PenaltyBatch
 from attsvm.solvers.request import Request
 from attsvm.solvers.unit import UnitProblem
 
@@ -41,13 +43,15 @@ __all__ = ["solve_soft_large"]
 
 # Sweeps in all; between two looks at all rows: sweeps, those at first after a warm start, the most, and operations.
 _SWEEPS, _CHUNK, _WARM_CHUNK, _LONGEST_CHUNK, _OPERATIONS = 20_000, 10, 2, 40, 4e9
-# Gap from which on a warm start is one from far away.
-_FAR = 1e-4
+# Gap from which on a warm start is one from far away, and share of the sweeps before it up to the first look.
+_FAR, _AGAIN = 1e-4, 0.8
 # Operations per second of sweeps and of factorizations on a usual machine: they decide between the two.
 _SWEEP_RATE, _FACTOR_RATE = 4e9, 1e10
 # Newton steps that a run is expected to take, those after which sweeps may be left for them, those of one proximal
 # weight, and of all.
 _EXPECTED, _AFTER, _OF_A_WEIGHT, _MOST_STEPS = 40, 5, 30, 300
+# Seconds of an exchange: at least, and per squared direction of the face; how many beside one for each direction.
+_PER_EXCHANGE, _PER_PAIR, _EXCHANGES = 1e-5, 3e-10, 200
 # Interior-point steps that are expected, and at most taken.
 _INTERIOR_EXPECTED, _INTERIOR_MOST = 25, 100
 # Seconds of vectorized Python per step: for each row, for each entry of a left factor, and at least; and per look.
@@ -77,7 +81,7 @@ class _SoftSolve:
         self.tell = read_progress(request.options.get("progress"))
         self.begin, self.limit = time.perf_counter(), request.max_iterations or _SWEEPS
         self.sweeps = self.steps = self.rounds = self.runs = 0
-        self.interior_done = False
+        self.interior_done = self.exchanged = False
         self.rows = BothSigns(problem)
         self.best_W, self.least, self.bound = np.zeros(problem.shape), np.inf, 0.0
         self.gap = self.checked = np.inf  # now, and when all rows were looked at last
@@ -122,6 +126,11 @@ class _SoftSolve:
             if value > best:
                 best, kept = value, trial
         return kept
+
+    def _sweeps_before(self) -> int:
+        """Most of the sweeps that a solution for another C took, if the start is one: so many are needed again."""
+        given = self.request.warm_start
+        return int(_AGAIN * given.iterations) if isinstance(given, MarginSolution) and is_one(given) else 0
 
     # -- the working set ------------------------------------------------------------------------------
 
@@ -170,7 +179,7 @@ class _SoftSolve:
             closest = np.argsort((covered[owner] - short)[others], kind="stable")
             index = np.union1d(needed, others[closest[: max(0, self.plan.rows - len(needed))]])
         self._open(index, lam)
-        self.interior_done = False
+        self.interior_done = self.exchanged = False
         return True
 
     # -- measures -------------------------------------------------------------------------------------
@@ -205,7 +214,7 @@ class _SoftSolve:
             if value < self.least:
                 self.least, self.best_W = value, other
         self.gap = self.checked = (self.least - self.bound) / self.least if self.least > 0.0 else 0.0
-        return partial and self._admit(short)
+        return partial and self.gap > goal and self._admit(short)  # a gap on all rows that is closed needs no more rows
 
     def _cost(self, short: FloatArray, owner: IntArray) -> float:
         """Of the slacks of rows that W falls short of by so much."""
@@ -242,14 +251,27 @@ class _SoftSolve:
         left = np.log(gap / self.goal) / (np.log(before / gap) / (now - then))
         return int(min(1.1 * left + 2.0, _LONGEST_CHUNK))
 
-    def _newton_cost(self) -> float:
-        """Estimated seconds of one Newton step; infinite where its system is too large."""
+    def _free(self) -> float:
+        """Multipliers that move: those that are positive, less one for every bound that is reached."""
         descent, penalty = self.descent, self.penalty
-        dx, dz = self.problem.shape
         k = float(np.count_nonzero(descent.lam))
-        if penalty.loss == "hinge":  # every bound that is reached fixes a multiplier
+        if penalty.loss == "hinge":
             loads = penalty.loads(descent.lam, descent.rows.owner, self.problem.q)
             k -= np.count_nonzero(loads >= penalty.C * (1.0 - 1e-9))
+        return k
+
+    def _exchange_cost(self) -> float:
+        """Estimated seconds of all exchanges to the end; infinite where faces are large or it was tried."""
+        rows = self.descent.rows
+        if self.exchanged or not are_few(rows.m, rows.q, rows.shape, self.penalty):
+            return np.inf
+        k = self._free()
+        return (k + _EXCHANGES) * (_PER_EXCHANGE + _PER_PAIR * k * k)
+
+    def _newton_cost(self) -> float:
+        """Estimated seconds of one Newton step; infinite where its system is too large."""
+        descent, k = self.descent, self._free()
+        dx, dz = self.problem.shape
         if k > self.plan.order(self.problem.shape):
             return np.inf
         factoring = (k**3 / 3.0 + k * k * (dx + dz + 20.0)) / _FACTOR_RATE
@@ -270,15 +292,34 @@ class _SoftSolve:
         if len(self.history) < 3 or not self.gap > goal:
             return None
         newton, interior = self._newton_cost() * 2.0**self.runs, self._interior_cost()
-        by_newton, by_interior = _EXPECTED * newton, _INTERIOR_EXPECTED * interior
-        cost = min(by_newton, by_interior)
+        by_newton, by_interior, by_exchanges = _EXPECTED * newton, _INTERIOR_EXPECTED * interior, self._exchange_cost()
+        cost = min(by_newton, by_interior, by_exchanges)
         if self.since < _AFTER / _EXPECTED * cost:
             return None
         (then, before), (now, gap) = self.history[max(0, len(self.history) - 4)], self.history[-1]
         rate = np.log(before / gap) / (now - then) if before > gap and now > then else 0.0
         if rate * cost >= np.log(gap / goal):
             return None
+        if by_exchanges <= cost:
+            return self._exchange
         return self._newton if by_newton <= by_interior else self._interior
+
+    def _exchange(self, goal: float) -> None:
+        """Exchanges of single rows from the face of the multipliers; nothing where they do not end."""
+        descent, self.exchanged = self.descent, True
+        done = exchange_rows(
+            descent.rows,
+            descent.rhs,
+            PenaltyBatch(np.array([self.penalty.C]), self.penalty.slack, self.penalty.loss),
+            descent.lam,
+        )
+        if len(done.W):
+            self.steps += int(done.exchanges[0])
+            descent.move_to(
+                self.penalty.admissible(np.maximum(done.multipliers[0], 0.0), descent.rows.owner, self.problem.q)
+            )
+            self._look(goal)
+        self.since, self.history = 0.0, []
 
     def _interior(self, goal: float) -> None:
         """Interior-point steps on the working rows; small multipliers become 0 where they do not close the gap."""
@@ -350,7 +391,7 @@ class _SoftSolve:
         if self.problem.m:
             self._look(goal)
         if self.gap > _FAR:  # a start from far away gains nothing from looks after every second sweep
-            self.chunk = _CHUNK
+            self.chunk = max(_CHUNK, min(self._sweeps_before(), _LONGEST_CHUNK))
         while True:
             if self.gap > goal:
                 self.approach(goal)

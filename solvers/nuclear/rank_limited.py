@@ -194,6 +194,13 @@ def _kind(residual: float) -> str:
     return f"the best feasible W so far (a KKT point to {residual:.0e}; more time improves it)"
 
 
+def _none_found(rank: int, tried: int, starts: int) -> str:
+    """What is said where no start became feasible."""
+    if tried < starts:
+        return f"no start reached a feasible W of rank {rank} within the time limit; {tried} of {starts} were tried"
+    return f"no start reached a feasible W of rank {rank}; one of higher rank exists"
+
+
 def _is_feasible(problem: MarginProblem, W: FloatArray) -> bool:
     """Whether W misses no row by more than what is allowed, rows of small right-hand sides included."""
     missed = problem.missed(problem.margins(W) - problem.rhs) / problem.allowance
@@ -238,7 +245,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Metho
     found: list[tuple[float, FloatArray, float]] = []
     evaluations = tried = 0
     for initial in _starts(rows, rows.reduce(convex.W), min(rank, *rows.shape), starts, request.whole("seed", 0)):
-        if found and time.perf_counter() - begin > allowed:
+        if tried and time.perf_counter() - begin > allowed:
             break
         point = _improved(rows, initial, request.max_iterations or 60, begin + allowed)
         tried += 1
@@ -251,7 +258,7 @@ def solve_rank_limited(unit: UnitProblem, norm: Norm, request: Request) -> Metho
             found.append((size, W, _kkt_residual(rows, point.K, point.Q, point.lam)))
     norms = tuple(sorted(item[0] for item in found))
     if not found:
-        message = f"no start reached a feasible W of rank {rank}; one of higher rank exists"
+        message = _none_found(rank, tried, starts)
         limit = RankLimit(False, bound, float("inf"), tried, 0, norms, message)
         return MethodResult(iterations=evaluations, extras=Extras(rank_limit=limit))
     _, W, residual = min(found, key=lambda item: item[0])

@@ -7,6 +7,7 @@ matrices with a column per query.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -54,9 +55,12 @@ def by_query(rows: PairRows, scale: FloatArray) -> tuple[QueryBlocks, IntArray]:
     return QueryBlocks(a, begin, counts, rows.queries[used].astype(np.float64, copy=False)), order
 
 
-def normal_matrix(blocks: QueryBlocks, weights: FloatArray, ridge: float = 1.0) -> FloatArray:
+def normal_matrix(
+    blocks: QueryBlocks, weights: FloatArray, ridge: float = 1.0, look: Callable[[], None] | None = None
+) -> FloatArray:
     """``F' diag(w) F`` plus a multiple of I, of the order of W's entries.
 
+    ``look`` is called before every chunk of queries, and may raise.
     Without weights and ridge its error is at most ``gamma(n + 2 q + 8)`` times the sum of squared norms of the rows,
     for up to n rows of each of q queries: so many roundings in sums whose terms are products of four numbers.
 
@@ -76,6 +80,8 @@ def normal_matrix(blocks: QueryBlocks, weights: FloatArray, ridge: float = 1.0) 
     longest = int(blocks.counts.max())
     step = max(1, CHUNK_NUMBERS // (longest * dx + len(left.i) + len(right.i)))
     for start in range(0, len(blocks.counts), step):
+        if look is not None:
+            look()
         part = slice(start, start + step)
         counts, begin = blocks.counts[part], blocks.begin[part]
         rows = slice(begin[0], begin[-1] + counts[-1])

@@ -137,6 +137,11 @@ class PairRows:
         return size
 
     @lazy
+    def _is_sorted(self) -> bool:
+        """Whether the rows of one problem stand in the order of their queries."""
+        return bool(self.owner.ndim == 1 and (self.owner[1:] >= self.owner[:-1]).all())
+
+    @lazy
     def _blocks(self) -> FloatArray | None:
         """Left factors by query, shape (*batch, q, block, dx), if that is a view of float64 numbers."""
         if not self.block or self.a.dtype != np.float64:
@@ -155,22 +160,22 @@ class PairRows:
         return self._of_rows(self.queries)
 
     @lazy
+    @np.errstate(over="ignore", under="ignore", invalid="ignore")  # as a decorator it takes a third of the time
     def row_norms(self) -> FloatArray:
         """Frobenius norms ``|a_k| |b_k|`` of the rows, shape (*batch, m)."""
         # Rows that leave the range (also as zero times infinity) are scaled before they are solved.
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            if self.is_small:  # whose right factors are written out: margins need them
-                return np.asarray(np.sqrt(np.vecdot(self.a, self.a)) * np.sqrt(np.vecdot(self.right, self.right)))
-            queries = self.queries.astype(np.float64, copy=False)
-            right = np.sqrt(np.vecdot(queries, queries))
-            if self.a.dtype == np.float64:
-                squares = np.vecdot(self.a, self.a)
-            else:
-                squares = np.empty(self.a.shape[:-1])
-                for rows in self._chunks():
-                    part = self.a[..., rows, :].astype(np.float64)
-                    squares[..., rows] = np.vecdot(part, part)
-            return self._times_queries(np.sqrt(squares), right)
+        if self.is_small:  # whose right factors are written out: margins need them
+            return np.asarray(np.sqrt(np.vecdot(self.a, self.a)) * np.sqrt(np.vecdot(self.right, self.right)))
+        queries = self.queries.astype(np.float64, copy=False)
+        right = np.sqrt(np.vecdot(queries, queries))
+        if self.a.dtype == np.float64:
+            squares = np.vecdot(self.a, self.a)
+        else:
+            squares = np.empty(self.a.shape[:-1])
+            for rows in self._chunks():
+                part = self.a[..., rows, :].astype(np.float64)
+                squares[..., rows] = np.vecdot(part, part)
+        return self._times_queries(np.sqrt(squares), right)
 
     @property
     def error_norms(self) -> FloatArray:
@@ -259,8 +264,11 @@ class PairRows:
             else:
                 from scipy import sparse
 
-                position = (self.owner[rows], np.arange(len(part)))
-                combined += sparse.csr_array((lam[rows], position), shape=(self.q, len(part))) @ part
+                place: Any = (self.owner[rows], np.arange(len(part)))
+                picks: Any = (lam[rows], place)
+                if self._is_sorted:  # rows of each query side by side: nothing has to be put in order
+                    picks = (lam[rows], place[1], np.searchsorted(place[0], np.arange(self.q + 1)))
+                combined += sparse.csr_array(picks, shape=(self.q, len(part))) @ part
         return np.asarray(combined.T @ self.queries)
 
     def gather(self, index: npt.ArrayLike) -> PairRows:

@@ -80,21 +80,21 @@ def test_the_edit_is_the_smallest_one(of, norm):
         np.testing.assert_array_equal(found.change[:, -1], 0.0)
 
 
-def test_driving_rows_are_those_with_a_price():
+def test_driving_rows_are_those_with_a_multiplier():
     head = _head()
     problem = _problem(head)
     wanted = _wanted(head, problem, 2)
     found = attsvm.edit(head, problem, wanted)
     assert 0 < len(found.driving) <= 8
-    prices = [row.multiplier for row in found.driving]
-    assert prices == sorted(prices, reverse=True) and prices[-1] > 0
+    multipliers = [row.multiplier for row in found.driving]
+    assert multipliers == sorted(multipliers, reverse=True) and multipliers[-1] > 0
     for row in found.driving:
         assert row.kind == "select" and row.selected == wanted[row.query[0]] and row.other != row.selected
         assert row.margin == pytest.approx(1.0, abs=1e-7)  # met, and not more
     assert str(found.driving[0]).startswith("select token ")
-    # The price of the demands is the cost: sum of multipliers times what was missing is the norm.
+    # Strong duality: the sum of multipliers times what was missing is the norm.
     missing = [1.0 - _margin(problem, head.W, row) for row in found.driving]
-    assert sum(p * m for p, m in zip(prices, missing, strict=True)) == pytest.approx(found.norm)
+    assert sum(p * m for p, m in zip(multipliers, missing, strict=True)) == pytest.approx(found.norm)
 
 
 def _margin(problem, W, row):

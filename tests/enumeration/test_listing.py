@@ -30,7 +30,7 @@ def assert_same(found, expected):
     np.testing.assert_allclose(found.margins, [margin for margin, _ in expected], rtol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))  # one of each width; test_listing_against_exact has more problems
 def test_equals_brute_force_by_the_reference_backend(seed):
     problem = attsvm.random_problem(n=3, T=4, d=(2, 3, 4, 6)[seed % 4], seed=seed)
     expected, infeasible = brute_force(problem)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from probing.tiny_models import HEAD_SPACE, MODELS, OFFSETS, batch_for, make
 
-from attsvm.probing import ProbeError, capture
+from attsvm.probing import ProbeError, capture_layers
 from attsvm.probing.model_hooks import attention_modules, read_call, recompute
 from attsvm.probing.model_weights import read_projections
 from attsvm.probing.monitor import head_scalars
@@ -46,7 +46,7 @@ NEVER_PADDED = ("vit", "whisper", "encoder")
     ],
 )
 def test_attention_is_the_models_own(name, padding):
-    layers = capture(make(name), [batch_for(name, padding)])
+    layers = capture_layers(make(name), [batch_for(name, padding)])
     for layer in layers:
         assert layer.error <= 1e-5
         assert (layer.space == "head") == (name in HEAD_SPACE)
@@ -68,7 +68,7 @@ def test_attention_is_the_models_own(name, padding):
 @pytest.mark.parametrize("name", ["bert", "albert", "opt", "llama", "qwen3", "t5", "whisper"])
 def test_logits_are_the_models_own(name):
     model, batch = make(name), batch_for(name)
-    layers = capture(model, [batch])
+    layers = capture_layers(model, [batch])
     for layer, theirs in zip(layers, own_logits(model, batch), strict=True):
         for head in layer:
             keep = head.allowed & head.counts[..., None]
@@ -78,7 +78,7 @@ def test_logits_are_the_models_own(name):
 
 def test_grouped_queries_read_the_right_keys():
     model = make("llama")
-    layer = capture(model, [batch_for("llama")])[0]
+    layer = capture_layers(model, [batch_for("llama")])[0]
     assert np.array_equal(layer.k[:, 0], layer.k[:, 1]) and np.array_equal(layer.k[:, 2], layer.k[:, 3])
     assert not np.allclose(layer.k[:, 1], layer.k[:, 2])
     k = model.model.layers[0].self_attn.k_proj.weight.detach().double().numpy()
@@ -89,7 +89,7 @@ def test_the_model_is_left_as_it_was():
     model = make("bert").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     kind = model.config._attn_implementation
-    capture(model, [batch_for("bert")])
+    capture_layers(model, [batch_for("bert")])
     assert model.training and model.config._attn_implementation == kind == "sdpa"
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -98,8 +98,8 @@ def test_the_model_is_left_as_it_was():
 def test_batches_of_different_length_are_padded():
     model = make("bert")
     long = {"input_ids": torch.randint(5, 50, (2, 12)), "attention_mask": torch.ones(2, 12, dtype=torch.long)}
-    both = capture(model, [batch_for("bert"), long])[0]
-    alone = capture(model, [long])[0]
+    both = capture_layers(model, [batch_for("bert"), long])[0]
+    alone = capture_layers(model, [long])[0]
     assert both.q.shape[:3] == (5, 4, 12)
     assert np.allclose(both[2].log_attention[3:], alone[2].log_attention, atol=1e-6)
 
@@ -119,7 +119,7 @@ def test_torch_attention_with_masks_time_first():
             causal = torch.ones(7, 7, dtype=torch.bool).triu(1)
             return self.inner(x, x, x, key_padding_mask=padding, attn_mask=causal)[0]
 
-    layer = capture(Masked(), [x])[0]
+    layer = capture_layers(Masked(), [x])[0]
     assert layer.error <= 1e-6 and layer.allowed[1, 6].sum() == 5 and layer.valid.sum(1).tolist() == [7, 5, 7]
 
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_refused_by_name():
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
     with pytest.raises(ProbeError, match="Gemma2Attention has capped logits"):
-        capture(Gemma2ForCausalLM(Gemma2Config(head_dim=8, **GROUPED)), [batch_for("llama")])
+        capture_layers(Gemma2ForCausalLM(Gemma2Config(head_dim=8, **GROUPED)), [batch_for("llama")])
     with pytest.raises(ProbeError, match="Linear has no attention that can be read"):
         attention_modules(torch.nn.Linear(2, 2))
     with pytest.raises(ProbeError, match="model must be a torch module, got str"):
@@ -136,7 +136,7 @@ def test_what_cannot_be_read_is_refused_by_name():
     with pytest.raises(ProbeError, match="add_bias_kv"):
         read_projections(torch.nn.MultiheadAttention(8, 2, add_bias_kv=True))
     with pytest.raises(ProbeError, match="without a batch"):
-        capture(torch.nn.MultiheadAttention(8, 2), [torch.randn(5, 8)])
+        capture_layers(torch.nn.MultiheadAttention(8, 2), [torch.randn(5, 8)])
 
 
 def test_attention_that_is_not_the_models_stops_the_probe():
@@ -152,11 +152,11 @@ def test_attention_that_is_not_the_models_stops_the_probe():
 
     first.register_forward_hook(warmer, with_kwargs=True)
     with pytest.raises(ProbeError, match=r"encoder\.layer\.1\.attention\.self: recomputed attention differs .* by"):
-        capture(model, [batch_for("bert")])
+        capture_layers(model, [batch_for("bert")])
 
 
 def test_half_precision_is_compared_in_its_own_units():
-    layers = capture(make("bert").to(torch.bfloat16), [batch_for("bert")])
+    layers = capture_layers(make("bert").to(torch.bfloat16), [batch_for("bert")])
     assert all(layer.error <= 2**-6 for layer in layers) and layers[0].q.dtype == np.float32
 
 

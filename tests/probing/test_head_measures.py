@@ -124,10 +124,10 @@ def test_removal_is_the_model_without_the_head():
     from probing.tiny_models import batch_for, make
 
     from attsvm.probing.head_removal import HeadRemover
-    from attsvm.probing.model_hooks import capture
+    from attsvm.probing.model_hooks import capture_layers
 
     model, batch = make("bert"), batch_for("bert")
-    remover = HeadRemover(model, [batch], capture(model, [batch]))
+    remover = HeadRemover(model, [batch], capture_layers(model, [batch]))
     with torch.no_grad():
         before = model(**batch).last_hidden_state
         weight = model.encoder.layer[1].attention.output.dense.weight
@@ -148,11 +148,11 @@ def test_removal_is_the_model_without_the_head():
 def test_softmax_one_in_the_model():
     torch = pytest.importorskip("torch")
     from attsvm.probing.head_removal import HeadRemover
-    from attsvm.probing.model_hooks import capture
+    from attsvm.probing.model_hooks import capture_layers
 
     torch.manual_seed(0)
     module, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).double(), torch.randn(3, 5, 8).double()
-    layers = capture(module, [x])
+    layers = capture_layers(module, [x])
     found = HeadRemover(module, [x], layers).softmax_one((0, 1))
     W_v, b_v = module.in_proj_weight[16:], module.in_proj_bias[16:]
     with torch.no_grad():

@@ -9,7 +9,7 @@ import torch
 
 import attsvm
 from attsvm.probing.cheap_measures import Context, polarization_measures
-from attsvm.probing.model_hooks import capture
+from attsvm.probing.model_hooks import capture_layers
 from attsvm.probing.monitor import AlarmRules
 
 
@@ -21,7 +21,7 @@ def small(seed=0):
 
 def test_scalars_are_those_of_the_probe():
     model, x = small(), torch.randn(3, 6, 16)
-    layers = capture(model, [x])
+    layers = capture_layers(model, [x])
     with attsvm.Monitor(model, sequences=3) as monitor:
         model.eval()(x)
         found = monitor.step()
@@ -102,7 +102,7 @@ def test_causal_models_under_fused_kernels(name):
     with attsvm.Monitor(model, sequences=2) as monitor:
         model(input_ids=ids, labels=ids).loss.backward()
         found = monitor.step()
-    layers = capture(model, [{"input_ids": ids}])
+    layers = capture_layers(model, [{"input_ids": ids}])
     if name != "gpt2":  # dropout in training changes what later layers see
         for layer in layers:
             for head in layer:

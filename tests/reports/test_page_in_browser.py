@@ -289,19 +289,3 @@ def test_long_tables_of_the_documentation_have_a_filter(page, tmp_path):
     assert len(page.evaluate(SEEN)) == 36
     page.open(documentation(tmp_path, "tables.js", table(["short"], "holds")))
     assert page.evaluate("document.querySelector('.tables-filter')") is None
-
-
-def test_claims_are_filtered_by_paper_verdict_and_words(page, tmp_path):
-    def paper(title, verdict):
-        return f"<section><h2>{title}</h2>{table([f'{title} 1', f'{title} 2'], 'where', 'what', verdict)}</section>"
-
-    body = "<div class='claims-filter'></div>" + paper("One", "holds") + paper("Two", "typo")
-    page.open(documentation(tmp_path, "claims.js", f"<section>{body}</section>"))
-    assert len(page.evaluate(SEEN)) == 4
-    page.evaluate(f"{TYPE}('verdict', 'typo')")
-    assert page.evaluate(SEEN) == ["Two 1", "Two 2"]
-    page.evaluate(f"{TYPE}('words', 'two 2')")
-    assert page.evaluate(SEEN) == ["Two 2"]
-    page.evaluate(f"{TYPE}('paper', 'One')")
-    assert page.evaluate(SEEN) == []
-    assert "0 of 4 claims" in page.evaluate("document.querySelector('.claims-filter').textContent")

@@ -15,6 +15,7 @@ from attsvm.solvers import MarginProblem, deadline, solve, solve_batch
 from attsvm.solvers.compiled.batched_pivoting import pivot_soft_batch
 from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, require_time, seconds_left, watched, within
 from attsvm.solvers.frobenius.conflicts import find_conflict
+from attsvm.solvers.frobenius.entries import _first_rows, _Steps
 from attsvm.solvers.penalty import PenaltyBatch
 from attsvm.solvers.unit import UnitProblem
 
@@ -53,6 +54,28 @@ def test_the_search_for_a_contradiction_ends_at_the_deadline():
     unit, start = UnitProblem(random_rows(400, 5, 8)), np.zeros((5, 5))  # 16 rows per entry of W
     assert find_conflict(unit, start)[0] is not None
     assert within(1e-9, find_conflict, unit, start) == (None, None)
+
+
+def test_the_interior_point_method_in_entries_begins_no_factorization_after_the_deadline():
+    rng = np.random.default_rng(0)
+    a, queries = rng.standard_normal((400, 2)), rng.standard_normal((20, 2))
+    a *= np.sign((a @ np.ones(2)) * np.repeat(queries @ [1.0, 3.0], 20))[:, None]
+    rows = MarginProblem(a, queries, np.repeat(np.arange(20), 20))
+    assert solve(rows, solver="entries").status == "optimal"
+    found = solve(rows, solver="entries", time_limit=1e-9)
+    assert found.status in ("failed", "inaccurate") and found.iterations == 0
+    unit = UnitProblem(rows)
+    steps = within(1e-9, _Steps, unit, _first_rows(unit))
+    assert not within(1e-9, steps._timed_step) and steps.steps == 0  # within a step, too
+
+
+def test_a_limited_rank_tries_no_further_start_after_the_deadline():
+    problem = MarginProblem([[1.0, 0], [0, -1.0], [1.0, 0], [0, 1.0]], np.eye(2), [0, 0, 1, 1])  # none is feasible
+    found = solve(problem, "nuclear", rank=1, time_limit=1e-9)
+    assert found.status == "failed"
+    limit = found.extras.rank_limit
+    assert limit is None or (limit.starts == 1 and "within the time limit; 1 of 8" in limit.message)
+    assert solve(problem, "nuclear", rank=1).extras.rank_limit.starts == 8
 
 
 def test_a_deadline_leaves_soft_margins_of_few_rows_unsettled():

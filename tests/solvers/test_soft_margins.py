@@ -35,8 +35,8 @@ def objective(problem: MarginProblem, W: np.ndarray, norm: str) -> float:
     missed = np.where(problem.equality, np.abs(short), np.maximum(short, 0.0))
     if penalty.slack == "query":
         missed = np.array([missed[pair.owner == k].max(initial=0.0) for k in range(pair.q)])
-    price = penalty.C * (missed if penalty.loss == "hinge" else missed**2).sum()
-    return price + (0.5 * (W**2).sum() if norm == "frobenius" else np.linalg.norm(W, "nuc"))
+    cost = penalty.C * (missed if penalty.loss == "hinge" else missed**2).sum()
+    return cost + (0.5 * (W**2).sum() if norm == "frobenius" else np.linalg.norm(W, "nuc"))
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
@@ -109,7 +109,7 @@ def test_linear_svc_on_explicit_features():
     rows = MarginProblem(rng.standard_normal((400, 6)), rng.standard_normal((40, 5)), rng.integers(0, 40, 400))
     own = solve(rows.soft(0.3, "row", "squared_hinge"))
     features = rows.features()
-    both = np.concatenate([features, -features])  # LinearSVC wants two classes: every row twice, half the price
+    both = np.concatenate([features, -features])  # LinearSVC wants two classes: every row twice, half the penalty
     peer = svm.LinearSVC(C=0.15, loss="squared_hinge", fit_intercept=False, dual=False, tol=1e-12, max_iter=10_000)
     peer.fit(both, np.r_[np.ones(400), -np.ones(400)])
     np.testing.assert_allclose(own.W.ravel(), peer.coef_.ravel(), atol=1e-6 * np.abs(own.W).max())
@@ -130,7 +130,7 @@ def test_small_c_gives_zero_in_the_nuclear_norm():
 
 
 @pytest.mark.parametrize("C", [0, -1.0, np.inf, np.nan, "1", True])
-def test_bad_price(C):
+def test_bad_penalty(C):
     with pytest.raises(ValueError, match="C must be None"):
         drawn(0).soft(C)
 
@@ -171,7 +171,7 @@ def test_zero_is_claimed_only_where_it_is_best(norm):
     assert zero == sorted(zero, reverse=True) and zero[0] and not zero[-1]
 
 
-@pytest.mark.parametrize("norm", ["frobenius", "nuclear", "l1"])
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear", "l1", "l1.5"])
 @pytest.mark.parametrize("slack", ["query", "row"])
 @pytest.mark.parametrize("C", [1e4, 1e6])
 def test_large_penalties_of_large_rows_are_proved(norm, slack, C):
@@ -185,6 +185,17 @@ def test_large_penalties_of_large_rows_are_proved(norm, slack, C):
         missed = _exact_slacks(rows, solved.W, slack)
         claimed = Fraction(solved.certificate.lower_bound) * (1 + Fraction(solved.certificate.proved) * 2)
         assert exact + Fraction(C) * sum(missed, Fraction(0)) <= claimed
+
+
+def test_a_penalty_that_no_multiplier_reaches_is_the_hard_margin_where_interior_point_steps_stall():
+    """100 rows of norm 30 in the l_1.5 norm, C = 1e6: the method in C and cvxpy end at gaps of 1e-4 to 1e-3."""
+    rng = np.random.default_rng(0)
+    X, Z = rng.normal(size=(10, 11, 10)), rng.normal(size=(10, 10))
+    a = (X[:, :1] - X[:, 1:]).reshape(100, 10)
+    rows = MarginProblem(30.0 * a, Z, np.repeat(np.arange(10), 10))
+    hard, soft = solve(rows, "l1.5"), solve(rows.soft(1e6, "row"), "l1.5")
+    assert hard.status == soft.status == "optimal" and soft.multipliers.max() < 1e6
+    assert soft.certificate.primal_value == pytest.approx(hard.norm, rel=3e-7)
 
 
 def _exact_slacks(rows: MarginProblem, W: np.ndarray, slack: str) -> list[Fraction]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 import attsvm
 from attsvm.solvers import ConvergenceWarning, MarginProblem, solve
+from attsvm.solvers.compiled.exchanges import Exchanged
+from attsvm.solvers.deadline import within
 from attsvm.solvers.penalty import PenaltyBatch
 from attsvm.solvers.soft_path import solve_soft_path
 
@@ -111,3 +114,32 @@ def test_a_path_in_the_words_of_rows() -> None:
     for i, one in enumerate(C):
         alone = solve(rows.soft(float(one)))
         assert found[i].certificate.primal_value == pytest.approx(alone.certificate.primal_value, rel=AGREES)
+
+
+def test_penalties_that_exchanges_leave_open_are_solved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, selection = many_rows(5)
+    whole = attsvm.soft_path(problem, CS, selection)
+    exchange = importlib.import_module("attsvm.solvers.soft_path").exchange_rows
+
+    def first_ones(*given: Any) -> Exchanged:
+        return Exchanged(*(part[:4] for part in exchange(*given)))
+
+    monkeypatch.setattr("attsvm.solvers.soft_path.exchange_rows", first_ones)
+    part = attsvm.soft_path(problem, CS, selection)
+    for one, other in zip(whole, part, strict=True):
+        assert other.status == "optimal" and other.objective == pytest.approx(one.objective, rel=AGREES)
+
+
+def test_a_time_limit_is_that_of_all_penalties() -> None:
+    problem, selection = many_rows(6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        path = within(1e-9, attsvm.soft_path, problem, CS, selection)
+    assert [one.status for one in path][1:] == ["failed"] * (len(CS) - 1)  # nothing is begun after the deadline
+
+
+def test_rows_that_are_missed_by_rounding_alone_do_not_join_for_ever() -> None:
+    """W = 0 up to rounding: every look found rows that are missed by 1e-16, and the working set grew to all rows."""
+    problem = attsvm.random_problem(n=200, T=40, d=16, seed=0)
+    found = attsvm.att_svm(problem, C=0.01)
+    assert found.status == "optimal" and found.result.extras.working_rows < 200 * 39

@@ -149,3 +149,19 @@ def test_bad_arguments():
         attraction(attsvm.AttentionProblem(problem.X, problem.Y, problem.Z), starts=2)
     with pytest.raises(ValueError, match="steps must be"):
         attraction(problem, starts=2, steps=-1)
+
+
+def test_starts_that_still_move_are_counted_in_words():
+    problem = attsvm.random_problem(n=6, T=6, d=5, seed=0)
+    early, late = (str(attraction(problem, starts=4, steps=steps, lr=lr)) for steps, lr in ((5, 0.1), (400, 5.0)))
+    assert "4 of 4 starts are not saturated: their selections may still change" in early
+    assert "not saturated" not in late
+
+
+def test_both_parts_of_the_work_show_a_bar(capsys):
+    attraction(attsvm.random_problem(n=2, T=3, d=6, seed=0), starts=4, steps=20, progress=True)
+    shown = capsys.readouterr()
+    assert not shown.out  # which holds what a script prints
+    lines = [line.partition(": ")[2] for line in shown.err.splitlines()]  # in a file: one for each tenth
+    assert lines[:3] == ["training: 0 of 20", "training: 2 of 20", "training: 4 of 20"]
+    assert lines[-1].startswith("solving selections: ") and len(lines) == 12

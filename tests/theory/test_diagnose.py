@@ -568,3 +568,31 @@ def test_bad_arguments():
         solve_every_selection(problem, limit=3)
     with pytest.raises(ValueError, match="one problem at a time"):
         solve_every_selection(attsvm.random_problem(n=2, T=3, d=4, batch=2))
+
+
+def test_the_bound_of_two_queries_is_the_largest_over_all_pairs_of_tokens():
+    problem = attsvm.random_problem(n=2, T=4, d=30, seed=2)
+    rows = [[np.stack([x[t] - x[s] for s in range(4) if s != t]) for t in range(4)] for x in problem.X]
+    sums, norms = [], []
+    for i, j, t, u in product((0, 1), (0, 1), range(4), range(4)):
+        if i == j:
+            continue
+        own, other = rows[i][t], rows[j][u]
+        alone, beside = (
+            np.linalg.solve(r @ r.T * (z @ z), np.ones(3)) for r, z in ((own, problem.Z[i]), (other, problem.Z[j]))
+        )
+        coupling = own @ other.T * (problem.Z[i] @ problem.Z[j])
+        M = np.linalg.solve(own @ own.T * (problem.Z[i] @ problem.Z[i]), coupling) * beside / alone[:, None]
+        sums.append(np.abs(M.sum(axis=1)).max())
+        norms.append(np.abs(M).sum(axis=1).max())
+    assert every_token_supports_bound(problem) == pytest.approx(max(sums) + max(norms), rel=1e-10)
+
+
+def test_rows_beyond_the_entries_of_W_need_no_multipliers():
+    check = diagnose(attsvm.random_problem(n=8, T=6, d=4, seed=0))["B.1"]  # 40 rows, 16 entries: G is singular
+    assert check.verdict == "fails" and "smallest multiplier" not in check.values
+
+
+def test_selections_that_are_solved_show_progress(capsys):
+    diagnose(attsvm.random_problem(n=2, T=3, d=5, seed=0), progress=True)
+    assert capsys.readouterr().err.splitlines()[-1].endswith("solving selections: 9 of 9")

@@ -313,6 +313,21 @@ def test_growth_of_every_size_with_the_plain_way_beside_it(monkeypatch):
     assert len(table.splitlines()) == 2 + len(lines) and "**10x refused**" in table
 
 
+def test_every_mark_in_the_documented_growth_table_has_its_reason():
+    text = (Path(__file__).parents[2] / "docs" / "real_size.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
+    ]
+    growth = {row[0]: row[-1] for row in rows if len(row) == 8 and row[0].rpartition(", ")[0] in call_growth.GROWN}
+    named = {f"{name}, {axis}" for name, grown in call_growth.GROWN.items() for axis in grown.sizes}
+    assert set(growth) == named
+    marked = {name: mark.rpartition("**: ")[2] for name, mark in growth.items() if mark}
+    assert 5 < len(marked) < 20
+    for name, reason in marked.items():
+        function, _, axis = name.rpartition(", ")
+        assert reason and reason == call_growth.GROWN[function].reasons[axis], name
+
+
 def test_entries_of_the_growth_table_are_public_and_run_at_their_example():
     public = {name.removeprefix("attsvm.").removeprefix("dynamics.") for name in public_functions()}
     assert {name.split(", ")[0] for name in call_growth.GROWN} <= public

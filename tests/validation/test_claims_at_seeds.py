@@ -9,31 +9,27 @@ from typer.testing import CliRunner
 from attsvm.cli import app
 from attsvm.validation.ledger import Claim, Verdict
 from attsvm.validation.ledger.audit import all_claims, audit_seeds, find_claims
-from attsvm.validation.ledger.claim_record import Reading, count, readings
+from attsvm.validation.ledger.claim_record import count
 from attsvm.validation.ledger.mutate import Mutation, is_tight, mutations, reference, shares, survivors
 
 RUNNER = CliRunner()
-# Checks that take less than a tenth of a second; `attsvm claims --run --seeds 10` runs all of them.
+# Checks that take less than a tenth of a second; `attsvm claims --run --seeds 30` runs all of them.
 CHEAP = [
     "conditioning:E-Hp", "conditioning:E12", "conditioning:E25", "conditioning:E36", "conditioning:E37",
     "conditioning:E38", "conditioning:E40", "conditioning:E42", "conditioning:E43", "conditioning:E44",
-    "conditioning:E46", "conditioning:E5-6", "conditioning:E8-9", "conditioning:J3-rho", "conditioning:L1+",
-    "conditioning:L1.1-2", "conditioning:L1.3", "conditioning:L2", "conditioning:L3-13", "conditioning:L3-14",
-    "conditioning:L4-gam", "conditioning:L5a", "conditioning:L6-sing", "conditioning:Lim",
-    "conditioning:P1-fix", "conditioning:P1-ord", "conditioning:P1-rate", "conditioning:Rk1",
-    "conditioning:Rk3", "conditioning:Rk8", "conditioning:asmA", "localization:1", "localization:10",
-    "localization:11", "localization:12", "localization:13", "localization:17", "localization:19",
-    "localization:2", "localization:20", "localization:21", "localization:22", "localization:26",
-    "localization:3", "localization:30", "localization:35", "localization:36", "localization:37",
-    "localization:38", "localization:39", "localization:46", "localization:47", "localization:5",
-    "localization:8", "localization:9", "polarization:C01", "polarization:C02", "polarization:C03",
+    "conditioning:E46", "conditioning:E5-6", "conditioning:E8-9", "conditioning:L1.1-2", "conditioning:L1.3",
+    "conditioning:L2", "conditioning:L3-13", "conditioning:L3-14", "conditioning:L4-gam", "conditioning:L5a",
+    "conditioning:L6-sing", "conditioning:Lim", "conditioning:Rk1", "conditioning:Rk3", "conditioning:Rk8",
+    "conditioning:asmA", "localization:1", "localization:11", "localization:12", "localization:17",
+    "localization:19", "localization:2", "localization:20", "localization:22", "localization:26", "localization:3",
+    "localization:30", "localization:35", "localization:36", "localization:39", "localization:46",
+    "localization:47", "localization:5", "polarization:C01", "polarization:C02", "polarization:C03",
     "polarization:C04", "polarization:C05", "polarization:C06", "polarization:C11", "polarization:C31",
-    "polarization:C37", "polarization:C38", "polarization:C52", "polarization:C56", "polarization:C58",
-    "specialization:10", "specialization:11", "specialization:13", "specialization:15", "specialization:16",
-    "specialization:17", "specialization:18", "specialization:19", "specialization:20", "specialization:22",
-    "specialization:23", "specialization:24", "specialization:30", "specialization:31", "specialization:32",
-    "specialization:33", "specialization:7", "specialization:8", "specialization:9", "svm:assA", "svm:def1",
-    "svm:eq10", "svm:erm", "svm:lemma15", "svm:serm-KQ",
+    "polarization:C37", "polarization:C38", "polarization:C58", "specialization:10", "specialization:11",
+    "specialization:13", "specialization:15", "specialization:17", "specialization:18", "specialization:19",
+    "specialization:20", "specialization:22", "specialization:23", "specialization:24", "specialization:30",
+    "specialization:31", "specialization:32", "specialization:33", "specialization:7", "specialization:8",
+    "specialization:9", "svm:assA", "svm:def1", "svm:eq10", "svm:erm", "svm:lemma15", "svm:serm-KQ",
 ]  # fmt: skip
 
 
@@ -46,9 +42,9 @@ def _boom(formula, rng, trials):
     raise RuntimeError("no instance")
 
 
-def test_cheap_verdicts_stand_at_three_seeds():
-    runs = audit_seeds([claim for claim in find_claims([]) if claim.id in CHEAP], [1, 2, 3])
-    assert len(runs) == 3 * len(CHEAP)
+def test_cheap_verdicts_stand_at_another_seed():  # than 0, which test_claims_of_the_papers takes
+    runs = audit_seeds([claim for claim in find_claims([]) if claim.id in CHEAP], [1])
+    assert len(runs) == len(CHEAP)
     assert [(run.claim, run.seed, run.found) for run in runs if not run.agrees] == []
 
 
@@ -97,7 +93,7 @@ def test_scaled_forms_are_tried_up_and_down():
 
 
 def test_one_kind_of_variants_can_be_asked_for():
-    claim = find_claims(["conditioning:L2"])[0]
+    claim = find_claims(["conditioning:E22"])[0]
     both = mutations(claim)
     kinds = [mutations(claim, scaled=kind) for kind in (True, False)]
     assert all(kinds) and kinds[0] + kinds[1] == both
@@ -113,7 +109,7 @@ def test_a_bound_has_teeth_by_its_recorded_tightness():
     assert not any(m.caught for m in mutations(loose) if m.scaled)
     worst, mean = reference(loose)
     assert -2.2 < worst < -2.0 and -2.7 < mean < -2.3  # below 1 of 3, on average half of it
-    recorded = replace(loose, reading=Reading(tight=(worst, mean)))
+    recorded = replace(loose, tight=(worst, mean))
     assert is_tight(recorded)[0] and not is_tight(recorded, 2.7)[0]
     assert all(m.caught for m in mutations(recorded) if m.scaled)
 
@@ -126,8 +122,7 @@ def test_shares_leave_invariant_variants_out():
 def test_recorded_tightness_and_survivors_name_claims_with_checks():
     checked = {claim.id for claim in all_claims() if claim.measure is not None}
     assert set(survivors()) <= checked
-    for paper in ("svm", "conditioning", "polarization", "localization", "specialization"):
-        assert {name for name, reading in readings(paper).items() if reading.tight} <= checked
+    assert {claim.id for claim in all_claims() if claim.tight} <= checked
 
 
 @pytest.mark.parametrize("paper", ["conditioning", "localization"])
@@ -140,6 +135,6 @@ def test_wrong_constants_of_cheap_checks_are_caught(paper):
 
 
 def test_the_command_prints_the_share_caught():
-    result = RUNNER.invoke(app, ["claims", "conditioning:P1-rate", "conditioning:L2", "--mutate"])
+    result = RUNNER.invoke(app, ["claims", "conditioning:P1-kap", "conditioning:E10", "--mutate"])
     assert result.exit_code == 0, result.output
     assert "Variants caught" in result.output and "conditioning" in result.output

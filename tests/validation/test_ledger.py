@@ -15,7 +15,7 @@ from attsvm.validation.ledger import Claim, Measurement, Verdict
 from attsvm.validation.ledger import audit as ledger_run
 from attsvm.validation.ledger.audit import all_claims, audit, find_claims
 from attsvm.validation.ledger.claim_record import Check, count
-from attsvm.validation.ledger.ledger_pages import claim_record, claims_markdown
+from attsvm.validation.ledger.ledger_pages import claim_record, claim_text, ledger_pages
 
 RUNNER = CliRunner()
 
@@ -33,8 +33,11 @@ def _wrong(x: Any) -> Any:
     return 2 * x
 
 
+TOLD: dict[str, Any] = {"answer": "Read x*x.", "quote": "2x", "hypotheses": ("x real",), "proof": "2 * 3 is not 9."}
+
+
 def _claim(verdict: Verdict, printed: Any = _right, corrected: Any = None, **more: Any) -> Claim:
-    return Claim("svm:example", "p. 1", "a statement", verdict, _square, printed, corrected, **more)
+    return Claim("svm:example", "Theorem 1", "a statement", verdict, _square, printed, corrected, **(TOLD | more))
 
 
 # -- measurements ---------------------------------------------------------------------------------------
@@ -74,12 +77,22 @@ def test_an_id_names_its_paper() -> None:
         (Verdict.HOLDS, {"printed": None}, "printed must hold the formula that measure takes"),
         (Verdict.FAILS, {"corrected": None, "correction": "x*x"}, "a refuted claim needs its corrected form"),
         (Verdict.TYPO, {"corrected": _right}, "a refuted claim needs its corrected form"),
+        (
+            Verdict.MISSING,
+            {"corrected": _right, "correction": "x*x", "quote": ""},
+            "a refuted claim needs a quotation, its hypotheses, an answer and a proof",
+        ),
+        (
+            Verdict.FAILS,
+            {"corrected": _right, "correction": "x*x", "hypotheses": ()},
+            "a refuted claim needs a quotation, its hypotheses, an answer and a proof",
+        ),
         (Verdict.HOLDS, {"corrected": _right}, "corrected belongs to refuted claims"),
         (Verdict.OPEN, {"corrected": _right}, "corrected belongs to refuted claims"),
     ],
 )
 def test_incomplete_records_are_refused(verdict: Verdict, arguments: dict[str, Any], message: str) -> None:
-    fields: dict[str, Any] = {"measure": _square, "printed": _right} | arguments
+    fields: dict[str, Any] = TOLD | {"measure": _square, "printed": _right} | arguments
     with pytest.raises(ValueError, match=f"svm:example: {message}"):
         Claim("svm:example", "p. 1", "a statement", verdict, **fields)
 
@@ -97,6 +110,7 @@ def test_incomplete_records_are_refused(verdict: Verdict, arguments: dict[str, A
         (Verdict.FAILS, _wrong, _right, True),
         (Verdict.FAILS, _right, _right, False),  # the printed form survives after all
         (Verdict.FAILS, _wrong, _wrong, False),  # the correction is wrong, too
+        (Verdict.MISSING, _wrong, _right, True),
         (Verdict.TYPO, _wrong, _right, True),
         (Verdict.TYPO, _right, _right, False),
     ],
@@ -113,7 +127,7 @@ def test_an_audit_gives_both_forms_the_same_instances_and_repeats() -> None:
         seen.append(float(rng.normal()))
         return Measurement(int(formula), trials, 0.0)
 
-    claim = Claim("svm:seen", "p. 1", "x", Verdict.FAILS, measure, 1, 0, "0", trials=3)
+    claim = Claim("svm:seen", "p. 1", "x", Verdict.FAILS, measure, 1, 0, correction="0", trials=3, **TOLD)
     first = audit(claim, seed=4)
     assert first.printed is not None and first.printed.trials == 3
     audit(claim, seed=4, trials=9)
@@ -153,19 +167,28 @@ def test_a_check_needs_the_record_of_its_claim(monkeypatch: pytest.MonkeyPatch) 
         all_claims(["svm"])
 
 
-def test_records_and_the_page_hold_every_claim() -> None:
+def test_records_and_the_terminal_hold_what_is_known() -> None:
     claims = all_claims(["svm"])
-    page = claims_markdown(claims)
-    for claim in claims:
-        assert f"| {claim.id.split(':', 1)[1]} |" in page
     record = claim_record(claims[0], audit(claims[0], trials=2))
     assert record["agrees"] is True and record["printed"].startswith("0/2 violated")
     json.dumps(record)
+    told = claim_text(find_claims(["svm:thm4-unique"])[0])
+    for part in (
+        "Theorem 4 holds if the optimal tokens are unique.",
+        "printed: ",
+        "supposed: ",
+        "corrected: ",
+        "proof: ",
+    ):
+        assert part in told
+    assert not set("$\\\\") & set(told)  # no TeX
 
 
-def test_cells_of_the_page_cannot_break_its_table() -> None:
-    claim = _claim(Verdict.HOLDS, evidence="a | b\nc < d")
-    assert r"a \| b c &lt; d" in claims_markdown([claim])
+def test_text_of_a_page_is_not_markup() -> None:
+    claim = _claim(Verdict.FAILS, _wrong, _right, correction="a * b * c < d", quote="[a, b]: x_i $ and *")
+    pages = ledger_pages([claim, *(c for c in all_claims() if c.paper != "svm")])
+    assert r"a \* b \* c \< d" in pages["claims_svm.md"]
+    assert r"> \[a, b\]: x\_i" in pages["claims_svm.md"]
 
 
 # -- the command --------------------------------------------------------------------------------------------------
@@ -177,19 +200,33 @@ def test_the_command_lists_claims() -> None:
     assert "svm:thm1" in result.output
 
 
-def test_the_beginning_of_ids_finds_all_of_them() -> None:
-    result = RUNNER.invoke(app, ["claims", "svm:thm4", "localization:1", "--json"])
-    assert result.exit_code == 0
-    found = [record["id"] for record in json.loads(result.stdout)]
-    assert found == ["svm:thm4-limit", "svm:thm4-unique", "localization:1"]  # and not localization:10
-    assert [claim.id for claim in find_claims(["svm:thm9"])] == ["svm:thm9", "svm:thm9-nuclear"]
-    for wanted in ("svm:", "svm:lemma1", "polar"):
+def test_ids_and_items_find_every_claim_on_them() -> None:
+    def found(*wanted: str) -> list[str]:
+        return [claim.id for claim in find_claims(wanted)]
+
+    for name in ("svm:thm4", "svm:Theorem 4", "svm:Thm. 4", "svm:theorem 4", "svm:thm 4"):
+        assert found(name) == ["svm:thm4-limit", "svm:thm4-unique"], name
+    assert found("svm:thm3") == ["svm:assA-slope", "svm:thm3"]  # not only the ids that begin so
+    assert found("svm:lemma1") == ["svm:lemma1-rank", "svm:lemma1-span", "svm:fig4-bound"]  # and not Lemma 10
+    assert found("svm:(34b)") == found("svm:eq34b") == found("svm:eq. (34b)") == ["svm:eq34b"]
+    assert found("localization:1") == ["localization:1"]  # a claim, not equation (1) or claim 11
+    assert found("localization:(1)") == ["localization:3"]
+    assert found("specialization:Lemma III.1")[-1] == "specialization:24"
+    for wanted in ("svm:", "polar"):
         every = {claim.id for claim in all_claims() if claim.id.startswith(wanted)}
-        assert {claim.id for claim in find_claims([wanted])} == every and every
-    with pytest.raises(ValueError, match="no id begins with thm4; near it are svm:thm4-limit, svm:thm4-unique; "):
-        find_claims(["thm4"])
-    with pytest.raises(ValueError, match="no id begins with zzz; attsvm claims lists them all"):
-        find_claims(["zzz"])
+        assert set(found(wanted)) == every and every
+    with pytest.raises(ValueError, match=r"no id begins with thm4, .*near it are svm:thm4-limit, svm:thm4-unique; "):
+        found("thm4")
+    with pytest.raises(ValueError, match="no id begins with zzz, nor is it an item of a paper; attsvm claims lists"):
+        found("zzz")
+
+
+def test_the_command_answers_a_question_on_an_item() -> None:
+    result = RUNNER.invoke(app, ["claims", "svm:Theorem 4"])
+    assert result.exit_code == 0
+    assert "Theorem 4 holds if the optimal tokens are unique." in result.output
+    drawing = RUNNER.invoke(app, ["claims", "polarization:Figure 8"])
+    assert drawing.exit_code == 0 and drawing.output == "polarization: Figure 8: a drawing of the task\n"
 
 
 @pytest.mark.parametrize("paper", LEDGER)
@@ -200,16 +237,16 @@ def test_no_statement_is_cut_when_the_list_is_piped(paper) -> None:
     columns = zip(*(line for line in lines if len(line) == 6), strict=True)
     texts = [" ".join(out.split()), *(" ".join(" ".join(column).split()) for column in columns)]
     for claim in all_claims([paper]):
-        for told in (claim.statement, claim.correction):
+        for told in (claim.answer or claim.statement, claim.correction):
             assert any(" ".join((told or "").split()) in text for text in texts), (claim.id, told)
 
 
 def test_the_command_prints_records_of_named_claims() -> None:
-    result = RUNNER.invoke(app, ["claims", "svm:eq10", "svm:thm9-nuclear", "--json"])
+    result = RUNNER.invoke(app, ["claims", "svm:eq10", "svm:fig12", "--json"])
     assert result.exit_code == 0
     records = json.loads(result.stdout)
-    assert [record["id"] for record in records] == ["svm:thm9-nuclear", "svm:eq10"]
-    assert [record["has_check"] for record in records] == [False, True]
+    assert [record["id"] for record in records] == ["svm:eq10", "svm:fig12"]
+    assert [record["has_check"] for record in records] == [True, False]
     assert "agrees" not in records[0]
 
 
@@ -234,17 +271,17 @@ def test_a_contradicted_verdict_ends_in_exit_code_1(monkeypatch: pytest.MonkeyPa
     assert "NOT confirmed: svm:example" in result.output
 
 
-def test_the_command_writes_the_page() -> None:
-    result = RUNNER.invoke(app, ["claims", "--paper", "svm", "--markdown"])
+def test_the_command_writes_the_pages(tmp_path) -> None:
+    result = RUNNER.invoke(app, ["claims", "--pages", str(tmp_path)])
     assert result.exit_code == 0
-    assert result.stdout.startswith("# What of the papers holds")
-    assert "Transformers as Support Vector Machines" in result.stdout
+    assert (tmp_path / "claims_svm.md").read_text().startswith("# Transformers as Support Vector Machines")
+    refused = RUNNER.invoke(app, ["claims", "--pages", str(tmp_path / "none")])
+    assert isinstance(refused.exception, ValueError) and "--pages must be a folder" in str(refused.exception)
 
 
 def test_unknown_papers_and_ids_are_refused() -> None:
     paper = RUNNER.invoke(app, ["claims", "--paper", "algebra"])
     assert isinstance(paper.exception, ValueError) and "got 'algebra'" in str(paper.exception)
     claim = RUNNER.invoke(app, ["claims", "svm:thm99"])
-    assert isinstance(
-        claim.exception, ValueError
-    ) and "no id begins with svm:thm99; near it are svm:thm9, svm:thm9-nuclear" in str(claim.exception)
+    assert isinstance(claim.exception, ValueError) and "no id begins with svm:thm99, " in str(claim.exception)
+    assert "near it are svm:thm9, " in str(claim.exception)

@@ -9,7 +9,8 @@ import pytest
 from figure_outcomes import outcome_of
 
 import attsvm
-from attsvm.validation.figures.own import fit_studies, head_studies, patch_study
+from attsvm.validation.figures.figure import Outcome
+from attsvm.validation.figures.own import adapter_study, fit_studies, head_studies, stack_studies
 from attsvm.validation.pretrained import patch_peers, retrieval
 from attsvm.validation.pretrained.atom_mapping import Tasks, read_reactions, tokenize
 from attsvm.validation.pretrained.installed_models import is_installed
@@ -88,16 +89,16 @@ def test_patches_repair_and_keep_and_the_judge_counts_by_hand(monkeypatch):
         return (both / np.linalg.norm(both, axis=1, keepdims=True)).astype(np.float32)
 
     pairs = [("m", f"q{i}", f"d{i}") for i in range(90)]
-    monkeypatch.setattr(patch_study, "embed", fake)
-    monkeypatch.setattr(patch_study, "docstring_pairs", lambda limit: pairs)
-    outcome = outcome_of(patch_study.FIGURE_PATCH, new=20, failures=4, golden=12, steps=3, without=[], hidden=4)
+    monkeypatch.setattr(adapter_study, "embed", fake)
+    monkeypatch.setattr(adapter_study, "docstring_pairs", lambda limit: pairs)
+    outcome = outcome_of(adapter_study.FIGURE_PATCH, new=20, failures=4, golden=12, steps=3, without=[], hidden=4)
     assert not outcome.refuted
     found = outcome.curves["found"]
     assert [row[0] for row in outcome.tables[0].rows] == list(found)
     for way in ("attsvm.patch, Frobenius", "attsvm.patch, nuclear"):
         assert found[way]["repaired"] == [4, 4] and found[way]["broken"] == [0, 0]
     assert found["no change"]["repaired"] == [0, 0] and found["no change"]["lost"] == [0, 0]
-    assert len(patch_study.draw_patch(outcome).axes) == 3
+    assert len(adapter_study.draw_patch(outcome).axes) == 3
 
 
 def test_the_judge_of_maps_counts_what_changed():
@@ -122,7 +123,7 @@ def test_the_program_with_fixed_rivals_is_the_least_change_for_them():
     queries = documents + 0.4 * rng.normal(size=(30, 5))
     drawn = patch_peers.drawn_corrections(queries, documents, failures=2, golden=6, new=0, seed=0)
     shown = drawn.corrections
-    way = patch_peers.peers(patch_study.FIGURE_PATCH.full | {"rivals": 3})["one program, rivals fixed"]
+    way = patch_peers.peers(adapter_study.FIGURE_PATCH.full | {"rivals": 3})["one program, rivals fixed"]
     mapped, size = way(shown, 0)
     queries, documents = shown.queries, shown.documents  # in the order of the draw
     M = cp.Variable((5, 5))
@@ -200,3 +201,19 @@ def test_the_head_that_maps_atoms():
     assert [row[1] for row in selected.rows] == [98, 118, 117]
     assert smallest.rows[0][3] == "9.1 %" and not outcome.refuted
     assert len(fit_studies.draw_atoms(outcome).axes[0].lines) == 1
+
+
+def test_round_trips_of_a_map_and_the_picture_of_an_edit(tmp_path):
+    """On a bag of words as the encoder; with MiniLM the study runs by its command."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW
+
+    words = ["cat", "dog", "mat"]
+    encoder = SentenceTransformer(modules=[BoW(words)], device="cpu")
+    M = np.eye(3) + np.outer([0.1, 0.2, 0.0], [1.0, 0.0, -1.0])
+    trips = stack_studies.map_round_trips(encoder, M, words, tmp_path)
+    assert len(trips) == 9 and max(trips.values()) < stack_studies.NEAR
+    edit = {"words": words, "bars": [[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]]}
+    picture = stack_studies.draw_stacks(Outcome([], {"edits": [edit]}))
+    assert [bar.get_height() for bar in picture.axes[0].patches] == [*edit["bars"][0], *edit["bars"][1]]

@@ -12,7 +12,13 @@ from attsvm.records import median_of
 from attsvm.validation.figures.figure import Options
 from attsvm.validation.figures.figure_registry import all_figures, choose_figures
 from attsvm.validation.figures.figure_runs import run_figure
-from attsvm.validation.figures.own import descent_studies, sequence_studies, solver_studies, training_studies
+from attsvm.validation.figures.own import (
+    descent_studies,
+    patch_studies,
+    sequence_studies,
+    solver_studies,
+    training_studies,
+)
 from attsvm.validation.fuzz_families import FAMILIES, draw_group
 from attsvm.validation.fuzz_judge import KINDS, against_listings
 from attsvm.validation.models.attention_layers import FINITE_MAPS, SUMMED, descend_finite, summed_gradient
@@ -344,3 +350,16 @@ def test_the_interval_of_a_median_covers_it():
     covered = [(i := median_of(rng.exponential(size=25))).low <= np.log(2) <= i.high for _ in range(400)]
     assert 0.95 <= np.mean(covered) <= 0.995  # order statistics 8 and 18 of 25: 95.7 % by the binomial law
     assert str(median_of([])) == "-"
+
+
+def test_patches_of_an_index_by_brute_force_and_sequences_of_them():
+    found = json.loads(patch_studies.large_case(1, 0, documents=600, d=24, failures=5, golden=30)["found"][0])
+    assert (found["status"], found["broken"], found["failures"]) == ("optimal", 0, 5)
+    sizes = {"documents": 500, "d": 24, "rounds": 2, "each": 2, "golden": 20, "others": 20}
+    ways = json.loads(patch_studies.compared_rounds(1, 0, **sizes, steps=5)["found"][0])
+    for name, way in ways.items():
+        if "adapter" not in name:
+            assert (way["repaired"], way["broken"]) == (1.0, 0), name
+    once, origin = ways["one patch of all failures"], ways["rounds, smallest from the origin"]
+    assert origin["size"] == pytest.approx(once["size"], rel=1e-9)
+    assert ways["rounds, smallest from the previous"]["size"] >= once["size"] - 1e-12

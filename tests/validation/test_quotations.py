@@ -39,9 +39,8 @@ def test_papers_are_known_by_their_titles(tmp_path):
 
 
 def test_no_quotation_is_left_out_silently(tmp_path):
-    quoted = [claim for claim in all_claims() if claim.reading.quote]
+    quoted = [claim for claim in all_claims() if claim.quote]
     found = {item.claim: item for item in check_quotations(quoted, tmp_path)}
-    in_our_words = [c for c in quoted if c.reading.quote.startswith("(") and c.reading.quote.endswith(")")]
-    assert len(found) == len(quoted) - len(in_our_words) > 80
+    assert len(found) == len(quoted) > 90
     assert {item.outcome for item in found.values()} == {"no text", "formula", "not looked for"}
-    assert sum(item.outcome == "formula" for item in found.values()) < 30
+    assert sum(item.outcome == "formula" for item in found.values()) < 20

@@ -12,7 +12,7 @@ import queue
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,11 +58,14 @@ class Grown:
         From sizes to a call without arguments; what it prepares is not timed.
     plain : callable, optional
         The same for the plain way.
+    reasons : dict
+        By size, why a mark of its line stays.
     """
 
     sizes: Mapping[str, int]
     make: Callable[..., Call]
     plain: Callable[..., Call] | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 def _problem(n: int = 6, T: int = 8, d: int = 10, K: int | None = None, batch: int | None = None) -> Any:
@@ -312,13 +315,29 @@ def _plain_spectrum(n: int, T: int) -> Call:
     return lambda: np.linalg.eigvalsh(np.einsum("ni,ij->nij", a, np.eye(T)) - a[:, :, None] * a[:, None])
 
 
+_ALL_SELECTIONS = (
+    "there are T^n selections, and to list all is to decide each; top=, limit=, time_limit= or mode='heuristic'"
+)
+_BEST_SELECTIONS = "a proof that no other of T^n selections is better; time_limit= returns what is proved by then"
+_NODES = "a node for each of T^n selections, refused beyond limit="
+_ENTRIES_OF_W = "W has d^2 entries, each with its own bound or power in every step"
+_WIDE_LIST = "every selection has its own W of d^2 entries"
+_SECULAR = "eigenvalues to 1e-10 of themselves however small, which eigvalsh does not give"
+
+
 GROWN: dict[str, Grown] = {
     "att_svm": Grown(_SIX | {"batch": 10}, _svm(attsvm.att_svm), _cvxpy()),
     "att_svm, nuclear": Grown(_SIX | {"batch": 10}, _svm(attsvm.att_svm, norm="nuclear"), _cvxpy("nuclear")),
     "att_svm, spectral": Grown(_SIX | {"batch": 10}, _svm(attsvm.att_svm, norm="spectral"), _cvxpy("spectral")),
-    "att_svm, l1": Grown(_SIX | {"batch": 10}, _svm(attsvm.att_svm, norm="l1"), _cvxpy("l1")),
-    "att_svm, linf": Grown(_SIX | {"batch": 10}, _svm(attsvm.att_svm, norm="linf"), _cvxpy("linf")),
-    "att_svm, l3": Grown(_SIX | {"batch": 10}, _svm(attsvm.att_svm, norm="l3"), _cvxpy("l3")),
+    "att_svm, l1": Grown(
+        _SIX | {"batch": 10}, _svm(attsvm.att_svm, norm="l1"), _cvxpy("l1"), reasons={"d": _ENTRIES_OF_W}
+    ),
+    "att_svm, linf": Grown(
+        _SIX | {"batch": 10}, _svm(attsvm.att_svm, norm="linf"), _cvxpy("linf"), reasons={"d": _ENTRIES_OF_W}
+    ),
+    "att_svm, l3": Grown(
+        _SIX | {"batch": 10}, _svm(attsvm.att_svm, norm="l3"), _cvxpy("l3"), reasons={"d": _ENTRIES_OF_W}
+    ),
     "att_svm, soft": Grown(_SIX | {"batch": 10}, _svm(attsvm.att_svm, C=1.0), _cvxpy(soft=True)),
     "att_svm, soft nuclear": Grown(
         _SIX | {"batch": 10}, _svm(attsvm.att_svm, C=1.0, norm="nuclear"), _cvxpy("nuclear", soft=True)
@@ -336,10 +355,26 @@ GROWN: dict[str, Grown] = {
     "joint.consistent_selection": Grown({"n": 4, "T": 5, "d": 8}, _svm(joint.consistent_selection)),
     "is_locally_optimal": Grown({"n": 3, "T": 4, "d": 5}, _svm(attsvm.is_locally_optimal)),
     "separating_cone": Grown({"n": 3, "T": 4, "d": 5}, _svm(attsvm.separating_cone)),
-    "locally_optimal_selections": Grown({"n": 5, "T": 5, "d": 10}, _svm(attsvm.locally_optimal_selections)),
-    "locally_optimal_selections, top": Grown({"n": 5, "T": 5, "d": 10}, _svm(attsvm.locally_optimal_selections, top=1)),
-    "selection_graph": Grown({"n": 3, "T": 4, "d": 4}, _svm(attsvm.selection_graph)),
-    "diagnose": Grown({"n": 2, "T": 3, "d": 40}, _svm(attsvm.diagnose)),
+    "locally_optimal_selections": Grown(
+        {"n": 5, "T": 5, "d": 10},
+        _svm(attsvm.locally_optimal_selections),
+        reasons={"n": _ALL_SELECTIONS, "T": _ALL_SELECTIONS, "d": _WIDE_LIST},
+    ),
+    "locally_optimal_selections, top": Grown(
+        {"n": 5, "T": 5, "d": 10},
+        _svm(attsvm.locally_optimal_selections, top=1),
+        reasons={"n": _BEST_SELECTIONS, "T": _BEST_SELECTIONS, "d": _WIDE_LIST},
+    ),
+    "selection_graph": Grown(
+        {"n": 3, "T": 4, "d": 4}, _svm(attsvm.selection_graph), reasons={"n": _NODES, "T": _NODES}
+    ),
+    "diagnose": Grown(
+        {"n": 2, "T": 3, "d": 40},
+        _svm(attsvm.diagnose),
+        reasons={
+            "T": "all T^2 selections of 2 (T - 1) rows are solved to decide D, T^4 at least; exact_limit= is the most"
+        },
+    ),
     "attraction": Grown({"n": 2, "T": 3, "d": 6}, _svm(attsvm.attraction, starts=20, steps=300)),
     "train": Grown(_THREE | {"batch": 10}, _svm(attsvm.train, steps=300), _torch_training(300)),
     "train, (K, Q)": Grown(_THREE | {"batch": 10}, _svm(attsvm.train, parameterization="KQ", steps=300)),
@@ -353,9 +388,14 @@ GROWN: dict[str, Grown] = {
         {"n": 30, "T": 40, "d": 50, "batch": 3}, _attention("probabilities"), _plain_attention
     ),
     "attention.risk": Grown({"n": 30, "T": 40, "d": 50, "batch": 3}, _attention("risk"), _plain_attention),
-    "softmax.jacobian_spectrum": Grown({"n": 20, "T": 30}, _of_attention(softmax.jacobian_spectrum), _plain_spectrum),
+    "softmax.jacobian_spectrum": Grown(
+        {"n": 20, "T": 30},
+        _of_attention(softmax.jacobian_spectrum),
+        _plain_spectrum,
+        reasons={"n": _SECULAR, "T": _SECULAR},
+    ),
     "softmax.condition_number": Grown({"n": 20, "T": 30}, _of_attention(softmax.condition_number), _plain_spectrum),
-    "export.factor": Grown({"d": 40}, _factor),
+    "export.factor": Grown({"d": 40}, _factor, reasons={"d": "a singular value decomposition, d^3"}),
     "random_problem": Grown(_SIX | {"batch": 10}, lambda **sizes: lambda: _problem(**sizes)),
     "structured_problem": Grown(
         {"n": 2, "T": 8, "d": 24}, lambda n, T, d: lambda: attsvm.structured_problem(n, T, d, seed=0)
@@ -525,6 +565,16 @@ def _shown(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
+def _marked(name: str, line: Mapping[str, float]) -> str:
+    """What stands out, and why it stays."""
+    stands = "; ".join(marks(line))
+    if not stands:
+        return ""
+    function, _, axis = name.rpartition(", ")
+    reason = GROWN[function].reasons.get(axis, "") if function in GROWN else ""
+    return f"**{stands}**" + (f": {reason}" if reason else "")
+
+
 def as_markdown(lines: Mapping[str, Mapping[str, float]]) -> str:
     """The lines as a table for the documentation, marked ones with what stands out.
 
@@ -543,7 +593,6 @@ def as_markdown(lines: Mapping[str, Mapping[str, float]]) -> str:
         times = [
             _shown(line.get(key, math.nan)) for key in ("seconds", "seconds at 10x", "plain way", "plain way at 10x")
         ]
-        stands = "; ".join(marks(line))
-        cells = (name, times[0], times[1], exponent, memory, times[2], times[3], f"**{stands}**" if stands else "")
+        cells = (name, times[0], times[1], exponent, memory, times[2], times[3], _marked(name, line))
         rows.append("| " + " | ".join(cells).rstrip() + " |")
     return "\n".join(rows)

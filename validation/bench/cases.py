@@ -153,6 +153,19 @@ SOFT_CASES: tuple[DrawCase, ...] = (
         slow=True,
     ),
     DrawCase(
+        "soft-path",
+        "soft_path over 20 values of C, 0.01 to 100, in units of one solve (median over these C)",
+        later("fit_cases:soft_path_cost"),
+        tuple(
+            goal
+            for path in ("n=6, T=8, d=10", "n=200, T=10, d=16", "300 ragged tasks, d=64")
+            for goal in (
+                NumberGoal(f"{path}: < 5 single solves", path, "path over one solve", "at most", 5.0),
+                NumberGoal(f"{path}: every C proved", path, "unproved", "at most", 0.0, every_draw=True),
+            )
+        ),
+    ),
+    DrawCase(
         "soft-large",
         "soft margin, one slack per query, n = 5,000, T = 20, d = 128, one label in ten wrong",
         later("fit_cases:soft_size"),
@@ -319,6 +332,19 @@ CASES: tuple[Case, ...] = (
         for norm in ("l1", "linf", "l1.5", "l3", "spectral")
     ),
     *SOFT_CASES,
+    *(
+        DrawCase(
+            f"gradients-{norm}",
+            f"gradients of W and of the margin, {norm} norm, (6, 8, 10), batches of 200, beside cvxpylayers and moreau",
+            later("gradient_cases:gradient_speed", norm=norm, few=20 if norm == "frobenius" else 4),
+            tuple(
+                NumberGoal(f"backward <= forward, {what}", f"attsvm, {what}", "backward over forward", "at most", 1.0)
+                for what in ("W", "margin")
+            ),
+            slow=True,
+        )
+        for norm in ("frobenius", "nuclear")
+    ),
     DrawCase(
         "norms-agree",
         "100 problems per draw in spectral, l1, linf, l1.5 and l3 norms against certified cvxpy",

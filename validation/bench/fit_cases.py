@@ -40,6 +40,7 @@ __all__ = [
     "selector_speed",
     "shared_against_pairs",
     "soft_against_linear_svc",
+    "soft_path_cost",
     "soft_size",
     "standardized",
 ]
@@ -439,3 +440,58 @@ def soft_size(seed: int, size: tuple[int, int, int] = (5000, 20, 128), C: float 
         "unproved": float(solved.status != "optimal"),
     }
     return {"attsvm": numbers}
+
+
+# Paths over penalties: (n, T, d), the norm, and whether sequences are ragged; one label in ten is wrong.
+PATHS: dict[str, tuple[tuple[int, int, int], str, bool]] = {
+    "n=6, T=8, d=10": ((6, 8, 10), "frobenius", False),
+    "n=200, T=10, d=16": ((200, 10, 16), "frobenius", False),
+    "300 ragged tasks, d=64": ((300, 20, 64), "frobenius", True),
+    "nuclear, n=6, T=8, d=10": ((6, 8, 10), "nuclear", False),
+    "nuclear, n=20, T=6, d=12": ((20, 6, 12), "nuclear", False),
+}
+
+
+def soft_path_cost(seed: int, penalties: int = 20, paths: tuple[str, ...] = tuple(PATHS)) -> Numbers:
+    """`soft_path` in units of one solve: the median over the same C of one `att_svm` call each.
+
+    Examples
+    --------
+    >>> from attsvm.validation.bench.fit_cases import soft_path_cost
+    >>> found = soft_path_cost(0, 3, ("n=6, T=8, d=10",))
+    >>> found["n=6, T=8, d=10"]["unproved"]
+    0.0
+    """
+    return {name: _path_cost(*PATHS[name], seed, np.geomspace(1e-2, 1e2, penalties)) for name in paths}
+
+
+def _path_cost(size: tuple[int, int, int], norm: str, ragged: bool, seed: int, Cs: FloatArray) -> dict[str, float]:
+    problem, selection = _noisy_tasks(size, ragged, seed)
+    attsvm.att_svm(problem, selection, norm=norm, C=1.0)  # what is imported at the first call
+    singles = [
+        measure(lambda _, C=C: attsvm.att_svm(problem, selection, norm=norm, C=C), lambda: None, 3, 0.1).seconds
+        for C in Cs.tolist()
+    ]
+    path = measure(lambda _: attsvm.soft_path(problem, Cs, selection, norm=norm), lambda: None, 5, 0.5)
+    one = float(np.median(singles))
+    return {
+        "path over one solve": path.seconds / one,
+        "all single solves over one": sum(singles) / one,
+        "ms": 1e3 * path.seconds,
+        "ms of one solve": 1e3 * one,
+        "unproved": float(sum(part.status != "optimal" for part in path.answer)),
+    }
+
+
+def _noisy_tasks(
+    size: tuple[int, int, int], ragged: bool, seed: int
+) -> tuple[attsvm.AttentionProblem, npt.NDArray[np.int64]]:
+    """Unit tokens and queries, the selection of a random W, one label in ten wrong; 4 to T tokens where ragged."""
+    (n, T, d), rng = size, np.random.default_rng(seed)
+    X, Z, W = rng.standard_normal((n, T, d)), rng.standard_normal((n, d)), rng.standard_normal((d, d))
+    X, Z = X / np.linalg.norm(X, axis=-1, keepdims=True), Z / np.linalg.norm(Z, axis=-1, keepdims=True)
+    lengths = rng.integers(4, T + 1, n) if ragged else np.full(n, T)
+    mask = np.arange(T) < lengths[:, None]
+    right = np.where(mask, np.einsum("ntd,de,ne->nt", X, W, Z), -np.inf).argmax(axis=1)
+    wrong = rng.random(n) < 0.1
+    return attsvm.AttentionProblem(X, Z=Z, mask=mask), np.where(wrong, rng.integers(0, lengths), right)

@@ -129,7 +129,7 @@ def svm_speed(
 
     ``minutes`` is what all heads would take on so many cores: an extrapolation, heads are independent.
     """
-    from attsvm.probing import SvmBudget, capture
+    from attsvm.probing import SvmBudget, capture_layers
     from attsvm.probing.head_data import read_inputs
     from attsvm.probing.svm_measures import svm_measures
     from attsvm.validation.pretrained.installed_models import english_paragraphs, installed_model
@@ -137,7 +137,7 @@ def svm_speed(
     loaded, budget = installed_model(model), SvmBudget()
     with one_thread():
         read = read_inputs(english_paragraphs(sequences), loaded.tokenizer, max_length=length)
-        every = [head for layer in capture(loaded.model, read.batches) for head in layer]
+        every = [head for layer in capture_layers(loaded.model, read.batches) for head in layer]
         chosen = np.random.default_rng(seed).choice(len(every), min(heads, len(every)), replace=False)
         seconds, gaps = [], []
         for k in chosen:

@@ -5,6 +5,7 @@ Many seeds run in worker processes and can be resumed; none of them may contradi
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 import attsvm
 from attsvm.records import digest
 from attsvm.validation.figures.figure_registry import LEDGER
-from attsvm.validation.ledger.claim_record import Check, Claim, Measurement, Verdict, readings, records
+from attsvm.validation.ledger.claim_record import Check, Claim, Measurement, Verdict, records
 
 __all__ = [
     "Audit",
@@ -31,6 +32,7 @@ __all__ = [
     "audit",
     "audit_seeds",
     "find_claims",
+    "item_key",
 ]
 
 
@@ -73,14 +75,13 @@ def all_claims(papers: Iterable[str] | None = None) -> list[Claim]:
     for paper in LEDGER if papers is None else papers:
         if paper not in LEDGER:
             raise ValueError(f"paper must be one of {', '.join(LEDGER)}, got {paper!r}")
-        checks, words, read = _checks(paper), records(paper), readings(paper)
+        checks, words = _checks(paper), records(paper)
         if unstated := checks.keys() - words.keys():
             raise ValueError(f"{paper}: {paper}.toml has no record of the checks {sorted(unstated)}")
         for place, record in words.items():
-            name = f"{paper}:{place}"
             fields: dict[str, Any] = record | (vars(checks[place]) if place in checks else {})
             fields["verdict"] = Verdict(record.get("verdict", Verdict.HOLDS))
-            claims.append(Claim(name, **fields, reading=read[name]))
+            claims.append(Claim(f"{paper}:{place}", **fields))
     return claims
 
 
@@ -97,36 +98,68 @@ def _checks(paper: str) -> dict[str, Check]:
     return found
 
 
-def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list[Claim]:
-    """The claims whose ids begin with one of these, in the order of the ledger; all of them without ids.
+_SHORT = {
+    "thm": "theorem", "fig": "figure", "sec": "section", "def": "definition", "ass": "assumption", "rem": "remark",
+    "cor": "corollary", "prop": "proposition", "app": "appendix", "tab": "table", "eq": "eq", "equation": "eq",
+}  # fmt: skip
 
-    A whole id stands for its claim and the parts of it (``svm:thm9`` for ``svm:thm9-nuclear``, too), not for every id
-    that happens to go on (``localization:1`` is not ``localization:10``).
+
+def item_key(text: str) -> str:
+    """An item's name without what differs between spellings.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.audit import item_key
+    >>> item_key("Thm. 4"), item_key("thm4"), item_key("Theorem 4"), item_key("eq. 34a")
+    ('theorem4', 'theorem4', 'theorem4', '(34a)')
+    """
+    parts = re.fullmatch(r"([a-z]+)\.?\s*(.+)", text.strip().lower())
+    if parts is None:
+        return text.strip().lower()
+    word, number = _SHORT.get(parts[1], parts[1]), parts[2].replace(" ", "")
+    return f"({number.strip('()')})" if word == "eq" else word + number
+
+
+def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list[Claim]:
+    """The claims of some ids or items of a paper, in the order of the ledger; all of them without ids.
+
+    ``svm:thm4`` stands for the claims whose ids begin so and for all that concern Theorem 4; ``svm:Theorem 4``,
+    ``svm:Thm. 4``, ``svm:(34a)`` and ``svm:Section 5.2`` name items. A whole id stands for its claim and the parts of
+    it, not for every id that happens to go on (``localization:1`` is not ``localization:12``).
 
     Raises
     ------
     ValueError
-        Where no id begins so; the message names near ones.
+        Where nothing is so called; the message names near ids.
 
     Examples
     --------
     >>> from attsvm.validation.ledger.audit import find_claims
-    >>> [claim.id for claim in find_claims(["svm:thm1"])]
-    ['svm:thm1']
     >>> [claim.id for claim in find_claims(["svm:thm4"])]
     ['svm:thm4-limit', 'svm:thm4-unique']
+    >>> [claim.id for claim in find_claims(["svm:Theorem 3"])]
+    ['svm:assA-slope', 'svm:thm3']
     """
+    named = {wanted.partition(":")[0] for wanted in ids}
+    if ids and not papers and named <= LEDGER.keys():
+        papers = [paper for paper in LEDGER if paper in named]  # the checks of other papers need not be imported
     claims = all_claims(papers or None)
     if not ids:
         return claims
     known = [claim.id for claim in claims]
     found: set[str] = set()
     for wanted in ids:
-        start = f"{wanted}-" if wanted in known else wanted
-        same = [name for name in known if name == wanted or name.startswith(start)]
+        paper, _, item = wanted.partition(":")
+        key = item_key(item)
+        same = {c.id for c in claims if c.paper == paper and key in map(item_key, c.items)}
+        start = f"{wanted}-" if same or wanted in known else wanted  # lemma1 is not lemma10
+        same |= {name for name in known if name == wanted or name.startswith(start)}
         if not same:
-            raise ValueError(f"claims: no id begins with {wanted}; {_near(wanted, known)}attsvm claims lists them all")
-        found |= set(same)
+            raise ValueError(
+                f"claims: no id begins with {wanted}, nor is it an item of a paper; {_near(wanted, known)}"
+                "attsvm claims lists them all"
+            )
+        found |= same
     return [claim for claim in claims if claim.id in found]
 
 

@@ -5,15 +5,15 @@ with random instances and counts violations. The printed formula and, where it f
 to the same check; so is a wrong one in the tests. A run derives a verdict from the measurements and compares it with
 the stored one.
 
-What a claim says, where, what it supposes and what a second reading decided stands in one TOML file per paper. Who
-writes a quotation checks it against the paper's text; the papers are not shipped.
+What a claim says, where, what it supposes and why it was decided so stands in one TOML file per paper. Who writes a
+quotation checks it against the paper's text; the papers are not shipped.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, wraps
 from importlib.resources import files
@@ -22,86 +22,27 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "WEIGHTS",
     "Check",
     "Claim",
     "Measurement",
-    "Reading",
     "Verdict",
     "count",
     "each",
     "each_case",
     "implication",
-    "readings",
     "records",
 ]
 
 
-# What a correction changes, in the order of the page: a result or its proof, what a user does, a sentence, a symbol.
-WEIGHTS = ("result", "practice", "wording", "slip")
-
-
-_RECORD = ("source", "statement", "verdict", "correction", "evidence", "reason")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What stands in the paper, and how it was judged.
-
-    Parameters
-    ----------
-    quote : str
-        The paper's words or formula, as extracted.
-    hypotheses : tuple of str
-        What the paper supposes there. The check draws only instances that satisfy them.
-    related : tuple of str
-        Other claims on the same point.
-    same_as : str
-        The claim of which this one is a consequence and not a finding of its own; counted there.
-    before : str
-        The verdict of the first reading, for statements that it called refuted.
-    why : str
-        Why the verdict stands or was changed, in one line.
-    weight : str
-        One of `WEIGHTS`, or empty.
-    printed, holds : str
-        The statement and its correction in TeX.
-    tight : tuple of float
-        For a bound: the worst and the mean error of the form that holds on the reference instances of
-        `attsvm.validation.ledger.mutate`. They say how loose it is (a worst relative excess of -0.9: a tenth of it is
-        reached; 0: it is attained), and a constant that is off by ten per cent gives other numbers.
-
-    Examples
-    --------
-    >>> from attsvm.validation.ledger.claim_record import Reading
-    >>> Reading(quote="for all lambda > 2").hypotheses
-    ()
-    """
-
-    quote: str = ""
-    hypotheses: tuple[str, ...] = ()
-    related: tuple[str, ...] = ()
-    same_as: str = ""
-    before: str = ""
-    why: str = ""
-    weight: str = ""
-    printed: str = ""
-    holds: str = ""
-    tight: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.weight and self.weight not in WEIGHTS:
-            raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}, got {self.weight!r}")
+_FIELDS = (
+    "source", "statement", "verdict", "answer", "quote", "hypotheses", "correction", "holds", "proof", "evidence",
+    "reason", "same_as", "tight",
+)  # fmt: skip
 
 
 @cache
-def _tables(paper: str) -> dict[str, dict[str, Any]]:
-    text = (files("attsvm.validation.ledger") / f"{paper}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
-def records(paper: str) -> dict[str, dict[str, str]]:
-    """What `Claim` says in words, by place and in the order of the ledger; no verdict stands where the claim holds.
+def records(paper: str) -> dict[str, dict[str, Any]]:
+    """The fields of `Claim` that are words, by place; no verdict stands where the claim holds.
 
     Examples
     --------
@@ -109,26 +50,15 @@ def records(paper: str) -> dict[str, dict[str, str]]:
     >>> records("svm")["thm6"]["statement"]
     'The same size makes every selection of tokens feasible.'
     """
-    return {place: {k: table[k] for k in _RECORD if k in table} for place, table in _tables(paper).items()}
-
-
-def readings(paper: str) -> dict[str, Reading]:
-    """The readings of a paper by claim id.
-
-    Examples
-    --------
-    >>> from attsvm.validation.ledger.claim_record import readings
-    >>> readings("localization")["localization:12"].hypotheses[0]
-    'W_QK symmetric and independent of X'
-    """
+    text = (files("attsvm.validation.ledger") / f"{paper}.toml").read_text(encoding="utf-8")
+    tables: dict[str, dict[str, Any]] = tomllib.loads(text)
+    for place, table in tables.items():
+        if unknown := table.keys() - set(_FIELDS):
+            raise ValueError(f"{paper}.toml: {place} has the unknown fields {sorted(unknown)}")
     return {
-        f"{paper}:{place}": Reading(**{k: _frozen(value) for k, value in table.items() if k not in _RECORD})
-        for place, table in _tables(paper).items()
+        place: {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        for place, table in tables.items()
     }
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 class Verdict(StrEnum):
@@ -136,6 +66,7 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     FAILS = "fails as printed"
+    MISSING = "missing hypothesis"
     IMPRECISE = "imprecise"
     TYPO = "typo"
     OPEN = "open"
@@ -143,7 +74,7 @@ class Verdict(StrEnum):
     @property
     def refuted(self) -> bool:
         """Whether the printed form, read literally, does not survive and a corrected one is stored."""
-        return self in (Verdict.FAILS, Verdict.IMPRECISE, Verdict.TYPO)
+        return self not in (Verdict.HOLDS, Verdict.OPEN)
 
 
 @dataclass(frozen=True)
@@ -306,27 +237,40 @@ class Claim:
     id : str
         ``paper:place``, for instance ``svm:thm1``.
     source : str
-        Where it stands in the paper.
+        The items of the paper that it concerns, separated by commas; it is told in full at the first of them.
     statement : str
         What the paper says, in our words.
     verdict : Verdict
-        ``HOLDS``: the printed form survives. ``FAILS``, ``IMPRECISE`` and ``TYPO``: the printed form, read
-        literally, is refuted and the corrected one survives. ``TYPO``: a slip of the pen that the paper itself
-        contradicts. ``IMPRECISE``: an informal sentence, false under one reading only. ``OPEN``: not settled.
+        ``HOLDS``: the printed form survives. All others but ``OPEN``: the printed form, read literally, meets a
+        counterexample and the corrected one survives. ``FAILS``: under every reasonable reading. ``MISSING``: true
+        under a hypothesis that is not stated there. ``IMPRECISE``: false under one reading only. ``TYPO``: the paper
+        itself has the right form elsewhere. ``OPEN``: not settled.
     measure : callable or None
         ``measure(formula, rng, trials) -> Measurement``. None only for open claims that no computation here can test.
     printed, corrected : object
-        Formulas, in the form that ``measure`` takes. ``corrected`` is needed for FAILS and TYPO.
-    correction : str
-        The corrected statement in words and symbols; for HOLDS a sharper form, if known.
+        Formulas, in the form that ``measure`` takes. ``corrected`` is needed for refuted claims.
+    answer : str
+        One sentence that answers whether the item holds, and under which correction.
+    quote : str
+        The paper's words or formula, as extracted; parts are separated by "...".
+    hypotheses : tuple of str
+        What is supposed there. The check draws only instances that satisfy them.
+    correction, holds : str
+        The corrected statement in words and plain letters, and in TeX; for HOLDS a sharper form, if known.
+    proof : str
+        Why the printed form fails and the corrected one holds, with formulas in TeX.
     evidence : str
         What was found when the verdict was stored.
-    trials : int
-        Instances of a normal run of the check.
     reason : str
         Why there is no check (open claims only).
-    reading : Reading
-        The paper's words, the exact hypotheses and what a second reading decided.
+    same_as : str
+        The claim of which this one is a consequence and not a finding of its own; counted there.
+    tight : tuple of float
+        For a bound: the worst and the mean error of the form that holds on the reference instances of
+        `attsvm.validation.ledger.mutate`. They say how loose it is (a worst relative excess of -0.9: a tenth of it is
+        reached; 0: it is attained), and a constant that is off by ten per cent gives other numbers.
+    trials : int
+        Instances of a normal run of the check.
     """
 
     id: str
@@ -336,11 +280,17 @@ class Claim:
     measure: Measure | None = None
     printed: Formula = None
     corrected: Formula = None
+    answer: str = ""
+    quote: str = ""
+    hypotheses: tuple[str, ...] = ()
     correction: str = ""
+    holds: str = ""
+    proof: str = ""
     evidence: str = ""
-    trials: int = 100
     reason: str = ""
-    reading: Reading = field(default_factory=Reading)
+    same_as: str = ""
+    tight: tuple[float, ...] = ()
+    trials: int = 100
 
     def __post_init__(self) -> None:
         if ":" not in self.id:
@@ -350,8 +300,10 @@ class Claim:
         if self.measure is not None and self.printed is None:
             raise ValueError(f"{self.id}: printed must hold the formula that measure takes")
         refuted = self.verdict.refuted
-        if refuted and (self.corrected is None or not self.correction):
+        if refuted and (self.corrected is None or not (self.correction or self.holds)):
             raise ValueError(f"{self.id}: a refuted claim needs its corrected form")
+        if refuted and not (self.quote and self.hypotheses and self.answer and self.proof):
+            raise ValueError(f"{self.id}: a refuted claim needs a quotation, its hypotheses, an answer and a proof")
         if not refuted and self.corrected is not None:
             raise ValueError(f"{self.id}: corrected belongs to refuted claims; put a sharper form into correction")
 
@@ -359,6 +311,11 @@ class Claim:
     def paper(self) -> str:
         """The paper that the claim belongs to."""
         return self.id.split(":", 1)[0]
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The items of the paper that it concerns: ``Theorem 4``, ``(34a)``, ``Section 5.1``."""
+        return tuple(part.strip() for part in self.source.split(","))
 
     @property
     def right(self) -> Formula:

@@ -1,10 +1,13 @@
-"""The ledger as tables: for the terminal, as records, and as pages of the documentation.
+"""The ledger as pages of the documentation, as records, and as text for the terminal.
 
-One page says what accounts for every numbered item of the papers: rows of the ledger, a figure's command, or a reason.
+One page per paper follows the paper: every item with an answer, the paper's words, the correction and its proof. What
+accounts for an item is found by the sources of the claims. Another page lists what needs a correction.
 """
 
 from __future__ import annotations
 
+import re
+import textwrap
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
@@ -13,157 +16,94 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from attsvm.records import Table, plain
-from attsvm.validation.figures.figure_registry import LEDGER, PAPERS
-from attsvm.validation.ledger.audit import Audit
-from attsvm.validation.ledger.claim_record import WEIGHTS, Claim, Verdict
+from attsvm.records import plain
+from attsvm.validation.figures.figure_registry import LEDGER
+from attsvm.validation.ledger.audit import Audit, item_key
+from attsvm.validation.ledger.claim_record import Claim, Verdict, records
 
 __all__ = [
-    "LINKS",
-    "Cover",
+    "Item",
     "claim_record",
-    "claims_markdown",
-    "coverage_markdown",
-    "covers",
-    "readings_markdown",
-    "wrong_markdown",
+    "claim_text",
+    "item_text",
+    "items_of",
+    "ledger_pages",
 ]
 
 
 @dataclass(frozen=True)
-class Cover:
-    """What accounts for one item.
+class Item:
+    """A theorem, lemma, equation or figure of a paper.
 
     Parameters
     ----------
-    paper, item : str
-        ``svm`` and ``Theorem 1``.
-    rows : tuple of str
-        Claims, without the paper's name.
+    name : str
+        ``Theorem 1``.
     figure : str
         The figure that `attsvm validate` computes.
     why : str
-        Why there is neither, or what a run at full size would take.
+        Why neither a claim nor a figure accounts for it.
     """
 
-    paper: str
-    item: str
-    rows: tuple[str, ...] = ()
+    name: str
     figure: str = ""
     why: str = ""
 
 
-def _load(name: str) -> dict[str, Any]:
-    return tomllib.loads((files("attsvm.validation.ledger") / name).read_text(encoding="utf-8"))
-
-
 @cache
-def covers() -> tuple[Cover, ...]:
-    """One entry per item.
+def _tables() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((files("attsvm.validation.ledger") / "items.toml").read_text(encoding="utf-8"))
+
+
+def items_of(paper: str) -> tuple[Item, ...]:
+    """The items of a paper in its order.
 
     Examples
     --------
-    >>> from attsvm.validation.ledger.ledger_pages import covers
-    >>> covers()[0].rows
-    ('def1', 'lemma2')
+    >>> from attsvm.validation.ledger.ledger_pages import items_of
+    >>> items_of("svm")[0]
+    Item(name='Figure 1', figure='fig1', why='')
     """
-    return tuple(
-        Cover(paper, item, tuple(entry.get("rows", ())), entry.get("figure", ""), entry.get("why", ""))
-        for paper, entries in _load("coverage.toml").items()
-        for item, entry in entries.items()
-    )
-
-
-def coverage_markdown(claims: Sequence[Claim]) -> str:
-    """The page of the numbered items.
-
-    Examples
-    --------
-    >>> from attsvm.validation.ledger.ledger_pages import coverage_markdown
-    >>> from attsvm.validation.ledger.audit import all_claims
-    >>> coverage_markdown(all_claims()).startswith("# What is covered")
-    True
-    """
-    verdicts = {claim.id: claim.verdict for claim in claims}
-    lines = [
-        "# What is covered",
-        "",
-        "Every numbered theorem, lemma, proposition, corollary, definition, assumption, figure and table of the "
-        "five papers,",
-        "with the [rows](claims.md) that test it, the figure that `attsvm validate` computes, or the reason why "
-        "neither does.",
-        "This page is written by `attsvm claims --coverage`; a test compares it with the list of the papers' items.",
-        "",
-    ]
-    for paper, title in PAPERS.items():
-        own = [cover for cover in covers() if cover.paper == paper]
-        cells = []
-        for cover in own:
-            rows = ", ".join(f"{row} ({verdicts.get(f'{paper}:{row}', '?')})" for row in cover.rows)
-            command = f"`attsvm validate {'' if paper == 'svm' else paper + ' '}{cover.figure}`" if cover.figure else ""
-            cells.append((cover.item, rows, command, cover.why))
-        lines += [f"## {title}", "", f"{len(own)} items.", ""]
-        lines += [Table(title, ("item", "rows", "figure", "otherwise"), cells).markdown(), ""]
-    return "\n".join(lines)
+    return tuple(Item(name, **fields) for name, fields in _tables()[paper]["items"].items())
 
 
 # Where the papers are; the one on conditioning is an anonymous submission without a public number.
-LINKS = {
+_LINKS = {
     "svm": "[arXiv 2308.16898](https://arxiv.org/abs/2308.16898)",
     "conditioning": "anonymous submission, no public number",
     "polarization": "[arXiv 2603.06248](https://arxiv.org/abs/2603.06248)",
     "localization": "[arXiv 2402.02098](https://arxiv.org/abs/2402.02098)",
     "specialization": "[arXiv 2603.03993](https://arxiv.org/abs/2603.03993)",
-    "newer": "arXiv 2306.13596, 2402.05738, 2402.18551, 2403.08081, 2410.14581, by their abstracts",
+    "newer": "by their abstracts",
 }
 
 
-_HEADINGS = {
-    "result": "What changes a result or its proof",
-    "practice": "What changes what a user does",
-    "wording": "Sentences that need a word more",
-    "slip": "Slips of the pen",
-}
-
-
-_CLAIMS_PAGE = """\
+_INDEX = """\
 # What of the papers holds
 
-Every row is a record of `attsvm.validation.ledger` with a check that measures it on random instances that satisfy
-its hypotheses; `attsvm claims --run --seeds 10` runs the checks again at ten seeds and compares, `attsvm claims
---mutate` tries wrong forms on them. *Holds* means that no instance contradicted the statement, which is evidence,
-not a proof; *fails as printed*, that a counterexample is known and a corrected form survives; *typo*, a slip that
-the paper itself contradicts; *imprecise*, an informal sentence that is false under one reading only. Rows whose
-place begins with *ours* are not statements of the paper. This page is written by `attsvm claims --markdown`.
+Five papers taught us what this library computes: that trained attention solves a margin problem, how sparse attention
+spoils conditioning, why gradient flow polarizes, when attention localizes, and how heads specialize. Most of what they
+state was found again by a check of ours, and these pages say where a reader needs a constant, a hypothesis or an index
+besides what is printed. Each page follows its paper: an item, a one-sentence answer, the paper's own words, the
+correction with its proof, and the evidence.
 
-<div class="claims-filter"></div>
+*Holds*: no random instance contradicted it, which is evidence, not a proof. *Missing hypothesis*: true under a
+condition that is not stated there. *Fails as printed*: false under every reasonable reading, with a counterexample.
+*Imprecise*: false under one reading. *Typo*: the paper itself has the right form elsewhere.
+
+`attsvm claims "svm:Theorem 4"` prints what is said of an item, `attsvm claims svm:thm4 --run` measures it again,
+`attsvm claims --run --seeds 30` all of it, and `attsvm claims --mutate` tries wrong forms on every check.
+[What needs a correction](wrong.md) lists the corrections alone. `attsvm claims --pages docs` writes these pages.
 """
 
 
-_WRONG_PAGE = """\
+_WRONG = """\
 # What needs a correction in the papers
 
-Statements that a check of the [ledger](claims.md) contradicts as they are printed, each with the form that survives
-it. They come in the order of what they change: results and proofs, what a user does, wording, and slips of the pen.
-None of them takes away from what the papers found; most are a constant, a missing hypothesis or an index. Statements
-that follow from one of these are counted with it and named there. A [second reading](second_reading.md) tells how
-each verdict came about. This page is written by `attsvm claims --wrong`.
+The corrections of the [pages on the papers](claims.md), one sentence each; the items lead to the paper's words, the
+corrected form, its proof and the evidence. Most are a constant, a hypothesis or an index, and the main results stand.
+What follows from another correction is told with it. On the submission under review they are questions.
 """
-
-
-_READINGS_PAGE = """\
-# The second reading
-
-A first reading called {all} statements of the five papers refuted. Each was read again beside the paper's text:
-{holds} are withdrawn (the statement holds, or is a definition), {imprecise} are informal sentences
-that are false under one reading only, {typo} are slips, and {kept} stand, of which
-{same} are consequences of another one and count with it. Verdicts of this page
-are those of the checks. This page is written by `attsvm claims --readings`.
-"""
-
-
-def _place(claim: Claim) -> str:
-    return claim.id.split(":", 1)[1]
 
 
 def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
@@ -176,12 +116,11 @@ def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
     >>> claim_record(all_claims(["svm"])[0])["paper"]
     'svm'
     """
-    names = ("id", "paper", "source", "statement", "verdict", "correction", "evidence", "reason")
+    names = (
+        "id", "paper", "source", "statement", "verdict", "answer", "quote", "hypotheses", "correction", "holds",
+        "proof", "evidence", "reason", "same_as",
+    )  # fmt: skip
     record = {name: plain(getattr(claim, name)) for name in names} | {"has_check": claim.measure is not None}
-    reading = claim.reading
-    record |= {
-        name: plain(getattr(reading, name)) for name in ("quote", "hypotheses", "related", "same_as", "before", "why")
-    }
     if audit is not None:
         record |= {
             "printed": str(audit.printed) if audit.printed else None,
@@ -192,133 +131,217 @@ def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
     return record
 
 
+_SIGNS = {
+    r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\to": "->", r"\Rightarrow": "=>", r"\perp": "_|_", r"\cdot": ".",
+    r"\infty": "infinity", r"\emptyset": "{}", r"\sim": "~", r"\propto": "~", r"\notin": "not in", r"\in": "in",
+    r"\langle": "<", r"\rangle": ">", r"\|": "|", r"\{": "{", r"\}": "}", r"\,": " ", r"\;": " ", r"\ ": " ",
+    r"\quad": "  ", r"\qquad": "  ", r"\top": "T", r"\gtrsim": ">~", r"\lesssim": "<~", r"\ll": "<<", r"\dots": "...",
+    r"\cdots": "...", r"\mathbf 1": "1",
+}  # fmt: skip
+
+
+def _without_tex(text: str) -> str:
+    """TeX as a terminal can show it: fractions as quotients, commands as names."""
+    text = re.sub(
+        r"\\(?:text|mathrm|operatorname|mathcal|mathbb|tilde|bar|hat|widetilde)\s*\{?([\w -]*)\}?", r"\1", text
+    )
+    text = re.sub(r"\\[dt]?frac\s*(\d)(\d)", r"\1/\2", text)
+    text = re.sub(r"\\[dt]?frac\s*\{?([^{}]*)\}?\s*\{([^{}]*)\}", r"(\1)/(\2)", text)
+    for sign, shown in sorted(_SIGNS.items(), key=lambda pair: -len(pair[0])):
+        text = text.replace(sign, shown)
+    text = re.sub(r"\\(?:left|right|[bB]ig+[lr]?|textstyle|limits)", "", text)
+    return re.sub(r"\\([a-zA-Z]+)", r"\1", text).replace("$", "").replace("{", "").replace("}", "")
+
+
+def item_text(name: str) -> str:
+    """What there is of an item that no claim concerns; empty for any other name.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.ledger_pages import item_text
+    >>> item_text("svm:Figure 3"), item_text("svm:fig 1"), item_text("svm:thm4")
+    ('svm: Figure 3: a diagram of the results', 'svm: Figure 1: `attsvm validate fig1`', '')
+    """
+    paper, _, wanted = name.partition(":")
+    if paper not in LEDGER:
+        return ""
+    named = {part.strip() for record in records(paper).values() for part in record["source"].split(",")}
+    for item in items_of(paper):
+        if item.name not in named and item_key(item.name) == item_key(wanted):
+            return f"{paper}: {item.name}: {_command(paper, item.figure) if item.figure else item.why}"
+    return ""
+
+
+def claim_text(claim: Claim) -> str:
+    """What is known of a claim, as lines for the terminal.
+
+    Examples
+    --------
+    >>> from attsvm.validation.ledger.audit import find_claims
+    >>> from attsvm.validation.ledger.ledger_pages import claim_text
+    >>> print(claim_text(find_claims(["svm:thm6"])[0]))
+    svm:thm6 (Theorem 6): holds
+        The same size makes every selection of tokens feasible.
+        evidence: three random selections per data set, all feasible
+    """
+    lines = [f"{claim.id} ({claim.source}): {claim.verdict}"]
+    told = [
+        ("", claim.answer or claim.statement),
+        ("printed: ", claim.quote if claim.verdict.refuted else ""),
+        ("supposed: ", "; ".join(claim.hypotheses)),
+        ("corrected: " if claim.verdict.refuted else "note: ", claim.correction or _without_tex(claim.holds)),
+        ("proof: ", _without_tex(claim.proof)),
+        ("evidence: ", claim.evidence),
+        ("no check: ", claim.reason),
+        ("counted with ", claim.same_as),
+    ]
+    for label, text in told:
+        if text:
+            lines += textwrap.wrap(label + text, 110, initial_indent="    ", subsequent_indent="      ")
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """Text without signs that Markdown reads; what stands between dollars is left as it is."""
+    parts = text.split("$")
+    parts[::2] = [re.sub(r"([\\*_\[\]<>#`~])", r"\\\1", part) for part in parts[::2]]
+    return "$".join(parts)
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+_WIDE = 60  # characters of TeX that fit a narrow screen, about
+
+
+def _display(tex: str) -> str:
+    """A displayed formula; a long one has a line for each of its parts."""
+    parts = [part.strip() for part in re.split(r"\\q?quad", tex)]
+    if len(tex) > _WIDE and len(parts) > 1:
+        tex = r"\begin{gathered}" + r" \\ ".join(parts) + r"\end{gathered}"
+    return f"$$\n{tex}\n$$"
+
+
+def _block(claim: Claim) -> list[str]:
+    """A statement that needs a correction, in full; a typo's correction needs no evidence beside its proof."""
+    correction = _display(claim.holds) if claim.holds else f"Correction: {_ended(_escaped(claim.correction))}"
+    told = _ended(_escaped(claim.proof))
+    if claim.verdict is not Verdict.TYPO:
+        told += f" *Supposed:* {_ended(_escaped('; '.join(claim.hypotheses)))}"
+        told += f" *Evidence:* {_ended(_escaped(claim.evidence))}"
+    return [
+        f"**{_escaped(claim.answer)}** ({claim.verdict}, `{claim.id}`)", f"> {_escaped(claim.quote)}", correction, told,
+    ]  # fmt: skip
+
+
+_NUMBERED = re.compile(r"\(|Theorem|Lemma|Proposition|Corollary|Definition|Assumption|Remark")
+_BRIEF = 12  # words of a note that stand on the page; `attsvm claims ID` prints all
+
+
+def _line(claim: Claim, alone: bool) -> str:
+    """A statement that holds, is open, or follows from another correction, in one line.
+
+    A numbered item with this claim alone is not told again: the reader has the paper.
+    """
+    if claim.same_as:
+        return f"- With `{claim.same_as}`: {_ended(_escaped(claim.answer))} ({claim.verdict}, `{claim.id}`)"
+    if claim.verdict is Verdict.OPEN:
+        why = _ended(_escaped(claim.reason or claim.evidence))
+        return f"- Open: {_ended(_escaped(claim.statement))} {why} `{claim.id}`"
+    brief = claim.correction if len(claim.correction.split()) <= _BRIEF else ""
+    note = f" Note: {_ended(_escaped(brief))}" if brief else ""
+    if alone and _NUMBERED.match(claim.items[0]):
+        return f"- Holds.{note} `{claim.id}`"
+    return f"- Holds: {_ended(_escaped(claim.statement))} `{claim.id}`"
+
+
+def _anchor(item: str) -> str:
+    """The anchor that Sphinx gives a heading."""
+    return re.sub(r"[^\w -]", "", item.lower()).replace(" ", "-")
+
+
+def _command(paper: str, figure: str) -> str:
+    return f"`attsvm validate {'' if paper == 'svm' else paper + ' '}{figure}`"
+
+
 def _tally(claims: Sequence[Claim]) -> str:
-    found = Counter(claim.verdict for claim in claims)
-    same = sum(bool(claim.reading.same_as) for claim in claims)
-    listed = ", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict)
-    return listed + (f" ({same} of them count elsewhere)" if same else "")
+    """How many claims there are of each verdict; what follows from another one is counted there."""
+    counts = Counter(claim.verdict for claim in claims if not claim.same_as)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
 
 
-def _suppositions(claim: Claim) -> str:
-    reading = claim.reading
-    parts = []
-    if reading.hypotheses:
-        parts.append("Supposed: " + "; ".join(reading.hypotheses) + ".")
-    if reading.same_as:
-        parts.append(f"Counted with `{reading.same_as}`.")
-    if reading.related:
-        parts.append("See " + ", ".join(f"`{name}`" for name in reading.related) + ".")
-    if reading.tight:
-        parts.append(f"Tightness on reference instances: worst {reading.tight[0]:.2g}, mean {reading.tight[1]:.2g}.")
-    return " ".join(parts)
+def _is_told(claim: Claim) -> bool:
+    """Whether it is a correction of its own."""
+    return claim.verdict.refuted and not claim.same_as
 
 
-def claims_markdown(claims: Sequence[Claim]) -> str:
-    """The page of all claims: one table per paper, with a filter that works without a server.
+def _paper_page(paper: str, claims: Sequence[Claim]) -> str:
+    """The items of a paper in its order."""
+    link = _LINKS[paper][:1].upper() + _LINKS[paper][1:]
+    again = f"`attsvm claims {claims[0].id} --run` measures a claim again."
+    lines = [
+        f"# {LEDGER[paper]}",
+        _tables()[paper]["opens"],
+        f"{link}; {_tally(claims)}. {again}",
+        "## In the order of the paper",
+    ]
+    lone = []
+    for item in items_of(paper):
+        own = [claim for claim in claims if claim.items[0] == item.name]
+        other = [claim for claim in claims if item.name in claim.items[1:]]
+        if not own and not other:
+            lone.append(f"- {item.name}: {_command(paper, item.figure) if item.figure else item.why}.")
+            continue
+        lines.append(f"### {item.name}")
+        for claim in own:
+            lines += _block(claim) if _is_told(claim) else []
+        rest = [_line(claim, len(own) == 1) for claim in own if not _is_told(claim)]
+        for claim in other:
+            rest.append(f"- See [{claim.items[0]}](#{_anchor(claim.items[0])}): {claim.verdict}, `{claim.id}`.")
+        if item.figure:
+            rest.append(f"- {_command(paper, item.figure)}")
+        lines += ["\n".join(rest)] if rest else []
+    if lone:
+        lines += ["## Other numbered items", "\n".join(lone)]
+    return "\n\n".join(lines) + "\n"
+
+
+def _wrong_page(claims: Sequence[Claim]) -> str:
+    """The corrections alone, by verdict and paper."""
+    lines = [_WRONG.rstrip()]
+    main = [claim for claim in claims if _is_told(claim)]
+    for verdict in (Verdict.FAILS, Verdict.MISSING, Verdict.IMPRECISE, Verdict.TYPO):
+        lines.append(f"## {str(verdict).capitalize()}")
+        for paper, title in LEDGER.items():
+            own = [claim for claim in main if claim.paper == paper and claim.verdict is verdict]
+            places = [f"[{c.items[0]}](claims_{paper}.md#{_anchor(c.items[0])})" for c in own]
+            if own and verdict is Verdict.TYPO:
+                lines.append(f"{title}: {', '.join(places)}.")
+            elif own:
+                rows = [f"- {place}: {_escaped(c.answer)}" for place, c in zip(places, own, strict=True)]
+                lines += [f"### {title}", "\n".join(rows)]
+    return "\n\n".join(lines) + "\n"
+
+
+def _index_page(claims: Sequence[Claim]) -> str:
+    """What the pages are, and how many claims of each verdict a paper has."""
+    rows = [
+        f"- [{title}](claims_{paper}.md): {_tally([claim for claim in claims if claim.paper == paper])}."
+        for paper, title in LEDGER.items()
+    ]
+    return "\n".join([_INDEX, *rows, f"- All: {_tally(claims)}.", ""])
+
+
+def ledger_pages(claims: Sequence[Claim]) -> dict[str, str]:
+    """The pages of the documentation by file name: one per paper, what needs a correction, and an index.
 
     Examples
     --------
     >>> from attsvm.validation.ledger.audit import all_claims
-    >>> from attsvm.validation.ledger.ledger_pages import claims_markdown
-    >>> claims_markdown(all_claims(["svm"])).startswith("# What of the papers holds")
-    True
+    >>> from attsvm.validation.ledger.ledger_pages import ledger_pages
+    >>> sorted(ledger_pages(all_claims()))[:3]
+    ['claims.md', 'claims_conditioning.md', 'claims_localization.md']
     """
-    lines = [_CLAIMS_PAGE]
-    for paper, title in LEDGER.items():
-        rows = [claim for claim in claims if claim.paper == paper]
-        if not rows:
-            continue
-        lines += [f"## {title}", "", f"{LINKS[paper]}. {len(rows)} claims: {_tally(rows)}.", ""]
-        columns = ("id", "where", "statement", "verdict", "corrected or sharper form", "evidence",
-                   "hypotheses and links")  # fmt: skip
-        cells = [
-            (_place(c), c.source, c.statement, c.verdict, c.correction, c.evidence or c.reason, _suppositions(c))
-            for c in rows
-        ]
-        lines += [Table(title, columns, cells).markdown(), ""]
-    return "\n".join(lines)
-
-
-def _math(tex: str, words: str) -> str:
-    """TeX that survives a Markdown table: no bars and no angles."""
-    if not tex:
-        return words
-    for bare, safe in ((r"\|", r"\Vert "), ("|", r"\vert "), ("<", r"\lt ")):
-        tex = tex.replace(bare, safe)
-    return f"${tex}$"
-
-
-def _plainly(why: str) -> str:
-    """A reason without the word that says what was decided."""
-    head, found, rest = why.partition(": ")
-    return rest if found and len(head) < 40 else why
-
-
-def _correction(c: Claim, claims: Sequence[Claim]) -> tuple[object, ...]:
-    """One row of the page: what is printed, what holds, the evidence, and what follows from it."""
-    heirs = [_place(other) for other in claims if other.reading.same_as == c.id]
-    evidence = c.evidence or _plainly(c.reading.why)
-    if heirs:
-        evidence += f". With it: {', '.join(heirs)}"
-    printed, holds = _math(c.reading.printed, c.statement), _math(c.reading.holds, c.correction)
-    if c.reading.printed:
-        printed += f" ({c.statement})"
-        holds += f" ({c.correction})"
-    return _place(c), c.source, c.verdict, printed, holds, evidence
-
-
-def wrong_markdown(claims: Sequence[Claim]) -> str:
-    """The page of what needs a correction, ranked by what it changes.
-
-    Examples
-    --------
-    >>> from attsvm.validation.ledger.audit import all_claims
-    >>> from attsvm.validation.ledger.ledger_pages import wrong_markdown
-    >>> "holds |" in wrong_markdown(all_claims(["svm"]))
-    False
-    """
-    main = [claim for claim in claims if claim.verdict.refuted and not claim.reading.same_as]
-    lines = [_WRONG_PAGE, *(f"- {title}: {LINKS[paper]}" for paper, title in PAPERS.items()), ""]
-    for weight in WEIGHTS:
-        rows = [claim for claim in main if (claim.reading.weight or "slip") == weight]
-        if not rows:
-            continue
-        lines += [f"## {_HEADINGS[weight]}", ""]
-        for paper, title in PAPERS.items():
-            own = [claim for claim in rows if claim.paper == paper]
-            if not own:
-                continue
-            cells = [_correction(claim, claims) for claim in own]
-            columns = ("id", "where", "verdict", "printed", "what holds instead", "evidence")
-            lines += [f"### {title}", "", Table(title, columns, cells).markdown(), ""]
-    return "\n".join(lines)
-
-
-def readings_markdown(claims: Sequence[Claim]) -> str:
-    """The page of the second reading: every accusation of the first one, before and after.
-
-    Examples
-    --------
-    >>> from attsvm.validation.ledger.audit import all_claims
-    >>> from attsvm.validation.ledger.ledger_pages import readings_markdown
-    >>> readings_markdown(all_claims(["polarization"])).startswith("# The second reading")
-    True
-    """
-    rows = [claim for claim in claims if claim.reading.before]
-    kept = [c for c in rows if c.verdict is Verdict.FAILS]
-    counts = Counter(str(c.verdict) for c in rows)
-    same = sum(bool(c.reading.same_as) for c in kept)
-    lines = [_READINGS_PAGE.format_map(counts + Counter(all=len(rows), kept=len(kept), same=same))]
-    columns = ("id", "before", "after", "why", "the paper's words")
-    for paper, title in PAPERS.items():
-        own = [c for c in rows if c.paper == paper]
-        if not own:
-            continue
-        cells = []
-        for c in own:
-            after = str(c.verdict) + (f", counted with {c.reading.same_as}" if c.reading.same_as else "")
-            if c.verdict is Verdict.HOLDS:
-                after = "withdrawn: " + after
-            cells.append((c.id, c.reading.before, after, c.reading.why, f"{c.source}: {c.reading.quote}"))
-        lines += [f"## {title}", "", LINKS[paper], "", Table(title, columns, cells).markdown(), ""]
-    return "\n".join(lines)
+    pages = {f"claims_{paper}.md": _paper_page(paper, [c for c in claims if c.paper == paper]) for paper in LEDGER}
+    return pages | {"wrong.md": _wrong_page(claims), "claims.md": _index_page(claims)}

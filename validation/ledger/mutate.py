@@ -101,16 +101,16 @@ def is_tight(claim: Claim, formula: Any = None) -> tuple[bool, str]:
     >>> is_tight(claim)[0], is_tight(claim, 1.1 * claim.printed)[0]
     (True, False)
     """
-    if not claim.reading.tight:
+    if not claim.tight:
         return True, ""
     found = reference(claim, formula)
     same = all(
         abs(a - b) <= _SAME * max(min(abs(b), abs(1 + b)), _FLOOR)
-        for a, b in zip(found, claim.reading.tight, strict=True)
+        for a, b in zip(found, claim.tight, strict=True)
         if not np.isnan(b)
     )
-    return same, f"tightness {found[0]:.4g}, {found[1]:.4g}; recorded {claim.reading.tight[0]:.4g}, " + (
-        f"{claim.reading.tight[1]:.4g}"
+    return same, f"tightness {found[0]:.4g}, {found[1]:.4g}; recorded {claim.tight[0]:.4g}, " + (
+        f"{claim.tight[1]:.4g}"
     )
 
 

@@ -88,8 +88,8 @@ def _bigrams(formula: Any, rng: np.random.Generator, k: int) -> float:
 
 
 CHECKS_NEXT_TOKEN = {
-    "graph-direction": Check(_direction, lambda sequences, table: graph_svm(sequences, table).W, trials=6),
-    "graph-shares": Check(_shares, lambda sequences, table: soft_composition(sequences, table).probabilities, trials=5),
+    "graph-direction": Check(_direction, lambda sequences, table: graph_svm(sequences, table).W, trials=2),
+    "graph-shares": Check(_shares, lambda sequences, table: soft_composition(sequences, table).probabilities, trials=2),
     "linear-infimum": Check(_infimum, _entropy, trials=50),
     "bigrams": Check(_bigrams, lambda contexts, counts: linear_svm(contexts, counts).W, trials=30),
 }
@@ -159,11 +159,11 @@ def _softmax_with_null(h: np.ndarray) -> np.ndarray:
 
 
 CHECKS_JOINT = {
-    "joint-head": Check(_head, lambda problem, selection: joint_svm(problem, selection).v, trials=6),
+    "joint-head": Check(_head, lambda problem, selection: joint_svm(problem, selection).v, trials=2),
     "joint-attention": Check(
-        _attention, lambda problem, selection, ratio: joint_svm(problem, selection, ratio=ratio).W, trials=6
+        _attention, lambda problem, selection, ratio: joint_svm(problem, selection, ratio=ratio).W, trials=2
     ),
-    "step-direction": Check(_steps, lambda problem: attsvm.att_svm(problem).W, trials=10),
-    "mirror": Check(_mirror, lambda problem: attsvm.att_svm(problem, norm="l1.5").W, trials=4),
+    "step-direction": Check(_steps, lambda problem: attsvm.att_svm(problem).W, trials=4),
+    "mirror": Check(_mirror, lambda problem: attsvm.att_svm(problem, norm="l1.5").W, trials=2),
     "softmax-1": Check(_null_token, _softmax_with_null, trials=100),
 }

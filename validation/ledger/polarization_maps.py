@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import comb
 from typing import Any
 
 import numpy as np
@@ -109,27 +108,6 @@ def _conditioning(formula: Callable[[float, float], bool], rng: np.random.Genera
     return count(wrong, 0.5, "1: the entropies at condition 1 and 5 contradict it")
 
 
-def _speed(formula: Callable[[FloatArray], bool], rng: np.random.Generator, trials: int) -> Measurement:
-    runs = [conditioned_runs(seed, (1.0, 2.0, 3.0, 4.0, 5.0)) for seed in _seeds(rng, trials)]
-    wrong = [float(not formula(np.array([steps for _, steps in run]))) for run in runs]
-    return count(wrong, 0.5, "1: the steps at condition 1..5 contradict it")
-
-
-@each(1e-3, "distance of the final loss from the entropy of the target")
-def _kl(formula: str, rng: np.random.Generator, k: int) -> Any:
-    """Whether the loss fits the target: the loss ends at the entropy of p_*, and the scores keep some spread."""
-    target = np.exp(rng.standard_normal(5))
-    target /= target.sum()
-    V0 = np.abs(0.1 * rng.standard_normal((5, 5))) if formula == "printed" else 0.1 * rng.standard_normal((5, 5))
-    loss = pol.KLLoss(target, form=formula)
-    flow = pol.full_flow(V0, np.zeros(5), loss, t_end=1e4, points=5, rtol=1e-7, atol=1e-10)
-    return abs(float(flow.loss[-1]) - float(-(target @ np.log(target))))
-
-
-def _increasing(values: Any) -> bool:
-    return bool((np.diff(values) > 0).all())
-
-
 CHECKS_REGRESSION = {
     "C26": Check(_rank_one, lambda u, beta: np.outer(beta, u) / (beta @ beta), trials=10),
     "C27": Check(_regression_order, lambda rng: np.zeros(5), trials=20),
@@ -138,8 +116,6 @@ CHECKS_REGRESSION = {
     "C30": Check(_control, lambda norm, tau: norm * tau, trials=12),
     "C31": Check(_contraction, lambda p: 1.0 / p),
     "C32": Check(_conditioning, lambda plain, bad: bad < plain, trials=3),
-    "C33": Check(_speed, _increasing, lambda times: bool(times[-1] > times[0]), trials=3),
-    "C34": Check(_kl, "printed", "corrected", trials=4),
 }
 
 
@@ -194,15 +170,22 @@ def _map_rates(u: FloatArray, a: FloatArray, b: float, gamma: float, name: str) 
 
 
 @each(0.0, "largest overtaking in a")
-def _no_crossing(formula: Callable[[pol.Normalization, FloatArray], bool], rng: np.random.Generator, k: int) -> Any:
-    """Order of a after a short flow from equal logits, on the instances that the hypothesis admits."""
-    kind = pol.get_normalization(("sum", "sigmoid_norm", "elu_norm")[k % 3])
-    a, u = np.full(4, float(rng.choice([-1.0, 1.0])) * float(rng.uniform(0.5, 2))), ordered(rng, 4)
-    if not formula(kind, a):
+def _no_crossing(formula: Callable[[FloatArray, FloatArray], bool], rng: np.random.Generator, k: int) -> Any:
+    """Order of a after a short flow from a(0) = 0, for increasing f (Assumption 3.1), where a rule on (f, f') holds.
+
+    ``f(x) = x + c`` with c of either sign, the exponential, and ``x + x^3 + c``.
+    """
+    c = float(rng.choice([-1.0, 1.0])) * float(rng.uniform(0.5, 2))
+    value, slope = (
+        (lambda x: x + c, np.ones_like), (np.exp, np.exp), (lambda x: x + x**3 + c, lambda x: 1 + 3 * x**2)
+    )[k % 3]  # fmt: skip
+    a, u = np.zeros(4), ordered(rng, 4)
+    if not formula(value(a), slope(a)):
         return None
     for _ in range(20):  # tau = 0.02: the order shows at once or not at all
-        du, da = pol.orbit_rates(u, a, 1.0, kind)
-        u, a = u + 1e-3 * du, a + 1e-3 * da
+        F = value(a).sum()
+        s = value(a) / F
+        u, a = u + 1e-3 * s, a + 1e-3 * slope(a) / F * (u - u @ s)
     return float(np.diff(a).max())
 
 
@@ -215,14 +198,12 @@ def _final_share(name: str, rng: np.random.Generator, t_end: float, p: int = 6) 
     return float(s.max() / s.sum())
 
 
-def _share(t_end: float, one_hot: bool) -> Callable[[str, np.random.Generator, int], Measurement]:
-    """Whether a map polarizes (a share above 0.9) or not (below 0.6)."""
+def _share(t_end: float) -> Callable[[str, np.random.Generator, int], Measurement]:
+    """A map that does not polarize: no share above 0.6."""
 
     def measure(formula: str, rng: np.random.Generator, trials: int) -> Measurement:
         shares = np.array([_final_share(formula, rng, t_end) for _ in range(trials)])
-        return count(
-            0.9 - shares if one_hot else shares - 0.6, 0.0, f"largest share against 0.9 or 0.6 at t = {t_end:.0e}"
-        )
+        return count(shares - 0.6, 0.0, f"largest share against 0.6 at t = {t_end:.0e}")
 
     return measure
 
@@ -248,40 +229,26 @@ def _square_loss_shares(formula: float, rng: np.random.Generator, trials: int) -
     return count(errors, 0.0, "largest score over the bound, five normalizations")
 
 
-def _is_sound(kind: pol.Normalization, a: FloatArray) -> bool:
-    return bool(kind.value(a).sum() > 0 and (kind.slope(a) > 0).all())
-
-
 CHECKS_MAPS = {
     "C35": Check(_invariance, lambda a: a.sum(axis=-1)),
     "C58": Check(_shift, lambda a, c: a + c, trials=40),
     "C38": Check(_map_flow, _map_rates, trials=40),
-    "C39": Check(_no_crossing, lambda kind, a: True, _is_sound, trials=60),
-    "C40": Check(_share(1e12, False), "sum", trials=10),
+    "C39": Check(_no_crossing, lambda f, slope: True, lambda f, slope: bool(f.sum() > 0), trials=60),
+    "C40": Check(_share(1e12), "sum", trials=10),
     "C41": Check(_square_rate, lambda b, a0: -2 * b / float(a0 @ a0), trials=10),
-    "C42": Check(_share(1e80, False), "sigmoid", trials=10),
-    "C43": Check(_share(1e12, False), "relu", trials=10),
+    "C42": Check(_share(1e80), "sigmoid", trials=10),
+    "C43": Check(_share(1e12), "relu", trials=10),
     "C44": Check(_square_loss_shares, 0.5, trials=1),
-    "C45": Check(_share(1e300, True), "elu_norm", trials=8),
 }
 
 
-def _rows(scale: float, formula: Callable[[FloatArray], int], rng: np.random.Generator, trials: int) -> Measurement:
+def _sink(formula: Callable[[FloatArray], int], rng: np.random.Generator, trials: int) -> Measurement:
     wrong = []
     for _ in range(trials):
         u0 = 0.3 * rng.standard_normal(5)
-        flow = pol.row_flow(u0, scale * rng.standard_normal((5, 5)), t_end=1e12, points=3)
+        flow = pol.row_flow(u0, np.zeros((5, 5)), t_end=1e12, points=3)
         wrong.append(float((flow.selected_tokens != formula(u0)).any()))
     return count(wrong, 0.5, "1: some row sinks elsewhere")
-
-
-def _sink(formula: Callable[[FloatArray], int], rng: np.random.Generator, trials: int) -> Measurement:
-    return _rows(0.0, formula, rng, trials)
-
-
-def _sink_hypothesis(formula: float, rng: np.random.Generator, trials: int) -> Measurement:
-    """Sinks at argmax u(0) when A(0) is drawn with the standard deviation that the hypothesis admits."""
-    return _rows(formula, lambda u: int(np.argmax(u)), rng, trials)
 
 
 @each(0.5, "1: another column, or no polarization")
@@ -329,37 +296,9 @@ def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, k: int) -> A
     return rates[1] - rates[0]
 
 
-@each(0.3, "error of the number of distinct inputs in a sample of 200")
-def _distinct(formula: Callable[[models.SetTask, int], float], rng: np.random.Generator, k: int) -> Any:
-    import torch
-
-    task, samples = models.SetTask(41), 200
-    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-    found = len({frozenset(row[:-1]) for row in task.sample(samples, generator)[0].tolist()})
-    return abs(found - formula(task, samples))
-
-
-@each(1e-9, "difference of the two scores")
-def _scores_agree(formula: bool, rng: np.random.Generator, k: int) -> Any:
-    """The two definitions of the sink score on attention that the hypothesis admits (True: rows of any sum)."""
-    weights = np.exp(rng.standard_normal((1, 2, 5, 8, 8))) * np.tri(8)
-    weights = weights / weights.sum(axis=-1, keepdims=True)
-    if formula:
-        weights = weights * np.exp(rng.standard_normal((1, 2, 5, 8, 1)))
-    return np.abs(pol.sink_score(weights) - pol.sink_score(weights, how="ratio_of_sums")).max()
-
-
-def _count_sets(task: models.SetTask, samples: int) -> float:
-    """Distinct sets: all of them when there are few, nearly one per sample when there are many."""
-    return float(min(samples, task.labels * comb(task.group, task.length)))
-
-
 CHECKS_ATTENTION = {
     "C46": Check(_sink, lambda u: int(np.argmax(u)), trials=10),
-    "C47": Check(_sink_hypothesis, 0.0, trials=8),
     "C49": Check(_tied, lambda a, s: int(np.argmax(a)), lambda a, s: int(np.argmax(s)), trials=8),
     "C50": Check(_flip_order, ("softmax", "sigmoid_unnorm"), trials=2),
     "C51": Check(_flip_heads, (1, 4), trials=2),
-    "C52": Check(_distinct, lambda task, samples: float(samples), _count_sets, trials=5),
-    "C56": Check(_scores_agree, True, False, trials=20),
 }

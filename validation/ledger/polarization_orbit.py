@@ -263,13 +263,6 @@ def _decay(formula: Callable[[int, float, float], float], rng: np.random.Generat
     return np.abs(flow.log_scores[-1, 1:] - np.log(formula(p, b, flow.log_time[-1]))).max()
 
 
-@each(0.02, "distance of s_1 / s_last from its limit at tau = 1e15")
-def _equalize(formula: Callable[[], float], rng: np.random.Generator, k: int) -> Any:
-    p = int(rng.integers(3, 6))
-    flow = pol.gap_flow(ordered(rng, p), clock="tau", times=[0.0, 1e6, 1e15])
-    return abs(np.exp(flow.log_scores[-1, 1] - flow.log_scores[-1, -1]) - formula())
-
-
 def _comparison(formula: Callable[[np.random.Generator], float], rng: np.random.Generator, trials: int) -> Measurement:
     """Whether a premise on q' gives q <= 1 / (1 + int k): q' = -c k q^2 with c from the premise, k = log(t) / t."""
     errors = []
@@ -306,16 +299,6 @@ def _linear_direction(formula: Callable[[], bool], rng: np.random.Generator, k: 
     return float((direction.max() > 0.99) != formula())
 
 
-@each(0.5, "1: polarized, or not, against the statement")
-def _who_polarizes(formula: dict[str, bool], rng: np.random.Generator, k: int) -> Any:
-    u0 = ordered(rng, 5)
-    for trained, expected in formula.items():
-        frozen = {"both": None, "a only": "u", "V only": "a"}[trained]
-        # Training a alone polarizes like 1 / t: 1e5 is enough, and later the flow is stiff in log-time.
-        flow = pol.aligned_flow(u0, frozen=frozen, t_end=1e5 if frozen == "u" else 1e12, points=3)
-        yield float((flow.scores[-1].max() > 0.95) != expected)
-
-
 def _unit(index: int, p: int) -> FloatArray:
     return np.asarray(np.eye(p)[index])
 
@@ -343,13 +326,6 @@ CHECKS_ORBIT = {
     "C19": Check(_bounded, lambda p, tau: 4 / (p * tau), trials=10),
     "C20": Check(_decay, lambda p, b, log_t: 2 * b / (p * log_t**2), trials=10),
     "C21": Check(_comparison, lambda rng: float(rng.uniform(0, 1)), lambda rng: float(rng.uniform(1, 5)), trials=50),
-    "C22": Check(_equalize, lambda: 1.0, trials=8),
     "C23": Check(_rank_one, lambda u: _unit(int(np.argmax(u)), u.size), trials=10),
     "C24": Check(_linear_direction, lambda: False, trials=15),
-    "C25": Check(
-        _who_polarizes,
-        {"both": True, "a only": False, "V only": False},
-        {"both": True, "a only": True, "V only": False},
-        trials=8,
-    ),
 }

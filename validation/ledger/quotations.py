@@ -135,8 +135,8 @@ def check_quotations(claims: Iterable[Claim], folder: Path) -> list[Quotation]:
     }
     found = []
     for claim in claims:
-        quote = claim.reading.quote
-        if not quote or (quote.startswith("(") and quote.endswith(")")):  # in brackets: a place, in our words
+        quote = claim.quote
+        if not quote:
             continue
         if len(prose(quote)) < _FEW:
             found.append(Quotation(claim.id, quote, "formula"))

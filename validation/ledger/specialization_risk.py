@@ -20,25 +20,30 @@ __all__ = [
 ]
 
 
-@each(0.02, "error of the change of curvature over |mbar|^2 (values about .1), or a sign")
+@each(2e-4, "error of the change of curvature over |mbar|^2 (values about .06), or a sign")
 def _near(formula: Any, rng: Rng, k: int) -> Any:
-    """Constants (L, H, V, V_learnt) -> (c1, c2, c3) of the change of the Hessian next to a learnt feature."""
-    L, H, step, s = 3, 3, 0.005, 0.2
+    """Constants (L, H, V, V_learnt) -> (c1, c2, c3) of the change of the Hessian next to a learnt feature.
+
+    The change over |mbar|^2 at |mbar| = 0.1 and 0.05, extrapolated to 0: what is left is of order 2e-5.
+    """
+    L, H, step = 3, 3, 0.01
     variance, other = rng.uniform(0.5, 2, size=2)
     prior = sp.GaussianPrior([other, variance])
     mbar, w = (x - x.mean() for x in rng.standard_normal((2, H)))
     mbar, w = mbar / np.linalg.norm(mbar), w / np.linalg.norm(w)
-    curvatures = []
-    for size in (s, 0.0):
+
+    def curvature(size: float) -> float:
         losses = [
-            exact_loss(prior, L, point_of(np.column_stack([size * mbar, k * step * w])), "softmax", nodes=6)
-            for k in (1, 0)
+            exact_loss(prior, L, point_of(np.column_stack([size * mbar, j * step * w])), "softmax", nodes=6)
+            for j in (1, 0)
         ]
-        curvatures.append(2 * (losses[0] - losses[1]) / step**2)
+        return 2 * (losses[0] - losses[1]) / step**2
+
+    far, near = ((curvature(size) - curvature(0.0)) / size**2 for size in (0.1, 0.05))
     c1, c2, c3 = formula(L, H, variance, other)
-    predicted = s**2 * (c1 + c2 * (mbar**2 * w**2).sum() + c3 * (mbar @ w) ** 2)
+    predicted = c1 + c2 * (mbar**2 * w**2).sum() + c3 * (mbar @ w) ** 2
     wrong_sign = not (c1 > 0 and c3 > 0)
-    return abs(curvatures[0] - curvatures[1] - predicted) / s**2 + wrong_sign
+    return abs((4 * near - far) / 3 - predicted) + wrong_sign
 
 
 def _hierarchy(L: int, H: int, variance: float, other: float) -> tuple[float, float, float]:
@@ -85,21 +90,21 @@ def _predicted_rates(activation: str, L: int, H: int, variance: float) -> tuple[
 
 @each(0.05, "distance of the time at D = 1e5 from the line through 1e3 and 1e7, relative")
 def _log_law(formula: Any, rng: Rng, k: int) -> Any:
-    """A law D -> g(D) in which the specialization time is said to be linear."""
+    """A law D -> g(D) in which the time of P_perp m, and that of the split, is linear; F = 2 and a small mean."""
     D = np.array([1e3, 1e5, 1e7])
     g = generator(rng)
-    samples = sp.draw_samples(sp.gaussian_spikes(1, 8.0), 5, 0, 3000, generator=g)
+    samples = sp.draw_samples(sp.flipping_spike(float(rng.uniform(0.05, 0.3)), 8.0), 5, 0, 3000, generator=g)
     # Heads that differ from the start: from equal ones the split has no finite time.
-    shape = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
-    shape = shape + 0.3 * torch.randn(2, 1, generator=g, dtype=torch.float64)
+    shape = torch.tensor([[0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
+    shape = shape + 0.3 * torch.randn(2, 2, generator=g, dtype=torch.float64)
     start = sp.OrderParameters(torch.tensor(D**-0.5)[:, None, None] * shape)
-    times = np.arange(0, 16, 0.5)
+    times = np.arange(0, 20, 0.5)
     path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=0.5)
-    split = sp.head_split(path).numpy()
-    found = [sp.crossing_time(times, split[:, k], 0.5) for k in range(3)]
     x = np.array([formula(d) for d in D])
-    predicted = found[0] + (x[1] - x[0]) / (x[2] - x[0]) * (found[2] - found[0])
-    return abs(found[1] - predicted) / (found[2] - found[0])
+    for size in (path.m[..., 1].abs().amin(dim=-1).numpy(), sp.head_split(path).numpy()):
+        found = [sp.crossing_time(times, size[:, j], 0.5) for j in range(3)]
+        predicted = found[0] + (x[1] - x[0]) / (x[2] - x[0]) * (found[2] - found[0])
+        yield abs(found[1] - predicted) / (found[2] - found[0])
 
 
 _SETTINGS = (  # of the figures: flipping spikes (nu1, nu2) and L; Figures 1, 2, 11-14
@@ -144,7 +149,7 @@ CHECKS_DYNAMICS = {
     "22": Check(_near, _hierarchy, trials=3),
     "23": Check(_base, _swapped, _restored, trials=4),
     "24": Check(_rates, _predicted_rates, trials=6),
-    "25": Check(_log_law, np.log, trials=2),
+    "25": Check(_log_law, np.log, trials=4),
     "26": Check(_descent, lambda rate: rate > 0, trials=15),
     "27": Check(_onsets, (1.0, 10.0), trials=4),
 }
@@ -262,16 +267,6 @@ def _more_heads(formula: Any, rng: Rng, k: int) -> Any:
     return float(not (losses[0] > losses[1] + 0.03 > losses[2] + 0.06 and losses[2] > risk))
 
 
-@each(0.0, "advantage beyond the stated one")
-def _flip_gap(formula: Any, rng: Rng, trial: int) -> Any:
-    """Largest relative advantage nu -> number of softmax-1 over softmax, flipping spike, H = 4."""
-    nu = (4.0, 10.0)[trial % 2]
-    soft, sink = (
-        _train(rng, sp.flipping_spike(nu, nu), a, 4, steps=400, samples=3000) for a in ("softmax", "softmax1")
-    )
-    return (soft - sink) / soft - formula(nu)
-
-
 @each(0.5, "orders that are not those of the gaps")
 def _gap_grows(formula: Any, rng: Rng, k: int) -> Any:
     """Signals in the order of growing gap between softmax and softmax-1, isotropic Gaussian."""
@@ -301,7 +296,6 @@ CHECKS_BAYES = {
     "32": Check(_vanishing, sp.opposite_heads, trials=2),
     "33": Check(_enough_heads, lambda spikes: (spikes, spikes + 2), trials=1),
     "34": Check(_more_heads, (2, 4, 8), trials=1),
-    "35": Check(_flip_gap, lambda nu: 0.1, lambda nu: 0.15 if nu >= 10 else 0.3, trials=2),
     "36": Check(_gap_grows, (2.0, 40.0), trials=1),
 }
 
@@ -309,18 +303,20 @@ CHECKS_BAYES = {
 def _patterns(formula: Any, rng: Rng, trials: int) -> Measurement:
     """(number of sign patterns, feature learnt first) of four softmax heads, Gaussian features of variance 8 and 4.
 
-    All of the runs are counted: no run of the 24 first tried ended with fewer patterns.
+    Of 120 runs with three choices of samples five ended with three patterns (4 %, at most 10 % with confidence 99 %),
+    all had learnt the first feature first. That more than half of 6 runs end so has a probability below 1.5e-3.
     """
     bad, times = [], np.arange(0.0, 241.0, 10.0)
-    g = generator(rng)
-    start = sp.initial_order_parameters(4, 2, noise=0.01, runs=trials, generator=g)
-    samples = sp.draw_samples(sp.gaussian_spikes(2, 8.0, 4.0), 4, 4, 2500, generator=g)
-    m = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=1.25).m.numpy()
-    for run in range(trials):
-        learnt = [sp.crossing_time(times, np.abs(m[:, run, :, f]).max(axis=1), 0.3) for f in (0, 1)]
-        signs = {tuple(row) for row in np.sign(m[-1, run]).astype(int).tolist()}
-        bad.append(float((len(signs), int(np.argmin(learnt))) != formula))
-    return count([float(np.mean(bad))], 0.5, f"share of {trials} runs with other patterns or order, softmax, H = L = 4")
+    for _ in range(2):  # the samples that stand for expectations are drawn twice
+        g = generator(rng)
+        start = sp.initial_order_parameters(4, 2, noise=0.01, runs=trials, generator=g)
+        samples = sp.draw_samples(sp.gaussian_spikes(2, 8.0, 4.0), 4, 4, 2500, generator=g)
+        m = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=1.25).m.numpy()
+        for run in range(trials):
+            learnt = [sp.crossing_time(times, np.abs(m[:, run, :, f]).max(axis=1), 0.3) for f in (0, 1)]
+            signs = {tuple(row) for row in np.sign(m[-1, run]).astype(int).tolist()}
+            bad.append(float((len(signs), int(np.argmin(learnt))) != formula))
+    return count([float(np.mean(bad))], 0.5, f"share of {len(bad)} runs with other patterns or order, H = L = 4")
 
 
 @each(0.5, "directions of change that differ, L = 4, tau = 120")
@@ -386,20 +382,8 @@ def _same_samples(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(np.abs(np.log(found)), 1.2, "log of the standard deviation of m_11 (value 1.2) over the stated one")
 
 
-@each(1e-9, "relative difference")
-def _budget(formula: Any, rng: Rng, k: int) -> Any:
-    """Samples (tau, N_b, gamma) -> N that a run of SGD has drawn at the time tau that it reports."""
-    batch, lr, steps = int(rng.integers(1, 20)), float(rng.uniform(0.01, 1)), int(rng.integers(1, 12))
-    g = generator(rng)
-    start = sp.random_overlaps(2, 1, 30, generator=g)
-    run = sp.projected_sgd(
-        start, sp.gaussian_spikes(1, 2.0), "softmax", L=3, D=30, steps=steps, lr=lr, batch=batch, generator=g
-    )
-    return abs(formula(float(run.times[-1]), batch, lr) - steps * batch) / (steps * batch)
-
-
 CHECKS_FIGURES = {
-    "37": Check(_patterns, (4, 0), trials=4),
+    "37": Check(_patterns, (4, 0), trials=3),
     "40": Check(_cosine, (1.0, -1.0), (-1.0, 1.0), trials=1),
     "41": Check(
         _removal(sp.one_hot_spikes(3, 12.0), ("softmax", "softmax1", "bayes")),
@@ -414,5 +398,4 @@ CHECKS_FIGURES = {
     ),
     "43": Check(_degrades, ("softmax", "softmax1", "bayes"), trials=1),
     "44": Check(_same_samples, lambda n: 2.2 * n**-0.5, trials=8),
-    "45": Check(_budget, lambda time, batch, lr: time * batch / lr, trials=10),
 }

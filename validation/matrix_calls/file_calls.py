@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -148,6 +150,122 @@ def _to_onnx(call: Call) -> Iterator[str]:
     Z = call.rng.standard_normal((2, W.shape[1])).astype(np.float32)
     (found,) = ReferenceEvaluator(model).run(None, {"tokens": X, "queries": Z})
     yield from close("logits", found, np.einsum("ntd,de,ne->nt", X, _truncated(W, rank), Z), 1e-4)
+
+
+def _exported(call: Call, square: bool) -> tuple[Any, FloatArray, FloatArray]:
+    """What is exported in one of its kinds, and the maps of queries and documents."""
+    d, e = call.pick((2, 2), (4, 3), (8, 6))
+    W = call.rng.standard_normal((d, d if square else e))
+    if call["kind"] == "array":
+        return W, W, W.T
+    if call["kind"] == "edit":
+        problem = attsvm.AttentionProblem(
+            call.rng.standard_normal((2, 3, len(W))), Z=call.rng.standard_normal((2, W.shape[1]))
+        )
+        edit = attsvm.edit(W, problem, [0, 1], C=1.0)
+        return edit, edit.W, edit.W.T
+    return SimpleNamespace(query_map=W, document_map=np.eye(len(W))), W, np.eye(len(W))
+
+
+_KINDS = ("array", "edit", "maps")
+
+
+@case("attsvm.export.embedding_maps", words={"kind": _KINDS})
+def _embedding_maps(call: Call) -> Iterator[str]:
+    source, query, _ = _exported(call, square=False)
+    found = call.run(export.embedding_maps, source)
+    yield from close("query map", found[0], query)
+    if found[1] is not None:
+        yield "documents have a map"
+
+
+@case("attsvm.export.save_map", words={"kind": _KINDS, "suffix": (".npz", ".safetensors", ".onnx")}, work=300_000)
+def _save_map(call: Call) -> Iterator[str]:
+    from onnx.reference import ReferenceEvaluator
+    from safetensors.numpy import load_file
+
+    source, query, document = _exported(call, square=False)
+    path = call.run(export.save_map, source, call.folder / f"map{call['suffix']}", **call.options("side", "dtype"))
+    M = query if call["side"] == "query" else document
+    given = call.rng.standard_normal((3, M.shape[1]))
+    if call["suffix"] == ".onnx":
+        session = ReferenceEvaluator(str(path))
+        (found,) = session.run(None, {"embeddings": given.astype(call["dtype"] or np.float32)})
+    else:
+        found = given @ (np.load(path) if call["suffix"] == ".npz" else load_file(path))["M"].T
+    yield from close("mapped", found, given @ M.T, 1e-5)
+
+
+@case("attsvm.export.save_low_rank", words={"kind": _KINDS}, work=300_000)
+def _save_low_rank(call: Call) -> Iterator[str]:
+    source, query, document = _exported(call, square=True)
+    M = query if call["side"] == "query" else document
+    prior = call.rng.standard_normal(M.shape)
+    options = call.options("side", "dtype", rank=1, prior=prior)
+    file = np.load(call.run(export.save_low_rank, source, call.folder / "update.npz", **options))
+    base = prior if call.given("prior") else np.eye(len(M))
+    yield from close("update", file["B"] @ file["A"], _truncated(M - base, 1 if call.given("rank") else None), 1e-5)
+
+
+@case("attsvm.export.save_dense", "attsvm.export.save_linear_adapter", words={"kind": _KINDS}, work=300_000)
+def _save_layer(call: Call) -> Iterator[str]:
+    import torch
+    from safetensors.torch import load_file
+
+    source, query, document = _exported(call, square=True)
+    M = query if call["side"] == "query" else document
+    dense = call.name == "save_dense"
+    out = call.run(getattr(export, call.name), source, call.folder / "layer", side=call["side"])
+    file = out / ("model.safetensors" if dense else "pytorch_model.bin")
+    state = load_file(file) if dense else torch.load(file, weights_only=True)
+    config = json.loads((out / "config.json").read_text())
+    layer = torch.nn.Linear(config["in_features"], config["out_features"], bias=config["bias"])
+    layer.load_state_dict({name.removeprefix("linear."): value for name, value in state.items()})
+    given = call.rng.standard_normal((3, len(M)))
+    yield from close("layer", layer(torch.tensor(given, dtype=torch.float32)).detach().numpy(), given @ M.T, 1e-5)
+
+
+@case("attsvm.export.save_sentence_transformer", words={"kind": ("array", "maps", "folder")}, work=3_000_000)
+def _save_sentence_transformer(call: Call) -> Iterator[str]:
+    """A bag of words as the encoder: its embeddings are counts."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW
+
+    words = ["cat", "dog", "mat", "house"][: call.pick(2, 3, 4)]
+    encoder: Any = SentenceTransformer(modules=[BoW(words)], device="cpu")
+    maps = [call.rng.standard_normal((2, len(words))) for _ in range(2)]
+    source: Any = SimpleNamespace(query_map=maps[0], document_map=maps[1])
+    if call["kind"] == "array":
+        source = call.rng.standard_normal((len(words), len(words)))
+        maps = [source, np.eye(len(words))]
+    elif call["kind"] == "folder":
+        encoder.save(str(call.folder / "encoder"), create_model_card=False)
+        encoder = call.folder / "encoder"
+    out = call.run(export.save_sentence_transformer, source, encoder, call.folder / "mapped")
+    again = SentenceTransformer(str(out), device="cpu")
+    counts = np.eye(len(words))
+    yield from close("queries", again.encode_query(words), counts @ maps[0].T, 1e-5)
+    yield from close("documents", again.encode_document(words), counts @ maps[1].T, 1e-5)
+
+
+@case("attsvm.capture", words={"maps": ("biased", "plain")}, work=300_000)
+def _capture(call: Call) -> Iterator[str]:
+    """The W and the tokens of one head of torch's own attention, against the weights that it returns."""
+    import torch
+
+    n, T, heads, d_head = call.pick((1, 2, 1, 2), (2, 4, 2, 3), (3, 6, 4, 4))
+    d = heads * d_head
+    torch.manual_seed(call.seed)
+    biased = call["maps"] == "biased"
+    model = torch.nn.MultiheadAttention(d, heads, bias=biased, batch_first=True, dtype=torch.float64)
+    x = torch.tensor(call.rng.standard_normal((n, T, d)))
+    number = int(call.rng.integers(heads))
+    head, problem = call.run(
+        attsvm.capture, model, x, layer=0, head=number, **call.options("of", tokenizer=None)
+    )  # fmt: skip
+    own = model(x, x, x, average_attn_weights=False)[1][:, number].detach().numpy()
+    found = attsvm.attention.probabilities(problem, head.W)
+    yield from close("attention", found.reshape(own.shape), own, 1e-10)
 
 
 @case("attsvm.export.to_torch")
@@ -323,7 +441,7 @@ def _sweep(call: Call) -> Iterator[str]:
 
 
 # -- tasks ---------------------------------------------------------------------------------------------
-@case("attsvm.sklearn.read_tasks", words={"kind": ("pairs", "table", "problem")})
+@case("attsvm.sklearn.read_tasks", words={"kind": ("pairs", "objects", "problem")})
 def _tasks(call: Call) -> Iterator[str]:
     from attsvm.sklearn import read_tasks
 
@@ -332,8 +450,10 @@ def _tasks(call: Call) -> Iterator[str]:
     lengths = call.rng.integers(2, T + 1, n)
     there = np.arange(T) < lengths[:, None]
     given: Any = [(X[i, : lengths[i]], Z[i]) for i in range(n)]
-    if call["kind"] == "table":
-        given = np.concatenate([np.where(there[..., None], X, np.nan), Z[:, None]], axis=1)
+    if call["kind"] == "objects":
+        pairs = np.empty(n, dtype=object)
+        pairs[:] = given
+        given = pairs
     elif call["kind"] == "problem":
         given = attsvm.AttentionProblem(X, Z=Z, mask=there)
     found = call.run(read_tasks, given)
@@ -344,22 +464,28 @@ def _tasks(call: Call) -> Iterator[str]:
     )
 
 
-@case("attsvm.sklearn.mean_reciprocal_rank", "attsvm.sklearn.recall_at")
+@case(
+    "attsvm.sklearn.mean_reciprocal_rank", "attsvm.sklearn.recall_at", "attsvm.sklearn.ndcg_at",
+    words={"k": (None, GIVEN), "rows": ("tasks", "flat")},
+)  # fmt: skip
 def _scorers(call: Call) -> Iterator[str]:
-    from attsvm.sklearn import mean_reciprocal_rank, recall_at
+    from attsvm.sklearn import mean_reciprocal_rank, ndcg_at, recall_at
 
     n, T = call.pick((1, 2), (5, 4), (20, 6))
     scores, y = call.rng.standard_normal((n, T)), call.rng.integers(T, size=n)
     places = np.array([1 + (scores[i] > scores[i, y[i]]).sum() for i in range(n)])
+    k = 2 if call.given("k") else T if call.name == "ndcg_at" else 1
+    scorer: Any = {"recall_at": recall_at(k), "ndcg_at": ndcg_at(k)}.get(call.name, mean_reciprocal_rank)
+    expected = {"recall_at": places <= k, "ndcg_at": (places <= k) / np.log2(1 + places)}.get(call.name, 1 / places)
+    flat = call["rows"] == "flat"
 
     class Fixed:
         def decision_function(self, tasks: Any) -> FloatArray:
-            return scores
+            return scores.ravel() if flat else scores
 
-    if call.name == "mean_reciprocal_rank":
-        yield from close("score", call.run(mean_reciprocal_rank, Fixed(), [], y), (1 / places).mean())
-    else:
-        yield from close("score", call.run(recall_at(2), Fixed(), [], y), (places <= 2).mean())
+    labels: Any = (np.arange(T) == y[:, None]).ravel().astype(int) if flat else y
+    qid = np.repeat(np.arange(n), T) if flat else None
+    yield from close("score", call.run(scorer, Fixed(), [], labels, qid), np.mean(expected))
 
 
 # -- softmax -------------------------------------------------------------------------------------------

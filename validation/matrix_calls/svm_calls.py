@@ -388,14 +388,15 @@ def _soft_path(call: Call) -> Iterator[str]:
     yield from close("Cs", path.Cs, sorted(Cs))
     margin = Margin(call["loss"], call["slack"])
     for C, solution in zip(path.Cs, path, strict=True):
-        priced = replace(one, C=float(C))
-        fault = faults_of(priced, call["norm"], margin, answer_of(solution), reference(priced, call["norm"], margin))
+        at_C = replace(one, C=float(C))
+        fault = faults_of(at_C, call["norm"], margin, answer_of(solution), reference(at_C, call["norm"], margin))
         yield from [f"C = {C}: {fault[1]}"] if fault[1] else []
 
 
 @case(
     "attsvm.edit", words={"keep": (None, GIVEN, True, "problem", "selected"), "head": ("bare", "trained")},
-    refused=lambda row: _rank_refused(row) or (row["head"] == "bare" and row["of"] != "W"), work=_svm_work,
+    refused=lambda row: _svm_refused(row) or (row["head"] == "bare" and row["of"] != "W") or (
+        row["weights"] is not None and row["C"] is None), work=_svm_work,
 )  # fmt: skip
 def _edit(call: Call) -> Iterator[str]:
     """The change of W, K or Q against cvxpy in the same matrix, and the demands on the W that results."""
@@ -417,7 +418,7 @@ def _edit(call: Call) -> Iterator[str]:
     given: Any = head.W if call["head"] == "bare" else head
     found = call.run(
         attsvm.edit, given, problem, wanted, keep=keep, margin=margin,
-        **call.options("of", "norm", "slack", "loss", "solver", rank=1, C=C), **_starts(call),
+        **call.options("of", "norm", "slack", "loss", "solver", rank=1, C=C, weights=WEIGHTS[:n]), **_starts(call),
     )  # fmt: skip
     yield from iterations_within(call, found)
     sides: list[tuple[Any, ...]] = [(X[i], Z[i], int(wanted[i]), None) for i in range(2)]
@@ -427,6 +428,16 @@ def _edit(call: Call) -> Iterator[str]:
         sides += [(more[0][i], more[1][i], int(kept[i]), margin) for i in range(2)]
     rows = _edit_rows(sides, head, call["of"], margin)
     yield from _judge_edit(call, found, rows, head, C)
+
+
+WEIGHTS = np.array([0.4, 2.5, 1.0, 1.0, 1.0, 1.0])
+"""Of the queries of an edit, the first two of which have demands."""
+
+
+def _slack_weights(call: Call, rows: Constraints) -> FloatArray:
+    """What C is multiplied by, per slack."""
+    each = np.unique(rows.owner) if call["slack"] == "query" else rows.owner
+    return np.where(each < 2, WEIGHTS[np.minimum(each, 2)], 1.0) if call.given("weights") else np.ones(len(each))
 
 
 def _edit_rows(sides: list[tuple[Any, ...]], head: TrainedHead, of: str, margin: float) -> Constraints:
@@ -459,7 +470,7 @@ def _edit_program(call: Call, rows: Constraints, shape: tuple[int, int], C: floa
         each = rows.owner if call["slack"] == "query" else np.arange(len(rows.rhs))
         slacks = cp.Variable(int(each.max()) + 1, nonneg=True)
         held = [values + slacks[each] >= rows.rhs]
-        cost = cost + C * (cp.sum(slacks) if call["loss"] == "hinge" else cp.sum_squares(slacks))
+        cost = cost + C * (_slack_weights(call, rows) @ (slacks if call["loss"] == "hinge" else cp.square(slacks)))
     program = cp.Problem(cp.Minimize(cost), held)
     program.solve(solver="CLARABEL")
     return program
@@ -474,7 +485,7 @@ def _edit_value(call: Call, rows: Constraints, change: FloatArray, C: float) -> 
     slack = rows.missed(change)
     if call["slack"] == "query":
         slack = np.array([slack[rows.owner == k].max() for k in np.unique(rows.owner)])
-    return value + C * float(np.sum(slack if call["loss"] == "hinge" else np.square(slack)))
+    return value + C * float(_slack_weights(call, rows) @ (slack if call["loss"] == "hinge" else np.square(slack)))
 
 
 def _judge_edit(call: Call, found: Any, rows: Constraints, head: TrainedHead, C: float) -> Iterator[str]:
@@ -501,7 +512,8 @@ def _judge_edit(call: Call, found: Any, rows: Constraints, head: TrainedHead, C:
 
 
 @case(
-    "attsvm.sklearn.AttentionSelector", words={"prior": (None, GIVEN, "number", "head"), "refit": (False, True)},
+    "attsvm.sklearn.AttentionSelector",
+    words={"prior": (None, GIVEN, "number", "head", "cosine"), "refit": (False, True)},
     refused=_rank_refused, work=_svm_work,
 )  # fmt: skip
 def _selector(call: Call) -> Iterator[str]:
@@ -512,13 +524,16 @@ def _selector(call: Call) -> Iterator[str]:
     X, Z = rng.standard_normal((n, T, d)), rng.standard_normal((n, d))
     y = np.einsum("ntd,de,ne->nt", X, hidden, Z).argmax(axis=1)
     head = TrainedHead.from_weights(rng.standard_normal((2, d)), rng.standard_normal((2, d)))
-    W0: Any = {None: None, GIVEN: rng.standard_normal((d, d)), "number": 0.5, "head": head}[call["prior"]]
-    dense: Any = {None: np.zeros((d, d)), "number": 0.5 * np.eye(d), "head": head.W}.get(call["prior"], W0)
+    W0: Any = {None: None, GIVEN: rng.standard_normal((d, d)), "number": 0.5, "head": head, "cosine": "cosine"}[
+        call["prior"]
+    ]
+    known: dict[Any, Any] = {None: np.zeros((d, d)), "number": 0.5 * np.eye(d), "head": head.W, "cosine": np.eye(d)}
+    dense: Any = known.get(call["prior"], W0)
     C = 0.3
     split = 0.4 if call["refit"] else 0.0  # a fit of some tasks, to set the temperature, then of all
     model = AttentionSelector(
         prior=W0, temperature_split=split,
-        **call.options("norm", "slack", "loss", "solver", rank=2, C=C, random_state=1),
+        **call.options("norm", "slack", "loss", "solver", rank=2, C=C, random_state=1, query_columns=1, max_iter=10**6),
     )  # fmt: skip
     tasks = [(X[i], Z[i]) for i in range(n)]
     if call["refit"]:

@@ -270,15 +270,15 @@ def _cut(rank: int, prior: float, **options: Any) -> Way:
     return way
 
 
-def _chosen(priors: list[float], prices: list[float]) -> Way:
-    """Prior and price with the best MRR on a third of the training modules, then fitted on all of them."""
+def _chosen(priors: list[float], penalties: list[float]) -> Way:
+    """Prior and penalty with the best MRR on a third of the training modules, then fitted on all of them."""
 
     def way(split: Split) -> Learned:
         fit, choose = split.inner
         tried = {
             (prior, C): mean_reciprocal_rank(_selector(C=C, prior=prior).fit(*fit), *choose)
             for prior in priors
-            for C in prices
+            for C in penalties
         }
         prior, C = max(tried, key=lambda pair: tried[pair])
         fitted = _selector(C=C, prior=prior).fit(*split.tasks)
@@ -329,7 +329,7 @@ def ways(s: Mapping[str, Any]) -> dict[str, Way]:
     if s["low_rank"]:
         found[f"the change around {c:g} I cut to rank {s['low_rank']}"] = _cut(s["low_rank"], c, C=C)
     if s["priors"]:
-        found["squared hinge around c I, c and C chosen"] = _chosen(s["priors"], s["prices"])
+        found["squared hinge around c I, c and C chosen"] = _chosen(s["priors"], s["penalties"])
     if s["nuclear_C"]:
         found[f"nuclear norm around {c:g} I, C = {s['nuclear_C']:g}"] = _fit(norm="nuclear", C=s["nuclear_C"], prior=c)
     for method in s["metric_learn"]:

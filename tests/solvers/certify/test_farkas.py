@@ -170,14 +170,13 @@ def long_tokens(S: float) -> MarginProblem:
 @pytest.mark.parametrize(("solver", "norm"), EVERY)
 def test_every_solver_refuses_near_conflicts(solver, norm, build):
     limit = {"rank": 1, "starts": 1} if SOLVERS[solver].ranks else {}
-    for size in (1e-6, 1e-9, 1e-12):
-        problem = build(size if build is nearly_opposite else 1 / size)
+    sizes = (1e-6, 1e-9, 1e-12)
+    problems = [build(size if build is nearly_opposite else 1 / size) for size in sizes]
+    batch = solve(MarginProblem.stack(problems), norm, solver, **limit)
+    for size, problem, of_batch in zip(sizes, problems, batch, strict=True):
         W = np.array([[0.0], [1 / size]]) if build is nearly_opposite else np.array([[size], [2.0]])
         np.testing.assert_allclose(problem.margins(W), 1.0, rtol=1e-15)
-        for one in (
-            solve(problem, norm, solver, **limit),
-            solve(MarginProblem.stack([problem] * 2), norm, solver, **limit)[1],
-        ):
+        for one in (solve(problem, norm, solver, **limit), of_batch):
             assert one.status is not Status.INFEASIBLE
             assert one.certificate.farkas is None
             if one.status is Status.OPTIMAL:  # and then it is: the answer of the limit is known

@@ -1,4 +1,4 @@
-"""Bounds that are proved, tried against rationals and fifty digits: spectra, eigenvalues, the price of missed rows."""
+"""Bounds that are proved, tried against rationals and fifty digits: spectra, eigenvalues, the cost of violated rows."""
 
 from fractions import Fraction
 from unittest import mock
@@ -115,7 +115,7 @@ def test_a_batch_has_the_rank_certificates_of_its_problems():
     assert (many.rank.tolist(), many.resolution.tolist()) == ([2], [0.0])
 
 
-# -- the price of missed rows ----------------------------------------------------------------------
+# -- the cost of violated rows ----------------------------------------------------------------------
 
 
 def general_rows(seed):
@@ -130,8 +130,8 @@ def general_rows(seed):
 
 
 @given(seed=st.integers(0, 10**6))
-def test_the_price_pays_for_a_feasible_matrix(seed):
-    """The least nuclear norm is at most that of W plus the price, whatever W misses and by how much."""
+def test_the_cost_covers_a_feasible_matrix(seed):
+    """The least nuclear norm is at most that of W plus the cost, whatever W violates and by how much."""
     rng, problem = general_rows(seed)
     solved = solve(problem, "nuclear")
     if solved.status != "optimal":
@@ -141,11 +141,11 @@ def test_the_price_pays_for_a_feasible_matrix(seed):
     slack = problem.margins(W) - problem.rhs
     error = np.maximum(1.0, np.abs(problem.rhs)) * 1e-13
     value = float(np.linalg.svd(W, compute_uv=False).sum())
-    price = feasibility_cost(problem, W, slack, 0.0, 1e-13, value)
+    cost = feasibility_cost(problem, W, slack, 0.0, 1e-13, value)
     best = nuclear_enclosure(rows, solved.W, solved.multipliers)
     if best is None:
         return
-    assert best.lower_bound <= (value + price) * (1 + 1e-9)
+    assert best.lower_bound <= (value + cost) * (1 + 1e-9)
     # The distance itself: nearer than the bound there is a matrix that satisfies every row exactly.
     distance = float(correction_bound(problem, slack, error))
     if np.isfinite(distance):
@@ -162,7 +162,7 @@ def to_fraction(value):
 
 
 @given(seed=st.integers(0, 10**6))
-def test_a_batch_has_the_prices_of_its_problems(seed):
+def test_a_batch_has_the_costs_of_its_problems(seed):
     """Rows that only other problems hold, and void rows, change nothing but roundings."""
     rng = np.random.default_rng(seed)
     problems, matrices, slacks = [], [], []
@@ -187,7 +187,7 @@ def test_a_batch_has_the_prices_of_its_problems(seed):
         assert feasibility_cost(batch, W, slack, np.zeros(count), error, value) == pytest.approx(together, rel=1e-6)
 
 
-def test_the_price_of_dependent_rows_is_infinite():
+def test_the_cost_of_dependent_rows_is_infinite():
     # W = 1 twice: consistent, but no correction bound follows from a singular Gram matrix.
     rows = MarginProblem([[1.0], [1.0]], [[1.0]], [0, 0], [1.0, 1.0], [True, True])
     assert feasibility_cost(rows, np.array([[1.0]]), np.zeros(2), 0.0, 1e-16, 1.0) == np.inf

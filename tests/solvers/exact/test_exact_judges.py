@@ -443,3 +443,18 @@ def test_enclosure_refuses_nonsense():
 def test_flint_is_loaded_at_first_use():
     code = "import sys, attsvm, attsvm.solvers.exact; sys.exit('flint' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_guessed_point_is_checked_row_by_row():
+    """Rows x >= 1, x >= 2 and y = 3 at points that meet them, exceed them, and miss one of each kind."""
+    from flint import fmpq, fmpz_mat
+
+    matrix, levels, equality = fmpz_mat([[1, 0], [1, 0], [0, 1]]), [fmpq(1), fmpq(2), fmpq(3)], [False, False, True]
+
+    def meets(x, y, strictly=False):
+        return feasibility._meets(matrix, [x, y], levels, equality, strictly)
+
+    assert meets(fmpq(2), fmpq(3)) and meets(fmpq(5), fmpq(3))
+    assert not meets(fmpq(2) - fmpq(1, 10**30), fmpq(3))
+    assert not meets(fmpq(5), fmpq(3) + fmpq(1, 10**30))
+    assert meets(fmpq(3), fmpq(4), strictly=True) and not meets(fmpq(2), fmpq(4), strictly=True)

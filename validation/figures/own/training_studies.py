@@ -84,9 +84,9 @@ def snapshots(
 
 
 def _measured(model: Any, images: Any, budget: SvmBudget, seed: int) -> dict[str, float]:
-    from attsvm.probing.model_hooks import capture
+    from attsvm.probing.model_hooks import capture_layers
 
-    layer = _first_query_only(capture(model, [images])[0])
+    layer = _first_query_only(capture_layers(model, [images])[0])
     found: dict[str, list[float]] = {}
     for head in layer:
         for suffix, one in (("", head), ("_random", random_spectrum(head, seed))):
