@@ -1,10 +1,8 @@
-"""The page on tests names tests that exist, and its counts are taken from the tree when the guide is built."""
+"""The page on tests names files that exist, and its counts are taken from the tree when the guide is built."""
 
 import importlib.util
 import re
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
@@ -50,16 +48,8 @@ def test_counts_follow_the_tree(tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", [line for line in PAGE.splitlines() if "::test_" in line], ids=lambda row: row[2:50])
-def test_every_test_that_is_named_exists(row):
-    lines = PAGE.splitlines()
-    above = "\n".join(lines[: lines.index(row) + 1])
-    (current,) = re.findall(r"`(tests/[\w/]+\.py)::", above)[-1:]  # "...::" is the file named last
-    for path, name in re.findall(r"`(tests/[\w/]+\.py|\.\.\.)::(test_\w+)`", row):
-        text = (ROOT / (current if path == "..." else path)).read_text(encoding="utf-8")
-        assert f"def {name}(" in text, (path, name)
-
-
 def test_every_file_that_is_named_exists():
-    for path in re.findall(r"`((?:tests|tools|docs)/[\w/]+\.py)", PAGE):
+    named = set(re.findall(r"`((?:tests|tools|docs)/[\w/]+\.py)", PAGE))
+    assert len(named) >= 15
+    for path in named:
         assert (ROOT / path).is_file(), path
