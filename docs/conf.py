@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+from suite_counts import counts
 
 project = "attsvm"
 author = "The attsvm developers"
@@ -26,7 +30,8 @@ extensions = [
 
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples"]
 myst_heading_anchors = 3
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "substitution"]
+myst_substitutions = counts()  # of the page "How attsvm is tested"
 suppress_warnings = [
     "config.cache",  # the gallery's sorting function cannot be pickled
     "ref.python",  # words of shapes, "(batch, d)", are looked up as names and may be several

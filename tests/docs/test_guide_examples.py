@@ -47,7 +47,7 @@ def test_pages_leave_no_solver_or_norm_behind():  # after the pages, in the orde
 
 def solver_table():
     """The lines of the table in docs/solvers.md: the name without quotes, and the other cells."""
-    text = (ROOT / "docs" / "solvers.md").read_text()
+    text = (ROOT / "docs" / "solvers.md").read_text().replace(r"l\<p>", "l<p>")  # or Markdown reads a tag
     lines = text[text.index("| `solver=` |") :].split("\n\n")[0].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     assert cells[0][:4] == ["`solver=`", "hard margins", "soft margins", "batch"]

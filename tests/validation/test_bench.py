@@ -314,7 +314,7 @@ def test_growth_of_every_size_with_the_plain_way_beside_it(monkeypatch):
 
 
 def test_every_mark_in_the_documented_growth_table_has_its_reason():
-    text = (Path(__file__).parents[2] / "docs" / "real_size.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
     ]
