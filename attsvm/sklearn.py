@@ -49,7 +49,8 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
     C : float, optional
         Penalty of a task whose margin is violated; None requires every margin (hard margin).
     slack, loss : str
-        How violations are penalized: one slack per "query" or "row", "hinge" or "squared_hinge".
+        How violations are penalized: one slack per "query" or "row", "hinge" or "squared_hinge". Ignored without C, where
+        nothing may be violated.
     rank : int, optional
         Largest rank of the change from the prior (nuclear norm).
     prior : array_like, shape (dx, dz), float, "cosine" or TrainedHead, optional
@@ -273,6 +274,8 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
     def _solve(self, given: RankingProblem, warm: Edit | None = None) -> None:
         problem, wanted = given.problem, given.wanted
         options: dict[str, Any] = {} if self.max_iter is None else {"max_iterations": self.max_iter}
+        if self.C is not None:
+            options |= {"slack": self.slack, "loss": self.loss}
         weighted = self.C is not None and bool((given.weights[wanted >= 0] != 1.0).any())
         if weighted:
             options["weights"] = given.weights
@@ -282,7 +285,7 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
             warnings.simplefilter("ignore", Inaccurate)  # told below, in the class that scikit-learn's users filter
             found = edit(
                 self._prior(problem), problem, wanted, norm=self.norm, rank=self.rank, margin=self.margin, C=self.C,
-                slack=self.slack, loss=self.loss, solver=self.solver, **options,
+                solver=self.solver, **options,
             )  # fmt: skip
         if found.status is Status.INACCURATE:
             text = f"the fit ended inaccurate: {found.reason}. {Status.INACCURATE.advice}"

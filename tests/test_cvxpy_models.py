@@ -152,7 +152,7 @@ def test_solvers_of_low_accuracy_are_not_called_optimal(problem):
         (lambda p: attsvm.cvxpy_model(p, W=cp.Variable((6, 5))), r"W must be a cvxpy.Variable of shape \(6, 6\)"),
         (lambda p: attsvm.cvxpy_model(p, W=np.eye(6)), "W must be a cvxpy.Variable"),
         (lambda p: attsvm.cvxpy_model(p, C=-1.0), "C must be None"),
-        (lambda p: attsvm.cvxpy_model(p, slack="row"), "need C="),
+        (lambda p: attsvm.cvxpy_model(p, slack="row"), "they need a positive C"),
         (lambda p: attsvm.cvxpy_model(p, causal=1), "causal must be True or False"),
         (lambda p: attsvm.cvxpy_model(p, prior=np.eye(5)), "must have shape"),
         (lambda p: attsvm.cvxpy_model(attsvm.random_problem(n=2, T=3, d=4, batch=2, seed=0)), "one problem at a time"),

@@ -173,6 +173,27 @@ def others(W: Floats) -> int:
     return len(K) + len(Q)
 
 
+def programs(problem: attsvm.AttentionProblem) -> float:
+    model = attsvm.cvxpy_model(problem)
+    model.problem.solve(solver="CLARABEL")
+    solution: attsvm.Solution = model.solution()
+    X, Z = torch.tensor(problem.X), torch.tensor(problem.Z, requires_grad=True)
+    try:
+        margin: torch.Tensor = attsvm.torch.margin(X, Z, problem.optimal_tokens())
+    except attsvm.DegenerateError as error:
+        raise AssertionError(str(error)) from error
+    return abs(solution.margin - float(margin.detach()))
+
+
+def patched(folder: Path) -> float:
+    rng = np.random.default_rng(0)
+    documents = rng.normal(size=(20, 6))
+    found = attsvm.patch(documents[:3], documents, [(0, 5)], [(2, 2)])
+    again = attsvm.load_patch(found.save(folder / "patch.npz"))
+    query_map: Floats = again.query_map
+    return float(np.abs(query_map - found.query_map).max())
+
+
 def main(folder: Path) -> None:
     problem = attsvm.AttentionProblem(
         np.eye(3)[None].repeat(2, axis=0), [1, -1], np.eye(2, 3), attsvm.LinearHead([1.0, 0.5, 0.2])
@@ -188,5 +209,6 @@ def main(folder: Path) -> None:
     head = attsvm.TrainedHead.from_weights(rng.normal(size=(2, 4)), rng.normal(size=(2, 4)))
     assert real(head, attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] == 3
     assert listed(attsvm.random_problem(n=2, T=3, d=4, seed=0))[1] > 0
+    assert programs(attsvm.random_problem(n=2, T=3, d=4, seed=0)) < 1e-6 and patched(folder) == 0
     assert definitions(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder) > 0
     assert trained(attsvm.random_problem(n=2, T=3, d=4, seed=0), folder)

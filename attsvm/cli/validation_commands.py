@@ -122,19 +122,16 @@ def claims_command(
     """What the papers claim and what of it holds. Exit code 1 if a check does not confirm it.
 
     \b
-    Examples: attsvm claims "svm:Theorem 4"; attsvm claims svm:thm1 --run
+    Example: attsvm claims svm:thm1 --run && attsvm claims "svm:Theorem 4"
     """  # noqa: D301
     from attsvm.validation.ledger.audit import find_claims
-    from attsvm.validation.ledger.ledger_pages import item_text
 
     if run:
         need("--run", "torch")
-    told = {name: text for name in ids or [] if (text := item_text(name))}
-    if told:
-        print("\n".join(told.values()))
-        if not (ids := [name for name in ids or [] if name not in told]):
-            return
-    claims = find_claims(ids or [], paper)
+    wanted, told = _without_answered(ids or [])
+    if told and not wanted:
+        return
+    claims = find_claims(wanted, paper)
     if pages is not None:
         _write_pages(claims, pages)
         return
@@ -145,9 +142,19 @@ def claims_command(
     elif run and (seeds > 1 or store != ":memory:"):
         unconfirmed = _seeds(claims, range(seed, seed + seeds), trials, store, workers, fresh, json)
     else:
-        unconfirmed = _once(claims, run, seed, trials, json, full=bool(ids))
+        unconfirmed = _once(claims, run, seed, trials, json, full=bool(wanted))
     if unconfirmed:
         raise typer.Exit(1)
+
+
+def _without_answered(ids: list[str]) -> tuple[list[str], bool]:
+    """Print what there is to say of items without a claim: the other ids, and whether something was printed."""
+    from attsvm.validation.ledger.ledger_pages import item_text
+
+    told = {name: text for name in ids if (text := item_text(name))}
+    for text in told.values():
+        typer.echo(text)
+    return [name for name in ids if name not in told], bool(told)
 
 
 def _write_pages(claims: list[Claim], folder: Path) -> None:

@@ -146,21 +146,24 @@ def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list
     claims = all_claims(papers or None)
     if not ids:
         return claims
-    known = [claim.id for claim in claims]
-    found: set[str] = set()
-    for wanted in ids:
-        paper, _, item = wanted.partition(":")
-        key = item_key(item)
-        same = {c.id for c in claims if c.paper == paper and key in map(item_key, c.items)}
-        start = f"{wanted}-" if same or wanted in known else wanted  # lemma1 is not lemma10
-        same |= {name for name in known if name == wanted or name.startswith(start)}
-        if not same:
-            raise ValueError(
-                f"claims: no id begins with {wanted}, nor is it an item of a paper; {_near(wanted, known)}"
-                "attsvm claims lists them all"
-            )
-        found |= same
+    found = set[str]().union(*(_named(wanted, claims) for wanted in ids))
     return [claim for claim in claims if claim.id in found]
+
+
+def _named(wanted: str, claims: Sequence[Claim]) -> set[str]:
+    """Ids of the claims that one id or item stands for."""
+    known = [claim.id for claim in claims]
+    paper, _, item = wanted.partition(":")
+    key = item_key(item)
+    same = {c.id for c in claims if c.paper == paper and key in map(item_key, c.items)}
+    start = f"{wanted}-" if same or wanted in known else wanted  # lemma1 is not lemma10
+    same |= {name for name in known if name == wanted or name.startswith(start)}
+    if not same:
+        raise ValueError(
+            f"claims: no id begins with {wanted}, nor is it an item of a paper; {_near(wanted, known)}"
+            "attsvm claims lists them all"
+        )
+    return same
 
 
 def _near(wanted: str, known: Sequence[str]) -> str:
@@ -186,8 +189,7 @@ def audit(claim: Claim, seed: int = 0, trials: int | None = None) -> Audit:
     >>> def measure(square, rng, trials):
     ...     x = rng.normal(size=trials)
     ...     return count(abs(square(x) - x * x), 1e-12)
-    >>> forms = {"printed": lambda x: 2 * x, "corrected": lambda x: x * x, "correction": "x x"}
-    >>> audit(Claim("svm:example", "p. 1", "x squared is 2x", Verdict.FAILS, measure, **forms)).agrees
+    >>> audit(Claim("svm:example", "p. 1", "x squared is x x", Verdict.HOLDS, measure, lambda x: x * x)).agrees
     True
     """
     start = time.perf_counter()

@@ -299,13 +299,16 @@ class Claim:
             raise ValueError(f"{self.id}: only an open claim with a reason may lack a check")
         if self.measure is not None and self.printed is None:
             raise ValueError(f"{self.id}: printed must hold the formula that measure takes")
-        refuted = self.verdict.refuted
-        if refuted and (self.corrected is None or not (self.correction or self.holds)):
-            raise ValueError(f"{self.id}: a refuted claim needs its corrected form")
-        if refuted and not (self.quote and self.hypotheses and self.answer and self.proof):
-            raise ValueError(f"{self.id}: a refuted claim needs a quotation, its hypotheses, an answer and a proof")
-        if not refuted and self.corrected is not None:
+        if self.verdict.refuted:
+            self._require_correction()
+        elif self.corrected is not None:
             raise ValueError(f"{self.id}: corrected belongs to refuted claims; put a sharper form into correction")
+
+    def _require_correction(self) -> None:
+        if self.corrected is None or not (self.correction or self.holds):
+            raise ValueError(f"{self.id}: a refuted claim needs its corrected form")
+        if not (self.quote and self.hypotheses and self.answer and self.proof):
+            raise ValueError(f"{self.id}: a refuted claim needs a quotation, its hypotheses, an answer and a proof")
 
     @property
     def paper(self) -> str:

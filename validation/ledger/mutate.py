@@ -218,7 +218,7 @@ def mutations(claim: Claim, seed: int = 0, trials: int | None = None, *, scaled:
     --------
     >>> from attsvm.validation.ledger.mutate import mutations
     >>> from attsvm.validation.ledger.audit import find_claims
-    >>> [m.caught for m in mutations(find_claims(["conditioning:P1-rate"])[0])]
+    >>> [m.caught for m in mutations(find_claims(["conditioning:P1-lin"])[0])]
     [True, True, True]
     """
     if claim.measure is None:
