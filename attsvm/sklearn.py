@@ -49,8 +49,8 @@ class AttentionSelector(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
     C : float, optional
         Penalty of a task whose margin is violated; None requires every margin (hard margin).
     slack, loss : str
-        How violations are penalized: one slack per "query" or "row", "hinge" or "squared_hinge". Ignored without C, where
-        nothing may be violated.
+        How violations are penalized: one slack per "query" or "row", "hinge" or "squared_hinge". Ignored without C,
+        where nothing may be violated.
     rank : int, optional
         Largest rank of the change from the prior (nuclear norm).
     prior : array_like, shape (dx, dz), float, "cosine" or TrainedHead, optional
