@@ -36,7 +36,7 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", hidden=True)] = False,  # every command shows it
 ) -> None:
     """\b
-    Softmax attention as a max-margin machine: solve its SVMs with certificates, train, compare.
+    Max-margin token selection of softmax attention: solve, train, compare, patch.
     Example: attsvm new problem.npz && attsvm solve problem.npz
     Exit codes: 0 done, 1 negative or not proved, 2 bad input, 130 interrupted.
     """  # noqa: D205, D301
