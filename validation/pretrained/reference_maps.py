@@ -115,7 +115,9 @@ def _side(words: Sequence[str]) -> _Side:
     logging: Any = rdBase
     logging.DisableLog("rdApp.*")
     text = "".join(words)
-    molecule: Any = Chem.MolFromSmiles(text, sanitize=False)  # a valence that RDKit refuses is no reason to leave it out
+    molecule: Any = Chem.MolFromSmiles(
+        text, sanitize=False
+    )  # a valence that RDKit refuses is no reason to leave it out
     if molecule is None:
         raise ValueError(f"RDKit must read the SMILES of a reaction, got {text[:60]!r}")
     Chem.RemoveStereochemistry(molecule)
@@ -264,6 +266,8 @@ class ReactionStates:
     reactant_classes : ndarray of int, shape (reactant atoms,)
     same : ndarray of bool
         The matrices ``same_element`` of all reactions, one behind the other.
+    skipped : ndarray of int, shape ()
+        Reactions of the archive that were left out on the way.
     """
 
     X: npt.NDArray[np.float32]
@@ -275,6 +279,7 @@ class ReactionStates:
     product_classes: IntArray
     reactant_classes: IntArray
     same: npt.NDArray[np.bool_]
+    skipped: IntArray
 
     def __len__(self) -> int:
         return len(self.at_x) - 1
@@ -342,7 +347,7 @@ def one_to_one(logits: npt.NDArray[np.float64], allowed: npt.NDArray[np.bool_]) 
     return found
 
 
-def write_states(path: Path, model: ReactionModel, reactions: Sequence[MappedReaction]) -> None:
+def write_states(path: Path, model: ReactionModel, reactions: Sequence[MappedReaction], skipped: int = 0) -> None:
     """Compute the hidden states of the reactions (the constant 1 behind them) and keep them in a file."""
     X, Z = [], []
     for reaction in (mapped.reaction for mapped in reactions):
@@ -355,7 +360,7 @@ def write_states(path: Path, model: ReactionModel, reactions: Sequence[MappedRea
         answers=np.concatenate([m.answers for m in reactions]),
         product_classes=np.concatenate([m.product_classes for m in reactions]),
         reactant_classes=np.concatenate([m.reactant_classes for m in reactions]),
-        same=np.concatenate([m.same_element.ravel() for m in reactions]),
+        same=np.concatenate([m.same_element.ravel() for m in reactions]), skipped=skipped,
     )  # fmt: skip
 
 
