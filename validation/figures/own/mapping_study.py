@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from attsvm.records import Interval, share
 from attsvm.solvers.arrays import IntArray
+from attsvm.trained_head import TrainedHead
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, finish, folder_beside, subplots
 from attsvm.validation.figures.own.fit_studies import learned
 from attsvm.validation.pretrained.atom_mapping import load_reaction_model
@@ -52,33 +54,37 @@ def fold_of(n: int, fold: int, folds: int, seed: int) -> tuple[IntArray, IntArra
     return held, np.random.default_rng([seed, fold]).permutation(np.setdiff1d(order, held))
 
 
-def ratio(counts: npt.ArrayLike, totals: npt.ArrayLike, *, percent: bool = True) -> Interval:
+def ratio(counts: npt.ArrayLike, totals: npt.ArrayLike) -> Interval:
     """Sum of counts over sum of totals with its 95 % interval; reactions, not atoms, are taken as independent.
 
     Parameters
     ----------
     counts, totals : array_like of int, shape (n,)
-        Per reaction; counts may be differences.
-    percent : bool
-        How the interval is shown.
+        Per reaction; counts may be differences, from -totals to totals.
 
     Examples
     --------
     >>> from attsvm.validation.figures.own.mapping_study import ratio
     >>> str(ratio([9, 10, 10, 7], [10, 10, 10, 10]))
-    '90.0 % [76.1, 103.9]'
+    '90.0 % [76.1, 100.0]'
     """
     x, y = np.asarray(counts, dtype=np.float64), np.asarray(totals, dtype=np.float64)
     value = float(x.sum() / y.sum())
     spread = (x - value * y) / y.mean()  # the linearized ratio
     half = 1.96 * float(spread.std(ddof=1)) / float(np.sqrt(len(x))) if len(x) > 1 else float("nan")
-    return Interval(value, value - half, value + half, percent=percent)
+    low = 0.0 if (x >= 0).all() else -1.0
+    return Interval(value, max(low, value - half), min(1.0, value + half), percent=True)
+
+
+@lru_cache(maxsize=1)
+def _head() -> TrainedHead:
+    return load_reaction_model().head
 
 
 def mapping_of_fold(trials: int, seed: int, *, data: str, fold: int, folds: int, first: int, way: str, c: float,
                     size: int) -> dict[str, Any]:  # fmt: skip
     """One way of learning on one fold; what a sweep runs. Folds depend on the seed of the study alone."""
-    states, head = read_states(data), load_reaction_model().head
+    states, head = read_states(data), _head()
     test, rest = fold_of(len(states), fold, folds, first)
     found: dict[str, Any] = {"status": "", "gap": 0.0}
     W: npt.NDArray[np.float64] | None = None if way == RXNMAPPER else head.W
@@ -215,9 +221,9 @@ def _edit_row(label: str, size: int, parts: Sequence[dict[str, Any]]) -> tuple[A
 
 def draw_mapping(outcome: Outcome) -> Picture:
     """Share of wrong atoms by number of training reactions, for both ways to read a map off the logits."""
-    picture, axes = subplots(1, 2, (10, 4), sharey=True)
+    picture, axes = subplots(1, 2, (10, 4))
     curve = outcome.curves["curve"]
-    sizes = [entry["size"] for entry in curve if entry["size"]]
+    sizes = sorted({entry["size"] for entry in curve if entry["size"]})
     for j, (axis, title) in enumerate(
         zip(axes, ("highest logit of each atom", "one-to-one, same element"), strict=True)
     ):
@@ -228,9 +234,12 @@ def draw_mapping(outcome: Outcome) -> Picture:
             these = [entry for entry in curve if entry["label"] == label]
             axis.errorbar([e["size"] for e in these], [e["wrong"][j] for e in these], [e["half"][j] for e in these],
                           marker="o", capsize=3, label=label)  # fmt: skip
-        axis.set(xlabel="training reactions", title=title, xscale="log" if sizes else "linear", yscale="log")
+        axis.set(xlabel="training reactions", title=title, xscale="log")
+        axis.set_xticks(sizes, [str(size) for size in sizes], minor=False)
+        axis.set_xticks([], minor=True)
+        axis.set_ylim(bottom=0)
     axes[0].set_ylabel("held-out atoms wrong, up to symmetry (%)")
-    return finish(picture, axes)
+    return finish(picture, axes, legend=7)
 
 
 FIGURE_MAPPING = Figure(
