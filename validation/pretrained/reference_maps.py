@@ -30,6 +30,7 @@ __all__ = [
     "ReactionStates",
     "archive_at",
     "archive_digest",
+    "compared",
     "matched",
     "one_to_one",
     "read_archive",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -151,51 +152,70 @@ def _label(way: str, c: float) -> str:
     return ("fitted from nothing" if way == "fit" else f"edit of {way}") + (f", soft, c = {c:g}" if c else ", hard")
 
 
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """Counts of the held-out reactions of some folds, shape (reactions, 4), and the raw head's of the same ones."""
+
+    now: npt.NDArray[np.int64]
+    before: npt.NDArray[np.int64]
+
+    def share(self, column: int) -> Interval:
+        """Atoms that count in a column."""
+        return ratio(self.now[:, column], self.now[:, ALL])
+
+    def gain(self, column: int) -> Interval:
+        """The same against the raw head, paired by reaction."""
+        return ratio(self.now[:, column] - self.before[:, column], self.now[:, ALL])
+
+    def whole(self, column: int) -> Interval:
+        """Reactions all of whose atoms count."""
+        return share(int((self.now[:, column] == self.now[:, ALL]).sum()), len(self.now))
+
+
 def _outcome(found: dict[tuple[str, float, int], list[dict[str, Any]]], where: str, folds: int) -> Outcome:
     raw = [np.array(fold["judged"]) for fold in found[RAW, 0.0, 0]]
-    rows, edits, notes, refuted, curve = [], [], [where], [], []
+    rows, notes, curve = [], [where], []
     for (way, c, size), parts in found.items():
         label = _label(way, c)
-        if size:
-            edits.append(_edit_row(label, size, parts))
-            train = [part["train"] for part in parts if "train" in part]
-            if c == 0 and any(right != total for right, total in train):
-                refuted.append(f"{label}, learned on {size} reactions, is right on all of their atoms")
-        held = [k for k, part in enumerate(parts) if "judged" in part]
-        if not held:
-            rows.append((label, size or "", *[""] * 5, "no such edit"))
+        each = [_Held(np.array(p["judged"]), r) for p, r in zip(parts, raw, strict=True) if "judged" in p]
+        if not each:
+            rows.append((label, size, *[""] * 5, "no such edit"))
             continue
-        now = np.concatenate([np.array(parts[k]["judged"]) for k in held])
-        before = np.concatenate([raw[k] for k in held])
-        gains = [ratio(now[:, j] - before[:, j], now[:, ALL]) for j in (SYMMETRY, ASSIGNED)]
-        each = [100 * _share_gain(np.array(parts[k]["judged"]), raw[k], SYMMETRY) for k in held]
-        whole = share(int((now[:, SYMMETRY] == now[:, ALL]).sum()), len(now))
-        whole_assigned = share(int((now[:, ASSIGNED] == now[:, ALL]).sum()), len(now))
-        baseline = way == RXNMAPPER  # its map is decoded already, and which of two symmetric atoms it names is chance
-        rows.append((
-            label, size or "", "" if baseline else ratio(now[:, RIGHT], now[:, ALL]),
-            ratio(now[:, SYMMETRY], now[:, ALL]), "" if way == RAW else f"{min(each):+.2f} to {max(each):+.2f}",
-            whole, "" if baseline else ratio(now[:, ASSIGNED], now[:, ALL]), "" if baseline else whole_assigned,
-        ))  # fmt: skip
-        curve.append({
-            "label": label, "size": size,
-            "wrong": [100 * float(1 - ratio(now[:, j], now[:, ALL]).value) for j in (SYMMETRY, ASSIGNED)],
-            "half": [50 * float(i.high - i.low) for i in (ratio(now[:, j], now[:, ALL]) for j in (SYMMETRY, ASSIGNED))],
-        })  # fmt: skip
+        held = _Held(np.concatenate([h.now for h in each]), np.concatenate([h.before for h in each]))
+        rows.append(_held_row(way, label, size, held, [100 * h.gain(SYMMETRY).value for h in each]))
+        shares = [held.share(column) for column in (SYMMETRY, ASSIGNED)]
+        curve.append({"label": label, "size": size, "wrong": [100 * (1 - found.value) for found in shares],
+                      "half": [50 * (found.high - found.low) for found in shares]})  # fmt: skip
         if size:
-            notes.append(f"{label}, {size} reactions: {_said(gains[0])} by logits alone, {_said(gains[1])} one-to-one")
+            gains = f"{_said(held.gain(SYMMETRY))} by logits alone, {_said(held.gain(ASSIGNED))} one-to-one"
+            notes.append(f"{label}, {size} reactions: {gains}")
     columns = ("", "reactions", "right", "up to symmetry", "gain by fold, points", "whole reactions",
                "one-to-one, up to symmetry", "one-to-one, whole reactions")  # fmt: skip
-    title = f"Held-out atoms: {folds} folds, every reaction held out once"
-    tables = [Table(title, columns, rows)]
+    tables = [Table(f"Held-out atoms: {folds} folds, every reaction held out once", columns, rows)]
+    edits = {(_label(way, c), size): parts for (way, c, size), parts in found.items() if size}
     if edits:
         about = ("", "reactions", "folds", "proved optimal", "of its size", "right in training", "worst gap", "CPU s")
-        tables.append(Table("The edits: smallest changes of the head for their training reactions", about, edits))
-    return Outcome(tables, {"curve": curve}, notes, refuted)
+        made = [_edit_row(label, size, parts) for (label, size), parts in edits.items()]
+        tables.append(Table("The edits: smallest changes of the head for their training reactions", about, made))
+    return Outcome(tables, {"curve": curve}, notes, _missed(found))
 
 
-def _share_gain(now: npt.NDArray[np.int64], before: npt.NDArray[np.int64], column: int) -> float:
-    return float((now[:, column] - before[:, column]).sum() / now[:, ALL].sum())
+def _held_row(way: str, label: str, size: int, held: _Held, gains: list[float]) -> tuple[Any, ...]:
+    if way == RXNMAPPER:  # its map is decoded already, and which of two symmetric atoms it names is chance
+        right, assigned, whole = "", "", ""
+    else:
+        right, assigned, whole = str(held.share(RIGHT)), str(held.share(ASSIGNED)), str(held.whole(ASSIGNED))
+    by_fold = "" if way == RAW else f"{min(gains):+.2f} to {max(gains):+.2f}"
+    return label, size or "", right, held.share(SYMMETRY), by_fold, held.whole(SYMMETRY), assigned, whole
+
+
+def _missed(found: dict[tuple[str, float, int], list[dict[str, Any]]]) -> list[str]:
+    """Hard edits that miss an atom of their training reactions, against what they were solved for."""
+    return [
+        f"{_label(way, c)}, learned on {size} reactions, is right on all of their atoms"
+        for (way, c, size), parts in found.items()
+        if c == 0 and any(part["train"][0] != part["train"][1] for part in parts if "train" in part)
+    ]
 
 
 def _said(gain: Interval) -> str:
