@@ -176,24 +176,29 @@ def compared(reference: str, answer: str) -> MappedReaction | None:
     return MappedReaction(ours, left.classes, right.classes[at], same, given[product[at]])
 
 
-def matched(reaction: MappedReaction, chosen: IntArray) -> int:
+def matched(product: IntArray, reactant: IntArray, wanted: IntArray, chosen: IntArray) -> int:
     """Product atoms that are mapped as in the reference, up to symmetry.
 
     Product atoms of one class are exchangeable, and so are reactant atoms: of each pair of classes as many count as
-    both maps have. Shape of `chosen`: (k,), indices of reactant atoms, -1 for none.
+    both maps have.
+
+    Parameters
+    ----------
+    product : ndarray of int, shape (k,)
+        Classes of the product atoms.
+    reactant : ndarray of int, shape (T,)
+        Classes of the reactant atoms.
+    wanted, chosen : ndarray of int, shape (k,)
+        Indices of reactant atoms, -1 for none.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from attsvm.validation.pretrained.reference_maps import compared, matched
-    >>> text = "[CH3:1][C:2]([CH3:3])=[O:4]>>[CH3:1][CH:2]([CH3:3])[OH:4]"
-    >>> matched(compared(text, text), np.array([2, 1, 0, 1]))  # the methyl groups are exchanged, the oxygen is wrong
+    >>> from attsvm.validation.pretrained.reference_maps import matched
+    >>> methyls, asked = np.array([0, 1, 0, 2]), np.array([0, 1, 2, 3])  # acetone to isopropanol
+    >>> matched(methyls, methyls, asked, np.array([2, 1, 0, 1]))  # methyl groups exchanged, the oxygen wrong
     3
     """
-    return _common(reaction.product_classes, reaction.reactant_classes, reaction.reaction.origin, chosen)
-
-
-def _common(product: IntArray, reactant: IntArray, wanted: IntArray, chosen: IntArray) -> int:
     classes = np.append(reactant, -1)  # index -1: no answer
     ours, theirs = (Counter(zip(product.tolist(), classes[c].tolist(), strict=True)) for c in (wanted, chosen))
     return (ours & theirs).total()
@@ -318,7 +323,7 @@ class ReactionStates:
                 chosen = logits.argmax(axis=1)
                 together = one_to_one(logits, self.same[rows[i] : rows[i + 1]].reshape(logits.shape))
             right = int((chosen == wanted).sum())
-            found[row] = len(wanted), right, _common(*classes, wanted, chosen), _common(*classes, wanted, together)
+            found[row] = len(wanted), right, matched(*classes, wanted, chosen), matched(*classes, wanted, together)
         return found
 
 

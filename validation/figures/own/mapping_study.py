@@ -45,9 +45,10 @@ def fold_of(n: int, fold: int, folds: int, seed: int) -> tuple[IntArray, IntArra
 
     Examples
     --------
+    >>> import numpy as np
     >>> from attsvm.validation.figures.own.mapping_study import fold_of
     >>> test, rest = fold_of(7, 0, 3, seed=0)
-    >>> len(test), sorted([*test, *rest])
+    >>> len(test), np.sort(np.concatenate([test, rest])).tolist()
     (3, [0, 1, 2, 3, 4, 5, 6])
     """
     order = np.random.default_rng(seed).permutation(n)
