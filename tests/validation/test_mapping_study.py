@@ -177,13 +177,13 @@ def test_the_study_runs_on_a_small_archive(tmp_path, monkeypatch):
     path = archive(tmp_path / "a.tar.gz", texts, [(i, rewritten(text, i)) for i, text in texts])
     monkeypatch.setattr(mapping_study, "load_reaction_model", fake_model)
     mapping_study._head.cache_clear()
-    outcome = outcome_of(FIGURE_MAPPING, data=str(path), sizes=[1, 2], ways=[["W", 0], ["K", 0], ["W", 10]])
+    outcome = outcome_of(FIGURE_MAPPING, data=str(path), sizes=[1, 2], ways=[["W", 0, 2], ["K", 0, 2], ["W", 10, 1]])
     mapping_study._head.cache_clear()
     assert not outcome.refuted and "5 reactions of a.tar.gz" in outcome.notes[0]
     held, edits = outcome.tables
     assert [row[0] for row in held.rows[:3]] == ["raw head", "RXNMapper", "edit of W, hard"]
-    assert held.rows[1][3].value == 1.0 and len(held.rows) == 8
-    assert column(outcome, 1, "right in training")[0] == "100.00 %" and len(edits.rows) == 6
+    assert held.rows[1][3].value == 1.0 and len(held.rows) == 7
+    assert column(outcome, 1, "right in training")[0] == "100.00 %" and len(edits.rows) == 5
     picture = mapping_study.draw_mapping(outcome)
     assert len(picture.axes) == 2 and all(axis.lines for axis in picture.axes)
     for bad in ({"sizes": [4]}, {"trials": 1}):

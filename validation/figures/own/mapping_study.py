@@ -128,7 +128,8 @@ def run_mapping(context: Context) -> Outcome:
                 f"trials must be at least 2 folds and sizes from 1 to {most} reactions outside a fold of "
                 f"{len(states)}, got trials={s['trials']}, sizes={s['sizes']}"
             )
-        asked = [(RAW, 0.0, 0), (RXNMAPPER, 0.0, 0), *((w, float(c), k) for k in s["sizes"] for w, c in s["ways"])]
+        learned_ways = [(w, float(c), k) for k in s["sizes"] for w, c, largest in s["ways"] if k <= largest]
+        asked = [(RAW, 0.0, 0), (RXNMAPPER, 0.0, 0), *learned_ways]
         cells = [
             {"data": str(path), "fold": fold, "folds": s["trials"], "first": context.seed, "way": way, "c": c,
              "size": size}
@@ -242,7 +243,7 @@ def _edit_row(label: str, size: int, parts: Sequence[dict[str, Any]]) -> tuple[A
 
 def draw_mapping(outcome: Outcome) -> Picture:
     """Share of wrong atoms by number of training reactions, for both ways to read a map off the logits."""
-    picture, axes = subplots(1, 2, (10, 4))
+    picture, axes = subplots(1, 2, (11, 4))
     curve = outcome.curves["curve"]
     sizes = sorted({entry["size"] for entry in curve if entry["size"]})
     for j, (axis, title) in enumerate(
@@ -260,7 +261,8 @@ def draw_mapping(outcome: Outcome) -> Picture:
         axis.set_xticks([], minor=True)
         axis.set_ylim(bottom=0)
     axes[0].set_ylabel("held-out atoms wrong, up to symmetry (%)")
-    return finish(picture, axes, legend=7)
+    picture.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    return finish(picture, axes, legend=None)
 
 
 FIGURE_MAPPING = Figure(
@@ -275,12 +277,13 @@ FIGURE_MAPPING = Figure(
         are exchangeable (RDKit, without stereochemistry), which is how RXNMapper is judged; 'whole reactions': all
         atoms. Folds part the reactions; edits are learned on the first reactions of a random order of the others,
         with hard margins (smallest Frobenius change, certified) or a squared hinge with the penalty c over the median
-        squared row. Intervals: 95 %, over reactions; of whole reactions Wilson's.""",
+        squared row; --set ways lists what is changed, c (0: hard) and the most reactions to learn from. Intervals: 95 %, over reactions; of whole reactions Wilson's.""",
     full={
-        "trials": 10, "data": "", "read": 3000, "longest": 512, "sizes": [100, 300, 1000],
-        "ways": [["W", 0], ["K", 0], ["Q", 0], ["W", 10], ["K", 10], ["Q", 10]],
+        "trials": 5, "data": "", "read": 3000, "longest": 512, "sizes": [100, 300, 1000],
+        "ways": [["W", 0, 1000], ["K", 0, 300], ["Q", 0, 300], ["W", 10, 1000], ["K", 10, 1000], ["Q", 10, 1000]],
     },
-    quick={"trials": 2, "read": 60, "longest": 200, "sizes": [10, 20], "ways": [["W", 0], ["K", 0], ["W", 10]]},
+    quick={"trials": 2, "read": 60, "longest": 200, "sizes": [10, 20],
+           "ways": [["W", 0, 20], ["K", 0, 20], ["W", 10, 20]]},
     run=run_mapping,
     draw=draw_mapping,
 )  # fmt: skip
