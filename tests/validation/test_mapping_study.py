@@ -189,6 +189,9 @@ def test_the_study_runs_on_a_small_archive(tmp_path, monkeypatch):
     for bad in ({"sizes": [4]}, {"trials": 1}):
         with pytest.raises(ValueError, match="trials must be at least 2 folds and sizes from 1 to"):
             outcome_of(FIGURE_MAPPING, data=str(path), **bad)
+    for way in (["W", 0], ["V", 0, 5], ["K", -1, 5]):
+        with pytest.raises(ValueError, match="ways must be lists of W, K, Q or fit"):
+            outcome_of(FIGURE_MAPPING, data=str(path), sizes=[1], ways=[way])
 
 
 def test_impossible_edits_and_edits_that_fail_in_training_are_told():

@@ -128,8 +128,7 @@ def run_mapping(context: Context) -> Outcome:
                 f"trials must be at least 2 folds and sizes from 1 to {most} reactions outside a fold of "
                 f"{len(states)}, got trials={s['trials']}, sizes={s['sizes']}"
             )
-        learned_ways = [(w, float(c), k) for k in s["sizes"] for w, c, largest in s["ways"] if k <= largest]
-        asked = [(RAW, 0.0, 0), (RXNMAPPER, 0.0, 0), *learned_ways]
+        asked = [(RAW, 0.0, 0), (RXNMAPPER, 0.0, 0), *_ways(s["sizes"], s["ways"])]
         cells = [
             {"data": str(path), "fold": fold, "folds": s["trials"], "first": context.seed, "way": way, "c": c,
              "size": size}
@@ -146,6 +145,14 @@ def run_mapping(context: Context) -> Outcome:
         f"{len(states.reactant_classes)} candidates"
     )
     return _outcome(found, where, s["trials"])
+
+
+def _ways(sizes: Sequence[int], ways: Sequence[Any]) -> list[tuple[str, float, int]]:
+    """What is changed, its penalty and the number of reactions, of every edit of a fold."""
+    for way in ways:
+        if not (len(way) == 3 and way[0] in ("W", "K", "Q", "fit") and way[1] >= 0 and way[2] >= 1):
+            raise ValueError(f"ways must be lists of W, K, Q or fit, c >= 0 and the most reactions, got {way}")
+    return [(str(of), float(c), size) for size in sizes for of, c, most in ways if size <= most]
 
 
 def _label(way: str, c: float) -> str:
@@ -277,7 +284,8 @@ FIGURE_MAPPING = Figure(
         are exchangeable (RDKit, without stereochemistry), which is how RXNMapper is judged; 'whole reactions': all
         atoms. Folds part the reactions; edits are learned on the first reactions of a random order of the others,
         with hard margins (smallest Frobenius change, certified) or a squared hinge with the penalty c over the median
-        squared row; --set ways lists what is changed, c (0: hard) and the most reactions to learn from. Intervals: 95 %, over reactions; of whole reactions Wilson's.""",
+        squared row; --set ways lists what is changed, c (0: hard) and the most reactions to learn from. Intervals:
+        95 %, over reactions; of whole reactions Wilson's.""",
     full={
         "trials": 5, "data": "", "read": 3000, "longest": 512, "sizes": [100, 300, 1000],
         "ways": [["W", 0, 1000], ["K", 0, 300], ["Q", 0, 300], ["W", 10, 1000], ["K", 10, 1000], ["Q", 10, 1000]],
