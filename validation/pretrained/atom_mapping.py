@@ -288,11 +288,13 @@ class Tasks:
             Z = head.scale * Z @ head.query_map.T
         elif of == "Q":
             X = head.scale * X @ head.key_map.T
-        i, k = np.nonzero(self.wanted >= 0)
-        apart = np.linalg.norm(X[i, self.wanted[i, k]][:, None] - X[i], axis=-1)
-        sizes = apart * np.linalg.norm(Z[i, k], axis=-1)[:, None]
-        there = self.problem.allowed[i, k] & (np.arange(X.shape[1]) != self.wanted[i, k][:, None])
-        return float(np.median(sizes[there]))
+        sizes = []
+        for i, wanted in enumerate(self.wanted):  # one reaction at a time: all differences at once would take gigabytes
+            (k,) = np.nonzero(wanted >= 0)
+            apart = np.linalg.norm(X[i, wanted[k]][:, None] - X[i], axis=-1)
+            there = self.problem.allowed[i, k] & (np.arange(X.shape[1]) != wanted[k][:, None])
+            sizes.append((apart * np.linalg.norm(Z[i, k], axis=-1)[:, None])[there])
+        return float(np.median(np.concatenate(sizes)))
 
     def write(self, path: Path) -> None:
         """Keep them in a file that `read` takes."""

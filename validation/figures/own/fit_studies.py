@@ -49,6 +49,7 @@ __all__ = [
     "FIGURE_RETRIEVAL",
     "atoms_of_split",
     "counts",
+    "learned",
     "left_out",
     "retrieval_of_split",
     "run_atoms",
@@ -122,12 +123,15 @@ def left_out(tasks: Tasks, model: ReactionModel, of: str, norm: str) -> npt.NDAr
     verdicts = np.empty_like(tasks.wanted)
     for i in range(len(tasks.wanted)):
         rest = tasks.take(np.delete(np.arange(len(tasks.wanted)), i))
-        verdicts[i] = tasks.take([i]).verdicts(_learned(rest, model.head, of, norm).W)[0]
+        verdicts[i] = tasks.take([i]).verdicts(learned(rest, model.head, of, norm).W)[0]
     return verdicts
 
 
-def _learned(tasks: Tasks, head: TrainedHead, of: str, norm: str = "frobenius", c: float = 0.0) -> Edit:
-    """An edit, or a fit from nothing; hard margins, or squared ones with the penalty c over the median squared row."""
+def learned(tasks: Tasks, head: TrainedHead, of: str, norm: str = "frobenius", c: float = 0.0) -> Edit:
+    """An edit of W, K or Q, or a fit from nothing (``of="fit"``).
+
+    Hard margins, or with ``c > 0`` a squared hinge with the penalty c over the median squared row.
+    """
     start: Any = np.zeros_like(head.W) if of == "fit" else head
     soft: Any = {"C": c / tasks.row_size(head, of) ** 2, "slack": "row", "loss": "squared_hinge"} if c else {}
     what: Any = "W" if of == "fit" else of
@@ -162,7 +166,7 @@ def atoms_of_split(trials: int, seed: int, *, data: str, split: int, first: int,
     if way == "raw head":
         W, gap = head.W, 0.0
     else:
-        edit = _learned(tasks.take(order[held : held + size]), head, way, c=c)
+        edit = learned(tasks.take(order[held : held + size]), head, way, c=c)
         W, gap = edit.W, float(edit.certificate.gap)
     found = counts(test.verdicts(W))
     return {"right": [found["right"]] * trials, "equivalent": [found["equivalent"]] * trials,
