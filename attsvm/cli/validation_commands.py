@@ -1,6 +1,6 @@
 """The command ``attsvm bench``: speed against named peers.
 
-The command ``attsvm claims``: the ledger of what the papers say and what of it holds.
+The command ``attsvm claims``: which statements of the papers hold.
 
 The command ``attsvm validate``: figures of the papers, and checks of our own.
 """
@@ -119,7 +119,7 @@ def claims_command(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """What the papers claim and what of it holds. Exit code 1 if a check does not confirm it.
+    """Which statements of the papers hold. Exit code 1 if a check does not confirm it.
 
     \b
     Examples: attsvm claims "svm:Theorem 4"; attsvm claims svm:thm1 --run
@@ -179,7 +179,7 @@ def _quotes(claims: list[Claim], folder: Path, json: bool) -> list[str]:
     screen = console()
     counts = Counter(item.outcome for item in found)
     screen.print(
-        f"{counts['printed']} of {len(found)} quotations stand in the papers as quoted, up to spaces and formulas; "
+        f"{counts['printed']} of {len(found)} quotations appear in the papers as quoted, up to spaces and formulas; "
         f"{counts['NOT printed']} do not; {counts['no text']} have no text to compare with; {counts['formula']} are "
         f"formulas, which are not compared; {counts['not looked for']} are of abstracts, which are not looked for.",
         style="bold", markup=False,
