@@ -378,7 +378,7 @@ def validate_command(
 
         records = run_figures(chosen, folder, options, report=report, progress=progress)
     if not silent:
-        screen.print(f"\n{len(records)} figures in {time.perf_counter() - start:.1f} s; "
+        screen.print(f"\n{len(records)} figure{'s' * (len(records) != 1)} in {time.perf_counter() - start:.1f} s; "
                      f"summary: {folder / 'summary.html'}, {folder / 'summary.md'}", markup=False)  # fmt: skip
         close(screen, ("± and [ , ]", "NOT confirmed"), f"open {folder / 'summary.html'}", "attsvm validate --list")
     if json:
