@@ -15,7 +15,7 @@ as long as the selected tokens stay selected. In the scale of a margin problem, 
 
     min ||W||   s.t.   (x_{i,alpha_i} - x_it)^T W z_i >= max(0, 1 - weight excess_i).
 
-``ratio = 0`` is Att-SVM, a head that stands still; ``ratio = inf`` asks for 1 where v has its margin and for 0
+``ratio = 0`` is Att-SVM, a head that stands still; ``ratio = inf`` requires margin 1 where v has its margin and 0
 elsewhere: W then feels the support vectors of v alone (compare *Max-Margin Token Selection in Attention Mechanism*,
 arXiv 2306.13596). ``docs/joint.md`` derives it.
 

@@ -566,7 +566,7 @@ class SeparatingCone:
     def value(self, W: npt.ArrayLike) -> float:
         """Largest eps for which W lies in the cone.
 
-        A query without high-score tokens asks for nothing (+inf); one with high- but no low-score tokens
+        A query without high-score tokens has no constraint (+inf); one with high- but no low-score tokens
         cannot be met (-inf).
 
         Parameters

@@ -104,13 +104,13 @@ class AttentionRows:
         assert problem.penalty is not None
         return problem.penalty.slacks(problem.missed(margins - problem.rhs), problem.owner, problem.q)
 
-    def paid(self, margins: FloatArray) -> FloatArray | float:
+    def row_slacks(self, margins: FloatArray) -> FloatArray | float:
         """Slack of each row of a soft margin, over a batch too; 0 for a hard one."""
         problem = self.margin_problem
         if problem.penalty is None:
             return 0.0
         if problem.batch:
-            return np.stack([self[i].paid(margins[i]) for i in range(problem.batch[0])])
+            return np.stack([self[i].row_slacks(margins[i]) for i in range(problem.batch[0])])
         slacks = self.slacks(margins)
         return slacks if problem.penalty.slack == "row" else slacks[problem.owner]
 
@@ -161,8 +161,8 @@ def build_rows(
     """Rows of ``anchor - token`` for every token but the anchor, wherever keep.
 
     ``anchors`` has shape (*batch, n*K), where one problem may meet a batch of anchors; ``keep``, ``rhs`` and
-    ``equality`` have shape (*batch, n*K, T); None keeps all, asks for 1, and means ``>=``. ``offset`` is added to the
-    logits; ``shared`` says whether tokens are stored once.
+    ``equality`` have shape (*batch, n*K, T), by default all tokens, 1 and ``>=``. ``offset`` is added to the logits;
+    ``shared`` says whether tokens are stored once.
     """
     if offset is not None:
         rhs = _with_offset(problem, anchors, rhs, offset)
@@ -206,7 +206,7 @@ def _per_row(values: npt.NDArray[Any] | None, others: IntArray) -> npt.NDArray[A
 
 
 def _voided(kept: Any, sides: Any, equal: Any) -> tuple[Any, Any, Any]:
-    """Rows of a batch that do not exist ask for nothing: what is valid, right-hand sides and equalities."""
+    """Padded rows of a batch have no effect: what is valid, right-hand sides and equalities."""
     if kept is None or kept.all():
         return None, sides, equal
     return kept, np.where(kept, 1.0 if sides is None else sides, 0.0), None if equal is None else equal & kept

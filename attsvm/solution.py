@@ -63,7 +63,7 @@ def unit_matrices(A: npt.ArrayLike) -> FloatArray:
 def conflict_in_words(
     problem: AttentionProblem, rows: AttentionRows, farkas: FarkasCertificate, *, probabilities: bool = False
 ) -> str:
-    """What the proof says; ``probabilities`` where the rows ask for given probabilities (W_fin) and not for a choice.
+    """What the proof says; ``probabilities`` where the rows prescribe probabilities (W_fin) and not a choice.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def conflict_in_words(
 def _twins(
     problem: AttentionProblem, attention_rows: AttentionRows, farkas: FarkasCertificate
 ) -> tuple[int, int, int] | None:
-    """Sequence and two of its tokens that are one vector, of which the proof asks for a difference."""
+    """Sequence and two of its tokens that are the same vector, which the proof would have to separate."""
     margins = attention_rows.margin_problem
     for owner in farkas.owners:
         i = attention_rows.query_index(int(owner))[0]
@@ -214,12 +214,12 @@ class _Solved:
     def support(self) -> BoolArray:
         """True for the support tokens: margin within ``support_tolerance`` of 1; shape ``query_shape + (T,)``.
 
-        With offsets: of what is asked for. Of a soft margin: of that less the slack.
+        With offsets: of the right-hand sides. Of a soft margin: of that less the slack.
         """
         problem = self.rows.margin_problem
         margins = problem.margins(self.W)
-        paid = self.rows.paid(margins)
-        near = (np.abs(margins - problem.rhs + paid) <= self.support_tolerance) & ~problem.equality
+        slack = self.rows.row_slacks(margins)
+        near = (np.abs(margins - problem.rhs + slack) <= self.support_tolerance) & ~problem.equality
         return np.asarray(self.rows.scatter(near, fill=0.0) > 0)
 
     def sensitivity(self, *, query_tokens: npt.ArrayLike | None = None) -> Sensitivity:
@@ -343,7 +343,7 @@ class Solution(_Solved, ResultView):
     def slacks(self) -> FloatArray:
         """What a soft margin falls short: per query, shape ``query_shape``, or with ``slack="row"`` per token.
 
-        A hard margin has 0 everywhere. Tokens without a row pay nothing.
+        A hard margin has 0 everywhere. Tokens without a row have slack 0.
         """
         problem = self.rows.margin_problem
         if problem.penalty is None:

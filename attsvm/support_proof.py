@@ -144,7 +144,7 @@ def margin_bounds(
         norms = problem.row_norms
         # `rounding.margin_error`: what is lost in evaluating the margins themselves.
         error = _SLACK * norms * (radius + gamma(dx + dz + 3) * size)[..., None] + 4.0 * UNIT_ROUNDOFF
-    blurred = (norms <= _SAFE_NORM) & (problem.rhs != 0)  # void rows ask for nothing
+    blurred = (norms <= _SAFE_NORM) & (problem.rhs != 0)  # void rows have no effect
     radius = np.where(np.isfinite(radius) & ~blurred.any(axis=-1), radius, np.inf)
     error = np.where(np.isfinite(error) & (norms > _SAFE_NORM), error, np.inf)
     return MarginBounds(problem.margins(matrix), error, radius, size)

@@ -164,7 +164,7 @@ def att_svm(problem: Solvable[Solved], selection: SelectionLike = None, **option
 
     The smallest change of a given W0:
 
-    >>> W0 = 0.5 * sol.W  # half the margin that is asked for
+    >>> W0 = 0.5 * sol.W  # half the required margin
     >>> near = attsvm.att_svm(problem, prior=W0)
     >>> print(near.status, round(near.norm / sol.norm, 4), abs(near.W - sol.W).max() < 1e-9)
     optimal 0.5 True

@@ -43,18 +43,18 @@ def options(
 
 
 # Each command's options stand beside what it does; this is the order of the help.
-app.command("demo", short_help="Do the main job on a random problem.")(run_commands.demo_command)
+app.command("demo", short_help="Solve and train on a random problem.")(run_commands.demo_command)
 app.command("new", short_help="Write an example problem file.")(problem_commands.new_command)
 app.command("solve", short_help="Solve an attention SVM with a certificate.")(problem_commands.solve_command)
 app.command("train", short_help="Train attention weights by gradient descent.")(run_commands.train_command)
-app.command("compare", short_help="Train, and say how well theory predicts it.")(run_commands.compare_command)
+app.command("compare", short_help="Train, and compare with the prediction.")(run_commands.compare_command)
 app.command("enumerate", short_help="List every locally optimal selection.")(problem_commands.enumerate_command)
-app.command("diagnose", short_help="Say which theorems apply to the data.")(problem_commands.diagnose_command)
+app.command("diagnose", short_help="List the theorems that apply to the data.")(problem_commands.diagnose_command)
 app.command("report", short_help="Write all of this as one HTML page.")(run_commands.report_command)
 app.command("probe", short_help="Measure every head of a trained transformer.")(model_commands.probe_command)
 app.command("patch", short_help="Repair a retriever, keep its golden answers.")(patch_commands.patch_command)
 app.command("validate", short_help="Reproduce figures of the papers.")(validation_commands.validate_command)
-app.command("claims", short_help="Show what the papers claim and what holds.")(validation_commands.claims_command)
+app.command("claims", short_help="Show which statements of the papers hold.")(validation_commands.claims_command)
 app.command("bench", short_help="Measure speed against other solvers.")(validation_commands.bench_command)
 
 

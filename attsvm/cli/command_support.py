@@ -98,7 +98,7 @@ def _indented(line: str, screen: Console) -> RenderableType:
 def close(screen: Console, words: tuple[str, ...], *commands: str) -> None:
     """The words of the tables, one line each, and what to try next."""
     if words:
-        screen.print("Words:", style="dim", markup=False)
+        screen.print("Glossary:", style="dim", markup=False)
         for line in glossary(*words):
             screen.print(_indented(line, screen), style="dim")
     if commands:

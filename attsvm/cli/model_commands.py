@@ -30,11 +30,11 @@ def probe_command(
     ),
     sequences: Annotated[int, typer.Option(help="Sequences to use, from the beginning of the text.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens per sequence, at most.")] = 128,
-    svm: Annotated[bool, typer.Option("--svm/--no-svm", help="Solve the SVMs, too; says first how long.")] = False,
+    svm: Annotated[bool, typer.Option("--svm/--no-svm", help="Also solve the SVMs, after a time estimate.")] = False,
     full: Annotated[bool, typer.Option("--full", help="As --svm, on every sequence and 16 queries.")] = False,
     svm_sequences: Annotated[int, typer.Option(hidden=True, help="Sequences of the SVMs.")] = 8,
     svm_queries: Annotated[int, typer.Option(hidden=True, help="Queries per sequence of the SVMs.")] = 4,
-    removal: Annotated[int, typer.Option(help="Sequences on which heads are removed; 0 leaves it out.")] = 4,
+    removal: Annotated[int, typer.Option(help="Sequences on which heads are removed; 0: none.")] = 4,
     pruning: Annotated[int, typer.Option(hidden=True, help="Heads to remove greedily.")] = 12,
     store: Annotated[Path | None, typer.Option(help="SQLite file of finished SVMs, to resume from.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes of the SVMs [one per core]; 0: none.")] = None,
@@ -110,7 +110,7 @@ def _texts(path: Path, count: int, loaded: Any) -> list[str]:
     try:
         whole = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
     if loaded.tokenizer is None:
         raise ValueError(f"{loaded.name} has no tokenizer: use attsvm.probe with encoded inputs")
     lines = [

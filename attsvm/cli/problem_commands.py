@@ -187,7 +187,7 @@ def _check_written(out: Path | None, certificate: Path | None, norms: list[str])
 
 
 def _write_solution(out: Path | None, certificate: Path | None, solution: Any, record: dict[str, Any]) -> list[str]:
-    """Write the files that were asked for; a line about each."""
+    """Write the requested files; a line about each."""
     lines = []
     if out is not None:
         _save(out, solution, record)
@@ -372,7 +372,7 @@ def _check_listing_certificate(
 
 
 def _certified(certificate: Path | None, found: LocalOptima, silent: bool) -> bool:
-    """Write the certificate of a complete list, if asked for; False, with a line, where the list is not complete."""
+    """Write the certificate of a complete list, if requested; False, with a line, where the list is not complete."""
     from attsvm.cli.command_support import working
 
     if certificate is None:

@@ -297,7 +297,7 @@ def _save(out: Path, reports: list[Any]) -> None:
 def report_command(
     file: File,
     out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
-    steps: Annotated[int, typer.Option(help="Training steps of W and of (K, Q); 0 leaves training out.")] = 5000,
+    steps: Annotated[int, typer.Option(help="Training steps of W and of (K, Q); 0: no training.")] = 5000,
     selection: Tokens = None,
     seed: Seed = 0,
     device: Device = None,
@@ -419,7 +419,7 @@ def demo_command(
     tokens: Annotated[int, typer.Option("--tokens", "-T", help="Tokens per sequence.")] = 8,
     dimension: Annotated[int, typer.Option("--dimension", "-d", help="Dimension of tokens and queries.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the random problem.")] = 3,
-    steps: Annotated[int, typer.Option(help="Training steps of W and of (K, Q); 0 leaves training out.")] = 5000,
+    steps: Annotated[int, typer.Option(help="Training steps of W and of (K, Q); 0: no training.")] = 5000,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the report of the problem, .html.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Write the report and open it in a browser.")] = False,
     json: Json = False,
@@ -464,7 +464,7 @@ def demo_command(
             "the run itself selects."
         )
     elif missing and steps:
-        screen.print("Training was left out: it needs torch (pip install 'attsvm[torch]').", markup=False)
+        screen.print("Training was skipped: it needs torch (pip install 'attsvm[torch]').", markup=False)
     screen.print(f"[dim]{environment(record['versions'])}[/dim]")
     if page:
         screen.print(f"wrote {page}: open it in a browser", markup=False)
@@ -474,7 +474,7 @@ def demo_command(
 
 
 def _write_page(demo: Demo, steps: int, out: Path | None, show: bool) -> Path | None:
-    """The report of the demo's problem, opened in a browser if asked for."""
+    """The report of the demo's problem, opened in a browser on request."""
     if out is None:
         return None
     from attsvm.reports import write_report

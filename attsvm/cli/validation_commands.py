@@ -1,6 +1,6 @@
 """The command ``attsvm bench``: speed against named peers.
 
-The command ``attsvm claims``: the ledger of what the papers say and what of it holds.
+The command ``attsvm claims``: which statements of the papers hold.
 
 The command ``attsvm validate``: figures of the papers, and checks of our own.
 """
@@ -119,7 +119,7 @@ def claims_command(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """What the papers claim and what of it holds. Exit code 1 if a check does not confirm it.
+    """Which statements of the papers hold. Exit code 1 if a check does not confirm it.
 
     \b
     Example: attsvm claims svm:thm1 --run && attsvm claims "svm:Theorem 4"
@@ -186,7 +186,7 @@ def _quotes(claims: list[Claim], folder: Path, json: bool) -> list[str]:
     screen = console()
     counts = Counter(item.outcome for item in found)
     screen.print(
-        f"{counts['printed']} of {len(found)} quotations stand in the papers as quoted, up to spaces and formulas; "
+        f"{counts['printed']} of {len(found)} quotations appear in the papers as quoted, up to spaces and formulas; "
         f"{counts['NOT printed']} do not; {counts['no text']} have no text to compare with; {counts['formula']} are "
         f"formulas, which are not compared; {counts['not looked for']} are of abstracts, which are not looked for.",
         style="bold", markup=False,
@@ -385,7 +385,7 @@ def validate_command(
 
         records = run_figures(chosen, folder, options, report=report, progress=progress)
     if not silent:
-        screen.print(f"\n{len(records)} figures in {time.perf_counter() - start:.1f} s; "
+        screen.print(f"\n{len(records)} figure{'s' * (len(records) != 1)} in {time.perf_counter() - start:.1f} s; "
                      f"summary: {folder / 'summary.html'}, {folder / 'summary.md'}", markup=False)  # fmt: skip
         close(screen, ("± and [ , ]", "NOT confirmed"), f"open {folder / 'summary.html'}", "attsvm validate --list")
     if json:

@@ -106,9 +106,9 @@ class Demands:
     Attributes
     ----------
     rows : Rows
-        Of the whole W; tokens that are stored once stay so where one problem asks for everything.
+        Of the whole W; tokens that are stored once stay so where one problem has all the rows.
     sides : ndarray, shape (m,)
-        Margins that are asked for.
+        Required margins.
     parts : sequence
         Where rows come from, in their order.
     """
@@ -145,7 +145,7 @@ def read_demands(
     parts = [_part("select", rows, asked, np.full(rows.margin_problem.m, float(margin)))] if asked.any() else []
     parts += _kept(W0, given, rows, asked, float(margin), keep)
     if not parts:
-        raise ValueError("selection asks for nothing: every entry is -1, and keep names no query")
+        raise ValueError("selection requests no token: every entry is -1, and keep names no query")
     return _joined(parts)
 
 
@@ -202,7 +202,7 @@ def _kept(
             place = tuple(int(i) for i in wrong[0])
             raise ValueError(
                 f"keep must hold what the head selects already, but query {place} selects token {now[place]}, not "
-                f"{chosen[place]}; ask for a new token with selection"
+                f"{chosen[place]}; request a new token with selection"
             )
         rows, queries = selection_rows(other, chosen), np.ones(other.query_shape, dtype=bool)
     else:
@@ -214,7 +214,7 @@ def _kept(
             )
         if (queries & asked).any():
             place = tuple(int(i) for i in np.argwhere(queries & asked)[0])
-            raise ValueError(f"keep names query {place}, of which selection asks for a token")
+            raise ValueError(f"keep names query {place}, for which selection requests a token")
         if not queries.any():
             return []
     values = rows.margin_problem.margins(W0)

@@ -125,7 +125,7 @@ def locally_optimal_selections(
     Raises
     ------
     ValueError
-        When all of more than 1e8 selections are asked for, and on arguments out of range.
+        When all of more than 1e8 selections are requested, and on arguments out of range.
 
     Examples
     --------

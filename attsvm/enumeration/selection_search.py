@@ -39,7 +39,7 @@ __all__ = [
 
 # Selections per step: a second of work at most, and far above what makes a batch efficient.
 _STEP = 4096
-# Partial selections pay when many are infeasible: judged on this many random selections.
+# Partial selections save time when many are infeasible: judged on this many random selections.
 _PILOT, _WORTHWHILE = 128, 0.1
 _MOST_PREFIXES = 20_000
 

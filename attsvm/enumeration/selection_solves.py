@@ -110,7 +110,7 @@ class Verdicts:
     conflict : ndarray of bool, shape (B, q)
         Queries in the proof of infeasibility.
     support : Support or None
-        If it was asked for.
+        If requested.
     """
 
     norm: FloatArray

@@ -1,7 +1,7 @@
 """All selections of a problem with what is proved about each, as a table and as a graph.
 
-An edge of the graph exchanges one token for a support token of at least its score; its sinks are the locally optimal
-selections, `basins` says which selections lead to which of them.
+An edge of the graph exchanges one token for a support token of at least its score; the feasible nodes without an
+outgoing edge are the locally optimal selections, and `basins` says which selections lead to which of them.
 """
 
 from __future__ import annotations
@@ -203,9 +203,9 @@ def selection_graph(
     and ``gain`` (in score, 0 only for ties). In the Frobenius norm every edge is proved; in the nuclear norm edges read
     the support of the solution returned, within `attsvm.solution.SUPPORT_TOLERANCE`.
 
-    An infeasible selection has no support and so no edge out: it is a dead end, not a sink. *Sinks* are the feasible
-    nodes without an edge out, and these are exactly the locally optimal selections. Without tied scores every
-    edge raises the mean score, so the graph has no cycle.
+    An infeasible selection has no support and so no outgoing edge. The feasible nodes without an outgoing edge are
+    exactly the locally optimal selections. Without tied scores every edge raises the mean score, so the graph has no
+    cycle.
 
     Parameters
     ----------
@@ -295,13 +295,13 @@ class Basins:
     Attributes
     ----------
     reach : mapping from node to frozenset of nodes
-        Sinks that can be reached; empty for infeasible selections and where every path ends in one.
+        Local optima that can be reached; empty for infeasible selections and where every path ends in one.
     dead_end : mapping from node to bool
         Whether an infeasible selection can be reached (an infeasible selection reaches itself).
-    reaching : mapping from sink to int
-        Nodes that can reach the sink, itself included.
-    only : mapping from sink to int
-        Nodes that can reach this sink and nothing else.
+    reaching : mapping from local optimum to int
+        Nodes that can reach the local optimum, itself included.
+    only : mapping from local optimum to int
+        Nodes that can reach this local optimum and nothing else.
     """
 
     reach: Mapping[Node, frozenset[Node]]
@@ -311,7 +311,7 @@ class Basins:
 
 
 def basins(graph: nx.DiGraph) -> Basins:
-    """Reachability of the sinks of a selection graph.
+    """Reachability of the local optima of a selection graph.
 
     Examples
     --------
@@ -319,21 +319,21 @@ def basins(graph: nx.DiGraph) -> Basins:
     >>> from attsvm.enumeration import basins, selection_graph
     >>> graph = selection_graph(attsvm.random_problem(n=3, T=4, d=4, seed=5))
     >>> found = basins(graph)
-    >>> {sink: (found.reaching[sink], found.only[sink]) for sink in sorted(found.only)}[(3, 2, 3)]
+    >>> {optimum: (found.reaching[optimum], found.only[optimum]) for optimum in sorted(found.only)}[(3, 2, 3)]
     (42, 3)
     """
-    sinks = [node for node in graph if graph.nodes[node]["feasible"] and graph.out_degree(node) == 0]
-    number = {node: i for i, node in enumerate(sinks)}
-    dead = 1 << len(sinks)  # one more bit, for infeasible selections
+    optima = [node for node in graph if graph.nodes[node]["feasible"] and graph.out_degree(node) == 0]
+    number = {node: i for i, node in enumerate(optima)}
+    dead = 1 << len(optima)  # one more bit, for infeasible selections
     own = {node: 0 if graph.nodes[node]["feasible"] else dead for node in graph}
-    codes = _gathered(graph, own | {sink: 1 << i for sink, i in number.items()})
+    codes = _gathered(graph, own | {optimum: 1 << i for optimum, i in number.items()})
     sets: dict[int, frozenset[Node]] = {
-        code: frozenset(sink for i, sink in enumerate(sinks) if code >> i & 1) for code in set(codes.values())
+        code: frozenset(optimum for i, optimum in enumerate(optima) if code >> i & 1) for code in set(codes.values())
     }
-    every = Counter(sink for code in codes.values() for sink in sets[code])
+    every = Counter(optimum for code in codes.values() for optimum in sets[code])
     alone = Counter(codes.values())
-    reaching = {sink: every[sink] for sink in sinks}
-    only = {sink: alone[1 << number[sink]] for sink in sinks}
+    reaching = {optimum: every[optimum] for optimum in optima}
+    only = {optimum: alone[1 << number[optimum]] for optimum in optima}
     reach = {node: sets[code] for node, code in codes.items()}
     return Basins(reach, {node: bool(code & dead) for node, code in codes.items()}, reaching, only)
 
@@ -385,7 +385,7 @@ def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels:
         From `selection_graph`.
     axis : matplotlib axes, optional
     labels : bool, optional
-        Name the sinks by their tokens; by default when there are at most 12.
+        Name the local optima by their tokens; by default when there are at most 12.
 
     Returns
     -------
@@ -408,17 +408,17 @@ def draw_selection_graph(graph: nx.DiGraph, axis: Axes | None = None, *, labels:
     for source, target in graph.edges:
         arrow = {"arrowstyle": "-|>", "color": "0.6", "lw": width, "shrinkA": 4, "shrinkB": 5, "mutation_scale": 8}
         axis.annotate("", xy=place[target], xytext=place[source], arrowprops=arrow, zorder=1)
-    sinks = [node for node, data in graph.nodes(data=True) if data["locally_optimal"]]
+    optima = [node for node, data in graph.nodes(data=True) if data["locally_optimal"]]
     reach = basins(graph).reach
-    color = {sink: f"C{i}" if len(sinks) <= _COLORS else "C3" for i, sink in enumerate(sinks)}
+    color = {optimum: f"C{i}" if len(optima) <= _COLORS else "C3" for i, optimum in enumerate(optima)}
     for kind, nodes in _by_kind(graph).items():
         style = dict(_STYLES[kind])
-        if "color" not in style:  # of the sink that it is, or leads to
+        if "color" not in style:  # of the local optimum that it is, or leads to
             style["color"] = [color[next(iter(reach[node]))] for node in nodes]
         x, y = zip(*(place[node] for node in nodes), strict=True)
         axis.scatter(x, y, zorder=3, label=kind, **style)
-    if labels if labels is not None else len(sinks) <= 12:
-        for node in sinks:
+    if labels if labels is not None else len(optima) <= 12:
+        for node in optima:
             text = ",".join(map(str, node))
             axis.annotate(text, place[node], xytext=(7, 5), textcoords="offset points", fontsize=8, zorder=4)
     axis.set(xlabel="margin 1 / ||W||", ylabel="mean score of the selected tokens")

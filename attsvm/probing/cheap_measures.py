@@ -108,7 +108,7 @@ class Context:
 
     @cached_property
     def steps(self) -> Covariance | None:
-        """Covariance of the step from a token to the next, which is what the theory of localization asks for."""
+        """Covariance of the step from a token to the next, as the theory of localization requires."""
         x = self.layer.tokens.astype(np.float64)
         both = self.keys[:, 1:] & self.keys[:, :-1]
         steps = (x[:, 1:] - x[:, :-1])[both]
@@ -170,7 +170,7 @@ def random_spectrum(head: HeadData, seed: int | np.random.Generator = 0) -> Head
 
 
 def shuffled_tokens(head: HeadData, seed: int | np.random.Generator = 0) -> HeadData:
-    """The head with its tokens dealt out again over all sequences and places: what is left needs no order.
+    """The head with its tokens randomly permuted over all sequences and places, which removes their order.
 
     Examples
     --------
@@ -180,8 +180,8 @@ def shuffled_tokens(head: HeadData, seed: int | np.random.Generator = 0) -> Head
     >>> from attsvm.trained_head import TrainedHead
     >>> same = TrainedHead.from_weights(np.eye(4), np.eye(4))
     >>> head = heads_from_arrays(np.random.default_rng(0).normal(size=(3, 5, 4)), [same])[0]
-    >>> dealt = shuffled_tokens(head)
-    >>> bool(np.allclose(np.sort(dealt.k.ravel()), np.sort(head.k.ravel()))), bool(np.allclose(dealt.k, head.k))
+    >>> permuted = shuffled_tokens(head)
+    >>> bool(np.allclose(np.sort(permuted.k.ravel()), np.sort(head.k.ravel()))), bool(np.allclose(permuted.k, head.k))
     (True, False)
     """
     rng = np.random.default_rng(seed)
@@ -191,9 +191,9 @@ def shuffled_tokens(head: HeadData, seed: int | np.random.Generator = 0) -> Head
     for name in ("k", "v", "tokens"):
         values = getattr(head, name)
         if values is not None:
-            dealt = values.copy()
-            dealt[real] = values[real][order]
-            out[name] = dealt
+            permuted = values.copy()
+            permuted[real] = values[real][order]
+            out[name] = permuted
     return replace(head, **out)
 
 

@@ -160,13 +160,13 @@ entropy_share: entropy / largest (share)
 sparsity: sparsity (share)
     Mean largest attention weight of a query.
 flip_rate: one-token flip rate (share)
-    Share of queries whose output goes over to another sequence's when the most attended token is exchanged
+    Share of queries whose output changes to another sequence's when the most attended token is exchanged
     between the two.
 
 [localization]
 trace: trace of W_QK (alone)
-    Sum of the eigenvalues of W_QK (steps between tokens for covariance, temperature included): positive lets
-    late tokens through, negative early ones.
+    Sum of the eigenvalues of W_QK (steps between tokens for covariance, temperature included): positive values
+    favour late tokens, negative ones early tokens.
 scale: scale of W_QK (alone)
     Root of the sum of squared eigenvalues: large values localize.
 rho_peak: peak of rho (share alone)
@@ -176,7 +176,7 @@ rho_theta: place of the peak (share alone)
 entropy_bound: entropy bound
     No attention with these tokens and this norm of W has a lower entropy.
 max_logit: largest logit
-    Largest logit of a sequence: what explodes before training does.
+    Largest logit of a sequence; it grows before training diverges.
 
 [specialization]
 redundancy: redundancy (share alone)
@@ -186,7 +186,7 @@ importance: importance (alone)
 softmax_one: softmax-1 change (alone)
     Relative change of the model's output if the head could attend to nothing (softmax-1).
 softmax_one_mass: softmax-1 mass (share)
-    Attention that softmax-1 would leave the head: low values mean that it would rather abstain.
+    Attention that softmax-1 would leave the head: low values mean that it would attend to nothing.
 pruned_at: pruned as number (alone)
     Place in the order of greedy removal; 1 goes first.
 """

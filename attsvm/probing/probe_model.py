@@ -189,7 +189,7 @@ def probe(
 
     Hidden states are captured by hooks while the model runs on the inputs; attention is recomputed from them and must
     equal the model's own. Theorems here are about one layer trained to saturation: read a number about a deep model
-    beside its baselines (``*_random``: a random W of the same spectrum; ``*_shuffled``: tokens dealt out again).
+    beside its baselines (``*_random``: a random W of the same spectrum; ``*_shuffled``: randomly permuted tokens).
 
     Parameters
     ----------

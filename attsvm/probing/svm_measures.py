@@ -1,4 +1,4 @@
-"""A head against the max-margin machine of its own selections: hard and soft, in both norms, with certificates."""
+"""A head compared with the max-margin problem of its own selections: hard and soft, both norms, certified."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def build_content(
     >>> from attsvm.reports import build_content
     >>> content = build_content(attsvm.random_problem(n=2, T=3, d=4, seed=0), steps=0)
     >>> [record["status"] for record in content["solutions"]], content["training_skipped"]
-    (['optimal', 'optimal'], 'No steps were asked for.')
+    (['optimal', 'optimal'], 'Training was skipped: steps = 0.')
     """
     if require_problem(problem).batch is not None:
         raise ValueError("a report takes one problem; index the batch first, e.g. problem[0]")
@@ -155,7 +155,7 @@ def _announcer(labels: list[str], progress: Progress | None) -> Callable[[], Non
 
 def _why_not_trained(problem: AttentionProblem, steps: int) -> str | None:
     if not steps:
-        return "No steps were asked for."
+        return "Training was skipped: steps = 0."
     if problem.head is None:
         return "Training needs a head, and the problem has none."
     if find_spec("torch") is None:
@@ -206,7 +206,7 @@ def _trained(problem: AttentionProblem, form: str, **options: Any) -> Run:
 
 def _graph(problem: AttentionProblem, limit: int) -> dict[str, Any]:
     if problem.head is None:
-        return {"skipped": "The graph needs scores, and so a head."}
+        return {"skipped": "The graph needs scores, but the problem has no head."}
     try:
         return graph_content(problem, "frobenius", limit)
     except RuntimeError as error:  # some selection could not be certified
@@ -285,8 +285,8 @@ def _number(value: float, digits: int = 5) -> float | None:
 def graph_content(problem: AttentionProblem, norm: str, limit: int) -> dict[str, Any]:
     """Nodes, edges and the list of local optima as plain data, or why there is no graph.
 
-    Nodes are ``[tokens, margin, score, kind, colour]``: kind is "sink", "best" (globally optimal), "infeasible",
-    "one" (leads to one sink only) or "several"; colour numbers the sink.
+    Nodes are ``[tokens, margin, score, kind, colour]``: kind is "local", "best" (globally optimal), "infeasible",
+    "one" (leads to one local optimum only) or "several"; colour numbers the local optimum.
 
     Examples
     --------
@@ -306,8 +306,8 @@ def graph_content(problem: AttentionProblem, norm: str, limit: int) -> dict[str,
 
     graph = selection_graph(problem, norm=norm, limit=limit)
     found = basins(graph)
-    sinks = sorted((node for node in graph if graph.nodes[node]["locally_optimal"]), key=_by_margin(graph))
-    colour = {node: i % _COLORS for i, node in enumerate(sinks)}
+    optima = sorted((node for node in graph if graph.nodes[node]["locally_optimal"]), key=_by_margin(graph))
+    colour = {node: i % _COLORS for i, node in enumerate(optima)}
     number = {node: i for i, node in enumerate(graph)}
     nodes = []
     for node, data in graph.nodes(data=True):
@@ -321,16 +321,16 @@ def graph_content(problem: AttentionProblem, norm: str, limit: int) -> dict[str,
         "nodes": nodes,
         "edges": edges,
         "edge_count": graph.number_of_edges(),
-        "local_optima": len(sinks),
-        "optima": [_optimum(graph, found, node) | {"colour": colour[node]} for node in sinks[:_LISTED]],
+        "local_optima": len(optima),
+        "optima": [_optimum(graph, found, node) | {"colour": colour[node]} for node in optima[:_LISTED]],
     }
 
 
 def _kind(node: Node, data: Any, found: Basins, colour: dict[Node, int]) -> tuple[str, int | None]:
-    """What becomes of a node, and the number of the sink that it is or leads to."""
+    """What becomes of a node, and the number of the local optimum that it is or leads to."""
     ends = found.reach[node]
     if node in colour:
-        return "best" if data["globally_optimal"] else "sink", colour[node]
+        return "best" if data["globally_optimal"] else "local", colour[node]
     if not data["feasible"]:
         return "infeasible", None
     if len(ends) == 1 and not found.dead_end[node]:

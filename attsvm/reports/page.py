@@ -99,7 +99,7 @@ def render_page(content: dict[str, Any]) -> str:
     }
     return html_page(
         "report.html",
-        title=f"{content['name']}: attention as a max-margin machine",
+        title=f"{content['name']}: attention as a max-margin problem",
         name=content["name"],
         verdict=page_verdict(content),
         summary=_summary(content),

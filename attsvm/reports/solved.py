@@ -191,8 +191,8 @@ def farkas_line(record: Record, advice: str = "") -> str:
 
 
 _PROOFS = {
-    "zero row": "One row is zero and asks for something",
-    "rounding bounds": "A combination of their rows cancels, which rounding cannot have made up",
+    "zero row": "One row is zero and has a positive right-hand side",
+    "rounding bounds": "A combination of their rows cancels, proved with bounds on the rounding error",
     "rationals": "A combination of their rows cancels in exact arithmetic",
 }
 
@@ -249,6 +249,6 @@ def exact_line(record: Record, exact: Record) -> str:
     if "locally_optimal" in exact:
         local = f" The selection is {'' if exact['locally_optimal'] else 'not '}locally optimal."
     return (
-        f"{head} W misses no row by more than {exact['violation']:.1e}; the optimal norm lies between {low:.17g} and "
+        f"{head} W violates no row by more than {exact['violation']:.1e}; the optimal norm lies between {low:.17g} and "
         f"{high:.17g}.{rank}{local}"
     )

@@ -1,4 +1,4 @@
-"""What was found, in plain sentences: the first lines of a command and of a page; and a glossary of their words."""
+"""Results in plain sentences, the first lines of a command and of a page, and a glossary."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
         return f"No W selects these tokens in all {n} sequences: sequences {some} contradict each other (proved)."
     solved = [record for record in records if "margin" in record]
     if not solved:
-        return f"Nothing was found: {', '.join(str(record['status']) for record in records)}."
+        return f"No solution was found: {', '.join(str(record['status']) for record in records)}."
     proved = all(record["status"] == "optimal" for record in solved)
     margins = ", ".join(f"{record['margin']:.4f} ({record['norm_name']})" for record in solved)
     how = "proved optimal" if proved else "NOT proved optimal"
@@ -61,9 +61,9 @@ def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
 
 _ENDS = {
     "Global": "ends at the predicted tokens, those of highest score",
-    "Local": "ends at other tokens than those of highest score, which are locally optimal",
+    "Local": "ends at locally optimal tokens other than those of highest score",
     "Not local": "ends at tokens that are not locally optimal: train longer",
-    "Undecided": "ends at tokens of which it is not decided whether they are locally optimal",
+    "Undecided": "ends at tokens whose local optimality is undecided",
 }
 # The same without a theorem: nothing was predicted, and nothing says that longer training leads elsewhere.
 _ENDS_UNCOVERED = _ENDS | {
@@ -74,9 +74,9 @@ _PLACES = {
     "Global": "at the predicted tokens",
     "Local": "at other locally optimal tokens",
     "Not local": "at no local optimum (Not local)",
-    "Undecided": "at tokens that are not decided (Undecided)",
+    "Undecided": "at tokens whose local optimality is undecided",
 }
-_MACHINE = {"frobenius": "max-margin", "nuclear": "nuclear-norm max-margin"}
+_DIRECTIONS = {"frobenius": "max-margin", "nuclear": "nuclear-norm max-margin"}
 
 
 def run_verdict(
@@ -108,7 +108,7 @@ def run_verdict(
     if misalignment is None or math.isnan(misalignment):
         where = "there is no max-margin direction to compare with"
     else:
-        where = f"it is {_degrees(misalignment)} from the {_MACHINE.get(str(norm), norm)} direction"
+        where = f"it is {_degrees(misalignment)} from the {_DIRECTIONS.get(str(norm), norm)} direction"
     why = f" No theorem applies, so nothing is predicted: {uncovered}." if uncovered else ""
     return f"Training {form} {ends}; {where}.{why}"
 
@@ -119,7 +119,7 @@ def form_name(parameterization: str) -> str:
 
 
 def _degrees(misalignment: float) -> str:
-    """An angle in words that do not pretend: few digits, and never a zero that is none."""
+    """An angle with few digits; never 0 for a positive angle."""
     value = float(angle(misalignment))
     if value < 1e-3:
         return "less than 0.001 degrees"
@@ -194,12 +194,12 @@ def diagnosis_verdict(found: Diagnosis | Mapping[str, Any]) -> str:
     if "Theorem 4" in applies:
         return f"Training W is predicted to reach the tokens of highest score from W = 0 ({said})."
     if "Theorem 5" in applies:
-        return f"Where training W ends depends on its start; near this selection it stays ({said})."
+        return f"Training W converges to this selection from starts near it; other starts may end elsewhere ({said})."
     if applies:
-        return f"The best W of growing norm is predicted, but not where descent goes ({said})."
+        return f"The limit of the regularization path is predicted, but not that of gradient descent ({said})."
     if local := _attracting(found.to_dict() if not isinstance(found, Mapping) else found):
         return f"No theorem applies to this selection; Theorem 5 applies near the {local} that are locally optimal."
-    return "No theorem applies to these data: nothing is predicted."
+    return "No theorem applies to these data, so nothing is predicted."
 
 
 def _attracting(found: Mapping[str, Any]) -> int:
@@ -240,15 +240,15 @@ def _norm_of(run: Mapping[str, Any]) -> str:
 # -- glossary ----------------------------------------------------------------------------------------------------------
 
 WORDS: dict[str, str] = {
-    "selection": "one token per query, the one that attention is to end on",
-    "support": "tokens whose margin against the selected token is exactly 1: they hold the solution in place",
+    "selection": "one token per query, which attention should select",
+    "support": "tokens whose margin against the selected token is exactly 1; they determine the solution",
     "margin": "1 / norm of the smallest W that ranks every selected token first by at least 1",
-    "Att-SVM": "that smallest W in the Frobenius norm; where training W is predicted to point",
-    "Att-SVM*": "the same in the nuclear norm (few singular values); where training (K, Q) is predicted to point",
-    "certificate": "bounds from the data alone that prove the answer optimal, or impossible, whoever computed it",
+    "Att-SVM": "the smallest such W in the Frobenius norm, the predicted direction of training W",
+    "Att-SVM*": "the same in the nuclear norm (few singular values), the predicted direction of training (K, Q)",
+    "certificate": "bounds, computed from the data, that prove a solution optimal or the problem infeasible",
     "gap": "proved distance between the norm found and the best possible one, relative",
-    "locally optimal": "no support token scores higher than the selected one: a place where training can end",
-    "Global, Local": "the run ends on the tokens of highest score; on other tokens that are locally optimal",
+    "locally optimal": "every support token scores strictly less than the selected one; training can end here",
+    "Global, Local": "the run ends at the tokens of highest score; at other locally optimal tokens",
     "degrees": "angle between W and the solution: 0 is the same direction, 90 is unrelated",
     "1 - corr": "1 - cosine of that angle",
     "rate": "1 - corr falls like steps to the power of minus this, fitted to the last snapshots",
@@ -256,9 +256,9 @@ WORDS: dict[str, str] = {
     "A": "Assumption A: the loss decreases strictly, with bounded slopes",
     "B.1, B.2": "Assumption B: every token supports the solution (B.1), or all other tokens score alike (B.2)",
     "C": "Assumption C: the first gradient step already ranks the best tokens first",
-    "D": "wherever a best token is missed, it is a support token: no other selection is locally optimal",
-    "E": "Assumption E: mixing in unselected tokens always costs score (free for linear heads)",
-    "NOT confirmed": "this run contradicts what the figure is to show",
+    "D": "every best token that a selection misses is a support token, so no other is locally optimal",
+    "E": "Assumption E: mixing in unselected tokens always lowers the score (true for linear heads)",
+    "NOT confirmed": "this run contradicts the claim of the figure",
     "± and [ , ]": "95 % confidence intervals over the trials",
 }
 

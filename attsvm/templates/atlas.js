@@ -111,7 +111,7 @@
     const best = row.indexOf(Math.max(...row));
     const support = new Set((data.details[chosen].support || []).filter((s) => s[0] === shown.index && s[1] === query).map((s) => s[2]));
     const own = heads[chosen].attends === "self" && shown.tokens.length === columns;
-    byId("query-note").textContent = "Choose a token to ask from it. The colour is its attention, bold what it selects" + (support.size ? ", double underline the support tokens (closest competitors of the SVM)." : ".");
+    byId("query-note").textContent = "Choose a token as the query. Colours show its attention; bold: the token that it selects" + (support.size ? "; double underline: support tokens (closest competitors of the SVM)." : ".");
     for (let t = 0; t < columns; t++) {
       const text = own ? shown.tokens[t] : String(t);
       const word = words.appendChild(node("button", { type: "button", role: "option", "aria-selected": String(own && t === query), title: (row[t] / 255).toFixed(2) }, text));
@@ -157,9 +157,15 @@
       }
     }
   }
+  const SITES = {
+    early: "The gradient signal peaks early in the sequence.", middle: "The gradient signal peaks in the middle of the sequence.",
+    late: "The gradient signal peaks late in the sequence.", split: "The gradient signal is split between both ends of the sequence.",
+    uniform: "The gradient signal is uniform over the sequence.", vanishing: "The gradient signal vanishes.",
+  };
   function summary(head) {
-    const parts = ["It is of the kind “" + head.kind + "”" + (head.site ? ", its signal is " + head.site : "") + "."];
-    if (head.space === "head") parts.push("No single W exists for it (rotated or normalized keys and queries): it is measured in head space, on the keys and queries that meet, with W = I.");
+    const parts = ["Type: " + head.kind + "."];
+    if (SITES[head.site]) parts.push(SITES[head.site]);
+    if (head.space === "head") parts.push("No single W exists (keys and queries are rotated or normalized), so the head is measured in head space, with W = I.");
     if (head.redundant_with) parts.push("Its attention is most like that of head " + head.redundant_with + " (affinity " + short3(head.redundancy) + ").");
     if (typeof head.importance === "number") parts.push("Removing it changes the output by " + short3(100 * head.importance) + " %.");
     const gap = head.gap_soft_frobenius;

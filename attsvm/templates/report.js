@@ -101,11 +101,11 @@
     }
     return path + "Z";
   }
-  const WORDS = { best: "globally optimal", sink: "locally optimal", one: "leads to one local optimum", several: "leads to several ends", infeasible: "infeasible" };
+  const WORDS = { best: "globally optimal", local: "locally optimal", one: "leads to one local optimum", several: "leads to several ends", infeasible: "infeasible" };
 
   // The selections to draw: all, or the local optima and what is one swap away from them.
   function nearOptima(graph) {
-    const isEnd = (n) => n[3] === "best" || n[3] === "sink";
+    const isEnd = (n) => n[3] === "best" || n[3] === "local";
     const edges = graph.edges.filter(([, b]) => isEnd(graph.nodes[b]));
     const kept = new Set(edges.flat());
     graph.nodes.forEach((n, i) => { if (isEnd(n)) kept.add(i); });
@@ -140,7 +140,7 @@
       const from = graph.nodes[a], to = graph.nodes[b];
       shape(svg, "line", { class: arrows ? "edge" : "edge faint", x1: x(from[1]), y1: y(from[2]), x2: x(to[1]), y2: y(to[2]), ...(arrows ? { "marker-end": "url(#tip)" } : {}) });
     }
-    const order = { infeasible: 0, several: 1, one: 2, sink: 3, best: 4 };
+    const order = { infeasible: 0, several: 1, one: 2, local: 3, best: 4 };
     const small = graph.nodes.length > 400 ? 3 : 4.5;
     const places = new Map();
     for (const [tokens, margin, score, kind, paint] of [...graph.nodes].sort((a, b) => order[a[3]] - order[b[3]])) {
@@ -148,7 +148,7 @@
       if (paint !== null) style.fill = colour(paint);
       let made;
       if (kind === "best") made = shape(svg, "path", { ...style, d: star(px, py, 13) });
-      else if (kind === "sink") made = shape(svg, "rect", { ...style, x: px - 6, y: py - 6, width: 12, height: 12 });
+      else if (kind === "local") made = shape(svg, "rect", { ...style, x: px - 6, y: py - 6, width: 12, height: 12 });
       else if (kind === "infeasible") made = shape(svg, "path", { ...style, d: "M" + (px - 3) + " " + (py - 3) + "L" + (px + 3) + " " + (py + 3) + "M" + (px - 3) + " " + (py + 3) + "L" + (px + 3) + " " + (py - 3) });
       else made = shape(svg, "circle", { ...style, cx: px, cy: py, r: small });
       shape(made, "title", {}, tokens + ": " + WORDS[kind] + ", margin " + short(margin) + ", score " + short(score));

@@ -242,7 +242,7 @@ def _exact(problem: AttentionProblem, selection: Selection, low: BoolArray, name
     if example["gain"] > 0:
         text = f"{example['weight']:.2g} of token {t} mixed into it raises its score by {example['gain']:.3g}"
     else:
-        text = f"moving towards token {t} costs nothing to first order, so no c > 0 exists"
+        text = f"moving towards token {t} does not lower the score to first order, so no c > 0 exists"
     return Check(name, "fails", values, f"at query {place} the selected token is not the best mixture: {text}")
 
 
@@ -568,7 +568,7 @@ def check_local(problem: AttentionProblem, selection: Selection, solution: Solut
     'holds'
     """
     if solution is None or solution.status is Status.INFEASIBLE:
-        return Check("locally optimal", "fails", {}, "the selection is infeasible: no W stays with it")
+        return Check("locally optimal", "fails", {}, "the selection is infeasible: no W selects it")
     if solution.status is not Status.OPTIMAL:
         return Check("locally optimal", "unknown", {}, f"the solve ended {solution.status}")
     proof = prove(solution)

@@ -173,9 +173,9 @@ def _without_linear_head(checks: Mapping[str, Check], applies: set[str]) -> list
     head = str(checks["linear head"].detail).partition(":")[0]
     out = [f"Nothing is predicted for descent: Theorems 3, 4 and 5 do not apply, as {head} is not linear."]
     if "Theorem 2" in applies:
-        out.append("The best W of growing norm turns towards Att-SVM of the optimal tokens (Theorem 2).")
+        out.append("The regularization path converges in direction to Att-SVM of the optimal tokens (Theorem 2).")
     if "Theorem 7" in applies:
-        out.append("Within its cone, it turns towards Att-SVM of the selection (Theorem 7).")
+        out.append("Within the separating cone, it converges to Att-SVM of the selection (Theorem 7).")
     if not applies & {"Theorem 2", "Theorem 7"}:
         out.append("Theorems 2 and 7 do not apply either.")
     local = checks["D"].values.get("locally optimal")
@@ -191,11 +191,13 @@ def _about_optimal_tokens(checks: Mapping[str, Check], applies: set[str], norm: 
     if feasible.verdict == "fails":
         out.append("The optimal tokens are infeasible, so theory says nothing about them and W may stay finite.")
     elif not checks["unique optimal tokens"]:
-        out.append("Optimal tokens are tied: descent may approach a mixture of them, in a direction that is no SVM.")
+        out.append(
+            "Optimal tokens are tied: descent may approach a mixture of them, in a direction that solves no SVM."
+        )
     if "Conjecture 5.2" in applies:
         out.append(
             f"From any start |W| diverges (Theorem 3), and the optimal tokens are the only locally optimal selection "
-            f"(D), so W is predicted to go in the direction of their Att-SVM ({margin}; Conjecture 5.2)."
+            f"(D), so W is predicted to converge in direction to their Att-SVM ({margin}; Conjecture 5.2)."
         )
     elif "Theorem 3" in applies:
         by = " and ".join(name for name in ("B.1", "B.2") if checks[name])
@@ -207,7 +209,7 @@ def _about_optimal_tokens(checks: Mapping[str, Check], applies: set[str], norm: 
         if local == 0:
             out.append("No selection is locally optimal, so no direction is proved.")
         elif local == 1 and checks["unique optimal tokens"] and feasible:
-            out.append("The optimal tokens are the only locally optimal selection, so the only proved direction.")
+            out.append("Only the optimal tokens are locally optimal, so theirs is the only proved direction.")
         else:
             where = "started near one of them, W goes there (Theorem 5)"
             if norm != "frobenius":
@@ -233,7 +235,7 @@ def _about_selection(checks: Mapping[str, Check], applies: set[str], is_optimal:
         if checks["support sets"].values.get("empty"):
             out.append("Some support sets are empty, a case that the proof leaves out and experiments confirm.")
     elif not is_optimal and norm == "frobenius" and checks["locally optimal"].verdict == "fails":
-        out.append(f"W is not predicted to stay with this selection: {checks['locally optimal'].detail}.")
+        out.append(f"W is not predicted to keep this selection: {checks['locally optimal'].detail}.")
     return out
 
 
@@ -502,7 +504,7 @@ def _without_labels(problem: AttentionProblem, selection: SelectionLike, norm: s
     """What can be said of a selection when nothing scores the tokens."""
     if selection is None:
         raise ValueError(
-            "selection is missing: the problem has no prediction head, so nothing says which tokens are optimal; give "
+            "selection is missing: the problem has no prediction head, so the optimal tokens are unknown; pass "
             "the tokens that a trained head selects, attsvm.attention.likeliest(problem, head.W)"
         )
     chosen = read_selection(problem, selection)
@@ -510,7 +512,7 @@ def _without_labels(problem: AttentionProblem, selection: SelectionLike, norm: s
     frobenius = own if norm == "frobenius" else solve_selection(problem, chosen, "frobenius")
     checks = (check_feasible(own), check_size(problem), *check_all_support(frobenius))
     words = (
-        "Without labels and a prediction head nothing says where training goes. If this selection is the one that "
+        "Without labels and a prediction head, the limit of training is unknown. If this selection is the one that "
         "training prefers, W (trained to saturation) turns towards its "
     )
     return Diagnosis(

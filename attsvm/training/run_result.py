@@ -46,8 +46,8 @@ class RunStatus(Advised):
     """
 
     FINISHED = "finished", "All steps were taken."
-    NORM = "norm reached", "W reached the norm that was asked for."
-    CONVERGED = "converged", "The direction of W changed by less than asked for between two snapshots."
+    NORM = "norm reached", "W reached the requested norm."
+    CONVERGED = "converged", "The direction of W changed by less than the tolerance between two snapshots."
     STATIONARY = "stationary", "The gradient is exactly zero: equal scores, an unlucky start, or a finite minimum."
     NOT_FINITE = "not finite", "A step gave NaN or infinity and was not taken; lower lr or check the head."
     INTERRUPTED = "interrupted", "Training was stopped from outside; this is its last snapshot."

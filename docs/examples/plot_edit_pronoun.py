@@ -59,5 +59,5 @@ axis.set_xticks(range(len(shown)), [words[k] for k in shown])
 axis.set(ylabel='attention of "it"', title="MiniLM, layer 4, head 5")
 axis.legend()
 
-if len(sys.argv) > 1:  # python docs/examples/plot_edit_pronoun.py pronoun.png
+if len(sys.argv) > 1:  # python docs/examples/plot_edit_pronoun.py docs/images/pronoun.png
     figure.savefig(Path(sys.argv[1]), dpi=110)

@@ -108,7 +108,7 @@ def test_infeasible_data_exit_with_1_and_a_proof(attsvm_command, hopeless):
 def test_exact_proves_again_and_says_so(attsvm_command, problem, hopeless):
     out = attsvm_command("solve", "p.npz", "--norm", "frobenius", "--norm", "nuclear", "--exact").out
     words = " ".join(out.split())
-    assert "Att-SVM in exact arithmetic: optimal. W misses no row by more than" in words
+    assert "Att-SVM in exact arithmetic: optimal. W violates no row by more than" in words
     assert "Every optimal W has at most" in words and " above " in words  # the certified rank with its resolution
     record = attsvm_command("solve", "p.npz", "--norm", "nuclear", "--exact", "--json").record["solutions"][0]
     low, high = record["exact"]["norm"]
@@ -272,7 +272,7 @@ def test_report_writes_a_page(attsvm_command, problem, tmp_path):
     assert "<h1>p.npz</h1>" in page
     assert 'id="scrubber"' in page
     assert attsvm_command("report", "p.npz", "--steps", 0, "-q").out == ""
-    assert "No steps were asked for." in (tmp_path / "report.html").read_text()
+    assert "Training was skipped: steps = 0." in (tmp_path / "report.html").read_text()
 
 
 class FakeCase:

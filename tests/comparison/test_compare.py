@@ -216,7 +216,7 @@ def test_a_head_that_a_theorem_covers_is_told_to_train_longer(report):
     assert report.uncovered == "" and "theorem" not in str(report)
     assert "it is 1.4 degrees from the max-margin direction" in runs_verdict([report])
     assert "train longer" in run_verdict("W", "Not local", "finished", "frobenius", 0.1)
-    assert "not decided" in run_verdict("W", "Undecided", "finished", "frobenius", 0.1)
+    assert "undecided" in run_verdict("W", "Undecided", "finished", "frobenius", 0.1)
     # E holds for a concave head that bends little: Theorems 2 and 7 are about its paths.
     base = attsvm.random_problem(n=3, T=4, d=6, seed=0)
     slight = attsvm.AttentionProblem(base.X, base.Y, base.Z, attsvm.ConcaveHead(base.head.v, lam=1e-3))

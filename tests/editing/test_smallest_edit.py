@@ -129,7 +129,7 @@ def test_keep_another_problem():
         np.testing.assert_array_equal(found.selected(other), own)
         assert {row.kind for row in found.driving} <= {"select", "keep"}
     wrong = np.where(own == 0, 1, 0)
-    with pytest.raises(ValueError, match=r"query \(0,\) selects token \d, not \d; ask for a new token"):
+    with pytest.raises(ValueError, match=r"query \(0,\) selects token \d, not \d; request a new token"):
         attsvm.edit(head, problem, wanted, keep=(other, wrong))
     with pytest.raises(ValueError, match="tokens and queries of dimension"):
         attsvm.edit(head, problem, wanted, keep=attsvm.random_problem(n=2, T=3, d=4, seed=0))
@@ -204,7 +204,7 @@ def test_bad_input_is_named():
         ({"of": "V"}, "of must be '"),
         ({"margin": 0.0}, "margin must be a positive number"),
         ({"keep": np.ones(3, dtype=bool)}, "booleans of shape"),
-        ({"keep": np.ones(6, dtype=bool)}, r"keep names query \(0,\), of which selection asks"),
+        ({"keep": np.ones(6, dtype=bool)}, r"keep names query \(0,\), for which selection requests"),
     ]
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -212,7 +212,7 @@ def test_bad_input_is_named():
     for selection, message in [
         ([0, 1], "selection must have shape"),
         ([-2, 0, 0, 0, 0, 0], "-1 where nothing is asked"),
-        ([-1] * 6, "asks for nothing"),
+        ([-1] * 6, "requests no token"),
         ([9, 0, 0, 0, 0, 0], "9"),
     ]:
         with pytest.raises(ValueError, match=message):

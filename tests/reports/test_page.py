@@ -206,7 +206,7 @@ def test_graph_holds_every_selection_and_every_local_optimum():
     found = attsvm.locally_optimal_selections(problem)
     assert len(content["nodes"]) == 64
     kinds = {node[0]: node[3] for node in content["nodes"]}
-    assert {name for name, kind in kinds.items() if kind in ("sink", "best")} == {
+    assert {name for name, kind in kinds.items() if kind in ("local", "best")} == {
         "-".join(map(str, item.tokens)) for item in found
     }
     assert kinds["3-3-3"] == "best"
@@ -247,7 +247,7 @@ def test_a_large_problem_is_cut_to_what_can_be_looked_at(monkeypatch):
     content = build_content(tiny(), steps=20)
     assert np.shape(content["runs"][0]["attention"])[1:] == (2, 3)
     page = render_page(content)
-    assert "Shown are 2 queries and 3 of 4 tokens, the selected ones always among them." in page
+    assert "The table shows 2 queries and 3 of 4 tokens, including the selected ones." in page
     assert len(content["graph"]["edges"]) == 5
     assert f"Of its {content['graph']['edge_count']} swaps the 5 into local optima are drawn." in page
     page = render_page(build_content(tiny(), steps=0, graph_limit=63))

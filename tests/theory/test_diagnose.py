@@ -444,7 +444,7 @@ def test_a_selection_that_is_not_locally_optimal_is_named():
     diagnosis = diagnose(problem, worst)
     assert diagnosis["locally optimal"].verdict == "fails"
     assert diagnosis["selection feasible"].verdict == "holds"
-    assert "not predicted to stay" in diagnosis.prediction["W"]
+    assert "not predicted to keep" in diagnosis.prediction["W"]
     assert "Theorem 5" not in diagnosis.applies
 
 
@@ -518,7 +518,7 @@ def relu_problem():
 def test_without_a_theorem_nothing_is_predicted_in_any_sentence():
     diagnosis = diagnose(relu_problem())
     assert diagnosis.applies == ()
-    assert diagnosis_verdict(diagnosis) == "No theorem applies to these data: nothing is predicted."
+    assert diagnosis_verdict(diagnosis) == "No theorem applies to these data, so nothing is predicted."
     for text in diagnosis.prediction.values():
         assert text.startswith("Nothing is predicted")
         assert "start decides" not in text and "goes there" not in text

@@ -135,7 +135,7 @@ class Outcome:
     notes : sequence of str
         What a reader must know: choices, what differs from the paper, what could not be reproduced.
     refuted : sequence of str
-        Statements that a run is to confirm and this one did not; the command then ends with exit code 1.
+        Statements that a run should confirm and this one did not; the command then ends with exit code 1.
     """
 
     tables: Sequence[Table]

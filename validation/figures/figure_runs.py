@@ -81,7 +81,9 @@ def _verdict(record: Mapping[str, Any]) -> str:
     refuted = record.get("refuted", ())
     if refuted:
         return f"NOT confirmed: {refuted[0]}" + (f" (and {len(refuted) - 1} more)" if len(refuted) > 1 else "")
-    return f"Nothing in {record['settings']['trials']} trials contradicts what this figure is to show; see the notes."
+    trials = record["settings"]["trials"]
+    agree = "The trial agrees" if trials == 1 else f"All {trials} trials agree"
+    return f"{agree} with the figure's claim; see the notes."
 
 
 def print_record(out: Console, record: Mapping[str, Any]) -> None:

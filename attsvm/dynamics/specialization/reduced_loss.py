@@ -270,7 +270,7 @@ class PlainPass:
         else:
             if self.softmax:
                 weights = torch.softmax(scores, dim=2)
-            else:  # the threshold is in the scores: a sink of score 0
+            else:  # the threshold is in the scores: an extra token of score 0
                 weights = torch.softmax(torch.nn.functional.pad(scores, (0, 0, 0, 1)), dim=2)[:, :, :-1]
             e = weights.mean(1) * self.v
         e[:, 0] -= 1.0

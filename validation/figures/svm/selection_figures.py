@@ -96,7 +96,7 @@ def run_figure_5(context: Context) -> Outcome:
         curves=curves,
         notes=[
             "The paper tests B.1 by an average margin below 1.1; the exact test (G^-1 1 >= 0) holds far less often.",
-            "Gradients are exact (log domain). W, (K, Q) and the test of B.1 meet different draws.",
+            "Gradients are exact (log domain). W, (K, Q) and the test of B.1 use different draws.",
         ],
     )
 
