@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from inventories import write_inventories  # noqa: E402 - found beside this file
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -19,6 +25,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
+    "reference_pages",
+    "sphinx.ext.viewcode",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # MathJax beside the pages: no network
     "sphinx_gallery.gen_gallery",
@@ -37,6 +46,7 @@ html_title = "attsvm"
 html_static_path = ["_static"]
 html_js_files = ["tables.js"]  # a filter of pages with long tables
 
+default_role = "py:obj"  # `name` is a link if the reference has that name, and code if not
 autodoc_typehints = "none"  # types stand in the docstrings, with shapes
 autodoc_member_order = "bysource"
 autosummary_generate = False
@@ -76,11 +86,5 @@ sphinx_gallery_conf = {
     "min_reported_time": 1,
 }
 
-# Links to other projects' names need their inventories from the network: `make docs INTERSPHINX=1`.
-if os.environ.get("INTERSPHINX"):
-    extensions.append("sphinx.ext.intersphinx")
-    intersphinx_mapping = {
-        "python": ("https://docs.python.org/3", None),
-        "numpy": ("https://numpy.org/doc/stable", None),
-        "torch": ("https://docs.pytorch.org/docs/stable", None),
-    }
+# Names of other projects, in inventories that are written here: the guide is built without network.
+intersphinx_mapping = write_inventories(HERE / "_build" / "inventories")
