@@ -57,13 +57,17 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 
 
+MARKUP = re.compile(r"(?<!\\)\||(?<=\()\*(?=\w)|(?<=, )\*(?=\w+[,)])")
+
+
 def _escape_signs(_app: object, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
-    """Norms ``|x|`` and shapes ``(*batch, m)`` in plain text are no markup."""
+    """Norms ``|x|`` and shapes ``(*batch, m)`` in plain text are no markup; a dot product in code ends no sentence."""
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             typed = re.match(r"(.*\(\*.*\*\)(?= |$))?", line)[0]  # "**name** (*type*)" is markup that is meant
             parts = line[len(typed) :].split("``")
-            parts[::2] = [re.sub(r"(?<!\\)\||(?<=\()\*(?=\w)", r"\\\g<0>", part) for part in parts[::2]]
+            parts[::2] = [MARKUP.sub(r"\\\g<0>", part) for part in parts[::2]]
+            parts[1::2] = [part.replace(" . ", " · ") for part in parts[1::2]]
             lines[i] = typed.replace("|", r"\|") + "``".join(parts)
 
 

@@ -20,17 +20,13 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "https://numpy.org/doc/stable",
         {
             "array_like": ("std:term", "glossary.html#term-$"),
-            "numpy.broadcast_to": ("py:function", "reference/generated/$.html#$"),
             "numpy.ndarray": ("py:class", "reference/generated/$.html#$"),
             "numpy.random.Generator": ("py:class", "reference/random/generator.html#$"),
         },
     ),
     "scipy": (
         "https://docs.scipy.org/doc/scipy",
-        {
-            "scipy.integrate.solve_ivp": ("py:function", "reference/generated/$.html#$"),
-            "scipy.optimize.linprog": ("py:function", "reference/generated/$.html#$"),
-        },
+        {"scipy.integrate.solve_ivp": ("py:function", "reference/generated/$.html#$")},
     ),
     "torch": (
         "https://docs.pytorch.org/docs/stable",

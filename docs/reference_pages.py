@@ -47,7 +47,8 @@ def names_of(page: Path) -> list[str]:
 
 def table(names: list[str]) -> list[str]:
     """A table of names with the first sentence of each."""
-    return ["", ".. autosummary::", "   :nosignatures:", "", *[f"   ~{name}" for name in names], ""]
+    start = ["", ".. currentmodule:: None", "", ".. autosummary::", "   :nosignatures:", ""]
+    return [*start, *[f"   ~{name}" for name in names], ""]
 
 
 def entry(name: str) -> list[str]:
@@ -59,8 +60,10 @@ def entry(name: str) -> list[str]:
         return [f".. autodata:: {name}", "   :no-value:", ""]
     if issubclass(thing, BaseException):
         return [f".. autoexception:: {name}", ""]
-    foreign = next(base.__name__ for base in thing.__mro__ if not base.__module__.startswith("attsvm"))
-    return [f".. autoclass:: {name}", "   :members:", f"   :inherited-members: {foreign}", ""]
+    foreign = ", ".join(base.__name__ for base in thing.__mro__ if not base.__module__.startswith("attsvm"))
+    added = [name for name in dir(thing) if getattr(getattr(thing, name), "__module__", "").startswith("sklearn.")]
+    options = ["   :members:", f"   :inherited-members: {foreign}", f"   :exclude-members: {', '.join(added)}"]
+    return [f".. autoclass:: {name}", *options, ""]
 
 
 class Reference(SphinxDirective):
@@ -69,6 +72,7 @@ class Reference(SphinxDirective):
     has_content = True
 
     def run(self) -> list[Any]:
+        """Put the table and the entries in the place of the list."""
         names = [name for line in self.content if line for name in expand(line)]
         lines = [*table(names), *(line for name in names for line in entry(name))]
         self.state_machine.insert_input(lines, "reference")
@@ -81,6 +85,7 @@ class ReferenceGroup(SphinxDirective):
     has_content = True
 
     def run(self) -> list[Any]:
+        """Put the links and the table in the place of the list."""
         pages = [line for line in self.content if line]
         names = [name for page in pages for name in names_of(PAGES / f"{page}.md") if name.count(".") == 1]
         links = ["", ".. toctree::", "   :maxdepth: 1", "", *[f"   api/{page}" for page in pages], ""]
