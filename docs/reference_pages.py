@@ -61,9 +61,13 @@ def entry(name: str) -> list[str]:
     if issubclass(thing, BaseException):
         return [f".. autoexception:: {name}", ""]
     foreign = ", ".join(base.__name__ for base in thing.__mro__ if not base.__module__.startswith("attsvm"))
-    added = [name for name in dir(thing) if getattr(getattr(thing, name), "__module__", "").startswith("sklearn.")]
+    added = [name for name in dir(thing) if _home(thing, name).startswith("sklearn.")]
     options = ["   :members:", f"   :inherited-members: {foreign}", f"   :exclude-members: {', '.join(added)}"]
     return [f".. autoclass:: {name}", *options, ""]
+
+
+def _home(thing: type, member: str) -> str:
+    return getattr(getattr(thing, member, None), "__module__", None) or ""
 
 
 class Reference(SphinxDirective):
