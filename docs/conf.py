@@ -44,6 +44,7 @@ suppress_warnings = [
 html_theme = "furo"
 html_title = "attsvm"
 html_static_path = ["_static"]
+html_css_files = ["column.css"]  # a text column as wide as the code
 html_js_files = ["tables.js"]  # a filter of pages with long tables
 
 default_role = "py:obj"  # `name` is a link if the reference has that name, and code if not

@@ -12,7 +12,6 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "callable": ("std:term", "glossary.html#term-$"),
             "concurrent.futures.Executor": ("py:class", "library/concurrent.futures.html#$"),
-            "fractions.Fraction": ("py:class", "library/fractions.html#$"),
             "pathlib.Path": ("py:class", "library/pathlib.html#$"),
         },
     ),
@@ -33,7 +32,6 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "torch.Generator": ("py:class", "generated/$.html#$"),
             "torch.Tensor": ("py:class", "tensors.html#$"),
-            "torch.device": ("py:class", "tensor_attributes.html#$"),
             "torch.nn.Linear": ("py:class", "generated/$.html#$"),
             "torch.nn.Module": ("py:class", "generated/$.html#$"),
             "torch.nn.MultiheadAttention": ("py:class", "generated/$.html#$"),

@@ -12,6 +12,7 @@ from sphinx.util.docutils import SphinxDirective
 
 PAGES = Path(__file__).parent / "api"
 SECTIONS = ("Parameters", "Other Parameters", "Returns", "Yields", "Attributes")
+PROJECT = r"(?:numpy|scipy|torch|sklearn|networkx|concurrent)\."
 # Words of types that other projects explain.
 FOREIGN = {
     "array_like": ":external+numpy:std:term:`array_like`",
@@ -19,7 +20,6 @@ FOREIGN = {
     "Tensor": ":py:obj:`~torch.Tensor`",
     "nn.Module": ":py:obj:`~torch.nn.Module`",
     "Path": ":py:obj:`~pathlib.Path`",
-    "Fraction": ":py:obj:`~fractions.Fraction`",
     "callable": ":external+python:std:term:`callable`",
 }
 
@@ -46,9 +46,10 @@ def names_of(page: Path) -> list[str]:
 
 
 def table(names: list[str]) -> list[str]:
-    """A table of names with the first sentence of each."""
+    """A table of names with the first sentence of each; a second name of a class has none."""
     start = ["", ".. currentmodule:: None", "", ".. autosummary::", "   :nosignatures:", ""]
-    return [*start, *[f"   ~{name}" for name in names], ""]
+    own = [name for name in names if not inspect.isclass(it := find(name)) or name.endswith(f".{it.__name__}")]
+    return [*start, *[f"   ~{name}" for name in own], ""]
 
 
 def entry(name: str) -> list[str]:
@@ -109,7 +110,7 @@ def classes() -> dict[str, str]:
 
 
 def link_types(lines: list[str], words: dict[str, str]) -> list[str]:
-    """Turn the words of types into links in the sections of a docstring that have types.
+    """Turn the words of types, in sections that have types, and other projects' names in code into links.
 
     Examples
     --------
@@ -124,16 +125,16 @@ def link_types(lines: list[str], words: dict[str, str]) -> list[str]:
         name, colon, kind = line.partition(" : ")
         if not colon and section in ("Returns", "Yields"):
             name, kind = "", line
-        if section in SECTIONS and kind and not line.startswith((" ", section, "-")) and "`" not in kind:
-            kind = re.sub(r"(?<![\w.])[A-Za-z_][\w.]*\w", lambda word: _role(word[0], words), kind)
-            line = name + colon + kind
-        linked.append(line)
+        if section in SECTIONS and kind and not line.startswith((" ", section, "-")):
+            parts = re.split(r"(`+[^`]*`+)", kind)
+            parts[::2] = [re.sub(r"(?<![\w.])[A-Za-z_][\w.]*\w", lambda it: _role(it[0], words), p) for p in parts[::2]]
+            line = name + colon + "".join(parts)
+        linked.append(re.sub(rf"``({PROJECT}[\w.]+)``", r":py:obj:`\1`", line))
     return linked
 
 
 def _role(word: str, words: dict[str, str]) -> str:
-    foreign = re.match(r"(numpy|scipy|torch|sklearn|networkx|concurrent)\.\w", word)
-    return f":py:obj:`{word}`" if foreign else words.get(word, word)
+    return f":py:obj:`{word}`" if re.match(PROJECT, word) else words.get(word, word)
 
 
 def setup(app: Any) -> dict[str, bool]:
