@@ -9,6 +9,10 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from inventories import write_inventories  # noqa: E402 - found beside this file
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 from suite_counts import counts
@@ -23,6 +27,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
+    "reference_pages",
+    "sphinx.ext.viewcode",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # MathJax beside the pages: no network
     "sphinx_gallery.gen_gallery",
@@ -40,8 +47,10 @@ suppress_warnings = [
 html_theme = "furo"
 html_title = "attsvm"
 html_static_path = ["_static"]
+html_css_files = ["column.css"]  # a text column as wide as the code
 html_js_files = ["tables.js"]  # a filter of pages with long tables
 
+default_role = "py:obj"  # `name` is a link if the reference has that name, and code if not
 autodoc_typehints = "none"  # types stand in the docstrings, with shapes
 autodoc_member_order = "bysource"
 autosummary_generate = False
@@ -52,13 +61,17 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 
 
+MARKUP = re.compile(r"(?<!\\)\||(?<=\()\*(?=\w)|(?<=, )\*(?=\w+[,)])")
+
+
 def _escape_signs(_app: object, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
-    """Norms ``|x|`` and shapes ``(*batch, m)`` in plain text are no markup."""
+    """Norms ``|x|`` and shapes ``(*batch, m)`` in plain text are no markup; a dot product in code ends no sentence."""
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             typed = re.match(r"(.*\(\*.*\*\)(?= |$))?", line)[0]  # "**name** (*type*)" is markup that is meant
             parts = line[len(typed) :].split("``")
-            parts[::2] = [re.sub(r"(?<!\\)\||(?<=\()\*(?=\w)", r"\\\g<0>", part) for part in parts[::2]]
+            parts[::2] = [MARKUP.sub(r"\\\g<0>", part) for part in parts[::2]]
+            parts[1::2] = [part.replace(" . ", " · ") for part in parts[1::2]]
             lines[i] = typed.replace("|", r"\|") + "``".join(parts)
 
 
@@ -81,11 +94,5 @@ sphinx_gallery_conf = {
     "min_reported_time": 1,
 }
 
-# Links to other projects' names need their inventories from the network: `make docs INTERSPHINX=1`.
-if os.environ.get("INTERSPHINX"):
-    extensions.append("sphinx.ext.intersphinx")
-    intersphinx_mapping = {
-        "python": ("https://docs.python.org/3", None),
-        "numpy": ("https://numpy.org/doc/stable", None),
-        "torch": ("https://docs.pytorch.org/docs/stable", None),
-    }
+# Names of other projects, in inventories that are written here: the guide is built without network.
+intersphinx_mapping = write_inventories(HERE / "_build" / "inventories")

@@ -2,15 +2,18 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
 import attsvm
+from attsvm.validation.matrix_calls import public_functions
 
 DOCS = Path(__file__).parents[1] / "docs"
 SIBLINGS = ("conditioning", "localization", "polarization", "specialization")
@@ -61,26 +64,70 @@ def test_a_type_checker_knows_every_name_that_is_loaded_at_first_use():
     assert {alias.name for node in block.body for alias in node.names} == set(attsvm._LAZY)
 
 
-def test_the_api_page_lists_every_name():
-    pages = (DOCS / "api.md").read_text() + (DOCS / "api_dynamics.md").read_text()
-    paths = [name.removeprefix("attsvm.").split(".") for name in re.findall(r"\.\. auto\w+:: ([\w.]+)", pages)]
-    modules = {name for name in attsvm.__all__ if inspect.ismodule(getattr(attsvm, name))}
-    listed = {path[-1] for path in paths} | {path[0] for path in paths if path[0] in modules}
-    assert set(attsvm.__all__) - listed == set()
+def listed(page):
+    """Objects that a page of the reference lists, by full name; ``attsvm.softmax.*`` lists what `softmax` offers."""
+    names = re.findall(r"^   (attsvm\.[\w.]+\w)(\.\*)?$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    modules = [importlib.import_module(name) for name, star in names if star]
+    whole = {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}
+    single = [name.rpartition(".") for name, star in names if not star]
+    return whole | {f"{home}.{name}": getattr(importlib.import_module(home), name) for home, _, name in single}
+
+
+def test_the_reference_lists_every_public_name_once():
+    """By identity: what two names stand for is described under one of them."""
+    pages = {path.stem: listed(path) for path in sorted((DOCS / "api").glob("*.md"))}
+    entries = [(name, id(thing)) for page in pages.values() for name, thing in page.items()]
+    names, things = zip(*entries, strict=True)
+    assert {name for name in names if names.count(name) > 1} == set()
+    twice = {name for name, thing in entries if things.count(thing) > 1}
+    assert twice == {
+        "attsvm.AttentionProblem",
+        "attsvm.ProblemBatch",
+    }  # a batch is the same class but for type checkers
+    public = {f"attsvm.{name}": getattr(attsvm, name) for name in attsvm.__all__}
+    functions = {name: thing for name, thing in {**public, **public_functions()}.items() if not inspect.ismodule(thing)}
+    assert {name for name, thing in functions.items() if id(thing) not in things} == set()
+    modules = [name for name, thing in public.items() if inspect.ismodule(thing)]
+    assert [name for name in modules if not any(other.startswith(f"{name}.") for other in names)] == []
+
+
+def test_the_reference_has_every_page_in_one_group():
+    groups = re.findall(r"^   (\w+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(groups) == sorted(path.stem for path in (DOCS / "api").glob("*.md"))
 
 
 @pytest.mark.parametrize("name", SIBLINGS)
-def test_the_page_of_the_sibling_models_covers_each(name):
-    page = (DOCS / "api_dynamics.md").read_text()
-    assert f".. automodule:: attsvm.dynamics.{name}\n   :members:\n" in page
+def test_the_page_of_each_sibling_model_lists_all_it_offers(name):
     package = importlib.import_module(f"attsvm.dynamics.{name}")
+    assert f"   attsvm.dynamics.{name}.*\n" in (DOCS / "api" / f"dynamics_{name}.md").read_text(encoding="utf-8")
     assert len(package.__all__) <= 40
     for public in package.__all__:
         assert getattr(package, public).__doc__, public
-    for path in re.findall(rf"auto\w+:: (attsvm\.dynamics\.{name}\.\w+\.\w+)", page):
-        module, _, thing = path.rpartition(".")
-        assert thing in importlib.import_module(module).__all__ or thing[0].isupper()
-        assert thing not in package.__all__  # described once
+
+
+def load(name):
+    """A module of the guide's folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_names_of_other_projects_exist_in_the_installed_versions():
+    for _, names in load("inventories").PROJECTS.values():
+        for name, (kind, _) in names.items():
+            if kind != "std:term":
+                home, _, attribute = name.rpartition(".")
+                assert hasattr(importlib.import_module(home), attribute), name
+
+
+def test_an_inventory_is_a_header_and_compressed_lines(tmp_path):
+    mapping = load("inventories").write_inventories(tmp_path)
+    address, path = mapping["numpy"]
+    *header, body = Path(path).read_bytes().split(b"\n", 4)
+    assert address.startswith("https://") and header[0] == b"# Sphinx inventory version 2"
+    line = "numpy.ndarray py:class 1 reference/generated/numpy.ndarray.html#numpy.ndarray -"
+    assert line in zlib.decompress(body).decode().splitlines()
 
 
 def test_prose_after_the_parameters_is_not_read_as_parameters():

@@ -1,7 +1,7 @@
 """Names that nothing uses: ``python tools/dead_code.py`` runs vulture over attsvm, solvers and validation.
 
 What a test alone calls is not used, nor what stands in an ``__all__`` or is re-exported: only those of `attsvm` itself
-and of the modules in docs/api.md are the public interface. The sibling models (`attsvm.dynamics`) are used by figures,
+and the pages in docs/api are the public interface. The sibling models (`attsvm.dynamics`) are used by figures,
 the ledger, the probe and the examples of the documentation; a case of `validation/matrix_calls` is no use.
 """
 
@@ -59,10 +59,11 @@ def exports(path: Path) -> list[str]:
 
 def public() -> list[str]:
     """The documented interface, but for the sibling models."""
-    reference = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    names = re.findall(r"auto(?:function|class|exception):: [\w.]+\.(\w+)", reference)
-    for module in ["attsvm", *re.findall(r"automodule:: ([\w.]+)", reference)]:
-        path = ROOT / module.replace("attsvm.solvers", "solvers").replace(".", "/")
+    pages = [path for path in (ROOT / "docs" / "api").glob("*.md") if not path.stem.startswith("dynamics_")]
+    reference = "\n".join(path.read_text(encoding="utf-8") for path in pages)
+    names = re.findall(r"^   attsvm[\w.]*\.(\w+)$", reference, re.MULTILINE)
+    for module in ["attsvm", *re.findall(r"^   (attsvm[\w.]+)\.\*$", reference, re.MULTILINE)]:
+        path = ROOT / module.replace(".", "/")
         names += exports(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
     return names
 
