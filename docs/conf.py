@@ -11,11 +11,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-from inventories import write_inventories  # noqa: E402 - found beside this file
-
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parent))
-from suite_counts import counts
+from inventories import write_inventories  # noqa: E402 - found beside this file
+from suite_counts import counts  # noqa: E402
 
 project = "attsvm"
 author = "The attsvm developers"

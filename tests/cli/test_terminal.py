@@ -35,7 +35,11 @@ def files(tmp_path):
         ("train many.npz --steps 60", "3 of 3 runs finished; ", "Next: attsvm compare many.npz"),
         ("compare one.npz --steps 200", "Training W ends at", "Next: attsvm report one.npz"),
         ("compare many.npz --steps 200", "Training W ends at ", "Next: attsvm report many.npz"),
-        ("diagnose one.npz", "Training W converges to this selection from starts near it", "Next: attsvm compare one.npz"),
+        (
+            "diagnose one.npz",
+            "Training W converges to this selection from starts near it",
+            "Next: attsvm compare one.npz",
+        ),
         ("diagnose many.npz", "Problem 0: ", "Next: attsvm compare many.npz"),
         ("enumerate one.npz", "5 selections are locally optimal: places where training can end", "Next: attsvm report"),
         ("enumerate many.npz", "7 selections of 3 problems are locally optimal", "Next: attsvm enumerate many.npz"),

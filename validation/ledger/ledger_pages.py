@@ -79,7 +79,7 @@ _LINKS = {
 
 
 _INDEX = """\
-# What of the papers holds
+# Which of the papers' statements hold
 
 Five papers taught us what this library computes: that trained attention solves a margin problem, how sparse attention
 spoils conditioning, why gradient flow polarizes, when attention localizes, and how heads specialize. Most of what they
