@@ -183,10 +183,10 @@ class _Matrix(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, Z: Tensor, offset: Tensor | None, prior: Tensor | None, call: _Call) -> Tensor:
         solved = call.solved(X, Z, offset, prior)
         _keep(ctx, solved, call, (X, Z, offset, prior))
-        if solved.norm_name == "frobenius":  # whose W is exact to rounding
-            return _back(X, solved.W)
-        ctx.derivative = _derivative(solved)
-        return _back(X, ctx.derivative.W)
+        exact = solved.norm_name == "frobenius"  # such a W is exact to rounding, others are refined on their support
+        if not exact or any(ctx.needs_input_grad):  # the factored system of this point: backward only solves with it
+            ctx.derivative = _derivative(solved)
+        return _back(X, solved.W if exact else ctx.derivative.W)
 
     @staticmethod
     def _derivative(ctx: Any) -> Derivative:

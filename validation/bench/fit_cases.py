@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -468,10 +469,11 @@ def soft_path_cost(seed: int, penalties: int = 20, paths: tuple[str, ...] = tupl
 def _path_cost(size: tuple[int, int, int], norm: str, ragged: bool, seed: int, Cs: FloatArray) -> dict[str, float]:
     problem, selection = _noisy_tasks(size, ragged, seed)
     attsvm.att_svm(problem, selection, norm=norm, C=1.0)  # what is imported at the first call
-    singles = [
-        measure(lambda _, C=C: attsvm.att_svm(problem, selection, norm=norm, C=C), lambda: None, 3, 0.1).seconds
-        for C in Cs.tolist()
-    ]
+
+    def solve_one(C: float) -> attsvm.Solution:
+        return attsvm.att_svm(problem, selection, norm=norm, C=C)
+
+    singles = [measure(solve_one, partial(float, C), 3, 0.1).seconds for C in Cs.tolist()]
     path = measure(lambda _: attsvm.soft_path(problem, Cs, selection, norm=norm), lambda: None, 5, 0.5)
     one = float(np.median(singles))
     return {

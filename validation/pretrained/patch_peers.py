@@ -201,7 +201,8 @@ def _ridge(weight: float) -> Way:
     def way(shown: Corrections, seed: int) -> tuple[QueryMap, float]:
         Q, D = shown.queries[shown.shown], shown.documents[shown.shown]
         eye = np.eye(Q.shape[1])
-        return _linear(np.linalg.solve(Q.T @ Q + weight * eye, Q.T @ D + weight * eye).T)
+        M: FloatArray = np.linalg.solve(Q.T @ Q + weight * eye, Q.T @ D + weight * eye).T.astype(np.float64)
+        return _linear(M)
 
     return way
 
@@ -239,6 +240,8 @@ def _adapter(loss: str, s: Mapping[str, Any], *, decay: float = 0.0, hidden: int
     def way(shown: Corrections, seed: int) -> tuple[QueryMap, float]:
         import torch
 
+        from attsvm.training.optimizers import gradient_step
+
         torch.manual_seed(seed)
         Q = torch.tensor(shown.queries[shown.shown], dtype=torch.float32)
         D = torch.tensor(shown.documents, dtype=torch.float32)
@@ -256,9 +259,7 @@ def _adapter(loss: str, s: Mapping[str, Any], *, decay: float = 0.0, hidden: int
             scores = torch.nn.functional.normalize(Q + module(Q), dim=-1) @ D.T
             if bool((scores.argmax(1) == target).all()):
                 break
-            optimizer.zero_grad()
-            _loss(loss, scores, target, s).backward()
-            optimizer.step()
+            gradient_step(optimizer, _loss(loss, scores, target, s))
         with torch.no_grad():
             if not hidden:
                 return _linear(np.eye(d) + module.weight.double().numpy())

@@ -141,14 +141,16 @@ def draw_patch(outcome: Outcome) -> Picture:
     ways = [way for way in reversed(found) if way != "no change"]
     picture, axes = subplots(1, 3, (12, 0.4 * len(ways) + 1.4), sharey=True)
     base = np.array(found["no change"]["new"])
-    panels = (
-        ("failures repaired, %", lambda e: 100 * np.array(e["repaired"]) / s["failures"]),
-        ("unreported answers lost", lambda e: np.array(e["lost"])),
-        ("recall@1 on new documents\nagainst no change, points", lambda e: 100 * (np.array(e["new"]) - base)),
-    )
-    for axis, (label, value) in zip(axes, panels, strict=True):
+    panels = {
+        "failures repaired, %": {way: 100 * np.array(found[way]["repaired"]) / s["failures"] for way in ways},
+        "unreported answers lost": {way: np.array(found[way]["lost"]) for way in ways},
+        "recall@1 on new documents\nagainst no change, points": {
+            way: 100 * (np.array(found[way]["new"]) - base) for way in ways
+        },
+    }
+    for axis, (label, by_way) in zip(axes, panels.items(), strict=True):
         for k, way in enumerate(ways):
-            values = value(found[way])
+            values = by_way[way]
             color = "C0" if "patch" in way else "C1"
             axis.plot(values, np.full(len(values), k), "o", alpha=0.5, color=color)
             axis.plot([float(np.mean(values))], [k], "|", markersize=16, color="black")
