@@ -68,7 +68,7 @@ def patch_command(
     """Find the smallest change of an embedding map that repairs failures. Exit code 1 unless proved.
 
     \b
-    Example: attsvm patch queries.npy documents.npy --failures failures.csv --report patch.html
+    Example: attsvm patch queries.npy documents.npy --failures failures.csv
     """  # noqa: D301
     import numpy as np
 
