@@ -148,7 +148,7 @@ class Search:
         return len(promise)
 
     def rows(self, W: FloatArray) -> tuple[IntArray, Leads]:
-        """The rows of the set that ask for something and are not given up, and their leads under W."""
+        """The rows of the set with a finite right-hand side that are not given up, and their leads under W."""
         pairs = leads(self.wanted, self.wanted.queries @ W.T, W, self.documents, self.promise, self.rival)
         index = np.flatnonzero(self.active[self.promise] & np.isfinite(pairs.asked))
         return index, pairs.where(index)
