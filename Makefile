@@ -11,7 +11,7 @@ SMALL_MODEL := rxnmapper==0.4.3
 EDITABLE := --config-settings editable_mode=compat --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs pictures pythons models sanitize lint types dead-code tests browser format clean
+.PHONY: help demo test docs pictures pythons models sanitize lint prose types dead-code tests browser format clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -20,11 +20,14 @@ demo: $(VENV)/.installed  ## Set up what it needs, then run the main job on the 
 	@$(BIN)/attsvm demo --out attsvm-demo.html
 	@echo "picture: $(CURDIR)/attsvm-demo.html (open it in a browser); next: $(BIN)/attsvm --help"
 
-test: browser lint types dead-code tests  ## Set up, then lint, type-check and test
+test: browser lint prose types dead-code tests  ## Set up, then lint, check the spelling and the types, and test
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+prose: $(VENV)/.installed-dev  ## Check the spelling of pages, docstrings, comments and messages
+	$(BIN)/codespell
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy

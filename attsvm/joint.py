@@ -348,7 +348,7 @@ class JointPath:
     predicted : tuple of JointSolution
         `joint_svm` of those tokens at this ratio.
     head_distance, attention_distance : ndarray, shape (S,)
-        1 - correlation of v with the label SVM, and of W with the attention SVM; NaN where there is none.
+        1 - correlation of v with the label SVM, and of W with the attention SVM; NaN if it has no solution.
     rounds : ndarray of int, shape (S,)
         Alternations between the blocks.
     settled : ndarray of bool, shape (S,)

@@ -187,7 +187,7 @@ class _Solved:
 
     @property
     def W(self) -> FloatArray:
-        """The solution, shape (dx, dz); of a batch (batch, dx, dz), NaN where there is none."""
+        """The solution, shape (dx, dz); of a batch (batch, dx, dz), NaN without a solution."""
         return _whole(self.result)
 
     @property
@@ -445,7 +445,7 @@ class SolutionBatch(_Solved):
 
     @property
     def direction(self) -> FloatArray:
-        """W divided by its norm, shape (batch, dx, dz); NaN where there is none."""
+        """W divided by its norm, shape (batch, dx, dz); NaN without a solution."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(self.change / self.norm[:, None, None])
 

@@ -57,7 +57,7 @@ class MarginBounds:
     Attributes
     ----------
     margins : ndarray, shape (*batch, m)
-        At the computed W; NaN where there is none.
+        At the computed W; NaN without a W.
     error : ndarray, shape (*batch, m)
         The margin at W* is within this of the computed one; infinite where nothing is proved.
     radius : ndarray, shape (*batch,)

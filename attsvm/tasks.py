@@ -212,7 +212,7 @@ class RankingProblem:
     problem : AttentionProblem
         K queries per group; each sees its own candidate and the worse ones.
     wanted : ndarray of int, shape (groups, K)
-        The candidate of each query; -1 where there is none.
+        The candidate of each query; -1 without a candidate.
     weights : ndarray, shape (groups, K), or (groups, K, T)
         Per query, or (``per_row``) per pair.
     """

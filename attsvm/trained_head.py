@@ -30,7 +30,7 @@ def _matrix(name: str, value: npt.ArrayLike) -> FloatArray:
 
 
 def _with_bias(name: str, matrix: FloatArray, bias: npt.ArrayLike | None) -> FloatArray:
-    """``[W, b]``, the bias as one more column; 0 where there is none."""
+    """``[W, b]``, the bias as one more column; 0 without a bias."""
     column = np.zeros(len(matrix)) if bias is None else real_array(name, bias).astype(np.float64)
     if column.shape != (len(matrix),):
         raise ValueError(

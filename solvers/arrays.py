@@ -81,7 +81,7 @@ def is_number(value: object, low: float = -np.inf, high: float = np.inf, ends: E
 
 
 def require_choice(name: str, value: object, *choices: str | None) -> None:
-    """Refuse what is none of the choices.
+    """Refuse a value that is not one of the choices.
 
     Examples
     --------

@@ -64,7 +64,7 @@ class UnitProblem(Generic[Axis]):
 
     @cached_property
     def inverse(self) -> FloatArray:
-        """Reciprocal row norms; 0 for zero rows, which thereby ask for nothing; shape (*batch, m)."""
+        """Reciprocal row norms; 0 for zero rows, which thereby constrain nothing; shape (*batch, m)."""
         return 1.0 / np.where(self._norms > 0, self._norms, np.inf) if self.has_zero_rows else 1.0 / self._norms
 
     @cached_property

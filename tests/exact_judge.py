@@ -95,7 +95,7 @@ def zero_queries(rng):
     Z = rng.standard_normal((n, d))
     Z[rng.integers(n)] = 0.0
     mask = None
-    if rng.random() < 0.5:  # a zero query that sees one token asks for nothing
+    if rng.random() < 0.5:  # a zero query that sees one token has no row
         mask = np.ones((n, T), dtype=bool)
         mask[(Z == 0).all(axis=1), 1:] = False
         if n == 1:

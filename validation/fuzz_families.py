@@ -1,4 +1,4 @@
-"""Families of small attention problems made to break certificates, each a function of one seed.
+"""Families of small adversarial attention problems, each a function of one seed.
 
 Sizes are at most n = T = 5, d = 6, so that exact judges answer in milliseconds. The selected token never equals another
 allowed token of its sequence (that is an infeasible problem by definition), except in the family "equal tokens"; all

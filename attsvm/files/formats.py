@@ -5,7 +5,7 @@ The schema of problem files: which entries there are, what they may hold, and wh
 Both formats carry the same entries under the same names. Entries are *texts* (a string array in `.npz`, a metadata
 string in `.safetensors`) or arrays.
 
-Reading `.npz` without trusting it.
+Reading `.npz` defensively.
 
 NumPy's own reader would evaluate headers and allocate what they claim. Here the zip directory and each array's
 header are checked first: names, kinds of numbers, and that the claimed shape takes exactly the bytes that are there.

@@ -121,7 +121,7 @@ def _patch(content: Content) -> Patch:
 
 def _one_of(value: Any, *known: Any) -> Any:
     if value not in known:
-        raise ProblemFileError(f"{str(value)[:40]!r} is none of {', '.join(known)}")
+        raise ProblemFileError(f"{str(value)[:40]!r} is not one of {', '.join(known)}")
     return value
 
 

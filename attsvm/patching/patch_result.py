@@ -186,7 +186,7 @@ class Patch:
     base : ndarray, shape (d_documents, d_queries)
         The map from which the change is the smallest: ``prior``, or that of the previous patch.
     map : ndarray or None
-        `W`; None where there is none.
+        The same as `W`, or None without a patch.
     rounds : tuple of PatchRound
         The patches of a sequence, this one last.
     outcomes : tuple of Outcome

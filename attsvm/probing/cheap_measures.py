@@ -118,7 +118,7 @@ class Context:
 
 
 def per_sequence(values: npt.NDArray[np.floating], head: HeadData, where: BoolArray | None = None) -> FloatArray:
-    """Mean over the queries that count of each sequence, shape (n,); nan where there is none.
+    """Mean over the queries that count of each sequence, shape (n,); NaN without such a query.
 
     Parameters
     ----------

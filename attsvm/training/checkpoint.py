@@ -150,7 +150,7 @@ def _why_not(content: dict[str, Any], like: TrainingState, steps: list[int]) -> 
         if reason := _differs(name, expected, given):
             return reason
     if int(code.min()) < -1 or int(code.max()) >= len(RunStatus) or int(taken.min()) < 0 or int(taken.max()) > step:  # type: ignore[union-attr]
-        return "its status is none of a run's"
+        return "its status is not one of a run's"
     for snapshot in history:
         if reason := _differs("history", history[0], snapshot):
             return reason

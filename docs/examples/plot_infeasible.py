@@ -25,7 +25,7 @@ weighted = rows.adjoint(proof.multipliers)
 print(f"the weighted rows add up to {np.abs(weighted).max():.0e}, their margins to {proof.multipliers.sum():.3f} > 0")
 
 # %%
-# Leave out sequences of the conflict one at a time: some removals mend it.
+# Leave out sequences of the conflict one at a time: some removals resolve it.
 
 for i in solution.conflicting_queries:
     keep = np.delete(np.arange(problem.n), i)

@@ -3,7 +3,7 @@
 In float64 a combination cancels only up to rounding, which excludes matrices of moderate norm, not all of them. It
 becomes a proof in one of three ways:
 
-- one row is zero and asks for something positive;
+- one row is zero and has a positive right-hand side;
 - *by rounding bounds*: the participating rows, more of them than dimensions, span their space with a smallest singular
   value s that rounding cannot have made up. What is left over, r, is then removed exactly by changing the multipliers
   by at most ``|r| / s``, and they are larger than that;
@@ -112,7 +112,7 @@ def farkas_certificate(
 
 
 def zero_row_proof(problem: MarginProblem) -> Certificate | None:
-    """The proof by a zero row that asks for something, if there is one.
+    """The proof by a zero row with a positive right-hand side, if there is one.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """What it costs to make W feasible: an upper bound on the least norm from a matrix that misses its rows by a little.
 
-*Scaling.* Where every row asks for something positive (and none is an equality), ``W / (1 - v)`` is feasible when no
+*Scaling.* Where every right-hand side is positive (and no row is an equality), ``W / (1 - v)`` is feasible when no
 row is missed by more than the share v of what it asks for. The norm grows by the factor ``1 / (1 - v)``.
 
 *Correction.* In general, let H be the equality rows and the inequality rows that are missed or nearly so, each divided

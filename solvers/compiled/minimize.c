@@ -79,7 +79,7 @@ static double begin(const Norm *norm, State *state, const double *c, double *sid
         const double length = dot(N, state->D, state->D);
         for (int k = 0; k < m; k++) state->lam[k] *= fmax(along, 1e-3 * length) / length;
     }
-    /* A little larger, so that rows which ask for something have slack. */
+    /* A little larger, so that rows with a positive right-hand side have slack. */
     double most = 0.0;
     for (int j = 0; j < N; j++) state->W[j] *= norm->kind == POWER ? 1.3 : 1.1;
     for (int k = 0; k < m; k++) most = fmax(most, fabs(sides[k]));

@@ -54,7 +54,7 @@ static void start_penalty(Step *s, const double *sides, double size) {
 }
 
 /* A point strictly inside both cones, and centred, from multipliers `first` of the least Frobenius norm of any scale; the
-   problem is scaled so that this norm is 1. Returns it, or 0 where there is none. */
+   problem is scaled so that this norm is 1. Returns it, or 0 if there is no such point. */
 static double start(Step *s, Run *run, const double *c, const double *first) {
     const int m = s->m, p = s->p, q = s->q, n = s->n, r = p < q ? p : q;
     int failed;

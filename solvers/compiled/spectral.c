@@ -249,7 +249,7 @@ static void own_block(Cone *cone, const State *state) {
         for (int j = 0; j < q; j++) cone->own[i * q + j] = 2.0 * cone->one[i + (p + j) * (Size)n];
 }
 
-/* The scaling, the canonical bases, and M = F K F'; kappa, or 0 where there is none. */
+/* The scaling, the canonical bases, and M = F K F'; kappa, or 0 without a scaling. */
 static double cone_prepare(Cone *cone, State *state) {
     const int n = cone->n, N = state->N, m = state->m, one = 1;
     int failed;

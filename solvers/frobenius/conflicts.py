@@ -98,7 +98,7 @@ class _Directions:
 
 
 def _factored_direction(unit: UnitProblem, index: IntArray, shortfall: FloatArray) -> FloatArray | None:
-    """The same from a Cholesky factor of ``F'F`` plus a small ridge; None where there is none."""
+    """The same from a Cholesky factor of ``F'F`` plus a small ridge; None if LAPACK fails."""
     from scipy.linalg import lapack
 
     blocks, order = by_query(unit.problem.rows.gather(index), unit.inverse[index])

@@ -173,7 +173,7 @@ class FaceSystem:
         return self.margins(W) + self.ridge * v + self.softness(v)
 
     def softness(self, v: FloatArray) -> FloatArray:
-        """The slack that squared hinges pay for multipliers of the free rows, row by row."""
+        """The slack of squared hinges from the multipliers of the free rows, row by row."""
         if not self.curvature:
             return np.zeros(len(v))
         loads = np.bincount(self.owner, weights=v)[self.owner] if self.joint else v

@@ -32,7 +32,7 @@ class DistanceResult(NamedTuple):
     x : ndarray, shape (*batch, m)
         Multipliers of the unit rows; where ``ray``, of a combination of rows that cancels; 0 where there is neither.
     w : ndarray, shape (*batch, D)
-        The nearest point, usually more accurate than ``F'x``; 0 where there is none.
+        The nearest point, usually more accurate than ``F'x``; 0 without a solution.
     settled, ray : ndarray of bool, shape (*batch,)
         DAQP ended at a solution; at a contradiction.
     iterations : ndarray of int, shape (*batch,)

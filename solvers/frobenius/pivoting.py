@@ -362,7 +362,7 @@ def _solve_together(system: FloatArray, right: FloatArray, used: BoolArray) -> t
 
 
 def _cholesky(stack: FloatArray) -> FloatArray:
-    """Lower factors; where there is none, one whose pivots are too small to be believed."""
+    """Lower factors; a matrix without a factor gets one whose pivots are too small to be believed."""
     try:
         return np.asarray(np.linalg.cholesky(stack), dtype=np.float64)
     except np.linalg.LinAlgError:

@@ -30,7 +30,7 @@ from attsvm.solvers.margin_problem import MarginProblem
 
 __all__ = ["Iterate", "ProximalNewton"]
 
-# Proximal weights that float32 can tell from rounding, and free rows above which that pays.
+# Proximal weights that float32 can tell from rounding, and free rows above which that is faster.
 _SINGLE, _SMALL = 1e-5, 300
 
 
@@ -101,7 +101,7 @@ class ProximalNewton:
     def missing(self, each: int, least: float) -> IntArray:
         """The ``each`` most violated rows of every query that are not in the working set and miss by over ``least``."""
         short = self.problem.rhs - self.here.values
-        if self.cap < np.inf and self.by_query:  # what the query pays already covers its other rows
+        if self.cap < np.inf and self.by_query:  # the slack of the query covers its other rows, too
             paid = np.zeros(self.rows.q)
             np.maximum.at(paid, self.rows.owner[self.index], np.maximum(short[self.index], 0.0))
             short = short - paid[self.rows.owner]
@@ -133,7 +133,7 @@ class ProximalNewton:
     # -- points -------------------------------------------------------------------------------------
 
     def _iterate(self, dual: FloatArray, v: FloatArray) -> Iterate:
-        """The W of a combination of rows; ``v`` are the multipliers that pay slacks of a squared hinge."""
+        """The W of a combination of rows; ``v`` are the multipliers of slacks of a squared hinge."""
         W = dual if self.metric is None else self.metric.apply(dual)
         values = self.rows.margins(W)
         square = float(np.vdot(W, dual))

@@ -249,7 +249,7 @@ class WorkingSetSolve:
         """By pivoting where that applies, else and after that by proximal Newton steps; certified."""
         if self.pivots:
             problem, goal, side = self.problem, self.request.tolerance, _side(self.problem)
-            # Rows that are missed by little are met by a longer W, unless some ask for nothing or for equality.
+            # Rescaling W repairs small violations, unless a right-hand side is 0 or a row is an equality.
             lifts = not problem.equality.any() and float(problem.rhs.min()) >= 0.1 * side
             pivoting = self.pivot(
                 (0.1 * goal if lifts else 1e-13) * side, self.request.multipliers(problem), search=True
@@ -308,7 +308,7 @@ def _side(problem: MarginProblem) -> float:
 
 
 def raised(problem: MarginProblem, W: FloatArray) -> FloatArray:
-    """W made longer so that it meets every row, where rows ask for something positive and W has the right sign on all.
+    """W made longer so that it meets every row, if right-hand sides are positive and W has the right sign on all.
 
     Examples
     --------

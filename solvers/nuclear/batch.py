@@ -30,7 +30,7 @@ def _compiled(unit: UnitProblemBatch, x: FloatArray, most: int) -> tuple[FloatAr
     """W and multipliers of unit rows, and steps, from those of the least Frobenius norm."""
     a, b, left, right = unit.factors(reduced=True)
     live = unit.inverse > 0
-    # A zero row asks for nothing (or the problem were infeasible): give it room.
+    # A zero row constrains nothing (or the problem were infeasible): give it slack.
     c = np.where(live, unit.c, -1.0)
     room = np.where(live, unit.problem.allowance * unit.inverse / unit.scale, 1.0)
     sense = np.where(unit.equality & live, 0, 1).astype(np.int8)

@@ -64,7 +64,7 @@ class _Best:
     def offer_raised(self, W: FloatArray, lam: FloatArray) -> float:
         """W raised until it meets the rows; returns what that proves. Of a soft margin W = 0 as well."""
         reached = self.offer(raised(self.problem, W), lam)
-        if self.problem.penalty is not None:  # multipliers that pay for everything
+        if self.problem.penalty is not None:  # slacks alone may be the solution
             self.offer(np.zeros(self.problem.shape), lam)
         return reached
 

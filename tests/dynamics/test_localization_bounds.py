@@ -117,7 +117,7 @@ def test_pairs_and_matrices_agree(rng):
 
 def test_printed_inequalities_fail_under_their_printed_conditions():
     assert not loc.trace_below_norm(np.eye(4), form="printed").holds
-    assert loc.trace_below_norm(np.eye(4), form="printed").guaranteed  # the paper asks for nothing more
+    assert loc.trace_below_norm(np.eye(4), form="printed").guaranteed  # the paper requires nothing more
     assert not loc.trace_above_norm(np.diag([1.0, -1.0])).holds
 
 

@@ -87,7 +87,7 @@ def test_a_batch_is_its_problems(rng):
         np.testing.assert_allclose(batch.c[i][own], one.c, rtol=1e-13)
         np.testing.assert_allclose(batch.scale[i], one.scale, rtol=1e-14)
         assert bool(batch.trivial[i]) == bool(one.trivial)
-        assert not batch.inverse[i][~own].any()  # void rows are zero rows that ask for nothing
+        assert not batch.inverse[i][~own].any()  # void rows are zero rows, which constrain nothing
         np.testing.assert_allclose(batch.gram[i][np.ix_(own, own)], one.gram, atol=1e-13)
 
 
@@ -97,7 +97,7 @@ def test_what_zero_solves_is_trivial(rng):
     for rhs, equality, trivial in (
         (np.zeros(m), np.zeros(m, dtype=bool), True),
         (-np.ones(m), np.zeros(m, dtype=bool), True),
-        (-np.ones(m), np.arange(m) == 1, False),  # an equality with a negative side asks for something
+        (-np.ones(m), np.arange(m) == 1, False),  # an equality with a negative side is a constraint
         (np.zeros(m), np.ones(m, dtype=bool), True),
         (np.where(np.arange(m) == 2, 1e-300, -1.0), np.zeros(m, dtype=bool), False),
     ):

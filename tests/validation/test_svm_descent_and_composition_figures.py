@@ -246,7 +246,7 @@ def test_figure_7_tells_the_norms_apart():
         for a in ("naive", "log"):
             assert np.nanmean(found[f"{p} {a} {own}"][:, -1]) > np.nanmean(found[f"{p} {a} {other}"][:, -1]) + 0.02
             assert found[f"{p} {a} max_probability"][:, -1].mean() > 0.99
-    # The same problems from the same start: both arithmetics agree until probabilities round to 1.
+    # The same problems from the same start: both kinds of arithmetic agree until probabilities round to 1.
     np.testing.assert_array_equal(found["W naive frobenius"][:, 0], found["W log frobenius"][:, 0])
     np.testing.assert_allclose(found["W naive max_probability"][:, 1], found["W log max_probability"][:, 1], rtol=1e-9)
 

@@ -110,7 +110,7 @@ def _broken(found: Any, rows: list[Any]) -> Iterator[str]:
 
 
 def _smallest(rows: list[Any], prior: FloatArray, norm: str) -> float | None:
-    """The size of the smallest change over all rows by cvxpy; None where there is none."""
+    """The size of the smallest change over all rows by cvxpy; None if no change satisfies them."""
     W = cp.Variable(prior.shape)
     limits = [apart @ W @ z >= asked for apart, z, asked, _ in rows]
     program = cp.Problem(cp.Minimize(EXPRESSIONS[norm](cp, W - prior)), limits)

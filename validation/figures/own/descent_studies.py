@@ -455,7 +455,7 @@ def factor_errors(trials: int, _: int, *, draw: int, variant: str, steps: int) -
 
 
 def run_floor(context: Context) -> Outcome:
-    """Both arithmetics for W, then every variant for (K, Q)."""
+    """Both kinds of arithmetic for W, then every variant for (K, Q)."""
     s, trials = context.settings, context.settings["trials"]
     marks = [k for k in CHECKPOINTS if k <= s["steps"]]
     cells = [{"draw": context.seed, "arithmetic": a, "marks": marks} for a in ("log", "naive")]

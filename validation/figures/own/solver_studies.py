@@ -1,7 +1,7 @@
 """How far the solvers can be trusted and how far they reach.
 
 Whether all backends agree and Theorem 1 holds; how many selections can be listed exactly; ranks that loose solves
-report against ranks that a certificate proves; thousands of small problems made to break certificates, judged by
+report against ranks that a certificate proves; thousands of adversarial problems for the certificates, judged by
 exact arithmetic; every public function with all pairs of its options.
 """
 
@@ -497,7 +497,7 @@ def run_fuzz(context: Context) -> Outcome:
 FIGURE_FUZZ = Figure(
     paper="own",
     name="fuzz",
-    title="Certificates against exact arithmetic, on problems made to break them",
+    title="Certificates against exact arithmetic, on adversarial problems",
     protocol="""Small problems (n, T <= 5, d <= 6) of 17 families: sphere, Gaussian, integer, sparse, low rank, near
         duplicates, mixed scales 1e-8 to 1e8, float32, ties, zero queries, masks, ragged, several queries, causal, equal
         tokens, extreme scales, selected sets (Gen-SVM, with equality rows); both norms, alone and in batches of five.

@@ -81,20 +81,20 @@ def run_figure_9(context: Context) -> Outcome:
     published = {d: found(d, "naive", "code", s["trials"]) for d in s["dimensions"]}
     exact = {d: found(d, "log", "code", exact_trials) for d in s["dimensions"]}
     first = s["dimensions"][0]
-    arithmetics = {"published": published, "exact": exact}
+    kinds = {"published": published, "exact": exact}
     text = found(first, "naive", "text", exact_trials)
     tables = [
         Table("Published protocol and arithmetic: final 1 - corr over the kept runs", ("d", *_FINAL_COLUMNS),
               tuple((d, *_final_row(d, c)) for d, c in published.items())),
         Table("What the filter drops", ("arithmetic", "d", "drawn", "kept", "between", "all selected", "infeasible"),
-              tuple(_filter_row(label, d, c) for label, by_d in arithmetics.items() for d, c in by_d.items())),
+              tuple(_filter_row(label, d, c) for label, by_d in kinds.items() for d, c in by_d.items())),
         Table("Figure 12(b): mean 1 - corr with W_SVMeq where the likeliest masked token is below Gamma",
               ("Gamma", *(f"d = {d}" for d in published)),
               tuple((f"{g:.0e}", *(_below(c, g) for c in published.values())) for g in _THRESHOLDS)),
         Table("What changes when gradients do not underflow: final 1 - corr, and without the rows of dead queries",
               ("arithmetic", "d", "kept", "W_SVMeq", "W_mm", "W_1token", "runs with dead queries",
                "W_SVMeq, dead dropped"),
-              tuple(_exact_row(label, d, c) for label, by_d in arithmetics.items() for d, c in by_d.items())),
+              tuple(_exact_row(label, d, c) for label, by_d in kinds.items() for d, c in by_d.items())),
         Table(f"Head of the text, 1 . relu(x), against that of the code, d = {first}", ("head", *_FINAL_COLUMNS),
               (("1 . relu(x)", *_final_row(first, text)), ("1 . relu(V^T x)", *_final_row(first, published[first])))),
     ]  # fmt: skip

@@ -256,7 +256,7 @@ _ARITHMETIC: dict[Arithmetic, str] = {"naive": "published", "log": "exact"}
 def alignment(
     trials: int, seed: int, *, n: int, T: int, d: int, steps: int, every: int, device: str | None = None
 ) -> dict[str, Any]:
-    """Train W and (K, Q) in both arithmetics on the same problems from the same start.
+    """Train W and (K, Q) in both kinds of arithmetic on the same problems from the same start.
 
     Columns are named ``"<parameterization> <arithmetic> <what>"``: the mean largest probability and the correlations
     with both solutions along training, and 1 - corr and optimality at the end, all for the tokens that the run ends at.
@@ -294,7 +294,7 @@ def _followed(problems: attsvm.ProblemBatch, run: Run) -> dict[str, Any]:
 
 
 def run_figure_7(context: Context) -> Outcome:
-    """Train W and (K, Q) in both arithmetics."""
+    """Train W and (K, Q) in both kinds of arithmetic."""
     s = context.settings
     cell = context.cell("n", "T", "d", "steps", "every")
     columns = context.sweep(alignment, [cell], chunk=s["chunk"], name="alignment").columns[0]
