@@ -203,7 +203,7 @@ def diagnosis_verdict(found: Diagnosis | Mapping[str, Any]) -> str:
 
 
 def _attracting(found: Mapping[str, Any]) -> int:
-    """Locally optimal selections that descent on W goes to from nearby: any, where the loss and the head allow it."""
+    """Selections to which descent on W converges from nearby: all local optima, if the loss and the head allow it."""
     checks = {check["name"]: check for check in found["checks"]}
     stated = all(checks.get(name, {}).get("verdict") == "holds" for name in ("A", "linear head"))
     if not stated or found["norm"] != "frobenius":

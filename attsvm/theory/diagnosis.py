@@ -61,7 +61,7 @@ __all__ = [
 _STATEMENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "Theorem 2": (
         ("A", "head", "unique optimal tokens", "feasible"),
-        "the regularization path of W goes to Att-SVM of the optimal tokens, that of (K, Q) to Att-SVM*",
+        "the regularization path of W converges to Att-SVM of the optimal tokens, that of (K, Q) to Att-SVM*",
     ),
     "Theorem 3": (
         ("A", "linear head", "unique optimal tokens", "B", "feasible"),
@@ -69,19 +69,19 @@ _STATEMENTS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "Theorem 4": (
         ("A", "linear head", "unique optimal tokens", "C"),
-        "from W = 0 and a long first step, descent goes to Att-SVM of the optimal tokens while it stays in the cone",
+        "from W = 0 and a long first step, descent in the cone converges to Att-SVM of the optimal tokens",
     ),
     "Theorem 5": (
         ("A", "linear head", "locally optimal"),
-        "started far out in a narrow cone around Att-SVM of the selection, descent goes there",
+        "started far out in a narrow cone around Att-SVM of the selection, descent converges to it",
     ),
     "Theorem 7": (
         ("A", "head E", "locally optimal", "support sets"),
-        "the regularization path inside the separating cone goes to the SVM of the selection",
+        "the regularization path inside the separating cone converges to the SVM of the selection",
     ),
     "Conjecture 5.2": (
         ("A", "linear head", "unique optimal tokens", "B.1", "D"),
-        "descent on W goes to Att-SVM of the optimal tokens from almost any start (open; no counterexample known)",
+        "descent on W converges to Att-SVM of the optimal tokens from almost any start (open; no counterexample known)",
     ),
 }
 
@@ -180,7 +180,7 @@ def _without_linear_head(checks: Mapping[str, Check], applies: set[str]) -> list
         out.append("Theorems 2 and 7 do not apply either.")
     local = checks["D"].values.get("locally optimal")
     if local:
-        out.append(f"Selections that are locally optimal: {local}; no theorem says that W goes to one of them.")
+        out.append(f"Selections that are locally optimal: {local}; no theorem says that W converges to one of them.")
     return out
 
 
@@ -211,14 +211,14 @@ def _about_optimal_tokens(checks: Mapping[str, Check], applies: set[str], norm: 
         elif local == 1 and checks["unique optimal tokens"] and feasible:
             out.append("Only the optimal tokens are locally optimal, so theirs is the only proved direction.")
         else:
-            where = "started near one of them, W goes there (Theorem 5)"
+            where = "started near one of them, W converges to it (Theorem 5)"
             if norm != "frobenius":
-                where = "no theorem says that (K, Q) goes to one of them"
+                where = "no theorem says that (K, Q) converges to one of them"
             out.append(f"Selections that are locally optimal: {local}; {where}.")
     if "Theorem 4" in applies:
         out.append(
-            f"From W = 0 with a long first step W goes to Att-SVM of the optimal tokens ({margin}) if all iterates "
-            f"keep the separating margin mu < {checks['C'].values['mu']:.3g} (Theorem 4)."
+            f"From W = 0 with a long first step W converges to Att-SVM of the optimal tokens ({margin}) if all "
+            f"iterates keep the separating margin mu < {checks['C'].values['mu']:.3g} (Theorem 4)."
         )
     return out
 
@@ -245,9 +245,9 @@ def _predict_KQ(checks: Mapping[str, Check], applies: set[str]) -> list[str]:
     if "Theorem 2" not in applies:
         return ["Nothing is predicted: Theorem 2 does not apply, and descent on (K, Q) has no theorem of its own."]
     return [
-        "Descent on (K, Q) has no theorem of its own. Its regularization path goes to Att-SVM* (nuclear norm) of the "
-        "optimal tokens when the inner dimension m reaches the rank of a solution, m >= min(queries, dx, dz) at the "
-        "latest (Theorem 2); descent follows it in experiments, where locally optimal selections are those of the "
+        "Descent on (K, Q) has no theorem of its own. Its regularization path converges to Att-SVM* (nuclear norm) of "
+        "the optimal tokens when the inner dimension m reaches the rank of a solution, m >= min(queries, dx, dz) at "
+        "the latest (Theorem 2); descent follows it in experiments, where locally optimal selections are those of the "
         "nuclear norm.",
     ]
 

@@ -521,9 +521,9 @@ def test_without_a_theorem_nothing_is_predicted_in_any_sentence():
     assert diagnosis_verdict(diagnosis) == "No theorem applies to these data, so nothing is predicted."
     for text in diagnosis.prediction.values():
         assert text.startswith("Nothing is predicted")
-        assert "start decides" not in text and "goes there" not in text
+        assert "start decides" not in text and "converges to it" not in text
     assert diagnosis["D"].values["locally optimal"] == 5
-    assert "no theorem says that W goes to one of them" in diagnosis.prediction["W"]
+    assert "no theorem says that W converges to one of them" in diagnosis.prediction["W"]
 
 
 def test_theorems_apply_or_do_not_wherever_they_are_shown():
@@ -545,7 +545,7 @@ def test_the_first_sentence_agrees_with_the_rest_where_only_other_selections_att
     assert diagnosis.applies == () and diagnosis["D"].values["locally optimal"] == 6
     said = "No theorem applies to this selection; Theorem 5 applies near the 6 that are locally optimal."
     assert diagnosis_verdict(diagnosis) == diagnosis_verdict(diagnosis.to_dict()) == said
-    assert "6; started near one of them, W goes there (Theorem 5)" in diagnosis.prediction["W"]
+    assert "6; started near one of them, W converges to it (Theorem 5)" in diagnosis.prediction["W"]
     nuclear = diagnose(diagnosis.problem, [0, 0, 0, 0], norm="nuclear")
     assert "(Theorem 5)" not in nuclear.prediction["W"] and "Theorem 5" not in diagnosis_verdict(nuclear)
 
