@@ -4,7 +4,7 @@ minimize ||W||  subject to  <a_k b_k^T, W> >= rhs_k  (inequality rows),
                             <a_k b_k^T, W>  = rhs_k  (equality rows).
 
 A batch is a leading axis of the rows, the right-hand sides and the senses; problems of a batch that have fewer rows
-are filled with *void* rows (zero, right-hand side 0), which constrain nothing and are dropped when one problem is taken.
+are filled with *void* rows (zero, right-hand side 0), which constrain nothing and are dropped when a problem is taken.
 """
 
 from __future__ import annotations
