@@ -29,7 +29,7 @@ NAMES = [
     # Methods of public classes that the documentation names in its text.
     *("to_frame", "to_csv", "to_parquet", "to_json", "to_html", "write_adapter", "*_callback", "partial_fit"),
     *("predict_proba", "solve_heads", "document_map"),
-    "as_markdown",  # writes the table of growth in docs/benchmarks.md
+    "as_markdown",  # writes the table of docs/studies/growth.md
 ]  # fmt: skip
 
 

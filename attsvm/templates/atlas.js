@@ -148,12 +148,13 @@
       if (!known.length) continue;
       const scroll = box.appendChild(node("div", { class: "scroll" })), table = scroll.appendChild(node("table"));
       table.appendChild(node("caption", {}, title));
-      tableRow(table.appendChild(node("thead")), ["", "value", "95 % over sequences", "random W", "shuffled", "what it means"].map((text) => ["th", { scope: "col" }, text]));
+      const columns = ["value", "95 % over sequences", "random W", "shuffled"];
+      tableRow(table.appendChild(node("thead")), ["", ...columns, "what it means"].map((text) => ["th", { scope: "col" }, text]));
       const body = table.appendChild(node("tbody"));
       for (const [name, text] of known) {
         const low = head[name + "_low"], range = typeof low === "number" ? short3(low) + " to " + short3(head[name + "_high"]) : "–";
         const numbers = [short3(head[name]), range, short3(head[name + "_random"]), short3(head[name + "_shuffled"])];
-        tableRow(body, [["th", { scope: "row" }, text], ...numbers.map((number) => ["td", { class: "number" }, number]), ["td", { class: "meaning" }, measures[name].sentence]]);
+        tableRow(body, [["th", { scope: "row" }, text], ...numbers.map((number, i) => ["td", { class: "number", "data-label": columns[i] }, number]), ["td", { class: "meaning" }, measures[name].sentence]]);
       }
     }
   }

@@ -127,8 +127,11 @@ def test_in_a_browser(page, table, tmp_path):
 
 
 def test_on_a_phone_and_in_the_dark(page):
-    page.call("Emulation.setDeviceMetricsOverride", width=380, height=800, deviceScaleFactor=1, mobile=True)
+    page.call("Emulation.setDeviceMetricsOverride", width=375, height=800, deviceScaleFactor=1, mobile=True)
     page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    page.evaluate("document.querySelector('#measure option').textContent = 'a measure with a long name '.repeat(9)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    cut = "[...document.querySelectorAll('#numbers td')].filter((cell) => cell.getBoundingClientRect().right > 375).length"
+    assert page.evaluate(cut) == 0  # every value is beside its name
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 26, 33)"
     assert page.errors == []

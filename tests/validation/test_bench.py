@@ -314,7 +314,9 @@ def test_growth_of_every_size_with_the_plain_way_beside_it(monkeypatch):
 
 
 def test_every_mark_in_the_documented_growth_table_has_its_reason():
-    text = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "studies" / "growth.md").read_text(encoding="utf-8")
+    page = (docs / "benchmarks.md").read_text(encoding="utf-8").partition("## How every function grows")[2]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
     ]
@@ -326,6 +328,7 @@ def test_every_mark_in_the_documented_growth_table_has_its_reason():
     for name, reason in marked.items():
         function, _, axis = name.rpartition(", ")
         assert reason and reason == call_growth.GROWN[function].reasons[axis], name
+        assert f"`{function.partition(', ')[0]}`" in page, "the page names what is marked"
 
 
 def test_entries_of_the_growth_table_are_public_and_run_at_their_example():
