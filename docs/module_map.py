@@ -23,7 +23,7 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
     "shared": (
         ("_lazy", "user_input", "_callables", "records", "softmax_spectrum", "softmax", "losses", "heads",
          "parameterizations"),
-        "arguments, softmax, losses, heads",
+        "arguments, losses, heads",
     ),
     "problem and selection": (
         ("selection", "problem", "generate", "trained_head", "tasks", "attention"),
@@ -36,7 +36,7 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "training and paths": (("training", "paths"), "descent, growing balls"),
     "sibling models": (("dynamics",), "four other papers"),
-    "theory": (("enumeration", "theory", "comparison"), "listings, theorems, runs against them"),
+    "theory": (("enumeration", "theory", "comparison"), "listings, theorems, runs"),
     "next token, joint": (("next_token", "joint"), "graphs, head and attention"),
     "files, sweeps, pages": (("files", "sweeps", "reports"), "what is stored and shown"),
     # The public names stand here: `attsvm/__init__.py` imports all of the above.

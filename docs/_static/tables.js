@@ -1,5 +1,7 @@
-// A filter above long tables: one box per page, words narrow every table of it.
+// Numbers of a table stay on one line. A filter above long tables: one box per page, words narrow every table of it.
 document.addEventListener("DOMContentLoaded", () => {
+  for (const cell of document.querySelectorAll("article td"))
+    if (/^[-+<]?[\d.,]+(e-?\d+)?( ?(us|ms|s|x|%|MB|degrees))?$/.test(cell.textContent.trim())) cell.style.whiteSpace = "nowrap";
   const tables = [...document.querySelectorAll("article table, main table")].filter((table, k, all) =>
     table.querySelector("tbody tr") && !table.closest(".highlight") && all.indexOf(table) === k);
   const bodies = (table) => [...table.querySelectorAll("tbody tr")];
@@ -15,7 +17,7 @@ document.addEventListener("DOMContentLoaded", () => {
     .map((section) => [section, long.filter((table) => section.contains(table))]).filter((pair) => pair[1].length);
   const box = document.createElement("input");
   box.type = "search";
-  box.placeholder = "words that a row must hold";
+  box.placeholder = "filter the rows by words";
   box.size = 28;
   box.setAttribute("aria-label", "filter the tables of this page");
   const shown = document.createElement("span");

@@ -289,3 +289,6 @@ def test_long_tables_of_the_documentation_have_a_filter(page, tmp_path):
     assert len(page.evaluate(SEEN)) == 36
     page.open(documentation(tmp_path, "tables.js", table(["short"], "holds")))
     assert page.evaluate("document.querySelector('.tables-filter')") is None
+    page.open(documentation(tmp_path, "tables.js", table(["gap"], "9e-16", "0.15 ms", "proved to 9e-16")))
+    kept = "[...document.querySelectorAll('td')].map((cell) => cell.style.whiteSpace)"
+    assert page.evaluate(kept) == ["", "nowrap", "nowrap", ""]  # no break after the minus of an exponent
