@@ -17,8 +17,8 @@ Where neither is proved the readings may differ, and the answer is "undecided".
 *The two readings.* Let S_all and S_low be the solution sets with all rows and with the rows of low-score tokens alone.
 
 - Some W in S_all has all high-score rows > 1 iff some W in S_low has. A W in S_all with these rows slack is a local,
-  hence global, minimum of the smaller problem; such a W in S_low is feasible for the full problem, hence optimal. In both
-  cases the values agree and ``S_all = S_low & {high-score rows >= 1}``.
+  hence global, minimum of the smaller problem; such a W in S_low is feasible for the full problem, hence optimal. In
+  both cases the values agree and ``S_all = S_low & {high-score rows >= 1}``.
 - Every W in a nonempty S_all has them > 1 iff every W in a nonempty S_low has. If: S_all is a nonempty subset of S_low.
   Only if: suppose a W' in S_low had such a row <= 1. The segment from a W in S_all to W' lies in S_low; its last point
   with all of them >= 1 belongs to S_all and has one equal to 1, a contradiction.
