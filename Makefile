@@ -27,7 +27,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 
 prose: $(VENV)/.installed-dev  ## Check the spelling of pages, docstrings, comments and messages
-	$(BIN)/codespell
+	$(BIN)/codespell *.md attsvm docs solvers tests tools validation
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy

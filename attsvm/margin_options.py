@@ -112,7 +112,7 @@ class MarginOptions(SolverOptions, _SlackOptions, total=False):
     ----------
     C : float, optional
         Soft margin: minimize ``||W||_F^2 / 2 + C sum xi`` (other norms: ``||W|| + C sum xi``), where rows may fall
-        short by their slack xi. None requires every margin; as C grows the answer becomes that of None.
+        short by their slack xi. None requires every margin; as C grows the solution becomes that of None.
     """
 
     C: float | None
