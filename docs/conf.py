@@ -33,7 +33,15 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 
-exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "examples", "studies"]
+exclude_patterns = [
+    "_build",
+    "gallery/*.ipynb",
+    "gallery/*.py",
+    "gallery/*.md5",
+    "gallery/*.zip",
+    "examples",
+    "studies",
+]
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath", "substitution"]
 myst_substitutions = counts()  # of the page "How attsvm is tested"
