@@ -107,18 +107,21 @@ def _log_law(formula: Any, rng: Rng, k: int) -> Any:
         yield abs(found[1] - predicted) / (found[2] - found[0])
 
 
-_SETTINGS = (  # of the figures: flipping spikes (nu1, nu2) and L; Figures 1, 2, 11-14
-    ((2.0, 2.0), 10), ((2.0, 2.0), 4), ((0.5, 8.0), 4), ((2.0, 8.0), 4), ((4.0, 8.0), 4),
+_SETTINGS = (  # of Figures 1, 2, 11-14: flipping spikes (nu1, nu2), L; and samples
+    ((2.0, 2.0), 10, 1500), ((2.0, 2.0), 4, 4000), ((0.5, 8.0), 4, 1500), ((2.0, 8.0), 4, 1500), ((4.0, 8.0), 4, 4000),
 )  # fmt: skip
 
 
 @each(0.5, "settings without such a rate: flipping spikes of Figures 1, 2 and 11-14, three activations")
 def _descent(formula: Any, rng: Rng, trial: int) -> Any:
-    """A predicate of the largest escape rate at the unspecialized point."""
-    (nu, L), activation = _SETTINGS[trial % 5], sp.ACTIVATIONS[trial // 5 % 3]
+    """A predicate of the largest escape rate at the unspecialized point.
+
+    The least rate, .055 for softmax at (4, 8), has standard error .012: it comes out negative with probability 3e-6.
+    """
+    (nu, L, size), activation = _SETTINGS[trial % 5], sp.ACTIVATIONS[trial // 5 % 3]
     prior = sp.flipping_spike(*nu)
-    samples = sp.draw_samples(prior, L, 0, 3000, generator=generator(rng))
-    point = sp.unspecialized_point(prior, samples, activation, 2, steps=300, tolerance=1e-5)
+    samples = sp.draw_samples(prior, L, 0, size, generator=generator(rng))
+    point = sp.unspecialized_point(prior, samples, activation, 2, steps=150, tolerance=1e-5)
     return float(not formula(sp.measured_escape(point, samples, activation)))
 
 
