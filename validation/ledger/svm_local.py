@@ -523,7 +523,7 @@ def _starts(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 CHECKS_WORDING = {
     "assD": Check(_assumption_D, _misses_some_support, trials=48),
-    "conjecture": Check(_conjecture, _hypotheses, trials=10),
+    "conjecture": Check(_conjecture, _hypotheses, trials=6),
     "sec52-norm": Check(
         _diverges, lambda history: np.exp(history.log_gradient), lambda history: history.norm, trials=8
     ),

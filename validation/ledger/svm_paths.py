@@ -375,7 +375,7 @@ CHECKS_PATHS = {
         trials=20,
     ),
     "thm2-W": Check(_path(None), _frobenius, trials=3),
-    "cor1": Check(_path(2), _frobenius, trials=1),
+    "cor1": Check(_path(2), _frobenius, trials=3),
     "thm2-KQ": Check(_kq_path, (lambda K, Q: K @ Q.T, _nuclear), trials=2),
     "cor2-order": Check(_kq_path, (lambda K, Q: Q @ K.T, _nuclear), (lambda K, Q: K @ Q.T, _nuclear), trials=1),
     "thm2-rank": Check(
