@@ -379,14 +379,14 @@ def _thm3(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Hypothesis on the problem; conclusions: grad L(0) is not 0, and |W| of plain descent still grows late."""
     problems = [_opposed(rng, 4) if k % 2 else attsvm.random_problem(2, 2, 4, seed=seed_of(rng)) for k in range(trials)]
     run = attsvm.train(
-        batch_of(problems), steps=600, optimizer="gd", seed=seed_of(rng), snapshots=[400], loss="exponential"
+        batch_of(problems), steps=300, optimizer="gd", seed=seed_of(rng), snapshots=[200], loss="exponential"
     )
     growth = run.history.norm[-1] - run.history.norm[-2]
     cases = []
     for p, grown in zip(problems, growth, strict=True):
         size = np.linalg.norm(gradient_at_zero(p, attsvm.exponential))
         cases.append((formula(p), size > 1e-12 and grown > 1e-4))
-    return implication(cases, "grad L(0) != 0 and |W(600)| > |W(400)| at eta = 1/L_W; half the data infeasible")
+    return implication(cases, "grad L(0) != 0 and |W(300)| > |W(200)| at eta = 1/L_W; half the data infeasible")
 
 
 CHECKS_LANDSCAPE = {

@@ -250,7 +250,7 @@ def _kq_path(formula: Any, rng: Rng, k: int) -> Any:
     """Distance of a product of (K_R, Q_R), divided by R, from a predicted limit at the last radius."""
     product, limit = formula
     p = attsvm.random_problem(3, 4, 4, seed=seed_of(rng), min_score_gap=0.1)
-    path = attsvm.regularization_path(p, RADII, "KQ", loss=LOSS_NAMES[k % 3], starts=4, seed=seed_of(rng))
+    path = attsvm.regularization_path(p, RADII, "KQ", loss=LOSS_NAMES[k % 3], starts=2, seed=seed_of(rng))
     assert path.K is not None and path.Q is not None
     return np.linalg.norm(product(path.K[-1], path.Q[-1]) / RADII[-1] - limit(p))
 
@@ -288,7 +288,7 @@ def _no_rank_one(rng: Rng) -> AttentionProblem:
 
 def _separable_by_rank_one(p: AttentionProblem) -> bool:
     """D = 2: some a b^T on a grid of directions separates the optimal tokens."""
-    angles = np.arange(0, np.pi, np.pi / 720)
+    angles = np.arange(0, np.pi, np.pi / 360)
     a = np.stack([np.cos(angles), np.sin(angles)])
     b = np.hstack([a, -a])
     best = p.optimal_tokens().indices
