@@ -395,19 +395,22 @@ def _relu_runs(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count([np.mean(values)], 0.08, f"mean 1 - corr over {len(values)} runs that pass the filter, d = {d}")
 
 
+def _misses(formula: Any, p: AttentionProblem, run: attsvm.Run) -> list[float]:
+    """1 - correlation of trained weights with the SVM that a formula takes for theirs."""
+    found = [(run.W[b], formula(p[b], run.selection.indices[b])) for b in range(len(run.W))]
+    return [1 - float(cosine(W, s.W)) if s.status.has_solution else 1.0 for W, s in found]
+
+
 def _sequence(causal: bool) -> Any:
     def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
         """Directions of descent on sequences against a predicted SVM."""
-        d = 12
-        p = attsvm.random_problem(2, 4, d, batch=trials, seed=seed_of(rng), kind="sequence", causal=causal)
+        p = attsvm.random_problem(2, 4, 12, batch=trials, seed=seed_of(rng), kind="sequence", causal=causal)
         run = attsvm.train(p, steps=500, lr=0.8, seed=seed_of(rng), snapshots=2)
-        errors = []
-        for b in range(trials):
-            s = formula(p[b], run.selection.indices[b])
-            errors.append(1 - float(cosine(run.W[b], s.W)) if s.status.has_solution else 1.0)
         # A selection may be reached late: the mean over problems, not each of them.
         return count(
-            [np.mean(errors)], 0.02, "mean 1 - corr with the SVM of the tokens selected, 500 normalized steps"
+            [np.mean(_misses(formula, p, run))],
+            0.02,
+            "mean 1 - corr with the SVM of the tokens selected, 500 normalized steps",
         )
 
     return measure
@@ -420,11 +423,7 @@ def _masks(formula: Any, rng: Rng, trials: int) -> Measurement:
     mask[..., :2] = True
     p = AttentionProblem(problems.X, problems.Y, problems.Z, problems.head, mask)
     run = attsvm.train(p, steps=500, lr=1.0, seed=seed_of(rng), snapshots=2)
-    errors = []
-    for b in range(trials):
-        s = formula(p[b], run.selection.indices[b])
-        errors.append(1 - float(cosine(run.W[b], s.W)) if s.status.has_solution else 1.0)
-    return count(errors, 0.01, "1 - corr with the SVM of the tokens selected, 500 normalized steps")
+    return count(_misses(formula, p, run), 0.01, "1 - corr with the SVM of the tokens selected, 500 normalized steps")
 
 
 CHECKS_MULTIPLE = {

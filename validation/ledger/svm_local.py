@@ -208,18 +208,28 @@ def _least_norm(rows: Array) -> Array:
     return np.asarray(-r[:-1] / r[-1])
 
 
-@each(0.5, "differs from the library; support by nonnegative least squares")
-def _definition2(formula: Any, rng: Rng, k: int) -> Any:
-    """A rule on (scores of support tokens, own score) against the library, with the support from another solver."""
-    p = attsvm.random_problem(2, 4, 5, seed=seed_of(rng))
-    alpha = rng.integers(4, size=2)
-    f = [np.outer(p.X[i, a] - p.X[i, t], p.Z[i]).ravel() for i, a in enumerate(alpha) for t in range(4) if t != a]
-    gaps = (np.array(f) @ _least_norm(np.array(f)) - 1).reshape(2, 3)
-    scores = p.scores()
-    local = True
-    for i, a in enumerate(alpha):
-        local &= bool(formula(np.delete(scores[i], a)[np.abs(gaps[i]) < 1e-7], scores[i, a]))
-    return float(local != attsvm.is_locally_optimal(p, alpha))
+def _definition(n: int, queries: int) -> Any:
+    @each(0.5, f"differs from the library, {queries} queries per sequence; support by nonnegative least squares")
+    def measure(formula: Any, rng: Rng, k: int) -> Any:
+        """A rule on (scores of support tokens, own score) against the library, with the support from another solver."""
+        p = attsvm.random_problem(n, 4, 5, seed=seed_of(rng), queries=queries)
+        chosen = rng.integers(4, size=(n, queries))
+        alpha = chosen if queries > 1 else chosen[:, 0]
+        if not attsvm.att_svm(p, alpha).status.has_solution:
+            return None
+        Z, scores = p.Z.reshape(n, queries, 5), p.scores().reshape(n, -1, 4)
+        places = [(i, q, [t for t in range(4) if t != chosen[i, q]]) for i, q in np.ndindex(n, queries)]
+        f = np.array(
+            [np.outer(p.X[i, chosen[i, q]] - p.X[i, t], Z[i, q]).ravel() for i, q, rest in places for t in rest]
+        )
+        gaps = (f @ _least_norm(f) - 1).reshape(-1, 3)
+        local = True
+        for (i, q, rest), gap in zip(places, gaps, strict=True):
+            own = scores[i, min(q, scores.shape[1] - 1)]
+            local &= bool(formula(own[rest][np.abs(gap) < 1e-7], own[chosen[i, q]]))
+        return float(local != attsvm.is_locally_optimal(p, alpha))
+
+    return measure
 
 
 @each_case("optimal tokens are locally optimal; half of the data have two best tokens")
@@ -231,21 +241,6 @@ def _optimal_is_local(formula: Any, rng: Rng, k: int) -> Any:
         X[0, 1, 2] = X[0, 0, 2] = 2.0
         p = make(X, [1], p.Z, v)
     return (formula(p), attsvm.is_locally_optimal(p))
-
-
-@each(0.5, "differs from the library, two queries per sequence; support by nonnegative least squares")
-def _definition4(formula: Any, rng: Rng, k: int) -> Any:
-    """As `_definition2` for K = 2 queries: a rule on (scores of support tokens, own score), support computed apart."""
-    p = attsvm.random_problem(1, 4, 5, seed=seed_of(rng), queries=2)
-    table = solve_every_selection(p)
-    alpha = table.indices[table.feasible][int(rng.integers(int(table.feasible.sum())))]  # shape (1, 2)
-    f = [np.outer(p.X[0, a] - p.X[0, t], p.Z[0, q]).ravel() for q, a in enumerate(alpha[0]) for t in range(4) if t != a]
-    gaps = (np.array(f) @ _least_norm(np.array(f)) - 1).reshape(2, 3)
-    scores = np.broadcast_to(p.scores(), (1, 2, 4))[0]
-    local = True
-    for q, a in enumerate(alpha[0]):
-        local &= bool(formula(np.delete(scores[q], a)[np.abs(gaps[q]) < 1e-7], scores[q, a]))
-    return float(local != attsvm.is_locally_optimal(p, alpha))
 
 
 @dataclass(frozen=True)
@@ -398,8 +393,8 @@ def _lemma14(formula: Any, rng: Rng, k: int) -> Any:
 
 
 CHECKS_LOCAL = {
-    "def2": Check(_definition2, lambda support, own: (support < own).all(), trials=90),
-    "def4": Check(_definition4, lambda support, own: (support < own).all(), trials=40),
+    "def2": Check(_definition(2, 1), lambda support, own: (support < own).all(), trials=90),
+    "def4": Check(_definition(1, 2), lambda support, own: (support < own).all(), trials=40),
     "def2-opt": Check(_optimal_is_local, lambda p: True, lambda p: bool(check_unique(p)), trials=20),
     "lemma13-a": Check(_lemma13("a"), lambda c, C: (c, C), trials=12),
     "lemma13-b": Check(_lemma13("b"), lambda longest, C: longest * C, trials=12),
