@@ -214,8 +214,7 @@ def _definition(n: int, queries: int) -> Any:
         """A rule on (scores of support tokens, own score) against the library, with the support from another solver."""
         p = attsvm.random_problem(n, 4, 5, seed=seed_of(rng), queries=queries)
         chosen = rng.integers(4, size=(n, queries))
-        alpha = chosen if queries > 1 else chosen[:, 0]
-        if not attsvm.att_svm(p, alpha).status.has_solution:
+        if not attsvm.att_svm(p, chosen).status.has_solution:
             return None
         Z, scores = p.Z.reshape(n, queries, 5), p.scores().reshape(n, -1, 4)
         places = [(i, q, [t for t in range(4) if t != chosen[i, q]]) for i, q in np.ndindex(n, queries)]
@@ -227,7 +226,7 @@ def _definition(n: int, queries: int) -> Any:
         for (i, q, rest), gap in zip(places, gaps, strict=True):
             own = scores[i, min(q, scores.shape[1] - 1)]
             local &= bool(formula(own[rest][np.abs(gap) < 1e-7], own[chosen[i, q]]))
-        return float(local != attsvm.is_locally_optimal(p, alpha))
+        return float(local != attsvm.is_locally_optimal(p, chosen))
 
     return measure
 
