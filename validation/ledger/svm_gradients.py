@@ -403,9 +403,9 @@ CHECKS_LANDSCAPE = {
 def _change(formula: Any, rng: Rng, k: int) -> Any:
     """Membership in (4) with mu and in (33) with the changed mu."""
     p, s = feasible_problem(rng)
-    W = s.W / s.norm + 0.3 * rng.normal(size=s.W.shape)
-    mu = rng.uniform(0.02, 0.5) / s.norm
+    W = s.W / s.norm + 0.1 * rng.normal(size=s.W.shape)
     least = margins(p, W).min() / np.linalg.norm(W)
+    mu = abs(least) * rng.uniform(0.85, 1.2)
     return float((least >= mu) != (least >= formula(mu, s.norm) / s.norm))
 
 

@@ -406,7 +406,7 @@ CHECKS_LOCAL = {
         lambda T, R, delta, supports, own: (
             T * np.exp(-R * delta) * (supports.sum() if len(supports) else np.exp(-R) * own)
         ),
-        trials=4,
+        trials=12,
     ),
     "lemma14": Check(_lemma14, lambda p, alpha: attsvm.att_svm(p, alpha).W, trials=12),
 }
@@ -517,7 +517,7 @@ def _starts(formula: Any, rng: Rng, trials: int) -> Measurement:
 
 CHECKS_WORDING = {
     "assD": Check(_assumption_D, _misses_some_support, trials=48),
-    "conjecture": Check(_conjecture, _hypotheses, trials=5),
+    "conjecture": Check(_conjecture, _hypotheses, trials=10),
     "sec52-norm": Check(
         _diverges, lambda history: np.exp(history.log_gradient), lambda history: history.norm, trials=8
     ),
