@@ -308,8 +308,10 @@ def _paper_page(paper: str, claims: Sequence[Claim]) -> str:
         for claim in own:
             lines += _block(claim) if _is_told(claim) else []
         rest = [_line(claim, len(own) == 1) for claim in own if not _is_told(claim)]
+        told: dict[str, list[str]] = {}
         for claim in other:
-            rest.append(f"- See [{claim.items[0]}](#{_anchor(claim.items[0])}): {claim.verdict}, `{claim.id}`.")
+            told.setdefault(claim.items[0], []).append(f"{claim.verdict} (`{claim.id}`)")
+        rest += [f"- See [{name}](#{_anchor(name)}): {', '.join(found)}." for name, found in told.items()]
         if item.figure:
             rest.append(f"- {_command(paper, item.figure)}")
         lines += ["\n".join(rest)] if rest else []
