@@ -156,7 +156,7 @@ def _without_tex(text: str) -> str:
     text = re.sub(r"\\sqrt\{([^{}]*)\}", r" sqrt(\1)", text)
     text = re.sub(r"\\[dt]?frac" + _ARGUMENT + _ARGUMENT, _quotient, text)
     for sign, shown in sorted(_SIGNS.items(), key=lambda pair: -len(pair[0])):
-        text = re.sub(re.escape(sign) + (r"(?![a-zA-Z])" if sign[-1].isalpha() else ""), lambda _, s=shown: s, text)
+        text = re.sub(re.escape(sign) + (r"(?![a-zA-Z])" if sign[-1].isalpha() else ""), shown, text)
     text = re.sub(r"\\(?:left|right|[bB]ig+[lr]?|textstyle|limits)", "", text)
     text = re.sub(r"(?<=[A-Za-z0-9)}])\\([a-zA-Z]+)", r" \1", text)
     text = re.sub(r"\\([a-zA-Z]+)", r"\1", text).translate(_PLAIN)
