@@ -224,7 +224,7 @@ def _once(
     if run:
         seconds = sum(record["seconds"] for record in records)
         verdict = f"NOT confirmed: {', '.join(unconfirmed)}" if unconfirmed else "every stored verdict confirmed"
-        screen.print(f"{len(records)} claims in {seconds:.0f} s, seed {seed}: {verdict}", markup=False)
+        screen.print(f"{len(records)} claims, {seconds:.0f} s of processor time, seed {seed}: {verdict}", markup=False)
     return unconfirmed
 
 
@@ -255,7 +255,7 @@ def _seeds(
     screen.print(
         f"{checked} claims at seeds {seeds.start} to {seeds.stop - 1}: {len(bad)} contradictions in {len(runs)} "
         "checks; "
-        f"{sum(run.seconds for run in runs):.0f} s of computation, {time.perf_counter() - start:.0f} s now",
+        f"{sum(run.seconds for run in runs):.0f} s of processor time, {time.perf_counter() - start:.0f} s now",
         markup=False,
     )
     return [run.claim for run in bad]

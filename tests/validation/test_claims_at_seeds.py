@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from attsvm.cli import app
 from attsvm.validation.ledger import Claim, Verdict
-from attsvm.validation.ledger.audit import all_claims, audit_seeds, find_claims
+from attsvm.validation.ledger.audit import all_claims, audit_seeds, code_digest, find_claims
 from attsvm.validation.ledger.claim_record import count
 from attsvm.validation.ledger.mutate import Mutation, is_tight, mutations, reference, shares, survivors
 
@@ -69,6 +69,10 @@ def test_a_store_keeps_what_is_finished(tmp_path):
     assert [r.seconds for r in first] == [r.seconds for r in again]  # not computed again
 
 
+def test_a_changed_check_of_one_paper_leaves_the_results_of_the_others():
+    assert len({code_digest(paper) for paper in ("svm", "newer", "polarization")}) == 3
+
+
 def test_the_command_runs_several_seeds():
     result = RUNNER.invoke(app, ["claims", "svm:eq10", "svm:eq17", "--run", "--seeds", "3", "--trials", "5"])
     assert result.exit_code == 0, result.output
@@ -112,6 +116,8 @@ def test_a_bound_has_teeth_by_its_recorded_tightness():
     recorded = replace(loose, tight=(worst, mean))
     assert is_tight(recorded)[0] and not is_tight(recorded, 2.7)[0]
     assert all(m.caught for m in mutations(recorded) if m.scaled)
+    with pytest.raises(ValueError, match="tight must be that of the form that holds, got tightness -2"):
+        mutations(replace(loose, tight=(-1.0, -1.5)))
 
 
 def test_shares_leave_invariant_variants_out():

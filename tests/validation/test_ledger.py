@@ -182,6 +182,9 @@ def test_records_and_the_terminal_hold_what_is_known() -> None:
     ):
         assert part in told
     assert not set("$\\\\") & set(told)  # no TeX
+    sets, quotients = claim_text(find_claims(["svm:lemma5-inside"])[0]), claim_text(find_claims(["localization:20"])[0])
+    assert "X_1={c,0}" in sets and "T_2={}" in sets
+    assert "sqrt(2v)" in quotients and "e^(-1/(2v eta^2))" in quotients
 
 
 def test_text_of_a_page_is_not_markup() -> None:
@@ -189,6 +192,7 @@ def test_text_of_a_page_is_not_markup() -> None:
     pages = ledger_pages([claim, *(c for c in all_claims() if c.paper != "svm")])
     assert r"a \* b \* c \< d" in pages["claims_svm.md"]
     assert r"> \[a, b\]: x\_i" in pages["claims_svm.md"]
+    assert "`attsvm validate localization fig6`" in pages["claims_localization.md"]  # code stays code
 
 
 # -- the command --------------------------------------------------------------------------------------------------
@@ -212,11 +216,16 @@ def test_ids_and_items_find_every_claim_on_them() -> None:
     assert found("localization:1") == ["localization:1"]  # a claim, not equation (1) or claim 11
     assert found("localization:(1)") == ["localization:3"]
     assert found("specialization:Lemma III.1")[-1] == "specialization:24"
+    assert found("conditioning:lem2") == found("conditioning:Lem. 2") == ["conditioning:L2"]
+    assert found("conditioning:41") == found("conditioning:(41)") == ["conditioning:E42"]  # a number alone
+    assert found("polarization:3.4") == found("polarization:Assumption 3.4") == ["polarization:C26"]
     for wanted in ("svm:", "polar"):
         every = {claim.id for claim in all_claims() if claim.id.startswith(wanted)}
         assert set(found(wanted)) == every and every
-    with pytest.raises(ValueError, match=r"no id begins with thm4, .*near it are svm:thm4-limit, svm:thm4-unique; "):
+    with pytest.raises(ValueError, match=r"no id begins with thm4, .*near it are svm:Theorem 4, svm:thm4-limit, "):
         found("thm4")
+    with pytest.raises(ValueError, match="near it are svm:Theorem 4; "):
+        found("Theorem 4")  # of which paper?
     with pytest.raises(ValueError, match="no id begins with zzz, nor is it an item of a paper; attsvm claims lists"):
         found("zzz")
 
@@ -261,7 +270,8 @@ def test_the_command_measures_again() -> None:
 def test_the_command_says_how_it_ended() -> None:
     result = RUNNER.invoke(app, ["claims", "svm:eq10", "--run", "--trials", "5"])
     assert result.exit_code == 0
-    assert "1 claims in" in result.output and "every stored verdict confirmed" in result.output
+    assert "1 claims, " in result.output and "of processor time" in result.output
+    assert "every stored verdict confirmed" in result.output
 
 
 def test_a_contradicted_verdict_ends_in_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:

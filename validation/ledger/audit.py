@@ -45,6 +45,7 @@ class Audit:
     claim : Claim
     printed, corrected : Measurement or None
     seconds : float
+        Processor time.
     """
 
     claim: Claim
@@ -101,6 +102,7 @@ def _checks(paper: str) -> dict[str, Check]:
 _SHORT = {
     "thm": "theorem", "fig": "figure", "sec": "section", "def": "definition", "ass": "assumption", "rem": "remark",
     "cor": "corollary", "prop": "proposition", "app": "appendix", "tab": "table", "eq": "eq", "equation": "eq",
+    "lem": "lemma",
 }  # fmt: skip
 
 
@@ -124,8 +126,9 @@ def find_claims(ids: Sequence[str], papers: Iterable[str] | None = None) -> list
     """The claims of some ids or items of a paper, in the order of the ledger; all of them without ids.
 
     ``svm:thm4`` stands for the claims whose ids begin so and for all that concern Theorem 4; ``svm:Theorem 4``,
-    ``svm:Thm. 4``, ``svm:(34a)`` and ``svm:Section 5.2`` name items. A whole id stands for its claim and the parts of
-    it, not for every id that happens to go on (``localization:1`` is not ``localization:12``).
+    ``svm:Thm. 4``, ``svm:(34a)`` and ``svm:Section 5.2`` name items, and a number alone names all items that bear it. A
+    whole id stands for its claim and the parts of it, not for every id that happens to go on (``localization:1`` is not
+    ``localization:12``).
 
     Raises
     ------
@@ -158,17 +161,25 @@ def _named(wanted: str, claims: Sequence[Claim]) -> set[str]:
     same = {c.id for c in claims if c.paper == paper and key in map(item_key, c.items)}
     start = f"{wanted}-" if same or wanted in known else wanted  # lemma1 is not lemma10
     same |= {name for name in known if name == wanted or name.startswith(start)}
+    number = item.strip(" ()").lower()  # 34a, 3.4
+    same = same or {c.id for c in claims if c.paper == paper and number in map(_number, c.items)}
     if not same:
         raise ValueError(
-            f"claims: no id begins with {wanted}, nor is it an item of a paper; {_near(wanted, known)}"
+            f"claims: no id begins with {wanted}, nor is it an item of a paper; {_near(wanted, claims)}"
             "attsvm claims lists them all"
         )
     return same
 
 
-def _near(wanted: str, known: Sequence[str]) -> str:
-    """The ids that hold these letters, that begin alike, or that are spelt alike; three at most."""
-    inside = [name for name in known if wanted.lower() in name.lower()]
+def _number(item: str) -> str:
+    return item.split()[-1].strip("()").lower()
+
+
+def _near(wanted: str, claims: Sequence[Claim]) -> str:
+    """Items of this name of other papers, ids that hold these letters, that begin or are spelt alike; three at most."""
+    known = [claim.id for claim in claims]
+    inside = [f"{c.paper}:{name}" for c in claims for name in c.items if item_key(name) == item_key(wanted)]
+    inside += [name for name in known if wanted.lower() in name.lower()]
     paper = len(wanted.partition(":")[0]) + 1
     stems = (wanted[:length] for length in range(len(wanted) - 1, paper + 1, -1))
     begin = next((same for stem in stems if (same := [name for name in known if name.startswith(stem)])), [])
@@ -192,7 +203,7 @@ def audit(claim: Claim, seed: int = 0, trials: int | None = None) -> Audit:
     >>> audit(Claim("svm:example", "p. 1", "x squared is x x", Verdict.HOLDS, measure, lambda x: x * x)).agrees
     True
     """
-    start = time.perf_counter()
+    start = time.process_time()
     if claim.measure is None:
         return Audit(claim, None, None, 0.0)
     tried = claim.trials if trials is None else trials
@@ -201,7 +212,7 @@ def audit(claim: Claim, seed: int = 0, trials: int | None = None) -> Audit:
     corrected = None
     if claim.corrected is not None:
         corrected = claim.measure(claim.corrected, np.random.default_rng(words), tried)
-    return Audit(claim, printed, corrected, time.perf_counter() - start)
+    return Audit(claim, printed, corrected, time.process_time() - start)
 
 
 @dataclass(frozen=True)
@@ -214,6 +225,7 @@ class SeedRun:
     seed : int
     agrees : bool
     seconds : float
+        Processor time.
     found : str
         The two measurements, or the error that the check raised.
     """
@@ -245,17 +257,17 @@ def _one(trials: int, seed: int, *, claim: str, at: int, instances: int | None, 
     return {"agrees": [row[0]], "seconds": [row[1]], "found": [row[2]]}
 
 
-def code_digest() -> str:
-    """A digest of the source of the checks: results of other checks are not mixed.
+def code_digest(paper: str) -> str:
+    """A digest of the source of a paper's checks: results of other checks are not mixed, other papers' stay.
 
     Examples
     --------
     >>> from attsvm.validation.ledger.audit import code_digest
-    >>> len(code_digest())
+    >>> len(code_digest("svm"))
     12
     """
     root = Path(str(files("attsvm.validation.ledger")))
-    checks = sorted((root / "claim_record.py", *(p for paper in LEDGER for p in root.glob(f"{paper}_*.py"))))
+    checks = sorted((root / "claim_record.py", *root.glob(f"{paper}_*.py")))
     return digest(*(path.read_bytes() for path in checks), length=12)  # not of the pages
 
 
@@ -295,9 +307,9 @@ def audit_seeds(
     >>> [(run.seed, run.agrees) for run in runs]
     [(0, True), (1, True), (2, True)]
     """
-    code = code_digest()
+    codes = {paper: code_digest(paper) for paper in {claim.paper for claim in claims}}
     cells = [
-        {"claim": claim.id, "at": int(seed), "instances": trials, "code": code}
+        {"claim": claim.id, "at": int(seed), "instances": trials, "code": codes[claim.paper]}
         for seed in seeds
         for claim in claims
         if claim.measure is not None

@@ -132,25 +132,35 @@ def claim_record(claim: Claim, audit: Audit | None = None) -> dict[str, Any]:
 
 
 _SIGNS = {
-    r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\to": "->", r"\Rightarrow": "=>", r"\perp": "_|_", r"\cdot": ".",
-    r"\infty": "infinity", r"\emptyset": "{}", r"\sim": "~", r"\propto": "~", r"\notin": "not in", r"\in": "in",
-    r"\langle": "<", r"\rangle": ">", r"\|": "|", r"\{": "{", r"\}": "}", r"\,": " ", r"\;": " ", r"\ ": " ",
-    r"\quad": "  ", r"\qquad": "  ", r"\top": "T", r"\gtrsim": ">~", r"\lesssim": "<~", r"\ll": "<<", r"\dots": "...",
-    r"\cdots": "...", r"\mathbf 1": "1",
+    r"\le": " <= ", r"\ge": " >= ", r"\ne": " != ", r"\to": " -> ", r"\Rightarrow": " => ", r"\perp": " _|_ ",
+    r"\cdot": " . ", r"\infty": " infinity", r"\emptyset": "\0\1", r"\sim": " ~ ", r"\propto": " ~ ",
+    r"\notin": " not in ", r"\in": " in ", r"\langle": "<", r"\rangle": ">", r"\|": "|", r"\{": "\0", r"\}": "\1",
+    r"\,": " ", r"\;": " ", r"\ ": " ", r"\quad": "  ", r"\qquad": "  ", r"\top": "T", r"\gtrsim": " >~ ",
+    r"\lesssim": " <~ ", r"\ll": " << ", r"\dots": "...", r"\cdots": "...", r"\mathbf 1": " 1", r"\ell": " l",
+    r"\varepsilon": " eps",
 }  # fmt: skip
+_PLAIN = str.maketrans({"$": "", "{": "", "}": "", "\0": "{", "\1": "}"})  # braces that are meant come last
+_ARGUMENT = r"\s*(?:\{([^{}]*)\}|(\\[a-zA-Z]+|\w))"
+
+
+def _quotient(found: re.Match[str]) -> str:
+    parts = [part or sign for part, sign in (found.groups()[:2], found.groups()[2:])]
+    return " " + "/".join(part if re.fullmatch(r"\\?\w+", part) else f"({part})" for part in parts) + " "
 
 
 def _without_tex(text: str) -> str:
     """TeX as a terminal can show it: fractions as quotients, commands as names."""
-    text = re.sub(
-        r"\\(?:text|mathrm|operatorname|mathcal|mathbb|tilde|bar|hat|widetilde)\s*\{?([\w -]*)\}?", r"\1", text
-    )
-    text = re.sub(r"\\[dt]?frac\s*(\d)(\d)", r"\1/\2", text)
-    text = re.sub(r"\\[dt]?frac\s*\{?([^{}]*)\}?\s*\{([^{}]*)\}", r"(\1)/(\2)", text)
+    text = re.sub(r"\\(?:text|mathrm|operatorname|mathcal|mathbb|tilde|widetilde)\s*\{?([\w -]*)\}?", r" \1", text)
+    text = re.sub(r"\\hat\s*(\w)", r" \1hat", text)
+    text = re.sub(r"\^\{([^{}]*[^{}\w][^{}]*)\}", r"^(\1)", text)
+    text = re.sub(r"\\sqrt\{([^{}]*)\}", r" sqrt(\1)", text)
+    text = re.sub(r"\\[dt]?frac" + _ARGUMENT + _ARGUMENT, _quotient, text)
     for sign, shown in sorted(_SIGNS.items(), key=lambda pair: -len(pair[0])):
-        text = text.replace(sign, shown)
+        text = re.sub(re.escape(sign) + (r"(?![a-zA-Z])" if sign[-1].isalpha() else ""), shown, text)
     text = re.sub(r"\\(?:left|right|[bB]ig+[lr]?|textstyle|limits)", "", text)
-    return re.sub(r"\\([a-zA-Z]+)", r"\1", text).replace("$", "").replace("{", "").replace("}", "")
+    text = re.sub(r"(?<=[A-Za-z0-9)}])\\([a-zA-Z]+)", r" \1", text)
+    text = re.sub(r"\\([a-zA-Z]+)", r"\1", text).translate(_PLAIN)
+    return re.sub(r"(?<=\S) +(?=[ ,.;:)'])|(?<=[(|<]) +", "", text).strip()
 
 
 def item_text(name: str) -> str:
@@ -202,10 +212,10 @@ def claim_text(claim: Claim) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text without signs that Markdown reads; what stands between dollars is left as it is."""
-    parts = text.split("$")
+    """Text without signs that Markdown reads; what stands between dollars or backticks is left as it is."""
+    parts = re.split(r"(\$[^$]*\$|`[^`]*`)", text)
     parts[::2] = [re.sub(r"([\\*_\[\]<>#`~])", r"\\\1", part) for part in parts[::2]]
-    return "$".join(parts)
+    return "".join(parts)
 
 
 def _ended(text: str) -> str:
@@ -247,7 +257,8 @@ def _line(claim: Claim, alone: bool) -> str:
     if claim.same_as:
         return f"- With `{claim.same_as}`: {_ended(_escaped(claim.answer))} ({claim.verdict}, `{claim.id}`)"
     if claim.verdict is Verdict.OPEN:
-        why = _ended(_escaped(claim.reason or claim.evidence))
+        why = claim.reason or claim.evidence
+        why = _ended(_escaped(why[:1].upper() + why[1:]))
         return f"- Open: {_ended(_escaped(claim.statement))} {why} `{claim.id}`"
     brief = claim.correction if len(claim.correction.split()) <= _BRIEF else ""
     note = f" Note: {_ended(_escaped(brief))}" if brief else ""
@@ -297,8 +308,10 @@ def _paper_page(paper: str, claims: Sequence[Claim]) -> str:
         for claim in own:
             lines += _block(claim) if _is_told(claim) else []
         rest = [_line(claim, len(own) == 1) for claim in own if not _is_told(claim)]
+        told: dict[str, list[str]] = {}
         for claim in other:
-            rest.append(f"- See [{claim.items[0]}](#{_anchor(claim.items[0])}): {claim.verdict}, `{claim.id}`.")
+            told.setdefault(claim.items[0], []).append(f"{claim.verdict} (`{claim.id}`)")
+        rest += [f"- See [{name}](#{_anchor(name)}): {', '.join(found)}." for name, found in told.items()]
         if item.figure:
             rest.append(f"- {_command(paper, item.figure)}")
         lines += ["\n".join(rest)] if rest else []

@@ -223,6 +223,9 @@ def mutations(claim: Claim, seed: int = 0, trials: int | None = None, *, scaled:
     """
     if claim.measure is None:
         return []
+    same, tightness = is_tight(claim)
+    if not same:  # else every variant would seem caught
+        raise ValueError(f"{claim.id}: tight must be that of the form that holds, got {tightness}")
     tried = claim.trials if trials is None else trials
     reason = survivors().get(claim.id, "")
     found = []

@@ -41,10 +41,10 @@ def _corpus(rng: np.random.Generator, acyclic: bool) -> tuple[list[list[int]], n
                 return sequences, table
 
 
-@each(1e-2, "1 - correlation of W without its finite part after 2,000 normalized steps")
+@each(1e-2, "1 - correlation of W without its finite part after 1,000 normalized steps")
 def _direction(formula: Any, rng: np.random.Generator, k: int) -> float:
     sequences, table = _corpus(rng, acyclic=k % 2 == 0)
-    W = next_token.train(sequences, table, steps=2000, snapshots=2).W
+    W = next_token.train(sequences, table, steps=1000, snapshots=2).W
     growing = W - soft_composition(sequences, table).W
     return float(misalignment(growing, formula(sequences, table)))
 
@@ -52,7 +52,7 @@ def _direction(formula: Any, rng: np.random.Generator, k: int) -> float:
 @each(1e-3, "largest error of a share of attention inside components")
 def _shares(formula: Any, rng: np.random.Generator, k: int) -> float:
     sequences, table = _corpus(rng, acyclic=False)
-    W = next_token.train(sequences, table, steps=2000, snapshots=2).W
+    W = next_token.train(sequences, table, steps=1000, snapshots=2).W
     return float(np.abs(attention_shares(token_graphs(sequences), table, W) - formula(sequences, table)).max())
 
 
@@ -143,7 +143,7 @@ def _steps(formula: Any, rng: np.random.Generator, k: int) -> float:
 
 @each(1e-2, "1 - correlation with the SVM of the l1.5 norm")
 def _mirror(formula: Any, rng: np.random.Generator, k: int) -> float:
-    problem, run = _optimal_run(rng, steps=2000, optimizer="mirror:l1.5", lr=0.1)
+    problem, run = _optimal_run(rng, steps=1000, optimizer="mirror:l1.5", lr=0.1)
     return float(misalignment(run.W, formula(problem)))
 
 
@@ -159,11 +159,11 @@ def _softmax_with_null(h: np.ndarray) -> np.ndarray:
 
 
 CHECKS_JOINT = {
-    "joint-head": Check(_head, lambda problem, selection: joint_svm(problem, selection).v, trials=2),
+    "joint-head": Check(_head, lambda problem, selection: joint_svm(problem, selection).v, trials=1),
     "joint-attention": Check(
-        _attention, lambda problem, selection, ratio: joint_svm(problem, selection, ratio=ratio).W, trials=2
+        _attention, lambda problem, selection, ratio: joint_svm(problem, selection, ratio=ratio).W, trials=1
     ),
-    "step-direction": Check(_steps, lambda problem: attsvm.att_svm(problem).W, trials=4),
-    "mirror": Check(_mirror, lambda problem: attsvm.att_svm(problem, norm="l1.5").W, trials=2),
+    "step-direction": Check(_steps, lambda problem: attsvm.att_svm(problem).W, trials=2),
+    "mirror": Check(_mirror, lambda problem: attsvm.att_svm(problem, norm="l1.5").W, trials=1),
     "softmax-1": Check(_null_token, _softmax_with_null, trials=100),
 }

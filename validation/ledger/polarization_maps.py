@@ -109,11 +109,11 @@ def _conditioning(formula: Callable[[float, float], bool], rng: np.random.Genera
 
 
 CHECKS_REGRESSION = {
-    "C26": Check(_rank_one, lambda u, beta: np.outer(beta, u) / (beta @ beta), trials=10),
-    "C27": Check(_regression_order, lambda rng: np.zeros(5), trials=20),
+    "C26": Check(_rank_one, lambda u, beta: np.outer(beta, u) / (beta @ beta), trials=5),
+    "C27": Check(_regression_order, lambda rng: np.zeros(5), trials=10),
     "C28": Check(_total, lambda p: (1.0, float(p)), trials=20),
-    "C29": Check(_entropy, lambda: 0.9, trials=50),
-    "C30": Check(_control, lambda norm, tau: norm * tau, trials=12),
+    "C29": Check(_entropy, lambda: 0.9, trials=25),
+    "C30": Check(_control, lambda norm, tau: norm * tau, trials=6),
     "C31": Check(_contraction, lambda p: 1.0 / p),
     "C32": Check(_conditioning, lambda plain, bad: bad < plain, trials=3),
 }
@@ -234,10 +234,10 @@ CHECKS_MAPS = {
     "C58": Check(_shift, lambda a, c: a + c, trials=40),
     "C38": Check(_map_flow, _map_rates, trials=40),
     "C39": Check(_no_crossing, lambda f, slope: True, lambda f, slope: bool(f.sum() > 0), trials=60),
-    "C40": Check(_share(1e12), "sum", trials=10),
-    "C41": Check(_square_rate, lambda b, a0: -2 * b / float(a0 @ a0), trials=10),
-    "C42": Check(_share(1e80), "sigmoid", trials=10),
-    "C43": Check(_share(1e12), "relu", trials=10),
+    "C40": Check(_share(1e12), "sum", trials=5),
+    "C41": Check(_square_rate, lambda b, a0: -2 * b / float(a0 @ a0), trials=5),
+    "C42": Check(_share(1e80), "sigmoid", trials=5),
+    "C43": Check(_share(1e12), "relu", trials=5),
     "C44": Check(_square_loss_shares, 0.5, trials=1),
 }
 
@@ -256,49 +256,33 @@ def _tied(formula: Callable[[FloatArray, FloatArray], int], rng: np.random.Gener
     """The column of R whose norm grows, against the token that the formula names from (a, s) at the end."""
     target = rng.standard_normal(8)
     flow = pol.tied_flow(
-        np.eye(8) + 0.3 * rng.standard_normal((8, 8)), rng.standard_normal(8), target / np.linalg.norm(target),
+        np.eye(8) + rng.standard_normal((8, 8)), rng.standard_normal(8), target / np.linalg.norm(target),
         t_end=1e5, points=3, rtol=1e-6,
     )  # fmt: skip
     growing = int((flow.norms[-1] - flow.norms[0]).argmax())
     return float(growing != formula(flow.a[-1], flow.scores[-1]) or flow.scores[-1].max() < 0.9)
 
 
-@each(-0.2, "second rate less the first; it must be lower by 0.2")
-def _flip_order(formula: tuple[str, str], rng: np.random.Generator, k: int) -> Any:
-    """Flip rates of two kinds of attention (vocabulary 41, no MLP, no LayerNorm, reduced width)."""
-    kinds = {str(kind): kind for kind in pol.ATTENTION_KINDS}
-    task = models.SetTask(41)
-    seed = int(rng.integers(2**31))
-    rates = []
-    for name in formula:
-        model = models.train_classifier(
-            kinds[name], task=task, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
-        )
-        rates.append(models.flip_rates(model, task, pairs=100).worst)
-    return rates[1] - rates[0]
+def _flips(drop: float) -> Any:
+    @each(-drop, f"second rate less the first; it must be lower by {drop}")
+    def measure(formula: tuple[tuple[str, int], tuple[str, int]], rng: np.random.Generator, k: int) -> Any:
+        """Flip rates with two (kind of attention, heads): vocabulary 41, no MLP, no LayerNorm, reduced width."""
+        kinds = {str(kind): kind for kind in pol.ATTENTION_KINDS}
+        task, seed = models.SetTask(41), int(rng.integers(2**31))
+        rates = []
+        for name, heads in formula:
+            model = models.train_classifier(
+                kinds[name], task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
+            )
+            rates.append(models.flip_rates(model, task, pairs=100).worst)
+        return rates[1] - rates[0]
 
-
-@each(-0.05, "second rate less the first; it must be lower by 0.05")
-def _flip_heads(formula: tuple[int, int], rng: np.random.Generator, k: int) -> Any:
-    """Flip rates of softmax with the two numbers of heads: the second must be lower."""
-    task, kind = models.SetTask(41), pol.AttentionKind("softmax")
-    seed = int(rng.integers(2**31))
-    rates = [
-        models.flip_rates(
-            models.train_classifier(
-                kind, task=task, heads=heads, dim=32, layer_norm=False, mlp=False, steps=250, seed=seed
-            ),
-            task,
-            pairs=100,
-        ).worst
-        for heads in formula
-    ]
-    return rates[1] - rates[0]
+    return measure
 
 
 CHECKS_ATTENTION = {
-    "C46": Check(_sink, lambda u: int(np.argmax(u)), trials=10),
+    "C46": Check(_sink, lambda u: int(np.argmax(u)), trials=5),
     "C49": Check(_tied, lambda a, s: int(np.argmax(a)), lambda a, s: int(np.argmax(s)), trials=8),
-    "C50": Check(_flip_order, ("softmax", "sigmoid_unnorm"), trials=2),
-    "C51": Check(_flip_heads, (1, 4), trials=2),
+    "C50": Check(_flips(0.2), (("softmax", 1), ("sigmoid_unnorm", 1)), trials=1),
+    "C51": Check(_flips(0.05), (("softmax", 1), ("softmax", 4)), trials=1),
 }

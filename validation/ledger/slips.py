@@ -273,8 +273,8 @@ _POLARIZATION: dict[str, Any] = {
     "C46": lambda u: int(np.argmin(u)),
     "C48": lambda V, beta: beta @ V.T + 1.0,
     "C49": lambda a, s: int(np.argmin(s)),
-    "C50": ("sigmoid_unnorm", "softmax"),
-    "C51": (4, 1),
+    "C50": (("sigmoid_unnorm", 1), ("softmax", 1)),
+    "C51": (("softmax", 4), ("softmax", 1)),
     "C58": lambda a, c: a * (1 + c),
 }
 

@@ -5,6 +5,7 @@ Figures 3, 4, 6, 7, 8 and 11 show patterns of heads, pruning and numerical choic
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ __all__ = [
 ]
 
 
-@each(2e-4, "error of the change of curvature over |mbar|^2 (values about .06), or a sign")
+@each(2e-5, "error of the change of curvature over |mbar|^2 (values about .06), or a sign")
 def _near(formula: Any, rng: Rng, k: int) -> Any:
     """Constants (L, H, V, V_learnt) -> (c1, c2, c3) of the change of the Hessian next to a learnt feature.
 
-    The change over |mbar|^2 at |mbar| = 0.1 and 0.05, extrapolated to 0: what is left is of order 2e-5.
+    The change over |mbar|^2 at |mbar| = 0.05 and 0.025, extrapolated to 0: what is left is of order 2e-6.
     """
-    L, H, step = 3, 3, 0.01
+    L, H, step = 3, 3, 0.003
     variance, other = rng.uniform(0.5, 2, size=2)
     prior = sp.GaussianPrior([other, variance])
     mbar, w = (x - x.mean() for x in rng.standard_normal((2, H)))
@@ -39,7 +40,7 @@ def _near(formula: Any, rng: Rng, k: int) -> Any:
         ]
         return 2 * (losses[0] - losses[1]) / step**2
 
-    far, near = ((curvature(size) - curvature(0.0)) / size**2 for size in (0.1, 0.05))
+    far, near = ((curvature(size) - curvature(0.0)) / size**2 for size in (0.05, 0.025))
     c1, c2, c3 = formula(L, H, variance, other)
     predicted = c1 + c2 * (mbar**2 * w**2).sum() + c3 * (mbar @ w) ** 2
     wrong_sign = not (c1 > 0 and c3 > 0)
@@ -88,17 +89,17 @@ def _predicted_rates(activation: str, L: int, H: int, variance: float) -> tuple[
     return mode.rate, mode.rate_together
 
 
-@each(0.05, "distance of the time at D = 1e5 from the line through 1e3 and 1e7, relative")
+@each(0.03, "distance of the time at D = 1e10 from the line through 1e4 and 1e16, relative")
 def _log_law(formula: Any, rng: Rng, k: int) -> Any:
     """A law D -> g(D) in which the time of P_perp m, and that of the split, is linear; F = 2 and a small mean."""
-    D = np.array([1e3, 1e5, 1e7])
+    D = np.array([1e4, 1e10, 1e16])
     g = generator(rng)
     samples = sp.draw_samples(sp.flipping_spike(float(rng.uniform(0.05, 0.3)), 8.0), 5, 0, 3000, generator=g)
     # Heads that differ from the start: from equal ones the split has no finite time.
     shape = torch.tensor([[0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
     shape = shape + 0.3 * torch.randn(2, 2, generator=g, dtype=torch.float64)
     start = sp.OrderParameters(torch.tensor(D**-0.5)[:, None, None] * shape)
-    times = np.arange(0, 20, 0.5)
+    times = np.arange(0, 45, 0.5)
     path = sp.gradient_flow(start, samples, "softmax", times.tolist(), step=0.5)
     x = np.array([formula(d) for d in D])
     for size in (path.m[..., 1].abs().amin(dim=-1).numpy(), sp.head_split(path).numpy()):
@@ -107,18 +108,21 @@ def _log_law(formula: Any, rng: Rng, k: int) -> Any:
         yield abs(found[1] - predicted) / (found[2] - found[0])
 
 
-_SETTINGS = (  # of the figures: flipping spikes (nu1, nu2) and L; Figures 1, 2, 11-14
-    ((2.0, 2.0), 10), ((2.0, 2.0), 4), ((0.5, 8.0), 4), ((2.0, 8.0), 4), ((4.0, 8.0), 4),
+_SETTINGS = (  # of Figures 1, 2, 11-14: flipping spikes (nu1, nu2), L; and samples
+    ((2.0, 2.0), 10, 1500), ((2.0, 2.0), 4, 4000), ((0.5, 8.0), 4, 1500), ((2.0, 8.0), 4, 1500), ((4.0, 8.0), 4, 4000),
 )  # fmt: skip
 
 
 @each(0.5, "settings without such a rate: flipping spikes of Figures 1, 2 and 11-14, three activations")
 def _descent(formula: Any, rng: Rng, trial: int) -> Any:
-    """A predicate of the largest escape rate at the unspecialized point."""
-    (nu, L), activation = _SETTINGS[trial % 5], sp.ACTIVATIONS[trial // 5 % 3]
+    """A predicate of the largest escape rate at the unspecialized point.
+
+    The least rate, .055 for softmax at (4, 8), has standard error .012: it comes out negative with probability 3e-6.
+    """
+    (nu, L, size), activation = _SETTINGS[trial % 5], sp.ACTIVATIONS[trial // 5 % 3]
     prior = sp.flipping_spike(*nu)
-    samples = sp.draw_samples(prior, L, 0, 3000, generator=generator(rng))
-    point = sp.unspecialized_point(prior, samples, activation, 2, steps=300, tolerance=1e-5)
+    samples = sp.draw_samples(prior, L, 0, size, generator=generator(rng))
+    point = sp.unspecialized_point(prior, samples, activation, 2, steps=150, tolerance=1e-5)
     return float(not formula(sp.measured_escape(point, samples, activation)))
 
 
@@ -149,7 +153,7 @@ CHECKS_DYNAMICS = {
     "22": Check(_near, _hierarchy, trials=3),
     "23": Check(_base, _swapped, _restored, trials=4),
     "24": Check(_rates, _predicted_rates, trials=6),
-    "25": Check(_log_law, np.log, trials=4),
+    "25": Check(_log_law, np.log, trials=2),
     "26": Check(_descent, lambda rate: rate > 0, trials=15),
     "27": Check(_onsets, (1.0, 10.0), trials=4),
 }
@@ -319,19 +323,22 @@ def _patterns(formula: Any, rng: Rng, trials: int) -> Measurement:
     return count([float(np.mean(bad))], 0.5, f"share of {len(bad)} runs with other patterns or order, H = L = 4")
 
 
+@lru_cache(maxsize=8)
+def _spread(seed: int, nu1: float, nu2: float) -> float:
+    """1 - cosine of two softmax heads at tau = 120."""
+    g = torch.Generator().manual_seed(seed)
+    start = sp.initial_order_parameters(2, 2, noise=0.01, generator=g)
+    samples = sp.draw_samples(sp.flipping_spike(nu1, nu2), 4, 2, 1200, generator=g)
+    m = sp.gradient_flow(start, samples, "softmax", [0.0, 120.0], step=1.5).m[-1].numpy()
+    return float(1 - m[0] @ m[1] / np.linalg.norm(m[0]) / np.linalg.norm(m[1]))
+
+
 @each(0.5, "directions of change that differ, L = 4, tau = 120")
 def _cosine(formula: Any, rng: Rng, k: int) -> Any:
     """Signs (by nu1, by nu2) of the change of specialization, 1 - cosine of the two heads."""
     seed = int(rng.integers(2**40))
-    spread = {}
-    for nu in ((0.5, 0.5), (0.5, 8.0), (2.0, 8.0)):
-        g = torch.Generator().manual_seed(seed)
-        start = sp.initial_order_parameters(2, 2, noise=0.01, generator=g)
-        samples = sp.draw_samples(sp.flipping_spike(*nu), 4, 2, 1200, generator=g)
-        m = sp.gradient_flow(start, samples, "softmax", [0.0, 120.0], step=1.5).m[-1].numpy()
-        spread[nu] = 1 - m[0] @ m[1] / np.linalg.norm(m[0]) / np.linalg.norm(m[1])
-    by_nu1 = np.sign(spread[2.0, 8.0] - spread[0.5, 8.0])
-    by_nu2 = np.sign(spread[0.5, 8.0] - spread[0.5, 0.5])
+    plain, second, both = (_spread(seed, *nu) for nu in ((0.5, 0.5), (0.5, 8.0), (2.0, 8.0)))
+    by_nu1, by_nu2 = np.sign(both - second), np.sign(second - plain)
     yield from [float(by_nu1 != formula[0]), float(by_nu2 != formula[1])]
 
 

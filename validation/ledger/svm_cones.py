@@ -29,11 +29,10 @@ __all__ = [
 def _cone_value(formula: Any, rng: Rng, trials: int) -> Measurement:
     """How a formula gathers ``max_low min_high`` over sequences and queries, against the library's cone."""
     errors: list[float] = []
-    while len(errors) < trials:
+    for _ in range(trials):
         p = attsvm.random_problem(2, 4, 4, seed=seed_of(rng), queries=3)
-        cone = attsvm.separating_cone(p, rng.integers(4, size=(2, 3)))
-        if not (cone.high.any(axis=-1) & cone.low.any(axis=-1)).all():
-            continue
+        middle = np.argsort(p.scores(), axis=-1)[..., 1:3]  # tokens of higher and of lower score exist
+        cone = attsvm.separating_cone(p, rng.permuted(np.broadcast_to(middle, (2, 3, 2)), axis=-1)[..., 0])
         W = rng.normal(size=(4, 4))
         h = attention.logits(p, W) / np.linalg.norm(W)
         best = np.where(cone.low, h, -np.inf).max(axis=-1) - np.where(cone.high, h, -np.inf).max(axis=-1)
@@ -231,7 +230,7 @@ def _symmetric_unique(m: int, d: int = 4) -> bool:
 
 
 @each_case(
-    "solutions of rank <= m coincide: 10 starts at n = d = 2, K = 1, m = 1, 2; by symmetry at K = d = 4, m = 2, 4"
+    "solutions of rank <= m coincide: 6 starts at n = d = 2, K = 1, m = 1, 2; by symmetry at K = d = 4, m = 2, 4"
 )
 def _rank_limited_unique(formula: Any, rng: Rng, k: int) -> Any:
     """Hypothesis on (m, n, K, d); conclusion: all best rank-m matrices are one matrix."""
@@ -252,7 +251,7 @@ def _rank_limited_unique(formula: Any, rng: Rng, k: int) -> Any:
         K, Q = theta.reshape(2, 2, m)
         return float(np.square(K @ Q.T).sum())
 
-    tries = [minimize(squared, rng.normal(size=4 * m), constraints={"type": "ineq", "fun": margins}) for _ in range(10)]
+    tries = [minimize(squared, rng.normal(size=4 * m), constraints={"type": "ineq", "fun": margins}) for _ in range(6)]
     done = [t for t in tries if t.success and margins(t.x).min() > -1e-6]
     least = min(t.fun for t in done)
     best = [t.x.reshape(2, 2, m) for t in done if t.fun < least * (1 + 1e-5)]
@@ -272,18 +271,18 @@ def _sum_over_queries(formula: Any, rng: Rng, k: int) -> Any:
 
 CHECKS_CONE = {
     "eq93": Check(_cone_value, lambda best: best[:, 0].min(), lambda best: best.min(), trials=30),
-    "lemma5-inside": Check(_lemma5(True), _is_local, lambda p, s: _is_local(p, s) and _supported(p, s), trials=120),
-    "lemma5-outside": Check(_lemma5(False), lambda p, s: not _is_local(p, s), trials=120),
-    "lemma5-whole": Check(_whole_space, lambda p: bool(check_unique(p)), trials=60),
-    "thm7": Check(_local_path, _is_local, lambda p, s: _is_local(p, s) and _supported(p, s), trials=12),
-    "thm9": Check(_conic_minimum, _is_local, lambda p, s: _is_local(p, s) and _supported(p, s), trials=16),
-    "assE": Check(_top_score, lambda own, low: own - low.max(), trials=200),
-    "lemma15": Check(_factors, lambda K, Q: 0.5 * (np.square(K).sum() + np.square(Q).sum()), trials=300),
+    "lemma5-inside": Check(_lemma5(True), _is_local, lambda p, s: _is_local(p, s) and _supported(p, s), trials=24),
+    "lemma5-outside": Check(_lemma5(False), lambda p, s: not _is_local(p, s), trials=36),
+    "lemma5-whole": Check(_whole_space, lambda p: bool(check_unique(p)), trials=20),
+    "thm7": Check(_local_path, _is_local, lambda p, s: _is_local(p, s) and _supported(p, s), trials=4),
+    "thm9": Check(_conic_minimum, _is_local, lambda p, s: _is_local(p, s) and _supported(p, s), trials=8),
+    "assE": Check(_top_score, lambda own, low: own - low.max(), trials=60),
+    "lemma15": Check(_factors, lambda K, Q: 0.5 * (np.square(K).sum() + np.square(Q).sum()), trials=100),
     "cor2-unique": Check(
-        _rank_limited_unique, lambda m, n, K, d: True, lambda m, n, K, d: m >= min(n * K, d), trials=12
+        _rank_limited_unique, lambda m, n, K, d: True, lambda m, n, K, d: m >= min(n * K, d), trials=6
     ),
     "serm-KQ": Check(
-        _sum_over_queries, lambda losses: losses[:, 0].mean(), lambda losses: losses.sum(axis=1).mean(), trials=30
+        _sum_over_queries, lambda losses: losses[:, 0].mean(), lambda losses: losses.sum(axis=1).mean(), trials=10
     ),
 }
 
@@ -374,7 +373,7 @@ def _best_gamma(formula: Any, rng: Rng, k: int) -> Any:
 
 
 def _relu_runs(formula: Any, rng: Rng, trials: int) -> Measurement:
-    """Mean correlation of a prediction with trained weights over the runs that pass the published filter.
+    """Mean correlation of a prediction with trained weights over at least three runs that pass the published filter.
 
     Published arithmetic, as in Figure 9: its normalizer fades out near the minimum. Exact steps of fixed length
     keep jumping about the finite mixture, and end at four times the distance.
@@ -382,34 +381,36 @@ def _relu_runs(formula: Any, rng: Rng, trials: int) -> Measurement:
     from attsvm.paths.weight_decomposition import decompose
 
     d = 6
-    base = attsvm.random_problem(3, 4, d, batch=trials, seed=seed_of(rng))
-    V = rng.normal(size=(trials, d, d))
-    V /= np.linalg.norm(V, axis=(1, 2), keepdims=True)
-    p = AttentionProblem(base.X, base.Y, base.Z, attsvm.ReluHead(V))
-    run = attsvm.train(p, steps=2000, seed=seed_of(rng), snapshots=2, arithmetic="naive")
-    values = []
-    for b in np.flatnonzero((base.Y < 0).any(axis=1)):
-        parts = decompose(base[int(b)], run.W[b])
-        if parts.is_clean and parts.sizes.max() > 1 and parts.status == "complete":
-            values.append(1 - formula(parts))
-    if not values:
-        raise ValueError("no run passed the filter; more trials are needed")
+    values: list[float] = []
+    while len(values) < 3:
+        base = attsvm.random_problem(3, 4, d, batch=trials, seed=seed_of(rng))
+        V = rng.normal(size=(trials, d, d))
+        V /= np.linalg.norm(V, axis=(1, 2), keepdims=True)
+        p = AttentionProblem(base.X, base.Y, base.Z, attsvm.ReluHead(V))
+        run = attsvm.train(p, steps=2000, seed=seed_of(rng), snapshots=2, arithmetic="naive")
+        for b in np.flatnonzero((base.Y < 0).any(axis=1)):
+            parts = decompose(base[int(b)], run.W[b])
+            if parts.is_clean and parts.sizes.max() > 1 and parts.status == "complete":
+                values.append(1 - formula(parts))
     return count([np.mean(values)], 0.08, f"mean 1 - corr over {len(values)} runs that pass the filter, d = {d}")
+
+
+def _misses(formula: Any, p: AttentionProblem, run: attsvm.Run) -> list[float]:
+    """1 - correlation of trained weights with the SVM that a formula takes for theirs."""
+    found = [(run.W[b], formula(p[b], run.selection.indices[b])) for b in range(len(run.W))]
+    return [1 - float(cosine(W, s.W)) if s.status.has_solution else 1.0 for W, s in found]
 
 
 def _sequence(causal: bool) -> Any:
     def measure(formula: Any, rng: Rng, trials: int) -> Measurement:
         """Directions of descent on sequences against a predicted SVM."""
-        d = 12
-        p = attsvm.random_problem(2, 4, d, batch=trials, seed=seed_of(rng), kind="sequence", causal=causal)
-        run = attsvm.train(p, steps=1500, lr=0.5, seed=seed_of(rng), snapshots=2)
-        errors = []
-        for b in range(trials):
-            s = formula(p[b], run.selection.indices[b])
-            errors.append(1 - float(cosine(run.W[b], s.W)) if s.status.has_solution else 1.0)
+        p = attsvm.random_problem(2, 4, 12, batch=trials, seed=seed_of(rng), kind="sequence", causal=causal)
+        run = attsvm.train(p, steps=500, lr=0.8, seed=seed_of(rng), snapshots=2)
         # A selection may be reached late: the mean over problems, not each of them.
         return count(
-            [np.mean(errors)], 0.02, "mean 1 - corr with the SVM of the tokens selected, 1500 normalized steps"
+            [np.mean(_misses(formula, p, run))],
+            0.02,
+            "mean 1 - corr with the SVM of the tokens selected, 500 normalized steps",
         )
 
     return measure
@@ -421,26 +422,22 @@ def _masks(formula: Any, rng: Rng, trials: int) -> Measurement:
     mask = rng.random((trials, 2, 6)) < 0.6
     mask[..., :2] = True
     p = AttentionProblem(problems.X, problems.Y, problems.Z, problems.head, mask)
-    run = attsvm.train(p, steps=1000, lr=0.5, seed=seed_of(rng), snapshots=2)
-    errors = []
-    for b in range(trials):
-        s = formula(p[b], run.selection.indices[b])
-        errors.append(1 - float(cosine(run.W[b], s.W)) if s.status.has_solution else 1.0)
-    return count(errors, 0.01, "1 - corr with the SVM of the tokens selected, 1000 normalized steps")
+    run = attsvm.train(p, steps=500, lr=1.0, seed=seed_of(rng), snapshots=2)
+    return count(_misses(formula, p, run), 0.01, "1 - corr with the SVM of the tokens selected, 500 normalized steps")
 
 
 CHECKS_MULTIPLE = {
-    "gen-svm": Check(_decomposition, lambda finite, mm, R: finite + R * mm, trials=60),
-    "eq7": Check(_relu_runs, lambda parts: parts.correlation_svmeq, trials=150),
-    "svmeq": Check(_best_gamma, lambda W, F, D: best_combination(W, F, D)[0], trials=60),
-    "lemma6": Check(_lemma6, lambda gaps, tau, lam: tau * gaps[tau - 1] / 2 > lam > gaps[0], trials=800),
-    "eq10": Check(_composed, lambda X, s: X @ s, lambda X, s: X.T @ s, trials=50),
+    "gen-svm": Check(_decomposition, lambda finite, mm, R: finite + R * mm, trials=20),
+    "eq7": Check(_relu_runs, lambda parts: parts.correlation_svmeq, trials=80),
+    "svmeq": Check(_best_gamma, lambda W, F, D: best_combination(W, F, D)[0], trials=15),
+    "lemma6": Check(_lemma6, lambda gaps, tau, lam: tau * gaps[tau - 1] / 2 > lam > gaps[0], trials=300),
+    "eq10": Check(_composed, lambda X, s: X @ s, lambda X, s: X.T @ s, trials=20),
     "fig10-grows": Check(
-        _monotone, lambda counts: bool((np.diff(counts) >= 0).all() and counts[-1] > counts[0]), trials=200
+        _monotone, lambda counts: bool((np.diff(counts) >= 0).all() and counts[-1] > counts[0]), trials=60
     ),
-    "eq12": Check(_sequence(False), attsvm.satt_svm, trials=6),
-    "causal": Check(_sequence(True), attsvm.satt_svm, trials=6),
-    "masks": Check(_masks, attsvm.att_svm, trials=8),
+    "eq12": Check(_sequence(False), attsvm.satt_svm, trials=3),
+    "causal": Check(_sequence(True), attsvm.satt_svm, trials=3),
+    "masks": Check(_masks, attsvm.att_svm, trials=4),
 }
 
 
@@ -466,13 +463,13 @@ def _inner_dimension(formula: Any, rng: Rng, trials: int) -> Measurement:
     for m in (1, 5):
         if not formula(m, 5):
             continue
-        run = attsvm.train(p, "KQ", steps=1500, m=m, seed=seed_of(rng), snapshots=2, **_PUBLISHED_KQ)
+        run = attsvm.train(p, "KQ", steps=500, m=m, seed=seed_of(rng), snapshots=2, **_PUBLISHED_KQ)
         solved = attsvm.att_svm(p, run.selection, norm="nuclear")
         errors.append(float((1 - cosine(run.W, solved.W)).mean()))
     return count(errors, 0.05, "mean 1 - corr with the nuclear-norm solution, n = T = 5, d = 20")
 
 
 CHECKS_FIGURES = {
-    "fig7-softmax": Check(_saturation, 1.0, trials=16),
-    "fig11-m": Check(_inner_dimension, lambda m, n: m >= n, trials=10),
+    "fig7-softmax": Check(_saturation, 1.0, trials=6),
+    "fig11-m": Check(_inner_dimension, lambda m, n: m >= n, trials=5),
 }

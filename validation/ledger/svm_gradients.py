@@ -143,7 +143,7 @@ def _factor_smoothness(place: int) -> Any:
     @each(1.0, "curvature in one factor over the constant")
     def measure(formula: Any, rng: Rng, k: int) -> Any:
         p, loss = attsvm.random_problem(2, 3, 2, seed=seed_of(rng)), LOSS_NAMES[k % 3]
-        other = rng.normal(size=(2, 2)) * 10 ** rng.uniform(-1, 2.5)
+        other = rng.normal(size=(2, 2)) * 10 ** (rng.uniform(-1, 2.5) if k % 2 else rng.uniform(2.5, 3.5))
         own = rng.normal(size=(2, 2)) / np.linalg.norm(other)
         scale = 1 / float(np.linalg.norm(other))
 
@@ -211,28 +211,28 @@ def _summable(formula: Any, rng: Rng, k: int) -> Any:
 
 
 CHECKS_GRADIENTS = {
-    "eq15": Check(_gradient_of(None), _outer, trials=90),
+    "eq15": Check(_gradient_of(None), _outer, trials=30),
     "eq20a": Check(
         _gradient_of(0),
         lambda left, right, slope, K, Q: _outer(right, left, slope) @ Q,
         lambda left, right, slope, K, Q: _outer(left, right, slope) @ Q,
-        trials=60,
+        trials=12,
     ),
     "eq20b": Check(
         _gradient_of(1),
         lambda left, right, slope, K, Q: _outer(left, right, slope) @ K,
         lambda left, right, slope, K, Q: _outer(right, left, slope) @ K,
-        trials=60,
+        trials=12,
     ),
-    "eq17": Check(_jacobian_norm, 1.0, trials=1000),
-    "eq18a": Check(_lipschitz(lambda s: s), 1.0, trials=1000),
-    "eq18b": Check(_lipschitz(_jacobian), 3.0, trials=1000),
-    "eq3-LW": Check(_smoothness, _printed_smoothness, trials=300),
-    "eq3-LK": Check(_factor_smoothness(0), lambda other, L: other * L, lambda other, L: other**2 * L, trials=200),
-    "eq3-LQ": Check(_factor_smoothness(1), lambda other, L: other * L, lambda other, L: other**2 * L, trials=200),
-    "lemma8": Check(_lemma8, lambda Gamma, A, s1: 2 * Gamma * A * (1 - s1) ** 2, trials=1000),
-    "lemma9": Check(_descent, lambda eta, g2: -eta / 2 * g2, trials=90),
-    "lemma9-sum": Check(_summable, lambda eta, fall: 2 / eta * fall, trials=30),
+    "eq17": Check(_jacobian_norm, 1.0, trials=400),
+    "eq18a": Check(_lipschitz(lambda s: s), 1.0, trials=400),
+    "eq18b": Check(_lipschitz(_jacobian), 3.0, trials=400),
+    "eq3-LW": Check(_smoothness, _printed_smoothness, trials=90),
+    "eq3-LK": Check(_factor_smoothness(0), lambda other, L: other * L, lambda other, L: other**2 * L, trials=40),
+    "eq3-LQ": Check(_factor_smoothness(1), lambda other, L: other * L, lambda other, L: other**2 * L, trials=40),
+    "lemma8": Check(_lemma8, lambda Gamma, A, s1: 2 * Gamma * A * (1 - s1) ** 2, trials=300),
+    "lemma9": Check(_descent, lambda eta, g2: -eta / 2 * g2, trials=24),
+    "lemma9-sum": Check(_summable, lambda eta, fall: 2 / eta * fall, trials=9),
 }
 
 
@@ -379,23 +379,23 @@ def _thm3(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Hypothesis on the problem; conclusions: grad L(0) is not 0, and |W| of plain descent still grows late."""
     problems = [_opposed(rng, 4) if k % 2 else attsvm.random_problem(2, 2, 4, seed=seed_of(rng)) for k in range(trials)]
     run = attsvm.train(
-        batch_of(problems), steps=1500, optimizer="gd", seed=seed_of(rng), snapshots=[1000], loss="exponential"
+        batch_of(problems), steps=300, optimizer="gd", seed=seed_of(rng), snapshots=[200], loss="exponential"
     )
     growth = run.history.norm[-1] - run.history.norm[-2]
     cases = []
     for p, grown in zip(problems, growth, strict=True):
         size = np.linalg.norm(gradient_at_zero(p, attsvm.exponential))
         cases.append((formula(p), size > 1e-12 and grown > 1e-4))
-    return implication(cases, "grad L(0) != 0 and |W(1500)| > |W(1000)| at eta = 1/L_W; half the data infeasible")
+    return implication(cases, "grad L(0) != 0 and |W(300)| > |W(200)| at eta = 1/L_W; half the data infeasible")
 
 
 CHECKS_LANDSCAPE = {
-    "assB1": Check(_all_support, exact_test, trials=120),
-    "sec41-wording": Check(_coincides, lambda p: attsvm.att_svm(p).W, _interpolator, trials=80),
+    "assB1": Check(_all_support, exact_test, trials=48),
+    "sec41-wording": Check(_coincides, lambda p: attsvm.att_svm(p).W, _interpolator, trials=40),
     "sec41-posit": Check(_posit, lambda n, T: 4 * (T + n) * np.log(T + n), _enough_dimensions, trials=12),
-    "lemma10": Check(_lemma10, _has_B, trials=60),
-    "eq28": Check(_eq28, lambda g, h, s: g * h * s * (1 - s), trials=2000),
-    "thm3": Check(_thm3, _has_B, _feasible_B, trials=20),
+    "lemma10": Check(_lemma10, _has_B, trials=24),
+    "eq28": Check(_eq28, lambda g, h, s: g * h * s * (1 - s), trials=600),
+    "thm3": Check(_thm3, _has_B, _feasible_B, trials=8),
 }
 
 
@@ -403,9 +403,9 @@ CHECKS_LANDSCAPE = {
 def _change(formula: Any, rng: Rng, k: int) -> Any:
     """Membership in (4) with mu and in (33) with the changed mu."""
     p, s = feasible_problem(rng)
-    W = s.W / s.norm + 0.3 * rng.normal(size=s.W.shape)
-    mu = rng.uniform(0.02, 0.5) / s.norm
+    W = s.W / s.norm + 0.1 * rng.normal(size=s.W.shape)
     least = margins(p, W).min() / np.linalg.norm(W)
+    mu = abs(least) * rng.uniform(0.85, 1.2)
     return float((least >= mu) != (least >= formula(mu, s.norm) / s.norm))
 
 
@@ -449,13 +449,13 @@ def _thm4_hypothesis(formula: Any, rng: Rng, trials: int) -> Measurement:
         _tied(rng) if k % 2 else attsvm.random_problem(1, 3, 2, seed=seed_of(rng), min_score_gap=0.2)
         for k in range(trials)
     ]
-    run = attsvm.train(batch_of(problems), steps=600, init="separating", radius=5.0, lr=0.5, snapshots=15)
+    run = attsvm.train(batch_of(problems), steps=400, init="separating", radius=5.0, lr=0.5, snapshots=15)
     cases = []
     for b, p in enumerate(problems):
         mu = check_first_step(p, p.optimal_tokens(), attsvm.logistic).values["mu"]
         stays = all(margins(p, W).min() >= 0.5 * mu * np.linalg.norm(W) for W in run.history.W[1:, b])
         cases.append((stays and formula(p), float(cosine(run.W[b], attsvm.att_svm(p).W)) > 0.99))
-    return implication(cases, "corr(W, W_mm) > 0.99 after 600 steps that stay in the cone; half of the data have ties")
+    return implication(cases, "corr(W, W_mm) > 0.99 after 400 steps that stay in the cone; half of the data have ties")
 
 
 @each(1e-9, "difference from the smallest margin over sequences and tokens")
@@ -487,15 +487,15 @@ def _stays(formula: Any, rng: Rng, k: int) -> Any:
 
 
 CHECKS_GLOBAL = {
-    "eq33": Check(_change, lambda mu, norm: norm * mu, trials=200),
-    "assC": Check(_first_step, _assumption_C, trials=150),
-    "thm4-limit": Check(_thm4, lambda p: attsvm.att_svm(p).W, trials=6),
+    "eq33": Check(_change, lambda mu, norm: norm * mu, trials=60),
+    "assC": Check(_first_step, _assumption_C, trials=48),
+    "thm4-limit": Check(_thm4, lambda p: attsvm.att_svm(p).W, trials=4),
     "thm4-unique": Check(
         _thm4_hypothesis,
         lambda p: _assumption_C(p, "logistic"),
         lambda p: _assumption_C(p, "logistic") and bool(check_unique(p)),
-        trials=16,
+        trials=8,
     ),
-    "eq50": Check(_smallest, lambda others: others[:, 0].min(), lambda others: others.min(), trials=150),
-    "thm8-L3": Check(_stays, lambda mu, eta, norm: 2 * eta * mu / norm**2, trials=150),
+    "eq50": Check(_smallest, lambda others: others[:, 0].min(), lambda others: others.min(), trials=40),
+    "thm8-L3": Check(_stays, lambda mu, eta, norm: 2 * eta * mu / norm**2, trials=60),
 }
