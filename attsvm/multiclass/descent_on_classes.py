@@ -126,8 +126,9 @@ def train(
         Labels; a batch has one list of classes.
     parameterization : {"W", "KQ"}
         W itself, or factors ``W = K Q^T``.
-    optimizer : str, optional
-        As for `attsvm.train`, but for "polyak"; "normalized_gd" for W and "ridge_decay" for factors by default.
+    optimizer : {"normalized_gd", "gd", "adam", "muon", "signum", "spectral", "sign", "ridge_decay"}, optional
+        Or "steepest:<norm>", "mirror:l<p>" and moments that keep other shares ("adam:0.9,0.99"), as for `attsvm.train`.
+        By default "normalized_gd" for W and "ridge_decay" for factors.
     steps : int
     lr : float, optional
         0.1 by default, and for "gd" on W one over the smoothness constant, ``2 n / |H|^2`` with the spectral norm.

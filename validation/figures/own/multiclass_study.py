@@ -1,0 +1,325 @@
+"""Which max-margin classifier each optimizer trains: angles and margins in four norms, of W in attention and of classes.
+
+Largest entry and spectral norm have many max-margin solutions. The angle is therefore the one to the nearest of them: a
+projection onto the cone of matrices that reach the largest margin to one part in a million, by cvxpy.
+
+Steps are as long as the loss falls: a unit step of a method adds at most the largest margin of its norm to every margin,
+so ``lr = pace / margin`` lets the logarithm of the loss fall by at most ``pace`` in a step. What a momentum keeps of a
+gradient must fall faster than that, or the first gradients decide for ever.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+import attsvm
+from attsvm.comparison.metrics import angle, misalignment
+from attsvm.multiclass import multiclass_svm
+from attsvm.records import median_of
+from attsvm.solvers import MarginSolution, get_norm
+from attsvm.solvers.arrays import FloatArray
+from attsvm.validation.bench.fit_cases import standardized
+from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, finish, subplots
+
+__all__ = [
+    "BATCHES",
+    "DATA",
+    "FIGURE_MULTICLASS",
+    "MEMORY",
+    "NORMS",
+    "RULES",
+    "Rule",
+    "draw",
+    "drawn_classes",
+    "ends",
+    "nearest_angle",
+    "run_multiclass",
+]
+
+NORMS = ("frobenius", "nuclear", "spectral", "linf")
+
+# Solutions of these norms are not unique.
+_FLAT = ("spectral", "linf")
+
+
+class Rule(NamedTuple):
+    """A way to train: what a step adds at most to the margins, its norm, whether a paper's abstract promises it."""
+
+    optimizer: str
+    pace: float | None
+    norm: str
+    promised: bool = True
+    form: str = "W"
+
+
+RULES = {
+    "gradient descent": Rule("gd", None, "frobenius"),
+    "normalized GD": Rule("normalized_gd", 0.2, "frobenius"),
+    "spectral descent": Rule("spectral", 0.1, "spectral"),
+    "Muon, 0.95": Rule("muon", 0.02, "spectral"),
+    "sign descent": Rule("sign", 0.1, "linf"),
+    "Signum, 0.95": Rule("signum", 0.02, "linf"),
+    "Adam, 0.9, 0.9": Rule("adam:0.9,0.9", 0.02, "linf"),
+    "factors": Rule("ridge_decay", 0.1, "nuclear", False, "KQ"),
+}
+
+# What a momentum keeps against how fast the loss falls: beta and pace.
+MEMORY = (
+    ("muon:0.95", 0.02), ("muon:0.95", 0.1), ("muon:0.99", 0.005), ("muon:0.99", 0.02),
+    ("signum:0.95", 0.02), ("signum:0.95", 0.1), ("adam:0.9,0.9", 0.02), ("adam:0.9,0.9", 0.1),
+    ("adam:0.9,0.99", 0.002), ("adam:0.9,0.99", 0.02), ("adam:0.9,0.999", 0.0002), ("adam:0.9,0.999", 0.02),
+)  # fmt: skip
+
+# Samples of a step: all, a quarter, one.
+BATCHES = {
+    "normalized GD": ("normalized_gd", 0.02, "frobenius"), "spectral descent": ("spectral", 0.02, "spectral"),
+    "sign descent": ("sign", 0.02, "linf"), "Signum, 0.99": ("signum:0.99", 0.005, "linf"),
+    "Adam, 0.9, 0.99": ("adam:0.9,0.99", 0.002, "linf"),
+}  # fmt: skip
+
+DATA = ("attention", "Gaussian", "wine", "digits")
+
+
+# -- the nearest of many solutions -------------------------------------------------------------------------------------
+
+
+def nearest_angle(W: FloatArray, solution: MarginSolution) -> float:
+    """Degrees between W and the nearest matrix whose margin in the norm is the largest one, to one part in a million.
+
+    NaN where cvxpy ends without an answer.
+
+    Examples
+    --------
+    Of the largest entry, every W of this margin problem with first entry 1 and a second of at most 1 is a solution:
+
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> from attsvm.validation.figures.own.multiclass_study import nearest_angle
+    >>> solution = solve(MarginProblem([[1.0, 0.0]], [[1.0]], [0]), "linf")
+    >>> round(nearest_angle(np.array([[1.0], [-0.5]]), solution), 2), round(nearest_angle(np.eye(2)[:, 1:], solution), 1)
+    (0.0, 45.0)
+    """
+    import cvxpy as cp
+
+    rows = solution.problem
+    unit = W / np.linalg.norm(W)
+    V, s = cp.Variable(unit.shape), cp.Variable(nonneg=True)
+    size = solution.norm_kind.expression(V)
+    held = [sp.csr_array(rows.features()) @ cp.vec(V, order="C") >= s, size <= solution.norm * (1 + 1e-6) * s]
+    program = cp.Problem(cp.Minimize(cp.sum_squares(V - unit)), held)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": to 1e-8 instead of 1e-9
+        try:
+            program.solve(solver="CLARABEL")
+        except cp.SolverError:
+            return float("nan")
+    if V.value is None:
+        return float("nan")
+    return float(np.degrees(np.arcsin(np.clip(np.linalg.norm(V.value - unit), 0.0, 1.0))))
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def drawn_classes(data: str, trials: int, seed: int) -> tuple[FloatArray, Any]:
+    """Separable data sets, samples (trials, n, d) and labels (trials, n), balanced as far as possible.
+
+    "Gaussian" has 8 samples of 4 classes in 10 dimensions, which are always separable; "wine" and "digits" are random
+    subsets of 90 and 100 samples, standardized.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.own.multiclass_study import drawn_classes
+    >>> [part.shape for part in drawn_classes("wine", 2, 0)]
+    [(2, 90, 13), (2, 90)]
+    """
+    rng = np.random.default_rng([seed, DATA.index(data)])
+    if data == "Gaussian":
+        labels = np.stack([rng.permutation(np.arange(8) % 4) for _ in range(trials)])
+        return rng.standard_normal((trials, 8, 10)), labels
+    samples, classes = standardized(data)
+    chosen = [rng.permutation(len(samples))[: 90 if data == "wine" else 100] for _ in range(trials)]
+    return samples[np.stack(chosen)], classes[np.stack(chosen)]
+
+
+def _solved(data: str, trials: int, seed: int) -> list[dict[str, MarginSolution]]:
+    """The max-margin classifier of every norm, per data set."""
+    H, y = drawn_classes(data, trials, seed)
+    return [{norm: multiclass_svm(H[b], y[b], norm=norm).result for norm in NORMS} for b in range(trials)]
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def ends(
+    trials: int, seed: int, *, data: str, optimizer: str, pace: float | None, norm: str, form: str, steps: int,
+    batch_size: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Where a method ends on each data set.
+
+    Columns ``angle`` and ``share`` have shape (trials, norms): degrees to the nearest solution of the norm, and the margin
+    in the norm over the largest one. ``path`` is the angle to the solution of ``norm`` that the solver returns, and
+    ``log_loss`` the logarithm of the loss (NaN for attention), at about 40 log-spaced steps.
+
+    Examples
+    --------
+    >>> from attsvm.validation.figures.own.multiclass_study import ends
+    >>> rule = {"optimizer": "normalized_gd", "pace": 0.2, "norm": "frobenius", "form": "W"}
+    >>> found = ends(2, 0, data="Gaussian", steps=500, **rule)
+    >>> bool((found["angle"][:, 0] < 6.0).all()), found["share"].shape
+    (True, (2, 4))
+    """
+    if data == "attention":
+        batch = attsvm.random_problem(n=4, T=5, d=8, batch=trials, seed=seed)
+        largest = attsvm.att_svm(batch, norm=norm).margin
+        run: Any = attsvm.train(
+            batch, form, steps=steps, optimizer=optimizer, lr=_rate(pace, form, largest), seed=seed, snapshots=40
+        )
+        final, history = run.W, run.history.W
+        log_loss = np.full(history.shape[:2], np.nan)
+        solved = [
+            {n: attsvm.att_svm(batch[b], run.selection[b], norm=n).result for n in NORMS} for b in range(trials)
+        ]
+    else:
+        solved, (H, y) = _solved(data, trials, seed), drawn_classes(data, trials, seed)
+        largest = np.array([1.0 / one[norm].norm for one in solved])
+        run = attsvm.multiclass.train(
+            H, y, form, steps=steps, optimizer=optimizer, lr=_rate(pace, form, largest), init="uniform", seed=seed,
+            snapshots=40, batch_size=batch_size,
+        )  # fmt: skip
+        final, history, log_loss = run.W, run.history, run.log_loss
+    found = np.full((2, trials, len(NORMS)), np.nan)
+    path = np.full((trials, len(history)), np.nan)
+    for b, solutions in enumerate(solved):
+        for k, name in enumerate(NORMS):
+            if solutions[name].status.has_solution:
+                found[:, b, k] = _judged(final[b], solutions[name], near=name in _FLAT and name == norm)
+        if solutions[norm].status.has_solution:
+            path[b] = angle(misalignment(history[:, b], np.broadcast_to(solutions[norm].W, history[:, b].shape)))
+    return {"angle": found[0], "share": found[1], "path": path, "log_loss": log_loss.T}
+
+
+def _rate(pace: float | None, form: str, largest: FloatArray) -> float | None:
+    """A step in which the median margin grows by at most ``pace``; factors have no such bound."""
+    return pace if pace is None or form == "KQ" else pace / float(np.median(largest[largest > 0]))
+
+
+def _judged(W: FloatArray, solution: MarginSolution, *, near: bool) -> tuple[float, float]:
+    """The angle to a solution, to the nearest one where there are many, and the share of the largest margin."""
+    share = solution.problem.margins(W).min() / float(get_norm(solution.norm_kind.name)(W)) * solution.norm
+    return nearest_angle(W, solution) if near else float(angle(misalignment(W, solution.W))), float(share)
+
+
+# -- the study ---------------------------------------------------------------------------------------------------------
+
+
+def run_multiclass(context: Context) -> Outcome:
+    """Every method on every kind of data, then momentum against pace, then batch sizes."""
+    s = context.settings
+    tables, refuted, curves = [], [], {}
+    for data in s["data"]:
+        trials = s["trials"] if data in ("attention", "Gaussian") else s["subsets"]
+        cells = [{"data": data, **_of_rule(rule), "steps": s["steps"]} for rule in RULES.values()]
+        found = context.sweep(ends, cells, trials, chunk=trials, name=data).columns
+        tables.append(_table(data, trials, RULES, [rule.norm for rule in RULES.values()], found))
+        curves[data] = {
+            name: {key: np.asarray(c[key], dtype=float) for key in ("path", "log_loss")}
+            for name, c in zip(RULES, found, strict=True)
+        }
+        refuted += _above(data, found)
+    cells = [_momentum_cell(name, pace, s) for name, pace in MEMORY]
+    found = context.sweep(ends, cells, chunk=s["trials"], name="memory").columns
+    tables.append(_memory_table(found, s))
+    labels, cells = [], []
+    for label, (optimizer, pace, norm) in BATCHES.items():
+        for size in (None, 2, 1):
+            labels.append(f"{label}: {'all' if size is None else size}")
+            cells.append({"data": "Gaussian", "optimizer": optimizer, "pace": pace, "norm": norm, "form": "W",
+                          "steps": s["steps"], "batch_size": size})  # fmt: skip
+    found = context.sweep(ends, cells, chunk=s["trials"], name="batches").columns
+    tables.append(_table("Gaussian, by the samples of a step", s["trials"], labels, [c["norm"] for c in cells], found))
+    return Outcome(tables, curves, _NOTES, refuted)
+
+
+_NOTES = (
+    "Angles: medians with 95 % intervals, in degrees; those of a method's own norm (marked) are to the nearest solution "
+    "if it is the spectral norm or the largest entry, others to the solution that the solver returns.",
+    "share: the margin of the run over the largest one, in the method's own norm; what theory promises is that it "
+    "tends to 1.",
+)
+
+
+def _of_rule(rule: Rule) -> dict[str, Any]:
+    return {"optimizer": rule.optimizer, "pace": rule.pace, "norm": rule.norm, "form": rule.form}
+
+
+def _momentum_cell(name: str, pace: float, s: Any) -> dict[str, Any]:
+    norm = "spectral" if name.startswith("muon") else "linf"
+    return {"data": "Gaussian", "optimizer": name, "pace": pace, "norm": norm, "form": "W", "steps": s["steps"]}
+
+
+def _table(data: str, trials: int, labels: Any, norms: Sequence[str], found: Any) -> Table:
+    rows = []
+    for label, norm, columns in zip(labels, norms, found, strict=True):
+        angles, shares = (np.asarray(columns[key], dtype=float) for key in ("angle", "share"))
+        own, fall = NORMS.index(norm), np.asarray(columns["log_loss"], dtype=float)[:, -1]
+        cells = [f"{median_of(angles[:, k])}{' *' if k == own else ''}" for k in range(len(NORMS))]
+        rows.append((label, *cells, f"{np.nanmax(angles[:, own]):.2f}", str(median_of(shares[:, own])),
+                     f"{np.median(fall):.0f}"))  # fmt: skip
+    heads = ("method", *NORMS, "largest *", "share *", "log loss")
+    return Table(f"{data}: degrees to the solution of each norm, {trials} draws", heads, rows)
+
+
+def _memory_table(found: Any, s: Any) -> Table:
+    rows = []
+    for (name, pace), columns in zip(MEMORY, found, strict=True):
+        own = NORMS.index("spectral" if name.startswith("muon") else "linf")
+        kept = [float(beta) for beta in name.partition(":")[2].split(",")]
+        forgets = -np.log(kept[0]) if len(kept) == 1 else -0.5 * np.log(kept[1])
+        angles, shares = (np.asarray(columns[key], dtype=float)[:, own] for key in ("angle", "share"))
+        rows.append((name, f"{pace:g}", f"{forgets:.4f}", "yes" if pace < forgets else "no", str(median_of(angles)),
+                     str(median_of(shares))))  # fmt: skip
+    heads = ("method", "loss falls by, per step", "moment falls by", "forgets the start", "degrees", "share")
+    return Table(f"Gaussian: momentum against the pace of the loss, {s['steps']} steps, own norm", heads, rows)
+
+
+def _above(data: str, found: Any) -> list[str]:
+    """A share above 1 contradicts the certificate of the solution."""
+    most = {name: float(np.nanmax(np.asarray(c["share"], dtype=float))) for name, c in zip(RULES, found, strict=True)}
+    return [f"{data}: {name} reaches {x:.6f} of the largest margin" for name, x in most.items() if x > 1 + 1e-6]
+
+
+def draw(outcome: Outcome) -> Picture:
+    """Angles to the solution of the own norm against the logarithm of the loss, medians, of those that are unique."""
+    kinds = [data for data in outcome.curves if data != "attention"]
+    picture, axes = subplots(1, max(1, len(kinds)), size=(3.6 * max(1, len(kinds)), 3.6), squeeze=False)
+    for axis, data in zip(axes[0], kinds, strict=False):
+        for name, curve in outcome.curves[data].items():
+            if RULES[name].norm in _FLAT:
+                continue
+            path, fall = (np.median(np.asarray(curve[key], dtype=float), axis=0) for key in ("path", "log_loss"))
+            axis.loglog(np.maximum(-fall, 1e-2), path, label=name)
+        axis.set(title=data, xlabel="-log loss", ylabel="degrees")
+    return finish(picture, axes[0], legend=7)
+
+
+FIGURE_MULTICLASS = Figure(
+    paper="own",
+    name="multiclass",
+    title="Which max-margin classifier each optimizer trains, in four norms",
+    protocol="""Attention: W of random_problem(n=4, T=5, d=8), logistic loss, SVMs of the tokens selected at the end.
+        Classes: cross-entropy on 8 Gaussian samples of 4 classes in 10 dimensions, on random subsets of wine (90
+        samples) and of digits (100), standardized, all certified separable; random starts. Steps are constant, as long
+        as lets the median margin grow by at most the pace of the method per step.""",
+    full={"trials": 50, "subsets": 10, "steps": 20_000, "data": DATA},
+    quick={"trials": 3, "subsets": 2, "steps": 300, "data": ("attention", "Gaussian", "wine")},
+    run=run_multiclass,
+    draw=draw,
+)
