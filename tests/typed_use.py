@@ -211,7 +211,12 @@ def main(folder: Path) -> None:
         assert solved(attsvm.random_problem(n=2, T=3, d=4, seed=0))[0] < 1e-6
     except (attsvm.InfeasibleError, attsvm.NoSolutionError, attsvm.ConvergenceWarning) as error:
         raise AssertionError(str(error)) from error
-    assert soft() == 2 and following_tokens() + classes() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
+    assert (
+        soft() == 2
+        and following_tokens() + classes() > 0
+        and swept().shape == (2,)
+        and other_heads(problem)[1] == problem.dx
+    )
     assert together().min() > 0 and margin_problems() > 0 and others(np.eye(2)) == 4
     rng = np.random.default_rng(0)
     head = attsvm.TrainedHead.from_weights(rng.normal(size=(2, 4)), rng.normal(size=(2, 4)))

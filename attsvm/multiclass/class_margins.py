@@ -162,9 +162,7 @@ class MulticlassSolution(ResultView):
         size = f"{len(self.classes)} classes, {len(self.index)} samples, {self.attention.norm_name}, {self.status}"
         if not self.status.has_solution:
             return f"MulticlassSolution({size})"
-        return (
-            f"MulticlassSolution({size}, margin={self.margin:.4g}, rank={self.rank}, gap={self.certificate.gap:.1e})"
-        )
+        return f"MulticlassSolution({size}, margin={self.margin:.4g}, rank={self.rank}, gap={self.certificate.gap:.1e})"
 
 
 @takes(MarginOptions)

@@ -377,9 +377,7 @@ def _compared(samples: FloatArray, labels: IntArray, C: float, seed: int, repeat
         C=C, multi_class="crammer_singer", fit_intercept=False, tol=1e-8, max_iter=10**7, random_state=seed
     )
     theirs = measure(lambda given: model.fit(*given), lambda: (samples, labels), repeats, budget=20.0)
-    ours = measure(
-        lambda given: attsvm.multiclass_svm(*given, C=C), lambda: (samples, labels), repeats, budget=20.0
-    )
+    ours = measure(lambda given: attsvm.multiclass_svm(*given, C=C), lambda: (samples, labels), repeats, budget=20.0)
     W, V = ours.answer.W, theirs.answer.coef_
     mine, known = crammer_singer(W, samples, labels, C), crammer_singer(V, samples, labels, C)
     return {

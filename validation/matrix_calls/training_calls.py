@@ -152,7 +152,14 @@ def _judge_run(
         v = torch.zeros_like(v) if call["head_init"] == "zero" else torch.tensor(v0)
     known = _Descent(call, problem, begin, v, M)
     tolerance = 1e-7 if call["dtype"] == "float64" else 1e-3
-    if call["dtype"] == "float32" and call["optimizer"] in ("adam", "sign", "signum", "spectral", "muon", "steepest:l1"):
+    if call["dtype"] == "float32" and call["optimizer"] in (
+        "adam",
+        "sign",
+        "signum",
+        "spectral",
+        "muon",
+        "steepest:l1",
+    ):
         return  # the sign of a gradient that rounding decides
     for k in range(len(history["W"])):  # all problems of a batch may have reached their norm
         yield from close(f"W after {k} steps", history["W"][k], known.W().detach(), tolerance)
@@ -196,9 +203,7 @@ class _Descent:
     def _gradients(self) -> tuple[Block, Tensor]:
         own = {name: t.detach().clone().requires_grad_() for name, t in self.parameters.items()}
         v = self.v.detach().clone().requires_grad_()
-        found = torch.autograd.grad(
-            self._risk(self.W(own), v), [*own.values(), v], allow_unused=True
-        )
+        found = torch.autograd.grad(self._risk(self.W(own), v), [*own.values(), v], allow_unused=True)
         slopes = dict(zip(own, found, strict=False))
         if self.ridge is not None:
             slopes = {name: g + np.exp(self.ridge) * self.parameters[name] for name, g in slopes.items()}
@@ -340,7 +345,9 @@ def _class_train(call: Call) -> Iterator[str]:
         epoch = rng.permutation(n)
         chosen = [epoch[2 * j : 2 * j + 2] for j in range(_STEPS)]
     for b in range(lead):
-        known = _ClassDescent(ruled, H[b], {name: torch.tensor(x[b]) for name, x in begin.items()}, torch.zeros(1), None)
+        known = _ClassDescent(
+            ruled, H[b], {name: torch.tensor(x[b]) for name, x in begin.items()}, torch.zeros(1), None
+        )
         for j in range(_STEPS + 1):
             W = run.history[j, b] if call.batch else run.history[j]
             yield from close(f"W after {j} steps", W, known.W().detach(), 1e-7)
