@@ -181,10 +181,10 @@ def train(
         array = tensor.to("cpu").numpy()
         return np.asarray(array.take(0, axis) if single else array, dtype=np.float64)
 
-    history = bring(torch.stack([W for W, _ in kept]), 1)
+    history, log_loss = (bring(torch.stack(of_all), 1) for of_all in zip(*kept, strict=True))
     return MulticlassRun(
         classes, index, samples, history[-1], {name: bring(t) for name, t in parameters.items()},
-        np.asarray(options.snapshot_steps(), dtype=np.int64), history, bring(torch.stack([loss for _, loss in kept]), 1),
+        np.asarray(options.snapshot_steps(), dtype=np.int64), history, log_loss,
     )  # fmt: skip
 
 

@@ -223,9 +223,9 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     Parameters
     ----------
     name : str
-        "normalized_gd", "polyak", "gd", "adam", "muon", "signum", "steepest:<norm>" with a norm "frobenius", "spectral", "linf",
-        "l1" or "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1. What moments keep in a step may
-        follow: "adam:0.9,0.999", "muon:0.95" and "signum:0.95" are the defaults.
+        "normalized_gd", "polyak", "gd", "adam", "muon", "signum", "steepest:<norm>" with a norm "frobenius",
+        "spectral", "linf", "l1" or "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1. What moments
+        keep in a step may follow: "adam:0.9,0.999", "muon:0.95" and "signum:0.95" are the defaults.
     normalization : {"joint", "factor"}
         For "normalized_gd" on (K, Q): one norm for both factors, or one each.
     floor : float

@@ -312,10 +312,14 @@ class _ClassDescent(_Descent):
         return 0.2 if self.call.given("lr") else 0.1
 
 
+def _class_train_refused(row: Row) -> bool:
+    if row["parameterization"] == "W":
+        return row["optimizer"] == "polyak" or row["m"] is not None
+    return row["optimizer"] == "polyak" or (row["optimizer"] == "gd" and row["lr"] is None)
+
+
 @case(
-    "attsvm.multiclass.train", forms=FORMS,
-    refused=lambda row: row["parameterization"] == "W" and row["m"] is not None or row["parameterization"] == "KQ"
-    and row["optimizer"] == "gd" and row["lr"] is None or row["optimizer"] == "polyak",
+    "attsvm.multiclass.train", forms=FORMS, refused=_class_train_refused,
     words={"optimizer": (None, *_OPTIMIZERS), "init": ("uniform", "zero", GIVEN), "device": (None, GIVEN)},
 )  # fmt: skip
 def _class_train(call: Call) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""Which max-margin classifier each optimizer trains: angles and margins in four norms, of W in attention and of classes.
+"""Which max-margin solution each optimizer trains: angles and margins in four norms, of W in attention and of classes.
 
 Largest entry and spectral norm have many max-margin solutions. The angle is therefore the one to the nearest of them: a
 projection onto the cone of matrices that reach the largest margin to one part in a million, by cvxpy.
 
-Steps are as long as the loss falls: a unit step of a method adds at most the largest margin of its norm to every margin,
-so ``lr = pace / margin`` lets the logarithm of the loss fall by at most ``pace`` in a step. What a momentum keeps of a
-gradient must fall faster than that, or the first gradients decide for ever.
+A unit step of a method adds at most the largest margin of its norm to the smallest margin, so with ``lr = pace /
+margin`` the logarithm of the loss falls by about ``pace`` in a step at most. What a momentum keeps of a gradient must
+fall faster than that, or the first gradients decide for ever.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def nearest_angle(W: FloatArray, solution: MarginSolution) -> float:
     >>> from attsvm.solvers import MarginProblem, solve
     >>> from attsvm.validation.figures.own.multiclass_study import nearest_angle
     >>> solution = solve(MarginProblem([[1.0, 0.0]], [[1.0]], [0]), "linf")
-    >>> round(nearest_angle(np.array([[1.0], [-0.5]]), solution), 2), round(nearest_angle(np.eye(2)[:, 1:], solution), 1)
-    (0.0, 45.0)
+    >>> [round(nearest_angle(np.array([[1.0], [second]]), solution), 1) for second in (-0.5, 0.0, 1.0, 1e6)]
+    [0.0, 0.0, 0.0, 45.0]
     """
     import cvxpy as cp
 
@@ -163,9 +163,10 @@ def ends(
 ) -> dict[str, Any]:  # fmt: skip
     """Where a method ends on each data set.
 
-    Columns ``angle`` and ``share`` have shape (trials, norms): degrees to the nearest solution of the norm, and the margin
-    in the norm over the largest one. ``path`` is the angle to the solution of ``norm`` that the solver returns, and
-    ``log_loss`` the logarithm of the loss (NaN for attention), at about 40 log-spaced steps.
+    Columns ``angle`` and ``share`` have shape (trials, norms): degrees to the solution of the norm (the nearest one for
+    the method's own), and the margin in the norm over the largest one. At about 40 log-spaced steps, ``path`` is the
+    angle to the solution of ``norm`` that the solver returns, and ``log_loss`` the logarithm of the loss (NaN for
+    attention).
 
     Examples
     --------
@@ -246,8 +247,8 @@ def run_multiclass(context: Context) -> Outcome:
 
 
 _NOTES = (
-    "Angles: medians with 95 % intervals, in degrees; those of a method's own norm (marked) are to the nearest solution "
-    "if it is the spectral norm or the largest entry, others to the solution that the solver returns.",
+    "Angles: medians with 95 % intervals, in degrees; in a method's own norm (marked) to the nearest solution if that "
+    "is the spectral norm or the largest entry, otherwise to the solution that the solver returns.",
     "share: the margin of the run over the largest one, in the method's own norm; what theory promises is that it "
     "tends to 1.",
 )
