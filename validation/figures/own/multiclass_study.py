@@ -49,13 +49,13 @@ _FLAT = ("spectral", "linf")
 
 
 class Rule(NamedTuple):
-    """A way to train: what a step adds at most to the margins, its norm, whether a paper's abstract promises it."""
+    """A way to train: what a step adds at most to the margin, its norm, and how many times the steps it is given."""
 
     optimizer: str
     pace: float | None
     norm: str
-    promised: bool = True
     form: str = "W"
+    times: int = 1
 
 
 RULES = {
@@ -63,10 +63,10 @@ RULES = {
     "normalized GD": Rule("normalized_gd", 0.2, "frobenius"),
     "spectral descent": Rule("spectral", 0.05, "spectral"),
     "Muon, 0.95": Rule("muon", 0.02, "spectral"),
-    "sign descent": Rule("sign", 0.02, "linf"),
-    "Signum, 0.95": Rule("signum", 0.02, "linf"),
-    "Adam, 0.9, 0.9": Rule("adam:0.9,0.9", 0.02, "linf"),
-    "factors": Rule("ridge_decay", 0.1, "nuclear", False, "KQ"),
+    "sign descent": Rule("sign", 0.02, "linf", times=3),
+    "Signum, 0.95": Rule("signum", 0.02, "linf", times=3),
+    "Adam, 0.9, 0.9": Rule("adam:0.9,0.9", 0.02, "linf", times=3),
+    "factors": Rule("ridge_decay", 0.1, "nuclear", "KQ"),
 }
 
 # What a momentum keeps against how fast the loss falls: beta and pace.
@@ -224,7 +224,7 @@ def run_multiclass(context: Context) -> Outcome:
     tables, refuted, curves = [], [], {}
     for data in s["sets"]:
         trials = s["trials"] if data in ("attention", "Gaussian") else s["subsets"]
-        cells = [{"draw": context.seed, "data": data, **_of_rule(rule), "steps": s["steps"]} for rule in RULES.values()]
+        cells = [{"draw": context.seed, "data": data, **_of_rule(rule, s["steps"])} for rule in RULES.values()]
         found = context.sweep(ends, cells, trials, chunk=trials, name=data).columns
         tables.append(_table(data, trials, RULES, [rule.norm for rule in RULES.values()], found))
         curves[data] = {
@@ -254,8 +254,9 @@ _NOTES = (
 )
 
 
-def _of_rule(rule: Rule) -> dict[str, Any]:
-    return {"optimizer": rule.optimizer, "pace": rule.pace, "norm": rule.norm, "form": rule.form}
+def _of_rule(rule: Rule, steps: int) -> dict[str, Any]:
+    cell = {name: value for name, value in rule._asdict().items() if name != "times"}
+    return cell | {"steps": rule.times * steps}
 
 
 def _momentum_cell(name: str, pace: float, s: Any) -> dict[str, Any]:
