@@ -8,7 +8,7 @@ soft margins are those of attention. All samples are queries of one sequence: th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -21,29 +21,14 @@ from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.svm import satt_svm
 from attsvm.user_input import finite_array, integer_array, is_tensor
 
-__all__ = ["Classes", "MulticlassSolution", "multiclass_svm", "read_classes"]
+__all__ = ["MulticlassSolution", "multiclass_svm", "read_classes"]
 
 # Samples in conflict that an error names.
 _NAMED = 6
 
 
-class Classes(NamedTuple):
-    """Labels that were read.
-
-    Attributes
-    ----------
-    names : ndarray, shape (k,)
-        The distinct labels, sorted.
-    index : ndarray of int, shape of the labels
-        Where each label stands among them.
-    """
-
-    names: npt.NDArray[Any]
-    index: IntArray
-
-
-def read_classes(y: object, shape: tuple[int, ...]) -> Classes:
-    """Integer or string labels as indices into the sorted distinct ones.
+def read_classes(y: Any, shape: tuple[int, ...]) -> tuple[npt.NDArray[Any], IntArray]:
+    """Integer or string labels: the distinct ones, sorted, and where each label stands among them.
 
     Parameters
     ----------
@@ -68,7 +53,7 @@ def read_classes(y: object, shape: tuple[int, ...]) -> Classes:
     names, index = np.unique(labels, return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"y must hold at least two classes, got {len(names)}: there is nothing to separate")
-    return Classes(names, index.reshape(shape).astype(np.int64))
+    return names, index.reshape(shape).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,7 +117,7 @@ class MulticlassSolution(ResultView):
     @property
     def multipliers(self) -> FloatArray:
         """Dual multipliers per sample and class, shape (n, k); 0 for a sample's own class."""
-        return self.attention.multipliers[0]
+        return np.asarray(self.attention.multipliers[0])
 
     @property
     def support(self) -> BoolArray:
@@ -146,7 +131,7 @@ class MulticlassSolution(ResultView):
 
     def margins(self) -> FloatArray:
         """``(e_y - e_c)^T W h`` per sample and class, shape (n, k); NaN for a sample's own class."""
-        return self.attention.token_margins()[0]
+        return np.asarray(self.attention.token_margins()[0])
 
     def predict(self, H: npt.ArrayLike) -> npt.NDArray[Any]:
         """The class of highest score of every sample, shape (n,).

@@ -233,7 +233,8 @@ def _descend(
 def _rates(data: _Data, options: TrainOptions, recipe: Recipe) -> Tensor:
     """One step size per data set. The Hessian in the logits of a sample has norm at most 1/2."""
     if options.lr is None and recipe.optimizer.name == "gd":
-        return 2.0 * data.H.shape[1] / torch.linalg.matrix_norm(data.H, 2).square()
+        largest: Tensor = torch.linalg.matrix_norm(data.H, 2)
+        return 2.0 * data.H.shape[1] / largest.square()
     return torch.full_like(data.H[:, 0, 0], 0.1 if options.lr is None else options.lr)
 
 

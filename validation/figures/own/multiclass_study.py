@@ -232,6 +232,7 @@ def run_multiclass(context: Context) -> Outcome:
             for name, c in zip(RULES, found, strict=True)
         }
         refuted += _above(data, found)
+    tables.append(_same_loss(curves))
     cells = [_momentum_cell(name, pace, s) | {"draw": context.seed} for name, pace in MEMORY]
     found = context.sweep(ends, cells, s["few"], chunk=s["few"], name="memory").columns
     tables.append(_memory_table(found, s))
@@ -274,6 +275,23 @@ def _table(data: str, trials: int, labels: Any, norms: Sequence[str], found: Any
                      "" if np.isnan(fall).any() else f"{np.median(fall):.0f}"))  # fmt: skip
     heads = ("method", *NORMS, "largest *", "share *", "log loss")
     return Table(f"{data}: degrees to the solution of each norm, {trials} draws", heads, rows)
+
+
+def _same_loss(curves: Any) -> Table:
+    """The angle at which gradient descent ends, and that of normalized steps where their loss is the same."""
+    rows = []
+    for data, runs in curves.items():
+        plain, unit = runs["gradient descent"], runs["normalized GD"]
+        fall = -plain["log_loss"][:, -1]
+        if np.isnan(fall).any():
+            continue
+        there = [
+            np.interp(np.log(x), np.log(np.maximum(-ll, 1e-9)), path)
+            for x, ll, path in zip(fall, unit["log_loss"], unit["path"], strict=True)
+        ]
+        rows.append((data, str(median_of(-fall)), str(median_of(plain["path"][:, -1])), str(median_of(there))))
+    heads = ("data", "log loss", "gradient descent, degrees", "normalized GD at this loss, degrees")
+    return Table("Gradient descent at its end, and normalized steps at the same loss: Frobenius norm", heads, rows)
 
 
 def _memory_table(found: Any, s: Any) -> Table:
