@@ -62,10 +62,10 @@ RULES = {
     "gradient descent": Rule("gd", None, "frobenius"),
     "normalized GD": Rule("normalized_gd", 0.2, "frobenius"),
     "spectral descent": Rule("spectral", 0.05, "spectral"),
-    "Muon, 0.95": Rule("muon", 0.02, "spectral"),
-    "sign descent": Rule("sign", 0.02, "linf", times=3),
-    "Signum, 0.95": Rule("signum", 0.02, "linf", times=3),
-    "Adam, 0.9, 0.9": Rule("adam:0.9,0.9", 0.02, "linf", times=3),
+    "Muon, 0.95": Rule("muon", 0.03, "spectral"),
+    "sign descent": Rule("sign", 0.02, "linf", times=4),
+    "Signum, 0.95": Rule("signum", 0.03, "linf", times=2),
+    "Adam, 0.9, 0.9": Rule("adam:0.9,0.9", 0.03, "linf", times=2),
     "factors": Rule("ridge_decay", 0.1, "nuclear", "KQ"),
 }
 
@@ -81,7 +81,7 @@ BATCHES = {
     "Signum, 0.99": ("signum:0.99", 0.008, "linf"), "Adam, 0.9, 0.99": ("adam:0.9,0.99", 0.004, "linf"),
 }  # fmt: skip
 
-DATA = ("Gaussian", "wine", "attention", "digits")
+DATA = ("Gaussian", "attention", "wine", "digits")
 
 
 # -- the nearest of many solutions -------------------------------------------------------------------------------------
@@ -221,6 +221,7 @@ def _judged(W: FloatArray, solution: MarginSolution, *, near: bool) -> tuple[flo
 def run_multiclass(context: Context) -> Outcome:
     """Every method on every kind of data, then momentum against pace, then batch sizes."""
     s = context.settings
+    extra = [_memory(context), _batches(context)]
     tables, refuted, curves = [], [], {}
     for data in s["sets"]:
         trials = s["trials"] if data in ("attention", "Gaussian") else s["subsets"]
@@ -232,19 +233,44 @@ def run_multiclass(context: Context) -> Outcome:
             for name, c in zip(RULES, found, strict=True)
         }
         refuted += _above(data, found)
-    tables.append(_same_loss(curves))
-    cells = [_momentum_cell(name, pace, s) | {"draw": context.seed} for name, pace in MEMORY]
-    found = context.sweep(ends, cells, s["few"], chunk=s["few"], name="memory").columns
-    tables.append(_memory_table(found, s))
-    labels, cells = [], []
+    tables += [_same_loss(curves), *extra]
+    return Outcome(tables, curves, _NOTES, refuted)
+
+
+def _memory(context: Context) -> Table:
+    """Momentum against pace."""
+    few = context.settings["few"]
+    cells = [_cell(context, name, pace, "spectral" if name.startswith("muon") else "linf") for name, pace in MEMORY]
+    found = context.sweep(ends, cells, few, chunk=few, name="memory").columns
+    rows = []
+    for (name, pace), cell, columns in zip(MEMORY, cells, found, strict=True):
+        own = NORMS.index(cell["norm"])
+        kept = [float(beta) for beta in name.partition(":")[2].split(",")]
+        forgets = -np.log(kept[0]) if len(kept) == 1 else -0.5 * np.log(kept[1])
+        angles, shares = (np.asarray(columns[key], dtype=float)[:, own] for key in ("angle", "share"))
+        rows.append((name, f"{pace:g}", f"{forgets:.4f}", "yes" if pace < forgets else "no", str(median_of(angles)),
+                     str(median_of(shares))))  # fmt: skip
+    heads = ("method", "pace", "moment falls by, per step", "forgets the start", "degrees", "share")
+    steps = context.settings["steps"]
+    return Table(
+        f"Gaussian: momentum against the pace of the loss, {few} draws, {2 * steps} steps, own norm", heads, rows
+    )
+
+
+def _batches(context: Context) -> Table:
+    """All samples in a step, and one."""
+    few, labels, cells = context.settings["few"], [], []
     for label, (optimizer, pace, norm) in BATCHES.items():
         for size in (None, 1):
             labels.append(f"{label}: {'all' if size is None else size}")
-            cells.append({"data": "Gaussian", "optimizer": optimizer, "pace": pace, "norm": norm, "form": "W",
-                          "steps": 2 * s["steps"], "batch_size": size, "draw": context.seed})  # fmt: skip
-    found = context.sweep(ends, cells, s["few"], chunk=s["few"], name="batches").columns
-    tables.append(_table("Gaussian, by the samples of a step", s["few"], labels, [c["norm"] for c in cells], found))
-    return Outcome(tables, curves, _NOTES, refuted)
+            cells.append(_cell(context, optimizer, pace, norm) | {"batch_size": size})
+    found = context.sweep(ends, cells, few, chunk=few, name="batches").columns
+    return _table("Gaussian, by the samples of a step", few, labels, [cell["norm"] for cell in cells], found)
+
+
+def _cell(context: Context, optimizer: str, pace: float, norm: str) -> dict[str, Any]:
+    rule = {"draw": context.seed, "data": "Gaussian", "optimizer": optimizer, "pace": pace, "norm": norm, "form": "W"}
+    return rule | {"steps": 2 * context.settings["steps"]}
 
 
 _NOTES = (
@@ -258,11 +284,6 @@ _NOTES = (
 def _of_rule(rule: Rule, steps: int) -> dict[str, Any]:
     cell = {name: value for name, value in rule._asdict().items() if name != "times"}
     return cell | {"steps": rule.times * steps}
-
-
-def _momentum_cell(name: str, pace: float, s: Any) -> dict[str, Any]:
-    norm = "spectral" if name.startswith("muon") else "linf"
-    return {"data": "Gaussian", "optimizer": name, "pace": pace, "norm": norm, "form": "W", "steps": s["steps"]}
 
 
 def _table(data: str, trials: int, labels: Any, norms: Sequence[str], found: Any) -> Table:
@@ -294,19 +315,6 @@ def _same_loss(curves: Any) -> Table:
     return Table("Gradient descent at its end, and normalized steps at the same loss: Frobenius norm", heads, rows)
 
 
-def _memory_table(found: Any, s: Any) -> Table:
-    rows = []
-    for (name, pace), columns in zip(MEMORY, found, strict=True):
-        own = NORMS.index("spectral" if name.startswith("muon") else "linf")
-        kept = [float(beta) for beta in name.partition(":")[2].split(",")]
-        forgets = -np.log(kept[0]) if len(kept) == 1 else -0.5 * np.log(kept[1])
-        angles, shares = (np.asarray(columns[key], dtype=float)[:, own] for key in ("angle", "share"))
-        rows.append((name, f"{pace:g}", f"{forgets:.4f}", "yes" if pace < forgets else "no", str(median_of(angles)),
-                     str(median_of(shares))))  # fmt: skip
-    heads = ("method", "loss falls by, per step", "moment falls by", "forgets the start", "degrees", "share")
-    return Table(f"Gaussian: momentum against the pace of the loss, {s['steps']} steps, own norm", heads, rows)
-
-
 def _above(data: str, found: Any) -> list[str]:
     """A share above 1 contradicts the certificate of the solution."""
     most = {name: float(np.nanmax(np.asarray(c["share"], dtype=float))) for name, c in zip(RULES, found, strict=True)}
@@ -335,7 +343,7 @@ FIGURE_MULTICLASS = Figure(
         Classes: cross-entropy on 8 Gaussian samples of 4 classes in 10 dimensions, on random subsets of wine (90
         samples) and of digits (100), standardized, all certified separable; random starts. Steps are constant, as long
         as lets the median margin grow by at most the pace of the method per step.""",
-    full={"trials": 50, "subsets": 10, "few": 20, "steps": 20_000, "sets": DATA},
+    full={"trials": 50, "subsets": 10, "few": 20, "steps": 8000, "sets": DATA},
     quick={"trials": 3, "subsets": 2, "few": 3, "steps": 300, "sets": ("attention", "Gaussian", "wine")},
     run=run_multiclass,
     draw=draw,
