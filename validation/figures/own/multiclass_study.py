@@ -219,7 +219,7 @@ def _judged(W: FloatArray, solution: MarginSolution, *, near: bool) -> tuple[flo
 
 
 def run_multiclass(context: Context) -> Outcome:
-    """Every method on every kind of data, then momentum against pace, then batch sizes."""
+    """Momentum against pace, batch sizes, and every method on every kind of data."""
     s = context.settings
     extra = [_memory(context), _batches(context)]
     tables, refuted, curves = [], [], {}
