@@ -224,9 +224,8 @@ def _descend(
         H, label = batches.draw()
         scaled, _ = class_gradient(H, label, form.compose(parameters))
         gradient, log_scale = pulled_back(scaled, parameters, form, recipe.log_ridge)
-        late = recipe.decay_after is not None and k + 1 > recipe.decay_after
-        lr = rate * (recipe.decay_after / (k + 1)) if late and recipe.decay_after is not None else rate
-        parameters, state = recipe.optimizer.step(parameters, gradient, log_scale, state, lr, k + 1)
+        decay = 1.0 if recipe.decay_after is None else min(1.0, recipe.decay_after / (k + 1))
+        parameters, state = recipe.optimizer.step(parameters, gradient, log_scale, state, decay * rate, k + 1)
     return parameters, kept
 
 

@@ -163,15 +163,18 @@ def test_geometry_prefers_the_own_norm(monkeypatch):
 
 
 def test_multiclass_has_a_table_per_data_set_and_the_experiments(monkeypatch):
-    monkeypatch.setattr(multiclass_study, "MEMORY", multiclass_study.MEMORY[:1])
+    rules = {name: multiclass_study.RULES[name] for name in ("gradient descent", "normalized GD", "sign descent")}
+    batches = {"Adam": multiclass_study.BATCHES["Adam, 0.9, 0.99"]}
+    for name, value in (("RULES", rules), ("BATCHES", batches), ("MEMORY", multiclass_study.MEMORY[:1])):
+        monkeypatch.setattr(multiclass_study, name, value)
     figure = multiclass_study.FIGURE_MULTICLASS
     outcome = outcome_of(figure, trials=1, subsets=1, few=1, steps=40, sets=("attention", "wine"))
-    attention, wine, loss, memory, batches = outcome.tables
-    assert not outcome.refuted and [row[0] for row in attention.rows] == list(multiclass_study.RULES)
+    attention, wine, loss, memory, sizes = outcome.tables
+    assert not outcome.refuted and [row[0] for row in attention.rows] == list(rules)
     assert [row[0] for row in loss.rows] == ["wine"] and memory.rows[0][:4] == ("muon:0.95", "0.02", "0.0513", "yes")
-    assert len(batches.rows) == 2 * len(multiclass_study.BATCHES)
+    assert [row[0] for row in sizes.rows] == ["Adam: all", "Adam: 1"]
     marked = [[k for k, cell in enumerate(row) if str(cell).endswith(" *")] for row in wine.rows]
-    assert marked == [[1 + multiclass_study.NORMS.index(rule.norm)] for rule in multiclass_study.RULES.values()]
+    assert marked == [[1 + multiclass_study.NORMS.index(rule.norm)] for rule in rules.values()]
     check_picture(figure, outcome, axes=1)
 
 
