@@ -325,10 +325,9 @@ def _class_train_refused(row: Row) -> bool:
 def _class_train(call: Call) -> Iterator[str]:
     """Three steps against the same rule on gradients by autograd, the batches drawn again."""
     n, k, d = call.pick((5, 3, 4), (6, 3, 5), (9, 4, 5))
-    lead = call.batch or 1
+    lead, form = call.batch or 1, call["parameterization"]
     H = call.rng.standard_normal((lead, n, d))
     y = np.stack([call.rng.permutation(np.arange(n) % k) for _ in range(lead)])
-    form = call["parameterization"]
     m = 2 if call.given("m") else min(k, d)
     shapes = {"W": (k, d)} if form == "W" else {"K": (k, m), "Q": (d, m)}
     given = {name: 0.5 * call.rng.standard_normal((lead, *shape)) for name, shape in shapes.items()}
@@ -338,29 +337,40 @@ def _class_train(call: Call) -> Iterator[str]:
     one = (H, y) if call.batch else (H[0], y[0])
     run = call.run(attsvm.multiclass.train, *one, form, steps=_STEPS, snapshots=[1, 2, _STEPS], seed=5, **settings)
     rng = np.random.default_rng(5)
-    begin = {name: np.zeros((lead, *shape)) for name, shape in shapes.items()} if call["init"] == "zero" else given
-    if call["init"] == "uniform" or (call["init"] == "zero" and form == "KQ"):
-        bounds = {name: (shape[-1] if name == "W" else shape[0]) ** -0.5 for name, shape in shapes.items()}
-        begin = {name: rng.uniform(-bounds[name], bounds[name], (lead, *shape)) for name, shape in shapes.items()}
-    standard = "normalized_gd" if form == "W" else "ridge_decay"
-    ruled = replace(call, row=call.row | {"optimizer": call["optimizer"] or standard})
+    begin = _class_begin(call, given, rng)
     chosen = [np.arange(n)] * _STEPS
     if call.given("batch_size"):  # three batches of an epoch, the last one with what is left
         epoch = rng.permutation(n)
         chosen = [epoch[2 * j : 2 * j + 2] for j in range(_STEPS)]
+    history, losses = (x if call.batch else x[:, None] for x in (run.history, run.log_loss))
     for b in range(lead):
-        known = _ClassDescent(
-            ruled, H[b], {name: torch.tensor(x[b]) for name, x in begin.items()}, torch.zeros(1), None
-        )
-        for j in range(_STEPS + 1):
-            W = run.history[j, b] if call.batch else run.history[j]
-            yield from close(f"W after {j} steps", W, known.W().detach(), 1e-7)
-            known.batch(torch.tensor(H[b]), torch.tensor(y[b]))
-            log_loss = run.log_loss[j, b] if call.batch else run.log_loss[j]
-            yield from close(f"log loss after {j} steps", log_loss, float(known.loss().log()), 1e-7)
-            if j < _STEPS:
-                known.batch(torch.tensor(H[b][chosen[j]]), torch.tensor(y[b][chosen[j]]))
-                known.step(j + 1)
+        own = {name: torch.tensor(x[b]) for name, x in begin.items()}
+        yield from _judge_class_run(call, H[b], y[b], own, chosen, history[:, b], losses[:, b])
+
+
+def _class_begin(call: Call, given: dict[str, FloatArray], rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Parameters at step 0; factors start from "uniform" where W starts from 0."""
+    if call["init"] == GIVEN:
+        return given
+    if call["init"] == "zero" and "W" in given:
+        return {"W": np.zeros_like(given["W"])}
+    bounds = {name: x.shape[2 if name == "W" else 1] ** -0.5 for name, x in given.items()}
+    return {name: rng.uniform(-bounds[name], bounds[name], x.shape) for name, x in given.items()}
+
+
+def _judge_class_run(
+    call: Call, H: FloatArray, y: Any, own: Block, chosen: list[Any], history: FloatArray, losses: FloatArray
+) -> Iterator[str]:
+    standard = "normalized_gd" if "W" in own else "ridge_decay"
+    ruled = replace(call, row=call.row | {"optimizer": call["optimizer"] or standard})
+    known = _ClassDescent(ruled, H, own, torch.zeros(1), None)
+    for j in range(_STEPS + 1):
+        yield from close(f"W after {j} steps", history[j], known.W().detach(), 1e-7)
+        known.batch(torch.tensor(H), torch.tensor(y))
+        yield from close(f"log loss after {j} steps", losses[j], float(known.loss().log()), 1e-7)
+        if j < _STEPS:
+            known.batch(torch.tensor(H[chosen[j]]), torch.tensor(y[chosen[j]]))
+            known.step(j + 1)
 
 
 @case("attsvm.smoothness_constant", forms=FORMS)
