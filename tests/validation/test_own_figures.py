@@ -165,16 +165,22 @@ def test_geometry_prefers_the_own_norm(monkeypatch):
 def test_multiclass_has_a_table_per_data_set_and_the_experiments(monkeypatch):
     rules = {name: multiclass_study.RULES[name] for name in ("gradient descent", "normalized GD", "sign descent")}
     batches = {"Adam": multiclass_study.BATCHES["Adam, 0.9, 0.99"]}
-    for name, value in (("RULES", rules), ("BATCHES", batches), ("MEMORY", multiclass_study.MEMORY[:1])):
+    for name, value in (
+        ("RULES", rules),
+        ("BATCHES", batches),
+        ("MEMORY", multiclass_study.MEMORY[:1]),
+        ("PACES", multiclass_study.PACES[:1]),
+    ):
         monkeypatch.setattr(multiclass_study, name, value)
     figure = multiclass_study.FIGURE_MULTICLASS
     outcome = outcome_of(figure, trials=1, subsets=1, few=1, steps=40, sets=("attention", "wine"))
-    attention, wine, loss, memory, sizes = outcome.tables
+    attention, wine, loss, memory, sizes, paces = outcome.tables
     assert not outcome.refuted and [row[0] for row in attention.rows] == list(rules)
     assert [row[0] for row in loss.rows] == ["wine"] and memory.rows[0][:4] == ("muon:0.95", "0.02", "0.0513", "yes")
     assert [row[0] for row in sizes.rows] == ["Adam: all", "Adam: 1"]
     marked = [[k for k, cell in enumerate(row) if str(cell).endswith(" *")] for row in wine.rows]
     assert marked == [[1 + multiclass_study.NORMS.index(rule.norm)] for rule in rules.values()]
+    assert paces.rows[0][0] == "pace 0.08, 40 steps"
     check_picture(figure, outcome, axes=1)
 
 

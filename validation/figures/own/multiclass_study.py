@@ -33,6 +33,7 @@ __all__ = [
     "FIGURE_MULTICLASS",
     "MEMORY",
     "NORMS",
+    "PACES",
     "RULES",
     "Rule",
     "draw",
@@ -74,6 +75,9 @@ MEMORY = (
     ("muon:0.95", 0.02), ("muon:0.95", 0.1), ("signum:0.95", 0.02), ("signum:0.95", 0.1),
     ("adam:0.9,0.9", 0.02), ("adam:0.9,0.9", 0.1), ("adam:0.9,0.99", 0.004), ("adam:0.9,0.99", 0.02),
 )  # fmt: skip
+
+# Sign descent to about the same loss by steps of other lengths: pace, and times the steps.
+PACES = ((0.08, 1), (0.02, 4), (0.005, 16))
 
 # Methods that are also run on one sample per step, with moments that last for several epochs of 8 steps.
 BATCHES = {
@@ -221,7 +225,7 @@ def _judged(W: FloatArray, solution: MarginSolution, *, near: bool) -> tuple[flo
 def run_multiclass(context: Context) -> Outcome:
     """Momentum against pace, batch sizes, and every method on every kind of data."""
     s = context.settings
-    extra = [_memory(context), _batches(context)]
+    extra = [_memory(context), _batches(context), _paces(context)]
     tables, refuted, curves = [], [], {}
     for data in s["sets"]:
         trials = s["trials"] if data in ("attention", "Gaussian") else s["subsets"]
@@ -268,9 +272,18 @@ def _batches(context: Context) -> Table:
     return _table("Gaussian, by the samples of a step", few, labels, [cell["norm"] for cell in cells], found)
 
 
-def _cell(context: Context, optimizer: str, pace: float, norm: str) -> dict[str, Any]:
+def _paces(context: Context) -> Table:
+    """Sign descent to the same loss by longer and shorter steps."""
+    few = context.settings["few"]
+    cells = [_cell(context, "sign", pace, "linf", times) for pace, times in PACES]
+    found = context.sweep(ends, cells, few, chunk=few, name="paces").columns
+    labels = [f"pace {pace:g}, {cell['steps']} steps" for (pace, _), cell in zip(PACES, cells, strict=True)]
+    return _table("Gaussian, sign descent by the length of its steps", few, labels, ["linf"] * len(cells), found)
+
+
+def _cell(context: Context, optimizer: str, pace: float, norm: str, times: int = 2) -> dict[str, Any]:
     rule = {"draw": context.seed, "data": "Gaussian", "optimizer": optimizer, "pace": pace, "norm": norm, "form": "W"}
-    return rule | {"steps": 2 * context.settings["steps"]}
+    return rule | {"steps": times * context.settings["steps"]}
 
 
 _NOTES = (
