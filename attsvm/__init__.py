@@ -48,6 +48,8 @@ _LAZY = {
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
     "low_score_tokens": "attsvm.optimality",
+    "multiclass": "attsvm.multiclass",
+    "multiclass_svm": "attsvm.multiclass",
     "next_token": "attsvm.next_token",
     "patch": "attsvm.patching",
     "probe": "attsvm.probing",
@@ -65,12 +67,13 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they would accept any other name, too
-    from attsvm import dynamics, export, joint, next_token, sklearn, torch
+    from attsvm import dynamics, export, joint, multiclass, next_token, sklearn, torch
     from attsvm.cvxpy_models import cvxpy_model
     from attsvm.editing import edit
     from attsvm.enumeration import iter_locally_optimal, locally_optimal_selections, selection_graph
     from attsvm.files import ProblemFileError, load_problem, save_problem
     from attsvm.losses import get_loss
+    from attsvm.multiclass import multiclass_svm
     from attsvm.optimality import high_score_tokens, low_score_tokens, support_indices
     from attsvm.patching import load_patch, patch
     from attsvm.paths import decompose, regularization_path, soft_path
@@ -139,6 +142,8 @@ __all__ = [
     "locally_optimal_selections",
     "logistic",
     "low_score_tokens",
+    "multiclass",
+    "multiclass_svm",
     "next_token",
     "patch",
     "probe",

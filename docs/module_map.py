@@ -37,7 +37,7 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
     "training and paths": (("training", "paths"), "descent, growing balls"),
     "sibling models": (("dynamics",), "four other papers"),
     "theory": (("enumeration", "theory", "comparison"), "listings, theorems, runs"),
-    "next token, joint": (("next_token", "joint"), "graphs, head and attention"),
+    "next token, joint": (("next_token", "multiclass", "joint"), "graphs, classes, joint"),
     "files, sweeps, pages": (("files", "sweeps", "reports"), "what is stored and shown"),
     # The public names stand here: `attsvm/__init__.py` imports all of the above.
     "trained heads": (

@@ -107,6 +107,14 @@ def following_tokens() -> float:
     return float(np.abs(W).max())
 
 
+def classes() -> float:
+    samples = np.eye(3)
+    svm: attsvm.multiclass.MulticlassSolution = attsvm.multiclass_svm(samples, ["a", "b", "c"], norm="spectral", C=1.0)
+    run: attsvm.multiclass.MulticlassRun = attsvm.multiclass.train(samples, [0, 1, 2], steps=10, batch_size=1)
+    W: Floats = svm.W
+    return float(np.abs(W).max() + run.angles(svm)[-1] + run.margins("linf")[-1])
+
+
 def other_heads(problem: attsvm.AttentionProblem) -> tuple[float, int]:
     relu = replace(problem, head=attsvm.ReluHead(np.ones((problem.dx, 2))))
     concave = replace(problem, head=attsvm.ConcaveHead(np.ones(problem.dx), 0.5))
@@ -203,7 +211,12 @@ def main(folder: Path) -> None:
         assert solved(attsvm.random_problem(n=2, T=3, d=4, seed=0))[0] < 1e-6
     except (attsvm.InfeasibleError, attsvm.NoSolutionError, attsvm.ConvergenceWarning) as error:
         raise AssertionError(str(error)) from error
-    assert soft() == 2 and following_tokens() > 0 and swept().shape == (2,) and other_heads(problem)[1] == problem.dx
+    assert (
+        soft() == 2
+        and following_tokens() + classes() > 0
+        and swept().shape == (2,)
+        and other_heads(problem)[1] == problem.dx
+    )
     assert together().min() > 0 and margin_problems() > 0 and others(np.eye(2)) == 4
     rng = np.random.default_rng(0)
     head = attsvm.TrainedHead.from_weights(rng.normal(size=(2, 4)), rng.normal(size=(2, 4)))

@@ -54,6 +54,7 @@ __all__ = [
     "initial_head",
     "initial_parameters",
     "make_method",
+    "pulled_back",
     "separating_init",
     "take_snapshot",
     "train",
@@ -330,15 +331,41 @@ def _gradient(data: TensorProblem, parameters: Parameters, method: Method) -> tu
     W = method.parameterization.compose(parameters)
     rule = scaled_gradient if method.arithmetic == "log" else naive_gradient
     scaled = rule(data, W, method.loss)
-    pulled = method.parameterization.pull_back(parameters, scaled.direction)
-    if method.log_ridge is None:
+    return pulled_back(scaled, parameters, method.parameterization, method.log_ridge)
+
+
+def pulled_back(
+    scaled: ScaledGradient, parameters: Parameters, form: Parameterization, log_ridge: float | None
+) -> tuple[Parameters, Tensor]:
+    """A gradient in W as one in the parameters, with that of a ridge on them, and its logarithmic scale.
+
+    Parameters
+    ----------
+    scaled : ScaledGradient
+    parameters : dict of Tensor
+    form : Parameterization
+    log_ridge : float, optional
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.parameterizations import get_parameterization
+    >>> from attsvm.training.log_gradient import ScaledGradient
+    >>> from attsvm.training.loop import pulled_back
+    >>> scaled, W = ScaledGradient(-torch.ones(1, 1, 1), torch.tensor([-500.0])), {"W": torch.ones(1, 1, 1)}
+    >>> gradient, log_scale = pulled_back(scaled, W, get_parameterization("W"), -500.0)
+    >>> gradient["W"].item(), log_scale.item()
+    (0.0, -500.0)
+    """
+    pulled = form.pull_back(parameters, scaled.direction)
+    if log_ridge is None:
         return pulled, scaled.log_scale
     # grad + e^log_ridge * parameters, with the larger of the two scales factored out.
     # A gradient that is exactly zero has no scale, and beside the one it is given the ridge would underflow in float32.
     own = scaled.log_scale.masked_fill((scaled.direction == 0).flatten(1).all(1), -torch.inf)
-    log_scale = own.clamp(min=method.log_ridge)
+    log_scale = own.clamp(min=log_ridge)
     data_part = scale_each(pulled, (own - log_scale).exp())
-    ridge = scale_each(parameters, (method.log_ridge - log_scale).exp())
+    ridge = scale_each(parameters, (log_ridge - log_scale).exp())
     return {name: g + ridge[name] for name, g in data_part.items()}, log_scale
 
 

@@ -6,6 +6,7 @@ state. Normalized methods never look at ``log_scale``; the others apply it where
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -131,65 +132,89 @@ def _mirror(p: float) -> tuple[Callable[[Parameters], State], Step]:
     return init, step
 
 
-def _adam(beta1: float = 0.9, beta2: float = 0.999) -> tuple[Callable[[Parameters], State], Step]:
-    """Adam with epsilon 0, its moments kept relative to the latest gradient's scale.
+def _adam(beta1: float, beta2: float) -> tuple[Callable[[Parameters], State], Step]:
+    """Adam with epsilon 0, each moment kept relative to a scale of its own.
 
     A fixed epsilon would freeze it once gradients fall below; without one the update only sees ratios of
     gradients, which the log domain has exactly.
     """
+    keep = {"m": math.log(beta1), "v": 0.5 * math.log(beta2)}
 
     def init(parameters: Parameters) -> State:
-        first = next(iter(parameters.values()))
-        state = {"log_scale": torch.zeros(first.shape[0], dtype=first.dtype, device=first.device)}
-        for name, t in parameters.items():
-            state[f"m.{name}"] = torch.zeros_like(t)
-            state[f"v.{name}"] = torch.zeros_like(t)
+        state: State = {}
+        for moment in keep:
+            state |= _no_moment(parameters, moment)
         return state
 
     def step(
         parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
     ) -> tuple[Parameters, State]:
-        shift = _older(state["log_scale"], log_scale, k)
-        new: State = {"log_scale": log_scale}
+        scales = {moment: torch.maximum(state[moment] + kept, log_scale) for moment, kept in keep.items()}
+        older = {moment: (state[moment] - scale).exp() for moment, scale in scales.items()}
+        now = {moment: (log_scale - scale).exp() for moment, scale in scales.items()}
+        new: State = dict(scales)
+        # The first moment's scale is the smaller one: beta1 forgets faster than sqrt(beta2).
+        between = (scales["m"] - scales["v"]).exp()
         moved = {}
         for name, t in parameters.items():
-            g, factor = gradient[name], like(shift, t)
-            m = beta1 * state[f"m.{name}"] * factor + (1 - beta1) * g
-            v = beta2 * state[f"v.{name}"] * factor.square() + (1 - beta2) * g.square()
+            m, v, g = state[f"m.{name}"], state[f"v.{name}"], gradient[name]
+            m = beta1 * m * like(older["m"], t) + (1 - beta1) * g * like(now["m"], t)
+            v = beta2 * v * like(older["v"], t).square() + (1 - beta2) * (g * like(now["v"], t)).square()
             new[f"m.{name}"], new[f"v.{name}"] = m, v
             ratio = (m / (1 - beta1**k)) / torch.where(v > 0, v / (1 - beta2**k), 1.0).sqrt()
-            moved[name] = _descend(t, lr, ratio)
+            moved[name] = _descend(t, lr * between, ratio)
         return moved, new
 
     return init, step
 
 
-def _muon(beta: float = 0.95) -> tuple[Callable[[Parameters], State], Step]:
-    """Spectral descent on a running mean of the gradients, kept relative to the latest gradient's scale.
+def _momentum(norm: str, beta: float) -> tuple[Callable[[Parameters], State], Step]:
+    """Steepest descent on a running mean of the gradients, kept relative to the scale of the largest in it.
 
     Muon as published replaces the polar factor by a few Newton-Schulz steps; here it is exact.
     """
+    p = None if norm == "spectral" else float("inf")
 
     def init(parameters: Parameters) -> State:
-        first = next(iter(parameters.values()))
-        scale = torch.zeros(first.shape[0], dtype=first.dtype, device=first.device)
-        return {"log_scale": scale} | {f"m.{name}": torch.zeros_like(t) for name, t in parameters.items()}
+        return _no_moment(parameters, "m")
 
     def step(
         parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
     ) -> tuple[Parameters, State]:
-        shift = _older(state["log_scale"], log_scale, k)
-        means = {n: beta * state[f"m.{n}"] * like(shift, t) + gradient[n] for n, t in parameters.items()}
-        moved = {n: _descend(t, lr, _steepest_direction(means[n], "spectral", None)) for n, t in parameters.items()}
-        return moved, {"log_scale": log_scale} | {f"m.{n}": mean for n, mean in means.items()}
+        scale = torch.maximum(state["m"] + math.log(beta), log_scale)
+        older, now = (state["m"] - scale).exp(), (log_scale - scale).exp()
+        means = {n: beta * state[f"m.{n}"] * like(older, t) + gradient[n] * like(now, t) for n, t in parameters.items()}
+        moved = {n: _descend(t, lr, _steepest_direction(means[n], norm, p)) for n, t in parameters.items()}
+        return moved, {"m": scale} | {f"m.{n}": mean for n, mean in means.items()}
 
     return init, step
 
 
-def _older(before: Tensor, now: Tensor, k: int) -> Tensor:
-    """What moments of the step before are multiplied by to be relative to the gradient's scale of this one."""
-    # exp(300): beyond it old moments would overflow; they then dominate the update anyway.
-    return (before - now).clamp(max=300.0).exp() if k > 1 else torch.ones_like(now)
+def _no_moment(parameters: Parameters, moment: str) -> State:
+    """A moment before the first step: zero, at the scale ``e^-inf``.
+
+    A moment is ``exp(scale)`` times what is stored. Its scale is that of the latest gradient or of what is left of an
+    older one, whichever is larger: gradients of mini-batches differ by any factor, and none may overflow.
+    """
+    first = next(iter(parameters.values()))
+    scale = torch.full((first.shape[0],), -torch.inf, dtype=first.dtype, device=first.device)
+    return {moment: scale} | {f"{moment}.{name}": torch.zeros_like(t) for name, t in parameters.items()}
+
+
+# Methods with moments: the norm they follow, and what they keep of each moment in a step.
+_MOMENTS: dict[str, tuple[str | None, tuple[float, ...]]] = {
+    "adam": (None, (0.9, 0.999)), "muon": ("spectral", (0.95,)), "signum": ("linf", (0.95,)),
+}  # fmt: skip
+
+
+def _read_beta(name: str, text: str) -> float:
+    try:
+        beta = float(text)
+    except ValueError:
+        beta = float("nan")
+    if not 0.0 < beta < 1.0:
+        raise ValueError(f"optimizer {name!r}: what a moment keeps must be a number between 0 and 1, got {text!r}")
+    return beta
 
 
 def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -> Optimizer:
@@ -198,8 +223,9 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     Parameters
     ----------
     name : str
-        "normalized_gd", "polyak", "gd", "adam", "muon", "steepest:<norm>" with a norm "frobenius", "spectral", "linf",
-        "l1" or "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1.
+        "normalized_gd", "polyak", "gd", "adam", "muon", "signum", "steepest:<norm>" with a norm "frobenius",
+        "spectral", "linf", "l1" or "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1. What moments
+        keep in a step may follow: "adam:0.9,0.999", "muon:0.95" and "signum:0.95" are the defaults.
     normalization : {"joint", "factor"}
         For "normalized_gd" on (K, Q): one norm for both factors, or one each.
     floor : float
@@ -219,12 +245,12 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
         return Optimizer(name, "frobenius", _stateless, _normalized_gd("joint", floor))
     if name == "gd":
         return Optimizer(name, "frobenius", _stateless, _plain_gd)
-    if name == "adam":
-        init, step = _adam()
-        return Optimizer(name, None, init, step)
-    if name == "muon":
-        init, step = _muon()
-        return Optimizer(name, "spectral", init, step)
+    kind, *betas = name.replace(":", ",").split(",")
+    if kind in _MOMENTS and len(betas) in (0, len(_MOMENTS[kind][1])):
+        norm, standard = _MOMENTS[kind]
+        kept = [_read_beta(name, beta) for beta in betas] or list(standard)
+        init, step = _adam(*kept) if norm is None else _momentum(norm, *kept)
+        return Optimizer(name, norm, init, step)
     if name == "steepest:spectral":
         return Optimizer(name, "spectral", _stateless, _steepest("spectral", None))
     match = re.fullmatch(r"(steepest|mirror):l(inf|\d+(?:\.\d+)?)", name)
@@ -235,8 +261,8 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
         init, step = _mirror(p)
         return Optimizer(name, f"l{match[2]}", init, step)
     raise ValueError(
-        "optimizer must be 'normalized_gd', 'gd', 'adam', 'polyak', 'muon', 'spectral', 'sign', 'steepest:<norm>', "
-        f"'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
+        "optimizer must be 'normalized_gd', 'gd', 'adam', 'polyak', 'muon', 'signum', 'spectral', 'sign', "
+        f"'steepest:<norm>', 'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
     )
 
 

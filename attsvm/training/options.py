@@ -74,9 +74,9 @@ class TrainOptions:
     optimizer : str, optional
         By default "normalized_gd" for W and the prompt model, "ridge_decay" for (K, Q) ("normalized_gd" if the head is
         trained, too). There are "normalized_gd" (the papers'), "gd", "polyak" (step ``lr (L - L*) / |gradient|^2``,
-        linear heads), "adam", "muon" (spectral steps on a running mean of gradients), "spectral", "sign",
-        "steepest:<norm>", "mirror:l<p>", and "ridge_decay": normalized descent with a ridge of e^-200 and a step that
-        decays as 1/k after a quarter of the steps, which brings (K, Q) closer to Att-SVM*.
+        linear heads), "adam", "muon" and "signum" (spectral and sign steps on a running mean of gradients), "spectral",
+        "sign", "steepest:<norm>", "mirror:l<p>", and "ridge_decay": normalized descent with a ridge of e^-200 and a
+        step that decays as 1/k after a quarter of the steps, which brings (K, Q) closer to Att-SVM*.
     init : str or arrays
         "uniform" (+-1/sqrt(fan_in)), "zero", "separating" (Theorem 4's first step), or W / (K, Q) / p.
     m : int, optional

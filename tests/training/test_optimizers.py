@@ -8,6 +8,7 @@ import attsvm
 from attsvm.comparison.metrics import misalignment
 from attsvm.paths.ball_search import LogExcess
 from attsvm.training.log_gradient import log_excess, naive_gradient
+from attsvm.training.optimizers import get_optimizer
 from attsvm.training.tensors import tensor_problem
 
 
@@ -60,3 +61,61 @@ def test_muon_is_the_polar_factor_of_a_running_mean(problem):
         W = W - 0.05 * U[:, kept] @ Vt[kept]
     np.testing.assert_allclose(run.W, W, rtol=1e-9)
     assert run.norm == "spectral"
+
+
+def test_signum_is_the_sign_of_a_running_mean(problem):
+    data, W = tensor_problem(problem), np.random.default_rng(0).standard_normal((8, 8))
+    run = attsvm.train(problem, steps=3, optimizer="signum:0.7", init=W, lr=0.05)
+    mean = 0.0
+    for _ in range(3):
+        mean = 0.7 * mean + naive_gradient(data, torch.tensor(W)[None], "logistic").direction[0].numpy()
+        W = W - 0.05 * np.sign(mean)
+    np.testing.assert_allclose(run.W, W, rtol=1e-12)
+
+
+def test_adam_takes_what_its_moments_keep(problem):
+    data, W = tensor_problem(problem), np.random.default_rng(0).standard_normal((8, 8))
+    run = attsvm.train(problem, steps=4, optimizer="adam:0.6,0.8", init=W, lr=0.05)
+    m = v = 0.0
+    for k in range(1, 5):
+        g = naive_gradient(data, torch.tensor(W)[None], "logistic").direction[0].numpy()
+        m, v = 0.6 * m + 0.4 * g, 0.8 * v + 0.2 * g**2
+        W = W - 0.05 * (m / (1 - 0.6**k)) / np.sqrt(v / (1 - 0.8**k))
+    np.testing.assert_allclose(run.W, W, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["adam:0.9,0.99", "muon:0.9", "signum:0.9"])
+def test_moments_are_right_for_gradients_that_differ_by_any_factor(name):
+    """Scales as those of mini-batches: gradients e^-2000 and e^0 in turn, against moments in logarithms."""
+    step = get_optimizer(name)
+    rng = np.random.default_rng(0)
+    signs, scales = rng.standard_normal((12, 2, 2)), np.array([0.0, -2000.0, -400.0, -4000.0] * 3)
+    W = {"W": torch.zeros(1, 2, 2, dtype=torch.float64)}
+    state = step.init(W)
+    for k in range(12):
+        g = {"W": torch.tensor(signs[k])[None]}
+        before = W["W"].clone()
+        W, state = step.step(W, g, torch.tensor([scales[k]]).double(), state, torch.ones(1).double(), k + 1)
+        moved = (before - W["W"])[0].numpy()
+        if name.startswith("adam"):
+            expected = moment(signs[: k + 1], scales[: k + 1], 0.9, 1) / np.sqrt(
+                moment(signs[: k + 1], scales[: k + 1], 0.99, 2)
+            )
+        else:
+            expected = moment(signs[: k + 1], scales[: k + 1], 0.9, 1)
+            U, _, Vt = np.linalg.svd(expected)
+            expected = U @ Vt if name.startswith("muon") else np.sign(expected)
+        np.testing.assert_allclose(moved, expected, rtol=1e-9)
+
+
+def moment(gradients, scales, beta, power):
+    """The mean of a power of the gradients without bias, relative to e^(power * largest scale): others round to 0."""
+    k = len(gradients)
+    weights = beta ** np.arange(k)[::-1] * (1 - beta) / (1 - beta**k) * np.exp(power * (scales - scales.max()))
+    return np.einsum("k,kij->ij", weights, gradients**power)
+
+
+@pytest.mark.parametrize("name", ["adam:0.9", "adam:0.9,1.0", "signum:x", "muon:", "sign:0.9", "gd:0.5"])
+def test_moments_that_keep_no_share_are_refused(name):
+    with pytest.raises(ValueError, match=r"optimizer (must be 'normalized_gd'|'.*': what a moment keeps must be)"):
+        get_optimizer(name)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from figure_outcomes import outcome_of
+from figure_outcomes import check_picture, outcome_of
 
 import attsvm
 from attsvm.records import median_of
@@ -14,6 +14,7 @@ from attsvm.validation.figures.figure_registry import all_figures, choose_figure
 from attsvm.validation.figures.figure_runs import run_figure
 from attsvm.validation.figures.own import (
     descent_studies,
+    multiclass_study,
     patch_studies,
     sequence_studies,
     solver_studies,
@@ -159,6 +160,28 @@ def test_geometry_prefers_the_own_norm(monkeypatch):
     margin, angle, own = outcome_of(descent_studies.FIGURE_GEOMETRY, trials=1, steps=20).tables
     assert margin.columns == angle.columns == ("optimizer", *descent_studies.NORMS)
     assert len(margin.rows) == len(own.rows) == len(descent_studies.OPTIMIZERS)
+
+
+def test_multiclass_has_a_table_per_data_set_and_the_experiments(monkeypatch):
+    rules = {name: multiclass_study.RULES[name] for name in ("gradient descent", "normalized GD", "sign descent")}
+    batches = {"Adam": multiclass_study.BATCHES["Adam, 0.9, 0.99"]}
+    for name, value in (
+        ("RULES", rules),
+        ("BATCHES", batches),
+        ("MEMORY", multiclass_study.MEMORY[:1]),
+        ("PACES", multiclass_study.PACES[:1]),
+    ):
+        monkeypatch.setattr(multiclass_study, name, value)
+    figure = multiclass_study.FIGURE_MULTICLASS
+    outcome = outcome_of(figure, trials=1, subsets=1, few=1, steps=40, sets=("attention", "wine"))
+    attention, wine, loss, memory, sizes, paces = outcome.tables
+    assert not outcome.refuted and [row[0] for row in attention.rows] == list(rules)
+    assert [row[0] for row in loss.rows] == ["wine"] and memory.rows[0][:4] == ("muon:0.95", "0.02", "0.0513", "yes")
+    assert [row[0] for row in sizes.rows] == ["Adam: all", "Adam: 1"]
+    marked = [[k for k, cell in enumerate(row) if str(cell).endswith(" *")] for row in wine.rows]
+    assert marked == [[1 + multiclass_study.NORMS.index(rule.norm)] for rule in rules.values()]
+    assert paces.rows[0][0] == "pace 0.08, 40 steps"
+    check_picture(figure, outcome, axes=1)
 
 
 def test_search_lists_with_proof_and_checks_the_list(monkeypatch):

@@ -10,7 +10,7 @@ exponent 1 from the largest size measured. The smaller of the two is judged; it 
 
 Multiclass classification is attention where a class is a one-hot token, a sample a query, and its label the selected
 token. Row c of W then scores class c, the margins are those of Crammer and Singer's SVM, and one slack per query is
-its slack per sample: ``att_svm(C=C)`` and LIBLINEAR with the same C minimize the same function ``|W|_F^2 / 2 + C
+its slack per sample: ``multiclass_svm(C=C)`` and LIBLINEAR with the same C minimize the same function ``|W|_F^2 / 2 + C
 sum_i max_c (1 - (w_y - w_c) . z_i)_+``.
 """
 
@@ -32,7 +32,6 @@ from attsvm.validation.bench.measurement import Numbers, Stopwatch, Timed, measu
 from attsvm.validation.bench.solver_cases import fitted_exponent
 
 __all__ = [
-    "classes_as_tokens",
     "crammer_singer",
     "large_solve",
     "multiclass_speed",
@@ -324,20 +323,6 @@ def standardized(data: str) -> tuple[FloatArray, IntArray]:
     return (samples - samples.mean(axis=0)) / np.where(spread > 0, spread, 1.0), labels.astype(np.int64)
 
 
-def classes_as_tokens(samples: npt.ArrayLike, classes: int) -> attsvm.AttentionProblem:
-    """The problem whose tokens are the classes, one-hot, and whose queries are the samples, shape (n, d).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attsvm.validation.bench.fit_cases import classes_as_tokens
-    >>> classes_as_tokens(np.ones((5, 2)), 3)
-    AttentionProblem(n=5, T=3, dx=3, dz=2, no head)
-    """
-    Z = np.asarray(samples, dtype=np.float64)
-    return attsvm.AttentionProblem(np.broadcast_to(np.eye(classes), (len(Z), classes, classes)), Z=Z)
-
-
 def crammer_singer(W: FloatArray, samples: FloatArray, labels: IntArray, C: float) -> float:
     """The objective of Crammer and Singer's SVM at W, shape (classes, d).
 
@@ -372,7 +357,7 @@ def multiclass_speed(
     """
     lines: Numbers = {}
     with one_thread():
-        attsvm.att_svm(classes_as_tokens(np.eye(3), 3), [0, 1, 2], C=1.0)  # loads what it needs
+        attsvm.multiclass_svm(np.eye(3), [0, 1, 2], C=1.0)  # loads what it needs
         for name in data:
             samples, labels = standardized(name)
             for C in penalties:
@@ -392,13 +377,7 @@ def _compared(samples: FloatArray, labels: IntArray, C: float, seed: int, repeat
         C=C, multi_class="crammer_singer", fit_intercept=False, tol=1e-8, max_iter=10**7, random_state=seed
     )
     theirs = measure(lambda given: model.fit(*given), lambda: (samples, labels), repeats, budget=20.0)
-    classes = int(labels.max()) + 1
-    ours = measure(
-        lambda problem: attsvm.att_svm(problem, labels, C=C),
-        lambda: classes_as_tokens(samples, classes),
-        repeats,
-        budget=20.0,
-    )
+    ours = measure(lambda given: attsvm.multiclass_svm(*given, C=C), lambda: (samples, labels), repeats, budget=20.0)
     W, V = ours.answer.W, theirs.answer.coef_
     mine, known = crammer_singer(W, samples, labels, C), crammer_singer(V, samples, labels, C)
     return {

@@ -370,6 +370,26 @@ def _rows_of(one: Instance) -> MarginProblem:
     return MarginProblem(a, one.Z, owner, rhs=1.0 - np.array(equality), equality=equality)
 
 
+@case("attsvm.multiclass_svm", refused=_slack_refused, work=_svm_work)
+def _multiclass(call: Call) -> Iterator[str]:
+    n, k, d = call.pick((6, 3, 7), (8, 4, 5), (15, 3, 3))
+    H, names = call.rng.standard_normal((n, d)), np.array(["c", "b", "a", "d"])
+    if not call.given("C"):  # separable: by the labels of a hidden W
+        y = (H @ call.rng.standard_normal((d, k))).argmax(axis=1)
+    else:
+        y = np.append(np.arange(k), call.rng.integers(k, size=n - k))
+    found = call.run(attsvm.multiclass_svm, H, names[y], **call.options("norm", "slack", "loss", "solver", C=0.3))
+    yield from iterations_within(call, found)
+    known, index = np.unique(names[y], return_inverse=True)
+    tokens = np.broadcast_to(np.eye(len(known)), (n, len(known), len(known)))
+    one = Instance("att", tokens, H, None, np.arange(len(known)) == index[:, None], 0.3)
+    margin = margin_of(call)
+    fault = faults_of(one, call["norm"], margin, answer_of(found), reference(one, call["norm"], margin))[1]
+    yield from [fault] if fault else []
+    if found.status.has_solution and list(found.predict(H)) != list(known[(H @ found.W.T).argmax(axis=1)]):
+        yield "predicts other classes than those of the highest score"
+
+
 @case("attsvm.soft_path", work=lambda row: 3 * _svm_work(row))
 def _soft_path(call: Call) -> Iterator[str]:
     one = drawn("att", call.pick("few", "equal", "many"), call.seed, wrong=True)

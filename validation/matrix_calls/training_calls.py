@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,8 @@ _LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 _OPTIMIZERS = (
-    "normalized_gd", "gd", "polyak", "adam", "muon", "spectral", "sign", "steepest:l1", "steepest:l3", "mirror:l3",
-    "ridge_decay",
+    "normalized_gd", "gd", "polyak", "adam", "muon", "signum", "spectral", "sign", "steepest:l1", "steepest:l3",
+    "mirror:l3", "ridge_decay",
 )  # fmt: skip
 
 
@@ -151,7 +152,14 @@ def _judge_run(
         v = torch.zeros_like(v) if call["head_init"] == "zero" else torch.tensor(v0)
     known = _Descent(call, problem, begin, v, M)
     tolerance = 1e-7 if call["dtype"] == "float64" else 1e-3
-    if call["dtype"] == "float32" and call["optimizer"] in ("adam", "sign", "spectral", "muon", "steepest:l1"):
+    if call["dtype"] == "float32" and call["optimizer"] in (
+        "adam",
+        "sign",
+        "signum",
+        "spectral",
+        "muon",
+        "steepest:l1",
+    ):
         return  # the sign of a gradient that rounding decides
     for k in range(len(history["W"])):  # all problems of a batch may have reached their norm
         yield from close(f"W after {k} steps", history["W"][k], known.W().detach(), tolerance)
@@ -187,14 +195,15 @@ class _Descent:
         return (p["p"] if self.M is None else self.M @ p["p"])[:, None]
 
     def loss(self) -> Tensor:
-        return _risk(self.problem, self.W(), self.v, self.call["loss"])
+        return self._risk(self.W(), self.v)
+
+    def _risk(self, W: Tensor, v: Tensor) -> Tensor:
+        return _risk(self.problem, W, v, self.call["loss"])
 
     def _gradients(self) -> tuple[Block, Tensor]:
         own = {name: t.detach().clone().requires_grad_() for name, t in self.parameters.items()}
         v = self.v.detach().clone().requires_grad_()
-        found = torch.autograd.grad(
-            _risk(self.problem, self.W(own), v, self.call["loss"]), [*own.values(), v], allow_unused=True
-        )
+        found = torch.autograd.grad(self._risk(self.W(own), v), [*own.values(), v], allow_unused=True)
         slopes = dict(zip(own, found, strict=False))
         if self.ridge is not None:
             slopes = {name: g + np.exp(self.ridge) * self.parameters[name] for name, g in slopes.items()}
@@ -212,11 +221,11 @@ class _Descent:
         lr = self._rate(slopes) * (1.0 if self.after is None or k <= self.after else self.after / k)
         before = self.parameters
         self.parameters = self._moved(before, slopes, lr, "", k)
-        if self.call["train_head"]:
+        if self.call.row.get("train_head"):
             base = 0.05 if self.call.given("head_lr") else (0.2 if self.call.given("lr") else 0.1)
             rate = base * (1.0 if self.after is None or k <= self.after else self.after / k)
             self.v = self._moved({"v": self.v}, {"v": head}, rate, "head", k)["v"]
-        self.stopped = self.call.given("stop_norm") and float(self.W().norm()) >= 1.6
+        self.stopped = self.call.row.get("stop_norm") is not None and float(self.W().norm()) >= 1.6
 
     def _rate(self, slopes: Block) -> float:
         given = self.call.given("lr")
@@ -235,7 +244,7 @@ class _Descent:
             return {n: t - lr * slopes[n] for n, t in block.items()}
         if name == "normalized_gd":
             joint = torch.stack([g.square().sum() for g in slopes.values()]).sum().sqrt()
-            each = self.call["normalization"] == "factor" and self.call["optimizer"] != "polyak"
+            each = self.call.row.get("normalization") == "factor" and self.call["optimizer"] != "polyak"
             return {n: t - lr * _over(slopes[n], slopes[n].norm() if each else joint) for n, t in block.items()}
         if name == "mirror:l3":
             moved = {}
@@ -253,7 +262,7 @@ class _Descent:
             state["v" + n] = 0.999 * state.get("v" + n, torch.zeros_like(g)) + 0.001 * g**2
             moved: Tensor = state["m" + n] / (1 - 0.9**k) / (state["v" + n] / (1 - 0.999**k)).sqrt()
             return moved.nan_to_num(0.0)  # a zero gradient moves nothing
-        if name == "muon":
+        if name in ("muon", "signum"):
             state["m" + n] = g = 0.95 * state.get("m" + n, torch.zeros_like(g)) + g
         if name in ("muon", "spectral"):
             if g.ndim == 1:
@@ -261,7 +270,7 @@ class _Descent:
             U, S, Vh = torch.linalg.svd(g, full_matrices=False)
             polar: Tensor = (U * (S[0] * g.shape[-1] * 2.3e-16 < S)) @ Vh
             return polar
-        if name == "sign":
+        if name in ("sign", "signum"):
             return g.sign()
         if name == "steepest:l1":
             top = g.abs().argmax()
@@ -285,6 +294,83 @@ def _lipschitz(problem: Any, loss: str) -> float:
     X = np.linalg.norm(problem.X, ord=2, axis=(1, 2))
     z = np.square(problem.Z).reshape(len(X), -1).sum(axis=1)
     return float((v * z * X**3 * (M0 * v * X + 3 * M1)).mean())
+
+
+# -- classes -------------------------------------------------------------------------------------------
+class _ClassDescent(_Descent):
+    """The documented rules on the mean cross-entropy of a batch of samples."""
+
+    def batch(self, H: Tensor, label: Tensor) -> None:
+        self.H, self.label = H, label
+
+    def _risk(self, W: Tensor, v: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(self.H @ W.T, self.label) + 0.0 * v.sum()
+
+    def _rate(self, slopes: Block) -> float:
+        if self.call["optimizer"] == "gd" and not self.call.given("lr"):
+            return float(2 * len(self.problem) / np.linalg.norm(self.problem, 2) ** 2)
+        return 0.2 if self.call.given("lr") else 0.1
+
+
+def _class_train_refused(row: Row) -> bool:
+    if row["parameterization"] == "W":
+        return row["optimizer"] == "polyak" or row["m"] is not None
+    return row["optimizer"] == "polyak" or (row["optimizer"] == "gd" and row["lr"] is None)
+
+
+@case(
+    "attsvm.multiclass.train", forms=FORMS, refused=_class_train_refused,
+    words={"optimizer": (None, *_OPTIMIZERS), "init": ("uniform", "zero", GIVEN), "device": (None, GIVEN)},
+)  # fmt: skip
+def _class_train(call: Call) -> Iterator[str]:
+    """Three steps against the same rule on gradients by autograd, the batches drawn again."""
+    n, k, d = call.pick((5, 3, 4), (6, 3, 5), (9, 4, 5))
+    lead, form = call.batch or 1, call["parameterization"]
+    H = call.rng.standard_normal((lead, n, d))
+    y = np.stack([call.rng.permutation(np.arange(n) % k) for _ in range(lead)])
+    m = 2 if call.given("m") else min(k, d)
+    shapes = {"W": (k, d)} if form == "W" else {"K": (k, m), "Q": (d, m)}
+    given = {name: 0.5 * call.rng.standard_normal((lead, *shape)) for name, shape in shapes.items()}
+    start: Any = tuple(x if call.batch else x[0] for x in given.values())
+    settings = call.options("optimizer", device="cpu", lr=0.2, m=2, log_ridge=-4.0, decay_after=1, batch_size=2)
+    settings |= {"init": call["init"] if call["init"] != GIVEN else (start if form == "KQ" else start[0])}
+    one = (H, y) if call.batch else (H[0], y[0])
+    run = call.run(attsvm.multiclass.train, *one, form, steps=_STEPS, snapshots=[1, 2, _STEPS], seed=5, **settings)
+    rng = np.random.default_rng(5)
+    begin = _class_begin(call, given, rng)
+    chosen = [np.arange(n)] * _STEPS
+    if call.given("batch_size"):  # three batches of an epoch, the last one with what is left
+        epoch = rng.permutation(n)
+        chosen = [epoch[2 * j : 2 * j + 2] for j in range(_STEPS)]
+    history, losses = (x if call.batch else x[:, None] for x in (run.history, run.log_loss))
+    for b in range(lead):
+        own = {name: torch.tensor(x[b]) for name, x in begin.items()}
+        yield from _judge_class_run(call, H[b], y[b], own, chosen, history[:, b], losses[:, b])
+
+
+def _class_begin(call: Call, given: dict[str, FloatArray], rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Parameters at step 0; factors start from "uniform" where W starts from 0."""
+    if call["init"] == GIVEN:
+        return given
+    if call["init"] == "zero" and "W" in given:
+        return {"W": np.zeros_like(given["W"])}
+    bounds = {name: x.shape[2 if name == "W" else 1] ** -0.5 for name, x in given.items()}
+    return {name: rng.uniform(-bounds[name], bounds[name], x.shape) for name, x in given.items()}
+
+
+def _judge_class_run(
+    call: Call, H: FloatArray, y: Any, own: Block, chosen: list[Any], history: FloatArray, losses: FloatArray
+) -> Iterator[str]:
+    standard = "normalized_gd" if "W" in own else "ridge_decay"
+    ruled = replace(call, row=call.row | {"optimizer": call["optimizer"] or standard})
+    known = _ClassDescent(ruled, H, own, torch.zeros(1), None)
+    for j in range(_STEPS + 1):
+        yield from close(f"W after {j} steps", history[j], known.W().detach(), 1e-7)
+        known.batch(torch.tensor(H), torch.tensor(y))
+        yield from close(f"log loss after {j} steps", losses[j], float(known.loss().log()), 1e-7)
+        if j < _STEPS:
+            known.batch(torch.tensor(H[chosen[j]]), torch.tensor(y[chosen[j]]))
+            known.step(j + 1)
 
 
 @case("attsvm.smoothness_constant", forms=FORMS)
