@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attsvm.training.tensors import Parameters, like, squared_norms
+from attsvm.training.factor_optimizers import compositional_step, flow_step, product_norm
+from attsvm.training.tensors import Parameters, like, polar, squared_norms
 from attsvm.user_input import require_choice
 
 __all__ = ["Optimizer", "get_optimizer", "gradient_step"]
@@ -41,6 +42,10 @@ class Optimizer:
     norm: str | None
     init: Callable[[Parameters], State]
     step: Step
+
+    def norm_on(self, parameterization: str) -> str | None:
+        """Norm of W whose SVM the method is expected to follow on "W", "KQ" or "prompt"."""
+        return self.norm if parameterization != "KQ" or self.name == "compositional_muon" else product_norm(self.norm)
 
 
 def _stateless(parameters: Parameters) -> State:
@@ -84,11 +89,7 @@ def _steepest_direction(g: Tensor, norm: str, p: float | None) -> Tensor:
     if norm == "spectral":
         if g.ndim == 2:  # a vector parameter: the spectral norm of a column is its length
             return g * like(_unit(squared_norms({"g": g})["g"].sqrt(), 0.0), g)
-        U, S, Vh = torch.linalg.svd(g, full_matrices=False)
-        rounding = S.narrow(1, 0, 1) * (g.shape[-1] * torch.finfo(g.dtype).eps)
-        kept = (rounding < S).to(g.dtype)  # no direction in the null space
-        polar: Tensor = (U * kept.unsqueeze(1)) @ Vh
-        return polar
+        return polar(g)
     if p == 1.0:
         flat = g.flatten(1)
         top = flat.abs().argmax(dim=1, keepdim=True)
@@ -149,17 +150,17 @@ def _adam(beta1: float = 0.9, beta2: float = 0.999) -> tuple[Callable[[Parameter
     def step(
         parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
     ) -> tuple[Parameters, State]:
-        shift = _older(state["log_scale"], log_scale, k)
-        new: State = {"log_scale": log_scale}
+        old, fresh, common = _scales(state["log_scale"], log_scale, k)
+        new: State = {}
         moved = {}
         for name, t in parameters.items():
-            g, factor = gradient[name], like(shift, t)
+            g, factor = gradient[name] * like(fresh, t), like(old, t)
             m = beta1 * state[f"m.{name}"] * factor + (1 - beta1) * g
             v = beta2 * state[f"v.{name}"] * factor.square() + (1 - beta2) * g.square()
             new[f"m.{name}"], new[f"v.{name}"] = m, v
             ratio = (m / (1 - beta1**k)) / torch.where(v > 0, v / (1 - beta2**k), 1.0).sqrt()
             moved[name] = _descend(t, lr, ratio)
-        return moved, new
+        return moved, _rescaled(new, common)
 
     return init, step
 
@@ -178,18 +179,31 @@ def _muon(beta: float = 0.95) -> tuple[Callable[[Parameters], State], Step]:
     def step(
         parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
     ) -> tuple[Parameters, State]:
-        shift = _older(state["log_scale"], log_scale, k)
-        means = {n: beta * state[f"m.{n}"] * like(shift, t) + gradient[n] for n, t in parameters.items()}
+        old, fresh, common = _scales(state["log_scale"], log_scale, k)
+        means = {
+            n: beta * state[f"m.{n}"] * like(old, t) + gradient[n] * like(fresh, t) for n, t in parameters.items()
+        }
         moved = {n: _descend(t, lr, _steepest_direction(means[n], "spectral", None)) for n, t in parameters.items()}
-        return moved, {"log_scale": log_scale} | {f"m.{n}": mean for n, mean in means.items()}
+        return moved, _rescaled({f"m.{n}": mean for n, mean in means.items()}, common)
 
     return init, step
 
 
-def _older(before: Tensor, now: Tensor, k: int) -> Tensor:
-    """What moments of the step before are multiplied by to be relative to the gradient's scale of this one."""
-    # exp(300): beyond it old moments would overflow; they then dominate the update anyway.
-    return (before - now).clamp(max=300.0).exp() if k > 1 else torch.ones_like(now)
+def _scales(before: Tensor, now: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Factors of the moments and of the gradient that bring both to one scale, and its logarithm: the larger one."""
+    if k == 1:
+        return torch.zeros_like(now), torch.ones_like(now), now
+    common = torch.maximum(before, now)
+    return (before - common).exp(), (now - common).exp(), common
+
+
+def _rescaled(moments: State, log_scale: Tensor) -> State:
+    """Moments ``m.*`` of size 1, and ``v.*`` with them, and the scale that this leaves out: none under- or overflows."""
+    firsts = [m.flatten(1).abs().amax(dim=1) for name, m in moments.items() if name.startswith("m.")]
+    size = torch.stack(firsts).amax(0)
+    size = torch.where(size > 0, size, 1.0)
+    scaled = {n: t / like(size.square() if n.startswith("v.") else size, t) for n, t in moments.items()}
+    return scaled | {"log_scale": log_scale + size.log()}
 
 
 def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -> Optimizer:
@@ -198,8 +212,8 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     Parameters
     ----------
     name : str
-        "normalized_gd", "polyak", "gd", "adam", "muon", "steepest:<norm>" with a norm "frobenius", "spectral", "linf",
-        "l1" or "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1.
+        "normalized_gd", "polyak", "gd", "flow", "adam", "muon", "compositional_muon", "steepest:<norm>" with a norm
+        "frobenius", "spectral", "linf", "l1" or "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1.
     normalization : {"joint", "factor"}
         For "normalized_gd" on (K, Q): one norm for both factors, or one each.
     floor : float
@@ -222,6 +236,10 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     if name == "adam":
         init, step = _adam()
         return Optimizer(name, None, init, step)
+    if name == "flow":
+        return Optimizer(name, "frobenius", _stateless, flow_step)
+    if name == "compositional_muon":
+        return Optimizer(name, "spectral", _stateless, compositional_step)
     if name == "muon":
         init, step = _muon()
         return Optimizer(name, "spectral", init, step)
@@ -235,8 +253,8 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
         init, step = _mirror(p)
         return Optimizer(name, f"l{match[2]}", init, step)
     raise ValueError(
-        "optimizer must be 'normalized_gd', 'gd', 'adam', 'polyak', 'muon', 'spectral', 'sign', 'steepest:<norm>', "
-        f"'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
+        "optimizer must be 'normalized_gd', 'gd', 'flow', 'adam', 'polyak', 'muon', 'compositional_muon', 'spectral', "
+        f"'sign', 'steepest:<norm>', 'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
     )
 
 
