@@ -31,7 +31,16 @@ def product_norm(norm: str | None) -> str | None:
 def flow_step(
     parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: Parameters, lr: Tensor, k: int
 ) -> tuple[Parameters, Parameters]:
-    """Move all parameters together by lr times their length: gradient flow in the time ``log |parameters|``."""
+    """Move all parameters together by lr times their length: gradient flow in the time ``log |parameters|``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.training.factor_optimizers import flow_step
+    >>> W, gradient = torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[0.0, 7.0]]])
+    >>> flow_step({"W": W}, {"W": gradient}, torch.zeros(1), {}, torch.tensor([0.1]), 1)[0]["W"]
+    tensor([[[3.0000, 3.5000]]])
+    """
     length = torch.stack(list(squared_norms(parameters).values())).sum(0).sqrt()
     size = torch.stack(list(squared_norms(gradient).values())).sum(0).sqrt()
     rate = lr * torch.where(size > 0, length / size, 0.0)
@@ -46,6 +55,16 @@ def compositional_step(
     ``K <- K - lr/2 polar(G Q C^-1) C^-1`` with ``C = (Q^T Q + lr I)^1/2``, and likewise for Q. For factors with at least
     min(dx, dz) columns whose Gram matrices are far above lr, K Q^T moves by ``lr polar(G)``; the term lr I keeps the
     product of both changes below ``lr / 4`` where they are not.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.training.factor_optimizers import compositional_step
+    >>> K, Q, G = 30 * torch.eye(2)[None], torch.eye(2)[None], torch.tensor([[[5.0, 0.0], [0.0, -1.0]]])
+    >>> moved, _ = compositional_step({"K": K, "Q": Q}, {"K": G @ Q, "Q": G.mT @ K}, torch.zeros(1), {}, 1e-3 * torch.ones(1), 1)
+    >>> ((moved["K"] @ moved["Q"].mT - K @ Q.mT) * 1e3).round(decimals=2)
+    tensor([[[-1.0000,  0.0000],
+             [ 0.0000,  1.0000]]])
     """
     K, Q = parameters["K"], parameters["Q"]
     moved = {
@@ -57,7 +76,10 @@ def compositional_step(
 
 def _half_step(factor: Tensor, gradient: Tensor, partner: Tensor, lr: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(partner.transpose(-1, -2) @ partner)
-    shrunk = (values.clamp(min=0.0) + lr[:, None]).rsqrt()
-    shrunk = torch.where(lr[:, None] > 0, shrunk, 0.0)  # problems that have stopped
+    largest, size = values[:, -1:], len(values[0])
+    used = (values > largest * (size * torch.finfo(values.dtype).eps)) & (lr[:, None] > 0)  # lr is 0 after the end
+    shrunk = torch.where(used, (values + lr[:, None]).rsqrt(), 0.0)
     whiten = (vectors * shrunk.unsqueeze(-2)) @ vectors.transpose(-1, -2)
-    return torch.addcmul(factor, like(lr, factor), polar(gradient @ whiten) @ whiten, value=-0.5)
+    # Whitening raises rounding errors in the gradient as much as the directions in which the partner is smallest.
+    growth = size * largest[:, 0].sqrt() * shrunk.amax(dim=1)
+    return torch.addcmul(factor, like(lr, factor), polar(gradient @ whiten, growth) @ whiten, value=-0.5)

@@ -194,8 +194,10 @@ def scale_each(tensors: Parameters, factor: Tensor) -> Parameters:
     return {name: t * like(factor, t) for name, t in tensors.items()}
 
 
-def polar(matrix: Tensor) -> Tensor:
+def polar(matrix: Tensor, growth: Tensor | None = None) -> Tensor:
     """``U V^T`` of the singular value decomposition, without the directions of the null space, shape (B, rows, columns).
+
+    ``growth``, shape (B,), is by how much rounding errors in the matrix may have grown relative to its size.
 
     Examples
     --------
@@ -207,7 +209,7 @@ def polar(matrix: Tensor) -> Tensor:
     """
     U, S, Vh = torch.linalg.svd(matrix, full_matrices=False)
     rounding = S.narrow(1, 0, 1) * (matrix.shape[-1] * torch.finfo(matrix.dtype).eps)
-    kept = (rounding < S).to(matrix.dtype)
+    kept = ((rounding if growth is None else rounding * growth[:, None]) < S).to(matrix.dtype)
     return (U * kept.unsqueeze(1)) @ Vh
 
 

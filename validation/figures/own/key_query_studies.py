@@ -288,7 +288,7 @@ WAYS = {
     ),
     "the same, large steps": Way({"optimizer": "spectral", "lr": 0.05}, "spectral", "-"),
     "Muon on K and Q, momentum 0.95": Way({"optimizer": "muon", "lr": 0.1, **_ROOT}, "spectral", _AS_LINEAR),
-    "compositional Muon": Way({"optimizer": "compositional_muon", "lr": 0.05}, "spectral", _AS_LINEAR),
+    "compositional Muon": Way({"optimizer": "compositional_muon", "lr": 0.1}, "spectral", _AS_LINEAR),
     "sign descent on K and Q": Way({"optimizer": "sign", "lr": 0.1, **_ROOT}, "entries", "conjecture"),
     "the same, weight decay 0.02 ": Way(
         {"optimizer": "sign", "lr": 0.02, "weight_decay": 0.02}, "entries", "conjecture", decay=True
@@ -520,7 +520,7 @@ FIGURE_FACTORS = Figure(
         random_problem(seed=SEED), each with a start of its own: uniform, Gaussian of size 0.01 (small), or balanced
         factors of the negative gradient at W = 0, of length 0.1 (aligned). Flow takes normalized steps of 2 % of the
         length of (K, Q), decaying. Shares and angles are with the problem of the tokens that a run selects.""",
-    full={"trials": 60, "steps": 16_000, "few": 20, "columns": [1, 2, 3, 4, 6, 12], "decays": [0.3, 0.1, 0.03, 0.01],
+    full={"trials": 50, "steps": 16_000, "few": 20, "columns": [1, 2, 3, 4, 6, 12], "decays": [0.3, 0.1, 0.03, 0.01],
           "starts": 10, "judge": True},
     quick={"trials": 2, "steps": 60, "few": 2, "columns": [2], "decays": [0.3], "starts": 1, "judge": False},
     run=run_factors,
