@@ -16,8 +16,8 @@ __all__ = ["compositional_step", "flow_step", "product_norm"]
 def product_norm(norm: str | None) -> str | None:
     """The norm of W that ``max(||K||, ||Q||)`` puts on W = K Q^T, for factors with at least min(dx, dz) columns.
 
-    ``|W|_* <= |K|_F |Q|_F`` and ``|W|_op <= |K|_op |Q|_op`` with equality at ``K = U S^1/2``, ``Q = V S^1/2``; other norms
-    of the factors lead to none of the library's norms.
+    ``|W|_* <= |K|_F |Q|_F`` and ``|W|_op <= |K|_op |Q|_op`` with equality at ``K = U S^1/2``, ``Q = V S^1/2``; other
+    norms of the factors lead to none of the library's norms.
 
     Examples
     --------
@@ -52,16 +52,17 @@ def compositional_step(
 ) -> tuple[Parameters, Parameters]:
     """Steepest descent in the spectral norm of the change of ``K Q^T``, half of it from each factor.
 
-    ``K <- K - lr/2 polar(G Q C^-1) C^-1`` with ``C = (Q^T Q + lr I)^1/2``, and likewise for Q. For factors with at least
-    min(dx, dz) columns whose Gram matrices are far above lr, K Q^T moves by ``lr polar(G)``; the term lr I keeps the
-    product of both changes below ``lr / 4`` where they are not.
+    ``K <- K - lr/2 polar(G Q C^-1) C^-1`` with ``C = (Q^T Q + lr I)^1/2``, and likewise for Q. For factors of full row
+    rank, far above ``lr^1/2``, K Q^T moves by ``lr polar(G)``; the term lr I keeps the product of both changes below
+    ``lr / 4`` where they are small.
 
     Examples
     --------
     >>> import torch
     >>> from attsvm.training.factor_optimizers import compositional_step
     >>> K, Q, G = 30 * torch.eye(2)[None], torch.eye(2)[None], torch.tensor([[[5.0, 0.0], [0.0, -1.0]]])
-    >>> moved, _ = compositional_step({"K": K, "Q": Q}, {"K": G @ Q, "Q": G.mT @ K}, torch.zeros(1), {}, 1e-3 * torch.ones(1), 1)
+    >>> gradient, lr = {"K": G @ Q, "Q": G.mT @ K}, torch.tensor([1e-3])
+    >>> moved, _ = compositional_step({"K": K, "Q": Q}, gradient, torch.zeros(1), {}, lr, 1)
     >>> ((moved["K"] @ moved["Q"].mT - K @ Q.mT) * 1e3).round(decimals=2)
     tensor([[[-1.0000,  0.0000],
              [ 0.0000,  1.0000]]])

@@ -180,9 +180,7 @@ def _muon(beta: float = 0.95) -> tuple[Callable[[Parameters], State], Step]:
         parameters: Parameters, gradient: Parameters, log_scale: Tensor, state: State, lr: Tensor, k: int
     ) -> tuple[Parameters, State]:
         old, fresh, common = _scales(state["log_scale"], log_scale, k)
-        means = {
-            n: beta * state[f"m.{n}"] * like(old, t) + gradient[n] * like(fresh, t) for n, t in parameters.items()
-        }
+        means = {n: beta * state[f"m.{n}"] * like(old, t) + gradient[n] * like(fresh, t) for n, t in parameters.items()}
         moved = {n: _descend(t, lr, _steepest_direction(means[n], "spectral", None)) for n, t in parameters.items()}
         return moved, _rescaled({f"m.{n}": mean for n, mean in means.items()}, common)
 
@@ -198,7 +196,7 @@ def _scales(before: Tensor, now: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def _rescaled(moments: State, log_scale: Tensor) -> State:
-    """Moments ``m.*`` of size 1, and ``v.*`` with them, and the scale that this leaves out: none under- or overflows."""
+    """Moments ``m.*`` of size 1, ``v.*`` along with them, and the scale that this leaves out: nothing overflows."""
     firsts = [m.flatten(1).abs().amax(dim=1) for name, m in moments.items() if name.startswith("m.")]
     size = torch.stack(firsts).amax(0)
     size = torch.where(size > 0, size, 1.0)

@@ -179,7 +179,7 @@ class TrainOptions:
     def _check_optimizer(self) -> None:
         name = self.recipe().optimizer.name
         if name == "compositional_muon" and (self.parameterization != "KQ" or self.train_head):
-            raise ValueError("optimizer 'compositional_muon' moves K Q^T: parameterization must be 'KQ', without train_head")
+            raise ValueError("optimizer 'compositional_muon' needs parameterization 'KQ', without train_head")
         if name.startswith("mirror") and self.weight_decay:
             raise ValueError(f"weight_decay must be 0 for optimizer {name!r}, whose state is not W")
 

@@ -195,7 +195,7 @@ def scale_each(tensors: Parameters, factor: Tensor) -> Parameters:
 
 
 def polar(matrix: Tensor, growth: Tensor | None = None) -> Tensor:
-    """``U V^T`` of the singular value decomposition, without the directions of the null space, shape (B, rows, columns).
+    """``U V^T`` of the singular value decomposition, without the null space, shape (B, rows, columns).
 
     ``growth``, shape (B,), is by how much rounding errors in the matrix may have grown relative to its size.
 
@@ -210,7 +210,8 @@ def polar(matrix: Tensor, growth: Tensor | None = None) -> Tensor:
     U, S, Vh = torch.linalg.svd(matrix, full_matrices=False)
     rounding = S.narrow(1, 0, 1) * (matrix.shape[-1] * torch.finfo(matrix.dtype).eps)
     kept = ((rounding if growth is None else rounding * growth[:, None]) < S).to(matrix.dtype)
-    return (U * kept.unsqueeze(1)) @ Vh
+    factor: Tensor = (U * kept.unsqueeze(1)) @ Vh
+    return factor
 
 
 def where(condition: Tensor, yes: Parameters, no: Parameters) -> Parameters:

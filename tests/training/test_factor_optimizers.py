@@ -1,4 +1,4 @@
-"""Optimizers of K and Q together, weight decay and decaying steps, against plain arithmetic and torch's AdamW."""
+"""Optimizers of K and Q together, weight decay and decaying steps, against plain arithmetic."""
 
 import numpy as np
 import pytest
@@ -34,10 +34,6 @@ def gradient(problem, W):
 def test_the_norm_that_each_optimizer_follows_on_factors(problem, optimizer, norm):
     run = attsvm.train(problem, "KQ", 2, optimizer=optimizer, lr=0.1, init=start())
     assert run.norm == run.options.norm == norm
-    on_W = {"compositional_muon": "spectral"}.get(optimizer)
-    assert on_W or attsvm.TrainOptions("W", optimizer=optimizer).norm == attsvm.train(
-        problem, "W", 0, optimizer=optimizer
-    ).norm
 
 
 def test_compare_takes_the_spectral_norm_for_muon_on_factors(problem):
@@ -75,16 +71,16 @@ def test_compositional_muon_leaves_small_starts(problem):
     assert np.isfinite(run.W).all() and 5 < np.linalg.norm(run.W, 2) < 21
 
 
-def test_adam_with_weight_decay_is_adamw_of_torch(problem):
-    K, Q = start()
-    run = attsvm.train(problem, "KQ", 5, optimizer="adam", lr=0.03, weight_decay=0.4, init=(K, Q))
-    factors = [torch.tensor(t.copy(), requires_grad=True) for t in (K, Q)]
-    torch_adamw = torch.optim.AdamW(factors, lr=0.03, weight_decay=0.4, eps=0.0)
-    for _ in range(5):
-        G = torch.tensor(gradient(problem, (factors[0] @ factors[1].T).detach().numpy()))
-        factors[0].grad, factors[1].grad = G @ factors[1].detach(), G.T @ factors[0].detach()
-        torch_adamw.step()
-    np.testing.assert_allclose(run.parameters["K"], factors[0].detach().numpy(), rtol=1e-9, atol=1e-12)
+def test_adam_with_weight_decay_is_adamw(problem):
+    run = attsvm.train(problem, "KQ", 5, optimizer="adam", lr=0.03, weight_decay=0.4, init=start())
+    factors, means, squares = np.array(start()), 0.0, 0.0
+    for k in range(1, 6):
+        G = gradient(problem, factors[0] @ factors[1].T)
+        g = np.array([G @ factors[1], G.T @ factors[0]])
+        means, squares = 0.9 * means + 0.1 * g, 0.999 * squares + 0.001 * g**2
+        factors = (1 - 0.03 * 0.4) * factors
+        factors -= 0.03 * means / (1 - 0.9**k) / np.sqrt(squares / (1 - 0.999**k))
+    np.testing.assert_allclose(run.parameters["K"], factors[0], rtol=1e-9, atol=1e-12)
 
 
 def test_steps_decay_with_the_given_power(problem):
@@ -134,7 +130,7 @@ def test_muon_on_factors_reaches_the_spectral_margin_and_not_the_nuclear_one():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optimizer": "compositional_muon"}, "parameterization must be 'KQ'"),
+        ({"optimizer": "compositional_muon"}, "needs parameterization 'KQ'"),
         ({"parameterization": "KQ", "optimizer": "compositional_muon", "train_head": True}, "without train_head"),
         ({"optimizer": "mirror:l3", "weight_decay": 0.1}, "weight_decay must be 0 for optimizer 'mirror:l3'"),
         ({"weight_decay": -0.1}, "weight_decay must be a number >= 0, got -0.1"),

@@ -34,6 +34,9 @@ _OPTIMIZERS = (
 )  # fmt: skip
 
 
+_BY_SIGN = ("adam", "sign", "spectral", "muon", "steepest:l1", "compositional_muon")
+
+
 _STEPS = 3
 
 
@@ -154,7 +157,7 @@ def _judge_run(
         v = torch.zeros_like(v) if call["head_init"] == "zero" else torch.tensor(v0)
     known = _Descent(call, problem, begin, v, M)
     tolerance = 1e-7 if call["dtype"] == "float64" else 1e-3
-    if call["dtype"] == "float32" and call["optimizer"] in ("adam", "sign", "spectral", "muon", "steepest:l1", "compositional_muon"):
+    if call["dtype"] == "float32" and call["optimizer"] in _BY_SIGN:
         return  # the sign of a gradient that rounding decides
     for k in range(len(history["W"])):  # all problems of a batch may have reached their norm
         yield from close(f"W after {k} steps", history["W"][k], known.W().detach(), tolerance)
@@ -287,7 +290,7 @@ def _polar(g: Tensor) -> Tensor:
 
 
 def _whitened(g: Tensor, partner: Tensor, lr: float) -> Tensor:
-    U, S, Vh = torch.linalg.svd(partner, full_matrices=True)
+    _, S, Vh = torch.linalg.svd(partner, full_matrices=True)
     S = torch.nn.functional.pad(S, (0, Vh.shape[0] - len(S)))
     C = Vh.T @ torch.diag((S**2 + lr) ** -0.5) @ Vh
     return _polar(g @ C) @ C
