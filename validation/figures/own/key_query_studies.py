@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -331,15 +332,24 @@ def _size(norm: str, K: FloatArray, Q: FloatArray) -> float:
 
 
 def _nearest(rows: FloatArray, W: FloatArray, least: float) -> float:
-    """Degrees between W and the nearest W' of least spectral norm; solutions in this norm are not unique."""
+    """Degrees between W and the nearest W' within 1e-5 of the least spectral norm, whose solutions are not unique.
+
+    NaN where the solver gives up: the solutions are a thin cone.
+    """
     import cvxpy as cp
 
     unit, shape = W / np.linalg.norm(W), W.shape
     near, c = cp.Variable(shape), cp.Variable(nonneg=True)
-    limits = [cp.sigma_max(near) <= c * least * (1 + 1e-7)]
+    limits = [cp.sigma_max(near) <= c * least * (1 + 1e-5)]
     limits += [cp.sum(cp.multiply(row, near)) >= c for row in rows]
-    cp.Problem(cp.Minimize(cp.sum_squares(near - unit)), limits).solve(solver=cp.CLARABEL)
-    return float(angle(misalignment(unit, near.value)))
+    model = cp.Problem(cp.Minimize(cp.sum_squares(near - unit)), limits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of inaccurate answers, which are not used
+        try:
+            model.solve(solver=cp.CLARABEL)
+        except cp.SolverError:
+            return float("nan")
+    return float(angle(misalignment(unit, near.value))) if model.status == cp.OPTIMAL else float("nan")
 
 
 def ends_of_way(trials: int, _: int, *, draw: int, way: str, steps: int) -> dict[str, Any]:
