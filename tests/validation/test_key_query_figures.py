@@ -54,7 +54,7 @@ def test_ridge_descent_is_nearest_the_nuclear_problem():
 
 
 def test_tables_have_a_row_per_way_and_experiment(monkeypatch):
-    names = ("normalized descent", "compositional Muon", "sign descent on K and Q")
+    names = ("normalized descent", "compositional Muon, half-split", "sign descent on K and Q")
     monkeypatch.setattr(studies, "WAYS", {
         **{name: studies.WAYS[name] for name in names},
         "Muon on K and Q, no momentum": studies.WAYS["Muon on K and Q, no momentum"],

@@ -263,7 +263,7 @@ class Way(NamedTuple):
     """How (K, Q) is trained: options, start, the size of (K, Q) that is predicted to be least, and what is known."""
 
     options: dict[str, Any]
-    norm: Literal["nuclear", "spectral", "entries"]
+    norm: Literal["nuclear", "spectral", "product", "entries"]
     known: str
     start: Literal["uniform", "small", "aligned"] = "uniform"
     decay: bool = False  # of the step, as 1/k after a quarter
@@ -291,14 +291,14 @@ WAYS = {
     ),
     "the same, large steps": Way({"optimizer": "spectral", "lr": 0.05}, "spectral", "-"),
     "Muon on K and Q, momentum 0.95": Way({"optimizer": "muon", "lr": 0.1, **_ROOT}, "spectral", _AS_LINEAR),
-    "compositional Muon": Way({"optimizer": "compositional_muon", "lr": 0.1}, "spectral", _AS_LINEAR),
+    "compositional Muon, half-split": Way({"optimizer": "compositional_muon", "lr": 0.1}, "product", _AS_LINEAR),
     "sign descent on K and Q": Way({"optimizer": "sign", "lr": 0.1, **_ROOT}, "entries", "conjecture"),
-    "the same, weight decay 0.02 ": Way(
-        {"optimizer": "sign", "lr": 0.02, "weight_decay": 0.02}, "entries", "conjecture", decay=True
+    "sign descent, weight decay 0.1": Way(
+        {"optimizer": "sign", "lr": 0.004, "weight_decay": 0.1}, "entries", "conjecture", decay=True
     ),
     "Adam": Way({"optimizer": "adam", "lr": 0.1, **_ROOT}, "entries", "conjecture"),
-    "AdamW, weight decay 0.02": Way(
-        {"optimizer": "adam", "lr": 0.02, "weight_decay": 0.02}, "entries", "conjecture", decay=True
+    "AdamW, weight decay 0.1": Way(
+        {"optimizer": "adam", "lr": 0.004, "weight_decay": 0.1}, "entries", "conjecture", decay=True
     ),
 }
 
@@ -328,6 +328,8 @@ def _size(norm: str, K: FloatArray, Q: FloatArray) -> float:
         return float((K**2).sum() + (Q**2).sum()) / 2
     if norm == "spectral":
         return float(max(np.linalg.norm(K, 2), np.linalg.norm(Q, 2))) ** 2
+    if norm == "product":
+        return float(np.linalg.norm(K @ Q.T, 2))
     return K.shape[1] * float(max(np.abs(K).max(), np.abs(Q).max())) ** 2
 
 
@@ -382,7 +384,7 @@ def ends_of_way(trials: int, _: int, *, draw: int, way: str, steps: int) -> dict
             angles[b, k] = float(angle(misalignment(W, solution.W[b])))
             shares[b, k] = margin / get_norm(norm)(W) * least
             K, Q = run.parameters["K"][b], run.parameters["Q"][b]
-            if norm == rule.norm:
+            if norm == ("spectral" if rule.norm == "product" else rule.norm):
                 own[b] = margin / _size(norm, K, Q) * least
                 nearest[b] = _nearest(rows, W, least) if norm == "spectral" else np.nan
             if rule.norm == "entries" and k == 0:
