@@ -34,6 +34,7 @@ from attsvm.training.run_result import History, Run, RunStatus, snapshot_names
 from attsvm.training.tensors import (
     Parameters,
     TensorProblem,
+    like,
     of_block,
     scale_each,
     squared_norms,
@@ -93,7 +94,7 @@ def train(
         ``lr``, ``optimizer``, ``init``, ``m``, ``device``, ``seed``, ``loss``, ``dtype``, ``arithmetic``,
         ``normalization``, ``log_ridge``, ``decay_after``, ``radius``, ``stop_norm``, ``stop_direction``,
         ``snapshots``, ``progress``, ``checkpoint``, ``resume``, ``key_matrix``, ``train_head``, ``head_lr``,
-        ``head_init``: see `TrainOptions`.
+        ``head_init``, ``weight_decay``, ``decay_power``: see `TrainOptions`.
 
     Returns
     -------
@@ -222,7 +223,7 @@ def _finish(problem: AttentionProblem, method: Method, options: TrainOptions, tr
     run = Run(
         problem if not single else problem.repeat(1),
         method.parameterization.name,
-        "nuclear" if method.parameterization.name == "KQ" else method.optimizer.norm,
+        options.norm,
         {name.removeprefix("head."): bring(t) for name, t in state.parameters.items()},
         bring(method.parameterization.compose(state.parameters)),
         History(steps, **stacked),
@@ -249,10 +250,12 @@ class Method:
     decay_after: int | None
     stop_norm: float | None
     head_lr: Tensor | None = None  # (B,); None for a head that stays as it is
+    weight_decay: float = 0.0
+    decay_power: float = 1.0
 
     def decay(self, k: int) -> float:
         """What step sizes are multiplied by at step k, counted from 1."""
-        return 1.0 if self.decay_after is None or k <= self.decay_after else self.decay_after / k
+        return 1.0 if self.decay_after is None or k <= self.decay_after else (self.decay_after / k) ** self.decay_power
 
 
 def make_method(problem: AttentionProblem, data: TensorProblem, options: TrainOptions) -> Method:
@@ -269,7 +272,8 @@ def make_method(problem: AttentionProblem, data: TensorProblem, options: TrainOp
     form = get_parameterization(options.parameterization, None if M is None else data.X.new_tensor(np.asarray(M)))
     return Method(
         form, recipe.optimizer, loss, options.arithmetic, rate, recipe.log_ridge, recipe.decay_after, options.stop_norm,
-        head_rate if options.train_head else None,
+        head_rate if options.train_head else None, options.weight_decay,
+        options.decay_power,
     )  # fmt: skip
 
 
@@ -312,6 +316,8 @@ def training_step(data: TensorProblem, state: TrainingState, method: Method, k: 
     gradient, log_scale = _gradient(seen, own, method)
     rate = _step_length(seen, own, gradient, log_scale, method) * running
     parameters, optimizer = method.optimizer.step(own, gradient, log_scale, memory, rate, k)
+    if method.weight_decay:
+        parameters = {n: t - like(rate * method.weight_decay, t) * own[n] for n, t in parameters.items()}
     if method.head_lr is not None:
         slope = _head_slope(seen, own, method)
         moved, kept = method.optimizer.step(

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attsvm.training.tensors import Parameters, like, squared_norms
+from attsvm.training.factor_optimizers import compositional_step, flow_step, product_norm
+from attsvm.training.tensors import Parameters, like, polar, squared_norms
 from attsvm.user_input import require_choice
 
 __all__ = ["Optimizer", "get_optimizer", "gradient_step"]
@@ -42,6 +43,10 @@ class Optimizer:
     norm: str | None
     init: Callable[[Parameters], State]
     step: Step
+
+    def norm_on(self, parameterization: str) -> str | None:
+        """Norm of W whose SVM the method is expected to follow on "W", "KQ" or "prompt"."""
+        return self.norm if parameterization != "KQ" or self.name == "compositional_muon" else product_norm(self.norm)
 
 
 def _stateless(parameters: Parameters) -> State:
@@ -85,11 +90,7 @@ def _steepest_direction(g: Tensor, norm: str, p: float | None) -> Tensor:
     if norm == "spectral":
         if g.ndim == 2:  # a vector parameter: the spectral norm of a column is its length
             return g * like(_unit(squared_norms({"g": g})["g"].sqrt(), 0.0), g)
-        U, S, Vh = torch.linalg.svd(g, full_matrices=False)
-        rounding = S.narrow(1, 0, 1) * (g.shape[-1] * torch.finfo(g.dtype).eps)
-        kept = (rounding < S).to(g.dtype)  # no direction in the null space
-        polar: Tensor = (U * kept.unsqueeze(1)) @ Vh
-        return polar
+        return polar(g)
     if p == 1.0:
         flat = g.flatten(1)
         top = flat.abs().argmax(dim=1, keepdim=True)
@@ -223,9 +224,9 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     Parameters
     ----------
     name : str
-        "normalized_gd", "polyak", "gd", "adam", "muon", "signum", "steepest:<norm>" with a norm "frobenius",
-        "spectral", "linf", "l1" or "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with p > 1. What moments
-        keep in a step may follow: "adam:0.9,0.999", "muon:0.95" and "signum:0.95" are the defaults.
+        "normalized_gd", "polyak", "gd", "flow", "adam", "muon", "signum", "compositional_muon", "steepest:<norm>" with
+        a norm "frobenius", "spectral", "linf", "l1" or "l<p>" ("spectral" and "sign" for short), or "mirror:l<p>" with
+        p > 1. What moments keep in a step may follow: "adam:0.9,0.999", "muon:0.95" and "signum:0.95" are the defaults.
     normalization : {"joint", "factor"}
         For "normalized_gd" on (K, Q): one norm for both factors, or one each.
     floor : float
@@ -245,6 +246,10 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
         return Optimizer(name, "frobenius", _stateless, _normalized_gd("joint", floor))
     if name == "gd":
         return Optimizer(name, "frobenius", _stateless, _plain_gd)
+    if name == "flow":
+        return Optimizer(name, "frobenius", _stateless, flow_step)
+    if name == "compositional_muon":
+        return Optimizer(name, "spectral", _stateless, compositional_step)
     kind, *betas = name.replace(":", ",").split(",")
     if kind in _MOMENTS and len(betas) in (0, len(_MOMENTS[kind][1])):
         norm, standard = _MOMENTS[kind]
@@ -261,8 +266,8 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
         init, step = _mirror(p)
         return Optimizer(name, f"l{match[2]}", init, step)
     raise ValueError(
-        "optimizer must be 'normalized_gd', 'gd', 'adam', 'polyak', 'muon', 'signum', 'spectral', 'sign', "
-        f"'steepest:<norm>', 'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
+        "optimizer must be 'normalized_gd', 'gd', 'flow', 'adam', 'polyak', 'muon', 'signum', 'compositional_muon', "
+        f"'spectral', 'sign', 'steepest:<norm>', 'mirror:l<p>' with p > 1 or 'ridge_decay', got {name!r}"
     )
 
 

@@ -48,6 +48,8 @@ class TrainSettings(TypedDict, total=False):
     train_head: bool
     head_lr: float | None
     head_init: Any
+    weight_decay: float
+    decay_power: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +76,10 @@ class TrainOptions:
     optimizer : str, optional
         By default "normalized_gd" for W and the prompt model, "ridge_decay" for (K, Q) ("normalized_gd" if the head is
         trained, too). There are "normalized_gd" (the papers'), "gd", "polyak" (step ``lr (L - L*) / |gradient|^2``,
-        linear heads), "adam", "muon" and "signum" (spectral and sign steps on a running mean of gradients), "spectral",
-        "sign", "steepest:<norm>", "mirror:l<p>", and "ridge_decay": normalized descent with a ridge of e^-200 and a
-        step that decays as 1/k after a quarter of the steps, which brings (K, Q) closer to Att-SVM*.
+        linear heads), "flow" (normalized steps of lr times the parameters' length), "adam", "muon" and "signum"
+        (spectral and sign steps on a running mean of gradients), "compositional_muon" (spectral steps of K Q^T),
+        "spectral", "sign", "steepest:<norm>", "mirror:l<p>", and "ridge_decay": normalized descent with a ridge of
+        e^-200 and a step that decays as 1/k after a quarter of the steps, which brings (K, Q) closer to Att-SVM*.
     init : str or arrays
         "uniform" (+-1/sqrt(fan_in)), "zero", "separating" (Theorem 4's first step), or W / (K, Q) / p.
     m : int, optional
@@ -93,7 +96,7 @@ class TrainOptions:
     log_ridge : float, optional
         Logarithm of a ridge added to the gradient in the log domain.
     decay_after : int, optional
-        Step after which lr decays as 1/k.
+        Step after which lr decays as ``k^-decay_power``.
     radius : float
         Length of the first step for ``init="separating"``.
     stop_norm : float, optional
@@ -117,6 +120,10 @@ class TrainOptions:
         Step size of v; lr by default.
     head_init : "given", "zero" or array_like, shape (dx,) or (batch, dx)
         Where v starts: the problem's head by default.
+    weight_decay : float
+        Decoupled: each step also subtracts ``lr * weight_decay`` times W, K and Q, or p (not v).
+    decay_power : float
+        1 by default; 1/2 with ``decay_after=1`` keeps the steps of K Q^T about constant while K and Q grow.
 
     Examples
     --------
@@ -151,6 +158,8 @@ class TrainOptions:
     train_head: bool = False
     head_lr: float | None = None
     head_init: Any = "given"
+    weight_decay: float = 0.0
+    decay_power: float = 1.0
 
     def __post_init__(self) -> None:
         require_count("steps", self.steps, least=0)
@@ -161,10 +170,18 @@ class TrainOptions:
         require_choice("arithmetic", self.arithmetic, "log", "naive")
         if self.recipe().optimizer.name == "gd" and self.lr is None and self.parameterization != "W":
             raise ValueError("lr must be given for optimizer 'gd' on factors: their smoothness changes along the way")
+        self._check_optimizer()
         if self.resume and self.checkpoint is None:
             raise ValueError("resume=True needs checkpoint=PATH")
         self._check_head()
         object.__setattr__(self, "loss", get_loss(self.loss))
+
+    def _check_optimizer(self) -> None:
+        name = self.recipe().optimizer.name
+        if name == "compositional_muon" and (self.parameterization != "KQ" or self.train_head):
+            raise ValueError("optimizer 'compositional_muon' needs parameterization 'KQ', without train_head")
+        if name.startswith("mirror") and self.weight_decay:
+            raise ValueError(f"weight_decay must be 0 for optimizer {name!r}, whose state is not W")
 
     def _check_head(self) -> None:
         if not self.train_head:
@@ -184,6 +201,8 @@ class TrainOptions:
         require_number("lr", self.lr, "a positive number", low=0.0, optional=True)
         require_number("log_ridge", self.log_ridge, "a finite number", optional=True)
         require_count("decay_after", self.decay_after, optional=True)
+        require_number("decay_power", self.decay_power, "a positive number", low=0.0)
+        require_number("weight_decay", self.weight_decay, "a number >= 0", low=0.0, ends="[)")
         require_number("radius", self.radius, "a positive number", low=0.0)
         require_number("stop_norm", self.stop_norm, "a positive number", 0.0, ends="(]", optional=True)
         require_number("stop_direction", self.stop_direction, "a number between 0 and 1", 0.0, 1.0, optional=True)
@@ -220,6 +239,11 @@ class TrainOptions:
             return self.optimizer
         return "normalized_gd" if self.train_head else get_parameterization(self.parameterization).optimizer
 
+    @property
+    def norm(self) -> str | None:
+        """Norm of the SVM that theory compares the run's W with; None where nothing is known."""
+        return self.recipe().optimizer.norm_on(self.parameterization)
+
     def recipe(self) -> Recipe:
         """The update rule with its ridge and its decay."""
         name, log_ridge, decay_after = self.optimizer_name, self.log_ridge, self.decay_after
@@ -251,6 +275,8 @@ class TrainOptions:
             "init": self.init if isinstance(self.init, str) else "given",
             "radius": self.radius,
             "seed": int(self.seed) if isinstance(self.seed, int | np.integer) else "generator",
+            "weight_decay": float(self.weight_decay),
+            "decay_power": float(self.decay_power),
         } | ({"train_head": True, "head_lr": self.head_lr} if self.train_head else {})
 
 

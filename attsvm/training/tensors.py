@@ -194,6 +194,26 @@ def scale_each(tensors: Parameters, factor: Tensor) -> Parameters:
     return {name: t * like(factor, t) for name, t in tensors.items()}
 
 
+def polar(matrix: Tensor, growth: Tensor | None = None) -> Tensor:
+    """``U V^T`` of the singular value decomposition, without the null space, shape (B, rows, columns).
+
+    ``growth``, shape (B,), is by how much rounding errors in the matrix may have grown relative to its size.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attsvm.training.tensors import polar
+    >>> polar(torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])).abs()
+    tensor([[[0., 1.],
+             [0., 0.]]])
+    """
+    U, S, Vh = torch.linalg.svd(matrix, full_matrices=False)
+    rounding = S.narrow(1, 0, 1) * (matrix.shape[-1] * torch.finfo(matrix.dtype).eps)
+    kept = ((rounding if growth is None else rounding * growth[:, None]) < S).to(matrix.dtype)
+    factor: Tensor = (U * kept.unsqueeze(1)) @ Vh
+    return factor
+
+
 def where(condition: Tensor, yes: Parameters, no: Parameters) -> Parameters:
     """Problem by problem choice between two sets of tensors."""
     return {name: torch.where(like(condition, t), t, no[name]) for name, t in yes.items()}

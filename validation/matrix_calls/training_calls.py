@@ -31,8 +31,11 @@ _LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 
 _OPTIMIZERS = (
     "normalized_gd", "gd", "polyak", "adam", "muon", "signum", "spectral", "sign", "steepest:l1", "steepest:l3",
-    "mirror:l3", "ridge_decay",
+    "mirror:l3", "ridge_decay", "flow", "compositional_muon",
 )  # fmt: skip
+
+
+_BY_SIGN = ("adam", "sign", "signum", "spectral", "muon", "steepest:l1", "compositional_muon")
 
 
 _STEPS = 3
@@ -63,6 +66,8 @@ def _train_refused(row: Row) -> bool:
         row["init"] == "zero" and form == "KQ",
         row["init"] == "separating" and form != "W",
         row["key_matrix"] is not None and form != "prompt",
+        row["optimizer"] == "compositional_muon" and (form != "KQ" or row["train_head"]),
+        row["optimizer"] == "mirror:l3" and row["weight_decay"] not in (None, 0.0),
     ))  # fmt: skip
 
 
@@ -86,6 +91,7 @@ def _train(call: Call) -> Iterator[str]:
     settings = call.options(
         "optimizer", "loss", "arithmetic", "normalization", "progress", "train_head", "device", "resume", lr=0.2, m=2,
         log_ridge=-4.0, decay_after=1, stop_norm=1.6, stop_direction=1e-12, head_lr=0.05,
+        weight_decay=0.3, decay_power=0.5,
         init=start if form == "KQ" else start[0], key_matrix=M,
     )  # fmt: skip
     settings |= {"seed": 5, "snapshots": [1, 2, _STEPS], "dtype": getattr(torch, call["dtype"])}
@@ -152,14 +158,7 @@ def _judge_run(
         v = torch.zeros_like(v) if call["head_init"] == "zero" else torch.tensor(v0)
     known = _Descent(call, problem, begin, v, M)
     tolerance = 1e-7 if call["dtype"] == "float64" else 1e-3
-    if call["dtype"] == "float32" and call["optimizer"] in (
-        "adam",
-        "sign",
-        "signum",
-        "spectral",
-        "muon",
-        "steepest:l1",
-    ):
+    if call["dtype"] == "float32" and call["optimizer"] in _BY_SIGN:
         return  # the sign of a gradient that rounding decides
     for k in range(len(history["W"])):  # all problems of a batch may have reached their norm
         yield from close(f"W after {k} steps", history["W"][k], known.W().detach(), tolerance)
@@ -218,14 +217,19 @@ class _Descent:
         if self.stopped:
             return
         slopes, head = self._gradients()
-        lr = self._rate(slopes) * (1.0 if self.after is None or k <= self.after else self.after / k)
+        lr = self._rate(slopes) * self._decay(k)
         before = self.parameters
         self.parameters = self._moved(before, slopes, lr, "", k)
+        if self.call.row.get("weight_decay") is not None:
+            self.parameters = {n: t - 0.3 * lr * before[n] for n, t in self.parameters.items()}
         if self.call.row.get("train_head"):
             base = 0.05 if self.call.given("head_lr") else (0.2 if self.call.given("lr") else 0.1)
-            rate = base * (1.0 if self.after is None or k <= self.after else self.after / k)
-            self.v = self._moved({"v": self.v}, {"v": head}, rate, "head", k)["v"]
+            self.v = self._moved({"v": self.v}, {"v": head}, base * self._decay(k), "head", k)["v"]
         self.stopped = self.call.row.get("stop_norm") is not None and float(self.W().norm()) >= 1.6
+
+    def _decay(self, k: int) -> float:
+        power = 0.5 if self.call.row.get("decay_power") is not None else 1.0
+        return 1.0 if self.after is None or k <= self.after else float((self.after / k) ** power)
 
     def _rate(self, slopes: Block) -> float:
         given = self.call.given("lr")
@@ -253,6 +257,11 @@ class _Descent:
                 state[n] = dual - lr * _over(slopes[n], slopes[n].abs().pow(1.5).sum().pow(1 / 1.5))
                 moved[n] = state[n].sign() * state[n].abs().sqrt()
             return moved
+        if name == "flow":
+            lengths = [torch.stack([t.square().sum() for t in b.values()]).sum().sqrt() for b in (block, slopes)]
+            return {n: t - lr * lengths[0] * _over(slopes[n], lengths[1]) for n, t in block.items()}
+        if name == "compositional_muon":
+            return {n: t - lr / 2 * _whitened(slopes[n], block["Q" if n == "K" else "K"], lr) for n, t in block.items()}
         return {n: t - lr * self._direction(n, slopes[n], state, k) for n, t in block.items()}
 
     def _direction(self, n: str, g: Tensor, state: Block, k: int) -> Tensor:
@@ -267,15 +276,26 @@ class _Descent:
         if name in ("muon", "spectral"):
             if g.ndim == 1:
                 return _over(g, g.norm())
-            U, S, Vh = torch.linalg.svd(g, full_matrices=False)
-            polar: Tensor = (U * (S[0] * g.shape[-1] * 2.3e-16 < S)) @ Vh
-            return polar
+            return _polar(g)
         if name in ("sign", "signum"):
             return g.sign()
         if name == "steepest:l1":
             top = g.abs().argmax()
             return torch.zeros_like(g).flatten().scatter(0, top, g.flatten()[top].sign()).reshape(g.shape)
         return _over(g.sign() * g.abs().sqrt(), g.abs().pow(1.5).sum().pow(1 / 3))
+
+
+def _polar(g: Tensor) -> Tensor:
+    U, S, Vh = torch.linalg.svd(g, full_matrices=False)
+    found: Tensor = (U * (S[0] * g.shape[-1] * 2.3e-16 < S)) @ Vh
+    return found
+
+
+def _whitened(g: Tensor, partner: Tensor, lr: float) -> Tensor:
+    _, S, Vh = torch.linalg.svd(partner, full_matrices=True)
+    S = torch.nn.functional.pad(S, (0, Vh.shape[0] - len(S)))
+    C = Vh.T @ torch.diag((S**2 + lr) ** -0.5) @ Vh
+    return _polar(g @ C) @ C
 
 
 def _over(g: Tensor, size: Tensor) -> Tensor:
