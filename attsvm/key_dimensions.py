@@ -168,7 +168,7 @@ class KeyDimension:
     @cached_property
     def table(self) -> Table:
         """Rows as a `Table`: shares of selections kept, and mean total variation of the attention."""
-        title = f"{self.rank} key dimensions suffice (proved), {self.least} are needed (proved)"
+        title = f"{self.rank} key dimensions suffice, at least {self.least} needed: both proved"
         columns = ("rank", "W", "selections", "held out", "attention error", "held out")
         rows = [
             (r.rank, METHODS[r.method], r.kept, r.kept_held_out, r.attention_error, r.attention_error_held_out)
@@ -185,7 +185,9 @@ class KeyDimension:
     def __repr__(self) -> str:
         shown = f"{self.selection.size} queries"
         margin = f"certified rank {self.certified_rank}, gap={self.certificate.gap:.1e}"
-        return f"KeyDimension({self.rank} suffice, {self.least} needed, {shown}, nuclear-norm solution: {margin})"
+        return (
+            f"KeyDimension({self.rank} suffice, at least {self.least} needed, {shown}, nuclear-norm solution: {margin})"
+        )
 
     def _repr_html_(self) -> str:
         return self.table.html()
