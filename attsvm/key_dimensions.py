@@ -607,28 +607,24 @@ def key_dimension(
     >>> found.row(4, "kq_svd").kept
     1.0
     """
-    given = require_problem(problem)
-    require_choice("of", of, *get_args(DimensionsOf))
+    given, whole = _read(head, problem, of, held_out)
     for name, count in (("starts", starts), ("steps", steps)):
         require_count(name, count)
     trained = head if isinstance(head, TrainedHead) else None
-    if of == "keys" and trained is None:
-        raise ValueError('of="keys" needs a TrainedHead with its key and query maps, got a bare W')
-    whole = _read_W(trained.W if trained is not None else head, given)  # type: ignore[arg-type]
-    for name, one in (("problem", given), ("held_out", held_out)):
-        if one is not None and require_problem(one, name).batch is not None:
-            raise ValueError(f"{name} must be one problem; index the batch first, e.g. problem[0]")
-    if held_out is not None:
-        _read_W(whole, held_out) if (held_out.dx, held_out.dz) == whole.shape else _refuse(held_out, whole)
-    W, own, others = whole, _cut(whole, max(1, int(count_above(np.linalg.svd(whole, compute_uv=False))))), held_out
-    if trained is not None:
-        own = trained.scale * trained.key_map, np.asarray(trained.query_map)
-    if of == "keys":
-        assert trained is not None
-        W = trained.scale * np.eye(trained.d_head)
-        own = W, np.eye(trained.d_head)
-        given = _in_keys(trained, given)
-        others = None if held_out is None else _in_keys(trained, held_out)
+    projected = trained if of == "keys" else None
+    if projected is not None:
+        given = _in_keys(projected, given)
+        held_out = None if held_out is None else _in_keys(projected, held_out)
+        W = projected.scale * np.eye(projected.d_head)
+        own = W, np.eye(projected.d_head)
+    else:
+        W = whole
+        own = (
+            _cut(W, max(1, int(count_above(np.linalg.svd(W, compute_uv=False)))))
+            if trained is None
+            else (trained.scale * trained.key_map, np.asarray(trained.query_map))
+        )
+    asked = _ranks(ranks, len(own[0]))
     shown = _Shown.of(given, W)
     if not shown.count:
         raise ValueError("problem must have a query that sees two tokens")
@@ -639,18 +635,31 @@ def key_dimension(
     lead, K, Q = _sufficient(search, own, least)
     margin = float(shown.leads(shown.logits(*own)).min())
     size = float(np.linalg.svd(W, compute_uv=False).sum()) / margin if margin > 0 else float("inf")
-    extra = [r for r in (len(K), solution.certificate.rank) if r is not None and r >= 1]
-    listed = sorted({*_ranks(ranks, len(own[0])), *extra})
-    projected = None if of == "W" else trained
-    rows = _table_rows(search, W, projected, None if others is None else _Shown.of(others, W), listed)
+    listed = {*asked, len(K)} | ({solution.certificate.rank} if solution.certificate.rank else set())
+    rows = _table_rows(search, W, projected, None if held_out is None else _Shown.of(held_out, W), sorted(listed))
     if projected is not None:
         K, Q = K @ projected.key_map, Q @ projected.query_map
     small = TrainedHead(K, Q, 1.0, trained is not None and trained.biased)
     return KeyDimension(given, chosen, solution, small, lead, least, size, rows)
 
 
-def _refuse(held_out: AttentionProblem, W: FloatArray) -> None:
-    raise ValueError(f"held_out must have tokens and queries of dimension {W.shape}, got {(held_out.dx, held_out.dz)}")
+def _read(
+    head: TrainedHead | npt.ArrayLike, problem: AttentionProblem, of: str, held_out: AttentionProblem | None
+) -> tuple[AttentionProblem, FloatArray]:
+    """The checked problem and the W of the head."""
+    given = require_problem(problem)
+    require_choice("of", of, *get_args(DimensionsOf))
+    if of == "keys" and not isinstance(head, TrainedHead):
+        raise ValueError('of="keys" needs a TrainedHead with its key and query maps, got a bare W')
+    for name, one in (("problem", given), ("held_out", held_out)):
+        if one is not None and require_problem(one, name).batch is not None:
+            raise ValueError(f"{name} must be one problem; index the batch first, e.g. problem[0]")
+    W = _read_W(head.W if isinstance(head, TrainedHead) else head, given)
+    if held_out is not None and (held_out.dx, held_out.dz) != W.shape:
+        raise ValueError(
+            f"held_out must have tokens and queries of dimension {W.shape}, got {(held_out.dx, held_out.dz)}"
+        )
+    return given, W
 
 
 def _table_rows(

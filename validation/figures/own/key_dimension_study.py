@@ -164,28 +164,38 @@ def run_key_dimension(context: Context) -> Outcome:
         drawn[cell["model"]] += list(found["random"][0])
     tables = [_layer_table(model, own[model], s["trials"]) for model in own]
     tables += [_share_table(own), _random_table(own, drawn)]
-    worst = max(r["gap"] for part in (*own.values(), *drawn.values()) for r in part)
-    queries = {model: int(np.median([r["queries"] for r in part])) for model, part in own.items()}
-    notes = [
-        f"queries shown per head (as many held out): {', '.join(f'{m} {count}' for m, count in queries.items())}",
-        f"largest relative gap of a nuclear-norm solution: {worst:.1e}",
-        "Theory is about one layer trained to saturation. A head of a deep model is none: margins describe its "
-        "selections on these texts and predict nothing of its training.",
-    ]
-    curves = {
+    return Outcome(tables, _curves(own, drawn), _notes(own, drawn), _refuted(own))
+
+
+def _curves(own: dict[str, list[dict[str, Any]]], drawn: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    return {
         "layers": {model: sorted({r["layer"] for r in part}) for model, part in own.items()},
         "own": {model: _by_layer(part, "certified") for model, part in own.items()},
         "suffices": {model: _by_layer(part, "rank") for model, part in own.items()},
         "random": {model: _by_layer(part, "certified") for model, part in drawn.items()},
         "d_head": {model: part[0]["d_head"] for model, part in own.items()},
     }
-    refuted = [
+
+
+def _notes(own: dict[str, list[dict[str, Any]]], drawn: dict[str, list[dict[str, Any]]]) -> list[str]:
+    worst = max(r["gap"] for part in (*own.values(), *drawn.values()) for r in part)
+    queries = ", ".join(f"{model} {int(np.median([r['queries'] for r in part]))}" for model, part in own.items())
+    return [
+        f"queries shown per head (as many held out): {queries}",
+        f"largest relative gap of a nuclear-norm solution: {worst:.1e}",
+        "Theory is about one layer trained to saturation. A head of a deep model is none: margins describe its "
+        "selections on these texts and predict nothing of its training.",
+    ]
+
+
+def _refuted(own: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Heads whose smaller factors do not keep what they should, by shares that the table measures apart."""
+    return [
         f"{model}, layer {r['layer']}, head {r['head']}: factors of rank {r['rank']} keep every selection shown"
         for model, part in own.items()
         for r in part
         if not (r["lead"] > 0 and r["selections_shown_rank"] == 1.0 and r["least"] <= r["rank"])
     ]
-    return Outcome(tables, curves, notes, refuted)
 
 
 def _by_layer(records: list[dict[str, Any]], name: str) -> list[float]:
