@@ -35,7 +35,7 @@ from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.svm import att_svm
 from attsvm.user_input import generator, integer_array, require_count, require_flag, require_number
 
-__all__ = ["CopyRun", "CopyTask", "TwoStageRun", "train_copy", "match_and_copy", "two_stage"]
+__all__ = ["CopyRun", "CopyTask", "TwoStageRun", "match_and_copy", "train_copy", "two_stage"]
 
 
 # Standard deviation of the first weights.
@@ -73,6 +73,21 @@ class _Copying:
         change *= np.exp(scale - scale.max())[:, None]
         away = self.X - self.X[each, own][:, None]
         return np.einsum("nt,ntd->nd", change, away).T @ self.Z, float(scale.max())
+
+    def least_slope(self) -> float:
+        """Least cosine of the slope at the selected token with the way to another token's value."""
+        each = np.arange(len(self.X))
+        base = self.values[each, self.place]
+        assert self.label is not None
+        g, _ = _cross_entropy_slope(base, self.label)
+        return _least_cosine(g[:, None], self.values - base[:, None], np.isfinite(self.log_count))
+
+
+def _least_cosine(one: FloatArray, D: FloatArray, real: npt.NDArray[np.bool_]) -> float:
+    """Least cosine of rows that are not zero and exist; 1 where there are none."""
+    sizes = np.linalg.norm(one, axis=-1) * np.linalg.norm(D, axis=-1)
+    cosines = (one * D).sum(axis=-1) / np.where(sizes > 0, sizes, 1.0)
+    return float(cosines[real & (sizes > 0)].min(initial=1.0))
 
 
 def _cross_entropy_slope(out: FloatArray, label: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -133,6 +148,10 @@ class TwoStageRun:
         Marked steps of the stages.
     decoder_angles, angles : ndarray
         Degrees between weights and prediction at these steps.
+    least_slope : float
+        Least cosine between the slope of the loss at a selected token and ``D_t``. Where it is negative, attention on
+        token t lowers the loss of that sequence: the selected token is not the best one under this decoder, and the
+        prediction for attention does not apply.
     """
 
     decoder: FloatArray
@@ -143,6 +162,7 @@ class TwoStageRun:
     steps: IntArray
     decoder_angles: FloatArray
     angles: FloatArray
+    least_slope: float
 
     def __repr__(self) -> str:
         return f"TwoStageRun(decoder {self.decoder_angles[-1]:.2g} degrees, attention {self.angles[-1]:.2g} degrees)"
@@ -234,6 +254,7 @@ def two_stage(
     return TwoStageRun(
         decoders[-1], trained[-1], decoder_svm, graph, np.array(first), np.array(second),
         angle(misalignment(np.stack(decoders), decoder_svm.W)), angle(misalignment(np.stack(trained), graph.W)),
+        data.least_slope(),
     )  # fmt: skip
 
 
@@ -273,6 +294,14 @@ class CopyTask:
     problem: AttentionProblem
     values: FloatArray
     selection: IntArray
+
+    @property
+    def least_cosine(self) -> float:
+        """Least cosine of ``D_k`` and ``D_t`` in a sequence: positive where no mixture of tokens copies the value."""
+        each = np.arange(len(self.values))
+        D = self.values - self.values[each, self.selection][:, None]
+        both = np.ones((*D.shape[:2], D.shape[1]), dtype=bool)
+        return _least_cosine(D[:, :, None], D[:, None], both)
 
     def __repr__(self) -> str:
         n, T, d = self.problem.X.shape
