@@ -201,7 +201,7 @@ FIGURE_COPYING = Figure(
         a hidden W prefers; the decoder first, then attention, normalized steps of 0.1. Match and copy: 6 sequences of 5
         Gaussian keys, d = 8, queries equal to a key, Gaussian values, squared loss, normalized steps of 0.1 (plain
         ones: 0.02 times the gradient).""",
-    full={"trials": 20, "problems": 200, "steps": 10_000, "decoder_steps": 10_000},
+    full={"trials": 10, "problems": 200, "steps": 6000, "decoder_steps": 4000},
     quick={"trials": 2, "problems": 2, "steps": 4000, "decoder_steps": 500},
     run=run_copying,
     draw=draw_copying,
