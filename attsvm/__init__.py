@@ -44,6 +44,7 @@ _LAZY = {
     "high_score_tokens": "attsvm.optimality",
     "iter_locally_optimal": "attsvm.enumeration",
     "joint": "attsvm.joint",
+    "key_dimension": "attsvm.key_dimensions",
     "load_patch": "attsvm.patching",
     "load_problem": "attsvm.files",
     "locally_optimal_selections": "attsvm.enumeration",
@@ -72,6 +73,7 @@ if TYPE_CHECKING:  # the same names for type checkers; with a __getattr__ they w
     from attsvm.editing import edit
     from attsvm.enumeration import iter_locally_optimal, locally_optimal_selections, selection_graph
     from attsvm.files import ProblemFileError, load_problem, save_problem
+    from attsvm.key_dimensions import key_dimension
     from attsvm.losses import get_loss
     from attsvm.multiclass import multiclass_svm
     from attsvm.optimality import high_score_tokens, low_score_tokens, support_indices
@@ -137,6 +139,7 @@ __all__ = [
     "is_locally_optimal",
     "iter_locally_optimal",
     "joint",
+    "key_dimension",
     "load_patch",
     "load_problem",
     "locally_optimal_selections",

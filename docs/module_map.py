@@ -41,7 +41,8 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
     "files, sweeps, pages": (("files", "sweeps", "reports"), "what is stored and shown"),
     # The public names stand here: `attsvm/__init__.py` imports all of the above.
     "trained heads": (
-        ("export", "probing", "editing", "patching", "sklearn", "attsvm"), "edit, patch, fit, export, probe",
+        ("export", "key_dimensions", "probing", "editing", "patching", "sklearn", "attsvm"),
+        "edit, patch, fit, export, probe",
     ),
     "validation": (
         tuple(

@@ -169,6 +169,10 @@ def real(head: attsvm.TrainedHead, problem: attsvm.AttentionProblem) -> tuple[fl
     with attsvm.Monitor(model, every=1) as monitor:
         model(torch.randn(2, 4, 8))
         monitor.step()
+    dimensions = attsvm.key_dimension(head, problem, of="keys", ranks=[1])
+    smaller: attsvm.TrainedHead = dimensions.head
+    proof: attsvm.Certificate = dimensions.certificate
+    assert smaller.d_head == dimensions.rank >= dimensions.least and proof.gap < 1 and dimensions.table.rows
     relative: float = changed.relative_norm
     return relative, len(table) + len(monitor.history)
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from attsvm._lazy import load
+from attsvm.next_token.copying import CopyRun, CopyTask, TwoStageRun, match_and_copy, train_copy, two_stage
 from attsvm.next_token.finite_part import (
     CyclicSubspace,
     NextTokenDecomposition,
@@ -36,6 +37,8 @@ else:
 
 
 __all__ = [
+    "CopyRun",
+    "CopyTask",
     "Corpus",
     "CyclicSubspace",
     "GraphSolution",
@@ -43,6 +46,7 @@ __all__ = [
     "NextTokenRun",
     "SoftComposition",
     "TokenGraphs",
+    "TwoStageRun",
     "attention_shares",
     "decompose",
     "graph_svm",
@@ -50,10 +54,13 @@ __all__ = [
     "linear_finite_part",
     "linear_problem",
     "linear_svm",
+    "match_and_copy",
     "random_corpus",
     "read_embeddings",
     "read_sequences",
     "soft_composition",
     "token_graphs",
     "train",
+    "train_copy",
+    "two_stage",
 ]

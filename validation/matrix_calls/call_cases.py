@@ -74,7 +74,7 @@ Row = dict[str, Any]
 # Documented modules whose functions are public besides those of `attsvm` itself; classes that are called for work.
 MODULES = (
     "attsvm.attention", "attsvm.softmax", "attsvm.theory", "attsvm.joint", "attsvm.multiclass", "attsvm.next_token",
-    "attsvm.editing", "attsvm.enumeration", "attsvm.sklearn", "attsvm.torch", "attsvm.export",
+    "attsvm.editing", "attsvm.key_dimensions", "attsvm.enumeration", "attsvm.sklearn", "attsvm.torch", "attsvm.export",
     "attsvm.dynamics.conditioning", "attsvm.dynamics.localization", "attsvm.dynamics.polarization",
     "attsvm.dynamics.specialization",
 )  # fmt: skip

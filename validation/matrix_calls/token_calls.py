@@ -280,3 +280,70 @@ def _next_step(parts: list[Any], sequences: list[list[int]], E: FloatArray, loss
     slopes = torch.autograd.grad(total / len(sequences), own)
     size = torch.stack([g.square().sum() for g in slopes]).sum().sqrt()
     return [part - 0.1 * g / size for part, g in zip(parts, slopes, strict=True)]
+
+
+@case("attsvm.next_token.match_and_copy")
+def _match_and_copy(call: Call) -> Iterator[str]:
+    n, T, d = call.pick((1, 2, 3), (3, 4, 5), (5, 5, 6))
+    found = call.run(next_token.match_and_copy, n, T, d, seed=call.seed, **call.options(value_dim=2))
+    if found.values.shape != (n, T, 2 if call.given("value_dim") else d):
+        yield f"values have shape {found.values.shape}"
+    yield from close("queries", found.problem.Z, found.problem.X[np.arange(n), found.selection], 0.0)
+
+
+@case("attsvm.next_token.train_copy", work=400_000)
+def _train_copy(call: Call) -> Iterator[str]:
+    """Two steps by autograd on the squared loss as it is written."""
+    import torch
+
+    n, T, d = call.pick((1, 3, 3), (3, 4, 4), (4, 5, 5))
+    task = next_token.match_and_copy(n, T, d, seed=call.seed)
+    found = call.run(next_token.train_copy, task, steps=2, lr=0.2, seed=call.seed, **call.options("normalized"))
+    X, Z, values = (torch.tensor(part) for part in (task.problem.X, task.problem.Z, task.values))
+    W = torch.tensor(0.01 * np.random.default_rng(call.seed).standard_normal((d, d)))
+    for _ in range(2):
+        W.requires_grad_(True)
+        s = torch.softmax(torch.einsum("ntd,de,ne->nt", X, W, Z), dim=1)
+        aim = values[torch.arange(n), torch.tensor(task.selection)]
+        loss = 0.5 * (torch.einsum("nt,ntv->nv", s, values) - aim).square().sum()
+        (slope,) = torch.autograd.grad(loss, W)
+        W = (W - 0.2 * (slope / slope.norm() if call["normalized"] else slope)).detach()
+    yield from close("W", found.W, W, 1e-9)
+
+
+@case("attsvm.next_token.two_stage", work=400_000)
+def _two_stage(call: Call) -> Iterator[str]:
+    """Both stages by autograd, and both predictions with all pairs as constraints."""
+    import torch
+
+    n, T, V, d = call.pick((2, 3, 4, 4), (4, 4, 5, 5), (6, 5, 6, 6))
+    lines, E = next_token.random_corpus(n, T, V, d, labels="realizable", seed=call.seed)
+    successors = np.random.default_rng(call.seed).permutation(V)
+    sequences = [[*line[:-1], int(successors[line[-1]])] for line in lines]
+    found = call.run(next_token.two_stage, sequences, E, successors, decoder_steps=3, steps=2, lr=0.2, seed=call.seed)
+    wanted = _graph_reference(sequences, E, "frobenius", [line[-1] for line in lines])
+    if wanted is not None:
+        yield from close("norm of attention", found.graph.norm, wanted, 1e-5)
+    rng = np.random.default_rng(call.seed)
+    table = torch.tensor(E)
+    D, W = (torch.tensor(0.01 * rng.standard_normal(shape)) for shape in ((V, d), (d, d)))
+
+    def stepped(parameter: Any, loss_of: Any) -> Any:
+        parameter.requires_grad_(True)
+        (slope,) = torch.autograd.grad(loss_of(parameter), parameter)
+        return (parameter - 0.2 * slope / slope.norm()).detach()
+
+    def attended(w: Any) -> Any:
+        loss = torch.zeros(()).double()
+        for *context, following in sequences:
+            x = table[context]
+            loss = loss - torch.log_softmax(D @ (x.T @ torch.softmax(x @ w @ x[-1], dim=0)), dim=0)[following]
+        return loss
+
+    each = torch.arange(V)
+    for _ in range(3):
+        D = stepped(D, lambda m: -torch.log_softmax(table @ m.T, dim=1)[each, torch.tensor(successors)].sum())
+    for _ in range(2):
+        W = stepped(W, attended)
+    yield from close("decoder", found.decoder, D, 1e-9)
+    yield from close("W", found.W, W, 1e-9)
