@@ -407,7 +407,7 @@ def sequences(s: Mapping[str, Any]) -> dict[str, Way]:
     """
 
     def parted(shown: Corrections) -> list[IntArray]:
-        return [np.sort(part) for part in np.array_split(shown.failures, s["rounds"])]
+        return np.array_split(shown.failures, min(s["rounds"], len(shown.failures)))
 
     def patches(start: Start) -> Way:
         def way(shown: Corrections, seed: int) -> tuple[QueryMap, float]:
