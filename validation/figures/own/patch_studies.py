@@ -118,11 +118,11 @@ def _table(found: Found, title: str, s: Mapping[str, Any]) -> Table:
         ))  # fmt: skip
     others = found["no change"]["unreported"][0]
     columns = (
-        "", f"repaired of {s['failures']}", f"broken of {s['golden']} golden", f"lost of {others:.0f} unreported",
-        "won of them", "recall@1, new documents", "against no change, points", "size of the change", "seconds",
+        "", f"repaired of {s['failures']}", f"broken of {s['golden']} golden", "unreported lost", "unreported won",
+        "recall@1, new documents", "against no change, points", "size of the change", "seconds",
         "peak memory",
     )  # fmt: skip
-    return Table(title, columns, rows)
+    return Table(f"{title}; {others:.0f} unreported queries", columns, rows)
 
 
 def _broken_promises(found: Found, s: Mapping[str, Any]) -> list[str]:
