@@ -26,6 +26,11 @@ _WORDS = {
     "smallest change": "No map that keeps the promises is nearer to the one before, to within the relative gap.",
 }
 
+_HEURISTIC = (
+    "Which failures are given up is chosen by a soft margin. This is a heuristic: another choice may repair more of "
+    "them. The change for those that are left is proved to be the smallest."
+)
+
 
 def patch_page(patch: Patch) -> str:
     """The page as text of HTML."""
@@ -41,8 +46,10 @@ def patch_page(patch: Patch) -> str:
         repairs=_folded(_outcomes("Failures", patch, failures)),
         kept=_folded(_outcomes("Golden answers, smallest leads first", patch, sorted(golden, key=lambda o: o.lead))),
         left_out=_folded(_outcomes("Golden answers that were not first before the patch", patch, patch.left_out)),
-        unserved=[f"Query {o.query}: {o.document} is not first. {o.reason.capitalize()}." for o in patch.unserved]
-        if found else [], conflict=_folded(_demands("Demands that contradict each other", patch.conflict)),
+        unserved=[
+            f"Query {o.query}: {o.document} is not first. {o.reason[:1].upper()}{o.reason[1:]}." for o in patch.unserved
+        ] if found else [], heuristic=_HEURISTIC if found and patch.C is not None and patch.unserved else "",
+        conflict=_folded(_demands("Demands that contradict each other", patch.conflict)),
         conflict_text=patch.conflict_text() if patch.conflict else "",
         driving=_folded(_demands("Demands with the largest multipliers", patch.driving)),
         changes=_folded(_changes(changes)), unreported=_unreported(patch, len(changes)) if found else "",

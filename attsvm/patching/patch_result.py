@@ -309,7 +309,7 @@ class Patch:
         """The contradiction in words."""
         told = "; ".join(str(one) for one in self.conflict[:_SHOWN])
         more = f" and {len(self.conflict) - _SHOWN} more" if len(self.conflict) > _SHOWN else ""
-        failures = list(dict.fromkeys(str(one.query) for one in self.conflict if one.kind == "repair"))
+        failures = list(dict.fromkeys(repr(one.query) for one in self.conflict if one.kind == "repair"))
         advice = f"leave out one of the failures of {', '.join(failures[:_SHOWN])}" if failures else "leave out one"
         return f"these demands contradict each other: {told}{more}; {advice}, or pass C to give some up"
 

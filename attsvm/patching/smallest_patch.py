@@ -369,7 +369,7 @@ def _searched(given: _Task, new: BoolArray) -> tuple[Wanted, Search, SearchResul
     """Hard margins, after a soft margin that chooses what is given up where C is set."""
     wanted = Wanted.of(given.promises, given.queries, given.documents, given.maps)
     effort = _within_memory(given.effort, wanted, given.prior.shape)
-    search = Search(wanted, given.base, given.documents, given.norm, effort)
+    search = Search(wanted, given.base, (given.queries, given.documents), given.norm, effort)
     if given.C is None:
         return wanted, search, search.hard(search.first)
     droppable = wanted.repair & new

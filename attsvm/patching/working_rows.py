@@ -34,6 +34,8 @@ MISSED = 1e-9
 _DEARER, _TRIES = 2.0**4, 4
 # Promises of a contradiction up to which fewer ones are looked for.
 _MOST_FILTERED = 80
+# Promises that a failure is said to contradict by name.
+_NAMED = 2
 # Promises that are tried again after they were given up.
 _MOST_RESTORED = 20
 # Share of its margin by which a failure is missed that the soft margin gives up.
@@ -103,14 +105,22 @@ class SearchResult:
 class Search:
     """The set of rows and the map so far; one instance per patch."""
 
-    def __init__(self, wanted: Wanted, base: FloatArray, documents: VectorIndex, norm: Norm, effort: Effort) -> None:
-        self.wanted, self.base, self.documents, self.norm, self.effort = wanted, base, documents, norm, effort
+    def __init__(
+        self,
+        wanted: Wanted,
+        base: FloatArray,
+        index: tuple[VectorIndex, VectorIndex],
+        norm: Norm,
+        effort: Effort,
+    ) -> None:
+        self.wanted, self.base, self.norm, self.effort = wanted, base, norm, effort
+        self.queries, self.documents = index
         self.promise, self.rival = _first_rows(wanted)
         self.multipliers = np.zeros(len(self.promise))
         self.scans = 0
         lengths = np.sqrt(np.vecdot(wanted.queries, wanted.queries))
         # Slacks are counted in scores of vectors of length 1: C means the same at every scale of the embeddings.
-        self.unit = 2.0 ** float(np.round(np.log2(documents.longest * lengths.max(initial=0.0))))
+        self.unit = 2.0 ** float(np.round(np.log2(self.documents.longest * lengths.max(initial=0.0))))
         self.active = np.ones(len(wanted.promises), dtype=bool)
         self.first = self.look(base)
 
@@ -193,7 +203,7 @@ class Search:
                 gone = None if droppable is None else self._weakest(solution, pairs, droppable)
                 if gone is None:
                     return self._result(*self._fewer(solution, pairs), found, given_up)
-                given_up[gone] = self._contradiction(solution, pairs)
+                given_up[gone] = self._contradiction(solution, pairs, gone)
                 self.active[gone], due = False, True
                 self.multipliers[:] = 0.0
                 continue
@@ -216,10 +226,20 @@ class Search:
         weight[~droppable] = 0.0
         return int(weight.argmax()) if weight.any() else None
 
-    def _contradiction(self, solution: MarginSolution, pairs: Leads) -> str:
+    def _contradiction(self, solution: MarginSolution, pairs: Leads, gone: int) -> str:
+        """Which other promises the rows of the proof are about, those of the largest weights by name."""
         farkas = solution.certificate.farkas
         assert farkas is not None
-        return f"contradicts {len(np.unique(pairs.promise[farkas.rows])) - 1} other promises, proved by {farkas.proof}"
+        weight = np.bincount(pairs.promise[farkas.rows], np.abs(farkas.multipliers[farkas.rows]))
+        others = [int(k) for k in np.argsort(-weight, kind="stable") if weight[k] > 0 and k != gone]
+        if not others:
+            return f"cannot hold whatever else is promised, proved by {farkas.proof}"
+        named = [
+            f"{self.documents.label(one.document)!r} first for query {self.queries.label(one.query)!r}"
+            for one in (self.wanted.promises[k] for k in others[:_NAMED])
+        ]
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        return f"contradicts {', '.join(named)}{more}, proved by {farkas.proof}"
 
     def _fewer(self, solution: MarginSolution, pairs: Leads) -> tuple[MarginSolution, Leads]:
         """A contradiction of fewer promises: each is left out in turn, if the others contradict each other as well."""
@@ -284,7 +304,8 @@ class Search:
     def restore(self, C: float, given_up: dict[int, str], droppable: BoolArray) -> list[int]:
         """Promises that were given up but can be kept beside the others with no weight above C, nearest ones first.
 
-        A soft margin splits what two contradicting failures lack between them; one of the two can be served.
+        A soft margin splits what two contradicting failures lack between them; one of the two can be served. What the
+        others contradict is written to their reasons.
         """
         _, pairs = self.rows(self.base)
         apart = np.zeros(len(self.active))
@@ -299,8 +320,10 @@ class Search:
             solution = self.solved(self.problem(pairs), None)
             if solution.status.has_solution and self._heaviest(solution, pairs, droppable) <= C:
                 kept.append(k)
-            else:
-                self.active[k] = False
+                continue
+            self.active[k] = False
+            if solution.certificate.farkas is not None:
+                given_up[k] = self._contradiction(solution, pairs, k)
         return kept
 
     def _heaviest(self, solution: MarginSolution, pairs: Leads, droppable: BoolArray) -> float:

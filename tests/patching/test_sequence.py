@@ -171,6 +171,10 @@ def test_the_page_says_what_happened(tmp_path):
     refused = attsvm.patch(np.eye(2)[[0, 0]], np.eye(2), [(0, 0), (1, 1)])
     page = refused.report(tmp_path / "no.html").read_text()
     assert "Contradiction" in page and "proved by" in page
+    names = {"query_ids": ["q0", "q1"], "document_ids": ["KDE", "GNU"]}
+    given_up = attsvm.patch(np.eye(2)[[0, 0]], np.eye(2), [("q0", "KDE"), ("q1", "GNU")], C=10.0, **names)
+    page = given_up.report(tmp_path / "given_up.html").read_text()
+    assert "This is a heuristic" in page and "Contradicts &#39;KDE&#39; first for query &#39;q0&#39;" in page
     named = attsvm.patch(np.array([[0.9, 1.0]]), np.eye(2), [(0, "<b>")], document_ids=["<b>", "ok"])
     page = named.report(tmp_path / "named.html").read_text()
     assert "<b>" not in page.partition("<script")[0] and "&lt;b&gt;" in page

@@ -258,7 +258,9 @@ def test_a_contradiction_names_its_demands():
     assert "contradict each other" in str(patch) and "infeasible" in repr(patch)
     served = attsvm.patch(Z, X, [(0, 3), (40, 4)], right[5:], C=1000.0)
     assert served.status == "optimal" and len(served.repaired) == 1 and len(served.unserved) == 1
-    assert served.unserved[0].reason and len(served.kept) == len(right[5:])
+    gone, stays = served.unserved[0], served.repaired[0]
+    assert f"contradicts {stays.document} first for query {stays.query}, proved by" in gone.reason
+    assert gone.query != stays.query and len(served.kept) == len(right[5:])
 
 
 def test_contradicting_golden_answers_are_never_given_up():

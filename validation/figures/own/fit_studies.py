@@ -40,9 +40,8 @@ from attsvm.validation.pretrained.atom_mapping import (
     read_reactions,
     tasks_of,
 )
-from attsvm.validation.pretrained.installed_models import embed
 from attsvm.validation.pretrained.retrieval import Asked, Split, measured, ways
-from attsvm.validation.pretrained.text_pairs import docstring_pairs
+from attsvm.validation.pretrained.text_pairs import docstring_pairs, embedded_pairs
 
 __all__ = [
     "FIGURE_ATOMS",
@@ -316,30 +315,17 @@ def retrieval_of_split(
     """One way on one split; splits depend on the seed of the study and their number alone."""
     s = json.loads(settings)
     with np.load(data, allow_pickle=False) as kept:
-        asked = Asked(kept["queries"].astype(np.float64), kept["documents"].astype(np.float64), kept["modules"])
+        asked = Asked(kept["queries"].astype(np.float64), kept["documents"].astype(np.float64), kept["groups"])
     train, test = asked.parted(np.random.default_rng([first, split]))
     found = measured(ways(s)[way], Split(train, s["negatives"], split), test)
     return {"found": [json.dumps(found)] * trials}
-
-
-def _embeddings(context: Context, folder: Path) -> Path:
-    """A file with the embeddings of queries and documents and their modules, named by the texts."""
-    s = context.settings
-    pairs = docstring_pairs(s["pairs"])
-    texts = [pair[1] for pair in pairs] + [pair[2] for pair in pairs]
-    path = folder / f"own_retrieval_{len(pairs)}_{digest(*texts, str(s['longest']), length=12)}.npz"
-    if not path.exists():
-        vectors = embed(texts, longest=s["longest"])
-        n = len(pairs)
-        np.savez(path, queries=vectors[:n], documents=vectors[n:], modules=np.array([pair[0] for pair in pairs]))
-    return path
 
 
 def run_retrieval(context: Context) -> Outcome:
     """Recall@1 and MRR on held-out modules, for every way and split."""
     s = dict(context.settings)
     with folder_beside(context.store) as folder:
-        data = _embeddings(context, folder)
+        data = embedded_pairs(docstring_pairs(s["pairs"]), folder, longest=s["longest"])
         settings = json.dumps({k: v for k, v in s.items() if k != "trials"}, sort_keys=True)
         cells = [
             {"data": str(data), "split": k, "way": label, "first": context.seed, "settings": settings}
@@ -348,7 +334,7 @@ def run_retrieval(context: Context) -> Outcome:
         ]
         done = context.sweep(retrieval_of_split, cells, 1, chunk=1, name="splits", extend=True)
         with np.load(data, allow_pickle=False) as kept:
-            n, modules = len(kept["modules"]), len(np.unique(kept["modules"]))
+            n, modules = len(kept["groups"]), len(np.unique(kept["groups"]))
     found: dict[str, dict[str, list[Any]]] = {}
     for cell, columns in zip(cells, done.columns, strict=True):
         entry = found.setdefault(str(cell["way"]), {})
