@@ -23,6 +23,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Source
 from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.compiled.exchanges import exchange_rows
 from attsvm.solvers.deadline import late, read_time_limit, within
 from attsvm.solvers.ladder import follows_faces, rungs
@@ -36,6 +37,8 @@ from attsvm.solvers.solve import solve
 
 __all__ = ["solve_soft_path"]
 
+# Sweeps of coordinate descent that find most of the face to begin with.
+_SWEEPS = 10
 # Share of its bound by which a sum of multipliers may fall short and still be at it.
 _NEAR = 1e-6
 _Entry = TypeVar("_Entry", bound=np.generic)
@@ -113,7 +116,7 @@ def _solve_path(
     if specs[0].name == "active_set" and asked.max_iterations is None:  # solved sooner than proved
         return asked.many(_repeated(problem, penalty))
     if asked.solver == "auto" and asked.max_iterations is None and follows_faces(first, asked.norm):
-        return _face_by_face(problem, penalty, asked)
+        return _face_by_face(problem, penalty, asked, asked.tolerance or specs[0].achievable)
     if not specs[0].batched:
         return _one_by_one(problem, penalty, asked)
     return _Path(problem, penalty, asked, _repeated(problem, penalty)).run()
@@ -136,25 +139,25 @@ def _one_by_one(
     return found
 
 
-def _face_by_face(problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked) -> list[MarginSolution]:
-    """The first as alone, the others by exchanges from its face on; what these do not prove one by one."""
-    first = asked.one(problem._with_penalty(penalty.of_problem(0)))
-    if first.status != "optimal" or late():
-        return _one_by_one(problem, penalty, asked, [first])
-    begin = time.perf_counter()
-    done = exchange_rows(problem.pairs(), problem.rhs, penalty, first.multipliers)
-    found, others = [first], np.arange(1, len(done.W))
-    if len(others):
-        batch = _repeated(problem, penalty).take(others)
-        certificate = certify(batch, done.W[1:], done.multipliers[1:], asked.norm)
-        each = (time.perf_counter() - begin) / len(others)
-        for i in others[np.logical_and.accumulate(certificate.proved <= first.tolerance)]:
+def _face_by_face(problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked, tolerance: float) -> list[MarginSolution]:
+    """All by exchanges, from the face that a few sweeps find for the least C; what these do not prove one by one."""
+    begin, pairs = time.perf_counter(), problem.pairs()
+    descent = DualDescent(pairs, problem.rhs, penalty.of_problem(0), np.zeros(problem.m))
+    descent.sweep(_SWEEPS)
+    start = np.empty(problem.m)
+    start[descent.order] = descent.lam
+    start = penalty.of_problem(0).admissible(start, problem.owner, problem.q)
+    done = exchange_rows(pairs, problem.rhs, penalty, start)
+    found: list[MarginSolution] = []
+    if len(done.W):
+        batch = _repeated(problem, penalty).take(np.arange(len(done.W)))
+        certificate = certify(batch, done.W, done.multipliers, asked.norm)
+        each = (time.perf_counter() - begin) / len(done.W)
+        for i in np.flatnonzero(np.logical_and.accumulate(certificate.proved <= tolerance)):
             one, W, lam = problem._with_penalty(penalty.of_problem(int(i))), done.W[i], done.multipliers[i]
-            own = certificate.of(int(i) - 1, Source(one, W, lam, asked.norm))
+            own = certificate.of(int(i), Source(one, W, lam, asked.norm))
             result = MethodResult(W, lam, int(done.exchanges[i]), certificate=own)
-            found.append(
-                conclude(one, asked.norm, result, solver="soft_large", seconds=each, tolerance=first.tolerance)
-            )
+            found.append(conclude(one, asked.norm, result, solver="soft_large", seconds=each, tolerance=tolerance))
     return _one_by_one(problem, penalty, asked, found)
 
 
