@@ -32,7 +32,6 @@ from attsvm.solvers.margin_solution import MarginSolution, MarginSolutionBatch, 
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.penalty import PenaltyBatch
 from attsvm.solvers.prior import Prior
-from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.solve import solve
 
 __all__ = ["solve_soft_path"]
@@ -150,7 +149,7 @@ def _face_by_face(problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked, 
     done = exchange_rows(pairs, problem.rhs, penalty, start)
     found: list[MarginSolution] = []
     if len(done.W):
-        batch = _repeated(problem, penalty).take(np.arange(len(done.W)))
+        batch = _repeated(problem, penalty.of_problems(np.arange(len(done.W))))
         certificate = certify(batch, done.W, done.multipliers, asked.norm)
         each = (time.perf_counter() - begin) / len(done.W)
         for i in np.flatnonzero(np.logical_and.accumulate(certificate.proved <= tolerance)):
@@ -188,8 +187,8 @@ def _carried(known: MarginSolution, problem: MarginProblem) -> MarginSolution | 
 
 def _repeated(problem: MarginProblem, penalty: PenaltyBatch) -> MarginProblemBatch:
     """The problem once for each penalty, as a batch."""
-    pair, size = problem.pairs(), len(penalty.C)
-    rows = PairRows.trusted(_copies(pair.a, size), _copies(pair.queries, size), pair.owner)
+    size = len(penalty.C)
+    rows = problem.pairs().repeated(size)
     batch: MarginProblemBatch
     if problem.is_plain:
         batch = MarginProblem.from_rows(rows)
