@@ -4,8 +4,8 @@ With the hinge a solution without bounds that are reached is that of every large
 or W = 0, multipliers grow in proportion to C. Certificates tell where that is so. The others are solved
 
 - by exchanges of single rows from one face to the next (`attsvm.solvers.compiled.exchanges`), where the face of a
-  Frobenius norm is small: from the solution for the least C on, all others take about as long as that one;
-- as one batch, where their method works on batches;
+  Frobenius norm is small;
+- from the largest C down, a few as a batch, where their method works on batches;
 - else one after another, each from the multipliers of the one before.
 
 Every solution has its own certificate, whatever it came from. A time limit is that of all of them together.
@@ -38,6 +38,8 @@ __all__ = ["solve_soft_path"]
 
 # Sweeps of coordinate descent that find most of the face to begin with.
 _SWEEPS = 10
+# Values of C that are solved as a batch after the largest one; twice as many each time.
+_AT_ONCE = 3
 # Share of its bound by which a sum of multipliers may fall short and still be at it.
 _NEAR = 1e-6
 _Entry = TypeVar("_Entry", bound=np.generic)
@@ -118,7 +120,7 @@ def _solve_path(
         return _face_by_face(problem, penalty, asked, asked.tolerance or specs[0].achievable)
     if not specs[0].batched:
         return _one_by_one(problem, penalty, asked)
-    return _Path(problem, penalty, asked, _repeated(problem, penalty)).run()
+    return _Path(problem, penalty, asked).run()
 
 
 def _one_by_one(
@@ -138,8 +140,12 @@ def _one_by_one(
     return found
 
 
-def _face_by_face(problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked, tolerance: float) -> list[MarginSolution]:
+def _face_by_face(
+    problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked, tolerance: float
+) -> Sequence[MarginSolution]:
     """All by exchanges, from the face that a few sweeps find for the least C; what these do not prove one by one."""
+    if late():
+        return _one_by_one(problem, penalty, asked)
     begin, pairs = time.perf_counter(), problem.pairs()
     descent = DualDescent(pairs, problem.rhs, penalty.of_problem(0), np.zeros(problem.m))
     descent.sweep(_SWEEPS)
@@ -205,43 +211,75 @@ def _copies(array: npt.NDArray[_Entry], size: int) -> npt.NDArray[_Entry]:
 
 
 class _Path:
-    """Solutions for all penalties, some of them proved by others."""
+    """Solutions for all penalties, from the largest C down, some of them proved by others."""
 
-    def __init__(self, problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked, batch: MarginProblemBatch) -> None:
-        self.problem, self.penalty, self.asked, self.batch = problem, penalty, asked, batch
+    def __init__(self, problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked) -> None:
+        self.problem, self.penalty, self.asked = problem, penalty, asked
         self.C: FloatArray = penalty.C
+        self.batch = _repeated(problem, penalty)
         self.found: dict[int, MarginSolution] = {}
+        self.expected: dict[int, tuple[int, float, FloatArray]] = {}  # source, multiple of its multipliers, and W
 
     def _of(self, i: int) -> MarginProblem:
         return self.problem._with_penalty(self.penalty.of_problem(i))
 
     def _left(self) -> IntArray:
-        """Penalties without a solution."""
-        return np.array([i for i in range(len(self.C)) if i not in self.found], dtype=np.int64)
+        """Penalties without a solution, and without one that is expected."""
+        some = self.found.keys() | self.expected.keys()
+        return np.array([i for i in range(len(self.C)) if i not in some], dtype=np.int64)
 
     def run(self) -> list[MarginSolution]:
         """All solutions, in order."""
-        last = len(self.C) - 1
-        for i in (last, 0):
-            if i not in self.found:
-                self.found[i] = self.asked.one(self._of(i))
-                left = self._left()
-                if len(left) and self.found[i].status == "optimal":
-                    self._offer(i, left, np.ones(len(left)) if i else self.C[left] / self.C[i])
-        left = self._left()
-        if len(left):
-            rest = self.asked.many(self.batch.take(left))
-            self.found |= {int(i): rest[place] for place, i in enumerate(left)}
+        last, count = len(self.C) - 1, 1
+        while len(left := self._left()):
+            self._solve(left if late() else left[-count:])
+            count = max(_AT_ONCE, 2 * count)
+        self._prove()
+        if len(left := self._left()):
+            self._solve(left)
         return [self.found[i] for i in range(last + 1)]
 
-    def _offer(self, source: int, others: IntArray, multiples: FloatArray) -> None:
-        """Take multiples of a solution for other penalties where they are proved."""
-        known, norm = self.found[source], self.asked.norm
-        W, lam = known.W * multiples[:, None, None], known.multipliers * multiples[:, None]
-        certificate = certify(self.batch.take(others), W, lam, norm)
-        for place in np.flatnonzero(certificate.proved <= known.tolerance):
-            i = int(others[place])
-            one = self._of(i)
-            own = certificate.of(int(place), Source(one, W[place], lam[place], norm))
-            result = MethodResult(W[place], lam[place], 0, certificate=own)
-            self.found[i] = conclude(one, norm, result, solver=known.solver, seconds=0.0, tolerance=known.tolerance)
+    def _solve(self, which: IntArray) -> None:
+        """Solve for these C, and note what follows from that for the others."""
+        if len(which) == 1:
+            self.found[int(which[0])] = self.asked.one(self._of(int(which[0])))
+        else:
+            several = self.asked.many(self.batch.take(which))
+            self.found |= {int(i): several[place] for place, i in enumerate(which)}
+        for i in which.tolist():
+            self._expect(i)
+
+    def _expect(self, source: int) -> None:
+        """Where no bound is reached, C does not matter; where all are, multipliers of smaller C are multiples.
+
+        In norm form multiples below 1 belong to W = 0.
+        """
+        known, C = self.found[source], self.C[source]
+        if known.status != "optimal":
+            return
+        loads, W = self.penalty.of_problem(source).loads(known.multipliers, self.problem.owner, self.problem.q), known.W
+        hinge, multiples = self.penalty.loss == "hinge", self.asked.norm.name == "frobenius"
+        same = hinge and float(loads.max()) < C * (1.0 - _NEAR)
+        rises = (hinge and bool((loads >= C * (1.0 - _NEAR)).all())) or not W.any()
+        for i in self._left()[: None if same or rises else 0].tolist():
+            if same and self.C[i] >= float(loads.max()):
+                self.expected[i] = (source, 1.0, W)
+            elif rises and self.C[i] < C:
+                t = self.C[i] / C
+                self.expected[i] = (source, t, t * W if multiples else np.zeros_like(W))
+
+    def _prove(self) -> None:
+        """Certify what is expected, all at once; what is not proved is left to be solved."""
+        which, self.expected = self.expected, {}
+        if not which:
+            return
+        index, norm = np.array(list(which)), self.asked.norm
+        W = np.stack([part for _, _, part in which.values()])
+        lam = np.stack([t * self.found[source].multipliers for source, t, _ in which.values()])
+        certificate = certify(self.batch.take(index), W, lam, norm)
+        for place, (i, (source, _, _)) in enumerate(which.items()):
+            known, one = self.found[source], self._of(i)
+            if certificate.proved[place] <= known.tolerance:
+                own = certificate.of(place, Source(one, W[place], lam[place], norm))
+                result = MethodResult(W[place], lam[place], 0, certificate=own)
+                self.found[i] = conclude(one, norm, result, solver=known.solver, seconds=0.0, tolerance=known.tolerance)
