@@ -4,8 +4,8 @@ With the hinge a solution without bounds that are reached is that of every large
 or W = 0, multipliers grow in proportion to C. Certificates tell where that is so. The others are solved
 
 - by exchanges of single rows from one face to the next (`attsvm.solvers.compiled.exchanges`), where the face of a
-  Frobenius norm is small: from the solution for the least C on, all others take about as long as that one;
-- as one batch, where their method works on batches;
+  Frobenius norm is small;
+- from the largest C down, a few as a batch, where their method works on batches;
 - else one after another, each from the multipliers of the one before.
 
 Every solution has its own certificate, whatever it came from. A time limit is that of all of them together.
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Source
 from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.compiled.exchanges import exchange_rows
 from attsvm.solvers.deadline import late, read_time_limit, within
 from attsvm.solvers.ladder import follows_faces, rungs
@@ -31,11 +32,14 @@ from attsvm.solvers.margin_solution import MarginSolution, MarginSolutionBatch, 
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.penalty import PenaltyBatch
 from attsvm.solvers.prior import Prior
-from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.solve import solve
 
 __all__ = ["solve_soft_path"]
 
+# Sweeps of coordinate descent that find most of the face to begin with.
+_SWEEPS = 10
+# Values of C that are solved as a batch after the largest one; twice as many each time.
+_AT_ONCE = 3
 # Share of its bound by which a sum of multipliers may fall short and still be at it.
 _NEAR = 1e-6
 _Entry = TypeVar("_Entry", bound=np.generic)
@@ -113,10 +117,10 @@ def _solve_path(
     if specs[0].name == "active_set" and asked.max_iterations is None:  # solved sooner than proved
         return asked.many(_repeated(problem, penalty))
     if asked.solver == "auto" and asked.max_iterations is None and follows_faces(first, asked.norm):
-        return _face_by_face(problem, penalty, asked)
+        return _face_by_face(problem, penalty, asked, asked.tolerance or specs[0].achievable)
     if not specs[0].batched:
         return _one_by_one(problem, penalty, asked)
-    return _Path(problem, penalty, asked, _repeated(problem, penalty)).run()
+    return _Path(problem, penalty, asked).run()
 
 
 def _one_by_one(
@@ -136,25 +140,29 @@ def _one_by_one(
     return found
 
 
-def _face_by_face(problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked) -> list[MarginSolution]:
-    """The first as alone, the others by exchanges from its face on; what these do not prove one by one."""
-    first = asked.one(problem._with_penalty(penalty.of_problem(0)))
-    if first.status != "optimal" or late():
-        return _one_by_one(problem, penalty, asked, [first])
-    begin = time.perf_counter()
-    done = exchange_rows(problem.pairs(), problem.rhs, penalty, first.multipliers)
-    found, others = [first], np.arange(1, len(done.W))
-    if len(others):
-        batch = _repeated(problem, penalty).take(others)
-        certificate = certify(batch, done.W[1:], done.multipliers[1:], asked.norm)
-        each = (time.perf_counter() - begin) / len(others)
-        for i in others[np.logical_and.accumulate(certificate.proved <= first.tolerance)]:
+def _face_by_face(
+    problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked, tolerance: float
+) -> Sequence[MarginSolution]:
+    """All by exchanges, from the face that a few sweeps find for the least C; what these do not prove one by one."""
+    if late():
+        return _one_by_one(problem, penalty, asked)
+    begin, pairs = time.perf_counter(), problem.pairs()
+    descent = DualDescent(pairs, problem.rhs, penalty.of_problem(0), np.zeros(problem.m))
+    descent.sweep(_SWEEPS)
+    start = np.empty(problem.m)
+    start[descent.order] = descent.lam
+    start = penalty.of_problem(0).admissible(start, problem.owner, problem.q)
+    done = exchange_rows(pairs, problem.rhs, penalty, start)
+    found: list[MarginSolution] = []
+    if len(done.W):
+        batch = _repeated(problem, penalty.of_problems(np.arange(len(done.W))))
+        certificate = certify(batch, done.W, done.multipliers, asked.norm)
+        each = (time.perf_counter() - begin) / len(done.W)
+        for i in np.flatnonzero(np.logical_and.accumulate(certificate.proved <= tolerance)):
             one, W, lam = problem._with_penalty(penalty.of_problem(int(i))), done.W[i], done.multipliers[i]
-            own = certificate.of(int(i) - 1, Source(one, W, lam, asked.norm))
+            own = certificate.of(int(i), Source(one, W, lam, asked.norm))
             result = MethodResult(W, lam, int(done.exchanges[i]), certificate=own)
-            found.append(
-                conclude(one, asked.norm, result, solver="soft_large", seconds=each, tolerance=first.tolerance)
-            )
+            found.append(conclude(one, asked.norm, result, solver="soft_large", seconds=each, tolerance=tolerance))
     return _one_by_one(problem, penalty, asked, found)
 
 
@@ -185,8 +193,8 @@ def _carried(known: MarginSolution, problem: MarginProblem) -> MarginSolution | 
 
 def _repeated(problem: MarginProblem, penalty: PenaltyBatch) -> MarginProblemBatch:
     """The problem once for each penalty, as a batch."""
-    pair, size = problem.pairs(), len(penalty.C)
-    rows = PairRows.trusted(_copies(pair.a, size), _copies(pair.queries, size), pair.owner)
+    size = len(penalty.C)
+    rows = problem.pairs().repeated(size)
     batch: MarginProblemBatch
     if problem.is_plain:
         batch = MarginProblem.from_rows(rows)
@@ -203,43 +211,75 @@ def _copies(array: npt.NDArray[_Entry], size: int) -> npt.NDArray[_Entry]:
 
 
 class _Path:
-    """Solutions for all penalties, some of them proved by others."""
+    """Solutions for all penalties, from the largest C down, some of them proved by others."""
 
-    def __init__(self, problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked, batch: MarginProblemBatch) -> None:
-        self.problem, self.penalty, self.asked, self.batch = problem, penalty, asked, batch
+    def __init__(self, problem: MarginProblem, penalty: PenaltyBatch, asked: _Asked) -> None:
+        self.problem, self.penalty, self.asked = problem, penalty, asked
         self.C: FloatArray = penalty.C
+        self.batch = _repeated(problem, penalty)
         self.found: dict[int, MarginSolution] = {}
+        self.expected: dict[int, tuple[int, float, FloatArray]] = {}  # source, multiple of its multipliers, and W
 
     def _of(self, i: int) -> MarginProblem:
         return self.problem._with_penalty(self.penalty.of_problem(i))
 
     def _left(self) -> IntArray:
-        """Penalties without a solution."""
-        return np.array([i for i in range(len(self.C)) if i not in self.found], dtype=np.int64)
+        """Penalties without a solution, and without one that is expected."""
+        some = self.found.keys() | self.expected.keys()
+        return np.array([i for i in range(len(self.C)) if i not in some], dtype=np.int64)
 
     def run(self) -> list[MarginSolution]:
         """All solutions, in order."""
-        last = len(self.C) - 1
-        for i in (last, 0):
-            if i not in self.found:
-                self.found[i] = self.asked.one(self._of(i))
-                left = self._left()
-                if len(left) and self.found[i].status == "optimal":
-                    self._offer(i, left, np.ones(len(left)) if i else self.C[left] / self.C[i])
-        left = self._left()
-        if len(left):
-            rest = self.asked.many(self.batch.take(left))
-            self.found |= {int(i): rest[place] for place, i in enumerate(left)}
+        last, count = len(self.C) - 1, 1
+        while len(left := self._left()):
+            self._solve(left if late() else left[-count:])
+            count = max(_AT_ONCE, 2 * count)
+        self._prove()
+        if len(left := self._left()):
+            self._solve(left)
         return [self.found[i] for i in range(last + 1)]
 
-    def _offer(self, source: int, others: IntArray, multiples: FloatArray) -> None:
-        """Take multiples of a solution for other penalties where they are proved."""
-        known, norm = self.found[source], self.asked.norm
-        W, lam = known.W * multiples[:, None, None], known.multipliers * multiples[:, None]
-        certificate = certify(self.batch.take(others), W, lam, norm)
-        for place in np.flatnonzero(certificate.proved <= known.tolerance):
-            i = int(others[place])
-            one = self._of(i)
-            own = certificate.of(int(place), Source(one, W[place], lam[place], norm))
-            result = MethodResult(W[place], lam[place], 0, certificate=own)
-            self.found[i] = conclude(one, norm, result, solver=known.solver, seconds=0.0, tolerance=known.tolerance)
+    def _solve(self, which: IntArray) -> None:
+        """Solve for these C, and note what follows from that for the others."""
+        if len(which) == 1:
+            self.found[int(which[0])] = self.asked.one(self._of(int(which[0])))
+        else:
+            several = self.asked.many(self.batch.take(which))
+            self.found |= {int(i): several[place] for place, i in enumerate(which)}
+        for i in which.tolist():
+            self._expect(i)
+
+    def _expect(self, source: int) -> None:
+        """Where no bound is reached, C does not matter; where all are, multipliers of smaller C are multiples.
+
+        In norm form multiples below 1 belong to W = 0.
+        """
+        known, C = self.found[source], self.C[source]
+        if known.status != "optimal":
+            return
+        loads, W = self.penalty.of_problem(source).loads(known.multipliers, self.problem.owner, self.problem.q), known.W
+        hinge, multiples = self.penalty.loss == "hinge", self.asked.norm.name == "frobenius"
+        same = hinge and float(loads.max()) < C * (1.0 - _NEAR)
+        rises = (hinge and bool((loads >= C * (1.0 - _NEAR)).all())) or not W.any()
+        for i in self._left()[: None if same or rises else 0].tolist():
+            if same and self.C[i] >= float(loads.max()):
+                self.expected[i] = (source, 1.0, W)
+            elif rises and self.C[i] < C:
+                t = self.C[i] / C
+                self.expected[i] = (source, t, t * W if multiples else np.zeros_like(W))
+
+    def _prove(self) -> None:
+        """Certify what is expected, all at once; what is not proved is left to be solved."""
+        which, self.expected = self.expected, {}
+        if not which:
+            return
+        index, norm = np.array(list(which)), self.asked.norm
+        W = np.stack([part for _, _, part in which.values()])
+        lam = np.stack([t * self.found[source].multipliers for source, t, _ in which.values()])
+        certificate = certify(self.batch.take(index), W, lam, norm)
+        for place, (i, (source, _, _)) in enumerate(which.items()):
+            known, one = self.found[source], self._of(i)
+            if certificate.proved[place] <= known.tolerance:
+                own = certificate.of(place, Source(one, W[place], lam[place], norm))
+                result = MethodResult(W[place], lam[place], 0, certificate=own)
+                self.found[i] = conclude(one, norm, result, solver=known.solver, seconds=0.0, tolerance=known.tolerance)

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "steps.h"
+#include "lanes.h"
 
 /* Rows of a query that move in one visit, steps of such a visit per row, and the share of a violation that may be left. */
 enum { MOST = 48, STEPS = 10, LONGEST_REST = 16 };
@@ -24,38 +24,22 @@ static const double SHARE = 0.05;
 /* Share of a bound that rounding may leave of it. */
 static const double ROUNDING = 1e-14;
 
-/* The loops that take the time, for whatever vector units the machine has. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
-#define VECTORIZED __attribute__((target_clones("avx512f", "arch=haswell", "default")))
-#else
-#define VECTORIZED
-#endif
-#define LANES 16
-
 /* out_k = x_k . y for the rows x_k (count, n) */
 VECTORIZED static void products(Size count, int n, const double *x, const double *y, double *out) {
-    for (Size k = 0; k < count; k++, x += n) {
-        double sum[LANES] = {0.0}, rest = 0.0;
-        int i = 0;
-        for (; i + LANES <= n; i += LANES)
-            for (int l = 0; l < LANES; l++) sum[l] += x[i + l] * y[i + l];
-        for (; i < n; i++) rest += x[i] * y[i];
-        for (int l = 0; l < LANES; l++) rest += sum[l];
-        out[k] = rest;
-    }
+    all_products(count, n, x, y, out);
 }
 
 /* W += x y' and then out = W z, for W (dx, dz), in one pass over W */
 VECTORIZED static void update_and_multiply(int dx, int dz, const double *restrict x, const double *restrict y,
                                            const double *restrict z, double *restrict W, double *restrict out) {
     for (int i = 0; i < dx; i++, W += dz) {
-        double sum[LANES] = {0.0}, rest = 0.0, factor = x[i];
+        const double factor = x[i];
+        Lanes sum = {0.0};
+        double rest = 0.0;
         int j = 0;
-        for (; j + LANES <= dz; j += LANES)
-            for (int l = 0; l < LANES; l++) sum[l] += (W[j + l] += factor * y[j + l]) * z[j + l];
+        for (; j + LANES <= dz; j += LANES) sum += (*(Lanes *)(W + j) += factor * *lanes(y + j)) * *lanes(z + j);
         for (; j < dz; j++) rest += (W[j] += factor * y[j]) * z[j];
-        for (int l = 0; l < LANES; l++) rest += sum[l];
-        out[i] = rest;
+        out[i] = rest + lane_sum(&sum);
     }
 }
 

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "steps.h"
+#include "lanes.h"
 
 /* Squared pivot, as a share of the squared length of a direction, below which it depends on the others. */
 #define DEPENDENT 1e-11
@@ -37,11 +37,13 @@
 typedef struct {
     int m, dx, q, dz, most, groups, n;
     const double *a, *queries, *rhs;
+    int moved;          /* whether multipliers have moved since the last look at all rows */
     double C, t, scale; /* C: infinite for squared hinges; scale: of the right-hand sides */
     int *owner, *group, *first; /* query and group of each row, rows of group j from first[j] */
     int *slot;                  /* rows with the same slot share a squared slack */
     int *leader, *own;          /* of each group: a row or -1, and the place of the direction e_leader or -1 */
-    int *row, *place;           /* row of each direction; place of the direction of each row that is no leader, or -1 */
+    int *row, *other;           /* row of each direction, and the leader that it moves against or -1 */
+    int *place;                 /* place of the direction of each row that is no leader, or -1 */
     double *between;            /* products of queries (q, q) */
     double *L, *D;              /* factor by columns, of order `most`; left factors of the directions (most, dx) */
     double *lam, *base, *change, *load, *slots, *misses;
@@ -58,33 +60,42 @@ typedef struct {
 
 enum { SETTLED, BLOCKED_BY_ROW, BLOCKED_BY_BOUND, UNBOUNDED };
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
-#define VECTORIZED __attribute__((target_clones("avx512f", "arch=haswell", "default")))
-#else
-#define VECTORIZED
-#endif
-#define LANES 8
-
-/* y = L^-1 y from entry `from` on, where the entries before are 0 */
+/* y = L^-1 y from entry `from` on, where the entries before are 0; four columns at a time, as y is read once for them */
 VECTORIZED static void solve_forward(int n, Size wide, const double *restrict L, double *restrict y, int from) {
-    for (int j = from; j < n; j++) {
+    int j = from;
+    for (; j + 4 <= n; j += 4) {
+        const double *a = L + j * wide, *b = a + wide, *c = b + wide, *d = c + wide;
+        const double over[4] = {1.0 / a[j], 1.0 / b[j + 1], 1.0 / c[j + 2], 1.0 / d[j + 3]}; /* none waits for another */
+        const double p = y[j] * over[0], q = (y[j + 1] - p * a[j + 1]) * over[1];
+        const double r = (y[j + 2] - p * a[j + 2] - q * b[j + 2]) * over[2];
+        const double s = (y[j + 3] - p * a[j + 3] - q * b[j + 3] - r * c[j + 3]) * over[3];
+        y[j] = p, y[j + 1] = q, y[j + 2] = r, y[j + 3] = s;
+        for (int i = j + 4; i < n; i++) y[i] -= (p * a[i] + q * b[i]) + (r * c[i] + s * d[i]);
+    }
+    for (; j < n; j++) {
         const double *column = L + j * wide, x = y[j] / column[j];
         y[j] = x;
         for (int i = j + 1; i < n; i++) y[i] -= x * column[i];
     }
 }
 
-/* y = L^-T y */
+/* y = L^-T y, four columns at a time */
 VECTORIZED static void solve_backward(int n, Size wide, const double *restrict L, double *restrict y) {
-    for (int j = n - 1; j >= 0; j--) {
-        const double *column = L + j * wide;
-        double sum[LANES] = {0.0}, rest = 0.0;
-        int i = j + 1;
-        for (; i + LANES <= n; i += LANES)
-            for (int l = 0; l < LANES; l++) sum[l] += column[i + l] * y[i + l];
-        for (; i < n; i++) rest += column[i] * y[i];
-        for (int l = 0; l < LANES; l++) rest += sum[l];
-        y[j] = (y[j] - rest) / column[j];
+    int j = n;
+    for (; j >= 4; j -= 4) { /* columns j - 4 to j - 1 */
+        const double *a = L + (j - 4) * wide + j - 4, *b = a + wide, *c = b + wide, *d = c + wide;
+        const double over[4] = {1.0 / a[0], 1.0 / b[1], 1.0 / c[2], 1.0 / d[3]};
+        double sums[4], *part = y + j - 4;
+        four_products(n - j, wide, a + 4, y + j, sums);
+        const double s = (part[3] - sums[3]) * over[3], r = (part[2] - sums[2] - c[3] * s) * over[2];
+        const double q = (part[1] - sums[1] - b[2] * r - b[3] * s) * over[1];
+        part[0] = (part[0] - sums[0] - a[1] * q - a[2] * r - a[3] * s) * over[0];
+        part[1] = q, part[2] = r, part[3] = s;
+    }
+    for (int b = j - 1; b >= 0; b--) {
+        const double *column = L + b * wide;
+        for (int i = b + 1; i < n; i++) y[b] -= column[i] * y[i];
+        y[b] /= column[b];
     }
 }
 
@@ -98,10 +109,10 @@ VECTORIZED static void remove_from_factor(int n, Size wide, double *L, int gone)
     memmove(carried + gone, carried + gone + 1, doubles(n - 1 - gone));
     for (int j = gone; j < n - 1; j++) {
         double *restrict one = L + j * wide, *restrict next = one + wide;
-        memmove(next + j, next + j + 1, doubles(n - 1 - j));
-        const double length = hypot(one[j], next[j]), c = one[j] / length, s = next[j] / length;
+        const double length = sqrt(one[j] * one[j] + next[j + 1] * next[j + 1]);
+        const double c = one[j] / length, s = next[j + 1] / length;
         for (int i = j; i < n - 1; i++) {
-            const double x = one[i], y = next[i];
+            const double x = one[i], y = next[i + 1];
             one[i] = c * x + s * y;
             next[i] = c * y - s * x;
         }
@@ -110,26 +121,24 @@ VECTORIZED static void remove_from_factor(int n, Size wide, double *L, int gone)
 
 /* out_k = x_k . y for the rows x_k (count, n) */
 VECTORIZED static void products(Size count, int n, const double *x, const double *y, double *out) {
-    for (Size k = 0; k < count; k++, x += n) {
-        double sum[LANES] = {0.0}, rest = 0.0;
-        int i = 0;
-        for (; i + LANES <= n; i += LANES)
-            for (int l = 0; l < LANES; l++) sum[l] += x[i + l] * y[i + l];
-        for (; i < n; i++) rest += x[i] * y[i];
-        for (int l = 0; l < LANES; l++) rest += sum[l];
-        out[k] = rest;
-    }
+    all_products(count, n, x, y, out);
 }
 
 VECTORIZED static void add_multiple(int n, double factor, const double *restrict x, double *restrict y) {
     for (int i = 0; i < n; i++) y[i] += factor * x[i];
 }
 
-/* Left factor of the direction of a row: less that of its leader, if it is none. */
-static void write_direction(const Face *s, int k, double *out) {
+/* The row that the direction of a row moves against: the leader of its group, -1 for the leader itself. */
+static int opposite(const Face *s, int k) {
     const int lead = s->leader[s->group[k]];
+    return lead == k ? -1 : lead;
+}
+
+/* Left factor of the direction of a row. */
+static void write_direction(const Face *s, int k, double *out) {
+    const int lead = opposite(s, k);
     memcpy(out, s->a + (Size)k * s->dx, doubles(s->dx));
-    if (lead >= 0 && lead != k) add_multiple(s->dx, -1.0, s->a + (Size)lead * s->dx, out);
+    if (lead >= 0) add_multiple(s->dx, -1.0, s->a + (Size)lead * s->dx, out);
 }
 
 static int *place_of(Face *s, int k) {
@@ -142,6 +151,7 @@ static int append(Face *s, int k) {
     const int n = s->n, i = s->owner[k];
     double *y = s->y, *d = s->d, square;
     write_direction(s, k, d);
+    s->row[n] = k, s->other[n] = opposite(s, k);
     products(n, s->dx, s->D, d, y);
     for (int b = 0; b < n; b++) y[b] *= s->between[(Size)i * s->q + s->owner[s->row[b]]];
     products(1, s->dx, d, d, &square);
@@ -156,7 +166,7 @@ static int append(Face *s, int k) {
     for (int b = 0; b < n; b++) s->L[n + b * (Size)s->most] = y[b];
     s->L[n + n * (Size)s->most] = sqrt(pivot);
     memcpy(s->D + (Size)n * s->dx, d, doubles(s->dx));
-    s->row[n] = k, s->g[n] = 0.0;
+    s->g[n] = 0.0;
     *place_of(s, k) = n;
     s->n++;
     return 1;
@@ -169,6 +179,7 @@ static void remove_direction(Face *s, int at) {
     memmove(s->D + (Size)at * s->dx, s->D + (Size)(at + 1) * s->dx, doubles((Size)(n - 1 - at) * s->dx));
     memmove(s->g + at, s->g + at + 1, doubles(n - 1 - at));
     memmove(s->row + at, s->row + at + 1, ints(n - 1 - at));
+    memmove(s->other + at, s->other + at + 1, ints(n - 1 - at));
     s->n--;
     for (int b = at; b < s->n; b++) *place_of(s, s->row[b]) = b;
 }
@@ -187,9 +198,9 @@ static int change_leader(Face *s, int j) {
         return 1;
     }
     for (int k = s->first[j]; k < s->first[j + 1]; k++) {
-        s->change[k] = NAN; /* slopes of the group, NaN for rows outside the face */
+        s->slots[k] = NAN; /* slopes of the group, NaN for rows outside the face */
         if (s->place[k] < 0) continue;
-        s->change[k] = s->g[s->place[k]];
+        s->slots[k] = s->g[s->place[k]];
         remove_direction(s, s->place[k]);
     }
     s->leader[j] = lead;
@@ -198,9 +209,9 @@ static int change_leader(Face *s, int j) {
         s->g[s->n - 1] = slope + least;
     }
     for (int k = s->first[j]; k < s->first[j + 1]; k++) {
-        if (k == lead || isnan(s->change[k])) continue;
+        if (k == lead || isnan(s->slots[k])) continue;
         if (!append(s, k)) return 0;
-        s->g[s->n - 1] = s->change[k] - least;
+        s->g[s->n - 1] = s->slots[k] - least;
     }
     return 1;
 }
@@ -208,37 +219,31 @@ static int change_leader(Face *s, int j) {
 /* How far the multipliers may move along p, at most `longest`, and what stops them there; moves them. */
 static int move(Face *s, int n, double longest, double *taken, int *by) {
     int told = SETTLED;
-    double step = longest;
+    double step = longest, *lam = s->lam, *change = s->change; /* change: 0 before and after */
     for (int b = 0; b < n; b++) {
-        const int k = s->row[b], lead = s->leader[s->group[k]];
-        s->change[k] = 0.0;
-        if (lead >= 0) s->change[lead] = 0.0;
+        change[s->row[b]] += s->p[b];
+        if (s->other[b] >= 0) change[s->other[b]] -= s->p[b];
     }
     for (int b = 0; b < n; b++) {
-        const int k = s->row[b], lead = s->leader[s->group[k]];
-        s->change[k] += s->p[b];
-        if (lead >= 0 && lead != k) s->change[lead] -= s->p[b];
-    }
-    for (int b = 0; b < n; b++) {
-        const int k = s->row[b], j = s->group[k], lead = s->leader[j];
-        const int both[2] = {k, lead};
-        for (int i = 0; i < 1 + (lead >= 0 && lead != k); i++) {
-            const int l = both[i];
-            if (s->change[l] < 0.0 && s->lam[l] < -step * s->change[l])
-                step = fmax(s->lam[l], 0.0) / -s->change[l], told = BLOCKED_BY_ROW, *by = l;
-        }
-        if (lead == k && s->p[b] > 0.0 && s->load[j] + step * s->p[b] > s->C)
+        const int k = s->row[b], lead = s->other[b], j = s->group[k];
+        const double falls = change[k] < 0.0 ? lam[k] / -change[k] : INFINITY;
+        if (falls < step) step = fmax(falls, 0.0), told = BLOCKED_BY_ROW, *by = k;
+        if (lead >= 0) {
+            const double leads = change[lead] < 0.0 ? lam[lead] / -change[lead] : INFINITY;
+            if (leads < step) step = fmax(leads, 0.0), told = BLOCKED_BY_ROW, *by = lead;
+        } else if (s->p[b] > 0.0 && s->load[j] + step * s->p[b] > s->C) {
             step = fmax(s->C - s->load[j], 0.0) / s->p[b], told = BLOCKED_BY_BOUND, *by = j;
+        }
     }
-    *taken = step;
+    *taken = step, s->moved = 1;
     if (!isfinite(step)) return UNBOUNDED;
     for (int b = 0; b < n; b++) {
-        const int k = s->row[b], j = s->group[k], lead = s->leader[j];
-        s->lam[k] += step * s->change[k], s->change[k] = 0.0;
-        if (lead >= 0 && lead != k) s->lam[lead] += step * s->change[lead], s->change[lead] = 0.0;
-        if (lead == k) s->load[j] += step * s->p[b];
+        const int k = s->row[b], lead = s->other[b];
+        lam[k] += step * change[k], change[k] = 0.0;
+        if (lead >= 0) lam[lead] += step * change[lead], change[lead] = 0.0;
+        else s->load[s->group[k]] += step * s->p[b];
     }
-    if (told == BLOCKED_BY_ROW) s->lam[*by] = 0.0;
+    if (told == BLOCKED_BY_ROW) lam[*by] = 0.0;
     if (told == BLOCKED_BY_BOUND) s->load[*by] = s->C;
     return told;
 }
@@ -288,7 +293,7 @@ static int insert(Face *s, int k, double slope) {
         memcpy(s->p, s->y, doubles(n));
         solve_backward(n, s->most, s->L, s->p);
         for (int b = 0; b < n; b++) s->p[b] *= -sign;
-        s->p[n] = sign, s->row[n] = k;
+        s->p[n] = sign;
         const int told = move(s, n + 1, INFINITY, &taken, &by);
         if (told == UNBOUNDED || told == SETTLED) return 0;
         memset(s->g, 0, doubles(n));
@@ -349,6 +354,7 @@ static void look(Face *s) {
     }
     for (int k = 0; k < s->m; k++) s->misses[k] = s->rhs[k] - s->misses[k] - s->t * s->slots[s->slot[k]];
     memcpy(s->base, s->lam, doubles(s->m));
+    s->moved = 0;
 }
 
 /* out = sum_l (lam_l - base_l) between_l a_l: what the last moves have added to the products with a query */
@@ -366,6 +372,7 @@ VECTORIZED static void sum_moves(int m, int dx, const double *lam, const double 
 static double slope_now(Face *s, int k) {
     const int lead = s->leader[s->group[k]];
     double slope = s->misses[k] - (lead >= 0 && lead != k ? s->misses[lead] : 0.0), value;
+    if (!s->moved) return slope;
     write_direction(s, k, s->d);
     sum_moves(s->m, s->dx, s->lam, s->base, s->between + (Size)s->owner[k] * s->q, s->owner, s->a, s->key);
     products(1, s->dx, s->d, s->key, &value);
@@ -492,7 +499,7 @@ static void number_rows(Face *s, const int64_t *owner, int loss, int by_row) {
 static void *face_memory(Face *s, Candidate **candidates) {
     const Size m = s->m, q = s->q, dx = s->dx, n = s->most, groups = m > q ? m : q;
     const Size reals = q * q + n * n + n * dx + 5 * m + groups + 3 * (n + 1) + 2 * dx + dx * s->dz + q * dx;
-    const Size whole = 4 * m + 3 * groups + 1 + n + 1;
+    const Size whole = 4 * m + 3 * groups + 1 + 2 * (n + 1);
     const size_t listed = sizeof(Candidate) * (size_t)groups;
     double *memory = calloc(1, listed + doubles(reals) + ints(whole));
     if (!memory) return NULL;
@@ -521,6 +528,7 @@ static void *face_memory(Face *s, Candidate **candidates) {
     s->own = s->leader + groups;
     s->first = s->own + groups;
     s->row = s->first + groups + 1;
+    s->other = s->row + n + 1;
     return memory;
 }
 

@@ -312,6 +312,22 @@ class PairRows:
         block = self.block if self.owner.ndim == 1 else None
         return PairRows.trusted(self.a[problems], self.queries[problems], owner, inner, block)
 
+    def repeated(self, size: int) -> PairRows:
+        """Rows of one problem as those of so many problems, without a copy.
+
+        Examples
+        --------
+        >>> from attsvm.solvers import PairRows
+        >>> PairRows([[2.0]], [[1.0]], [0]).repeated(3).row_norms.ravel()
+        array([2., 2., 2.])
+        """
+        rest = self._remainder_of
+        inner = None if rest is None else lambda _: rest(0)
+        a, queries = (np.broadcast_to(part, (size, *part.shape)) for part in (self.a, self.queries))
+        rows = PairRows.trusted(a, queries, self.owner, inner, self.block)
+        rows.row_norms = np.broadcast_to(self.row_norms, (size, self.m))
+        return rows
+
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_remainder_of": None}  # a function: rows that were stored know their rounded factors
 

@@ -158,7 +158,13 @@ SOFT_CASES: tuple[DrawCase, ...] = (
         later("fit_cases:soft_path_cost"),
         tuple(
             goal
-            for path in ("n=6, T=8, d=10", "n=200, T=10, d=16", "300 ragged tasks, d=64")
+            for path in (
+                "n=6, T=8, d=10",
+                "n=200, T=10, d=16",
+                "300 ragged tasks, d=64",
+                "nuclear, n=6, T=8, d=10",
+                "nuclear, n=20, T=6, d=12",
+            )
             for goal in (
                 NumberGoal(f"{path}: < 5 single solves", path, "path over one solve", "at most", 5.0),
                 NumberGoal(f"{path}: every C proved", path, "unproved", "at most", 0.0, every_draw=True),
