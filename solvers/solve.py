@@ -307,19 +307,20 @@ def _from_hard_margin(problem: MarginProblem, norm: Norm, found: MethodResult, r
     """A result of a soft margin with the hinge that is open, or the hard margin if that proves more.
 
     Where C is larger than every load of the hard margin's multipliers, both have the same solutions; an interior point
-    method then sees slacks whose weight is by far the largest number, and may stall. In the Frobenius norm multipliers
-    of the two have different scales, and other methods solve large C.
+    method then sees slacks whose weight is by far the largest number, and may stall.
     """
     penalty = problem.single_penalty
-    if penalty is None or penalty.loss != "hinge" or norm.name == "frobenius" or not proved(found) > request.tolerance:
+    if penalty is None or penalty.loss != "hinge" or not proved(found) > request.tolerance:
         return found
     hard = problem._with_penalty(None)
     own = tuple(spec for spec in rungs(hard, norm, warn=False)[0] if not spec.foreign)
     other, _ = _climb(own, UnitProblem(hard), norm, Request(request.tolerance)) if own else (found, None)
     if other.W is None or other.multipliers is None:
         return found
-    certificate, steps = certify(problem, other.W, other.multipliers, norm), found.iterations + other.iterations
-    same = MethodResult(other.W, other.multipliers, steps, certificate=certificate)
+    # The objective with slacks is half the square of the Frobenius norm, the other norms as they are.
+    lam = other.multipliers * (float(np.linalg.norm(other.W)) if norm.name == "frobenius" else 1.0)
+    certificate, steps = certify(problem, other.W, lam, norm), found.iterations + other.iterations
+    same = MethodResult(other.W, lam, steps, certificate=certificate)
     same = _with_sure_rows(problem, norm, same, request.tolerance)
     return same if proved(same) < proved(found) else found
 
