@@ -87,13 +87,18 @@ def shifted_sides(problem: EitherProblem, W0: npt.ArrayLike) -> tuple[FloatArray
         raise ValueError("the problem has a prior already")
     matrix = np.array(np.broadcast_to(matrix, shape))
     matrix.flags.writeable = False
-    sides = problem.rhs - problem.margins(matrix)
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        sides = problem.rhs - problem.margins(matrix)
     size = norm_bounds(matrix, 2)[1][..., None]
     # `rounding.margin_error` in the norms of whole rows, which are computed themselves, and the subtraction.
     share = gamma(2 * sum(problem.shape) + 8)
     error = settle(share * (problem.rows.error_norms * size) + 2.0 * UNIT_ROUNDOFF * np.abs(sides))
     if problem.valid is not None:
         error = np.where(problem.valid, error, 0.0)
+    if not (np.isfinite(sides).all() and np.isfinite(error).all()):
+        raise ValueError(
+            "prior gives rows values beyond the range of float64: divide the tokens or the queries by a power of two"
+        )
     near = np.abs(sides) <= error
     error = np.where(near, error + np.abs(sides), error)
     return np.where(near, 0.0, sides), Prior(matrix, problem.rhs, error)

@@ -27,6 +27,7 @@ from attsvm.solvers.margin_problem import EitherProblem, MarginProblem, MarginPr
 from attsvm.solvers.margin_solution import (
     BatchExtras,
     EitherSolution,
+    Extras,
     MarginSolution,
     MarginSolutionBatch,
     MethodResult,
@@ -58,6 +59,9 @@ _SMALL = 1e-6
 _GRACE = 1.05
 # Seconds that loading the reference may take: with less left it is not tried after other methods.
 _LOADING = 10.0
+# Beyond this and its inverse a C that goes with rows of size 1 leaves nothing of one of the two parts of the objective.
+_WIDE = 2.0**400
+_NO_SCALE = "float64 has no room for C beside rows of this size; divide the tokens or the queries by a power of two"
 _CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)
 
 
@@ -307,19 +311,20 @@ def _from_hard_margin(problem: MarginProblem, norm: Norm, found: MethodResult, r
     """A result of a soft margin with the hinge that is open, or the hard margin if that proves more.
 
     Where C is larger than every load of the hard margin's multipliers, both have the same solutions; an interior point
-    method then sees slacks whose weight is by far the largest number, and may stall. In the Frobenius norm multipliers
-    of the two have different scales, and other methods solve large C.
+    method then sees slacks whose weight is by far the largest number, and may stall.
     """
     penalty = problem.single_penalty
-    if penalty is None or penalty.loss != "hinge" or norm.name == "frobenius" or not proved(found) > request.tolerance:
+    if penalty is None or penalty.loss != "hinge" or not proved(found) > request.tolerance:
         return found
     hard = problem._with_penalty(None)
     own = tuple(spec for spec in rungs(hard, norm, warn=False)[0] if not spec.foreign)
     other, _ = _climb(own, UnitProblem(hard), norm, Request(request.tolerance)) if own else (found, None)
     if other.W is None or other.multipliers is None:
         return found
-    certificate, steps = certify(problem, other.W, other.multipliers, norm), found.iterations + other.iterations
-    same = MethodResult(other.W, other.multipliers, steps, certificate=certificate)
+    # The objective with slacks is half the square of the Frobenius norm, the other norms as they are.
+    lam = other.multipliers * (float(np.linalg.norm(other.W)) if norm.name == "frobenius" else 1.0)
+    certificate, steps = certify(problem, other.W, lam, norm), found.iterations + other.iterations
+    same = MethodResult(other.W, lam, steps, certificate=certificate)
     same = _with_sure_rows(problem, norm, same, request.tolerance)
     return same if proved(same) < proved(found) else found
 
@@ -399,6 +404,15 @@ def _solve_scaled(
 ) -> MarginSolution:
     """A problem whose numbers leave the range, through powers of two; its W may leave the range as well."""
     scaled, power = scaled_to_range(problem)
+    # The objective of a soft margin grows with the square of the Frobenius norm, with other norms as they do.
+    rise = 2 * power if problem.penalty is not None and norm.name == "frobenius" else power
+    penalty = problem.single_penalty
+    if penalty is not None:
+        C = float(np.ldexp(penalty.C, -rise))
+        if UnitProblem(scaled).is_extreme or not 1.0 / _WIDE < C < _WIDE:
+            none = MethodResult(extras=Extras(note=_NO_SCALE))
+            return conclude(problem, norm, none, solver=specs[0].name, seconds=0.0, tolerance=request.tolerance)
+        scaled = scaled._with_penalty(replace(penalty, C=C))
     if UnitProblem(scaled).is_extreme:  # rows too different for one power of two: exact arithmetic or nothing
         begin = time.perf_counter()
         with np.errstate(all="ignore"):
@@ -417,11 +431,18 @@ def _solve_scaled(
         solution = _solve_one(specs, scaled, norm, request)
     if not solution.status.has_solution:  # powers of two change no sign and cancel nothing: the same proof
         return replace(solution, problem=problem)
-    W, lam = np.ldexp(solution.W, power), np.ldexp(solution.multipliers, power)
+    return _scaled_back(solution, problem, norm, power, rise)
+
+
+def _scaled_back(
+    solution: MarginSolution, problem: MarginProblem, norm: Norm, power: int, rise: int
+) -> MarginSolution:
+    """The solution for W times ``2^power``, with multipliers and objective (of a hard margin, norm) times ``2^rise``."""
+    W, lam = np.ldexp(solution.W, power), np.ldexp(solution.multipliers, rise)
     whole = np.array_equal(np.ldexp(W, -power), solution.W)
     certificate = solution.certificate
-    value, bound = (float(np.ldexp(x, power)) for x in (certificate.norm, certificate.lower_bound))
-    if np.ldexp(bound, -power) > certificate.lower_bound:  # rounded up where float64 has few digits left
+    value, bound = float(np.ldexp(certificate.norm, power)), float(np.ldexp(certificate.lower_bound, rise))
+    if np.ldexp(bound, -rise) > certificate.lower_bound:  # rounded up where float64 has few digits left
         bound = float(np.nextafter(bound, 0.0))
     if not whole:  # not to be represented in float64; the scaled problem is solved, this one is not
         nothing = np.full(problem.m, np.nan)
@@ -432,8 +453,15 @@ def _solve_scaled(
     rank = certificate.rank_certificate
     if rank is not None:  # the one number of it that has the scale of W
         rank = replace(rank, resolution=float(np.ldexp(rank.resolution, power)))
-    source = Source(problem, W, lam, norm)
-    certificate = replace(certificate, norm=value, lower_bound=bound, rank_certificate=rank, _source=source)
+    cost = certificate.soft_objective
+    certificate = replace(
+        certificate,
+        norm=value,
+        lower_bound=bound,
+        rank_certificate=rank,
+        soft_objective=None if cost is None else float(np.ldexp(cost, rise)),
+        _source=Source(problem, W, lam, norm),
+    )
     return replace(solution, problem=problem, certificate=certificate, multipliers=lam, _W=W)
 
 

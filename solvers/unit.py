@@ -172,7 +172,8 @@ def _leaves_range(problem: EitherProblem) -> bool:
 def scaled_to_range(problem: MarginProblem) -> tuple[MarginProblem, int]:
     """One problem with factors of size about 1, and the power of two by which W is to be multiplied afterwards.
 
-    The problem itself and 0 when its numbers differ so much that scaling would lose some of them.
+    The problem itself and 0 when its numbers differ so much that scaling would lose some of them. A penalty stays as it
+    is: what its C becomes depends on the norm.
 
     Examples
     --------
@@ -189,7 +190,7 @@ def scaled_to_range(problem: MarginProblem) -> tuple[MarginProblem, int]:
     whole = problem.prior is None or problem.prior.survives(left + right)
     if not (np.array_equal(back.a, pair.a) and np.array_equal(back.queries, pair.queries) and whole):
         return problem, 0  # some entry would be lost
-    if problem.is_plain:
+    if problem.is_plain and problem.penalty is None:
         return MarginProblem.from_rows(scaled), left + right
     return problem.on_rows(scaled, left + right), left + right
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import math
+
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
@@ -62,7 +64,9 @@ def _may_be_parallel(vectors: FloatArray) -> bool:
     if vectors.shape[-1] == 1 or len(vectors) == 1:
         return True
     one, two = vectors[0], vectors[1]
-    return float(one @ two) ** 2 >= (1.0 - 8.0 * _PARALLEL) * float(one @ one) * float(two @ two)
+    # Roots, since fourth powers leave the range of float64 long before squares do.
+    lengths = math.sqrt(float(one @ one)) * math.sqrt(float(two @ two))
+    return abs(float(one @ two)) >= (1.0 - 4.0 * _PARALLEL) * lengths
 
 
 def vector_problem(problem: MarginProblem, norm: Norm) -> VectorProblem | None:

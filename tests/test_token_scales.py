@@ -63,3 +63,37 @@ def test_tokens_may_come_from_torch_pandas_and_half_precision_with_one_answer():
     ):
         found = attsvm.att_svm(attsvm.AttentionProblem(tokens, Z=queries), chosen)
         assert found.status is usual.status and found.norm == pytest.approx(usual.norm, rel=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear", "l1"])
+@pytest.mark.parametrize("power", [-500, 500])
+def test_a_soft_margin_at_extreme_scales_is_that_of_a_scaled_C_or_none(norm, power):
+    """W of tokens times s is W / s of the tokens with C / s^2 (Frobenius) or C / s: C is scaled back here."""
+    rng = np.random.default_rng(0)
+    X, Z, tokens = rng.standard_normal((6, 5, 10)), rng.standard_normal((6, 10)), rng.integers(5, size=6)
+    C = 2.0 ** (2 * power if norm == "frobenius" else power)
+    weight = 0.02 if norm == "frobenius" else 0.25  # too little for some of the rows
+    plain = attsvm.att_svm(attsvm.AttentionProblem(X, Z=Z), tokens, norm=norm, C=weight)
+    problem = attsvm.AttentionProblem(np.ldexp(X, power), Z=Z)
+    scaled = attsvm.att_svm(problem, tokens, norm=norm, C=weight / C)
+    assert scaled.status == plain.status == "optimal" and np.sum(plain.slacks) > 0.1
+    np.testing.assert_allclose(np.ldexp(scaled.W, power), plain.W, atol=1e-6 * np.abs(plain.W).max())
+    # With the same C nothing is left of one of the two parts of the objective.
+    other = attsvm.att_svm(problem, tokens, norm=norm, C=1.0)
+    assert other.status == "failed" and "no room for C" in other.reason
+
+
+def test_edits_of_huge_tokens_are_refused_or_end_without_a_false_claim():
+    rng = np.random.default_rng(0)
+    head = attsvm.TrainedHead.from_weights(rng.normal(size=(4, 10)), rng.normal(size=(4, 10)))
+    X, Z, wanted = rng.normal(size=(6, 5, 10)), rng.normal(size=(6, 10)), np.array([2, 0, -1, -1, -1, -1])
+    for options in ({}, {"C": 1.0}, {"of": "K", "keep": True, "norm": "nuclear"}):
+        with pytest.raises(ValueError, match="prior gives rows values beyond the range of float64"):
+            attsvm.edit(head, attsvm.AttentionProblem(1e200 * X, Z=Z), wanted, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", attsvm.ConvergenceWarning)
+        found = attsvm.edit(head, attsvm.AttentionProblem(1e150 * X, Z=Z), wanted)
+        rough = attsvm.edit(head, attsvm.AttentionProblem(1e100 * X, Z=Z), wanted, of="K", keep=True, norm="nuclear")
+    # Margins of 1 are below the rounding of logits of 1e150: whatever W is returned, it is not proved.
+    assert found.status == "inaccurate" and "which is rounding" in found.result.reason
+    assert rough.status in ("inaccurate", "optimal")

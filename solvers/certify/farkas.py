@@ -40,6 +40,8 @@ _PROMISING = 1e-6
 _ROUNDED = 1e-12
 # Largest matrix (rows times columns) for which the rational proof is tried, and for the one by singular values.
 _RATIONAL_ENTRIES = 40_000
+# Exact exchanges from the start that floats give: multipliers that are nearly a proof need few.
+_RATIONAL_PIVOTS = 50
 _DENSE_ENTRIES = 4_000_000
 # Numbers from which on such a matrix is not written out at first: its normal matrix takes a fraction of the time, and
 # proves less only of nearly dependent rows. Largest order of that matrix.
@@ -296,7 +298,10 @@ def _by_rationals(problem: MarginProblem, rows: IntArray, lam: FloatArray) -> Ce
     dx, dz = problem.shape
     if len(rows) * dx * min(dz, len(np.unique(problem.owner[rows]))) > _RATIONAL_ENTRIES:
         return None
-    proof = exact_farkas(exact_rows_of(problem.gather(rows)), lam[rows])
+    try:
+        proof = exact_farkas(exact_rows_of(problem.gather(rows)), lam[rows], max_pivots=_RATIONAL_PIVOTS)
+    except RuntimeError:  # too many exchanges, or no time left
+        return None
     if proof is None:
         return None
     full = np.zeros(problem.m)

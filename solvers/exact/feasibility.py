@@ -120,9 +120,17 @@ def _meets(matrix: fmpz_mat, point: list[fmpq], levels: list[fmpq], equality: li
 
 
 def _solve_rows(
-    matrix: fmpz_mat, levels: list[fmpq], equality: list[bool], order: Sequence[int] | None, prime: int
+    matrix: fmpz_mat,
+    levels: list[fmpq],
+    equality: list[bool],
+    order: Sequence[int] | None,
+    prime: int,
+    max_pivots: int | None = None,
 ) -> Vertex:
-    """A few exact pivots; if they do not end, the guess of a float linear program and as many as it takes."""
+    """A few exact pivots; if they do not end, the guess of a float linear program and as many as it takes.
+
+    ``max_pivots`` limits the latter; RuntimeError beyond them.
+    """
     from flint import fmpq
 
     cone = all(level > 0 for level in levels) and not any(equality)
@@ -135,7 +143,9 @@ def _solve_rows(
         if point is not None and _meets(matrix, point, [fmpq(0)] * len(even) if cone else even, equality, cone):
             vertex = Vertex(point, None, vertex.pivots)
         if vertex.point is None:
-            vertex = solve_inequalities(matrix, even, equality, tight, prime)
+            vertex = solve_inequalities(matrix, even, equality, tight, prime, max_pivots=max_pivots)
+            if vertex.point is None and vertex.multipliers is None:
+                raise RuntimeError(f"no answer after {max_pivots} exact exchanges")
     return _grown(vertex, matrix, levels) if cone else vertex
 
 
@@ -151,7 +161,7 @@ def _grown(vertex: Vertex, matrix: fmpz_mat, levels: list[fmpq]) -> Vertex:
 
 
 def _solve_component(
-    rows: ExactRows, part: _Component, order: Sequence[int], prime: int
+    rows: ExactRows, part: _Component, order: Sequence[int], prime: int, max_pivots: int | None
 ) -> tuple[fmpq_mat | None, dict[int, fmpq] | None, int]:
     """``V`` of shape (dx, len(columns)) with ``a'V b[columns]`` as asked, or multipliers of the rows of a proof."""
     from flint import fmpq_mat, fmpz_mat
@@ -162,7 +172,7 @@ def _solve_component(
     matrix = fmpz_mat(len(part.rows), dx * width, [x * b for k in part.rows for x in rows.left[k] for b in right[k]])
     place = {k: i for i, k in enumerate(part.rows)}
     levels, equality = [rows.levels[k] for k in part.rows], [bool(rows.equality[k]) for k in part.rows]
-    vertex = _solve_rows(matrix, levels, equality, [place[k] for k in order if k in place], prime)
+    vertex = _solve_rows(matrix, levels, equality, [place[k] for k in order if k in place], prime, max_pivots)
     if vertex.point is not None:
         return fmpq_mat(dx, width, vertex.point), None, vertex.pivots
     assert vertex.multipliers is not None
@@ -196,13 +206,13 @@ def _assemble(rows: ExactRows, parts: Sequence[_Component], blocks: Sequence[fmp
     return W
 
 
-def _decide(rows: ExactRows, order: Sequence[int], prime: int) -> ExactFeasibility | None:
+def _decide(rows: ExactRows, order: Sequence[int], prime: int, max_pivots: int | None) -> ExactFeasibility | None:
     """Witness or proof by components, both checked; None when a rank modulo the prime was too small."""
     parts = _components(rows, prime)
     blocks: list[fmpq_mat] = []
     pivots = 0
     for part in parts:
-        block, proof, steps = _solve_component(rows, part, order, prime)
+        block, proof, steps = _solve_component(rows, part, order, prime, max_pivots)
         pivots += steps
         if proof is not None:
             farkas = rows.check_farkas(list(proof.values()), list(proof))
@@ -240,7 +250,9 @@ def rows_by_weight(rows: ExactRows, multipliers: npt.ArrayLike) -> tuple[list[in
     return order, [int(k) for k in np.flatnonzero(kept)]
 
 
-def exact_farkas(rows: ExactRows, multipliers: npt.ArrayLike | None = None) -> ExactFarkas | None:
+def exact_farkas(
+    rows: ExactRows, multipliers: npt.ArrayLike | None = None, max_pivots: int | None = None
+) -> ExactFarkas | None:
     """An exact proof of infeasibility, started from the float multipliers of a solver; None if the rows are feasible.
 
     First the rows that the float proof uses, then all of them.
@@ -250,6 +262,8 @@ def exact_farkas(rows: ExactRows, multipliers: npt.ArrayLike | None = None) -> E
     rows : ExactRows
     multipliers : array_like, shape (m,), optional
         Approximately nonnegative on inequality rows with ``sum_k y_k a_k b_k^T`` near zero.
+    max_pivots : int, optional
+        As for `exact_feasibility`.
 
     Examples
     --------
@@ -263,15 +277,18 @@ def exact_farkas(rows: ExactRows, multipliers: npt.ArrayLike | None = None) -> E
     if multipliers is not None:
         _, support = rows_by_weight(rows, multipliers)
         if support and len(support) < rows.m:
-            part = exact_feasibility(rows.take(support)).proof
+            part = exact_feasibility(rows.take(support), max_pivots=max_pivots).proof
             if part is not None:
                 index = np.asarray(support, dtype=np.int64)[part.rows]
                 return ExactFarkas(index, part.values, rows.m)
-    return exact_feasibility(rows, multipliers=multipliers).proof
+    return exact_feasibility(rows, multipliers=multipliers, max_pivots=max_pivots).proof
 
 
 def exact_feasibility(
-    rows: ExactRows, W: npt.ArrayLike | None = None, multipliers: npt.ArrayLike | None = None
+    rows: ExactRows,
+    W: npt.ArrayLike | None = None,
+    multipliers: npt.ArrayLike | None = None,
+    max_pivots: int | None = None,
 ) -> ExactFeasibility:
     """Decide exactly whether the rows can be satisfied, with a rational W or a rational proof that they cannot.
 
@@ -282,6 +299,8 @@ def exact_feasibility(
         A guess: taken as it is, or slightly enlarged, if that satisfies the rows exactly.
     multipliers : array_like, shape (m,), optional
         A guess of the tight rows (the multipliers of a solver): they enter the first basis.
+    max_pivots : int, optional
+        Raise RuntimeError after so many exact exchanges; as many as it takes by default.
 
     Examples
     --------
@@ -300,7 +319,7 @@ def exact_feasibility(
                 return ExactFeasibility(matrix, None)
     order = range(rows.m) if multipliers is None else rows_by_weight(rows, multipliers)[0]
     for prime in PRIMES:
-        decided = _decide(rows, order, prime)
+        decided = _decide(rows, order, prime, max_pivots)
         if decided is not None:
             return decided
     raise ArithmeticError("two primes divide minors of these rows: the exact answer could not be verified")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from attsvm.solvers.exact import ExactFarkas, ExactRows
 
-__all__ = ["exact_proof", "settle_exactly"]
+__all__ = ["exact_proof", "measured_exactly", "settle_exactly"]
 
 # Rows times entries of W up to which a solve that ended open is taken up in exact arithmetic (below about a second),
 # and up to which the linear program of the l1 and linf norms is solved over the rationals.
@@ -95,7 +95,7 @@ def _rounded(
     W = nearest(matrix)
     if not (np.isfinite(W).all() and np.isfinite(lam).all()):
         return found
-    return _better(found, _measured(problem, norm, replace(found, W=W, multipliers=lam), tolerance))
+    return _better(found, measured_exactly(problem, norm, replace(found, W=W, multipliers=lam), tolerance))
 
 
 def _settle_pair(
@@ -106,7 +106,7 @@ def _settle_pair(
 
     guess = found.W if found.W is not None and np.isfinite(found.W).all() else None
     if guess is not None and known is not None:
-        found = _better(found, _measured(problem, norm, found, tolerance))
+        found = _better(found, measured_exactly(problem, norm, found, tolerance))
         if _closes(found, tolerance):
             return found
         met = repair(rows, guess)
@@ -141,7 +141,7 @@ def _fallback(
     size = norm.dual(problem.adjoint(other.multipliers))
     if not 0 < size < np.inf:
         return found
-    return _measured(problem, norm, replace(found, W=other.W, multipliers=other.multipliers / size), tolerance)
+    return measured_exactly(problem, norm, replace(found, W=other.W, multipliers=other.multipliers / size), tolerance)
 
 
 def _closes(found: MethodResult, tolerance: float) -> bool:
@@ -188,8 +188,19 @@ def _refuted(problem: MarginProblem, proof: ExactFarkas, found: MethodResult) ->
     return MethodResult(farkas=farkas, iterations=found.iterations, extras=found.extras)
 
 
-def _measured(problem: MarginProblem, norm: Norm, found: MethodResult, tolerance: float) -> MethodResult:
-    """The result with a certificate of its W and multipliers whose numbers are exact."""
+def measured_exactly(problem: MarginProblem, norm: Norm, found: MethodResult, tolerance: float) -> MethodResult:
+    """The result with a certificate of its W and multipliers whose numbers are exact.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, get_norm
+    >>> from attsvm.solvers.exact.settle import measured_exactly
+    >>> from attsvm.solvers.margin_solution import MethodResult
+    >>> import numpy as np
+    >>> pair = MethodResult(np.array([[0.5]]), np.array([0.5]))
+    >>> measured_exactly(MarginProblem([[2.0]], [[1.0]], [0]), get_norm("frobenius"), pair, 1e-8).certificate.proved
+    0.0
+    """
     from attsvm.solvers.certify.entry import certify
 
     assert found.W is not None and found.multipliers is not None

@@ -24,7 +24,9 @@ from attsvm.solvers.compiled.batched_pivoting import (
     pivot_soft,
     pivot_soft_batch,
 )
-from attsvm.solvers.frobenius.least_distance import least_distance
+from attsvm.solvers.deadline import OutOfTime, late
+from attsvm.solvers.exact.settle import measured_exactly
+from attsvm.solvers.frobenius.least_distance import DistanceResult, least_distance, robust_distance
 from attsvm.solvers.frobenius.pivoting import (
     DAQP_ROWS,
     by_daqp,
@@ -55,6 +57,8 @@ _GRAM_ROWS = 3000
 # Numbers in the written-out rows of one problem, and of one problem of a batch, that least distances may take.
 _DENSE_ENTRIES = 4_000_000
 _STACK_ENTRIES = 100_000
+# Rows times entries of W up to which a certificate is computed again in rationals: a second or two.
+_EXACT_ENTRIES = 50_000
 
 
 def in_norm_form(unit: UnitProblem[Axis], x: FloatArray, W: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -115,14 +119,36 @@ def _refined_stack(
     return x, W
 
 
-def by_distance(unit: UnitProblem, norm: Norm) -> MethodResult | None:
+def by_distance(unit: UnitProblem, norm: Norm, goal: float = 1e-8) -> MethodResult | None:
     """One problem with dependent rows: the nearest point or a proof; None when it is left open."""
     rows = unit.rows
     features = (rows.a[:, :, None] * rows.b[:, None, :]).reshape(rows.m, -1)
     if features.size > _DENSE_ENTRIES:
         return None
     result = least_distance(features, rows.rhs, None if rows.inequalities_only else rows.equality)
-    x = np.zeros(unit.m)
+    best = _of_distance(unit, norm, result)
+    if proved(best) <= goal or (best is not None and best.farkas is not None) or not rows.inequalities_only or late():
+        return best
+    other = _of_distance(unit, norm, robust_distance(features, rows.rhs))
+    return best if other is None else _better(best, _without_rounding(unit, norm, other, goal))
+
+
+def _without_rounding(unit: UnitProblem, norm: Norm, found: MethodResult, goal: float) -> MethodResult:
+    """The result with exact measures, where rounding errors of the certificate are all that keeps it open."""
+    certificate, problem = found.certificate, unit.problem
+    if certificate is None or not certificate.worst <= goal < certificate.proved:
+        return found
+    if problem.m * math.prod(problem.shape) > _EXACT_ENTRIES:
+        return found
+    try:
+        return measured_exactly(problem, norm, found, goal)
+    except OutOfTime:
+        return found
+
+
+def _of_distance(unit: UnitProblem, norm: Norm, result: DistanceResult) -> MethodResult | None:
+    """The certified nearest point, or the proof that there is none; None where there is neither."""
+    rows, x = unit.rows, np.zeros(unit.m)
     x[rows.index] = result.x
     if result.ray:
         proof = certify_infeasible(unit.problem, x * unit.inverse)
@@ -347,5 +373,5 @@ def _solve_hard(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult
         best = _pivoted(unit, norm, start, limit)
         if best is not None and (limit is not None or proved(best) <= request.tolerance):
             return best
-    near = by_distance(unit, norm)
+    near = by_distance(unit, norm, request.tolerance)
     return best or MethodResult() if near is None else _better(best, near)

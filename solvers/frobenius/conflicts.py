@@ -38,6 +38,8 @@ _CANCELS, _NO_GAIN = 1e-6, 1e-14
 _PROOF_ROWS = 4
 # Rows with this share of the largest shortfall stand out; at most so many are tried as a proof before the search ends.
 _STANDS_OUT, _FEW = 0.1, 64
+# How often different rows that stand out are tried: a proof among them is found at once or not at all.
+_TRIALS = 12
 # Steps of conjugate gradients, at least, before a factor takes over, and what a step costs beside its arithmetic.
 _FEWEST_STEPS, _STEP_OVERHEAD = 20, 2e7
 
@@ -213,13 +215,15 @@ class _Proofs:
         self.unit = unit
         self._left = np.inf
         self._few = np.zeros(0, dtype=np.int64)
+        self._trials = 0
 
     def attempt(self, lam: FloatArray, W: FloatArray, left_over: float) -> Certificate | None:
         """A proof from the few rows that stand out, or from all once their shortfall cancels."""
         size = np.abs(lam)
         rows = np.flatnonzero(size > _STANDS_OUT * float(size.max()))
-        if len(rows) <= _FEW and not np.array_equal(rows, self._few):
+        if len(rows) <= _FEW and self._trials < _TRIALS and not np.array_equal(rows, self._few):
             self._few = rows
+            self._trials += 1
             part = UnitProblem(self.unit.problem.gather(rows))
             if not (part.has_zero_rows or part.trivial):
                 proof = self._lifted(_cancel(part.rows, lam[rows]), rows)

@@ -1,10 +1,14 @@
-"""The point nearest to the origin that satisfies given rows, by DAQP: for dependent and contradictory rows.
+"""The point nearest to the origin that satisfies given rows: for dependent and contradictory rows.
 
 ``minimize |w|  subject to  F w >= c`` (``=`` on equality rows) is the least Frobenius norm with the rows written out.
 DAQP is a dual active-set method in C; where no w exists its last multipliers are a combination of rows that cancels.
+It works with products of rows. Where features differ so much in scale that float64 has no digits left for these,
+`robust_distance` takes the same problem to nonnegative least squares, whose orthogonal factors are of the rows
+themselves.
 
 D. Arnström, A. Bemporad and D. Axehill, "A dual active-set solver for embedded quadratic programming using recursive
-LDL^T updates", IEEE Transactions on Automatic Control 67 (2022).
+LDL^T updates", IEEE Transactions on Automatic Control 67 (2022). C. L. Lawson and R. J. Hanson, "Solving Least Squares Problems"
+(1974), chapter 23.
 """
 
 from __future__ import annotations
@@ -17,11 +21,16 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.deadline import late, seconds_left, watched
 
-__all__ = ["DistanceResult", "least_distance"]
+__all__ = ["DistanceResult", "least_distance", "robust_distance"]
 
 
 # Numbers in the rows from which on DAQP may take long enough to be watched, and seconds that stand for no limit.
 _LONG, _UNLIMITED = 150_000, 1e9
+# Lengths of the point between which the residual of the nonnegative least squares has digits of both its parts, and
+# how often the right-hand sides are scaled to get there.
+_SHORT, _FAR, _SCALINGS = 0.1, 10.0, 4
+# A residual of this size is rounding: the target is a combination of the columns.
+_CANCELS = 1e-13
 
 
 class DistanceResult(NamedTuple):
@@ -107,3 +116,54 @@ def _by_daqp(
     else:
         watched(work, lambda: None)  # it cannot be stopped, and ends some seconds after an interrupt
     return found[0]
+
+
+def robust_distance(rows: FloatArray, c: FloatArray) -> DistanceResult:
+    """The same for one problem of inequality rows by nonnegative least squares: for features of very different scales.
+
+    The residual of ``min |E u - f|``, ``u >= 0`` with the columns ``(row_k, c_k)`` and ``f = (0, 1)`` is proportional to
+    ``(w, -1)``; where it vanishes, u is a combination of rows that cancels. Its last entry is ``1 / (1 + |w|^2)``, so
+    the right-hand sides are scaled until w has a length of about 1.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (m, D)
+    c : ndarray, shape (m,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.frobenius.least_distance import robust_distance
+    >>> found = robust_distance(np.array([[1.0, 1e-8], [-1.0, 1e-8]]), np.ones(2))
+    >>> found.w, bool(found.settled)
+    (array([0.e+00, 1.e+08]), True)
+    """
+    from scipy.optimize import nnls
+
+    m, D = rows.shape
+    nothing = DistanceResult(np.zeros(m), np.zeros(D), np.False_, np.False_, np.int64(0))
+    target = np.zeros(D + 1)
+    target[-1] = scale = 1.0
+    for trial in range(_SCALINGS):
+        try:
+            u, left = nnls(np.vstack([rows.T, scale * c]), target)
+        except RuntimeError:  # too many exchanges
+            return nothing
+        if late():
+            return nothing
+        if left <= _CANCELS:
+            return DistanceResult(u, np.zeros(D), np.False_, np.True_, np.int64(trial + 1))
+        w = (rows.T @ u) / (left * left)  # the last entry of the residual is its squared length
+        size = float(np.linalg.norm(w))
+        if _SHORT < size < _FAR:
+            return DistanceResult(*_on_active_rows(rows, c, u > 0), np.True_, np.False_, np.int64(trial + 1))
+        scale /= max(size, 1e-300)
+    return nothing
+
+
+def _on_active_rows(rows: FloatArray, c: FloatArray, active: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Multipliers and the nearest point that meets the active rows, by orthogonal factors."""
+    x = np.zeros(len(c))
+    w = np.linalg.lstsq(rows[active], c[active])[0]
+    x[active] = np.linalg.lstsq(rows[active].T, w)[0]
+    return x, w

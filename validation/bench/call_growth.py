@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import multiprocessing
 import queue
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -234,6 +236,77 @@ def _linear(n: int, V: int, d: int) -> Call:
     return lambda: next_token.linear_svm(contexts, counts)
 
 
+def _patch(n: int, d: int, queries: int) -> Call:
+    """Queries near documents, those that find them as golden answers, the others as failures."""
+    rng = np.random.default_rng(0)
+    documents = rng.normal(size=(n, d))
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    near = documents[np.arange(queries) % n] + 0.25 * rng.normal(size=(queries, d))
+    found = (near @ documents.T).argmax(axis=1) == np.arange(queries) % n
+    wrong, right = ([(q, q % n) for q in np.flatnonzero(part)] for part in (~found, found))
+    return lambda: attsvm.patch(near, documents, wrong, right)
+
+
+def _capture(n: int, T: int, d: int) -> Call:
+    import torch
+
+    model = torch.nn.MultiheadAttention(d, 2, batch_first=True, dtype=torch.float64)
+    hidden = torch.randn(n, T, d, dtype=torch.float64)
+    return lambda: attsvm.capture(model, hidden, layer=0, head=1)
+
+
+def _stated(n: int, T: int, d: int) -> Call:
+    problem = _problem(n, T, d)
+    return lambda: attsvm.cvxpy_model(problem).problem.get_problem_data("CLARABEL")
+
+
+def _of_solution(call: Callable[[Any], Any], norm: str = "frobenius") -> Callable[..., Call]:
+    def make(**sizes: int) -> Call:
+        solution = attsvm.att_svm(_problem(**sizes), norm=norm)
+        return lambda: call(solution)
+
+    return make
+
+
+def _certificate(n: int, T: int, d: int) -> Call:
+    certificate = attsvm.att_svm(_problem(n, T, d)).certificate
+
+    def call() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            certificate.save(Path(folder) / "proof.json")
+
+    return call
+
+
+def _of_tensors(name: str) -> Callable[..., Call]:
+    """The value and its gradient."""
+
+    def make(**sizes: int) -> Call:
+        import torch
+
+        from attsvm import torch as tensors
+
+        problem = _problem(**sizes)
+        X, Z = (torch.tensor(np.array(part), requires_grad=True) for part in (problem.X, problem.Z))
+        tokens = torch.tensor(problem.optimal_tokens().indices)
+        return lambda: getattr(tensors, name)(X, Z, tokens).sum().backward()
+
+    return make
+
+
+def _written(name: str, file: str) -> Callable[..., Call]:
+    def make(d: int) -> Call:
+        W = np.random.default_rng(0).normal(size=(d, d))
+
+        def call() -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                getattr(export, name)(W, Path(folder) / file)
+
+        return call
+
+    return make
+
+
 def _conditioning(name: str) -> Callable[..., Call]:
     def make(n: int, T: int, d: int) -> Call:
         from attsvm.dynamics import conditioning
@@ -301,7 +374,14 @@ def _plain_reduced(n: int, T: int, K: int) -> Call:
     return call
 
 
+def _pulled(solution: Any) -> Any:
+    return solution.derivative().vjp(np.ones(solution.W.shape))
+
+
 _SIX = {"n": 6, "T": 8, "d": 10}
+
+
+_SOLVED = {"n": 3, "T": 4, "d": 5, "batch": 10}
 
 
 _THREE = {"n": 3, "T": 4, "d": 6}
@@ -349,6 +429,17 @@ GROWN: dict[str, Grown] = {
     "gen_svm": Grown(_SIX, _gen_svm, _cvxpy()),
     "verify": Grown({"n": 3, "T": 4, "d": 5}, _verify),
     "soft_path": Grown({"n": 6, "T": 6, "d": 3}, _svm(attsvm.soft_path, Cs=[0.01, 0.1, 1.0])),
+    "cvxpy_model": Grown({"n": 3, "T": 4, "d": 5}, _stated),
+    "solution.sensitivity": Grown(_SOLVED, _of_solution(lambda solution: solution.sensitivity())),
+    "solution.sensitivity, l1": Grown(_SOLVED, _of_solution(lambda solution: solution.sensitivity(), "l1")),
+    "solution.derivative": Grown(_SOLVED, _of_solution(_pulled)),
+    "solution.derivative, nuclear": Grown(_SOLVED, _of_solution(_pulled, "nuclear")),
+    "certificate.save": Grown({"n": 3, "T": 4, "d": 5}, _certificate),
+    "torch.margin": Grown(_SOLVED, _of_tensors("margin")),
+    "torch.objective": Grown(_SOLVED, _of_tensors("objective")),
+    "torch.att_svm": Grown(_SOLVED, _of_tensors("att_svm")),
+    "patch": Grown({"n": 300, "d": 16, "queries": 40}, _patch),
+    "capture": Grown({"n": 3, "T": 5, "d": 8}, _capture),
     "edit": Grown({"n": 6, "T": 5, "d": 10}, _edit),
     "sklearn.AttentionSelector": Grown({"n": 20, "T": 4, "d": 6}, _selector, _cvxpy(soft=True)),
     "joint.joint_svm": Grown({"n": 6, "T": 5, "d": 4}, _svm(attsvm.joint.joint_svm, ratio=1.0)),
@@ -395,6 +486,11 @@ GROWN: dict[str, Grown] = {
         reasons={"n": _SECULAR, "T": _SECULAR},
     ),
     "softmax.condition_number": Grown({"n": 20, "T": 30}, _of_attention(softmax.condition_number), _plain_spectrum),
+    "export.save_map": Grown({"d": 40}, _written("save_map", "map.npz")),
+    "export.save_low_rank": Grown({"d": 40}, _written("save_low_rank", "rank.npz")),
+    "export.save_factors": Grown({"d": 40}, _written("save_factors", "factors.safetensors")),
+    "export.save_dense": Grown({"d": 40}, _written("save_dense", "dense")),
+    "export.save_linear_adapter": Grown({"d": 40}, _written("save_linear_adapter", "adapter")),
     "export.factor": Grown({"d": 40}, _factor, reasons={"d": "a singular value decomposition, d^3"}),
     "random_problem": Grown(_SIX | {"batch": 10}, lambda **sizes: lambda: _problem(**sizes)),
     "structured_problem": Grown(

@@ -7,6 +7,7 @@ from attsvm.validation.matrix_calls import (  # noqa: F401  # their cases
     patch_calls,
     prompt_calls,
     selection_calls,
+    solution_calls,
     svm_calls,
     tensor_calls,
     token_calls,

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from itertools import combinations, product
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal, TypeVar
 from zlib import crc32
 
@@ -86,6 +87,13 @@ SINGLE = (
 )  # fmt: skip
 
 
+# Methods that do work of their own.
+METHODS = (
+    "attsvm.solution:Solution.sensitivity", "attsvm.solution:Solution.derivative", "attsvm.solvers:Certificate.save",
+    "attsvm.enumeration:LocalOptima.save_certificate",
+)  # fmt: skip
+
+
 # Strings of the whole library whose choices are registries, not lists in a docstring.
 _WORDS: dict[str, tuple[str, ...]] = {
     "norm": tuple(EXPRESSIONS),
@@ -116,7 +124,7 @@ class Option:
 
 
 def public_functions() -> dict[str, Callable[..., Any]]:
-    """Public functions by their full name, each once, under the first name it has.
+    """Public functions and `METHODS` by their full name, each once, under the first name it has.
 
     Examples
     --------
@@ -133,7 +141,7 @@ def public_functions() -> dict[str, Callable[..., Any]]:
         known = any(thing is other for other in found.values())
         if (inspect.isfunction(thing) or name in SINGLE) and not known:
             found[name] = thing
-    return found
+    return found | {name.replace(":", "."): resolve_name(name) for name in METHODS}
 
 
 class _Unknown:

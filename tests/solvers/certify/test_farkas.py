@@ -13,6 +13,7 @@ import attsvm
 from attsvm.solvers import SOLVERS, MarginProblem, Status, certify_infeasible, find_farkas, solve
 from attsvm.solvers.certify import farkas
 from attsvm.solvers.certify.farkas import zero_row_proof
+from attsvm.solvers.deadline import OutOfTime
 from attsvm.solvers.exact import exact_feasibility, exact_rows
 from kkt import assert_infeasible, random_rows
 from margin_problems import conflict, hidden_conflict
@@ -251,3 +252,33 @@ def test_an_error_of_multipliers_counts_as_often_as_the_right_hand_sides_are_lar
     problem = MarginProblem(a, [[1.0]], np.zeros(4, dtype=int), rhs)
     for _ in range(5):
         assert certify_infeasible(problem, 1.0 + 1e-9 * rng.standard_normal(4)) is None
+
+
+def test_a_proof_that_takes_too_many_exchanges_or_too_long_is_none(monkeypatch) -> None:
+    """A search inside a method goes on without it; neither error reaches the caller."""
+    from attsvm.solvers import exact
+
+    asked = []
+
+    def refuse(error):
+        def exact_farkas(rows, multipliers, max_pivots):
+            asked.append(max_pivots)
+            raise error
+
+        return exact_farkas
+
+    problem = MarginProblem([[0.1, 0.3], [-0.1, -0.3]], [[1.0, 0.7]], [0, 0])
+    monkeypatch.setattr(farkas, "_by_rounding_bounds", lambda *arguments: None)
+    for error in (RuntimeError("no answer after 50 exact exchanges"), OutOfTime("the time limit was reached")):
+        monkeypatch.setattr(exact, "exact_farkas", refuse(error))
+        assert certify_infeasible(problem, [1.0, 1.0]) is None
+    assert asked == [50] * len(asked) and len(asked) >= 2
+
+
+def test_exact_exchanges_can_be_limited(rng, monkeypatch) -> None:
+    order = list(range(40))
+    monkeypatch.setattr("attsvm.solvers.exact.feasibility.guess_by_floats", lambda *rows: (None, order))  # a poor one
+    rows = exact_rows(rng.standard_normal((40, 16)), [[1.0]], np.zeros(40, dtype=int))
+    assert not exact_feasibility(rows).feasible
+    with pytest.raises(RuntimeError, match="no answer after 1 exact exchanges"):
+        exact_feasibility(rows, max_pivots=1)

@@ -5,7 +5,8 @@ import pytest
 
 from attsvm.solvers import MarginProblem, solve
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
-from attsvm.solvers.frobenius.least_distance import least_distance
+from attsvm.solvers.exact import exact_least_norm, exact_rows
+from attsvm.solvers.frobenius.least_distance import least_distance, robust_distance
 from attsvm.solvers.frobenius.pivoting import solve_small, solve_small_batch
 from attsvm.solvers.unit import UnitProblem
 from kkt import random_rows
@@ -92,3 +93,33 @@ def test_pivoting_of_one_problem_and_of_stacks(rng, size) -> None:
         assert np.abs(slack[free]).max(initial=0.0) <= 1e-12
         assert min(many.x[i][~free].min(), slack[~free].min()) >= -1e-12
         assert np.abs(many.x[i] * slack).max() <= 1e-12
+
+
+def test_features_of_very_different_scales_are_solved_and_proved(rng, monkeypatch) -> None:
+    """Two classes as tokens, features from 1e-4 to 1e4, against the optimum over the rationals."""
+    sizes, hidden, samples = np.logspace(-4, 4, 8), rng.standard_normal(8), rng.standard_normal((60, 8))
+    signs = np.sign(samples @ hidden)
+    samples += (0.02 * signs)[:, None] * hidden / (hidden @ hidden)  # a narrow margin
+    a, b, owner = signs[:, None] * np.array([1.0, -1.0]), samples * sizes, np.arange(60)
+    # What float64 leaves open is not taken up in exact arithmetic.
+    monkeypatch.setattr("attsvm.solvers.exact.settle._ENTRIES", 0)
+    found = solve(MarginProblem(a, b, owner), solver="active_set")
+    assert found.status == "optimal" and found.solver == "active_set" and found.certificate.proved <= 1e-8
+    best = exact_least_norm(exact_rows(a, b, owner))
+    assert found.norm == pytest.approx(float(best.norm_squared) ** 0.5, rel=1e-8)
+
+
+def test_robust_distances_where_products_of_rows_have_no_digits_left() -> None:
+    """``|w_1| <= e w_2 - 1`` and ``e^2 w_3 >= 1 + w_2``: the smallest w has w_1 = 0, and both with equality."""
+    e = 2.0**-10
+    found = robust_distance(np.array([[1.0, e, 0.0], [-1.0, e, 0.0], [0.0, -1.0, e * e]]), np.ones(3))
+    assert found.settled and (found.x > 0).all()
+    np.testing.assert_allclose(found.w, [0.0, 1.0 / e, (1.0 + 1.0 / e) / e**2], rtol=1e-9, atol=1e-9)
+
+
+def test_robust_distances_end_with_a_ray_where_rows_contradict_each_other() -> None:
+    rows = np.array([[1.0, 1e-6], [-1.0, 1e-6], [0.0, -1.0]])
+    found = robust_distance(rows, np.ones(3))
+    assert found.ray and not found.settled
+    np.testing.assert_allclose(rows.T @ found.x, 0.0, atol=1e-12)
+    assert found.x @ np.ones(3) == pytest.approx(1.0)
