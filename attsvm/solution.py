@@ -29,8 +29,8 @@ from attsvm.solvers import (
     Status,
 )
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
+from attsvm.solvers.certify.certificate import counted
 from attsvm.solvers.certify.ranks import count_above, rank_tolerance
-from attsvm.solvers.display import counted
 
 __all__ = [
     "SUPPORT_TOLERANCE",

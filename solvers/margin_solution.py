@@ -18,9 +18,9 @@ from attsvm.solvers.certify.certificate import (
     RankCertificate,
     RankCertificateBatch,
     Source,
+    counted,
 )
 from attsvm.solvers.certify.entry import certify
-from attsvm.solvers.display import counted
 from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.status import ConvergenceWarning, InfeasibleError, NoSolutionError, Status

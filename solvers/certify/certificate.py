@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import Count, FloatArray, IntArray, Number, lazy
-from attsvm.solvers.display import html_facts, largest
 from attsvm.solvers.margin_problem import EitherProblem
 from attsvm.solvers.norms import Norm
 
@@ -19,7 +22,16 @@ if TYPE_CHECKING:
     from attsvm.solvers.certify.proof_file import Origin
     from attsvm.solvers.exact.measures import ExactCertificate
 
-__all__ = ["Certificate", "CertificateBatch", "RankCertificate", "RankCertificateBatch", "Source"]
+__all__ = [
+    "Certificate",
+    "CertificateBatch",
+    "RankCertificate",
+    "RankCertificateBatch",
+    "Source",
+    "counted",
+    "html_facts",
+    "largest",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,3 +325,44 @@ CertificateBatch: TypeAlias = Certificate[FloatArray, IntArray]
 
 def _largest(x: Number, y: Number, z: Number) -> Number:
     return max(x, y, z) if isinstance(x, float) else np.asarray(np.maximum.reduce((x, y, z)))
+
+
+# -- how certificates and solutions look in a shell and in notebooks ------------------------------------
+
+
+def largest(value: float | npt.NDArray[np.float64]) -> str:
+    """A number, or the largest of an array, to two digits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers.certify.certificate import largest
+    >>> largest(0.25), largest(np.array([1e-9, 3e-8]))
+    ('2.5e-01', '3.0e-08')
+    """
+    return f"{np.max(value) + 0.0:.1e}"  # no -0
+
+
+def counted(values: Iterable[object]) -> str:
+    """How often each occurs, as in ``4 optimal, 1 infeasible``.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.certify.certificate import counted
+    >>> counted(["optimal", "optimal", "failed"])
+    '2 optimal, 1 failed'
+    """
+    return ", ".join(f"{count} {value}" for value, count in Counter(map(str, values)).items())
+
+
+def html_facts(title: str, facts: Mapping[str, object]) -> str:
+    """Names and values as a table for notebooks.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.certify.certificate import html_facts
+    >>> "<td>1e-9</td>" in html_facts("Certificate", {"gap": "1e-9"})
+    True
+    """
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in facts.items())
+    return f"<table><caption>{escape(title)}</caption><tbody>{rows}</tbody></table>"

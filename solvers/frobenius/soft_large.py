@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,16 +31,18 @@ from attsvm.solvers.compiled.exchanges import are_few, exchange_rows
 from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
 from attsvm.solvers.frobenius.soft_entries import soft_interior
-from attsvm.solvers.frobenius.soft_rows import FIRST_ROWS, BothSigns, largest_of_each, plan_memory
 from attsvm.solvers.frobenius.working_set import Progress, read_progress
 from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult, is_one
+from attsvm.solvers.memory import allowed_memory, too_large
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty, PenaltyBatch
 from attsvm.solvers.request import Request
+from attsvm.solvers.rows.normal_matrix import CHUNK_NUMBERS
+from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.unit import UnitProblem
 
-__all__ = ["solve_soft_large"]
+__all__ = ["BothSigns", "SoftMemory", "largest_of_each", "plan_memory", "solve_soft_large"]
 
 # Sweeps in all; between two looks at all rows: sweeps, those at first after a warm start, the most, and operations.
 _SWEEPS, _CHUNK, _WARM_CHUNK, _LONGEST_CHUNK, _OPERATIONS = 20_000, 10, 2, 40, 4e9
@@ -69,6 +72,122 @@ _SHARE, _LEAST_GAP = 0.3, 1e-14
 _PATIENCE, _RISE = 30, 1e-14
 # Rows of each query that join a working set at a time, and rows in all and per query from which on one saves time.
 _JOIN, _FEW, _MANY = 4, 5000, 32
+# Order of the largest linear system.
+_LARGEST_SYSTEM = 8000
+# Vectors of one number per row that a solve holds at once.
+_VECTORS = 16
+# Rows of each query that a working set begins with.
+_FIRST_ROWS = 8
+# Share of the memory that rows may take where not all of them fit.
+_SHARE_OF_ROWS = 0.7
+
+
+@dataclass(frozen=True)
+class SoftMemory:
+    """How a solve divides the memory that it may take.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that are written out at a time.
+    left : float
+        Bytes for linear systems.
+    """
+
+    rows: int
+    left: float
+
+    def order(self, shape: tuple[int, int]) -> int:
+        """Order of the largest system in multipliers: its matrix, and the factors of its rows while it is formed."""
+        fits = (self.left / 8.0) ** 0.5 - 2.0 * sum(shape)
+        return int(min(_LARGEST_SYSTEM, max(0.0, fits)))
+
+    def holds_entries(self, m: int, shape: tuple[int, int]) -> bool:
+        """Whether systems in the entries of W fit, with the working memory of m rows."""
+        entries = shape[0] * shape[1]
+        need = 8.0 * (4.0 * entries * entries + m * (4.0 * shape[0] + 20.0) + 3.0 * CHUNK_NUMBERS)
+        return entries <= _LARGEST_SYSTEM and need <= self.left
+
+
+def plan_memory(problem: MarginProblem, limit: object) -> SoftMemory:
+    """Divide the memory that a solve may take; refuse one for which too little is left.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem
+    >>> from attsvm.solvers.frobenius.soft_large import plan_memory
+    >>> plan_memory(MarginProblem([[1.0]], [[1.0]], [0]), 1e6).rows
+    1
+    """
+    allowed = allowed_memory(limit)
+    dx, dz = problem.shape
+    m = problem.m + int(np.count_nonzero(problem.equality))  # equalities count twice
+    if allowed is None:
+        return SoftMemory(m, np.inf)
+    copies = 1 if isinstance(problem.rows, PairRows) and m == problem.m else 2  # of rows that are gathered
+    fixed = 8.0 * (_VECTORS * m + problem.q * (dx + dz + 4) + 6 * dx * dz)
+    each = 8.0 * (copies * dx + 8)
+    fewest = min(m, _FIRST_ROWS * problem.q)
+    if fixed + each * fewest > allowed:
+        raise too_large(problem, fixed + each * fewest, allowed, limit is not None)
+    share = 1.0 if fixed + each * m <= allowed else _SHARE_OF_ROWS
+    rows = int(min(m, max(fewest, share * (allowed - fixed) / each)))
+    return SoftMemory(rows, max(0.0, allowed - fixed - each * rows))
+
+
+class BothSigns:
+    """Rows in which an equality counts as two opposite inequalities.
+
+    Attributes
+    ----------
+    source : ndarray of int, shape (m',)
+        The row of the problem that each comes from.
+    sign : ndarray, shape (m',)
+    """
+
+    def __init__(self, problem: MarginProblem) -> None:
+        self.problem = problem
+        equal = np.flatnonzero(problem.equality)
+        self.source: IntArray = np.concatenate([np.arange(problem.m), equal])
+        self.sign = np.ones(len(self.source))
+        self.sign[problem.m :] = -1.0
+        self.plain = not len(equal)
+        self.rhs = problem.rhs if self.plain else problem.rhs[self.source] * self.sign
+        self.owner = problem.owner if self.plain else problem.owner[self.source]
+
+    def values(self, W: FloatArray) -> FloatArray:
+        """Of all of them at W, shape (m',)."""
+        values = self.problem.margins(W)
+        return values if self.plain else values[self.source] * self.sign
+
+    def gather(self, index: IntArray) -> PairRows:
+        """Some of them, written out."""
+        if len(index) == self.problem.m and self.plain and isinstance(self.problem.rows, PairRows):
+            return self.problem.rows
+        pair = self.problem.rows.gather(self.source[index])
+        if self.plain:
+            return pair
+        a = pair.a.astype(np.float64) * self.sign[index][:, None]
+        return PairRows.trusted(a, pair.queries, pair.owner)
+
+    def split(self, lam: FloatArray) -> FloatArray:
+        """Multipliers of theirs from multipliers of the problem, which have any sign on equality rows."""
+        return np.maximum(lam[self.source] * self.sign, 0.0)
+
+    def join(self, lam: FloatArray) -> FloatArray:
+        """Multipliers of the problem from multipliers of theirs."""
+        joined = lam[: self.problem.m].copy()
+        np.add.at(joined, self.source[self.problem.m :], -lam[self.problem.m :])
+        return joined
+
+
+def largest_of_each(short: FloatArray, owner: IntArray, each: int) -> IntArray:
+    """The ``each`` largest entries of every query, sorted."""
+    order = np.lexsort((-short, owner))
+    group = owner[order]
+    first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    place = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
+    return np.sort(order[place < each])
 
 
 class _SoftSolve:
@@ -143,7 +262,7 @@ class _SoftSolve:
         first = start if start.any() else np.maximum(rhs, 0.0) / np.where(norms > 0, norms, np.inf)
         W = self.problem.adjoint(self.rows.join(first))
         room = self.plan.rows - int(np.count_nonzero(start))
-        each = max(1, min(FIRST_ROWS, room // max(self.problem.q, 1)))
+        each = max(1, min(_FIRST_ROWS, room // max(self.problem.q, 1)))
         return np.union1d(np.flatnonzero(start), largest_of_each(rhs - self.rows.values(W), self.rows.owner, each))
 
     def _open(self, index: IntArray, lam: FloatArray) -> None:

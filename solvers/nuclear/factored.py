@@ -15,7 +15,7 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
-from attsvm.solvers.driver import Driver
+from attsvm.solvers.deadline import Driver
 from attsvm.solvers.frobenius.conflicts import purify_farkas
 from attsvm.solvers.margin_solution import Extras, MethodResult
 from attsvm.solvers.norms import Norm

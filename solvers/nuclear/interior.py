@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
-from attsvm.solvers.driver import Driver
+from attsvm.solvers.deadline import Driver
 from attsvm.solvers.frobenius.conflicts import find_farkas, purify_farkas
 from attsvm.solvers.margin_solution import Extras, MethodResult
 from attsvm.solvers.norms import Norm

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attsvm.solvers.driver import Driver
+from attsvm.solvers.deadline import Driver
 
 measures = st.lists(st.one_of(st.floats(0, 10), st.just(math.nan), st.just(math.inf)), max_size=30)
 

@@ -143,3 +143,30 @@ def test_rows_that_are_missed_by_rounding_alone_do_not_join_for_ever() -> None:
     problem = attsvm.random_problem(n=200, T=40, d=16, seed=0)
     found = attsvm.att_svm(problem, C=0.01)
     assert found.status == "optimal" and found.result.extras.working_rows < 200 * 39
+
+
+@pytest.mark.parametrize("norm", ["nuclear", "spectral"])
+def test_few_solves_prove_a_path_in_other_norms(norm: str) -> None:
+    """W = 0 below some C, and one W above the largest multiplier: only what is between needs solves of its own."""
+    problem = attsvm.random_problem(n=6, T=8, d=10, seed=4)
+    path = attsvm.soft_path(problem, np.geomspace(1e-3, 1e3, 20), norm=norm)
+    solved = sum(one.iterations > 0 for one in path)
+    assert 2 <= solved <= 8 and all(one.status == "optimal" for one in path)
+    assert path[0].norm == 0.0 and path[-2].norm == pytest.approx(path[-1].norm, rel=1e-6)
+
+
+def test_what_is_expected_and_not_proved_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = attsvm.random_problem(n=5, T=5, d=6, seed=5)
+    whole = attsvm.soft_path(problem, CS, norm="nuclear")
+    assert any(one.iterations == 0 for one in whole)
+    module = importlib.import_module("attsvm.solvers.soft_path")
+    certify = module.certify
+
+    def of_another_matrix(problem: Any, W: Any, multipliers: Any, norm: Any) -> Any:
+        return certify(problem, W + 1.0, multipliers, norm)
+
+    monkeypatch.setattr(module, "certify", of_another_matrix)
+    part = attsvm.soft_path(problem, CS, norm="nuclear")
+    for one, other in zip(whole, part, strict=True):
+        assert other.status == "optimal" and other.iterations > 0
+        assert other.objective == pytest.approx(one.objective, rel=AGREES)

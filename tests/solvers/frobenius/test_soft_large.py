@@ -13,7 +13,7 @@ from attsvm.solvers import MarginProblem, PairRows, Penalty, solve
 from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.frobenius import soft_large
 from attsvm.solvers.frobenius.soft_entries import soft_interior
-from attsvm.solvers.frobenius.soft_rows import SoftMemory
+from attsvm.solvers.frobenius.soft_large import SoftMemory
 from attsvm.solvers.memory import MemoryLimitError
 from kkt import dense_rows
 
@@ -174,7 +174,7 @@ def test_a_warm_start_saves_sweeps(slack, loss):
 def test_a_working_set_where_rows_do_not_fit(monkeypatch, name, slack, loss):
     problem = FAMILIES[name].soft(1.0, slack, loss)
     known = solve(problem, solver="soft_large", tolerance=GOAL)
-    monkeypatch.setattr(soft_large, "FIRST_ROWS", 1)
+    monkeypatch.setattr(soft_large, "_FIRST_ROWS", 1)
     monkeypatch.setattr(soft_large, "plan_memory", lambda problem, limit: SoftMemory(problem.m - 5, 1e7))
     found = solve(problem, solver="soft_large", tolerance=GOAL)
     assert found.certificate.proved <= GOAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attsvm.solvers import MarginProblem
+from attsvm.solvers import MarginProblem, PairRows
 from attsvm.solvers.rows import pairs as rows_module
 from kkt import dense_rows, random_rows
 
@@ -74,3 +74,12 @@ def test_many_rows_go_by_query_and_in_chunks(rng, shuffle, single, monkeypatch):
         np.testing.assert_allclose(many.gram(), F @ F.T, atol=1e-13)
         weights = rng.random(few.m)
         np.testing.assert_allclose(many.rows.weighted_gram(weights), np.outer(weights, weights) * (F @ F.T), atol=1e-13)
+
+
+def test_one_problem_as_a_batch_shares_its_rows() -> None:
+    rng = np.random.default_rng(11)
+    rows = PairRows(rng.standard_normal((7, 3)), rng.standard_normal((2, 4)), [0, 0, 0, 1, 1, 1, 1])
+    same, W = rows.repeated(5), rng.standard_normal((5, 3, 4))
+    assert np.shares_memory(same.a, rows.a) and same.batch == (5,)
+    assert np.allclose(same.margins(W), [rows.margins(part) for part in W], rtol=1e-13, atol=1e-13)
+    assert np.array_equal(same[3].row_norms, rows.row_norms) and np.array_equal(same.row_norms[4], rows.row_norms)
