@@ -225,7 +225,7 @@ def _judged(W: FloatArray, solution: MarginSolution, *, near: bool) -> tuple[flo
 def run_multiclass(context: Context) -> Outcome:
     """Momentum against pace, batch sizes, and every method on every kind of data."""
     s = context.settings
-    extra = [_memory(context), _batches(context), _paces(context)]
+    extra = [_memory(context), _batches(context), _paces(context)] if s["experiments"] else []
     tables, refuted, curves = [], [], {}
     for data in s["sets"]:
         trials = s["trials"] if data in ("attention", "Gaussian") else s["subsets"]
@@ -356,7 +356,7 @@ FIGURE_MULTICLASS = Figure(
         Classes: cross-entropy on 8 Gaussian samples of 4 classes in 10 dimensions, on random subsets of wine (90
         samples) and of digits (100), standardized, all certified separable; random starts. Steps are constant, as long
         as lets the median margin grow by at most the pace of the method per step.""",
-    full={"trials": 50, "subsets": 10, "few": 20, "steps": 8000, "sets": DATA},
+    full={"trials": 50, "subsets": 10, "few": 20, "steps": 8000, "sets": DATA, "experiments": True},
     quick={"trials": 3, "subsets": 2, "few": 3, "steps": 300, "sets": ("attention", "Gaussian", "wine")},
     run=run_multiclass,
     draw=draw,
