@@ -448,6 +448,7 @@ def decay_ends(trials: int, _: int, *, draw: int, decay: float, steps: int) -> d
     plain = attsvm.train(batch, "KQ", steps, optimizer="gd", lr=1.0, **shared)
     G = naive_gradient(tensor_problem(batch), torch.tensor(plain.W), "logistic").direction.numpy()
     size = decay * np.linalg.norm(plain.W, "nuc", axis=(1, 2))
+    size[size < 1e-6] = np.nan  # a penalty so large that W = 0 is best
     return {
         "path": path, "star": angle(misalignment(run.W, star.W)),
         "excess": np.linalg.norm(G, 2, axis=(1, 2)) / decay - 1, "gap": 1 + (G * plain.W).sum(axis=(1, 2)) / size,
