@@ -293,7 +293,8 @@ def _whitened(g: Tensor, partner: Tensor, lr: float) -> Tensor:
     _, S, Vh = torch.linalg.svd(partner, full_matrices=True)
     S = torch.nn.functional.pad(S, (0, Vh.shape[0] - len(S)))
     C = Vh.T @ torch.diag((S**2 + lr) ** -0.5) @ Vh
-    return _polar(g @ C) @ C
+    found: Tensor = _polar(g @ C) @ C
+    return found
 
 
 def _over(g: Tensor, size: Tensor) -> Tensor:
