@@ -390,7 +390,7 @@ def ends_of_way(trials: int, _: int, *, draw: int, way: str, steps: int) -> dict
             shares[b, k] = margin / get_norm(norm)(W) * least
             K, Q = run.parameters["K"][b], run.parameters["Q"][b]
             if norm == ("spectral" if rule.norm == "product" else rule.norm):
-                own[b] = margin / _size(norm, K, Q) * least
+                own[b] = margin / _size(rule.norm, K, Q) * least
                 nearest[b] = _nearest(rows, W, least) if norm == "spectral" else np.nan
             if rule.norm == "entries" and k == 0:
                 bound = _least_projective(rows)[1]
