@@ -64,8 +64,8 @@ def compositional_step(
     >>> gradient, lr = {"K": G @ Q, "Q": G.mT @ K}, torch.tensor([1e-3])
     >>> moved, _ = compositional_step({"K": K, "Q": Q}, gradient, torch.zeros(1), {}, lr, 1)
     >>> ((moved["K"] @ moved["Q"].mT - K @ Q.mT) * 1e3).round(decimals=2)
-    tensor([[[-1.0000,  0.0000],
-             [ 0.0000,  1.0000]]])
+    tensor([[[-1.,  0.],
+             [ 0.,  1.]]])
     """
     K, Q = parameters["K"], parameters["Q"]
     moved = {

@@ -53,6 +53,12 @@ def test_ridge_descent_is_nearest_the_nuclear_problem():
     assert (found["own"] <= 1 + 1e-9).all() and (found["share"] <= 1 + 1e-6).all()
 
 
+def test_compositional_muon_is_measured_by_its_product():
+    found = studies.ends_of_way(2, 0, draw=0, way="compositional Muon, half-split", steps=300)
+    np.testing.assert_allclose(found["own"], found["share"][:, studies.NORMS.index("spectral")], rtol=1e-9)
+    assert (found["nearest"] < found["angle"][:, studies.NORMS.index("spectral")] + 0.1).all()
+
+
 def test_tables_have_a_row_per_way_and_experiment(monkeypatch):
     names = ("normalized descent", "compositional Muon, half-split", "sign descent on K and Q")
     monkeypatch.setattr(studies, "WAYS", {

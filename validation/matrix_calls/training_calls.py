@@ -67,7 +67,7 @@ def _train_refused(row: Row) -> bool:
         row["init"] == "separating" and form != "W",
         row["key_matrix"] is not None and form != "prompt",
         row["optimizer"] == "compositional_muon" and (form != "KQ" or row["train_head"]),
-        row["optimizer"] == "mirror:l3" and row["weight_decay"] not in (None, 0.0),
+        row["optimizer"] == "mirror:l3" and row["weight_decay"] > 0,
     ))  # fmt: skip
 
 
@@ -75,7 +75,8 @@ def _train_refused(row: Row) -> bool:
     "attsvm.train", forms=FORMS, refused=_train_refused, skip={"steps": "a number; 2000 of them say no more than 3"},
     words={
         "optimizer": _OPTIMIZERS, "init": ("uniform", "zero", "separating", GIVEN), "key_matrix": (None, GIVEN),
-        "head_init": ("given", "zero", "array"), "dtype": ("float64", "float32"), "device": (None, "cpu"),
+        "head_init": ("given", "zero", "array"), "weight_decay": (0.0, 0.3),
+        "decay_power": (1.0, 0.5), "dtype": ("float64", "float32"), "device": (None, "cpu"),
     },
 )  # fmt: skip
 def _train(call: Call) -> Iterator[str]:
@@ -89,9 +90,9 @@ def _train(call: Call) -> Iterator[str]:
     given = {name: 0.5 * call.rng.standard_normal((*lead, *shape)) for name, shape in shapes.items()}
     start: Any = tuple(given.values())
     settings = call.options(
-        "optimizer", "loss", "arithmetic", "normalization", "progress", "train_head", "device", "resume", lr=0.2, m=2,
+        "optimizer", "loss", "arithmetic", "normalization", "progress", "train_head", "device", "resume",
+        "weight_decay", "decay_power", lr=0.2, m=2,
         log_ridge=-4.0, decay_after=1, stop_norm=1.6, stop_direction=1e-12, head_lr=0.05,
-        weight_decay=0.3, decay_power=0.5,
         init=start if form == "KQ" else start[0], key_matrix=M,
     )  # fmt: skip
     settings |= {"seed": 5, "snapshots": [1, 2, _STEPS], "dtype": getattr(torch, call["dtype"])}
@@ -220,15 +221,15 @@ class _Descent:
         lr = self._rate(slopes) * self._decay(k)
         before = self.parameters
         self.parameters = self._moved(before, slopes, lr, "", k)
-        if self.call.row.get("weight_decay") is not None:
-            self.parameters = {n: t - 0.3 * lr * before[n] for n, t in self.parameters.items()}
+        shrink = lr * (self.call.row.get("weight_decay") or 0.0)
+        self.parameters = {n: t - shrink * before[n] for n, t in self.parameters.items()}
         if self.call.row.get("train_head"):
             base = 0.05 if self.call.given("head_lr") else (0.2 if self.call.given("lr") else 0.1)
             self.v = self._moved({"v": self.v}, {"v": head}, base * self._decay(k), "head", k)["v"]
         self.stopped = self.call.row.get("stop_norm") is not None and float(self.W().norm()) >= 1.6
 
     def _decay(self, k: int) -> float:
-        power = 0.5 if self.call.row.get("decay_power") is not None else 1.0
+        power = self.call.row.get("decay_power") or 1.0
         return 1.0 if self.after is None or k <= self.after else float((self.after / k) ** power)
 
     def _rate(self, slopes: Block) -> float:
@@ -295,7 +296,8 @@ def _whitened(g: Tensor, partner: Tensor, lr: float) -> Tensor:
     _, S, Vh = torch.linalg.svd(partner, full_matrices=True)
     S = torch.nn.functional.pad(S, (0, Vh.shape[0] - len(S)))
     C = Vh.T @ torch.diag((S**2 + lr) ** -0.5) @ Vh
-    return _polar(g @ C) @ C
+    found: Tensor = _polar(g @ C) @ C
+    return found
 
 
 def _over(g: Tensor, size: Tensor) -> Tensor:

@@ -211,7 +211,7 @@ def _alternated(rows: FloatArray, K: FloatArray, Q: FloatArray, rounds: int) -> 
             break
         factors[k % 2], factors[1 - k % 2] = found, other
         best = float(np.abs(found).max())
-    return best * K.shape[1]
+    return float(best * K.shape[1])
 
 
 def _best_factor(linear: FloatArray) -> FloatArray | None:
@@ -227,6 +227,10 @@ def _best_factor(linear: FloatArray) -> FloatArray | None:
     if found.status != 0 or not found.x[-1] > 1e-12:
         return None
     return np.asarray(found.x[:-1].reshape(linear.shape[1:]) / found.x[-1])
+
+
+def _gaussians(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
+    return rng.standard_normal(shape), rng.standard_normal(shape)
 
 
 def entry_bounds(trials: int, seed: int, *, draw: int, starts: int) -> dict[str, Any]:
@@ -249,7 +253,7 @@ def entry_bounds(trials: int, seed: int, *, draw: int, starts: int) -> dict[str,
         rows = token_rows(problem, problem.optimal_tokens().indices)
         value, bound = _least_projective(rows)
         shape = (problem.dx, problem.dx)
-        ends = [_alternated(rows, *rng.standard_normal((2, *shape)), 60) for _ in range(starts)]
+        ends = [_alternated(rows, *_gaussians(rng, shape), 60) for _ in range(starts)]
         known = (float(attsvm.att_svm(problem, norm="linf").norm), _gamma_2(rows), bound, value / bound - 1, min(ends))
         for name, number in zip(names, known, strict=True):
             columns[name].append(number)
@@ -312,7 +316,8 @@ def _start(batch: attsvm.AttentionProblem, kind: str, seed: int) -> Any:
     if kind == "uniform":
         return kind
     if kind == "small":
-        return tuple(1e-2 * np.random.default_rng(seed).standard_normal((2, batch.batch, batch.dx, batch.dx)))
+        K, Q = _gaussians(np.random.default_rng(seed), (len(batch.X), batch.dx, batch.dx))
+        return 1e-2 * K, 1e-2 * Q
     from attsvm.losses import get_loss
     from attsvm.training.loop import separating_init
     from attsvm.training.tensors import tensor_problem
@@ -327,10 +332,10 @@ def _size(norm: str, K: FloatArray, Q: FloatArray) -> float:
     if norm == "nuclear":
         return float((K**2).sum() + (Q**2).sum()) / 2
     if norm == "spectral":
-        return float(max(np.linalg.norm(K, 2), np.linalg.norm(Q, 2))) ** 2
+        return float(max(np.linalg.norm(K, 2), np.linalg.norm(Q, 2)) ** 2)
     if norm == "product":
         return float(np.linalg.norm(K @ Q.T, 2))
-    return K.shape[1] * float(max(np.abs(K).max(), np.abs(Q).max())) ** 2
+    return float(K.shape[1] * max(np.abs(K).max(), np.abs(Q).max()) ** 2)
 
 
 def _nearest(rows: FloatArray, W: FloatArray, least: float) -> float:
@@ -369,13 +374,13 @@ def ends_of_way(trials: int, _: int, *, draw: int, way: str, steps: int) -> dict
     ((2, 4), 2)
     """
     rule, batch = WAYS[way], _problems(trials, draw)
-    schedule = {"decay_after": max(1, steps // 4)} if rule.decay else {}
+    schedule: dict[str, Any] = {"decay_after": max(1, steps // 4)} if rule.decay else {}
     start = _start(batch, rule.start, draw)
     run = attsvm.train(batch, "KQ", steps, init=start, seed=draw, snapshots=2, **rule.options, **schedule)
     angles, shares = np.full((2, trials, len(NORMS)), np.nan)
     own, nearest, improved = np.full((3, trials), np.nan)
     for k, norm in enumerate(NORMS):
-        solution = attsvm.att_svm(batch, run.selection, norm=norm)
+        solution: Any = attsvm.att_svm(batch, run.selection, norm=norm)
         for b in range(trials):
             if solution.status[b] is not attsvm.Status.OPTIMAL:
                 continue
@@ -385,7 +390,7 @@ def ends_of_way(trials: int, _: int, *, draw: int, way: str, steps: int) -> dict
             shares[b, k] = margin / get_norm(norm)(W) * least
             K, Q = run.parameters["K"][b], run.parameters["Q"][b]
             if norm == ("spectral" if rule.norm == "product" else rule.norm):
-                own[b] = margin / _size(norm, K, Q) * least
+                own[b] = margin / _size(rule.norm, K, Q) * least
                 nearest[b] = _nearest(rows, W, least) if norm == "spectral" else np.nan
             if rule.norm == "entries" and k == 0:
                 bound = _least_projective(rows)[1]
@@ -408,7 +413,7 @@ def inner_dimensions(trials: int, _: int, *, draw: int, m: int, steps: int) -> d
     """
     batch, options = _problems(trials, draw), WAYS["Muon on K and Q, no momentum"].options
     run = attsvm.train(batch, "KQ", steps, m=m, seed=draw, snapshots=2, **options)
-    least = attsvm.att_svm(batch, run.selection, norm="spectral").norm
+    least = np.atleast_1d(attsvm.att_svm(batch, run.selection, norm="spectral").norm)
     own = []
     for b in range(trials):
         rows = token_rows(batch[b], run.selection[b].indices)
@@ -442,12 +447,13 @@ def decay_ends(trials: int, _: int, *, draw: int, decay: float, steps: int) -> d
     star = attsvm.att_svm(batch, run.selection, norm="nuclear")
     path = np.full(trials, np.nan)
     optimal = (np.asarray(run.selection) == np.asarray(batch.optimal_tokens())).all(axis=-1)
-    for b in np.flatnonzero(optimal):
+    for b in np.flatnonzero(optimal).tolist():
         best = attsvm.regularization_path(batch[b], [1 / (2 * decay**2)], parameterization="KQ")
         path[b] = float(angle(misalignment(run.W[b], best.W[-1])))
     plain = attsvm.train(batch, "KQ", steps, optimizer="gd", lr=1.0, **shared)
     G = naive_gradient(tensor_problem(batch), torch.tensor(plain.W), "logistic").direction.numpy()
     size = decay * np.linalg.norm(plain.W, "nuc", axis=(1, 2))
+    size[size < 1e-6] = np.nan  # a penalty so large that W = 0 is best
     return {
         "path": path, "star": angle(misalignment(run.W, star.W)),
         "excess": np.linalg.norm(G, 2, axis=(1, 2)) / decay - 1, "gap": 1 + (G * plain.W).sum(axis=(1, 2)) / size,
