@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from figure_outcomes import check_picture, outcome_of
 
 import attsvm
 from attsvm.next_token import graph_svm, match_and_copy, random_corpus, train_copy, two_stage
@@ -85,6 +86,14 @@ def test_plain_steps_fade():
     task = match_and_copy(4, 4, 8, value_dim=32, seed=1)
     plain, normalized = (train_copy(task, steps=500, lr=0.02, normalized=way).log_errors[-1] for way in (False, True))
     assert plain > normalized
+
+
+def test_the_study_has_a_row_per_setting_and_refutes_what_is_not_reached():
+    outcome = outcome_of(copying_study.FIGURE_COPYING, trials=1, problems=1, steps=20, decoder_steps=20)
+    problems, angles = outcome.tables
+    assert [row[0] for row in problems.rows] == ["decoder", "attention after it", "match and copy"]
+    assert len(angles.rows) == 6 and any("ends within 1 degree" in line for line in outcome.refuted)
+    check_picture(copying_study.FIGURE_COPYING, outcome, 1)
 
 
 def test_what_is_wrong_is_named():
