@@ -358,15 +358,12 @@ class CopyRun:
     steps : ndarray of int, shape (S,)
     angles : ndarray, shape (S,)
         Degrees between W and the solution at these steps.
-    log_errors : ndarray, shape (S,)
-        Logarithm of the scale of the gradient: twice that of the largest probability off the matched keys.
     """
 
     W: FloatArray
     svm: Solution
     steps: IntArray
     angles: FloatArray
-    log_errors: FloatArray
 
     def __repr__(self) -> str:
         return f"CopyRun({self.steps[-1]} steps, {self.angles[-1]:.2g} degrees from Att-SVM)"
@@ -407,12 +404,10 @@ def train_copy(
     _check(steps, lr)
     require_flag("normalized", normalized)
     problem = task.problem
-    data = _Copying(problem.X, problem.Z, np.zeros(problem.X.shape[:2]), task.values, task.selection, None)
+    X, Z = problem.X.astype(np.float64), problem.Z.astype(np.float64)
+    data = _Copying(X, Z, np.zeros(X.shape[:2]), task.values, task.selection, None)
     svm: Solution = att_svm(problem, task.selection)
     marks = _marks(steps)
     start = _START * generator(seed).standard_normal((problem.dx, problem.dz))
     trained = _descended(start, data.gradient, marks, lr, normalized)
-    return CopyRun(
-        trained[-1], svm, np.array(marks), angle(misalignment(np.stack(trained), svm.W)),
-        np.array([data.gradient(W)[1] for W in trained]),
-    )  # fmt: skip
+    return CopyRun(trained[-1], svm, np.array(marks), angle(misalignment(np.stack(trained), svm.W)))
