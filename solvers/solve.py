@@ -434,10 +434,8 @@ def _solve_scaled(
     return _scaled_back(solution, problem, norm, power, rise)
 
 
-def _scaled_back(
-    solution: MarginSolution, problem: MarginProblem, norm: Norm, power: int, rise: int
-) -> MarginSolution:
-    """The solution for W times ``2^power``, with multipliers and objective (of a hard margin, norm) times ``2^rise``."""
+def _scaled_back(solution: MarginSolution, problem: MarginProblem, norm: Norm, power: int, rise: int) -> MarginSolution:
+    """The solution for W times ``2^power``: multipliers and objective (the norm of a hard margin) times ``2^rise``."""
     W, lam = np.ldexp(solution.W, power), np.ldexp(solution.multipliers, rise)
     whole = np.array_equal(np.ldexp(W, -power), solution.W)
     certificate = solution.certificate
