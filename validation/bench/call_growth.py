@@ -268,6 +268,10 @@ def _of_solution(call: Callable[[Any], Any], norm: str = "frobenius") -> Callabl
     return make
 
 
+def _pulled(solution: Any) -> Any:
+    return solution.derivative().vjp(np.ones(solution.W.shape))
+
+
 def _certificate(n: int, T: int, d: int) -> Call:
     certificate = attsvm.att_svm(_problem(n, T, d)).certificate
 
@@ -374,19 +378,9 @@ def _plain_reduced(n: int, T: int, K: int) -> Call:
     return call
 
 
-def _pulled(solution: Any) -> Any:
-    return solution.derivative().vjp(np.ones(solution.W.shape))
-
-
 _SIX = {"n": 6, "T": 8, "d": 10}
-
-
 _SOLVED = {"n": 3, "T": 4, "d": 12, "batch": 10}
-
-
 _THREE = {"n": 3, "T": 4, "d": 6}
-
-
 _CORPUS = {"n": 4, "T": 5, "V": 7, "d": 8}
 
 
