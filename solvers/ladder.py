@@ -272,7 +272,7 @@ def _other(problem: EitherProblem) -> tuple[str, ...]:
         and not problem.batch
     ):
         return ("growing_rows", "primal_dual", *_last(problem))
-    return ("primal_dual", "cvxpy")
+    return ("primal_dual", *_last(problem))
 
 
 LADDERS: dict[str, Callable[[EitherProblem], tuple[str, ...]]] = {

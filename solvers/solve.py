@@ -7,6 +7,7 @@ that method can; what stays open is solved one by one.
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -22,6 +23,7 @@ from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible,
 from attsvm.solvers.correction import lengthened
 from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, seconds_left, within
 from attsvm.solvers.exact.settle import settle_exactly
+from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.ladder import SolverSpec, rungs
 from attsvm.solvers.margin_problem import EitherProblem, MarginProblem, MarginProblemBatch, is_batch
 from attsvm.solvers.margin_solution import (
@@ -59,6 +61,8 @@ _SMALL = 1e-6
 _GRACE = 1.05
 # Seconds that loading the reference may take: with less left it is not tried after other methods.
 _LOADING = 10.0
+# What is proved of a result that is nearly a solution: its rows do not contradict each other.
+_NEARLY = 1e-3
 # Beyond this and its inverse a C that goes with rows of size 1 leaves nothing of one of the two parts of the objective.
 _WIDE = 2.0**400
 _NO_SCALE = "float64 has no room for C beside rows of this size; divide the tokens or the queries by a power of two"
@@ -249,6 +253,7 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
     if settled is None and request.max_iterations is None and request.rank is None and not specs[0].foreign:
         settled = _on_vectors(problem, norm, request)
     found, spec = (settled, specs[0]) if settled is not None else _climb(specs, unit, norm, request)
+    found = _or_contradiction(found, unit, norm, request)
     if _is_open(found, request) and not spec.ranks and request.max_iterations is None and not late():
         # Exact arithmetic settles hard margins; a foreign result in a norm with own methods is left alone.
         own = not specs[0].foreign or norm.name not in ("frobenius", "nuclear")
@@ -259,6 +264,19 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
     return conclude(
         problem, norm, found, solver=label, seconds=time.perf_counter() - begin, tolerance=request.tolerance
     )
+
+
+def _or_contradiction(found: MethodResult, unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
+    """A proof that no W satisfies the rows, which depends on no norm, for a hard margin of many rows in another norm.
+
+    Where own methods left nothing that is nearly a solution.
+    """
+    many = norm.name != "frobenius" and unit.problem.penalty is None and unit.m > math.prod(unit.problem.shape)
+    asked = request.rank is None and request.max_iterations is None and not request.variant
+    if not (many and asked) or found.farkas is not None or proved(found) < _NEARLY or late():
+        return found
+    proof, _ = find_conflict(unit, np.zeros(unit.problem.shape))
+    return found if proof is None else MethodResult(farkas=proof, iterations=found.iterations)
 
 
 def _on_vectors(problem: MarginProblem, norm: Norm, request: Request) -> MethodResult | None:
@@ -434,10 +452,8 @@ def _solve_scaled(
     return _scaled_back(solution, problem, norm, power, rise)
 
 
-def _scaled_back(
-    solution: MarginSolution, problem: MarginProblem, norm: Norm, power: int, rise: int
-) -> MarginSolution:
-    """The solution for W times ``2^power``, with multipliers and objective (of a hard margin, norm) times ``2^rise``."""
+def _scaled_back(solution: MarginSolution, problem: MarginProblem, norm: Norm, power: int, rise: int) -> MarginSolution:
+    """The solution for W times ``2^power``: multipliers and objective (the norm of a hard margin) times ``2^rise``."""
     W, lam = np.ldexp(solution.W, power), np.ldexp(solution.multipliers, rise)
     whole = np.array_equal(np.ldexp(W, -power), solution.W)
     certificate = solution.certificate

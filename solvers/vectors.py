@@ -10,9 +10,8 @@ multiples of one vector: the same with both sides exchanged.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import math
+from typing import NamedTuple
 
 import numpy as np
 

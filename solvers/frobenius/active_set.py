@@ -57,6 +57,8 @@ _GRAM_ROWS = 3000
 # Numbers in the written-out rows of one problem, and of one problem of a batch, that least distances may take.
 _DENSE_ENTRIES = 4_000_000
 _STACK_ENTRIES = 100_000
+# Numbers in such rows up to which nonnegative least squares end within a second or so: they cannot be interrupted.
+_ROBUST_ENTRIES = 600_000
 # Rows times entries of W up to which a certificate is computed again in rationals: a second or two.
 _EXACT_ENTRIES = 50_000
 
@@ -127,7 +129,8 @@ def by_distance(unit: UnitProblem, norm: Norm, goal: float = 1e-8) -> MethodResu
         return None
     result = least_distance(features, rows.rhs, None if rows.inequalities_only else rows.equality)
     best = _of_distance(unit, norm, result)
-    if proved(best) <= goal or (best is not None and best.farkas is not None) or not rows.inequalities_only or late():
+    fits = rows.inequalities_only and features.size <= _ROBUST_ENTRIES and not late()
+    if proved(best) <= goal or (best is not None and best.farkas is not None) or not fits:
         return best
     other = _of_distance(unit, norm, robust_distance(features, rows.rhs))
     return best if other is None else _better(best, _without_rounding(unit, norm, other, goal))

@@ -7,8 +7,8 @@ It works with products of rows. Where features differ so much in scale that floa
 themselves.
 
 D. Arnström, A. Bemporad and D. Axehill, "A dual active-set solver for embedded quadratic programming using recursive
-LDL^T updates", IEEE Transactions on Automatic Control 67 (2022). C. L. Lawson and R. J. Hanson, "Solving Least Squares Problems"
-(1974), chapter 23.
+LDL^T updates", IEEE Transactions on Automatic Control 67 (2022). C. L. Lawson and R. J. Hanson, "Solving Least Squares
+Problems" (1974), chapter 23.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _by_daqp(
 def robust_distance(rows: FloatArray, c: FloatArray) -> DistanceResult:
     """The same for one problem of inequality rows by nonnegative least squares: for features of very different scales.
 
-    The residual of ``min |E u - f|``, ``u >= 0`` with the columns ``(row_k, c_k)`` and ``f = (0, 1)`` is proportional to
+    The residual of ``min |E u - f|``, ``u >= 0``, with the columns ``(row_k, c_k)`` and ``f = (0, 1)`` is a multiple of
     ``(w, -1)``; where it vanishes, u is a combination of rows that cancels. Its last entry is ``1 / (1 + |w|^2)``, so
     the right-hand sides are scaled until w has a length of about 1.
 
@@ -141,29 +141,34 @@ def robust_distance(rows: FloatArray, c: FloatArray) -> DistanceResult:
     from scipy.optimize import nnls
 
     m, D = rows.shape
-    nothing = DistanceResult(np.zeros(m), np.zeros(D), np.False_, np.False_, np.int64(0))
     target = np.zeros(D + 1)
     target[-1] = scale = 1.0
     for trial in range(_SCALINGS):
         try:
             u, left = nnls(np.vstack([rows.T, scale * c]), target)
         except RuntimeError:  # too many exchanges
-            return nothing
+            break
         if late():
-            return nothing
+            break
         if left <= _CANCELS:
-            return DistanceResult(u, np.zeros(D), np.False_, np.True_, np.int64(trial + 1))
+            return _one_result(u, np.zeros(D), trial + 1, ray=True)
         w = (rows.T @ u) / (left * left)  # the last entry of the residual is its squared length
         size = float(np.linalg.norm(w))
         if _SHORT < size < _FAR:
-            return DistanceResult(*_on_active_rows(rows, c, u > 0), np.True_, np.False_, np.int64(trial + 1))
+            return _one_result(*_on_active_rows(rows, c, u > 0), trial + 1, settled=True)
         scale /= max(size, 1e-300)
-    return nothing
+    return _one_result(np.zeros(m), np.zeros(D), 0)
+
+
+def _one_result(
+    x: FloatArray, w: FloatArray, steps: int, *, settled: bool = False, ray: bool = False
+) -> DistanceResult:
+    return DistanceResult(x, w, np.asarray(settled), np.asarray(ray), np.asarray(steps))
 
 
 def _on_active_rows(rows: FloatArray, c: FloatArray, active: BoolArray) -> tuple[FloatArray, FloatArray]:
     """Multipliers and the nearest point that meets the active rows, by orthogonal factors."""
-    x = np.zeros(len(c))
-    w = np.linalg.lstsq(rows[active], c[active])[0]
-    x[active] = np.linalg.lstsq(rows[active].T, w)[0]
+    x, some = np.zeros(len(c)), rows[active]
+    w = np.asarray(np.linalg.lstsq(some, c[active])[0], dtype=np.float64)
+    x[active] = np.linalg.lstsq(some.T, w)[0]
     return x, w

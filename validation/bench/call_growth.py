@@ -268,6 +268,10 @@ def _of_solution(call: Callable[[Any], Any], norm: str = "frobenius") -> Callabl
     return make
 
 
+def _pulled(solution: Any) -> Any:
+    return solution.derivative().vjp(np.ones(solution.W.shape))
+
+
 def _certificate(n: int, T: int, d: int) -> Call:
     certificate = attsvm.att_svm(_problem(n, T, d)).certificate
 
@@ -374,19 +378,9 @@ def _plain_reduced(n: int, T: int, K: int) -> Call:
     return call
 
 
-def _pulled(solution: Any) -> Any:
-    return solution.derivative().vjp(np.ones(solution.W.shape))
-
-
 _SIX = {"n": 6, "T": 8, "d": 10}
-
-
-_SOLVED = {"n": 3, "T": 4, "d": 5, "batch": 10}
-
-
+_SOLVED = {"n": 3, "T": 4, "d": 12, "batch": 10}
 _THREE = {"n": 3, "T": 4, "d": 6}
-
-
 _CORPUS = {"n": 4, "T": 5, "V": 7, "d": 8}
 
 
@@ -402,6 +396,7 @@ _BEST_SELECTIONS = "a proof that no other of T^n selections is better; time_limi
 _NODES = "a node for each of T^n selections, refused beyond limit="
 _ENTRIES_OF_W = "W has d^2 entries, each with its own bound or power in every step"
 _WIDE_LIST = "every selection has its own W of d^2 entries"
+_DECOMPOSED = "a singular value decomposition, d^3"
 _SECULAR = "eigenvalues to 1e-10 of themselves however small, which eigvalsh does not give"
 
 
@@ -438,7 +433,13 @@ GROWN: dict[str, Grown] = {
     "torch.margin": Grown(_SOLVED, _of_tensors("margin")),
     "torch.objective": Grown(_SOLVED, _of_tensors("objective")),
     "torch.att_svm": Grown(_SOLVED, _of_tensors("att_svm")),
-    "patch": Grown({"n": 300, "d": 16, "queries": 40}, _patch),
+    "patch": Grown(
+        {"n": 300, "d": 16, "queries": 40},
+        _patch,
+        reasons={
+            "queries": "ten times the failures and golden answers in d^2 entries; all that bind are solved together"
+        },
+    ),
     "capture": Grown({"n": 3, "T": 5, "d": 8}, _capture),
     "edit": Grown({"n": 6, "T": 5, "d": 10}, _edit),
     "sklearn.AttentionSelector": Grown({"n": 20, "T": 4, "d": 6}, _selector, _cvxpy(soft=True)),
@@ -487,11 +488,13 @@ GROWN: dict[str, Grown] = {
     ),
     "softmax.condition_number": Grown({"n": 20, "T": 30}, _of_attention(softmax.condition_number), _plain_spectrum),
     "export.save_map": Grown({"d": 40}, _written("save_map", "map.npz")),
-    "export.save_low_rank": Grown({"d": 40}, _written("save_low_rank", "rank.npz")),
-    "export.save_factors": Grown({"d": 40}, _written("save_factors", "factors.safetensors")),
+    "export.save_low_rank": Grown({"d": 40}, _written("save_low_rank", "rank.npz"), reasons={"d": _DECOMPOSED}),
+    "export.save_factors": Grown(
+        {"d": 40}, _written("save_factors", "factors.safetensors"), reasons={"d": _DECOMPOSED}
+    ),
     "export.save_dense": Grown({"d": 40}, _written("save_dense", "dense")),
     "export.save_linear_adapter": Grown({"d": 40}, _written("save_linear_adapter", "adapter")),
-    "export.factor": Grown({"d": 40}, _factor, reasons={"d": "a singular value decomposition, d^3"}),
+    "export.factor": Grown({"d": 40}, _factor, reasons={"d": _DECOMPOSED}),
     "random_problem": Grown(_SIX | {"batch": 10}, lambda **sizes: lambda: _problem(**sizes)),
     "structured_problem": Grown(
         {"n": 2, "T": 8, "d": 24}, lambda n, T, d: lambda: attsvm.structured_problem(n, T, d, seed=0)

@@ -30,7 +30,8 @@ def _drawn(call: Call) -> tuple[FloatArray, FloatArray, Any, dict[str, FloatArra
     n, T, d = call.pick((2, 3, 3), (4, 5, 6), (6, 8, 10))
     problem = attsvm.random_problem(n=n, T=T, d=d, batch=call.batch, seed=int(call.rng.integers(1 << 30)))
     along = {name: call.rng.normal(size=getattr(problem, name).shape) for name in ("X", "Z")}
-    return problem.X, problem.Z, problem.optimal_tokens(), along
+    X, Z = (np.asarray(part, dtype=np.float64) for part in (problem.X, problem.Z))
+    return X, Z, problem.optimal_tokens(), along
 
 
 def _compared(slope: float, tried: list[float]) -> Iterator[str]:
