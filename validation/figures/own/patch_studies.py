@@ -350,8 +350,8 @@ FIGURE_SIZE = Figure(
         float32 with queries near some of them. Failures are queries whose own document is not first, golden answers
         some of the others. After the patch the scores of all documents are computed in float64, apart from the
         library, for every promised query.""",
-    full={"trials": 1, "texts": ["packages", "manual", "docstrings"], "longest": 64, "queries": 4000, "d": 384,
-          "sizes": [["texts", 18_000, 100, 500, "nuclear"], ["texts", 18_000, 500, 2000, "frobenius"],
+    full={"trials": 1, "texts": ["packages", "manual", "docstrings"], "longest": 64, "queries": 2000, "d": 384,
+          "sizes": [["texts", 6000, 100, 500, "nuclear"], ["texts", 6000, 300, 1500, "frobenius"],
                     ["clusters", 20_000, 100, 500, "nuclear"], ["clusters", 63_000, 500, 5000, "frobenius"]]},
     quick={"trials": 1, "d": 48, "sizes": [["clusters", 2000, 20, 150, "frobenius"]]},
     run=run_size,
