@@ -130,7 +130,7 @@ def _broken_promises(found: Found, s: Mapping[str, Any]) -> list[str]:
     return [
         f"{way} repairs every failure and breaks no golden answer"
         for way, entry in found.items()
-        if "patch" in way and (sum(entry["broken"]) or min(entry["repaired"]) < s["failures"])
+        if "patch" in way and (any(entry["broken"]) or min(entry["repaired"]) < s["failures"])
     ]
 
 
