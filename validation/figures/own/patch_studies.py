@@ -322,7 +322,7 @@ FIGURE_PATCH = Figure(
         minibatches of 64. 'One program, rivals fixed' is the first round of a patch: the least change against the
         documents that are nearest before it. Seconds are of the clock or of the processors, whichever are fewer.""",
     full={"trials": 5, **_CORPUS, **_ADAPTERS, "failures": 100, "golden": 500, "decay": [10.0, 100.0], "hidden": 384,
-          "ridge": 10.0, "rivals": 10, "dimensions": 32, "lora_rank": 8, "epochs": 10, "without": [LORA]},
+          "ridge": 10.0, "rivals": 10, "dimensions": 32, "lora_rank": 8, "epochs": 6, "without": [LORA]},
     quick={"trials": 2, "texts": ["docstrings"], "pairs": 200, "new": 40, "failures": 8, "golden": 30, "longest": 32,
            "steps": 40, "dimensions": 8, "hidden": 32, "without": ["attsvm.patch, nuclear", LORA]},
     run=run_patch,
