@@ -204,7 +204,7 @@ def test_the_program_with_fixed_rivals_is_the_least_change_for_them():
         asked = 0.01 if place < 2 else min(0.01, lead)
         rows += [(documents[q] - documents[r]) @ M @ queries[q] >= asked for r in rivals]
     cp.Problem(cp.Minimize(cp.sum_squares(M - np.eye(5))), rows).solve(solver="CLARABEL")
-    assert mapped(np.eye(5)).T == pytest.approx(M.value, abs=1e-5)
+    assert mapped(np.eye(5), ()).T == pytest.approx(M.value, abs=1e-5)
     assert size == pytest.approx(np.linalg.norm(M.value - np.eye(5)) / np.sqrt(5), abs=1e-5)
 
 

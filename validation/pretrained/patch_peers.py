@@ -347,7 +347,9 @@ def _lora(s: Mapping[str, Any]) -> Way:
         D, which = torch.tensor(shown.documents, dtype=torch.float32), torch.tensor(shown.shown)
         for _ in range(s["epochs"]):
             wrong = 0
-            for part in which[torch.randperm(len(which))].split(64):
+            order = which[torch.randperm(len(which))]
+            for low in range(0, len(order), 64):
+                part = order[low : low + 64]
                 scores = pooled(model, tokenizer, [shown.texts[k] for k in part.tolist()], s["longest"]) @ D.T
                 wrong += int((scores.argmax(1) != part).sum())
                 gradient_step(optimizer, _loss("InfoNCE", scores, part, s))
