@@ -105,7 +105,7 @@ class KeyDimension:
     head : TrainedHead
         `rank` key dimensions that keep every selection: proved by `lead`.
     lead : float
-        Proved lower bound of the least lead of a selected token under that head, in logits.
+        Proved lower bound of the least lead of a selected token under that head on the tokens as given, in logits.
     least : int
         Proved lower bound of every rank that keeps the selections (at most 2).
     own_norm : float
@@ -637,8 +637,9 @@ def key_dimension(
     size = float(np.linalg.svd(W, compute_uv=False).sum()) / margin if margin > 0 else float("inf")
     listed = {*asked, len(K)} | ({solution.certificate.rank} if solution.certificate.rank else set())
     rows = _table_rows(search, W, projected, None if held_out is None else _Shown.of(held_out, W), sorted(listed))
-    if projected is not None:
+    if projected is not None:  # proved anew for the factors that are returned, on the tokens that were given
         K, Q = K @ projected.key_map, Q @ projected.query_map
+        lead = proved_lead(problem, K, Q, chosen)
     small = TrainedHead(K, Q, 1.0, trained is not None and trained.biased)
     return KeyDimension(given, chosen, solution, small, lead, least, size, rows)
 

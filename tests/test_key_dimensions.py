@@ -29,6 +29,7 @@ def test_a_head_of_fewer_dimensions_selects_the_same_tokens(of):
     assert found.head.key_map.shape == (found.rank, 8) and found.least <= found.rank <= found.certified_rank
     assert (scores(problem, found.W).argmax(-1) == scores(problem, head.W).argmax(-1)).all()
     assert (scores(problem, found.W).argmax(-1) == found.selection).all()
+    assert 0 < found.lead == proved_lead(problem, found.head.key_map, found.head.query_map, found.selection)
     assert found.certificate.gap < 1e-9 and found.resolution < 1e-5
     for row in found.rows:
         assert (row.kept, row.attention_error) == (row.kept_held_out, row.attention_error_held_out)
