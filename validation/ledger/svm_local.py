@@ -345,7 +345,7 @@ _MU = 3e-4  # cones of Theorem 5 are at least this wide in the check of its limi
 def _thm5(formula: Any, rng: Rng, trials: int) -> Measurement:
     """Descent from the boundary of C_mu far out, until |W| is four times as long.
 
-    Queries are scaled so that every start has length 1; a step is a sixth of the cone's width.
+    Queries are scaled so that every start has length 1; a step is a 12th of the cone's width.
     """
     found: list[_Local] = []
     while len(found) < trials:
@@ -357,7 +357,7 @@ def _thm5(formula: Any, rng: Rng, trials: int) -> Measurement:
         assert isinstance(q.problem.head, LinearHead)
         problems.append(AttentionProblem(q.problem.X, q.problem.Y, 30 * q.radius * q.problem.Z, q.problem.head))
     starts = np.stack([attsvm.cone_init(q.W, 1.0, 1 - _MU, rng) for q in found])
-    run = attsvm.train(batch_of(problems), steps=750, init=starts, lr=4e-3, snapshots=20)
+    run = attsvm.train(batch_of(problems), steps=1500, init=starts, lr=2e-3, snapshots=20)
     errors = []
     for b, q in enumerate(found):
         stays = (1 - cosine(run.history.W[:, b], q.W)).max() <= 1.01 * _MU
