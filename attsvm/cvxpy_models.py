@@ -33,11 +33,10 @@ from attsvm.selection_rows import AttentionRows, finite_part_rows, gen_svm_rows,
 from attsvm.solution import Solution
 from attsvm.solvers import ConvergenceWarning, MarginProblem, find_farkas, get_norm
 from attsvm.solvers.arrays import FloatArray, IntArray, require_choice
-from attsvm.solvers.margin_program import Stated, at_least, equal_to, in_norm_form, multipliers_of, objective
 from attsvm.solvers.margin_solution import Extras, MethodResult, conclude, warn_if_inaccurate
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import LossKind, SlackKind
-from attsvm.solvers.reference import ACHIEVABLE
+from attsvm.solvers.reference import ACHIEVABLE, Stated, at_least, equal_to, in_norm_form, multipliers_of, objective
 from attsvm.user_input import positive, real_array
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.attention import likeliest, probabilities
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import misalignment
 from attsvm.heads import LinearHead
 from attsvm.losses import Loss, get_loss
 from attsvm.margin_options import SolverOptions, check_options, takes

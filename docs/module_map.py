@@ -48,7 +48,7 @@ BOXES: dict[str, tuple[tuple[str, ...], str]] = {
         tuple(
             f"validation.{name}"
             for name in (
-                "fuzz_families", "fuzz_judge", "certificate_judge", "matrix_reference", "matrix", "matrix_calls",
+                "fuzz_families", "fuzz_judge", "certificate_judge", "matrix", "matrix_calls",
                 "pictures", "models", "pretrained", "bench", "figures", "ledger",
             )
         ),

@@ -35,7 +35,7 @@ STAGES = (
     ("choose", "the ladder of the norm: methods in the order in which they are tried", "ladder.py"),
     ("unit rows", "each row divided by its norm; powers of two first where squares leave the range", "unit.py"),
     ("settle", "a zero row with a positive right-hand side is a proof; W = 0 may be the answer", "certify/farkas.py"),
-    ("vectors", "spectral, nuclear: rows that share a factor have the least Frobenius norm of a vector", "vectors.py"),
+    ("vectors", "spectral, nuclear: rows that share a factor have the least Frobenius norm of a vector", "norms.py"),
     ("climb", "one method after the other, until a certificate or a proof is good enough", "solve.py"),
 )  # fmt: skip
 ENDINGS = (

@@ -74,7 +74,7 @@ def library_counts() -> dict[str, int]:
     -------
     dict of str to int
     """
-    from attsvm.validation.figures.figure_registry import all_figures
+    from attsvm.validation.figures.figure import all_figures
     from attsvm.validation.figures.own.solver_studies import FIGURE_FUZZ
     from attsvm.validation.fuzz_families import FAMILIES
     from attsvm.validation.ledger.audit import all_claims

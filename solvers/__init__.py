@@ -1,7 +1,7 @@
 """Numerics: rank-one margin problems, their solvers and certificates. Knows nothing of attention."""
 
 from attsvm.solvers.certify.certificate import Certificate, CertificateBatch, RankCertificate
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible
 from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.ladder import SOLVERS, SolverSpec

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certify.entry import certify
-from attsvm.solvers.certify.hard_certificate import error_bounds, frobenius_of
+from attsvm.solvers.certify.certify_pair import certify, error_bounds, frobenius_of
 from attsvm.solvers.certify.rounding import UNIT_ROUNDOFF
 from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.margin_solution import MarginSolution, MethodResult

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
 from attsvm.solvers.deadline import late
 from attsvm.solvers.margin_problem import MarginProblem

@@ -41,7 +41,7 @@ from attsvm.solvers.active_rows import (
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.margin_problem import EitherProblem
 from attsvm.solvers.margin_solution import EitherSolution
-from attsvm.solvers.nuclear.symmetric_matrices import triangle
+from attsvm.solvers.nuclear.spectra import triangle
 
 __all__ = ["ImplicitSystem", "RowGradient", "dual_vectors"]
 

@@ -20,7 +20,7 @@ from attsvm.solvers.certify.certificate import (
     Source,
     counted,
 )
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.status import ConvergenceWarning, InfeasibleError, NoSolutionError, Status

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.solvers.arrays import Axis, BoolArray, FloatArray, IntArray
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.compiled.kernels import GroupPenalty, Sense, minimize
 from attsvm.solvers.correction import least_change
 from attsvm.solvers.frobenius.active_set import proved, solve_active_set, solve_active_sets

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Source
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.compiled.exchanges import exchange_rows
 from attsvm.solvers.deadline import late, read_time_limit, within

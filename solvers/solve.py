@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, require_count, require_number
 from attsvm.solvers.certify.certificate import Certificate, CertificateBatch, Source
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
 from attsvm.solvers.correction import lengthened
 from attsvm.solvers.deadline import OutOfTime, late, read_time_limit, seconds_left, within
@@ -36,13 +36,12 @@ from attsvm.solvers.margin_solution import (
     conclude,
     is_one,
 )
-from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.norms import Norm, get_norm, vector_problem
 from attsvm.solvers.request import Request, did_you_mean
 from attsvm.solvers.rows.pairs import FEW_ROWS
 from attsvm.solvers.status import Status
 from attsvm.solvers.threads import blas_threads, under
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch, scaled_to_range
-from attsvm.solvers.vectors import vector_problem
 
 __all__ = ["solve", "solve_batch"]
 

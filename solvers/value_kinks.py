@@ -35,7 +35,7 @@ from attsvm.solvers.active_rows import (
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.implicit import dual_vectors
 from attsvm.solvers.margin_solution import EitherSolution
-from attsvm.solvers.nuclear.symmetric_matrices import active_map
+from attsvm.solvers.nuclear.spectra import active_map
 
 __all__ = ["ValueKinks", "value_kinks"]
 

@@ -66,7 +66,7 @@ class Result:
 def attsvm_command(capsys, monkeypatch, tmp_path):
     """Run the command in a folder of its own, as the shell would, but in this process."""
     from attsvm.cli import app
-    from attsvm.cli.application import run_app
+    from attsvm.cli.command_support import run_app
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")

@@ -147,7 +147,7 @@ def test_masked_tokens_have_no_rows():
     problem = attsvm.AttentionProblem(plain.X, plain.Y, plain.Z, plain.head, mask)
     assert verdict(record_of(attsvm.att_svm(problem))).startswith("accepted")
     found = attsvm.locally_optimal_selections(problem)
-    from attsvm.enumeration.listing_proof import listing_record
+    from attsvm.enumeration.listing import listing_record
 
     assert "of 36 " in verdict(listing_record(found))
 

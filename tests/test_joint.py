@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import attsvm
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import misalignment
 from attsvm.joint import compare_joint, consistent_selection, joint_path, joint_svm, label_svm
 from attsvm.training.checkpoint import CheckpointError
 from attsvm.training.log_gradient import head_gradient, scaled_gradient

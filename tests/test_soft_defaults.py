@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.validation.matrix_reference import Instance, Margin, objective, reference
+from attsvm.validation.matrix import Instance, Margin, objective, reference
 
 DEFAULT = Margin("hinge", "query")
 # Seconds: many times what each takes with a method that converges.

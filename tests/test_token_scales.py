@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import misalignment
 from attsvm.solution import unit_matrices
 
 SCALES = [(1e150, 1.0), (1e-150, 1.0), (1e150, 1e150), (1e-150, 1e-150)]

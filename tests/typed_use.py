@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 import attsvm
-from attsvm.comparison.report import BatchReport
+from attsvm.comparison import BatchReport
 from attsvm.solvers import (
     CertificateBatch,
     MarginProblem,

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attsvm
-from attsvm.enumeration.listing_proof import listing_record
+from attsvm.enumeration.listing import listing_record
 from attsvm.exact_tokens import exact_listing, exact_local_optimality
 from attsvm.solvers import MarginProblem, get_norm, solve
 from attsvm.solvers.certify.proof_file import number_text, proof_record

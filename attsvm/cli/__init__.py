@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 import attsvm
-from attsvm.cli import model_commands, patch_commands, problem_commands, run_commands, validation_commands
-from attsvm.cli.application import run_app
+from attsvm.cli import model_commands, problem_commands, run_commands, validation_commands
+from attsvm.cli.command_support import run_app
 
 __all__ = ["app", "main"]
 
@@ -52,7 +52,7 @@ app.command("enumerate", short_help="List every locally optimal selection.")(pro
 app.command("diagnose", short_help="List the theorems that apply to the data.")(problem_commands.diagnose_command)
 app.command("report", short_help="Write all of this as one HTML page.")(run_commands.report_command)
 app.command("probe", short_help="Measure every head of a trained transformer.")(model_commands.probe_command)
-app.command("patch", short_help="Repair a retriever, keep its golden answers.")(patch_commands.patch_command)
+app.command("patch", short_help="Repair a retriever, keep its golden answers.")(model_commands.patch_command)
 app.command("validate", short_help="Reproduce figures of the papers.")(validation_commands.validate_command)
 app.command("claims", short_help="Show which statements of the papers hold.")(validation_commands.claims_command)
 app.command("bench", short_help="Measure speed against other solvers.")(validation_commands.bench_command)

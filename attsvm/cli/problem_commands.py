@@ -23,7 +23,7 @@ from attsvm._lazy import need
 from attsvm.cli.command_support import Debug, File, Index, Json, Quiet, Seed, Tokens, check_out, close
 from attsvm.files import save_problem
 from attsvm.records import console
-from attsvm.reports.solved import problem_record
+from attsvm.reports.content import problem_record
 
 if TYPE_CHECKING:
     from attsvm.enumeration import LocalOptima
@@ -148,7 +148,7 @@ def solve_command(
     from attsvm.cli.command_support import close, open_problem, print_json, read_tokens, working
     from attsvm.files import read_problem_file
     from attsvm.records import console
-    from attsvm.reports.solved import problem_record
+    from attsvm.reports.content import problem_record
     from attsvm.selection import read_selection
 
     norms = norm or ["frobenius"]
@@ -200,7 +200,7 @@ def _write_solution(out: Path | None, certificate: Path | None, solution: Any, r
 
 
 def _record(solution: Any, exact: bool) -> dict[str, Any]:
-    from attsvm.reports.solved import exact_record, solution_record
+    from attsvm.reports.content import exact_record, solution_record
 
     record = solution_record(solution)
     if exact and (solution.status.has_solution or solution.status == "infeasible"):
@@ -210,7 +210,7 @@ def _record(solution: Any, exact: bool) -> dict[str, Any]:
 
 def _show(screen: Any, title: str, problem: Any, chosen: Any, solutions: list[Any], records: list[Any]) -> None:
     from attsvm.cli.command_support import open_with
-    from attsvm.reports.solved import solutions_table, support_table
+    from attsvm.reports.content import solutions_table, support_table
     from attsvm.reports.verdicts import solution_verdict
 
     open_with(screen, solution_verdict(records, problem.n))
@@ -225,7 +225,7 @@ def _show(screen: Any, title: str, problem: Any, chosen: Any, solutions: list[An
 
 def _remarks(solution: Any, record: dict[str, Any]) -> Iterator[str]:
     """What the table does not say of a solution."""
-    from attsvm.reports.solved import exact_line, farkas_line
+    from attsvm.reports.content import exact_line, farkas_line
 
     if "farkas" in record:
         yield farkas_line(record, "Choose another --selection or a larger dimension.")

@@ -21,8 +21,7 @@ import typer
 import attsvm
 from attsvm.cli.command_support import Debug, Device, File, Index, Json, Quiet, Seed, Tokens
 from attsvm.records import versions
-from attsvm.reports.content import NORMS, RUNS
-from attsvm.reports.solved import solution_record
+from attsvm.reports.content import NORMS, RUNS, solution_record
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -96,7 +95,7 @@ def train_command(
     """  # noqa: D301
     from attsvm.cli.command_support import check_out, close, open_whole, print_json
     from attsvm.records import console, versions
-    from attsvm.reports.solved import problem_record
+    from attsvm.reports.content import problem_record
 
     check_out("--out", out, ".npz")
     read = open_whole(file, index)
@@ -232,10 +231,9 @@ def compare_command(
     """  # noqa: D301
     import attsvm
     from attsvm.cli.command_support import check_out, close, open_whole, open_with, print_json, read_tokens, working
-    from attsvm.comparison.report import batch_table, report_table
+    from attsvm.comparison import batch_table, report_table
     from attsvm.records import console, versions
-    from attsvm.reports.content import NORMS
-    from attsvm.reports.solved import problem_record
+    from attsvm.reports.content import NORMS, problem_record
     from attsvm.reports.verdicts import batch_verdict, runs_verdict
     from attsvm.selection import read_selection
 
@@ -431,9 +429,9 @@ def demo_command(
     Example: attsvm demo --seed 1 --steps 500 --json
     """  # noqa: D301
     from attsvm.cli.command_support import check_out, close, open_with, print_json, show_progress
-    from attsvm.comparison.report import report_table
+    from attsvm.comparison import report_table
     from attsvm.records import console, environment
-    from attsvm.reports.solved import farkas_line, solutions_table, support_table
+    from attsvm.reports.content import farkas_line, solutions_table, support_table
     from attsvm.reports.verdicts import runs_verdict, solution_verdict
 
     check_out("--out", out, ".html")

@@ -352,9 +352,16 @@ def validate_command(
 
     from attsvm.cli.command_support import close, print_json, progress_bar
     from attsvm.records import console
-    from attsvm.validation.figures.figure import Figure, Options, read_settings
-    from attsvm.validation.figures.figure_registry import GROUPS, choose_figures, figure_titles
-    from attsvm.validation.figures.figure_runs import print_record, run_figures
+    from attsvm.validation.figures.figure import (
+        GROUPS,
+        Figure,
+        Options,
+        choose_figures,
+        figure_titles,
+        print_record,
+        read_settings,
+        run_figures,
+    )
 
     if listing:
         for group in GROUPS:

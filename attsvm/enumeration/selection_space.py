@@ -441,7 +441,7 @@ class LocalOptima:
         ...     found.save_certificate(f"{folder}/listing.json")
         ('complete listing',)
         """
-        from attsvm.enumeration.listing_proof import save_listing
+        from attsvm.enumeration.listing import save_listing
 
         return save_listing(self, path)
 

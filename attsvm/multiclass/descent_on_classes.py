@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from attsvm.comparison.metrics import angle, misalignment
+from attsvm.comparison import angle, misalignment
 from attsvm.heads import LinearHead
 from attsvm.multiclass.class_margins import MulticlassSolution, read_classes
 from attsvm.parameterizations import get_parameterization

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.comparison.metrics import angle, misalignment
+from attsvm.comparison import angle, misalignment
 from attsvm.next_token.graph_svm import GraphSolution, linear_svm, solve_graphs
 from attsvm.next_token.priority_graphs import graphs_of
 from attsvm.next_token.sequences import read_embeddings, read_sequences

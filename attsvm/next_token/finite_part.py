@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import misalignment
 from attsvm.next_token.graph_svm import solve_graphs
 from attsvm.next_token.priority_graphs import TokenGraphs, graphs_of
 from attsvm.next_token.sequences import read_embeddings, read_sequences

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.files.formats import MAX_BYTES, Content, ProblemFileError, checksum, read_npz, write_npz
+from attsvm.files import MAX_BYTES, Content, ProblemFileError, checksum, read_npz, write_npz
 from attsvm.patching.patch_result import Demand, Outcome, Patch, PatchCertificate, PatchRound
 from attsvm.records import plain
 from attsvm.solvers import Status

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from attsvm.comparison import angle
-from attsvm.comparison.report import svm_name
+from attsvm.comparison import angle, svm_name
 from attsvm.problem import AttentionProblem
 from attsvm.records import Raw, Table, atomic_write, environment, html_page, html_piece
-from attsvm.reports.content import MOST_QUERIES, MOST_TOKENS, ReportOptions, build_content
-from attsvm.reports.solved import farkas_line, solutions_table
+from attsvm.reports.content import MOST_QUERIES, MOST_TOKENS, ReportOptions, build_content, farkas_line, solutions_table
 from attsvm.reports.verdicts import WORDS, ends_in_words, form_name, own_misalignment, page_verdict, some_uncovered
 
 __all__ = [

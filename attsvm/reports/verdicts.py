@@ -37,7 +37,7 @@ def solution_verdict(records: Sequence[Mapping[str, Any]], n: int) -> str:
     Examples
     --------
     >>> import attsvm
-    >>> from attsvm.reports.solved import solution_record
+    >>> from attsvm.reports.content import solution_record
     >>> from attsvm.reports.verdicts import solution_verdict
     >>> solved = attsvm.att_svm(attsvm.random_problem(n=2, T=3, d=4, seed=0))
     >>> solution_verdict([solution_record(solved)], 2)

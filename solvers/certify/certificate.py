@@ -1,4 +1,4 @@
-"""Certificates as data: what W and multipliers prove; `attsvm.solvers.certify.hard_certificate` computes them."""
+"""Certificates as data: what W and multipliers prove; `attsvm.solvers.certify.certify_pair` computes them."""
 
 from __future__ import annotations
 

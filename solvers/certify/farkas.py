@@ -26,8 +26,8 @@ from attsvm.solvers.certify.certificate import Certificate, Source
 from attsvm.solvers.certify.rounding import dot_error, dual_bound, gamma, norm_bounds
 from attsvm.solvers.certify.singular_values import factor_bound, singular_value_bounds
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.rows.products import by_query, normal_matrix
 
 __all__ = ["FarkasCertificate", "certify_infeasible", "farkas_certificate", "zero_row_proof"]
 

@@ -2,10 +2,9 @@
 
 from attsvm.solvers.exact.feasibility import ExactFeasibility, exact_farkas, exact_feasibility
 from attsvm.solvers.exact.least_norm import ExactLeastNorm, exact_least_norm
-from attsvm.solvers.exact.nuclear import NuclearEnclosure, nuclear_enclosure, repair
-from attsvm.solvers.exact.polyhedral import ExactPolyhedral, exact_polyhedral
+from attsvm.solvers.exact.linear_programs import ExactPolyhedral, exact_polyhedral
+from attsvm.solvers.exact.nuclear import NuclearEnclosure, nearest, nuclear_enclosure, repair
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, exact_rows
-from attsvm.solvers.exact.spectrum import nearest
 
 __all__ = [
     "ExactFarkas",

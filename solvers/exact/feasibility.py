@@ -2,7 +2,7 @@
 
 Queries that are linearly independent do not interact: ``sum_k y_k a_k b_k^T = 0`` then holds query by query, and any
 vectors ``W b_j`` can be asked for at once. More generally the rows fall into the connected components of the linear
-dependencies between queries; each is a small linear program (`attsvm.solvers.exact.simplex`) over the coordinates that
+dependencies between queries; each is a linear program (`attsvm.solvers.exact.linear_programs`) on the coordinates that
 its queries span. What comes out is checked on the rows as given, so nothing rests on how it was found.
 """
 
@@ -18,9 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.exact.guess import guess_by_floats, row_sizes
+from attsvm.solvers.exact.linear_programs import (
+    PRIMES,
+    Vertex,
+    guess_by_floats,
+    pivot_columns,
+    row_sizes,
+    solve_inequalities,
+)
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, rational_matrix, to_float
-from attsvm.solvers.exact.simplex import PRIMES, Vertex, pivot_columns, solve_inequalities
 
 if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat, fmpz_mat

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import BoolArray, FloatArray
 from attsvm.solvers.deadline import require_time
 from attsvm.solvers.exact.feasibility import rows_by_weight
+from attsvm.solvers.exact.linear_programs import pivot_columns
 from attsvm.solvers.exact.rows import ExactFarkas, ExactRows, as_fractions, rational, to_float
-from attsvm.solvers.exact.simplex import pivot_columns
 
 if TYPE_CHECKING:
     from flint import fmpq, fmpq_mat, fmpz

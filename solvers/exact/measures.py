@@ -161,8 +161,8 @@ def norm_enclosure(matrix: fmpq_mat, norm: Norm) -> arb:
     """
     from flint import arb, fmpq
 
+    from attsvm.solvers.exact.nuclear import singular_values
     from attsvm.solvers.exact.rows import rational
-    from attsvm.solvers.exact.spectrum import singular_values
 
     sizes = [abs(x) for x in matrix.entries()]
     if isinstance(norm, Schatten) and norm.p == 2.0:
@@ -207,8 +207,8 @@ def _general(rows: ExactRows, matrix: fmpq_mat, weights: list[fmpq], norm: Norm)
     from flint import arb, ctx
 
     from attsvm.solvers.exact import repair
+    from attsvm.solvers.exact.nuclear import float_bounds
     from attsvm.solvers.exact.rows import rational
-    from attsvm.solvers.exact.spectrum import float_bounds
 
     before, ctx.prec = ctx.prec, _BITS
     try:

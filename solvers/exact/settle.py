@@ -201,7 +201,7 @@ def measured_exactly(problem: MarginProblem, norm: Norm, found: MethodResult, to
     >>> measured_exactly(MarginProblem([[2.0]], [[1.0]], [0]), get_norm("frobenius"), pair, 1e-8).certificate.proved
     0.0
     """
-    from attsvm.solvers.certify.entry import certify
+    from attsvm.solvers.certify.certify_pair import certify
 
     assert found.W is not None and found.multipliers is not None
     plain = certify(problem, found.W, found.multipliers, norm)

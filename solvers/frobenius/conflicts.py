@@ -18,11 +18,10 @@ from attsvm.solvers.certify.farkas import certify_infeasible, farkas_certificate
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.deadline import late
 from attsvm.solvers.exact.settle import exact_proof
-from attsvm.solvers.frobenius.least_distance import least_distance
+from attsvm.solvers.frobenius.active_set import least_distance
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.rows.chosen import ChosenRows
-from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.rows.products import ChosenRows, by_query, normal_matrix
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["exact_step", "find_conflict", "find_farkas", "purify_farkas"]

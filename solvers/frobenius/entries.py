@@ -14,15 +14,15 @@ from collections.abc import Callable
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.correction import least_change
 from attsvm.solvers.deadline import OutOfTime, late, now, require_time, seconds_left
 from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.margin_solution import Extras, MethodResult
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.request import Request
-from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.rows.products import by_query, normal_matrix
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["BACK_OFF", "solve_entries"]

@@ -26,10 +26,10 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
-from attsvm.solvers.frobenius.face_system import Metric
+from attsvm.solvers.frobenius.proximal_newton import Metric
 from attsvm.solvers.frobenius.row_features import FeatureBasis, QueryPreconditioner, RowPreconditioner
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.rows.chosen import ChosenRows, chosen
+from attsvm.solvers.rows.products import ChosenRows, chosen
 from attsvm.solvers.rows.shared import SharedRows
 
 __all__ = ["ProductPivoting"]

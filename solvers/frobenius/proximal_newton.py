@@ -1,34 +1,301 @@
-"""Proximal Newton steps for the least Frobenius norm, hard or soft, on a working set of very many rows.
+"""The sets that multipliers live in, and projections on them: nonnegative, boxed, or with capped sums per query.
 
-The dual is ``max c . x - |W(x)|^2 / 2 - h*(x)`` over admissible multipliers x (see `attsvm.solvers.penalty`). The
-method of multipliers adds ``- sum_k r_k (x_k - y_k)^2 / 2`` around the last multipliers y, which makes the problem
-for W smooth: its gradient is ``W - W(P(u))`` with ``u = y + (c - F W) / r`` and P the projection on the admissible
-multipliers. Newton's method with an exact line search solves it in few steps, each a Cholesky factorization of the
-rows whose multipliers are free (`face_system`) and one look at all rows. Then y follows, r falls, and the steps
-become exact.
-
-Only rows of the working set may carry a multiplier. It starts with the most violated row of every query, and grows by
-the most violated rows of each query that are not in it; early rounds are stopped early. Rows outside cost nothing but
-their place in the products over all rows.
-
-X. Li, D. Sun, K.-C. Toh, "A highly efficient semismooth Newton augmented Lagrangian method for solving Lasso
-problems", SIAM J. Optimization 28 (2018); R. T. Rockafellar, "Augmented Lagrangians and applications of the proximal
-point algorithm in convex programming", Math. Oper. Res. 1 (1976).
+A projection names the *face* it ends on: rows whose multipliers are free to move, rows that are fixed at a bound, and
+queries whose sum is at its cap. On a face everything is linear, which is what Newton's method uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.frobenius.face_system import FaceSystem, Metric
-from attsvm.solvers.frobenius.multiplier_sets import Face, MultiplierSet
 from attsvm.solvers.margin_problem import MarginProblem
+from attsvm.solvers.penalty import Penalty
+from attsvm.solvers.rows.pairs import PairRows
 
-__all__ = ["Iterate", "ProximalNewton"]
+__all__ = ["Face", "FaceSystem", "Iterate", "Metric", "MultiplierSet", "ProximalNewton"]
+
+
+@dataclass(frozen=True, eq=False)
+class Face:
+    """Where a projection ends.
+
+    Attributes
+    ----------
+    x : ndarray, shape (w,)
+        The projection.
+    free : ndarray of bool, shape (w,)
+        Rows whose multiplier moves with the point that is projected.
+    tight : ndarray of bool, shape (q,)
+        Queries whose multipliers add up to the cap; empty unless sums are capped.
+    """
+
+    x: FloatArray
+    free: BoolArray
+    tight: BoolArray
+
+    def same(self, other: Face | None) -> bool:
+        """Whether two points lie on the same face."""
+        return other is not None and np.array_equal(self.free, other.free) and np.array_equal(self.tight, other.tight)
+
+
+class MultiplierSet:
+    """Admissible multipliers of some rows.
+
+    Parameters
+    ----------
+    owner : ndarray of int, shape (w,)
+    q : int
+    equality : ndarray of bool, shape (w,)
+    penalty : Penalty or None
+        None and squared hinges leave multipliers unbounded.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import Penalty
+    >>> from attsvm.solvers.frobenius.proximal_newton import MultiplierSet
+    >>> capped = MultiplierSet(np.array([0, 0, 1]), 2, np.zeros(3, dtype=bool), Penalty(1.0))
+    >>> face = capped.project(np.array([1.0, 0.6, 0.5]))
+    >>> face.x.tolist(), face.tight.tolist()
+    ([0.7, 0.29999999999999993, 0.5], [True, False])
+    """
+
+    def __init__(self, owner: IntArray, q: int, equality: BoolArray, penalty: Penalty | None) -> None:
+        self.owner, self.q, self.equality = owner, q, equality
+        self.cap = penalty.C if penalty is not None and penalty.loss == "hinge" else np.inf
+        self.by_query = penalty is not None and penalty.slack == "query"
+        self._any_equality = bool(equality.any())
+        self._untied = np.zeros(0, dtype=bool)
+
+    def project(self, u: FloatArray) -> Face:
+        """The nearest admissible multipliers and their face."""
+        x = np.where(self.equality, u, np.maximum(u, 0.0)) if self._any_equality else np.maximum(u, 0.0)
+        if self.cap == np.inf:
+            return Face(x, self._moving(x), self._untied)
+        if not self.by_query:
+            x = np.clip(x, -self.cap, self.cap)
+            return Face(x, self._moving(x) & (np.abs(x) < self.cap), self._untied)
+        size = np.abs(x)
+        tight = np.bincount(self.owner, weights=size, minlength=self.q) > self.cap
+        free = self._moving(x)
+        if tight.any():
+            rows = np.flatnonzero(tight[self.owner] & (size > 0))
+            cut = np.maximum(size[rows] - self._thresholds(size[rows], self.owner[rows])[self.owner[rows]], 0.0)
+            x[rows] = np.copysign(cut, x[rows])
+            free = np.where(tight[self.owner], x != 0, free)
+        return Face(x, free, tight)
+
+    def _moving(self, x: FloatArray) -> BoolArray:
+        moving = x != 0
+        return np.asarray(moving | self.equality) if self._any_equality else np.asarray(moving)
+
+    def _thresholds(self, size: FloatArray, owner: IntArray) -> FloatArray:
+        """What to take from every entry of a query so that the positive rest adds up to the cap, shape (q,)."""
+        order = np.lexsort((-size, owner))
+        group, values = owner[order], size[order]
+        first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+        counts = np.diff(np.r_[first, len(group)])
+        running = np.cumsum(values)
+        running -= np.repeat(running[first] - values[first], counts)  # sums inside each query
+        place = np.arange(len(group)) - np.repeat(first, counts) + 1
+        level = (running - self.cap) / place
+        kept = np.add.reduceat((values > level).astype(np.int64), first)  # the entries that stay positive come first
+        out = np.zeros(self.q)
+        out[group[first]] = level[first + np.maximum(kept, 1) - 1]
+        return out
+
+
+# Rows of the Gram matrix that are formed at once.
+_BLOCK = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """The metric ``M(D) = (left D + D right) / 2`` of symmetric positive matrices.
+
+    Attributes
+    ----------
+    left : ndarray, shape (dx, dx)
+    right : ndarray, shape (dz, dz)
+    """
+
+    left: FloatArray
+    right: FloatArray
+
+    @property
+    def scale(self) -> float:
+        """By how much it stretches on average."""
+        return 0.5 * float(np.trace(self.left) / len(self.left) + np.trace(self.right) / len(self.right))
+
+    def apply(self, D: FloatArray) -> FloatArray:
+        """``M(D)``, shape (dx, dz)."""
+        return np.asarray(0.5 * (self.left @ D + D @ self.right))
+
+
+class FaceSystem:
+    """``G_SS + R`` of free rows in factored form.
+
+    Parameters
+    ----------
+    pair : PairRows
+        The free rows.
+    ridge : ndarray, shape (s,)
+        Diagonal of the proximal term.
+    penalty : Penalty or None
+        Adds its curvature (squared hinge).
+    signs : ndarray, shape (s,)
+        Signs of the multipliers, for sums at their caps.
+    tied : ndarray of bool, shape (s,)
+        Rows of queries whose sum is at its cap.
+    leader : ndarray, shape (s,)
+        The largest of the rows of each query is eliminated.
+    metric : Metric, optional
+        Of the space that the rows act on; the Frobenius product by default.
+    single : bool
+        Form and factor the matrix in float32: half the memory and the time, for steps that need no accuracy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import PairRows
+    >>> from attsvm.solvers.frobenius.proximal_newton import FaceSystem
+    >>> rows = PairRows(np.eye(2), [[1.0]], [0, 0])
+    >>> system = FaceSystem(rows, np.zeros(2), None, np.ones(2), np.zeros(2, dtype=bool), np.ones(2))
+    >>> system.solve(np.array([1.0, 2.0]), 0.0)
+    array([1., 2.])
+    """
+
+    def __init__(
+        self,
+        pair: PairRows,
+        ridge: FloatArray,
+        penalty: Penalty | None,
+        signs: FloatArray,
+        tied: BoolArray,
+        leader: FloatArray,
+        metric: Metric | None = None,
+        single: bool = False,
+    ) -> None:
+        self.a = pair.a.astype(np.float64, copy=False)
+        self.owner, self.single = pair.owner, single
+        self.b = pair.queries.take(pair.owner, axis=0).astype(np.float64, copy=False)
+        self.ridge, self.signs, self.metric = ridge, signs, metric
+        self.curvature = 0.0 if penalty is None or penalty.loss == "hinge" else 0.5 / penalty.C
+        self.joint = penalty is not None and penalty.slack == "query"
+        self._choose(tied, leader)
+        self.fault = self._factor()
+
+    def _choose(self, tied: BoolArray, leader: FloatArray) -> None:
+        """Which row of each tied query is eliminated, and the place of it for the others of the query."""
+        self.kept, self.heads = np.arange(len(self.a)), np.zeros(0, dtype=np.int64)
+        self.followers, self.follows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        if not tied.any():
+            return
+        rows = np.flatnonzero(tied)
+        order = rows[np.lexsort((-np.abs(leader[rows]), self.owner[rows]))]
+        first = np.r_[True, self.owner[order][1:] != self.owner[order][:-1]]
+        self.heads = order[first]
+        which = np.cumsum(first) - 1
+        others = order[~first]
+        head_of = np.full(len(self.a), -1)
+        head_of[others] = self.heads[which[~first]]
+        self.kept = np.setdiff1d(self.kept, self.heads)
+        self.followers = np.flatnonzero(head_of[self.kept] >= 0)  # places among the kept rows
+        self.follows = head_of[self.kept[self.followers]]
+
+    def _factor(self) -> int:
+        from scipy.linalg.lapack import dpotrf, spotrf
+
+        a, b, k, owner = self.a[self.kept], self.b[self.kept], self.kept, self.owner[self.kept]
+        if len(self.followers):  # differences with the row that is eliminated; it shares the right factor
+            sign = self.signs[k[self.followers]] * self.signs[self.follows]
+            a = a.copy()
+            a[self.followers] -= sign[:, None] * self.a[self.follows]
+        n = len(k)
+        if not n:
+            return 0
+        kind: type[np.floating[Any]] = np.float32 if self.single else np.float64
+        gram: npt.NDArray[np.floating[Any]] = np.empty((n, n), dtype=kind)
+        pair = (a, b) if self.metric is None else (a @ self.metric.left, b @ self.metric.right)
+        left, right = a.astype(kind, copy=False), b.astype(kind, copy=False)
+        a_right, b_right = pair[0].astype(kind, copy=False), pair[1].astype(kind, copy=False)
+        for start in range(0, n, _BLOCK):
+            rows = slice(start, min(start + _BLOCK, n))
+            part = gram[rows, : rows.stop]
+            np.matmul(a_right[rows], left[: rows.stop].T, out=part)
+            part *= right[rows] @ right[: rows.stop].T
+            if self.metric is not None:
+                other = left[rows] @ left[: rows.stop].T
+                other *= b_right[rows] @ right[: rows.stop].T
+                part += other
+                part *= 0.5
+            if self.curvature and self.joint:
+                part += kind(self.curvature) * (owner[rows, None] == owner[None, : rows.stop])
+        diagonal = gram.ravel()[:: n + 1]
+        diagonal += self.ridge[k] + (0.0 if self.joint else self.curvature)
+        if len(self.followers):
+            self._add_ridge_of_heads(gram, sign)
+        self.factor, fault = (spotrf if self.single else dpotrf)(gram.T, lower=0, overwrite_a=1, clean=0)
+        return int(fault)
+
+    def _add_ridge_of_heads(self, gram: npt.NDArray[np.floating[Any]], sign: FloatArray) -> None:
+        """The eliminated rows' own diagonal, which rows of the same query now share."""
+        order = np.argsort(self.follows, kind="stable")
+        place, head, s = self.followers[order], self.follows[order], sign[order]
+        start = 0
+        while start < len(head):
+            stop = int(np.searchsorted(head, head[start], side="right"))
+            rows = place[start:stop]
+            gram[np.ix_(rows, rows)] += self.ridge[head[start]] * np.outer(s[start:stop], s[start:stop])
+            start = stop
+
+    def _product(self, v: FloatArray) -> FloatArray:
+        """``(G_SS + R) v`` without the matrix."""
+        dual = self.adjoint(v)
+        W = dual if self.metric is None else self.metric.apply(dual)
+        return self.margins(W) + self.ridge * v + self.softness(v)
+
+    def softness(self, v: FloatArray) -> FloatArray:
+        """The slack of squared hinges from the multipliers of the free rows, row by row."""
+        if not self.curvature:
+            return np.zeros(len(v))
+        loads = np.bincount(self.owner, weights=v)[self.owner] if self.joint else v
+        return np.asarray(self.curvature * loads)
+
+    def solve(self, target: FloatArray, cap: float, refinements: int = 0) -> FloatArray:
+        """The multipliers of the free rows for ``target``; sums of tied queries equal ``cap``."""
+        from scipy.linalg.lapack import dpotrs, spotrs
+
+        v = np.zeros(len(self.a))
+        v[self.heads] = self.signs[self.heads] * cap
+        for _ in range(refinements + 1):
+            rest = target - self._product(v) if v.any() else target
+            short = rest[self.kept]
+            if len(self.followers):
+                sign = self.signs[self.kept[self.followers]] * self.signs[self.follows]
+                short[self.followers] -= sign * rest[self.follows]
+            if not len(short):  # every multiplier is a cap
+                break
+            change, _ = (spotrs if self.single else dpotrs)(self.factor, short, lower=0)
+            v[self.kept] += change
+            if len(self.followers):
+                np.subtract.at(v, self.follows, sign * change[self.followers])
+        return v
+
+    def adjoint(self, v: FloatArray) -> FloatArray:
+        """``sum_k v_k a_k b_k^T`` over the free rows."""
+        return np.asarray((self.a * v[:, None]).T @ self.b)
+
+    def margins(self, W: FloatArray) -> FloatArray:
+        """Values of the free rows at W."""
+        return np.asarray(np.einsum("kd,kd->k", self.a @ W, self.b))
+
 
 # Proximal weights that float32 can tell from rounding, and free rows above which that is faster.
 _SINGLE, _SMALL = 1e-5, 300

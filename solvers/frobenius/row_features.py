@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.frobenius.face_system import Metric
+from attsvm.solvers.frobenius.proximal_newton import Metric
 from attsvm.solvers.rows.protocol import Rows
 
 __all__ = ["FeatureBasis", "QueryPreconditioner", "RowPreconditioner"]

@@ -16,8 +16,8 @@ import numpy as np
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.frobenius.entries import BACK_OFF
 from attsvm.solvers.penalty import Penalty
-from attsvm.solvers.rows.normal_matrix import by_query, normal_matrix
 from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.rows.products import by_query, normal_matrix
 
 __all__ = ["soft_interior"]
 

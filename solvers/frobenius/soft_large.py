@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.compiled.exchanges import are_few, exchange_rows
 from attsvm.solvers.deadline import read_time_limit
@@ -38,8 +38,8 @@ from attsvm.solvers.memory import allowed_memory, too_large
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty, PenaltyBatch
 from attsvm.solvers.request import Request
-from attsvm.solvers.rows.normal_matrix import CHUNK_NUMBERS
 from attsvm.solvers.rows.pairs import PairRows
+from attsvm.solvers.rows.products import CHUNK_NUMBERS
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["BothSigns", "SoftMemory", "largest_of_each", "plan_memory", "solve_soft_large"]

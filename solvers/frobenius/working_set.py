@@ -20,13 +20,12 @@ import numpy as np
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
 from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.frobenius.conflicts import find_conflict
-from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
-from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
+from attsvm.solvers.frobenius.proximal_newton import Metric, ProximalNewton
 from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.margin_solution import Extras, MethodResult
 from attsvm.solvers.memory import require_memory, system_rows

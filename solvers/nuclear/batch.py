@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.compiled.kernels import minimize
 from attsvm.solvers.frobenius.active_set import proved, solve_active_sets
 from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch

@@ -21,12 +21,12 @@ from typing import NamedTuple
 import numpy as np
 
 from attsvm.solvers.arrays import FloatArray, IntArray
-from attsvm.solvers.certify.hard_certificate import error_bounds
+from attsvm.solvers.certify.certify_pair import error_bounds
 from attsvm.solvers.certify.rounding import SLACK, UNIT_ROUNDOFF, gamma, norm_bounds
 from attsvm.solvers.certify.singular_values import decomposition_error, frame_defects, singular_value_bounds
 from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.norms import get_norm
-from attsvm.solvers.nuclear.symmetric_matrices import active_map
+from attsvm.solvers.nuclear.spectra import active_map
 
 __all__ = ["Face", "RowMap", "face_of", "row_map"]
 

@@ -17,14 +17,14 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.solvers.arrays import BoolArray, FloatArray
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.deadline import read_time_limit
-from attsvm.solvers.frobenius.face_system import Metric
+from attsvm.solvers.frobenius.proximal_newton import Metric
 from attsvm.solvers.frobenius.working_set import WorkingSetSolve, raised
 from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.margin_solution import Extras, MethodResult
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.nuclear.face_newton import polish_face
+from attsvm.solvers.nuclear.newton import polish_face
 from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.unit import UnitProblem

@@ -30,12 +30,12 @@ import numpy.typing as npt
 
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
-from attsvm.solvers.certify.entry import certify
+from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.certify.feasible import feasibility_cost
 from attsvm.solvers.certify.singular_values import nuclear_bounds
 from attsvm.solvers.margin_problem import MarginProblem
 from attsvm.solvers.nuclear.face import face_of, row_map
-from attsvm.solvers.nuclear.symmetric_matrices import active_map, symmetric
+from attsvm.solvers.nuclear.spectra import active_map, symmetric
 from attsvm.solvers.unit import UnitProblem, UnitRows, scaled_to_range
 
 __all__ = ["UniquenessCertificate", "certify_uniqueness"]

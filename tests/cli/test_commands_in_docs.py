@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import attsvm
-from attsvm.files import formats
+from attsvm import files as formats
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -52,7 +52,7 @@ def test_the_example_runs(attsvm_command, command):
     if command == "":
         lines = [line.replace("attsvm new", "attsvm new --force") for line in lines]  # it is there already
     if command == "validate":
-        from attsvm.validation.figures.figure_registry import choose_figures
+        from attsvm.validation.figures.figure import choose_figures
 
         lines, (figure,) = lines[:1], lines[1:]  # a figure takes a minute: only look it up
         _, _, name, option = shlex.split(figure)

@@ -14,7 +14,7 @@ import attsvm
 from attsvm.cli import app
 from attsvm.files import save_problem
 from attsvm.records import Table, render
-from attsvm.validation.figures.figure_registry import choose_figures
+from attsvm.validation.figures.figure import choose_figures
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ import sys
 for name in ("torch", "matplotlib"):
     sys.modules[name] = None  # as if not installed
 from attsvm.cli import app
-from attsvm.cli.application import run_app
+from attsvm.cli.command_support import run_app
 for arguments in {commands!r}:
     try:
         run_app(app, arguments.split())
@@ -225,7 +225,7 @@ def test_what_needs_no_torch_works_without(files, tmp_path):
 
 
 def test_the_listing_is_that_of_the_figures():
-    from attsvm.validation.figures.figure_registry import GROUPS, all_figures, figure_titles
+    from attsvm.validation.figures.figure import GROUPS, all_figures, figure_titles
 
     for group in GROUPS:
         assert figure_titles(group) == [(figure.names, figure.title) for figure in all_figures(group)]

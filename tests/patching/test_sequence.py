@@ -91,7 +91,7 @@ def test_a_file_goes_on_another_day(tmp_path):
 
 def damaged(file, **texts):
     """The file with other bytes in some entries, and a checksum that fits."""
-    from attsvm.files.formats import MAX_BYTES, Content, checksum, read_npz, write_npz
+    from attsvm.files import MAX_BYTES, Content, checksum, read_npz, write_npz
 
     content = read_npz(file, MAX_BYTES, lambda *claim: None)
     arrays = {**content.arrays, **texts}
@@ -102,7 +102,7 @@ def damaged(file, **texts):
 
 
 def about_of(file, **changes):
-    from attsvm.files.formats import MAX_BYTES, read_npz
+    from attsvm.files import MAX_BYTES, read_npz
 
     about = json.loads(read_npz(file, MAX_BYTES, lambda *claim: None).arrays["about"].tobytes())
     return np.frombuffer(json.dumps({**about, **changes}).encode(), dtype=np.uint8)

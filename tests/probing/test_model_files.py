@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 def test_a_folder_becomes_a_page(folder, tmp_path, monkeypatch):
     from attsvm.cli import app
-    from attsvm.cli.application import run_app
+    from attsvm.cli.command_support import run_app
 
     (tmp_path / "text.txt").write_text("a b c d e f\nb c d e f g h i\nx y z a b c\n")
     monkeypatch.chdir(tmp_path)
@@ -138,7 +138,7 @@ def test_ctranslate2_files(tmp_path):
 def test_the_svms_are_left_out_unless_asked_for_and_announced(folder, tmp_path, monkeypatch, capsys):
     """Piped, every step is a line on stderr, and the SVMs say how long they take before they start."""
     from attsvm.cli import app
-    from attsvm.cli.application import run_app
+    from attsvm.cli.command_support import run_app
 
     (tmp_path / "text.txt").write_text("a b c d e f\nb c d e f g h i\nx y z a b c\n")
     monkeypatch.chdir(tmp_path)

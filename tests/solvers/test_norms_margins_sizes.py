@@ -14,20 +14,26 @@ import pytest
 from attsvm.solvers import NORMS, SOLVERS, get_norm
 from attsvm.validation.matrix import (
     FORMS,
+    KINDS,
     MARGINS,
     NORM_NAMES,
+    SIZES,
+    VALUES,
     Answer,
     Combination,
     check,
     combinations,
+    constraints_of,
+    drawn,
     faults_of,
     instances,
+    objective,
     pairs_of,
     problem_of,
+    reference,
     sample,
     solver_names,
 )
-from attsvm.validation.matrix_reference import KINDS, SIZES, VALUES, constraints_of, drawn, objective, reference
 
 # Cells in which earlier versions ended "inaccurate".
 FAILED_BEFORE = (

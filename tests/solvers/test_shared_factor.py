@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, Status, get_norm, solve
-from attsvm.solvers.vectors import vector_problem
+from attsvm.solvers.norms import vector_problem
 from kkt import assert_infeasible, assert_optimal
 from solver_api import proof_of
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import attsvm
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import misalignment
 from attsvm.paths.ball_search import LogExcess
 from attsvm.training.log_gradient import log_excess, naive_gradient
 from attsvm.training.optimizers import get_optimizer

@@ -9,9 +9,21 @@ import numpy as np
 import pytest
 
 from attsvm.sweeps import StoreError
-from attsvm.validation.figures.figure import Context, Figure, Options, Outcome, Table, mean_of, share_of
-from attsvm.validation.figures.figure_registry import GROUPS, PAPERS, all_figures, choose_figures
-from attsvm.validation.figures.figure_runs import run_figure, run_figures
+from attsvm.validation.figures.figure import (
+    GROUPS,
+    PAPERS,
+    Context,
+    Figure,
+    Options,
+    Outcome,
+    Table,
+    all_figures,
+    choose_figures,
+    mean_of,
+    run_figure,
+    run_figures,
+    share_of,
+)
 
 
 def squares(trials, seed, d):
@@ -160,7 +172,7 @@ def test_a_refuted_figure_says_so_and_is_an_exit_code(tmp_path, monkeypatch, cap
         return Outcome([Table("t", ("a",), [(1,)])], {}, (), ["two and two are five"])
 
     figure = Figure("own", "wrong", "Sums", "Add.", {"trials": 1}, {"trials": 1}, wrong)
-    monkeypatch.setattr("attsvm.validation.figures.figure_registry.choose_figures", lambda *_: [figure])
+    monkeypatch.setattr("attsvm.validation.figures.figure.choose_figures", lambda *_: [figure])
     with pytest.raises(typer.Exit) as stop:
         command(["own", "wrong"], workers=0, out=tmp_path)
     assert stop.value.exit_code == 1

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attsvm.cli import app
-from attsvm.validation.figures.figure_registry import LEDGER
+from attsvm.validation.figures.figure import LEDGER
 from attsvm.validation.ledger import Claim, Measurement, Verdict
 from attsvm.validation.ledger import audit as ledger_run
 from attsvm.validation.ledger.audit import all_claims, audit, find_claims

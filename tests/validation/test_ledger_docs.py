@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from attsvm.validation.figures.figure_registry import LEDGER, PAPERS, all_figures
+from attsvm.validation.figures.figure import LEDGER, PAPERS, all_figures
 from attsvm.validation.ledger.audit import all_claims, find_claims
 from attsvm.validation.ledger.claim_record import Verdict
 from attsvm.validation.ledger.ledger_pages import items_of, ledger_pages

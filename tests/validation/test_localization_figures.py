@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from figure_outcomes import check_picture, column, outcome_of
 
-from attsvm.validation.figures.figure_registry import all_figures
+from attsvm.validation.figures.figure import all_figures
 from attsvm.validation.figures.localization import locater_figures, propagation_figures
 
 matplotlib.use("Agg", force=False)

@@ -9,9 +9,7 @@ from figure_outcomes import check_picture, outcome_of
 
 import attsvm
 from attsvm.records import median_of
-from attsvm.validation.figures.figure import Options
-from attsvm.validation.figures.figure_registry import all_figures, choose_figures
-from attsvm.validation.figures.figure_runs import run_figure
+from attsvm.validation.figures.figure import Options, all_figures, choose_figures, run_figure
 from attsvm.validation.figures.own import (
     descent_studies,
     multiclass_study,

@@ -5,7 +5,7 @@ import pytest
 from figure_outcomes import check_picture, column, outcome_of
 
 from attsvm.dynamics import polarization as pol
-from attsvm.validation.figures.figure_registry import all_figures, choose_figures
+from attsvm.validation.figures.figure import all_figures, choose_figures
 from attsvm.validation.figures.polarization import flip_figures, flow_figures, sink_figures
 from attsvm.validation.figures.polarization.flow_figures import KINDS, figure_12
 

@@ -5,8 +5,7 @@ import pytest
 from figure_outcomes import check_picture, outcome_of
 
 from attsvm.validation.bench.model_cases import reduced_gradient_ratio
-from attsvm.validation.figures.figure import Context
-from attsvm.validation.figures.figure_registry import all_figures
+from attsvm.validation.figures.figure import Context, all_figures
 from attsvm.validation.figures.specialization import feature_figures
 from attsvm.validation.figures.specialization.feature_figures import directions, sign_patterns
 from attsvm.validation.figures.specialization.time_scale_figures import make_prior, sgd_beside_flow

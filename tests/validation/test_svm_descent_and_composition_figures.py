@@ -13,9 +13,7 @@ from attsvm import AttentionProblem, ConcaveHead, ReluHead
 from attsvm.paths.weight_decomposition import decompose
 from attsvm.training.log_gradient import scaled_gradient
 from attsvm.training.tensors import tensor_problem
-from attsvm.validation.figures.figure import Context, Options
-from attsvm.validation.figures.figure_registry import choose_figures
-from attsvm.validation.figures.figure_runs import run_figure
+from attsvm.validation.figures.figure import Context, Options, choose_figures, run_figure
 from attsvm.validation.figures.svm import composition_figures, plane_figure, selection_figures
 from attsvm.validation.figures.svm.compositions import (
     attention,

@@ -11,8 +11,8 @@ from figure_outcomes import check_picture, column, outcome_of
 import attsvm
 from attsvm.validation.figures.figure import Figure
 from attsvm.validation.figures.svm import rank_figures, selection_figures
-from attsvm.validation.figures.svm.descent_trials import PUBLISHED_KQ, in_query_span, train_in_span
 from attsvm.validation.figures.svm.rank_figures import optimal_differences, published_rank, published_ranks
+from attsvm.validation.figures.svm.selection_figures import PUBLISHED_KQ, in_query_span, train_in_span
 
 
 @pytest.mark.parametrize(

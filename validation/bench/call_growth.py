@@ -102,7 +102,7 @@ def _factor(d: int) -> Call:
 
 def _cvxpy(norm: str = "frobenius", soft: bool = False) -> Callable[..., Call]:
     """The same program as a user writes it, all rows in one expression; a batch one by one."""
-    from attsvm.validation.matrix_reference import Instance, Margin, constraints_of, model
+    from attsvm.validation.matrix import Instance, Margin, constraints_of, model
 
     margin = Margin("hinge", "query") if soft else Margin()
 

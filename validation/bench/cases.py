@@ -237,7 +237,7 @@ def _selector(seed: int) -> dict[str, dict[str, float]]:
 
 
 def _monitor(seed: int) -> dict[str, dict[str, float]]:
-    from attsvm.validation.bench.probe_cases import monitor_overhead
+    from attsvm.validation.bench.model_cases import monitor_overhead
 
     found = monitor_overhead(seed)
     names = {"plain": "seconds", "measured": "measuring", "waiting": "waiting", "overhead": "share of a step"}

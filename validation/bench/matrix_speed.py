@@ -14,8 +14,19 @@ import numpy as np
 
 import attsvm
 from attsvm.validation.bench.measurement import Numbers, Stopwatch, measure, one_thread
-from attsvm.validation.matrix import MARGINS, NORM_NAMES, combinations, problem_of, run, solved
-from attsvm.validation.matrix_reference import Instance, Margin, constraints_of, drawn, model
+from attsvm.validation.matrix import (
+    MARGINS,
+    NORM_NAMES,
+    Instance,
+    Margin,
+    combinations,
+    constraints_of,
+    drawn,
+    model,
+    problem_of,
+    run,
+    solved,
+)
 
 __all__ = ["matrix_agreement", "matrix_speed"]
 

@@ -22,7 +22,7 @@ import numpy as np
 
 import attsvm
 from attsvm.records import digest
-from attsvm.validation.figures.figure_registry import LEDGER
+from attsvm.validation.figures.figure import LEDGER
 from attsvm.validation.ledger.claim_record import Check, Claim, Measurement, Verdict, records
 
 __all__ = [

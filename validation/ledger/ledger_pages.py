@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any
 
 from attsvm.records import plain
-from attsvm.validation.figures.figure_registry import LEDGER
+from attsvm.validation.figures.figure import LEDGER
 from attsvm.validation.ledger.audit import Audit, item_key
 from attsvm.validation.ledger.claim_record import Claim, Verdict, records
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import attsvm
 from attsvm import next_token
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import misalignment
 from attsvm.joint import consistent_selection, joint_svm
 from attsvm.next_token import (
     attention_shares,

@@ -39,7 +39,7 @@ import attsvm
 from attsvm.dynamics.polarization.value_losses import NORMALIZATIONS
 from attsvm.losses import LOSSES
 from attsvm.solvers import ConvergenceWarning
-from attsvm.validation.matrix_reference import EXPRESSIONS
+from attsvm.validation.matrix import EXPRESSIONS
 
 __all__ = [
     "CASES",

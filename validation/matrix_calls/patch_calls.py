@@ -11,8 +11,8 @@ import numpy as np
 import attsvm
 from attsvm.solvers import get_norm
 from attsvm.solvers.arrays import FloatArray
+from attsvm.validation.matrix import EXPRESSIONS
 from attsvm.validation.matrix_calls.call_cases import GIVEN, Call, Row, case, close
-from attsvm.validation.matrix_reference import EXPRESSIONS
 
 Pairs = list[tuple[int, int]]
 

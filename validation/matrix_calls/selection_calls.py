@@ -20,8 +20,8 @@ from attsvm.enumeration import (
 )
 from attsvm.solvers.arrays import FloatArray
 from attsvm.theory.assumptions import Verdict
+from attsvm.validation.matrix import VALUES, Instance, Margin, constraints_of, reference
 from attsvm.validation.matrix_calls.call_cases import FORMS, Call, Row, case, close
-from attsvm.validation.matrix_reference import VALUES, Instance, Margin, constraints_of, reference
 
 # A margin within this of 1 is that of a support token; the reference is accurate to about 1e-8. A token between the
 # two is left out of the comparison.

@@ -10,9 +10,9 @@ import numpy as np
 import attsvm
 from attsvm.solvers.arrays import FloatArray
 from attsvm.validation.certificate_judge import checker
+from attsvm.validation.matrix import EXPRESSIONS
 from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, Row, case
 from attsvm.validation.matrix_calls.tensor_calls import differences
-from attsvm.validation.matrix_reference import EXPRESSIONS
 
 __all__: list[str] = []
 

@@ -15,19 +15,21 @@ from attsvm.solvers import MarginProblem, solve
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.reference import TIGHT
 from attsvm.trained_head import TrainedHead
-from attsvm.validation.matrix import Answer, faults_of, problem_of
-from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, Row, case, close
-from attsvm.validation.matrix_reference import (
+from attsvm.validation.matrix import (
     EXPRESSIONS,
     VALUES,
+    Answer,
     Constraints,
     Instance,
     Margin,
     constraints_of,
     drawn,
+    faults_of,
     objective,
+    problem_of,
     reference,
 )
+from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, Row, case, close
 
 __all__ = [
     "answer_of",

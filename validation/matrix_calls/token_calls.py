@@ -11,10 +11,9 @@ import numpy as np
 import attsvm
 from attsvm import next_token
 from attsvm.solvers.arrays import FloatArray
-from attsvm.validation.matrix import faults_of
+from attsvm.validation.matrix import EXPRESSIONS, VALUES, Instance, Margin, faults_of, reference
 from attsvm.validation.matrix_calls.call_cases import GIVEN, Call, case, close
 from attsvm.validation.matrix_calls.svm_calls import answer_of, iterations_within
-from attsvm.validation.matrix_reference import EXPRESSIONS, VALUES, Instance, Margin, reference
 
 
 def _corpus(call: Call, labels: Any = "random") -> tuple[list[list[int]], FloatArray]:

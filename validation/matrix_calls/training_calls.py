@@ -13,8 +13,8 @@ import attsvm
 from attsvm.attention import token_logits
 from attsvm.joint import compare_joint
 from attsvm.solvers.arrays import FloatArray
+from attsvm.validation.matrix import Instance, Margin, reference
 from attsvm.validation.matrix_calls.call_cases import FORMS, GIVEN, Call, Row, case, close
-from attsvm.validation.matrix_reference import Instance, Margin, reference
 
 Tensor = torch.Tensor
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attsvm.solvers.exact.feasibility as feasibility
-import attsvm.solvers.exact.simplex as simplex
+import attsvm.solvers.exact.linear_programs as simplex
 from attsvm.solvers import MarginProblem, solve
 from attsvm.solvers.certify.rounding import margin_error, norm_bounds
 from attsvm.solvers.exact import (
@@ -25,8 +25,8 @@ from attsvm.solvers.exact import (
     nuclear_enclosure,
     repair,
 )
+from attsvm.solvers.exact.nuclear import float_bounds, singular_values
 from attsvm.solvers.exact.rows import rational, rational_matrix, to_float
-from attsvm.solvers.exact.spectrum import float_bounds, singular_values
 from kkt import random_rows
 
 

@@ -6,7 +6,7 @@ import pytest
 from attsvm.solvers import MarginProblem, solve
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.exact import exact_least_norm, exact_rows
-from attsvm.solvers.frobenius.least_distance import least_distance, robust_distance
+from attsvm.solvers.frobenius.active_set import least_distance, robust_distance
 from attsvm.solvers.frobenius.pivoting import solve_small, solve_small_batch
 from attsvm.solvers.unit import UnitProblem
 from kkt import random_rows

@@ -12,12 +12,12 @@ from attsvm.selection_rows import selection_rows
 from attsvm.solvers import MarginProblem, MemoryLimitError, PairRows, SharedRows, memory, solve
 from attsvm.solvers.conjugate_gradient import conjugate_gradient
 from attsvm.solvers.frobenius import product_pivoting, working_set
-from attsvm.solvers.frobenius.face_system import Metric
 from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
+from attsvm.solvers.frobenius.proximal_newton import Metric
 from attsvm.solvers.frobenius.row_features import FeatureBasis, RowPreconditioner
 from attsvm.solvers.memory import MemoryPlan, require_memory, working_memory
-from attsvm.solvers.rows import chosen as chosen_rows
-from attsvm.solvers.rows.chosen import ChosenRows
+from attsvm.solvers.rows import products as chosen_rows
+from attsvm.solvers.rows.products import ChosenRows
 from kkt import assert_infeasible, assert_optimal, dense_rows, random_rows
 
 

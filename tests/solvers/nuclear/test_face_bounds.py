@@ -7,7 +7,7 @@ import pytest
 
 from attsvm.solvers import MarginProblem, certify, solve
 from attsvm.solvers.nuclear.face import face_of, row_map
-from attsvm.solvers.nuclear.symmetric_matrices import symmetric
+from attsvm.solvers.nuclear.spectra import symmetric
 from attsvm.solvers.nuclear.uniqueness import certify_uniqueness
 from kkt import random_rows, seeded_rows
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm.solvers import MarginProblem, MarginSolution, Status, certify, solve
-from attsvm.solvers.nuclear.symmetric_matrices import active_map
+from attsvm.solvers.nuclear.spectra import active_map
 from kkt import seeded_rows
 from solver_api import with_rows
 

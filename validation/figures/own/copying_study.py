@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.comparison.metrics import angle, misalignment
+from attsvm.comparison import angle, misalignment
 from attsvm.next_token import CopyRun, CopyTask, match_and_copy, random_corpus, train_copy, two_stage
 from attsvm.records import Table, median_of, share_of
 from attsvm.selection_rows import selection_rows

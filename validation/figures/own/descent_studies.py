@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import attsvm
-from attsvm.comparison.metrics import fitted_rate, misalignment, reached_margin
+from attsvm.comparison import fitted_rate, misalignment, reached_margin
 from attsvm.enumeration import locally_optimal_selections, solve_every_selection
 from attsvm.records import median_of, share, share_of
 from attsvm.sweeps import columns_of

@@ -40,8 +40,7 @@ from attsvm.validation.pretrained.atom_mapping import (
     read_reactions,
     tasks_of,
 )
-from attsvm.validation.pretrained.retrieval import Asked, Split, measured, ways
-from attsvm.validation.pretrained.text_pairs import docstring_pairs, embedded_pairs
+from attsvm.validation.pretrained.retrieval import Asked, Split, docstring_pairs, embedded_pairs, measured, ways
 
 __all__ = [
     "FIGURE_ATOMS",

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attsvm
-from attsvm.comparison.metrics import angle, misalignment
+from attsvm.comparison import angle, misalignment
 from attsvm.records import median_of
 from attsvm.solvers import get_norm
 from attsvm.solvers.arrays import FloatArray

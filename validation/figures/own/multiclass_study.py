@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import attsvm
-from attsvm.comparison.metrics import angle, misalignment
+from attsvm.comparison import angle, misalignment
 from attsvm.multiclass import multiclass_svm
 from attsvm.records import median_of
 from attsvm.solvers import MarginSolution, get_norm

@@ -38,7 +38,7 @@ from attsvm.validation.pretrained.patch_peers import (
     sequences,
     without_copies,
 )
-from attsvm.validation.pretrained.text_pairs import embedded_pairs, text_pairs
+from attsvm.validation.pretrained.retrieval import embedded_pairs, text_pairs
 
 __all__ = [
     "FIGURE_PATCH",

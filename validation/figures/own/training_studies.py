@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import misalignment
 from attsvm.probing import SvmBudget
 from attsvm.probing.cheap_measures import random_spectrum
 from attsvm.probing.head_data import LayerData
 from attsvm.probing.svm_measures import draw_sample, sample_measures
 from attsvm.records import mean_of, median_of, share_of
 from attsvm.sweeps import columns_of
-from attsvm.validation.bench.probe_cases import monitor_overhead
+from attsvm.validation.bench.model_cases import monitor_overhead
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, finish, subplots
 from attsvm.validation.models.attention_layers import FINITE_MAPS, SUMMED, descend_finite, descend_summed
 

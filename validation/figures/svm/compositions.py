@@ -15,7 +15,7 @@ import numpy.typing as npt
 import attsvm
 from attsvm import AttentionProblem, ConcaveHead, ReluHead
 from attsvm.attention import probabilities
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import misalignment
 from attsvm.paths.weight_decomposition import Decomposition, DecompositionStatus, decompose
 from attsvm.solvers.arrays import FloatArray
 from attsvm.validation.figures.figure import Context

@@ -8,7 +8,7 @@ import numpy as np
 
 import attsvm
 from attsvm import AttentionProblem, LinearHead
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import misalignment
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, mean_of, subplots
 
 __all__ = [

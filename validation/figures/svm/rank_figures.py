@@ -21,7 +21,7 @@ import numpy.typing as npt
 import attsvm
 from attsvm.selection_rows import selection_rows
 from attsvm.validation.figures.figure import Context, Figure, Outcome, Picture, Table, mean_of, share_of, subplots
-from attsvm.validation.figures.svm.descent_trials import PUBLISHED_KQ
+from attsvm.validation.figures.svm.selection_figures import PUBLISHED_KQ
 
 __all__ = [
     "FIGURE_4",

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 import attsvm
-from attsvm.comparison import angle, correlation, effective_rank, fitted_rate, numerical_rank, reached_margin
-from attsvm.comparison.metrics import misalignment
+from attsvm.comparison import (
+    angle,
+    correlation,
+    effective_rank,
+    fitted_rate,
+    misalignment,
+    numerical_rank,
+    reached_margin,
+)
 
 mpl.use("Agg")
 
@@ -153,7 +160,7 @@ def test_pictures_show_what_they_say(report, batch_report):
     assert len(figure.axes[0].lines) == 3
     figure = batch_report.plot()
     assert len(figure.axes[0].lines) == 2
-    from attsvm.comparison.plots import attention_map
+    from attsvm.comparison import attention_map
 
     np.testing.assert_allclose(attention_map(report.run).sum(axis=1), 1.0)
     np.testing.assert_array_equal(attention_map(report.run).argmax(axis=1), report.run.selection.indices)

@@ -1,9 +1,4 @@
-"""Reports as tables.
-
-How well theory predicts a run: correlations, ranks, margins and the class of convergence.
-
-Reports over a batch of runs: the same numbers with mean, median and quantiles.
-"""
+"""Numbers that compare matrices and selections; all broadcast over leading axes."""
 
 from __future__ import annotations
 
@@ -15,21 +10,17 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.comparison.metrics import (
-    angle,
-    correlation,
-    effective_rank,
-    fitted_rate,
-    misalignment,
-    numerical_rank,
-    reached_margin,
-)
+from attsvm._lazy import needs
+from attsvm.attention import probabilities
 from attsvm.optimality import Convergence, convergence_of
-from attsvm.problem import is_batch_of_problems
+from attsvm.problem import AttentionProblem, is_batch_of_problems
 from attsvm.records import Table
-from attsvm.selection import Selection
-from attsvm.solution import Solution, SolutionBatch
+from attsvm.selection import Selection, SelectionLike
+from attsvm.selection_rows import selection_rows
+from attsvm.solution import Solution, SolutionBatch, unit_matrices
+from attsvm.solvers import get_norm
 from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.certify.ranks import count_above
 from attsvm.svm import att_svm
 
 if TYPE_CHECKING:
@@ -44,12 +35,209 @@ __all__ = [
     "BatchReport",
     "Comparison",
     "Report",
+    "angle",
+    "attention_map",
     "batch_table",
     "compare",
     "compare_batch",
+    "correlation",
+    "effective_rank",
+    "fitted_rate",
+    "numerical_rank",
+    "plot_attention",
+    "plot_batch",
+    "plot_report",
+    "reached_margin",
     "report_table",
     "svm_name",
 ]
+
+
+def correlation(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
+    """``<A, B> / (|A|_F |B|_F)`` over the last two axes; NaN when either is zero or missing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.comparison import correlation
+    >>> float(correlation(np.eye(2), [[1.0, 0.0], [0.0, 0.0]]).round(4))
+    0.7071
+    """
+    return np.asarray((unit_matrices(A) * unit_matrices(B)).sum(axis=(-2, -1)))
+
+
+def misalignment(A: npt.ArrayLike, B: npt.ArrayLike) -> FloatArray:
+    """``1 - correlation`` without cancellation: half the squared distance of the unit matrices."""
+    return np.asarray(0.5 * np.square(unit_matrices(A) - unit_matrices(B)).sum(axis=(-2, -1)))
+
+
+def angle(misalignment: npt.ArrayLike) -> FloatArray:
+    """The angle in degrees of two directions with ``1 - correlation = misalignment``, exact also where it is tiny.
+
+    Examples
+    --------
+    >>> from attsvm.comparison import angle
+    >>> angle([0.0, 0.0002, 1.0]).round(2).tolist()
+    [0.0, 1.15, 90.0]
+    """
+    half = np.sqrt(np.clip(np.asarray(misalignment, dtype=np.float64) / 2, 0.0, 1.0))
+    return np.asarray(np.degrees(2 * np.arcsin(half)))
+
+
+def numerical_rank(W: npt.ArrayLike, tolerance: float = 1e-3) -> npt.NDArray[np.int64]:
+    """Singular values above ``tolerance`` times the largest.
+
+    A trained W carries directions that decay slowly, hence the coarse default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.comparison import numerical_rank
+    >>> int(numerical_rank(np.diag([1.0, 0.5, 1e-6])))
+    2
+    """
+    s = np.linalg.svd(np.asarray(W, dtype=np.float64), compute_uv=False)
+    return count_above(s, tolerance)
+
+
+def effective_rank(W: npt.ArrayLike) -> FloatArray:
+    """Exponential of the entropy of the singular values divided by their sum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.comparison import effective_rank
+    >>> float(effective_rank(np.eye(3)).round(6)), float(effective_rank(np.ones((3, 3))).round(6))
+    (3.0, 1.0)
+    """
+    s = np.linalg.svd(np.asarray(W, dtype=np.float64), compute_uv=False)
+    total = s.sum(axis=-1, keepdims=True)
+    p = s / np.where(total > 0, total, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(p > 0, p * np.log(p), 0.0).sum(axis=-1)
+    return np.asarray(np.where(total[..., 0] > 0, np.exp(entropy), 0.0))
+
+
+def reached_margin(
+    problem: AttentionProblem, W: npt.ArrayLike, selection: SelectionLike, norm: str = "frobenius"
+) -> FloatArray:
+    """Smallest margin of ``W / ||W||`` for a selection: at most ``1 / ||W_SVM||``, and equal to it at the optimum.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        A single problem.
+    W : array_like, shape (dx, dz) or (S, dx, dz)
+    selection : Selection or array_like of int
+    norm : str
+
+    Examples
+    --------
+    >>> import attsvm
+    >>> from attsvm.comparison import reached_margin
+    >>> problem = attsvm.random_problem(n=3, T=4, d=5, seed=0)
+    >>> sol = attsvm.att_svm(problem)
+    >>> bool(abs(reached_margin(problem, 7 * sol.W, None) - sol.margin) < 1e-8)
+    True
+    """
+    rows = selection_rows(problem, selection).margin_problem
+    matrices = np.asarray(W, dtype=np.float64).reshape(-1, *rows.shape)
+    kind = get_norm(norm)
+    sizes = np.array([kind(M) for M in matrices])
+    smallest = np.array([rows.margins(M).min() for M in matrices])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = smallest / np.where(sizes > 0, sizes, np.nan)
+    return np.asarray(values.reshape(np.shape(W)[:-2]))
+
+
+def fitted_rate(steps: npt.ArrayLike, error: npt.ArrayLike) -> float:
+    """Exponent r of ``error ~ steps^-r``, least squares in logs over the last decade of steps.
+
+    NaN when fewer than three positive errors are there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.comparison import fitted_rate
+    >>> k = np.array([0, 10, 30, 100, 300, 1000])
+    >>> round(fitted_rate(k, 5.0 / np.maximum(k, 1) ** 2), 6)
+    2.0
+    """
+    k, e = np.asarray(steps, dtype=np.float64), np.asarray(error, dtype=np.float64)
+    use = (k > 0) & (k >= k.max() / 10) & (e > 0) & np.isfinite(e)
+    if use.sum() < 3:
+        return float("nan")
+    return float(-np.polyfit(np.log(k[use]), np.log(e[use]), 1)[0])
+
+
+def _axes(count: int, width: float) -> Sequence[Axes]:
+    with needs("plotting a report"):
+        import matplotlib.pyplot as plt
+
+    axes = plt.subplots(1, count, figsize=(width * count, 3.8), layout="constrained", squeeze=False)[1]
+    return list(axes[0])
+
+
+def attention_map(run: Run) -> np.ndarray:
+    """Attention probabilities at the end of a single run, one row per query, shape (n*K, T)."""
+    return probabilities(run.problem, run.W).reshape(-1, run.problem.T)
+
+
+def plot_attention(run: Run, axis: Axes | None = None) -> Axes:
+    """Heat map of the final attention; a dot marks the token of highest score."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis = _axes(1, 4.5)[0] if axis is None else axis
+    image = axis.imshow(attention_map(run), vmin=0, vmax=1, cmap="Blues", aspect="auto")
+    best = run.problem.optimal_tokens().indices.reshape(-1)
+    axis.plot(best, np.arange(len(best)), "o", color="tab:red", ms=4, label="highest score")
+    axis.set(xlabel="token", ylabel="query", title="attention at the end")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend(fontsize=7, loc="upper right")
+    axis.figure.colorbar(image, ax=axis)
+    return axis
+
+
+def plot_report(report: Report, axes: Sequence[Axes] | None = None) -> Figure | SubFigure:
+    """1 - correlation with every solution, norm of W and probability off the selected token, and the attention map."""
+    first, second, third = _axes(3, 4.5) if axes is None else axes
+    steps = np.maximum(report.steps, 0.8)  # step 0 has a place on a logarithmic axis
+    for c in report.comparisons:
+        if c.solution.status.has_solution:
+            first.loglog(steps, np.maximum(c.misalignment, 1e-16), marker=".", label=c.label)
+    first.set(xlabel="step", ylabel="1 - correlation", title=f"{report.run.parameterization}: {report.convergence}")
+    first.legend(fontsize=7)
+    h = report.run.history
+    second.semilogx(steps, h.norm, color="tab:blue", label=r"$\|W\|_F$")
+    second.set(xlabel="step", ylabel=r"$\|W\|_F$")
+    second.yaxis.label.set_color("tab:blue")
+    twin = second.twinx()
+    twin.semilogx(steps, h.log_rest / np.log(10), color="tab:orange")
+    twin.set_ylabel(r"$\log_{10}$ of probability off the selected tokens", color="tab:orange")
+    second.set_title("norm and saturation")
+    plot_attention(report.run, third)
+    return first.figure
+
+
+def plot_batch(report: BatchReport, axes: Axes | None = None) -> Figure | SubFigure:
+    """Median and 10 to 90 % band of 1 - correlation along training, one colour per solution."""
+    axis = _axes(1, 5.5)[0] if axes is None else axes
+    steps = np.maximum(report.run.history.steps, 0.8)
+    for label in report.labels:
+        error = report.misalignment(label)
+        solved = np.isfinite(error).all(axis=0)
+        if not solved.any():
+            continue
+        low, middle, high = np.quantile(np.maximum(error[:, solved], 1e-16), [0.1, 0.5, 0.9], axis=1)
+        (line,) = axis.loglog(steps, middle, label=label)
+        axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.2)
+    counts = ", ".join(f"{name} {count}" for name, count in report.convergence_counts().items())
+    axis.set(
+        xlabel="step", ylabel="1 - correlation", title=f"{report.run.parameterization}, {len(report)} runs: {counts}"
+    )
+    axis.legend(fontsize=8)
+    return axis.figure
 
 
 def svm_name(formulation: str, norm: str) -> str:
@@ -57,7 +245,7 @@ def svm_name(formulation: str, norm: str) -> str:
 
     Examples
     --------
-    >>> from attsvm.comparison.report import svm_name
+    >>> from attsvm.comparison import svm_name
     >>> svm_name("Att-SVM", "nuclear")
     'Att-SVM*'
     """
@@ -215,8 +403,8 @@ class Report:
         }  # fmt: skip
 
     def plot(self, axes: Sequence[Axes] | None = None) -> Figure | SubFigure:
-        """Draw 1 - correlation, norm and attention; see `attsvm.comparison.plots.plot_report`."""
-        from attsvm.comparison.plots import plot_report
+        """Draw 1 - correlation, norm and attention; see `attsvm.comparison.plot_report`."""
+        from attsvm.comparison import plot_report
 
         return plot_report(self, axes)
 
@@ -416,7 +604,7 @@ class BatchReport:
 
     def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
         """Draw median and quantiles of 1 - correlation along training."""
-        from attsvm.comparison.plots import plot_batch
+        from attsvm.comparison import plot_batch
 
         return plot_batch(self, axes)
 
