@@ -46,9 +46,7 @@ def patch_page(patch: Patch) -> str:
         repairs=_folded(_outcomes("Failures", patch, failures)),
         kept=_folded(_outcomes("Golden answers, smallest leads first", patch, sorted(golden, key=lambda o: o.lead))),
         left_out=_folded(_outcomes("Golden answers that were not first before the patch", patch, patch.left_out)),
-        unserved=[
-            f"Query {o.query}: {o.document} is not first. {o.reason[:1].upper()}{o.reason[1:]}." for o in patch.unserved
-        ] if found else [], heuristic=_HEURISTIC if found and patch.C is not None and patch.unserved else "",
+        unserved=_unserved(patch), heuristic=_HEURISTIC if patch.C is not None and _unserved(patch) else "",
         conflict=_folded(_demands("Demands that contradict each other", patch.conflict)),
         conflict_text=patch.conflict_text() if patch.conflict else "",
         driving=_folded(_demands("Demands with the largest multipliers", patch.driving)),
@@ -57,6 +55,12 @@ def patch_page(patch: Patch) -> str:
         certificate=str(patch.certificate), proof=_proof(patch), meanings=_WORDS, data=_chart_data(patch, failures),
         environment=environment(),
     )  # fmt: skip
+
+
+def _unserved(patch: Patch) -> list[str]:
+    """A sentence for each failure that a patch gives up."""
+    given_up = () if patch.map is None else patch.unserved
+    return [f"Query {o.query}: {o.document} is not first. {o.reason[:1].upper()}{o.reason[1:]}." for o in given_up]
 
 
 def write_patch_page(patch: Patch, path: str | Path) -> Path:

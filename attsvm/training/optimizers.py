@@ -240,24 +240,24 @@ def get_optimizer(name: str, normalization: str = "joint", floor: float = 0.0) -
     """
     require_choice("normalization", normalization, "joint", "factor")
     name = {"spectral": "steepest:spectral", "sign": "steepest:linf"}.get(name, name)
-    if name == "normalized_gd" or name == "steepest:frobenius":
-        return Optimizer(name, "frobenius", _stateless, _normalized_gd(normalization, floor))
-    if name == "polyak":  # normalized descent whose length is worked out from the loss (attsvm.training.loop)
-        return Optimizer(name, "frobenius", _stateless, _normalized_gd("joint", floor))
-    if name == "gd":
-        return Optimizer(name, "frobenius", _stateless, _plain_gd)
-    if name == "flow":
-        return Optimizer(name, "frobenius", _stateless, flow_step)
-    if name == "compositional_muon":
-        return Optimizer(name, "spectral", _stateless, compositional_step)
+    plain: dict[str, tuple[str, Step]] = {
+        "normalized_gd": ("frobenius", _normalized_gd(normalization, floor)),
+        "steepest:frobenius": ("frobenius", _normalized_gd(normalization, floor)),
+        # normalized descent whose length is worked out from the loss (attsvm.training.loop)
+        "polyak": ("frobenius", _normalized_gd("joint", floor)),
+        "gd": ("frobenius", _plain_gd),
+        "flow": ("frobenius", flow_step),
+        "compositional_muon": ("spectral", compositional_step),
+        "steepest:spectral": ("spectral", _steepest("spectral", None)),
+    }
+    if name in plain:
+        return Optimizer(name, plain[name][0], _stateless, plain[name][1])
     kind, *betas = name.replace(":", ",").split(",")
     if kind in _MOMENTS and len(betas) in (0, len(_MOMENTS[kind][1])):
         norm, standard = _MOMENTS[kind]
         kept = [_read_beta(name, beta) for beta in betas] or list(standard)
         init, step = _adam(*kept) if norm is None else _momentum(norm, *kept)
         return Optimizer(name, norm, init, step)
-    if name == "steepest:spectral":
-        return Optimizer(name, "spectral", _stateless, _steepest("spectral", None))
     match = re.fullmatch(r"(steepest|mirror):l(inf|\d+(?:\.\d+)?)", name)
     p = float(match[2]) if match else 0.0
     if match and match[1] == "steepest" and p >= 1.0:

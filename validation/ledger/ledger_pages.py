@@ -304,20 +304,22 @@ def _paper_page(paper: str, claims: Sequence[Claim]) -> str:
         if not own and not other:
             lone.append(f"- {item.name}: {_command(paper, item.figure) if item.figure else item.why}.")
             continue
-        lines.append(f"### {item.name}")
-        for claim in own:
-            lines += _block(claim) if _is_told(claim) else []
-        rest = [_line(claim, len(own) == 1) for claim in own if not _is_told(claim)]
-        told: dict[str, list[str]] = {}
-        for claim in other:
-            told.setdefault(claim.items[0], []).append(f"{claim.verdict} (`{claim.id}`)")
-        rest += [f"- See [{name}](#{_anchor(name)}): {', '.join(found)}." for name, found in told.items()]
-        if item.figure:
-            rest.append(f"- {_command(paper, item.figure)}")
-        lines += ["\n".join(rest)] if rest else []
+        lines += [f"### {item.name}", *_item(own, other, _command(paper, item.figure) if item.figure else "")]
     if lone:
         lines += ["## Other numbered items", "\n".join(lone)]
     return "\n\n".join(lines) + "\n"
+
+
+def _item(own: Sequence[Claim], other: Sequence[Claim], command: str) -> list[str]:
+    """What stands under an item: its corrections, one line for each other claim, and the command of its figure."""
+    blocks = [part for claim in own if _is_told(claim) for part in _block(claim)]
+    rest = [_line(claim, len(own) == 1) for claim in own if not _is_told(claim)]
+    told: dict[str, list[str]] = {}
+    for claim in other:
+        told.setdefault(claim.items[0], []).append(f"{claim.verdict} (`{claim.id}`)")
+    rest += [f"- See [{name}](#{_anchor(name)}): {', '.join(found)}." for name, found in told.items()]
+    rest += [f"- {command}"] if command else []
+    return [*blocks, "\n".join(rest)] if rest else blocks
 
 
 def _wrong_page(claims: Sequence[Claim]) -> str:

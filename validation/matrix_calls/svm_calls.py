@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 import attsvm
-from attsvm import key_dimensions
 from attsvm.solvers import MarginProblem, solve
 from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.reference import TIGHT
@@ -652,73 +651,3 @@ def _joint_svm(call: Call) -> Iterator[str]:
     yield from close("demanded margins", found.demanded, wanted, 1e-6)
     if call["ratio"] == 0.7 and known.feasible and not slackless.all():
         yield from close("ratio", found.weight / found.attention.norm, 0.7, 1e-4)
-
-
-@case("attsvm.key_dimension", words={"head": ("bare", "trained")},
-      refused=lambda row: row["head"] == "bare" and row["of"] == "keys", work=300_000)  # fmt: skip
-def _key_dimension(call: Call) -> Iterator[str]:
-    """Least nuclear norm against cvxpy, selections of the smaller head, and all scores for KQ-SVD."""
-    import cvxpy as cp
-
-    n, T, d = call.pick((4, 3, 4), (6, 4, 4), (8, 5, 5))
-    rng = call.rng
-    head = TrainedHead.from_weights(rng.standard_normal((3, d)), rng.standard_normal((3, d)))
-    X, Z = rng.standard_normal((n, T, d)), rng.standard_normal((n, d))
-    other = attsvm.AttentionProblem(rng.standard_normal((2, T, d)), Z=rng.standard_normal((2, d)))
-    given: Any = head.W if call["head"] == "bare" else head
-    found = call.run(
-        attsvm.key_dimension, given, attsvm.AttentionProblem(X, Z=Z),
-        **call.options("of", held_out=other, ranks=[2], tolerance=1e-9, time_limit=60.0),
-    )  # fmt: skip
-    own = np.einsum("ntd,de,ne->nt", X, head.W, Z).argmax(axis=1)
-    if (np.einsum("ntd,de,ne->nt", X, found.W, Z).argmax(axis=1) != own).any():
-        yield f"a head of rank {found.rank} selects other tokens"
-    keys, queries = (X @ head.key_map.T, Z @ head.query_map.T) if call["of"] == "keys" else (X, Z)
-    M = cp.Variable((keys.shape[-1], queries.shape[-1]))
-    rows = [(keys[i, own[i]] - keys[i, t]) @ M @ queries[i] >= 1 for i in range(n) for t in range(T) if t != own[i]]
-    size = cp.Problem(cp.Minimize(cp.normNuc(M)), rows).solve(
-        solver="CLARABEL", tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9
-    )
-    yield from close("nuclear norm", found.solution.norm, size, 1e-5)
-    scores = X.reshape(-1, d) @ head.W @ Z.T
-    U, s, Vt = np.linalg.svd(scores, full_matrices=False)
-    nearest = ((U[:, :2] * s[:2]) @ Vt[:2]).reshape(n, T, n)[np.arange(n), :, np.arange(n)]
-    row = found.row(2, "kq_svd")
-    yield from close("selections of KQ-SVD", row.kept, (nearest.argmax(axis=1) == own).mean())
-    attention = [np.exp(s - s.max(axis=1, keepdims=True)) for s in (nearest, np.einsum("ntd,de,ne->nt", X, head.W, Z))]
-    one, two = (a / a.sum(axis=1, keepdims=True) for a in attention)
-    yield from close("attention of KQ-SVD", row.attention_error, 0.5 * np.abs(one - two).sum(axis=1).mean())
-    if call.given("held_out") == np.isnan(row.kept_held_out):
-        yield "held-out shares where there are no held-out queries, or none where there are"
-
-
-@case("attsvm.key_dimensions.kq_svd")
-def _kq_svd(call: Call) -> Iterator[str]:
-    n, T, d = call.pick((1, 2, 4), (2, 3, 4), (5, 4, 3))
-    X, Z, W = (call.rng.standard_normal(shape) for shape in ((n, T, d), (n, 2, d), (d, d)))
-    K, Q = call.run(key_dimensions.kq_svd, attsvm.AttentionProblem(X, Z=Z), W, 2)
-    U, s, Vt = np.linalg.svd(X.reshape(-1, d) @ W @ Z.reshape(-1, d).T)
-    yield from close("scores", X.reshape(-1, d) @ K.T @ Q @ Z.reshape(-1, d).T, (U[:, :2] * s[:2]) @ Vt[:2])
-
-
-@case("attsvm.key_dimensions.proved_lead")
-def _proved_lead(call: Call) -> Iterator[str]:
-    n, T, d = call.pick((1, 2, 3), (2, 3, 4), (4, 5, 6))
-    X, Z, K, Q = (call.rng.standard_normal(shape) for shape in ((n, T, d), (n, d), (2, d), (2, d)))
-    chosen = call.rng.integers(0, T, size=n)
-    found = call.run(key_dimensions.proved_lead, attsvm.AttentionProblem(X, Z=Z), K, Q, chosen)
-    leads = [(X[i, chosen[i]] - X[i, t]) @ K.T @ Q @ Z[i] for i in range(n) for t in range(T) if t != chosen[i]]
-    yield from close("least lead", found, min(leads), 1e-12)
-    if found > min(leads):
-        yield "the proved lead exceeds the computed one"
-
-
-@case("attsvm.key_dimensions.rank_one_conflict")
-def _rank_one_conflict(call: Call) -> Iterator[str]:
-    """Where every query sees every token there is a conflict exactly when a sequence has three selections."""
-    n, T = call.pick((1, 3), (2, 4), (3, 5))
-    chosen = call.rng.integers(0, T, size=(n, 4))
-    problem = attsvm.AttentionProblem(call.rng.standard_normal((n, T, 3)), Z=call.rng.standard_normal((n, 4, 3)))
-    found = call.run(key_dimensions.rank_one_conflict, problem, chosen)
-    if bool(found) != any(len(set(row)) > 2 for row in chosen.tolist()):
-        yield f"conflict {found} of selections {chosen.tolist()}"

@@ -248,19 +248,13 @@ class _Descent:
         if name == "gd":
             return {n: t - lr * slopes[n] for n, t in block.items()}
         if name == "normalized_gd":
-            joint = torch.stack([g.square().sum() for g in slopes.values()]).sum().sqrt()
+            joint = _length(slopes)
             each = self.call.row.get("normalization") == "factor" and self.call["optimizer"] != "polyak"
             return {n: t - lr * _over(slopes[n], slopes[n].norm() if each else joint) for n, t in block.items()}
         if name == "mirror:l3":
-            moved = {}
-            for n, t in block.items():
-                dual = state.get(n, t.sign() * t.abs() ** 2)
-                state[n] = dual - lr * _over(slopes[n], slopes[n].abs().pow(1.5).sum().pow(1 / 1.5))
-                moved[n] = state[n].sign() * state[n].abs().sqrt()
-            return moved
+            return {n: _mirrored(n, t, slopes[n], lr, state) for n, t in block.items()}
         if name == "flow":
-            lengths = [torch.stack([t.square().sum() for t in b.values()]).sum().sqrt() for b in (block, slopes)]
-            return {n: t - lr * lengths[0] * _over(slopes[n], lengths[1]) for n, t in block.items()}
+            return {n: t - lr * _length(block) * _over(slopes[n], _length(slopes)) for n, t in block.items()}
         if name == "compositional_muon":
             return {n: t - lr / 2 * _whitened(slopes[n], block["Q" if n == "K" else "K"], lr) for n, t in block.items()}
         return {n: t - lr * self._direction(n, slopes[n], state, k) for n, t in block.items()}
@@ -284,6 +278,18 @@ class _Descent:
             top = g.abs().argmax()
             return torch.zeros_like(g).flatten().scatter(0, top, g.flatten()[top].sign()).reshape(g.shape)
         return _over(g.sign() * g.abs().sqrt(), g.abs().pow(1.5).sum().pow(1 / 3))
+
+
+def _length(block: Block) -> Tensor:
+    """The norm of all parameters together."""
+    return torch.stack([t.square().sum() for t in block.values()]).sum().sqrt()
+
+
+def _mirrored(n: str, t: Tensor, slope: Tensor, lr: float, state: Block) -> Tensor:
+    """A step of mirror descent with the potential ``|W|_3^3 / 3``."""
+    dual = state.get(n, t.sign() * t.abs() ** 2) - lr * _over(slope, slope.abs().pow(1.5).sum().pow(1 / 1.5))
+    state[n] = dual
+    return dual.sign() * dual.abs().sqrt()
 
 
 def _polar(g: Tensor) -> Tensor:

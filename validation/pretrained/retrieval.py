@@ -211,7 +211,7 @@ _TEXT_MACRO = re.compile(r"\.(?:[BI]|BR|RB|IR|RI|BI|IB|Nm|Nd|Ar|Fl|Xr|Pa|Em|Sy|L
 
 
 def _of_manual(page: str, title: str) -> str:
-    """The text of a section of a manual page in roff, without its macros; empty where there is none."""
+    """The text of a section of a manual page in roff, without its macros; empty if the page lacks it."""
     part = next((one for one in _SECTION.split(page) if one.partition("\n")[0].strip(' "').upper() == title), "")
     words = []
     for line in part.partition("\n")[2].splitlines():
