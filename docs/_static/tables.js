@@ -6,9 +6,8 @@ document.addEventListener("DOMContentLoaded", () => {
     table.querySelector("tbody tr") && !table.closest(".highlight") && all.indexOf(table) === k);
   const bodies = (table) => [...table.querySelectorAll("tbody tr")];
   const counts = tables.map((table) => bodies(table).length);
-  const total = counts.reduce((a, b) => a + b, 0);
-  if (Math.max(0, ...counts) < 15 && total < 40) return; // one look takes these in
-  const long = tables.filter((_, k) => counts[k] >= 15 || total >= 40);
+  const long = tables.filter((_, k) => counts[k] >= 30); // one look takes shorter ones in
+  if (!long.length) return;
   const rows = long.flatMap((table) => bodies(table).map((row) => ({ row, table, text: row.textContent.toLowerCase() })));
   // Sections of hardly more than tables go with them.
   const said = (section) => [...section.querySelectorAll("p, li, pre")].filter((p) => !p.closest("table"))

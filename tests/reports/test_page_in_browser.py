@@ -277,16 +277,16 @@ def table(names, *columns):
 
 
 def test_long_tables_of_the_documentation_have_a_filter(page, tmp_path):
-    long = table([f"claim {k}" for k in range(20)], "holds") + table(["other"], "fails")
-    bare = f"<section id='bare'><h2>Bare</h2>{table([f'word {k}' for k in range(15)], 'fails')}</section>"
+    long = table([f"claim {k}" for k in range(30)], "holds") + table(["other"], "fails")
+    bare = f"<section id='bare'><h2>Bare</h2>{table([f'word {k}' for k in range(30)], 'fails')}</section>"
     page.open(documentation(tmp_path, "tables.js", f"<section><h1>Long</h1>{long}{bare}</section>"))
-    assert len(page.evaluate(SEEN)) == 36
+    assert len(page.evaluate(SEEN)) == 61
     page.evaluate(f"{TYPE}('filter the tables of this page', '17 HOLDS')")
     assert page.evaluate(SEEN) == ["claim 17", "other"]  # a short table stays
-    assert page.evaluate("document.querySelector('.tables-filter span').textContent") == " 1 of 35 rows"
+    assert page.evaluate("document.querySelector('.tables-filter span').textContent") == " 1 of 60 rows"
     assert page.evaluate("document.getElementById('bare').offsetParent") is None  # no heading without its table
     page.evaluate(f"{TYPE}('filter the tables of this page', '')")
-    assert len(page.evaluate(SEEN)) == 36
+    assert len(page.evaluate(SEEN)) == 61
     page.open(documentation(tmp_path, "tables.js", table(["short"], "holds")))
     assert page.evaluate("document.querySelector('.tables-filter')") is None
     page.open(documentation(tmp_path, "tables.js", table(["gap"], "9e-16", "0.15 ms", "proved to 9e-16")))

@@ -342,7 +342,7 @@ class _ClassDescent(_Descent):
 
 def _class_train_refused(row: Row) -> bool:
     if row["parameterization"] == "W":
-        return row["optimizer"] == "polyak" or row["m"] is not None
+        return row["optimizer"] in ("polyak", "compositional_muon") or row["m"] is not None
     return row["optimizer"] == "polyak" or (row["optimizer"] == "gd" and row["lr"] is None)
 
 
