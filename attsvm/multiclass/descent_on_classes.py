@@ -127,7 +127,8 @@ def train(
     parameterization : {"W", "KQ"}
         W itself, or factors ``W = K Q^T``.
     optimizer : {"normalized_gd", "gd", "adam", "muon", "signum", "spectral", "sign", "ridge_decay"}, optional
-        Or "steepest:<norm>", "mirror:l<p>" and moments that keep other shares ("adam:0.9,0.99"), as for `attsvm.train`.
+        Or "flow", "compositional_muon" (factors), "steepest:<norm>", "mirror:l<p>" and moments that keep other shares
+        ("adam:0.9,0.99"), as for `attsvm.train`.
         By default "normalized_gd" for W and "ridge_decay" for factors.
     steps : int
     lr : float, optional
