@@ -276,3 +276,12 @@ def test_factors_bound_least_eigenvalues_from_below(seed):
     assert factor_bound(gram, 1.1 * least) == 0.0
     assert factor_bound(rows[:10].T @ rows[:10], 1e-20) == 0.0  # of rank 10: rounding alone may let it pass
     assert factor_bound(np.full((2, 2), np.nan), 1e-3) == 0.0
+
+
+@pytest.mark.parametrize("scale", [0.25, 4.0])
+def test_a_row_is_missed_by_a_share_of_its_right_hand_side(scale):
+    """Dependent rows, so that only scaling proves: W = 0.9 of the least feasible w costs the tenth that is missing."""
+    problem = MarginProblem([[1.0], [2.0]], [[1.0]], [0, 0], scale * np.array([1.0, 2.0]))
+    W = np.array([[0.9 * scale]])
+    cost = feasibility_cost(problem, W, problem.margins(W) - problem.rhs, 0.0, 1e-15, 0.9 * scale)
+    assert cost == pytest.approx(0.1 * scale, rel=1e-5)  # of which 1e-6 covers roundings
