@@ -65,6 +65,8 @@ _NEARLY = 1e-3
 # Beyond this and its inverse a C that goes with rows of size 1 leaves nothing of one of the two parts of the objective.
 _WIDE = 2.0**400
 _NO_SCALE = "float64 has no room for C beside rows of this size; divide the tokens or the queries by a power of two"
+# What has been found before the first rung.
+_NOTHING = MethodResult()
 _CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)
 
 
@@ -72,6 +74,8 @@ def _check(solver: object, tolerance: object, max_iterations: object, rank: obje
     """Refuse arguments of the wrong kind, by name."""
     if not isinstance(solver, str):
         raise ValueError(f"solver must be a string such as 'auto' or 'cvxpy:SCS', got {solver!r}")
+    if tolerance is None and max_iterations is None and rank is None:
+        return
     require_number("tolerance", tolerance, "a positive number", 0.0, ends="(]", optional=True)
     require_count("max_iterations", max_iterations, optional=True)
     require_count("rank", rank, optional=True)
@@ -162,11 +166,14 @@ def solve(
     norm = get_norm(norm)
     _check(solver, tolerance, max_iterations, rank)
     specs, variant = rungs(problem, norm, solver, rank)
-    _check_options(specs, options)
+    if options:
+        _check_options(specs, options)
+    start = None if warm_start is None else _warm(warm_start)
     request = Request(
-        tolerance or _achievable(specs[0], variant), max_iterations, _warm(warm_start), rank, solver, variant, options
+        tolerance or _achievable(specs[0], variant), max_iterations, start, rank, solver, variant, options
     )
-    request.check(problem)
+    if start is not None:
+        request.check(problem)
     # Methods that know the limit stop by themselves; the deadline is for what they call, and for the other methods.
     allowed = _GRACE * read_time_limit(options.get("time_limit"))
     if problem.m < FEW_ROWS and not is_batch(problem) and norm.name == "frobenius" and not specs[0].foreign:
@@ -249,7 +256,8 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
     if unit.is_extreme:
         return _solve_scaled(specs, problem, norm, request)
     settled = _settled(unit)
-    if settled is None and request.max_iterations is None and request.rank is None and not specs[0].foreign:
+    plain = request.max_iterations is None and request.rank is None and not specs[0].foreign
+    if settled is None and plain and norm.name in ("spectral", "nuclear"):
         settled = _on_vectors(problem, norm, request)
     found, spec = (settled, specs[0]) if settled is not None else _climb(specs, unit, norm, request)
     found = _or_contradiction(found, unit, norm, request)
@@ -305,7 +313,7 @@ def _climb(
 
     A number of iterations is the first rung's; the time is for all of them.
     """
-    best, answered, steps = MethodResult(), specs[0], 0
+    best, answered, steps = _NOTHING, specs[0], 0
     goal = min(request.tolerance, _SHARP) if _is_sharp(unit.problem, norm) else request.tolerance
     for place, spec in enumerate(specs):
         if place and spec.foreign:
@@ -313,6 +321,8 @@ def _climb(
             if not _wants_reference(best, request):
                 break
         found = _measured(spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None)), unit, norm)
+        if not place and proved(found) <= goal:
+            return found, spec
         found = _with_sure_rows(unit.problem, norm, found, request.tolerance)
         steps += int(found.iterations)
         if not place or found.farkas is not None or proved(found) < proved(best):

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lanes.h"
 #include "steps.h"
 
 /* As in pivoting.py: rounds without progress before single exchanges, gradient steps of the guess, and the squared Cholesky
@@ -55,9 +56,12 @@ typedef struct {
     unsigned char *tight, *next_tight;
 } Rows;
 
+/* Entries of a row in single precision: whole vectors, the rest of them 0. */
+static int padded(int m) { return (m + 15) & ~15; }
+
 /* out = sum_i weights_i G[rows_i], where rows of G have m entries */
 #define DEFINE_COMBINE(NAME, REAL)                                                                            \
-    static void NAME(int m, int count, const int *rows, const REAL *weights, const REAL *G, REAL *restrict out) { \
+    INLINE void NAME(int m, int count, const int *rows, const REAL *weights, const REAL *G, REAL *restrict out) { \
         memset(out, 0, sizeof(REAL) * (size_t)m);                                                             \
         int i = 0;                                                                                            \
         for (; i + 4 <= count; i += 4) {                                                                      \
@@ -98,7 +102,7 @@ static void read_rows(Rows *s) {
     for (int k = 0; k < m; k++) s->c[k] /= s->scale;
 }
 
-static void form_gram(Rows *s) {
+VECTORIZED static void form_gram(Rows *s) {
     const int m = s->m, dx = s->dx;
     for (int i = 0; i < m; i++) {
         double *restrict out = s->G + (Size)i * m;
@@ -123,13 +127,13 @@ static void form_gram(Rows *s) {
 static int is_free(const Rows *s, int k) { return s->equality && s->equality[k] && s->norms[k] > 0.0; }
 
 /* out = G x in single precision */
-static void times4(Rows *s, const float *x, float *out) {
+INLINE void times4(Rows *s, const float *x, float *out) {
     int count = 0;
     for (int k = 0; k < s->m; k++) { /* without a branch: which rows are 0 cannot be predicted */
         s->rows[count] = k, s->weights4[count] = x[k];
         count += x[k] != 0.0f;
     }
-    combine4(s->m, count, s->rows, s->weights4, s->G4, out);
+    combine4(padded(s->m), count, s->rows, s->weights4, s->G4, out);
 }
 
 static double square4(int m, const float *x) {
@@ -139,11 +143,16 @@ static double square4(int m, const float *x) {
 }
 
 /* Active rows from a few accelerated projected gradient steps. */
-static void guess(Rows *s) {
-    const int m = s->m;
+VECTORIZED static void guess(Rows *s) {
+    const int m = s->m, wide = padded(m);
     float *restrict c = s->c4, *restrict x = s->x4, *restrict point = s->point, *restrict product = s->product;
     float *restrict floor = s->floor4;
-    for (Size k = 0; k < (Size)m * m; k++) s->G4[k] = (float)s->G[k];
+    for (int i = 0; i < m; i++) {
+        const double *from = s->G + (Size)i * m;
+        float *restrict to = s->G4 + (Size)i * wide;
+        for (int j = 0; j < m; j++) to[j] = (float)from[j];
+        memset(to + m, 0, sizeof(float) * (size_t)(wide - m));
+    }
     for (int k = 0; k < m; k++) {
         c[k] = (float)s->c[k], floor[k] = is_free(s, k) ? -INFINITY : 0.0f;
         x[k] = 0.0f;
@@ -168,7 +177,7 @@ static void guess(Rows *s) {
 
 /* x of the equations of the active rows by Gaussian elimination, which finds the squared Cholesky pivots; 0 for dependent
    rows. The right-hand side is one more column. */
-static int solve_active(Rows *s) {
+VECTORIZED static int solve_active(Rows *s) {
     const int m = s->m;
     int n = 0;
     for (int k = 0; k < m; k++) {
@@ -288,7 +297,7 @@ static void project(const Rows *s, const double *u, double rounding, unsigned ch
 }
 
 /* Accelerated projected gradient steps from admissible x, whose support and bounds are the guess. */
-static void approach(Rows *s, int steps) {
+VECTORIZED static void approach(Rows *s, int steps) {
     const int m = s->m;
     double *point = s->target, *product = s->slack, *moved = s->weights, *was = s->factor, first = 0.0, second = 0.0;
     int count = 0;
@@ -331,7 +340,7 @@ static void choose_leaders(Rows *s) {
 
 /* x of the equations of the face and slack = G x; 0 for dependent rows. As `solve_active`, on rows less multiples of their
    leaders. */
-static int solve_face(Rows *s) {
+VECTORIZED static int solve_face(Rows *s) {
     const int m = s->m;
     double *F = s->factor, *inverse = s->slack, *share = s->weights, *target = s->target;
     int n = 0, count = 0;
@@ -425,7 +434,7 @@ static int pivot_hinge(Rows *s, int most) {
 }
 
 /* Whether `again` times the last x is its own projection for this C, up to rounding: then x is that. */
-static int holds(Rows *s, double again) {
+VECTORIZED static int holds(Rows *s, double again) {
     const int m = s->m;
     int count = 0;
     double most = 1.0, off = 0.0;
@@ -503,7 +512,7 @@ static void write_matrix(const Rows *s, const double *lam, double *restrict W) {
 static void *rows_memory(Rows *s) {
     const Size m = s->m, q = s->q, dx = s->dx;
     const Size groups = s->loss == HARD ? 0 : m > q ? m : q, soft = s->loss == HARD ? 0 : m;
-    const Size reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m + 2 * soft, singles = m * m + 6 * m;
+    const Size reals = 2 * m * m + m * dx + q * q + q + q * dx + 6 * m + 2 * soft, wide = padded(s->m), singles = m * wide + 4 * m + 2 * wide;
     const Size whole = m + 2 * soft + 2 * groups + 2;
     double *memory =
         malloc(doubles(reals) + sizeof(float) * (size_t)singles + ints(whole) + 2 * (size_t)m + 2 * (size_t)groups);
@@ -522,13 +531,13 @@ static void *rows_memory(Rows *s) {
     s->weight = s->weights + m;
     s->target = s->weight + soft;
     s->G4 = (float *)(s->target + soft);
-    s->c4 = s->G4 + m * m;
+    s->point = s->G4 + m * wide;
+    s->product = s->point + wide;
+    s->c4 = s->product + wide;
     s->x4 = s->c4 + m;
     s->floor4 = s->x4 + m;
-    s->point = s->floor4 + m;
-    s->weights4 = s->point + m;
-    s->product = s->weights4 + m;
-    s->rows = (int *)(s->product + m);
+    s->weights4 = s->floor4 + m;
+    s->rows = (int *)(s->weights4 + m);
     s->group = s->rows + m;
     s->order = s->group + soft;
     s->leader = s->order + soft;
