@@ -9,6 +9,9 @@
 
    A query whose conditions hold is left out of the next 1, 2, 4, ... sweeps.
 
+   Once the face is found, sweeps converge linearly. The best point of the space that the last iterates span is then much
+   nearer to the solution; its multipliers are made admissible, and it is taken if the dual rises.
+
    S. S. Keerthi, S. Sundararajan, K.-W. Chang, C.-J. Hsieh, C.-J. Lin, "A sequential dual method for large scale
    multi-class linear SVMs", KDD 2008. */
 #include <math.h>
@@ -20,6 +23,10 @@
 
 /* Rows of a query that move in one visit, steps of such a visit per row, and the share of a violation that may be left. */
 enum { MOST = 48, STEPS = 10, LONGEST_REST = 16 };
+/* Differences of iterates that a combined step is made of, at least 3; one more iterate is kept. */
+enum { PAST = 3 };
+/* Share of the trace below which a direction depends on the ones before. */
+static const double DEPENDENT = 1e-12;
 static const double SHARE = 0.05;
 /* Share of a bound that rounding may leave of it. */
 static const double ROUNDING = 1e-14;
@@ -269,14 +276,135 @@ static double visit(Descent *d, Size count, const double *a, const double *b, co
     return miss;
 }
 
+static double long_dot(Size n, const double *x, const double *y) {
+    double sum;
+    products(1, (int)n, x, y, &sum);
+    return sum;
+}
+
+/* Products of per-slack sums of multipliers: what the penalty adds to the curvature. `x` and `y` (m,) are multipliers. */
+static double loads_product(int q, const int64_t *begin, int joint, const double *x, const double *y) {
+    if (!joint) return long_dot((Size)begin[q], x, y);
+    double product = 0.0;
+    for (int j = 0; j < q; j++) {
+        double left = 0.0, right = 0.0;
+        for (Size k = (Size)begin[j]; k < (Size)begin[j + 1]; k++) left += x[k], right += y[k];
+        product += left * right;
+    }
+    return product;
+}
+
+/* c of A c = g for a positive semidefinite A (PAST, PAST), without directions that depend on the ones before. */
+static void solve_past(double *A, double *g, double *c) {
+    double trace = 0.0;
+    int used[PAST];
+    for (int i = 0; i < PAST; i++) trace += A[i * PAST + i];
+    for (int i = 0; i < PAST; i++) {
+        used[i] = A[i * PAST + i] > DEPENDENT * trace;
+        for (int j = i + 1; used[i] && j < PAST; j++) {
+            const double share = A[j * PAST + i] / A[i * PAST + i];
+            for (int l = i; l < PAST; l++) A[j * PAST + l] -= share * A[i * PAST + l];
+            g[j] -= share * g[i];
+        }
+    }
+    for (int i = PAST - 1; i >= 0; i--) {
+        c[i] = used[i] ? g[i] : 0.0;
+        for (int j = i + 1; used[i] && j < PAST; j++) c[i] -= A[i * PAST + j] * c[j];
+        if (used[i]) c[i] /= A[i * PAST + i];
+    }
+}
+
+/* Gradient of the dual at lam, whose W is d->W: it is small where multipliers move, so products with it keep their digits. */
+static void gradient(Descent *d, int q, const int64_t *begin, const double *a, const double *b, const double *rhs,
+                     const double *lam, double *out) {
+    for (int j = 0; j < q; j++) {
+        const Size first = (Size)begin[j], end = (Size)begin[j + 1];
+        double load = 0.0;
+        if (first == end) continue;
+        products(d->dx, d->dz, d->W, b + (Size)j * d->dz, d->u);
+        products(end - first, d->dx, a + first * d->dx, d->u, out + first);
+        for (Size k = first; d->joint && k < end; k++) load += lam[k];
+        for (Size k = first; k < end; k++) out[k] = rhs[k] - out[k] - d->ridge * (d->joint ? load : lam[k]);
+    }
+}
+
+/* New multipliers of one query: those after the step, made admissible. Whether this changed them. */
+static int make_admissible(const Descent *d, Size count, const double *lam, const double *step, double *to) {
+    double sum = 0.0;
+    int changed = 0;
+    for (Size k = 0; k < count; k++) {
+        to[k] = lam[k] + step[k];
+        if (to[k] < 0.0) to[k] = 0.0, changed = 1;
+        if (!d->joint && to[k] > d->cap) to[k] = d->cap, changed = 1;
+        sum += to[k];
+    }
+    if (!d->joint || !(sum > d->cap)) return changed;
+    for (Size k = 0; k < count; k++) to[k] *= d->cap / sum; /* not less: what is left of a bound is a multiplier, too */
+    return 1;
+}
+
+/* Move to the best combination of the last PAST + 1 iterates `past` (PAST + 1, m + dx dz), of which the last one is now,
+   if the dual rises. The iterates are overwritten. */
+static int combine_past(Descent *d, int q, const int64_t *begin, const double *a, const double *b, const double *rhs,
+                         double *lam, double *past) {
+    const Size m = (Size)begin[q], N = (Size)d->dx * d->dz, wide = m + N;
+    double A[PAST * PAST], g[PAST], c[PAST];
+    double *slope = past + PAST * wide; /* the last iterate is lam and W */
+    for (int i = 0; i < PAST; i++) {
+        double *now = past + i * wide;
+        const double *next = now + wide;
+        for (Size k = 0; k < wide; k++) now[k] = next[k] - now[k];
+    }
+    gradient(d, q, begin, a, b, rhs, lam, slope);
+    for (int i = 0; i < PAST; i++) {
+        const double *x = past + i * wide;
+        for (int j = 0; j <= i; j++) {
+            const double *y = past + j * wide;
+            double product = long_dot(N, x + m, y + m);
+            if (d->ridge > 0.0) product += d->ridge * loads_product(q, begin, d->joint, x, y);
+            A[i * PAST + j] = A[j * PAST + i] = product;
+        }
+        g[i] = long_dot(m, slope, x);
+    }
+    solve_past(A, g, c);
+    double *step = past, *to = past + wide, *change = past + 2 * wide; /* the first differences are no longer needed */
+    for (Size k = 0; k < wide; k++) {
+        double sum = 0.0;
+        for (int i = 0; i < PAST; i++) sum += c[i] * past[i * wide + k];
+        step[k] = sum;
+    }
+    double *move = step + m; /* of W */
+    for (int j = 0; j < q; j++) {
+        const Size first = (Size)begin[j], count = (Size)(begin[j + 1] - begin[j]);
+        const int changed = make_admissible(d, count, lam + first, step + first, to + first);
+        for (Size k = first; k < first + count; k++) change[k] = to[k] - lam[k];
+        if (!changed) continue;
+        memset(d->u, 0, doubles(d->dx)); /* what of the step is lost, for W too */
+        for (Size k = first; k < first + count; k++) {
+            const double lost = change[k] - step[k];
+            for (int i = 0; lost != 0.0 && i < d->dx; i++) d->u[i] += lost * a[k * d->dx + i];
+        }
+        for (int i = 0; i < d->dx; i++)
+            for (int l = 0; l < d->dz; l++) move[(Size)i * d->dz + l] += d->u[i] * b[(Size)j * d->dz + l];
+    }
+    double gain = long_dot(m, slope, change) - 0.5 * long_dot(N, move, move);
+    if (d->ridge > 0.0) gain -= 0.5 * d->ridge * loads_product(q, begin, d->joint, change, change);
+    if (!(gain > 0.0)) return 0;
+    memcpy(lam, to, doubles(m));
+    for (Size k = 0; k < N; k++) d->W[k] += move[k];
+    return 1;
+}
+
 /* Sweeps over the queries, in random order: lam and W = W(lam) move, `rest` and `slept` (q,) and `seed` carry on. Rows
    a (m, dx) are sorted by query, those of query j from begin[j] to begin[j + 1]. `goal` is the violation that is left
-   alone; `misses` (q,) are the violations that the last visits found. Once another thread sets `stop`, no further
-   query is visited. Returns the visits made, or -1 without memory. */
+   alone; `misses` (q,) are the violations that the last visits found. `past` (PAST + 1, m + dx dz) holds `kept` iterates,
+   unless it is NULL. Once another thread sets `stop`, no further query is visited. Returns the visits made, or -1 without
+   memory. */
 EXPORT Size attsvm_descend(int q, int dx, int dz, const int64_t *begin, const double *a, const double *b,
                            const double *rhs, int joint, int squared, double C, double goal, int sweeps, double *lam,
-                           double *W, double *misses, int *rest, int *slept, uint64_t *seed,
+                           double *W, double *misses, int *rest, int *slept, uint64_t *seed, double *past, int *kept,
                            const volatile int *stop) {
+    const Size m = (Size)begin[q], N = (Size)dx * dz;
     Size longest = 1, visits = 0;
     for (int j = 0; j < q; j++)
         if (begin[j + 1] - begin[j] > longest) longest = (Size)(begin[j + 1] - begin[j]);
@@ -320,8 +448,20 @@ EXPORT Size attsvm_descend(int q, int dx, int dz, const int64_t *begin, const do
                 rest[j] = rest[j] ? (2 * rest[j] < LONGEST_REST ? 2 * rest[j] : LONGEST_REST) : 1;
             }
         }
+        if (d.moved) update_and_multiply(dx, dz, d.move, d.moved, d.moved, W, d.u);
+        d.moved = NULL;
+        if (!past || *stop) continue;
+        double *now = past + *kept * (m + N);
+        memcpy(now, lam, doubles(m));
+        memcpy(now + m, W, doubles(N));
+        if (++*kept > PAST) {
+            if (combine_past(&d, q, begin, a, b, rhs, lam, past)) { /* no query knows its conditions any more */
+                memset(rest, 0, ints(q));
+                memset(slept, 0, ints(q));
+            }
+            *kept = 0;
+        }
     }
-    if (d.moved) update_and_multiply(dx, dz, d.move, d.moved, d.moved, W, d.u);
     free(memory);
     free(order);
     free(part);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from attsvm.solvers.rows.pairs import PairRows
 
 __all__ = ["DualDescent"]
 
+# Iterates that are kept for a combined step: PAST of descent.c and one more.
+_ITERATES = 4
 # Any odd number: the state of the generator that shuffles the queries.
 _SEED = 0x9E3779B97F4A7C15
 
@@ -65,17 +68,19 @@ class DualDescent:
         self._seed = np.array([_SEED], dtype=np.uint64)
         self._misses, self._rest, self._slept = np.zeros(q), np.zeros(q, dtype=np.int32), np.zeros(q, dtype=np.int32)
         self._moved = True
+        self._past = np.empty((_ITERATES, len(self.lam) + math.prod(pair.shape)))
+        self._kept = np.zeros(1, dtype=np.intc)
         self.refresh()
         self._sweep = _library().attsvm_descend
         whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
-        self._sweep.argtypes = [*3 * [whole], *4 * [array], *2 * [whole], *2 * [real], whole, *7 * [array]]
+        self._sweep.argtypes = [*3 * [whole], *4 * [array], *2 * [whole], *2 * [real], whole, *9 * [array]]
         self._sweep.restype = ctypes.c_ssize_t
 
     def move_to(self, lam: FloatArray) -> None:
         """Go on from other multipliers, shape (m,): every query is visited again."""
         self.lam, self._moved = np.array(lam, dtype=np.float64), True
         self.refresh()
-        self._rest[:] = self._slept[:] = 0
+        self._rest[:] = self._slept[:] = self._kept[:] = 0
 
     def refresh(self) -> None:
         """Sum W up again, if something moved: updates leave rounding in it."""
@@ -89,7 +94,9 @@ class DualDescent:
         """
         (dx, dz), rows, penalty, self._moved = self.rows.shape, self.rows, self.penalty, True
         fixed: list[npt.NDArray[Any]] = [self._begin, rows.a, rows.queries, self.rhs]
-        moved: list[npt.NDArray[Any]] = [self.lam, self.W, self._misses, self._rest, self._slept, self._seed]
+        moved: list[npt.NDArray[Any]] = [
+            self.lam, self.W, self._misses, self._rest, self._slept, self._seed, self._past, self._kept,
+        ]  # fmt: skip
         visits, stop = 0, np.zeros(1, dtype=np.intc)
 
         def run(begin: int, end: int) -> int:

@@ -75,7 +75,7 @@ _JOIN, _FEW, _MANY = 4, 5000, 32
 # Order of the largest linear system.
 _LARGEST_SYSTEM = 8000
 # Vectors of one number per row that a solve holds at once.
-_VECTORS = 16
+_VECTORS = 20
 # Rows of each query that a working set begins with.
 _FIRST_ROWS = 8
 # Share of the memory that rows may take where not all of them fit.
@@ -125,7 +125,7 @@ def plan_memory(problem: MarginProblem, limit: object) -> SoftMemory:
     if allowed is None:
         return SoftMemory(m, np.inf)
     copies = 1 if isinstance(problem.rows, PairRows) and m == problem.m else 2  # of rows that are gathered
-    fixed = 8.0 * (_VECTORS * m + problem.q * (dx + dz + 4) + 6 * dx * dz)
+    fixed = 8.0 * (_VECTORS * m + problem.q * (dx + dz + 4) + 10 * dx * dz)
     each = 8.0 * (copies * dx + 8)
     fewest = min(m, _FIRST_ROWS * problem.q)
     if fixed + each * fewest > allowed:
