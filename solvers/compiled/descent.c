@@ -27,6 +27,8 @@ enum { MOST = 48, STEPS = 10, LONGEST_REST = 16 };
 enum { PAST = 3 };
 /* Share of the trace below which a direction depends on the ones before. */
 static const double DEPENDENT = 1e-12;
+/* Visits per query between two iterates that are kept. */
+static const double SPACING = 0.5;
 static const double SHARE = 0.05;
 /* Share of a bound that rounding may leave of it. */
 static const double ROUNDING = 1e-14;
@@ -397,8 +399,8 @@ static int combine_past(Descent *d, int q, const int64_t *begin, const double *a
 
 /* Sweeps over the queries, in random order: lam and W = W(lam) move, `rest` and `slept` (q,) and `seed` carry on. Rows
    a (m, dx) are sorted by query, those of query j from begin[j] to begin[j + 1]. `goal` is the violation that is left
-   alone; `misses` (q,) are the violations that the last visits found. `past` (PAST + 1, m + dx dz) holds `kept` iterates,
-   unless it is NULL. Once another thread sets `stop`, no further query is visited. Returns the visits made, or -1 without
+   alone; `misses` (q,) are the violations that the last visits found. `past` (PAST + 1, m + dx dz) holds `kept[0]`
+   iterates, the last one `kept[1]` visits ago, unless it is NULL. Once another thread sets `stop`, no further query is visited. Returns the visits made, or -1 without
    memory. */
 EXPORT Size attsvm_descend(int q, int dx, int dz, const int64_t *begin, const double *a, const double *b,
                            const double *rhs, int joint, int squared, double C, double goal, int sweeps, double *lam,
@@ -450,16 +452,18 @@ EXPORT Size attsvm_descend(int q, int dx, int dz, const int64_t *begin, const do
         }
         if (d.moved) update_and_multiply(dx, dz, d.move, d.moved, d.moved, W, d.u);
         d.moved = NULL;
-        if (!past || *stop) continue;
-        double *now = past + *kept * (m + N);
+        kept[1] += n;
+        if (!past || *stop || kept[1] < SPACING * q) continue; /* a combination takes as long as a visit of every query */
+        kept[1] = 0;
+        double *now = past + kept[0] * (m + N);
         memcpy(now, lam, doubles(m));
         memcpy(now + m, W, doubles(N));
-        if (++*kept > PAST) {
+        if (++kept[0] > PAST) {
             if (combine_past(&d, q, begin, a, b, rhs, lam, past)) { /* no query knows its conditions any more */
                 memset(rest, 0, ints(q));
                 memset(slept, 0, ints(q));
             }
-            *kept = 0;
+            kept[0] = 0;
         }
     }
     free(memory);

@@ -69,7 +69,7 @@ class DualDescent:
         self._misses, self._rest, self._slept = np.zeros(q), np.zeros(q, dtype=np.int32), np.zeros(q, dtype=np.int32)
         self._moved = True
         self._past = np.empty((_ITERATES, len(self.lam) + math.prod(pair.shape)))
-        self._kept = np.zeros(1, dtype=np.intc)
+        self._kept = np.zeros(2, dtype=np.intc)
         self.refresh()
         self._sweep = _library().attsvm_descend
         whole, real, array = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
