@@ -17,13 +17,13 @@ import numpy.typing as npt
 from attsvm.solvers.arrays import (
     BoolArray,
     IntArray,
+    did_you_mean,
     is_count,
     is_number,
     require_choice,
     require_count,
     require_number,
 )
-from attsvm.solvers.request import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor

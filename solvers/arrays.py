@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import sys
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
@@ -11,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "Axis", "Batch", "BoolArray", "Count", "FloatArray", "IntArray", "Number", "One", "is_count", "is_number", "lazy",
-    "real_array", "require_choice", "require_count", "require_number",
+    "Axis", "Batch", "BoolArray", "Count", "FloatArray", "IntArray", "Number", "One", "did_you_mean", "is_count",
+    "is_number", "lazy", "real_array", "require_choice", "require_count", "require_number",
 ]  # fmt: skip
 
 FloatArray = npt.NDArray[np.float64]
@@ -78,6 +79,21 @@ def is_number(value: object, low: float = -np.inf, high: float = np.inf, ends: E
     number: Any = value
     above = number >= low if ends[0] == "[" else number > low
     return bool(above and (number <= high if ends[1] == "]" else number < high))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question about the nearest known name, for an error about an unknown one; empty when none is near.
+
+    Examples
+    --------
+    >>> from attsvm.solvers.arrays import did_you_mean
+    >>> did_you_mean("nomr", ["norm", "rank"]), did_you_mean("device", ["norm"])
+    ("; did you mean 'norm'?", '')
+    """
+    from difflib import get_close_matches  # rarely needed
+
+    near = get_close_matches(name, list(known), n=1, cutoff=0.7)  # one pair of letters exchanged in four passes
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def require_choice(name: str, value: object, *choices: str | None) -> None:

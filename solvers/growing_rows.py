@@ -18,11 +18,10 @@ from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.certify.farkas import certify_infeasible
 from attsvm.solvers.deadline import late
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.margin_solution import Extras, MethodResult
+from attsvm.solvers.margin_solution import Extras, MethodResult, Request
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.interior import solve_interior
 from attsvm.solvers.primal_dual import solve_primal_dual
-from attsvm.solvers.request import Request
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["solve_growing_rows"]

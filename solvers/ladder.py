@@ -18,9 +18,8 @@ from attsvm.solvers.compiled.batched_pivoting import MOST_ROWS
 from attsvm.solvers.compiled.exchanges import are_few
 from attsvm.solvers.compiled.kernels import why_missing
 from attsvm.solvers.margin_problem import EitherProblem
-from attsvm.solvers.margin_solution import BatchResult, MethodResult
+from attsvm.solvers.margin_solution import BatchResult, MethodResult, Request
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
@@ -142,8 +141,8 @@ SOLVERS = {
             soft_norms=_OTHERS | _NUCLEAR, compiled=True,
         ),
         SolverSpec(
-            "nuclear_batch", f"{_HOME}.nuclear.batch:solve_nuclear_alone", _NUCLEAR, 1e-7,
-            "own: interior point in C for batches", batched=f"{_HOME}.nuclear.batch:solve_nuclear_batch",
+            "nuclear_batch", f"{_HOME}.nuclear.interior:solve_nuclear_alone", _NUCLEAR, 1e-7,
+            "own: interior point in C for batches", batched=f"{_HOME}.nuclear.interior:solve_nuclear_batch",
             batch_budget=True, compiled=True, options=frozenset({"rescue"}),
         ),
         SolverSpec(

@@ -1,4 +1,4 @@
-"""What every solver returns: one problem or a batch, certified by data alone."""
+"""What every solver is asked and what it returns: one problem or a batch, certified by data alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import Axis, Batch, BoolArray, Count, FloatArray, IntArray, Number, One
+from attsvm.solvers.arrays import Axis, Batch, BoolArray, Count, FloatArray, IntArray, Number, One, is_count
 from attsvm.solvers.certify.certificate import (
     Certificate,
     CertificateBatch,
@@ -21,7 +21,7 @@ from attsvm.solvers.certify.certificate import (
     counted,
 )
 from attsvm.solvers.certify.certify_pair import certify
-from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch
+from attsvm.solvers.margin_problem import EitherProblem, MarginProblem, MarginProblemBatch
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.status import ConvergenceWarning, InfeasibleError, NoSolutionError, Status
 
@@ -40,6 +40,7 @@ __all__ = [
     "MarginSolutionBatch",
     "MethodResult",
     "RankLimit",
+    "Request",
     "conclude",
     "is_one",
     "warn_if_inaccurate",
@@ -466,3 +467,70 @@ def conclude(
     return MarginSolution(
         problem, norm, status, certificate, lam, solver, iterations, seconds, tolerance, W, found.extras
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What the caller asked for, read once.
+
+    Attributes
+    ----------
+    tolerance : float
+        What the certificate must reach to be called optimal.
+    max_iterations : int or None
+        In the method's own unit.
+    warm_start : MarginSolution or ndarray, or None
+        A solution, or multipliers of shape (*batch, m).
+    rank : int or None
+        Largest rank allowed.
+    solver : str
+        As it was asked for, "auto" by default.
+    variant : str
+        What followed the colon in ``solver="name:VARIANT"``.
+    options : dict
+        Left for the method.
+    """
+
+    tolerance: float
+    max_iterations: int | None = None
+    warm_start: EitherSolution | FloatArray | None = None
+    rank: int | None = None
+    solver: str = "auto"
+    variant: str = ""
+    options: dict[str, object] = field(default_factory=dict)
+
+    def check(self, problem: EitherProblem) -> None:
+        """Refuse a warm start that does not fit, whether or not the method will use it."""
+        given, batch, m, shape = self.warm_start, problem.batch, problem.m, problem.shape
+        if given is None:
+            return
+        if isinstance(given, MarginSolution):
+            known = given.problem
+            if (known.batch, known.m, known.shape) != (batch, m, shape):
+                raise ValueError(
+                    f"warm_start must solve a problem with {m} rows and W of shape {(*batch, *shape)}, "
+                    f"got {known.m} rows and {(*known.batch, *known.shape)}"
+                )
+        elif given.shape != (*batch, m):
+            raise ValueError(f"warm_start must hold multipliers of shape {(*batch, m)}, one per row, got {given.shape}")
+        elif not np.isfinite(given).all():
+            raise ValueError("warm_start must be finite")
+
+    def whole(self, name: str, default: int, least: int = 0) -> int:
+        """An option that is an integer of at least ``least``; refused by name if it is none."""
+        given = self.options.get(name)
+        if given is None:
+            return default
+        if not is_count(given, least):
+            raise ValueError(f"{name} must be an integer >= {least}, got {given!r}")
+        return int(given)
+
+    def multipliers(self, problem: EitherProblem) -> FloatArray | None:
+        """Multipliers to start from, negative inequality multipliers cut to 0; None when there are none to use."""
+        given = self.warm_start
+        if given is None:
+            return None
+        # An infeasible neighbour knows nothing of use here: its multipliers are NaN.
+        known = np.nan_to_num(given.multipliers) if isinstance(given, MarginSolution) else given
+        lam = problem.clipped(known)
+        return lam if lam.any() else None

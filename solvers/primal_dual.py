@@ -19,9 +19,8 @@ from attsvm.solvers.correction import least_change
 from attsvm.solvers.frobenius.active_set import proved, solve_active_set, solve_active_sets
 from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.margin_problem import EitherProblem, MarginProblem
-from attsvm.solvers.margin_solution import BatchResult, MethodResult
+from attsvm.solvers.margin_solution import BatchResult, MethodResult, Request
 from attsvm.solvers.norms import Norm, get_norm
-from attsvm.solvers.request import Request
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
 __all__ = ["solve_primal_dual", "solve_primal_duals"]

@@ -15,10 +15,9 @@ from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.deadline import seconds_left, watched
 from attsvm.solvers.frobenius.conflicts import find_farkas
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.margin_solution import MethodResult
+from attsvm.solvers.margin_solution import MethodResult, Request
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty
-from attsvm.solvers.request import Request
 from attsvm.solvers.unit import UnitProblem, span
 
 if TYPE_CHECKING:

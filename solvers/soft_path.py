@@ -27,11 +27,10 @@ from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.compiled.exchanges import exchange_rows
 from attsvm.solvers.deadline import late, read_time_limit, within
 from attsvm.solvers.ladder import follows_faces, rungs
-from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch
+from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch, Prior
 from attsvm.solvers.margin_solution import MarginSolution, MarginSolutionBatch, MethodResult, conclude
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.penalty import PenaltyBatch
-from attsvm.solvers.prior import Prior
 from attsvm.solvers.solve import solve
 
 __all__ = ["solve_soft_path"]

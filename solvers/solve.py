@@ -16,7 +16,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import BoolArray, FloatArray, require_count, require_number
+from attsvm.solvers.arrays import BoolArray, FloatArray, did_you_mean, require_count, require_number
 from attsvm.solvers.certify.certificate import Certificate, CertificateBatch, Source
 from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.certify.farkas import FarkasCertificate, certify_infeasible, zero_row_proof
@@ -33,11 +33,11 @@ from attsvm.solvers.margin_solution import (
     MarginSolution,
     MarginSolutionBatch,
     MethodResult,
+    Request,
     conclude,
     is_one,
 )
 from attsvm.solvers.norms import Norm, get_norm, vector_problem
-from attsvm.solvers.request import Request, did_you_mean
 from attsvm.solvers.rows.pairs import FEW_ROWS
 from attsvm.solvers.status import Status
 from attsvm.solvers.threads import blas_threads, under
@@ -65,8 +65,6 @@ _NEARLY = 1e-3
 # Beyond this and its inverse a C that goes with rows of size 1 leaves nothing of one of the two parts of the objective.
 _WIDE = 2.0**400
 _NO_SCALE = "float64 has no room for C beside rows of this size; divide the tokens or the queries by a power of two"
-# What has been found before the first rung.
-_NOTHING = MethodResult()
 _CODES = np.array([Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE, Status.FAILED], dtype=object)
 
 
@@ -256,8 +254,7 @@ def _solve_one(specs: tuple[SolverSpec, ...], problem: MarginProblem, norm: Norm
     if unit.is_extreme:
         return _solve_scaled(specs, problem, norm, request)
     settled = _settled(unit)
-    plain = request.max_iterations is None and request.rank is None and not specs[0].foreign
-    if settled is None and plain and norm.name in ("spectral", "nuclear"):
+    if settled is None and norm.name != "frobenius" and not specs[0].foreign:
         settled = _on_vectors(problem, norm, request)
     found, spec = (settled, specs[0]) if settled is not None else _climb(specs, unit, norm, request)
     found = _or_contradiction(found, unit, norm, request)
@@ -288,7 +285,8 @@ def _or_contradiction(found: MethodResult, unit: UnitProblem, norm: Norm, reques
 
 def _on_vectors(problem: MarginProblem, norm: Norm, request: Request) -> MethodResult | None:
     """A spectral or nuclear problem whose rows share a factor, on the ladder of the Frobenius norm; None if open."""
-    vectors = vector_problem(problem, norm)
+    asked = request.max_iterations is not None or request.rank is not None
+    vectors = None if asked else vector_problem(problem, norm)
     if vectors is None:
         return None
     frobenius = get_norm("frobenius")
@@ -313,22 +311,29 @@ def _climb(
 
     A number of iterations is the first rung's; the time is for all of them.
     """
-    best, answered, steps = _NOTHING, specs[0], 0
     goal = min(request.tolerance, _SHARP) if _is_sharp(unit.problem, norm) else request.tolerance
-    for place, spec in enumerate(specs):
-        if place and spec.foreign:
+    first = _measured(specs[0].load()(unit, norm, _of_rung(specs[0], norm, request, None)), unit, norm)
+    return (first, specs[0]) if proved(first) <= goal else _climb_on(specs, unit, norm, request, first, goal)
+
+
+def _climb_on(
+    specs: tuple[SolverSpec, ...], unit: UnitProblem, norm: Norm, request: Request, first: MethodResult, goal: float
+) -> tuple[MethodResult, SolverSpec]:
+    """The rungs after one that left a gap."""
+    best, answered = _with_sure_rows(unit.problem, norm, first, request.tolerance), specs[0]
+    steps = int(first.iterations)
+    for spec in specs[1:]:
+        if best.farkas is not None or request.max_iterations is not None or late() or proved(best) <= goal:
+            break
+        if spec.foreign:
             best = _from_hard_margin(unit.problem, norm, best, request)
             if not _wants_reference(best, request):
                 break
-        found = _measured(spec.load()(unit, norm, _of_rung(spec, norm, request, best if place else None)), unit, norm)
-        if not place and proved(found) <= goal:
-            return found, spec
+        found = _measured(spec.load()(unit, norm, _of_rung(spec, norm, request, best)), unit, norm)
         found = _with_sure_rows(unit.problem, norm, found, request.tolerance)
         steps += int(found.iterations)
-        if not place or found.farkas is not None or proved(found) < proved(best):
+        if found.farkas is not None or proved(found) < proved(best):
             best, answered = found, spec
-        if best.farkas is not None or request.max_iterations is not None or late() or proved(best) <= goal:
-            break
     if answered is not specs[0]:
         best = replace(best, iterations=steps).answered(answered.name)
     return best, answered

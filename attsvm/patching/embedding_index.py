@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray
-from attsvm.solvers.request import did_you_mean
+from attsvm.solvers.arrays import FloatArray, did_you_mean
 from attsvm.user_input import AnyFloatArray, is_tensor, real_array
 
 __all__ = ["EmbeddingsLike", "Encoder", "VectorIndex", "read_index"]

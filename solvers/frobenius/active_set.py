@@ -40,10 +40,9 @@ from attsvm.solvers.frobenius.pivoting import (
     solve_small,
     solve_small_batch,
 )
-from attsvm.solvers.margin_solution import BatchResult, MethodResult
+from attsvm.solvers.margin_solution import BatchResult, MethodResult, Request
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import EitherPenalty, Penalty
-from attsvm.solvers.request import Request
 from attsvm.solvers.unit import UnitProblem, UnitProblemBatch
 
 __all__ = [

@@ -29,15 +29,14 @@ from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.compiled.exchanges import are_few, exchange_rows
 from attsvm.solvers.deadline import read_time_limit
+from attsvm.solvers.frobenius.entries import soft_interior
 from attsvm.solvers.frobenius.proximal_newton import ProximalNewton
-from attsvm.solvers.frobenius.soft_entries import soft_interior
 from attsvm.solvers.frobenius.working_set import Progress, read_progress
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult, is_one
+from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult, Request, is_one
 from attsvm.solvers.memory import allowed_memory, too_large
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.penalty import Penalty, PenaltyBatch
-from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.rows.products import CHUNK_NUMBERS
 from attsvm.solvers.unit import UnitProblem

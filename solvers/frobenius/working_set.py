@@ -27,10 +27,9 @@ from attsvm.solvers.frobenius.conflicts import find_conflict
 from attsvm.solvers.frobenius.product_pivoting import ProductPivoting
 from attsvm.solvers.frobenius.proximal_newton import Metric, ProximalNewton
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.margin_solution import Extras, MethodResult
+from attsvm.solvers.margin_solution import Extras, MethodResult, Request
 from attsvm.solvers.memory import require_memory, system_rows
 from attsvm.solvers.norms import Norm
-from attsvm.solvers.request import Request
 from attsvm.solvers.unit import UnitProblem
 
 __all__ = ["Progress", "WorkingSetSolve", "raised", "read_progress", "solve_working_set"]

@@ -17,12 +17,11 @@ from attsvm.solvers.arrays import FloatArray
 from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.deadline import Driver
 from attsvm.solvers.frobenius.conflicts import purify_farkas
-from attsvm.solvers.margin_solution import Extras, MethodResult
+from attsvm.solvers.margin_solution import Extras, MethodResult, Request
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.interior import run_interior
 from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
 from attsvm.solvers.nuclear.spectra import pair_gap
-from attsvm.solvers.request import Request
 from attsvm.solvers.unit import UnitProblem, UnitRows
 
 __all__ = ["Factors", "augmented_lagrangian", "solve_factored"]

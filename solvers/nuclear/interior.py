@@ -1,8 +1,9 @@
-"""The state of a primal-dual interior point method for the nuclear norm: where it starts, which rows it works on.
+"""A primal-dual interior point method for the nuclear norm: where it starts, which rows it works on; batches of it.
 
 The steps are compiled (``solvers/compiled/nuclear.h`` has the derivation). The dual is strictly feasible at any small
 positive lam, so the dual iterates stay exactly feasible; the primal ones become feasible with full steps. Rows outside
-the working set join as soon as an iterate misses them.
+the working set join as soon as an iterate misses them. Small problems, one or many at once, are left to compiled code
+from the first step to the last, which shares a batch between the cores.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from attsvm.solvers.arrays import FloatArray
+from attsvm.solvers.arrays import BoolArray, FloatArray, IntArray
 from attsvm.solvers.certify.certificate import Certificate
-from attsvm.solvers.compiled.kernels import Measures, NuclearSteps
+from attsvm.solvers.certify.certify_pair import certify
+from attsvm.solvers.compiled.kernels import Measures, NuclearSteps, minimize
 from attsvm.solvers.deadline import Driver
+from attsvm.solvers.frobenius.active_set import proved, solve_active_sets
 from attsvm.solvers.frobenius.conflicts import find_farkas, purify_farkas
 from attsvm.solvers.frobenius.pivoting import solve_small
-from attsvm.solvers.margin_solution import Extras, MethodResult
-from attsvm.solvers.norms import Norm
-from attsvm.solvers.nuclear.newton import Polished, polish_guess, report, warm_polish
+from attsvm.solvers.margin_problem import MarginProblem, MarginProblemBatch
+from attsvm.solvers.margin_solution import BatchResult, Extras, MethodResult, Request
+from attsvm.solvers.norms import Norm, get_norm
+from attsvm.solvers.nuclear.newton import Polished, polish_guess, polish_pair, report, warm_polish
 from attsvm.solvers.nuclear.spectra import pair_gap, singular_triples, singular_values
-from attsvm.solvers.request import Request
-from attsvm.solvers.unit import UnitProblem, UnitRows
+from attsvm.solvers.unit import UnitProblem, UnitProblemBatch, UnitRows
 
-__all__ = ["InteriorPoint", "run_interior", "solve_interior"]
+__all__ = ["InteriorPoint", "run_interior", "solve_interior", "solve_nuclear_alone", "solve_nuclear_batch"]
 
 # The start from the least Frobenius norm, also of batches: the multiple of it that leaves every row some slack, mu
 # relative to the largest singular value, share of the dual ball, least slack. Steps hardly depend on them.
@@ -36,6 +39,8 @@ _START_RIDGE = 1e-6
 _START_ROWS_PER_ENTRY = 2
 # Rows of a feasible problem seldom ask for more; beyond, the plain start is as good.
 _START_LARGEST = 1e3
+# Of a batch: most steps, and the gap near which the Newton matrix runs out of digits.
+_BATCH_STEPS, _BATCH_GOAL = 60, 8e-11
 
 
 def _least_squares_multipliers(rows: UnitRows) -> FloatArray | None:
@@ -304,3 +309,90 @@ def solve_interior(unit: UnitProblem, norm: Norm, request: Request) -> MethodRes
         return MethodResult(farkas=proof, iterations=driver.steps)
     found = report(rows, driver.best, driver.steps, Extras(newton_steps=driver.best.steps))
     return found
+
+
+def _compiled(unit: UnitProblemBatch, x: FloatArray, most: int) -> tuple[FloatArray, FloatArray, IntArray]:
+    """W and multipliers of unit rows, and steps, from those of the least Frobenius norm."""
+    a, b, left, right = unit.factors(reduced=True)
+    live = unit.inverse > 0
+    # A zero row constrains nothing (or the problem were infeasible): give it slack.
+    c = np.where(live, unit.c, -1.0)
+    room = np.where(live, unit.problem.allowance * unit.inverse / unit.scale, 1.0)
+    sense = np.where(unit.equality & live, 0, 1).astype(np.int8)
+    W, lam, steps = minimize(get_norm("nuclear"), a, b, c, sense, x, most, _BATCH_GOAL, room)
+    W = W if left is None else left @ W
+    return W if right is None else W @ right.mT, np.where(live, lam, 0.0), steps
+
+
+def solve_nuclear_batch(unit: UnitProblemBatch, norm: Norm, request: Request) -> BatchResult:
+    """Least nuclear norm for a batch of small problems.
+
+    ``max_iterations`` are interior-point steps, 60 by default (typical problems need 10 to 15).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> batch = MarginProblem(np.array([[[2.0]], [[4.0]]]), np.ones((2, 1, 1)), [0])
+    >>> solve(batch, "nuclear", "nuclear_batch").W.ravel().round(6).tolist()
+    [0.5, 0.25]
+    """
+    if _has_many_rows(unit.problem) and not unit.has_equalities:
+        return _solve_many_rows(unit, request)
+    first = solve_active_sets(unit, norm, Request(request.tolerance))
+    W, lam, iterations = first.W, first.multipliers, first.iterations.copy()
+    ready = np.isfinite(lam).all(axis=-1) & (np.abs(W).max(axis=(-2, -1)) > 0)  # W = 0 cannot be improved
+    # Rows that even the least Frobenius norm misses may contradict each other: left to one-by-one solves.
+    doubtful = ready & _misses_rows(unit, W)
+    lam[doubtful], ready = np.nan, ready & ~doubtful
+    if ready.any():
+        picked = np.flatnonzero(ready)
+        some = unit if len(picked) == len(ready) else UnitProblem(unit.problem.take(picked))
+        start_W = W[picked] / some.scale[..., None]
+        # Multipliers of the unit rows: W(x) = start_W.
+        x = lam[picked] * some.problem.row_norms * np.sqrt(np.einsum("bij,bij->b", start_W, start_W))[:, None]
+        found, multipliers, steps = _compiled(some, x, request.max_iterations or _BATCH_STEPS)
+        W[picked], lam[picked] = found * some.scale[..., None], multipliers * some.inverse
+        iterations[picked] += steps
+    return BatchResult(W, lam, iterations, candidates=first.candidates)
+
+
+def _has_many_rows(problem: MarginProblemBatch) -> bool:
+    """Whether pivoting for the least Frobenius norm would take longer than the steps that its start saves."""
+    return problem.m > _START_ROWS_PER_ENTRY * problem.shape[0] * problem.shape[1]
+
+
+def _solve_many_rows(unit: UnitProblemBatch, request: Request) -> BatchResult:
+    """A batch from the right-hand sides; problems that may be infeasible stay open, for one-by-one solves."""
+    W, lam, steps = _compiled(unit, np.maximum(unit.c, 0.0), request.max_iterations or _BATCH_STEPS)
+    return BatchResult(W * unit.scale[..., None], lam * unit.inverse, steps)
+
+
+def solve_nuclear_alone(unit: UnitProblem, norm: Norm, request: Request) -> MethodResult:
+    """One problem as a batch of one, and what Newton's method makes of that, whichever proves more.
+
+    Examples
+    --------
+    >>> from attsvm.solvers import MarginProblem, solve
+    >>> round(solve(MarginProblem([[2.0]], [[1.0]], [0]), "nuclear", "nuclear_batch").norm, 9)
+    0.5
+    """
+    stacked = UnitProblem(MarginProblem.stack([unit.problem]))
+    many = solve_nuclear_batch(stacked, norm, replace(request, warm_start=None))
+    W, lam, steps = many.W[0], many.multipliers[0], int(many.iterations[0])
+    if not (np.isfinite(lam).all() and np.isfinite(W).all()):
+        return MethodResult(iterations=steps)
+    found = MethodResult(W, lam, steps, certificate=certify(unit.problem, W, lam, norm))
+    polished = polish_pair(unit.rows, W, lam)
+    if polished is None:
+        return found
+    last = report(unit.rows, polished, steps, Extras(newton_steps=polished.steps))
+    return min(found, last, key=proved)
+
+
+def _misses_rows(unit: UnitProblemBatch, W: FloatArray) -> BoolArray:
+    """Where a least-norm solution misses a row by more than rounding, shape (B,)."""
+    problem = unit.problem
+    missed = problem.missed(problem.margins(W) - problem.rhs) * unit.inverse
+    size = np.sqrt(np.einsum("bij,bij->b", W, W))
+    return np.asarray(missed.max(axis=-1) > 1e-12 * np.maximum(size, unit.scale[:, 0]))

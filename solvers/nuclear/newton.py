@@ -24,7 +24,7 @@ from attsvm.solvers.certify.certificate import Certificate
 from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.frobenius.proximal_newton import Face, MultiplierSet
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult, is_one
+from attsvm.solvers.margin_solution import Extras, MarginSolution, MethodResult, Request, is_one
 from attsvm.solvers.norms import get_norm
 from attsvm.solvers.nuclear.spectra import (
     active_map,
@@ -35,7 +35,6 @@ from attsvm.solvers.nuclear.spectra import (
     symmetric,
     triangle,
 )
-from attsvm.solvers.request import Request
 from attsvm.solvers.unit import UnitRows
 
 __all__ = [

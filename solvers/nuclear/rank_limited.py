@@ -17,13 +17,12 @@ from attsvm.solvers.certify.certify_pair import certify
 from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.frobenius.working_set import raised
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.margin_solution import Extras, MethodResult, RankLimit
+from attsvm.solvers.margin_solution import Extras, MethodResult, RankLimit, Request
 from attsvm.solvers.norms import Norm
 from attsvm.solvers.nuclear.factored import Factors, augmented_lagrangian, solve_factored
 from attsvm.solvers.nuclear.interior import solve_interior
 from attsvm.solvers.nuclear.reweighted import solve_reweighted
 from attsvm.solvers.nuclear.spectra import active_map, symmetric
-from attsvm.solvers.request import Request
 from attsvm.solvers.status import Status
 from attsvm.solvers.unit import UnitProblem, UnitRows
 

@@ -22,10 +22,9 @@ from attsvm.solvers.deadline import read_time_limit
 from attsvm.solvers.frobenius.proximal_newton import Metric
 from attsvm.solvers.frobenius.working_set import WorkingSetSolve, raised
 from attsvm.solvers.margin_problem import MarginProblem
-from attsvm.solvers.margin_solution import Extras, MethodResult
+from attsvm.solvers.margin_solution import Extras, MethodResult, Request
 from attsvm.solvers.norms import Norm, get_norm
 from attsvm.solvers.nuclear.newton import polish_face
-from attsvm.solvers.request import Request
 from attsvm.solvers.rows.pairs import PairRows
 from attsvm.solvers.unit import UnitProblem
 

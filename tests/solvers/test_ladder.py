@@ -114,7 +114,7 @@ def test_no_method_imports_another_to_finish_its_work():
         if name in entries
     }
     assert uses == {
-        ("batch", "solve_active_sets"), ("primal_dual", "solve_active_set"),  # where the method starts
+        ("interior", "solve_active_sets"), ("primal_dual", "solve_active_set"),  # where the method starts
             ("primal_dual", "solve_active_sets"),
         ("growing_rows", "solve_interior"), ("growing_rows", "solve_primal_dual"),
         ("rank_limited", "solve_factored"), ("rank_limited", "solve_interior"), ("rank_limited", "solve_reweighted"),

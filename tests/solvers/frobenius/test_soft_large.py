@@ -12,7 +12,7 @@ from attsvm.selection_rows import selection_rows
 from attsvm.solvers import MarginProblem, PairRows, Penalty, solve
 from attsvm.solvers.compiled.descent import DualDescent
 from attsvm.solvers.frobenius import soft_large
-from attsvm.solvers.frobenius.soft_entries import soft_interior
+from attsvm.solvers.frobenius.entries import soft_interior
 from attsvm.solvers.frobenius.soft_large import SoftMemory
 from attsvm.solvers.memory import MemoryLimitError
 from kkt import dense_rows
